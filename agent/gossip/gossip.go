@@ -1,0 +1,280 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// DefaultPort is the UDP and TCP port of the gossip.
+const DefaultPort = 7946
+
+// Config of one member.
+type Config struct {
+	Name          string   // unique; the node's name, for a coordinator a name that no node has
+	BindAddr      string   // default 0.0.0.0
+	BindPort      int      // 0: DefaultPort; -1: any free one
+	AdvertiseAddr string   // IP that others reach this member at; default: found from BindAddr
+	Join          []string // host or host:port of members to find the group by, tried for ever
+	Key           []byte   // 16, 24 or 32 bytes shared by all members; nil: no encryption
+	Meta          Meta
+	Log           *slog.Logger
+
+	Transport memberlist.Transport // nil: UDP and TCP; tests give gossiptest's
+}
+
+// Group is this process's membership.
+type Group struct {
+	cfg  Config
+	log  *slog.Logger
+	list *memberlist.Memberlist
+
+	mu          sync.Mutex // taken under memberlist's node lock: never call memberlist holding it
+	meta        Meta
+	encoded     []byte
+	members     map[string]Member
+	subscribers []chan struct{}
+
+	update  sync.Mutex // one meta change or end at a time
+	stopped bool
+}
+
+// New binds the sockets and starts answering probes. The group is looked for
+// only in Run. The caller must call Run or Close.
+func New(cfg Config) (*Group, error) {
+	if cfg.Name == "" {
+		return nil, errors.New("gossip: member has no name")
+	}
+	g := &Group{cfg: cfg, log: cfg.Log, meta: cfg.Meta.clone(), members: map[string]Member{}}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if g.encoded, err = g.meta.encode(); err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	if g.list, err = memberlist.Create(g.memberlistConfig()); err != nil {
+		return nil, fmt.Errorf("gossip: listen on %s port %d: %w", cfg.BindAddr, cfg.BindPort, err)
+	}
+	return g, nil
+}
+
+// memberlistConfig is the LAN profile, tuned: with at most three members a
+// death is declared after at most 1 s to be probed + 0.5 s for the probe + 2 s
+// of suspicion; with more, the first of many probers finds it sooner and the
+// suspicion lasts 2 to 4 s. Awareness (Lifeguard) stays on, so that a starved
+// member blames itself first.
+func (g *Group) memberlistConfig() *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	c.Name = g.cfg.Name
+	if g.cfg.BindAddr != "" {
+		c.BindAddr = g.cfg.BindAddr
+	}
+	switch g.cfg.BindPort {
+	case 0:
+		c.BindPort = DefaultPort
+	case -1:
+		c.BindPort = 0
+	default:
+		c.BindPort = g.cfg.BindPort
+	}
+	c.AdvertisePort = c.BindPort
+	c.AdvertiseAddr = g.cfg.AdvertiseAddr
+	c.ProbeInterval = 500 * time.Millisecond
+	c.ProbeTimeout = 300 * time.Millisecond
+	c.SuspicionMult = 4
+	c.SuspicionMaxTimeoutMult = 2
+	c.DeadNodeReclaimTime = time.Second // a machine may come back with another address
+	c.EnableCompression = false         // costs more than it saves at this message size
+	c.MsgpackUseNewTimeFormat = true
+	c.SecretKey = g.cfg.Key
+	c.Delegate, c.Events, c.Conflict = delegate{g}, delegate{g}, delegate{g}
+	c.Logger = newLogger(g.log)
+	c.Transport = g.cfg.Transport
+	return c
+}
+
+// Addr is the address that other members use, for a Join of theirs.
+func (g *Group) Addr() string { return g.list.LocalNode().Address() }
+
+// Run looks for the group through the join addresses and the members it lost,
+// with back-off for ever, until ctx ends; then it stops answering, without
+// leaving: to the others a restart that is quick goes unnoticed.
+func (g *Group) Run(ctx context.Context) error {
+	defer g.Close()
+	changed := g.Changed()
+	var j joiner
+	for {
+		wait := j.attempt(ctx, g)
+		var timer <-chan time.Time
+		if wait > 0 {
+			timer = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			// Members come and go in bursts; one look a second is enough.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(time.Second):
+			}
+		case <-timer:
+		}
+	}
+}
+
+// UpdateMeta changes what this member tells of itself and sends it out. An
+// error is returned only when the result is too long; nothing changed then.
+func (g *Group) UpdateMeta(change func(*Meta)) error {
+	g.update.Lock()
+	defer g.update.Unlock()
+	g.mu.Lock()
+	next := g.meta.clone()
+	g.mu.Unlock()
+	change(&next)
+	b, err := next.encode()
+	if err != nil {
+		return fmt.Errorf("gossip: %w", err)
+	}
+	g.mu.Lock()
+	same := string(b) == string(g.encoded)
+	g.meta, g.encoded = next, b
+	g.mu.Unlock()
+	if same || g.stopped {
+		return nil
+	}
+	// The broadcast is queued before the wait; a lost one is repaired by the
+	// periodic state exchange, so the time-out is no failure.
+	if err := g.list.UpdateNode(broadcastWait); err != nil {
+		g.log.Debug("gossip metadata not yet sent", "err", err)
+	}
+	return nil
+}
+
+// broadcastWait bounds the wait until a message was handed to some peer.
+const broadcastWait = 2 * time.Second
+
+// Leave tells the others that this end is planned, then ends the membership.
+func (g *Group) Leave() error {
+	if err := g.UpdateMeta(func(m *Meta) { m.Leaving = true }); err != nil {
+		return err
+	}
+	g.update.Lock()
+	defer g.update.Unlock()
+	if g.stopped {
+		return nil
+	}
+	err := g.list.Leave(broadcastWait)
+	g.shutdown()
+	if err != nil {
+		return fmt.Errorf("gossip: leave: %w", err)
+	}
+	return nil
+}
+
+// Close stops answering at once and says nothing. It may be called twice.
+func (g *Group) Close() {
+	g.update.Lock()
+	defer g.update.Unlock()
+	g.shutdown()
+}
+
+func (g *Group) shutdown() {
+	if g.stopped {
+		return
+	}
+	g.stopped = true
+	if err := g.list.Shutdown(); err != nil {
+		g.log.Debug("gossip shutdown", "err", err)
+	}
+}
+
+// joiner holds how often and whom to call.
+type joiner struct {
+	delay  time.Duration
+	failed bool            // the failure was told
+	reach  map[string]bool // join addresses that answered since the last loss
+	lost   int             // members lost at the last look
+}
+
+const (
+	joinDelayMin = time.Second
+	joinDelayMax = 30 * time.Second
+	joinLostMax  = 3 // lost members called in one round
+)
+
+// attempt calls who is missing and returns when to look again; 0: when something changes.
+func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
+	targets := j.targets(g)
+	if len(targets) == 0 {
+		j.delay, j.failed = 0, false
+		return 0
+	}
+	var failure error
+	for _, t := range targets {
+		if ctx.Err() != nil {
+			return 0
+		}
+		if _, err := g.list.Join([]string{t}); err != nil {
+			failure = err
+			continue
+		}
+		j.reach[t] = true
+	}
+	if failure == nil {
+		j.delay, j.failed = 0, false
+		return joinDelayMax
+	}
+	if !j.failed {
+		j.failed = true
+		g.log.Info("gossip: some members do not answer; trying on", "err", failure)
+	}
+	j.delay = min(max(2*j.delay, joinDelayMin), joinDelayMax)
+	return j.delay + rand.N(j.delay/4)
+}
+
+// targets lists join addresses that belong to no live member and never
+// answered since the last loss, and some of the members that died.
+func (j *joiner) targets(g *Group) []string {
+	up := map[string]bool{}
+	var lost []string
+	g.mu.Lock()
+	for _, m := range g.members {
+		switch {
+		case m.State.Up():
+			up[m.Addr.String()] = true
+		case m.State == StateDead && m.Addr.IsValid():
+			lost = append(lost, m.Addr.String())
+		}
+	}
+	g.mu.Unlock()
+	if len(lost) > j.lost || j.reach == nil || len(up) == 1 {
+		j.reach = map[string]bool{}
+	}
+	j.lost = len(lost)
+	var targets []string
+	for _, t := range g.cfg.Join {
+		if t = withPort(t); !up[t] && !j.reach[t] {
+			targets = append(targets, t)
+		}
+	}
+	rand.Shuffle(len(lost), func(a, b int) { lost[a], lost[b] = lost[b], lost[a] })
+	return append(targets, lost[:min(len(lost), joinLostMax)]...)
+}
+
+func withPort(addr string) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
+}

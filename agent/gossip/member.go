@@ -1,0 +1,144 @@
+package gossip
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// State is what the group believes about a member.
+type State string
+
+// The states. alive -> leaving -> left is a planned end; alive -> dead a
+// failure; each of them goes back to alive when the member does.
+const (
+	StateAlive   State = "alive"
+	StateLeaving State = "leaving" // alive, but ends soon: no new traffic
+	StateLeft    State = "left"    // ended as planned
+	StateDead    State = "dead"    // stopped answering
+)
+
+// Up tells whether the member answers probes.
+func (s State) Up() bool { return s == StateAlive || s == StateLeaving }
+
+// Member is one member as last seen; it is a copy and may be kept.
+type Member struct {
+	Name string
+	Meta
+	Addr  netip.AddrPort // where its gossip is reached
+	State State
+	Since time.Time // when State began, by this machine's clock
+	Local bool      // this very process
+}
+
+// forgetAfter is how long a member that is gone stays in the snapshot.
+const forgetAfter = 24 * time.Hour
+
+// observe records what memberlist says about n. It is called under
+// memberlist's node lock: it copies, marks and returns.
+func (g *Group) observe(n *memberlist.Node, up bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old, known := g.members[n.Name]
+	m := Member{Name: n.Name, Local: n.Name == g.cfg.Name}
+	if a, ok := netip.AddrFromSlice(n.Addr); ok {
+		m.Addr = netip.AddrPortFrom(a.Unmap(), n.Port)
+	}
+	meta, err := decodeMeta(n.Meta)
+	if err != nil {
+		g.log.Debug("gossip metadata not understood", "member", n.Name, "err", err)
+		meta = old.Meta
+	}
+	m.Meta = meta
+	m.State = stateOf(up, meta.Leaving)
+	m.Since = time.Now()
+	if known && old.State == m.State {
+		m.Since = old.Since
+	}
+	g.members[n.Name] = m
+	g.forgetOld(m.Since)
+	g.notify()
+}
+
+func stateOf(up, leaving bool) State {
+	switch {
+	case up && leaving:
+		return StateLeaving
+	case up:
+		return StateAlive
+	case leaving:
+		return StateLeft
+	}
+	return StateDead
+}
+
+func (g *Group) forgetOld(now time.Time) {
+	for name, m := range g.members {
+		if !m.State.Up() && now.Sub(m.Since) > forgetAfter {
+			delete(g.members, name)
+		}
+	}
+}
+
+// notify pokes every subscriber; the caller holds g.mu.
+func (g *Group) notify() {
+	for _, c := range g.subscribers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Members returns all members, this one included, sorted by name. Members that
+// died or left stay listed for a day.
+func (g *Group) Members() []Member {
+	g.mu.Lock()
+	out := make([]Member, 0, len(g.members))
+	for _, m := range g.members {
+		m.Meta = m.Meta.clone()
+		out = append(out, m)
+	}
+	g.mu.Unlock()
+	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Changed returns a new subscription: a channel that holds one token whenever
+// Members may answer differently than before. It lives as long as the group.
+func (g *Group) Changed() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	g.mu.Lock()
+	g.subscribers = append(g.subscribers, c)
+	g.mu.Unlock()
+	return c
+}
+
+// delegate is what memberlist calls. None of its methods may block or call
+// back into memberlist.
+type delegate struct{ *Group }
+
+func (d delegate) NotifyJoin(n *memberlist.Node)   { d.observe(n, true) }
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.observe(n, true) }
+func (d delegate) NotifyLeave(n *memberlist.Node)  { d.observe(n, false) }
+
+// NodeMeta implements memberlist.Delegate.
+func (d delegate) NodeMeta(int) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.encoded
+}
+
+func (delegate) NotifyMsg([]byte)                {}
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (delegate) LocalState(bool) []byte          { return nil }
+func (delegate) MergeRemoteState([]byte, bool)   {}
+
+// NotifyConflict tells of two machines with one name; memberlist keeps the first.
+func (d delegate) NotifyConflict(old, other *memberlist.Node) {
+	d.log.Error("two machines use one name; rename one of them",
+		"name", old.Name, "addr", old.Address(), "other", other.Address())
+}
