@@ -1,0 +1,180 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Config is agent.yaml. Zero fields take the value of Default.
+type Config struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// NodeName is the Node object's name; the host's name when empty.
+	NodeName string `json:"nodeName,omitempty"`
+	// NodeIP is the address that the node is reached at; that of the default
+	// route when empty.
+	NodeIP string `json:"nodeIP,omitempty"`
+	// Kubeconfig names the API server and the node's credential. Without it
+	// the agent runs static pods only.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+
+	// DataDir holds the agent's own state: checkpoint, images, snapshots.
+	DataDir string `json:"dataDir,omitempty"`
+	// RootDir is the kubelet's /var/lib/kubelet: volumes and plugin sockets.
+	RootDir string `json:"rootDir,omitempty"`
+	// PodLogsDir is the kubelet's field of that name.
+	PodLogsDir string `json:"podLogsDir,omitempty"`
+	// ContainerLogsDir holds the flat links to container logs; none when "-".
+	ContainerLogsDir string `json:"containerLogsDir,omitempty"`
+	// RunDir holds what a reboot may take: sockets, pid files, pinned
+	// namespaces.
+	RunDir string `json:"runDir,omitempty"`
+	// CNIConfDir and CNIBinDir are where third-party networks are found.
+	CNIConfDir string `json:"cniConfDir,omitempty"`
+	CNIBinDir  string `json:"cniBinDir,omitempty"`
+	// ImagesDir holds archives that are imported at start.
+	ImagesDir string `json:"imagesDir,omitempty"`
+
+	// CgroupRoot is the parent of the kubepods cgroup, "" for the top.
+	CgroupRoot string `json:"cgroupRoot,omitempty"`
+	// CgroupDriver is cgroupfs or systemd.
+	CgroupDriver string `json:"cgroupDriver,omitempty"`
+	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
+	// runtime in process.
+	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"`
+
+	Address            string `json:"address,omitempty"`
+	Port               int    `json:"port,omitempty"`
+	TLSCertFile        string `json:"tlsCertFile,omitempty"`
+	TLSPrivateKeyFile  string `json:"tlsPrivateKeyFile,omitempty"`
+	ClientCAFile       string `json:"clientCAFile,omitempty"`
+	StaticPodPath      string `json:"staticPodPath,omitempty"`
+	MaxPods            int    `json:"maxPods,omitempty"`
+	EnableServiceProxy *bool  `json:"enableServiceProxy,omitempty"`
+
+	ClusterDNS    []string `json:"clusterDNS,omitempty"`
+	ClusterDomain string   `json:"clusterDomain,omitempty"`
+	ResolvConf    string   `json:"resolvConf,omitempty"`
+	PodCIDR       string   `json:"podCIDR,omitempty"`
+	ClusterCIDR   string   `json:"clusterCIDR,omitempty"`
+	ServiceCIDR   string   `json:"serviceCIDR,omitempty"`
+	NodePortRange string   `json:"nodePortRange,omitempty"`
+	// Bridge and NFTable name what the agent makes in the host's network, so
+	// that several clusters can share one host.
+	Bridge  string `json:"bridge,omitempty"`
+	NFTable string `json:"nfTable,omitempty"`
+
+	GossipPort    int      `json:"gossipPort,omitempty"`
+	GossipKeyFile string   `json:"gossipKeyFile,omitempty"`
+	Join          []string `json:"join,omitempty"`
+
+	NodeLabels                map[string]string `json:"nodeLabels,omitempty"`
+	RegisterWithTaints        []string          `json:"registerWithTaints,omitempty"`
+	NodeLeaseDurationSeconds  int32             `json:"nodeLeaseDurationSeconds,omitempty"`
+	NodeStatusReportFrequency metav1.Duration   `json:"nodeStatusReportFrequency,omitempty"`
+	NodeStatusMaxImages       int               `json:"nodeStatusMaxImages,omitempty"`
+	SystemReserved            map[string]string `json:"systemReserved,omitempty"`
+	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
+	EvictionHard              map[string]string `json:"evictionHard,omitempty"`
+
+	ContainerLogMaxSize  string `json:"containerLogMaxSize,omitempty"`
+	ContainerLogMaxFiles int    `json:"containerLogMaxFiles,omitempty"`
+
+	ShutdownGracePeriod             metav1.Duration `json:"shutdownGracePeriod,omitempty"`
+	ShutdownGracePeriodCriticalPods metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
+
+	// MaxContainerRestartPeriod caps the crash loop back-off (KEP-4603).
+	MaxContainerRestartPeriod metav1.Duration `json:"maxContainerRestartPeriod,omitempty"`
+	// AllowedUnsafeSysctls are sysctls or patterns that pods may set beside
+	// the safe ones.
+	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
+	// LogLevel is debug, info, warn or error.
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// Kind and APIVersion of agent.yaml, both optional in the file.
+const (
+	Kind       = "AgentConfiguration"
+	APIVersion = "agent.shoal-project.io/v1alpha1"
+)
+
+// Default returns the configuration of an agent on a machine of its own.
+func Default() Config {
+	yes := true
+	return Config{
+		TypeMeta:         metav1.TypeMeta{Kind: Kind, APIVersion: APIVersion},
+		DataDir:          "/var/lib/shoal/agent",
+		RootDir:          "/var/lib/kubelet",
+		PodLogsDir:       "/var/log/pods",
+		ContainerLogsDir: "/var/log/containers",
+		RunDir:           "/run/shoal",
+		CNIConfDir:       "/etc/cni/net.d",
+		CNIBinDir:        "/opt/cni/bin",
+		ImagesDir:        "/var/lib/shoal/images",
+		CgroupDriver:     "cgroupfs",
+		Address:          "0.0.0.0", Port: 10250,
+		MaxPods:            110,
+		EnableServiceProxy: &yes,
+		ClusterDNS:         []string{"10.96.0.10"},
+		ClusterDomain:      "cluster.local",
+		ResolvConf:         "/etc/resolv.conf",
+		ClusterCIDR:        "10.244.0.0/16",
+		ServiceCIDR:        "10.96.0.0/16",
+		NodePortRange:      "30000-32767",
+		Bridge:             "shoal0",
+		NFTable:            "shoal",
+		GossipPort:         7946,
+
+		NodeLeaseDurationSeconds:  40,
+		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},
+		NodeStatusMaxImages:       50,
+		EvictionHard: map[string]string{
+			"memory.available": "100Mi", "nodefs.available": "10%",
+			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
+		},
+		ContainerLogMaxSize:       "10Mi",
+		ContainerLogMaxFiles:      5,
+		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},
+		LogLevel:                  "info",
+	}
+}
+
+// Load reads the file at path over c. Unknown fields are errors.
+func (c *Config) Load(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := yaml.UnmarshalStrict(data, c); err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return nil
+}
+
+// CheckpointDir holds the records that start pods without a coordinator.
+func (c *Config) CheckpointDir() string { return filepath.Join(c.DataDir, "checkpoint") }
+
+// PodDir is the directory of one pod under the kubelet's root directory.
+func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "pods", uid) }
+
+// Proxy tells whether the agent programs Services and answers DNS.
+func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }
+
+// Complete fills what depends on the host.
+func (c *Config) Complete() error {
+	if c.NodeName == "" {
+		h, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("node name: %w", err)
+		}
+		c.NodeName = h
+	}
+	c.NodeName = strings.ToLower(strings.TrimSpace(c.NodeName))
+	return nil
+}

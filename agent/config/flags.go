@@ -1,0 +1,66 @@
+package config
+
+import "github.com/spf13/pflag"
+
+// Flags registers the flags that override the file, with what c holds as their
+// defaults.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the agent's own state")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "API server and credential of this node")
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object (default: the host's name)")
+	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")
+	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "directory of volumes and plugin sockets")
+	fs.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "directory of pod logs")
+	fs.StringVar(&c.ContainerLogsDir, "container-logs-dir", c.ContainerLogsDir, "directory of flat links to container logs, - for none")
+	fs.StringVar(&c.RunDir, "run-dir", c.RunDir, "directory of sockets, pid files and pinned namespaces")
+	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "directory of CNI configurations")
+	fs.StringVar(&c.CNIBinDir, "cni-bin-dir", c.CNIBinDir, "directory of CNI plugins")
+	fs.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "directory of image archives that are imported at start")
+	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
+	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
+	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")
+	fs.IntVar(&c.Port, "port", c.Port, "port of the kubelet API, 0 for none")
+	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "serving certificate (default: a self-signed one)")
+	fs.StringVar(&c.TLSPrivateKeyFile, "tls-private-key-file", c.TLSPrivateKeyFile, "key of the serving certificate")
+	fs.StringVar(&c.ClientCAFile, "client-ca-file", c.ClientCAFile, "CA of clients of the kubelet API (default: that of the kubeconfig)")
+	fs.StringVar(&c.StaticPodPath, "pod-manifest-path", c.StaticPodPath, "directory of static pods")
+	fs.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "number of pods that this node takes")
+	fs.StringSliceVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS")
+	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
+	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "addresses of pods")
+	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "addresses of services")
+	fs.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "addresses of this node's pods (default: what the Node object says)")
+	fs.StringVar(&c.Bridge, "bridge", c.Bridge, "name of the pod bridge")
+	fs.StringVar(&c.NFTable, "nf-table", c.NFTable, "name of the nftables table")
+	fs.IntVar(&c.GossipPort, "gossip-port", c.GossipPort, "port of the gossip, 0 for none")
+	fs.StringVar(&c.GossipKeyFile, "gossip-key-file", c.GossipKeyFile, "file of the gossip key")
+	fs.StringSliceVar(&c.Join, "join", c.Join, "addresses of other gossip members")
+	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of the Node object")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+}
+
+// Parse returns the configuration of args: defaults, under the file that
+// --config names, under the flags.
+func Parse(args []string) (Config, error) {
+	c := Default()
+	var file string
+	probe := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
+	probe.StringVar(&file, "config", "", "configuration file")
+	ignored := Default()
+	ignored.Flags(probe)
+	if err := probe.Parse(args); err != nil {
+		return c, err
+	}
+	if file != "" {
+		if err := c.Load(file); err != nil {
+			return c, err
+		}
+	}
+	fs := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
+	fs.StringVar(&file, "config", "", "configuration file")
+	c.Flags(fs)
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	return c, c.Complete()
+}

@@ -1,0 +1,187 @@
+package config
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Validate checks the values alone; it reads no file. All faults are told at
+// once.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
+	}
+	if c.Kind != "" && c.Kind != Kind {
+		bad("kind", "%q is not %s", c.Kind, Kind)
+	}
+	if msgs := validation.IsDNS1123Subdomain(c.NodeName); len(msgs) > 0 {
+		bad("nodeName", "%q: %s", c.NodeName, msgs[0])
+	}
+	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
+		bad("nodeIP", "%q is not an IP address", c.NodeIP)
+	}
+	for _, d := range []struct{ field, dir string }{
+		{"dataDir", c.DataDir}, {"rootDir", c.RootDir}, {"podLogsDir", c.PodLogsDir}, {"runDir", c.RunDir},
+	} {
+		if !filepath.IsAbs(d.dir) {
+			bad(d.field, "%q must be an absolute path", d.dir)
+		}
+	}
+	for _, p := range []struct {
+		field string
+		port  int
+	}{{"port", c.Port}, {"gossipPort", c.GossipPort}} {
+		if p.port < 0 || p.port > 65535 {
+			bad(p.field, "%d is not a port number", p.port)
+		}
+	}
+	for _, r := range []struct{ field, cidr string }{
+		{"clusterCIDR", c.ClusterCIDR}, {"serviceCIDR", c.ServiceCIDR}, {"podCIDR", c.PodCIDR},
+	} {
+		if r.cidr == "" {
+			continue
+		}
+		if _, err := netip.ParsePrefix(r.cidr); err != nil {
+			bad(r.field, "%q is not a CIDR", r.cidr)
+		}
+	}
+	for _, a := range c.ClusterDNS {
+		if net.ParseIP(a) == nil {
+			bad("clusterDNS", "%q is not an IP address", a)
+		}
+	}
+	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
+		bad("cgroupDriver", "%q: use cgroupfs or systemd", c.CgroupDriver)
+	}
+	if c.MaxPods < 1 {
+		bad("maxPods", "%d must be positive", c.MaxPods)
+	}
+	if q, err := resource.ParseQuantity(c.ContainerLogMaxSize); err != nil || q.Value() <= 0 {
+		bad("containerLogMaxSize", "%q is not a size", c.ContainerLogMaxSize)
+	}
+	if c.ContainerLogMaxFiles < 2 {
+		bad("containerLogMaxFiles", "%d: at least 2", c.ContainerLogMaxFiles)
+	}
+	if d := c.MaxContainerRestartPeriod.Duration; d < time.Second || d > 5*time.Minute {
+		bad("maxContainerRestartPeriod", "%s: between 1s and 5m", d)
+	}
+	for _, m := range []struct {
+		field  string
+		values map[string]string
+	}{{"systemReserved", c.SystemReserved}, {"kubeReserved", c.KubeReserved}} {
+		for k, v := range m.values {
+			if _, err := resource.ParseQuantity(v); err != nil {
+				bad(m.field, "%s: %q is not a quantity", k, v)
+			}
+		}
+	}
+	if _, err := c.Level(); err != nil {
+		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
+	}
+	return errors.Join(errs...)
+}
+
+// Level is the slog level of LogLevel.
+func (c *Config) Level() (slog.Level, error) {
+	var l slog.Level
+	if c.LogLevel == "" {
+		return l, nil
+	}
+	return l, l.UnmarshalText([]byte(c.LogLevel))
+}
+
+// CheckHost tells what the host lacks, with the remedy.
+func (c *Config) CheckHost() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the agent must run as root: it makes namespaces, cgroups and mounts (try sudo)")
+	}
+	if c.ContainerRuntimeEndpoint != "" {
+		return nil
+	}
+	var missing []string
+	if _, err := exec.LookPath("conmon"); err != nil {
+		missing = append(missing, "conmon")
+	}
+	_, runc := exec.LookPath("runc")
+	_, crun := exec.LookPath("crun")
+	if runc != nil && crun != nil {
+		missing = append(missing, "runc")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s not found: apt-get install -y %s", strings.Join(missing, " and "), strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// CheckKubeconfig reads the kubeconfig and tells a certificate that is not
+// valid at now.
+func (c *Config) CheckKubeconfig(now time.Time) error {
+	if c.Kubeconfig == "" {
+		return nil
+	}
+	rc, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
+	}
+	data := rc.CertData
+	if len(data) == 0 && rc.CertFile != "" {
+		if data, err = os.ReadFile(rc.CertFile); err != nil {
+			return fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
+		}
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: client certificate: %w", c.Kubeconfig, err)
+	}
+	if now.After(cert.NotAfter) {
+		return fmt.Errorf("kubeconfig %s: the client certificate of %s expired on %s: make a new one with shoal-coordinator kubeconfig",
+			c.Kubeconfig, cert.Subject.CommonName, cert.NotAfter.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Lock takes the data directory for this process. The lock goes with the
+// process; the file tells who holds it.
+func (c *Config) Lock() (*os.File, error) {
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(c.DataDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		pid, _ := os.ReadFile(f.Name())
+		f.Close()
+		return nil, fmt.Errorf("data directory %s is in use by another agent (pid %s): stop it, or give this one its own --data-dir",
+			c.DataDir, strings.TrimSpace(string(pid)))
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,205 @@
+package record
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Pod is what the agent keeps of one pod. Its worker alone writes it.
+type Pod struct {
+	// Pod is the desired pod as last seen.
+	Pod *v1.Pod `json:"pod"`
+	// Source is "api" or "file".
+	Source string `json:"source,omitempty"`
+	// Admitted is when this node accepted the pod.
+	Admitted metav1.Time `json:"admitted,omitzero"`
+	// Ended is a verdict that ends the pod whatever its containers do:
+	// rejection, eviction, deadline.
+	Ended *Verdict `json:"ended,omitempty"`
+	// Stopping is set once the pod's containers are being stopped for good.
+	Stopping *Stopping `json:"stopping,omitempty"`
+	// Released is set once steps were undone: no sandbox, volume or cgroup.
+	Released bool `json:"released,omitempty"`
+	// SandboxAttempts counts the sandboxes made so far.
+	SandboxAttempts uint32 `json:"sandboxAttempts,omitempty"`
+	// IPs are those of the last ready sandbox.
+	IPs []string `json:"ips,omitempty"`
+	// Fault is why the pod's sandbox cannot be made now.
+	Fault *Verdict `json:"fault,omitempty"`
+	// Retry is when setup is tried again after Fault; Delay the pause used.
+	Retry time.Time     `json:"retry,omitzero"`
+	Delay time.Duration `json:"delay,omitempty"`
+	// Containers is by container name, of all three sorts.
+	Containers map[string]*Container `json:"containers,omitempty"`
+	// Disrupted is the reason of the DisruptionTarget condition, if any.
+	Disrupted *Verdict `json:"disrupted,omitempty"`
+}
+
+// Verdict is a reason with its message as they show in the API.
+type Verdict struct {
+	Phase   v1.PodPhase `json:"phase,omitempty"`
+	Reason  string      `json:"reason"`
+	Message string      `json:"message,omitempty"`
+}
+
+// Stopping tells since when and with how much grace the pod ends.
+type Stopping struct {
+	Since time.Time `json:"since"`
+	// Grace is in seconds.
+	Grace int64 `json:"grace"`
+}
+
+// Container is what is kept of one container across its restarts.
+type Container struct {
+	// ID is the container that Started, Ready, Unhealthy and Hooked tell of.
+	ID string `json:"id,omitempty"`
+	// Started: it ran, its postStart hook is done, its startup probe passed.
+	Started bool `json:"started,omitempty"`
+	// Ready is the readiness probe's word, or Started without such a probe.
+	Ready bool `json:"ready,omitempty"`
+	// Hooked: the postStart hook of ID is done.
+	Hooked bool `json:"hooked,omitempty"`
+	// Unhealthy is why ID must be restarted: a failed liveness or startup
+	// probe or hook.
+	Unhealthy string `json:"unhealthy,omitempty"`
+	// ProbeGrace overrides the grace period when Unhealthy, in seconds.
+	ProbeGrace *int64 `json:"probeGrace,omitempty"`
+	// Backoff is the pause before the restart after the next failure;
+	// BackoffAt is when it was last raised.
+	Backoff   time.Duration `json:"backoff,omitempty"`
+	BackoffAt time.Time     `json:"backoffAt,omitzero"`
+	// Fault is why the container cannot start now; Retry when to try again.
+	Fault *Verdict      `json:"fault,omitempty"`
+	Retry time.Time     `json:"retry,omitzero"`
+	Delay time.Duration `json:"delay,omitempty"`
+	// Seen is the last state known of a container that the runtime may have
+	// removed since.
+	Seen *Exit `json:"seen,omitempty"`
+}
+
+// Exit is the end of a container.
+type Exit struct {
+	ID      string                      `json:"id"`
+	Attempt uint32                      `json:"attempt"`
+	State   v1.ContainerStateTerminated `json:"state"`
+}
+
+// Of returns the record of a container, made when missing.
+func (p *Pod) Of(name string) *Container {
+	c := p.Containers[name]
+	if c == nil {
+		if p.Containers == nil {
+			p.Containers = map[string]*Container{}
+		}
+		c = &Container{}
+		p.Containers[name] = c
+	}
+	return c
+}
+
+// Get returns a copy of the record of a container, zero when missing.
+func (p *Pod) Get(name string) Container {
+	if p == nil || p.Containers[name] == nil {
+		return Container{}
+	}
+	return *p.Containers[name]
+}
+
+// State is a container's state in the runtime.
+type State int
+
+// States of a container.
+const (
+	Unknown State = iota
+	Created
+	Running
+	Exited
+)
+
+// Observed is what the runtime shows of one pod, newest first.
+type Observed struct {
+	Sandboxes  []Sandbox
+	Containers []Observation
+}
+
+// Sandbox is one sandbox of the pod.
+type Sandbox struct {
+	ID        string
+	Attempt   uint32
+	Ready     bool
+	IPs       []string
+	CreatedAt time.Time
+}
+
+// Observation is one container of the pod.
+type Observation struct {
+	ID, Name, SandboxID string
+	Attempt             uint32
+	State               State
+	Created             time.Time
+	Started             time.Time
+	Finished            time.Time
+	ExitCode            int32
+	Reason, Message     string
+	Image, ImageRef     string
+	Hash                string
+	User                *v1.ContainerUser
+	LogPath             string
+	StopSignal          string
+}
+
+// Sandbox returns the newest sandbox, or nil.
+func (o *Observed) Sandbox() *Sandbox {
+	if len(o.Sandboxes) == 0 {
+		return nil
+	}
+	return &o.Sandboxes[0]
+}
+
+// Latest returns the newest container of a name, or nil.
+func (o *Observed) Latest(name string) *Observation {
+	for i := range o.Containers {
+		if o.Containers[i].Name == name {
+			return &o.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Running tells whether any container runs.
+func (o *Observed) Running() bool {
+	for i := range o.Containers {
+		if o.Containers[i].State == Running {
+			return true
+		}
+	}
+	return false
+}
+
+// Terminated is the API's form of an ended container.
+func (c *Observation) Terminated() v1.ContainerStateTerminated {
+	reason := c.Reason
+	if reason == "" {
+		reason = "Completed"
+		if c.ExitCode != 0 {
+			reason = "Error"
+		}
+	}
+	t := v1.ContainerStateTerminated{
+		ExitCode: c.ExitCode, Reason: reason, Message: c.Message, ContainerID: c.ID,
+	}
+	if !c.Started.IsZero() {
+		t.StartedAt = metav1.NewTime(c.Started)
+	}
+	if !c.Finished.IsZero() {
+		t.FinishedAt = metav1.NewTime(c.Finished)
+	}
+	return t
+}
+
+// Sidecar tells whether an init container keeps running beside the others.
+func Sidecar(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
