@@ -1,0 +1,251 @@
+package replicaset
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+var ownKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+
+type reconciler struct {
+	client kubernetes.Interface
+	events record.EventRecorder
+	sets   appslisters.ReplicaSetLister
+	setsIx cache.Indexer
+	podsIx cache.Indexer
+	expect *controller.Expectations
+	loop   *controller.Loop
+}
+
+// New builds the ReplicaSet controller.
+func New(env controller.Env) (*controller.Loop, error) {
+	sets, pods := env.Informers.Apps().V1().ReplicaSets(), env.Informers.Core().V1().Pods()
+	for _, informer := range []cache.SharedIndexInformer{sets.Informer(), pods.Informer()} {
+		if err := controller.IndexByController(informer); err != nil {
+			return nil, err
+		}
+	}
+	r := &reconciler{
+		client: env.Client, events: env.Recorder("replicaset-controller"),
+		sets: sets.Lister(), setsIx: sets.Informer().GetIndexer(), podsIx: pods.Informer().GetIndexer(),
+		expect: controller.NewExpectations(), loop: controller.New("replicaset", 5, env.Log),
+	}
+	r.loop.Reconciler = r
+	r.loop.WatchKeys(sets.Informer())
+	controller.Watch(r.loop, pods.Informer(), r.podChanged)
+	return r.loop, nil
+}
+
+// podChanged wakes the owners before and after the change, or, for a pod that
+// nobody controls, every ReplicaSet that may adopt it.
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	if pod == nil {
+		if key, ok := controller.OwnerKey(old, ownKind); ok {
+			r.expect.Gone(key, old.UID)
+			r.loop.Add(key)
+		}
+		return
+	}
+	if old != nil {
+		if old.ResourceVersion == pod.ResourceVersion {
+			return
+		}
+		before, ok := controller.OwnerKey(old, ownKind)
+		if after, _ := controller.OwnerKey(pod, ownKind); ok && before != after {
+			r.loop.Add(before)
+		}
+	}
+	if key, ok := controller.OwnerKey(pod, ownKind); ok {
+		r.loop.Add(key)
+		return
+	}
+	if metav1.GetControllerOfNoCopy(pod) == nil && len(pod.Labels) > 0 {
+		r.wakeAdopters(pod)
+	}
+}
+
+func (r *reconciler) wakeAdopters(pod *corev1.Pod) {
+	sets, _ := r.sets.ReplicaSets(pod.Namespace).List(labels.Everything())
+	for _, rs := range sets {
+		if s, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
+			r.loop.Add(controller.Key(rs.Namespace, rs.Name))
+		}
+	}
+}
+
+// Reconcile brings one ReplicaSet's pods to its replica count.
+func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil
+	}
+	rs, err := r.sets.ReplicaSets(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		r.expect.Forget(key)
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	active, terminating, err := r.pods(ctx, rs)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	c := counted{active: active, terminating: terminating}
+	met, wait := r.expect.Met(key, r.shown(rs), now)
+	if met && rs.DeletionTimestamp == nil {
+		c = r.manage(ctx, key, rs, c, now)
+	}
+	status, available := statusOf(rs, c, now)
+	if err := r.writeStatus(ctx, rs, status); err != nil {
+		return 0, err
+	}
+	if available > 0 && (wait == 0 || available < wait) {
+		wait = available
+	}
+	return wait, c.failure
+}
+
+// pods returns the claimed active pods and counts the terminating ones.
+func (r *reconciler) pods(ctx context.Context, rs *appsv1.ReplicaSet) (active []*corev1.Pod, terminating int, err error) {
+	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
+	if err != nil {
+		return nil, 0, fmt.Errorf("selector: %w", err)
+	}
+	var candidates []*corev1.Pod
+	for _, p := range controller.Candidates[corev1.Pod](r.podsIx, rs) {
+		switch {
+		case controller.PodActive(p):
+			candidates = append(candidates, p)
+		case !controller.PodTerminal(p) && metav1.IsControlledBy(p, rs) && selector.Matches(labels.Set(p.Labels)):
+			terminating++
+		}
+	}
+	active, err = controller.Claim(ctx, &controller.Claimer{
+		Owner: rs, Kind: ownKind, Selector: selector,
+		Live: func(ctx context.Context) (metav1.Object, error) {
+			return r.client.AppsV1().ReplicaSets(rs.Namespace).Get(ctx, rs.Name, metav1.GetOptions{})
+		},
+		Patch: func(ctx context.Context, name string, patch []byte) error {
+			_, err := r.client.CoreV1().Pods(rs.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	}, candidates)
+	return active, terminating, err
+}
+
+// shown lists the UIDs in the cache for the expectations, terminating or not.
+func (r *reconciler) shown(rs *appsv1.ReplicaSet) map[types.UID]bool {
+	pods := controller.Controlled[corev1.Pod](r.podsIx, rs.UID)
+	shown := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		shown[p.UID] = p.DeletionTimestamp != nil
+	}
+	return shown
+}
+
+// manage creates or deletes pods and returns the pods as they are then.
+func (r *reconciler) manage(ctx context.Context, key string, rs *appsv1.ReplicaSet, c counted, now time.Time) counted {
+	var related []*corev1.Pod
+	if n := int(replicas(rs)); len(c.active) > n && n > 0 {
+		related = r.related(rs, c.active)
+	}
+	create, del := plan(rs, c.active, related, now)
+	if create > 0 {
+		created, err := r.create(ctx, key, rs, create)
+		c.active, c.failure = append(c.active, created...), err
+	}
+	if len(del) > 0 {
+		c.failure = r.delete(ctx, key, rs, del)
+	}
+	return c
+}
+
+func (r *reconciler) create(ctx context.Context, key string, rs *appsv1.ReplicaSet, count int) ([]*corev1.Pod, error) {
+	var (
+		mu      sync.Mutex
+		created []*corev1.Pod
+	)
+	ref := metav1.NewControllerRef(rs, ownKind)
+	_, err := controller.SlowStart(ctx, count, func(ctx context.Context, _ int) error {
+		pod, err := r.client.CoreV1().Pods(rs.Namespace).Create(ctx, controller.NewPod(&rs.Spec.Template, rs, ref), metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		if err != nil {
+			r.events.Eventf(rs, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+			return err
+		}
+		r.expect.Created(key, pod.UID, time.Now())
+		r.events.Eventf(rs, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
+		mu.Lock()
+		defer mu.Unlock()
+		created = append(created, pod)
+		return nil
+	})
+	return created, err
+}
+
+func (r *reconciler) delete(ctx context.Context, key string, rs *appsv1.ReplicaSet, pods []*corev1.Pod) error {
+	_, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
+		pod := pods[i]
+		err := r.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil
+		}
+		if err != nil {
+			r.events.Eventf(rs, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+			return err
+		}
+		r.expect.Deleted(key, pod.UID, time.Now())
+		r.events.Eventf(rs, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
+		return nil
+	})
+	return err
+}
+
+// related are the active pods of the ReplicaSets with the same controller.
+func (r *reconciler) related(rs *appsv1.ReplicaSet, own []*corev1.Pod) []*corev1.Pod {
+	ref := metav1.GetControllerOfNoCopy(rs)
+	if ref == nil {
+		return own
+	}
+	var pods []*corev1.Pod
+	for _, sibling := range controller.Controlled[appsv1.ReplicaSet](r.setsIx, ref.UID) {
+		for _, p := range controller.Controlled[corev1.Pod](r.podsIx, sibling.UID) {
+			if controller.PodActive(p) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	return pods
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, rs *appsv1.ReplicaSet, status appsv1.ReplicaSetStatus) error {
+	if apiequality.Semantic.DeepEqual(rs.Status, status) {
+		return nil
+	}
+	changed := *rs
+	changed.Status = status
+	_, err := r.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
