@@ -1,0 +1,60 @@
+package apps
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+// controllerRevision keeps one immutable snapshot of a DaemonSet's template.
+func controllerRevision() kind.Kind {
+	return kind.Of[appsv1.ControllerRevision]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "controllerrevisions", Singular: "controllerrevision",
+			List: &appsv1.ControllerRevisionList{},
+		},
+		Validate: func(_ context.Context, r *appsv1.ControllerRevision) field.ErrorList { return validateRevision(r) },
+		ValidateUpdate: func(_ context.Context, r, old *appsv1.ControllerRevision) field.ErrorList {
+			errs := validateRevision(r)
+			if !bytes.Equal(r.Data.Raw, old.Data.Raw) {
+				errs = append(errs, field.Invalid(field.NewPath("data"), string(r.Data.Raw), "field is immutable"))
+			}
+			return errs
+		},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Controller", "string", "Controller of the object"),
+			kind.Column("Revision", "string", appsv1.ControllerRevision{}.SwaggerDoc()["revision"]),
+			kind.AgeColumn(),
+		},
+		Row: func(r *appsv1.ControllerRevision) []any {
+			return []any{r.Name, controllerName(r), r.Revision, kind.Age(r.CreationTimestamp)}
+		},
+	}.Kind()
+}
+
+func controllerName(r *appsv1.ControllerRevision) string {
+	ref := metav1.GetControllerOf(r)
+	if ref == nil {
+		return "<none>"
+	}
+	kindName := strings.ToLower(ref.Kind)
+	if group, _, ok := strings.Cut(ref.APIVersion, "/"); ok {
+		kindName += "." + group
+	}
+	return kindName + "/" + ref.Name
+}
+
+func validateRevision(r *appsv1.ControllerRevision) field.ErrorList {
+	var errs field.ErrorList
+	if len(r.Data.Raw) == 0 && r.Data.Object == nil {
+		errs = append(errs, field.Required(field.NewPath("data"), "data is mandatory"))
+	}
+	return append(errs, validateCounts(nil, count{"revision", r.Revision})...)
+}

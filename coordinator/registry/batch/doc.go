@@ -1,0 +1,2 @@
+// Package batch declares the API group batch/v1: Job.
+package batch

@@ -1,0 +1,477 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
+)
+
+// Upstream's limits.
+const (
+	maxIndexedParallelism = 100_000
+	maxFailedIndexes      = 100_000
+	manyCompletions       = 100_000 // above it, the two below hold for jobs with a limit per index
+	maxFailedOfMany       = 10_000
+	maxParallelismOfMany  = 10_000
+	maxRules              = 20
+	maxExitCodes          = 255
+	maxManagedBy          = 63
+	maxSuccessIndexes     = 64 * 1024
+)
+
+func validateJob(j *batchv1.Job, newLabels bool) field.ErrorList {
+	errs := validateGeneratedSelector(j, newLabels)
+	errs = append(errs, validateSpec(&j.Spec, field.NewPath("spec"))...)
+	if n := ptr.Deref(j.Spec.Completions, 0); indexed(&j.Spec) && n > 0 {
+		hostname := fmt.Sprintf("%s-%d", j.Name, n-1)
+		if msgs := validation.IsDNS1123Label(hostname); len(msgs) > 0 {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), j.Name, "will not able to create pod with invalid DNS label: "+hostname))
+		}
+	}
+	return errs
+}
+
+func indexed(s *batchv1.JobSpec) bool {
+	return ptr.Deref(s.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.IndexedCompletion
+}
+
+// validateGeneratedSelector checks that labels and selector are those that
+// generateSelector makes, unless the user manages them.
+func validateGeneratedSelector(j *batchv1.Job, newLabels bool) field.ErrorList {
+	if ptr.Deref(j.Spec.ManualSelector, false) || j.Spec.Selector == nil {
+		return nil
+	}
+	expected := map[string]string{legacyUIDLabel: string(j.UID), legacyNameLabel: j.Name}
+	if newLabels {
+		expected[batchv1.ControllerUidLabel], expected[batchv1.JobNameLabel] = string(j.UID), j.Name
+	}
+	var errs field.ErrorList
+	p := field.NewPath("spec", "template", "metadata", "labels")
+	for _, key := range slices.Sorted(maps.Keys(expected)) {
+		switch got, ok := j.Spec.Template.Labels[key]; {
+		case !ok:
+			errs = append(errs, field.Required(p.Key(key), fmt.Sprintf("must be '%s'", expected[key])))
+		case got != expected[key]:
+			errs = append(errs, field.Invalid(p.Key(key), got, fmt.Sprintf("must be '%s'", expected[key])))
+		}
+	}
+	if selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !selector.Matches(labels.Set(expected)) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), j.Spec.Selector, "`selector` not auto-generated"))
+	}
+	return errs
+}
+
+func validateSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for name, v := range map[string]*int32{
+		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit, "ttlSecondsAfterFinished": s.TTLSecondsAfterFinished,
+		"backoffLimitPerIndex": s.BackoffLimitPerIndex, "maxFailedIndexes": s.MaxFailedIndexes,
+	} {
+		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(ptr.Deref(v, 0)), p.Child(name))...)
+	}
+	errs = append(errs, apivalidation.ValidateNonnegativeField(ptr.Deref(s.ActiveDeadlineSeconds, 0), p.Child("activeDeadlineSeconds"))...)
+	if s.ManagedBy != nil {
+		errs = append(errs, validation.IsDomainPrefixedPath(p.Child("managedBy"), *s.ManagedBy)...)
+		if len(*s.ManagedBy) > maxManagedBy {
+			errs = append(errs, field.TooLong(p.Child("managedBy"), "", maxManagedBy))
+		}
+	}
+	errs = append(errs, validateMode(s, p)...)
+	if s.PodFailurePolicy != nil {
+		errs = append(errs, validateFailurePolicy(s, p.Child("podFailurePolicy", "rules"))...)
+	}
+	if s.SuccessPolicy != nil {
+		errs = append(errs, validateSuccessPolicy(s, p.Child("successPolicy"))...)
+	}
+	errs = append(errs, validateReplacement(s, p.Child("podReplacementPolicy"))...)
+	errs = append(errs, podspec.ValidateTemplate(&s.Template, p.Child("template"))...)
+	errs = append(errs, validateRestartPolicy(s, p.Child("template", "spec", "restartPolicy"))...)
+	return append(errs, validateSelector(s, p)...)
+}
+
+func validateSelector(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	if s.Selector == nil {
+		return field.ErrorList{field.Required(p.Child("selector"), "")}
+	}
+	errs := metavalidation.ValidateLabelSelector(s.Selector, metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))
+	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil && !selector.Matches(labels.Set(s.Template.Labels)) {
+		errs = append(errs, field.Invalid(p.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`"))
+	}
+	return errs
+}
+
+func validateMode(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
+		errs = append(errs, field.Required(p.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
+	}
+	switch ptr.Deref(s.CompletionMode, batchv1.NonIndexedCompletion) {
+	case batchv1.IndexedCompletion:
+		return append(errs, validateIndexed(s, p)...)
+	case batchv1.NonIndexedCompletion:
+	default:
+		errs = append(errs, field.NotSupported(p.Child("completionMode"), *s.CompletionMode,
+			[]batchv1.CompletionMode{batchv1.NonIndexedCompletion, batchv1.IndexedCompletion}))
+	}
+	if s.BackoffLimitPerIndex != nil {
+		errs = append(errs, field.Invalid(p.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode"))
+	}
+	if s.MaxFailedIndexes != nil {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), *s.MaxFailedIndexes, "requires indexed completion mode"))
+	}
+	return errs
+}
+
+func validateIndexed(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	parallelism, failed := ptr.Deref(s.Parallelism, 0), ptr.Deref(s.MaxFailedIndexes, 0)
+	if parallelism > maxIndexedParallelism {
+		errs = append(errs, field.Invalid(p.Child("parallelism"), parallelism,
+			fmt.Sprintf("must be less than or equal to %d when completion mode is %s", maxIndexedParallelism, batchv1.IndexedCompletion)))
+	}
+	if failed > maxFailedIndexes {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, fmt.Sprintf("must be less than or equal to %d", maxFailedIndexes)))
+	}
+	if s.Completions == nil {
+		return append(errs, field.Required(p.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion)))
+	}
+	if failed > *s.Completions {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, "must be less than or equal to completions"))
+	}
+	if *s.Completions <= manyCompletions || s.BackoffLimitPerIndex == nil {
+		return errs
+	}
+	const why = "must be less than or equal to %d when completions are above %d and used with backoff limit per index"
+	if s.MaxFailedIndexes == nil {
+		errs = append(errs, field.Required(p.Child("maxFailedIndexes"), fmt.Sprintf("must be specified when completions is above %d", manyCompletions)))
+	}
+	if parallelism > maxParallelismOfMany {
+		errs = append(errs, field.Invalid(p.Child("parallelism"), parallelism, fmt.Sprintf(why, maxParallelismOfMany, manyCompletions)))
+	}
+	if failed > maxFailedOfMany {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, fmt.Sprintf(why, maxFailedOfMany, manyCompletions)))
+	}
+	return errs
+}
+
+func validateRestartPolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	switch policy := s.Template.Spec.RestartPolicy; {
+	case policy == corev1.RestartPolicyAlways || policy == "":
+		return field.ErrorList{field.Required(p, fmt.Sprintf("valid values: %q, %q", corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever))}
+	case policy != corev1.RestartPolicyOnFailure && policy != corev1.RestartPolicyNever:
+		return field.ErrorList{field.NotSupported(p, policy, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever})}
+	case s.PodFailurePolicy != nil && policy != corev1.RestartPolicyNever:
+		return field.ErrorList{field.Invalid(p, policy, fmt.Sprintf("only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever))}
+	}
+	return nil
+}
+
+func validateReplacement(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	if s.PodReplacementPolicy == nil {
+		return nil
+	}
+	supported := []batchv1.PodReplacementPolicy{batchv1.Failed, batchv1.TerminatingOrFailed}
+	if s.PodFailurePolicy != nil {
+		supported = supported[:1]
+	}
+	if !slices.Contains(supported, *s.PodReplacementPolicy) {
+		return field.ErrorList{field.NotSupported(p, *s.PodReplacementPolicy, supported)}
+	}
+	return nil
+}
+
+func validateFailurePolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	rules := s.PodFailurePolicy.Rules
+	if len(rules) > maxRules {
+		errs = append(errs, field.TooMany(p, len(rules), maxRules))
+	}
+	for i := range rules {
+		errs = append(errs, validateFailureRule(s, &rules[i], p.Index(i))...)
+	}
+	return errs
+}
+
+func validateFailureRule(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyRule, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	supported := []batchv1.PodFailurePolicyAction{
+		batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore,
+	}
+	switch action := p.Child("action"); {
+	case r.Action == "":
+		errs = append(errs, field.Required(action, fmt.Sprintf("valid values: %q", supported)))
+	case r.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil:
+		errs = append(errs, field.Invalid(action, r.Action, "requires the backoffLimitPerIndex to be set"))
+	case !slices.Contains(supported, r.Action):
+		errs = append(errs, field.NotSupported(action, r.Action, supported))
+	}
+	switch codes, conditions := r.OnExitCodes != nil, len(r.OnPodConditions) > 0; {
+	case codes && conditions:
+		errs = append(errs, field.Invalid(p, field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported"))
+	case !codes && !conditions:
+		errs = append(errs, field.Invalid(p, field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required"))
+	case codes:
+		errs = append(errs, validateExitCodes(s, r.OnExitCodes, p.Child("onExitCodes"))...)
+	case conditions:
+		errs = append(errs, validateConditions(r.OnPodConditions, p.Child("onPodConditions"))...)
+	}
+	return errs
+}
+
+func validateConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPattern, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(patterns) > maxRules {
+		errs = append(errs, field.TooMany(p, len(patterns), maxRules))
+	}
+	supported := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionUnknown}
+	for i, c := range patterns {
+		for _, msg := range validation.IsQualifiedName(string(c.Type)) {
+			errs = append(errs, field.Invalid(p.Index(i).Child("type"), string(c.Type), msg))
+		}
+		if !slices.Contains(supported, c.Status) {
+			errs = append(errs, field.NotSupported(p.Index(i).Child("status"), c.Status, supported))
+		}
+	}
+	return errs
+}
+
+func validateExitCodes(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyOnExitCodesRequirement, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	supported := []batchv1.PodFailurePolicyOnExitCodesOperator{batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn}
+	if r.Operator == "" {
+		errs = append(errs, field.Required(p.Child("operator"), fmt.Sprintf("valid values: %q", supported)))
+	} else if !slices.Contains(supported, r.Operator) {
+		errs = append(errs, field.NotSupported(p.Child("operator"), r.Operator, supported))
+	}
+	if r.ContainerName != nil && !hasContainer(&s.Template.Spec, *r.ContainerName) {
+		errs = append(errs, field.Invalid(p.Child("containerName"), *r.ContainerName, "must be one of the container or initContainer names in the pod template"))
+	}
+	values := p.Child("values")
+	switch n := len(r.Values); {
+	case n == 0:
+		errs = append(errs, field.Invalid(values, r.Values, "at least one value is required"))
+	case n > maxExitCodes:
+		errs = append(errs, field.TooMany(values, n, maxExitCodes))
+	}
+	for i, v := range r.Values {
+		if v == 0 && r.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn {
+			errs = append(errs, field.Invalid(values.Index(i), v, "must not be 0 for the In operator"))
+		}
+		if slices.Contains(r.Values[:i], v) {
+			errs = append(errs, field.Duplicate(values.Index(i), v))
+		}
+	}
+	if !slices.IsSorted(r.Values) {
+		errs = append(errs, field.Invalid(values, r.Values, "must be ordered"))
+	}
+	return errs
+}
+
+func hasContainer(s *corev1.PodSpec, name string) bool {
+	named := func(c corev1.Container) bool { return c.Name == name }
+	return slices.ContainsFunc(s.Containers, named) || slices.ContainsFunc(s.InitContainers, named)
+}
+
+func validateSuccessPolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	if !indexed(s) {
+		return field.ErrorList{field.Invalid(p, *s.SuccessPolicy, "requires indexed completion mode")}
+	}
+	var errs field.ErrorList
+	rules, p := s.SuccessPolicy.Rules, p.Child("rules")
+	switch {
+	case len(rules) == 0:
+		errs = append(errs, field.Required(p, "at least one rules must be specified when the successPolicy is specified"))
+	case len(rules) > maxRules:
+		errs = append(errs, field.TooMany(p, len(rules), maxRules))
+	}
+	for i := range rules {
+		errs = append(errs, validateSuccessRule(&rules[i], ptr.Deref(s.Completions, 0), p.Index(i))...)
+	}
+	return errs
+}
+
+func validateSuccessRule(r *batchv1.SuccessPolicyRule, completions int32, p *field.Path) field.ErrorList {
+	if r.SucceededCount == nil && r.SucceededIndexes == nil {
+		return field.ErrorList{field.Required(p, "at least one of succeededCount or succeededIndexes must be specified")}
+	}
+	var errs field.ErrorList
+	total := completions
+	if r.SucceededIndexes != nil {
+		if len(*r.SucceededIndexes) > maxSuccessIndexes {
+			errs = append(errs, field.TooLong(p.Child("succeededIndexes"), "", maxSuccessIndexes))
+		}
+		n, err := countIndexes(*r.SucceededIndexes, completions)
+		if err != nil {
+			errs = append(errs, field.Invalid(p.Child("succeededIndexes"), *r.SucceededIndexes, "error parsing succeededIndexes: "+err.Error()))
+		}
+		total = n
+	}
+	if r.SucceededCount == nil {
+		return errs
+	}
+	n, p := *r.SucceededCount, p.Child("succeededCount")
+	errs = append(errs, apivalidation.ValidateNonnegativeField(int64(n), p)...)
+	if n > completions {
+		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("must be less than or equal to %d (the number of specified completions)", completions)))
+	}
+	if r.SucceededIndexes != nil && n > total {
+		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", total)))
+	}
+	return errs
+}
+
+// countIndexes parses "1,3-5" and counts it; indexes rise and stay below completions.
+func countIndexes(text string, completions int32) (int32, error) {
+	if text == "" {
+		return 0, nil
+	}
+	var total int32
+	last := int32(-1)
+	for part := range strings.SplitSeq(text, ",") {
+		lo, hi, err := parseInterval(part, completions)
+		if err != nil {
+			return 0, err
+		}
+		if lo <= last {
+			return 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", last, lo)
+		}
+		total, last = total+hi-lo+1, hi
+	}
+	return total, nil
+}
+
+func parseInterval(part string, completions int32) (lo, hi int32, err error) {
+	first, second, isRange := strings.Cut(part, "-")
+	if !isRange {
+		second = first
+	}
+	var bounds [2]int32
+	for i, s := range []string{first, second} {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return 0, 0, fmt.Errorf("cannot convert string to integer for index: %q", s)
+		}
+		if n < 0 || n >= int(completions) {
+			return 0, 0, fmt.Errorf("too large index: %q", s)
+		}
+		bounds[i] = int32(n)
+	}
+	if isRange && bounds[0] >= bounds[1] {
+		return 0, 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", bounds[0], bounds[1])
+	}
+	return bounds[0], bounds[1], nil
+}
+
+func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
+	_, hadName := old.Spec.Template.Labels[batchv1.JobNameLabel]
+	_, hadUID := old.Spec.Template.Labels[batchv1.ControllerUidLabel]
+	errs := validateJob(j, hadName && hadUID)
+	p, s, o := field.NewPath("spec"), &j.Spec, &old.Spec
+	immutable := func(name string, now, before any) {
+		errs = append(errs, apivalidation.ValidateImmutableField(now, before, p.Child(name))...)
+	}
+	if !(indexed(s) && ptr.Equal(s.Completions, s.Parallelism) && s.Completions != nil && o.Completions != nil) { // elastic indexed job (KEP-3715)
+		immutable("completions", s.Completions, o.Completions)
+	}
+	immutable("selector", s.Selector, o.Selector)
+	immutable("completionMode", s.CompletionMode, o.CompletionMode)
+	immutable("podFailurePolicy", s.PodFailurePolicy, o.PodFailurePolicy)
+	immutable("backoffLimitPerIndex", s.BackoffLimitPerIndex, o.BackoffLimitPerIndex)
+	immutable("managedBy", s.ManagedBy, o.ManagedBy)
+	immutable("successPolicy", s.SuccessPolicy, o.SuccessPolicy)
+	immutable("template", s.Template, *mutableTemplate(j, old))
+	return errs
+}
+
+// mutableTemplate returns the old template with those fields taken from the new
+// one that may change: scheduling directives and container resources, while the
+// job is suspended and has no active pod (KEP-2926).
+func mutableTemplate(j, old *batchv1.Job) *corev1.PodTemplateSpec {
+	t := old.Spec.Template.DeepCopy()
+	idle := old.Status.Active == 0 && (old.Status.StartTime == nil || isTrue(old, batchv1.JobSuspended))
+	if !ptr.Deref(old.Spec.Suspend, false) || !idle {
+		return t
+	}
+	n := &j.Spec.Template
+	t.Labels, t.Annotations = n.Labels, n.Annotations
+	t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.SchedulingGates = n.Spec.NodeSelector, n.Spec.Tolerations, n.Spec.SchedulingGates
+	switch {
+	case n.Spec.Affinity != nil && t.Spec.Affinity != nil:
+		t.Spec.Affinity.NodeAffinity = n.Spec.Affinity.NodeAffinity
+	case n.Spec.Affinity != nil:
+		t.Spec.Affinity = &corev1.Affinity{NodeAffinity: n.Spec.Affinity.NodeAffinity}
+	case t.Spec.Affinity != nil:
+		if t.Spec.Affinity.NodeAffinity = nil; *t.Spec.Affinity == (corev1.Affinity{}) {
+			t.Spec.Affinity = nil
+		}
+	}
+	takeResources(t.Spec.Containers, n.Spec.Containers)
+	takeResources(t.Spec.InitContainers, n.Spec.InitContainers)
+	return t
+}
+
+func takeResources(to, from []corev1.Container) {
+	if len(to) != len(from) {
+		return
+	}
+	for i := range to {
+		if to[i].Name == from[i].Name {
+			to[i].Resources = from[i].Resources
+		}
+	}
+}
+
+func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
+	var errs field.ErrorList
+	p, s := field.NewPath("status"), &j.Status
+	for name, v := range map[string]int32{
+		"active": s.Active, "succeeded": s.Succeeded, "failed": s.Failed, "ready": ptr.Deref(s.Ready, 0), "terminating": ptr.Deref(s.Terminating, 0),
+	} {
+		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(v), p.Child(name))...)
+	}
+	refuse := func(bad bool, name string, value any, why string) {
+		if bad {
+			errs = append(errs, field.Invalid(p.Child(name), value, why))
+		}
+	}
+	none := field.OmitValueType{}
+	complete, failed, success := isTrue(j, batchv1.JobComplete), isTrue(j, batchv1.JobFailed), isTrue(j, batchv1.JobSuccessCriteriaMet)
+	finished := complete || failed
+	refuse(complete && failed, "conditions", none, "cannot set Complete=True and Failed=true conditions")
+	refuse(complete && isTrue(j, batchv1.JobFailureTarget), "conditions", none, "cannot set Complete=True and FailureTarget=true conditions")
+	refuse(failed && !isTrue(j, batchv1.JobFailureTarget), "conditions", none, "cannot set Failed=True condition without the FailureTarget=true condition")
+	refuse(complete && !success, "conditions", none, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition")
+	refuse(success && failed, "conditions", none, "cannot set SuccessCriteriaMet=True and Failed=true conditions")
+	refuse(s.CompletionTime != nil && !complete, "completionTime", s.CompletionTime, "cannot set completionTime when there is no Complete=True condition")
+	refuse(finished && s.Active > 0, "active", s.Active, "active>0 is invalid for finished job")
+	refuse(finished && ptr.Deref(s.Terminating, 0) > 0, "terminating", s.Terminating, "terminating>0 is invalid for finished job")
+	refuse(ptr.Deref(s.Ready, 0) > s.Active, "ready", ptr.Deref(s.Ready, 0), "cannot set more ready pods than active")
+	refuse(s.CompletedIndexes != "" && !indexed(&j.Spec), "completedIndexes", s.CompletedIndexes, "cannot set non-empty completedIndexes when non-indexed completion mode")
+	refuse(s.Failed < old.Status.Failed, "failed", s.Failed, "cannot decrease the failed counter")
+	refuse(s.Succeeded < old.Status.Succeeded && !indexed(&j.Spec), "succeeded", s.Succeeded, "cannot decrease the succeeded counter")
+	for _, c := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet} {
+		refuse(isTrue(old, c) && !isTrue(j, c), "conditions", none, fmt.Sprintf("cannot disable the terminal %s=True condition", c))
+	}
+	if complete && s.CompletionTime == nil {
+		errs = append(errs, field.Required(p.Child("completionTime"), "completionTime is required for Complete jobs"))
+	}
+	if finished && s.StartTime == nil {
+		errs = append(errs, field.Required(p.Child("startTime"), "startTime is required for finished job"))
+	}
+	return errs
+}

@@ -1,0 +1,185 @@
+// Package scale is the /scale subresource (autoscaling/v1 Scale), written once
+// for every kind that has spec.replicas, a status count and a selector.
+package scale
+
+import (
+	"context"
+	"fmt"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Of tells where a kind T keeps what a Scale shows.
+type Of[T any] struct {
+	GroupVersion schema.GroupVersion
+	Replicas     func(*T) **int32
+	Current      func(*T) int32
+	Selector     func(*T) *metav1.LabelSelector
+}
+
+// New returns the /scale storage on top of a kind's main store.
+func New[T any](store *genericregistry.Store, of Of[T]) rest.Storage {
+	return &storage[T]{store: store, of: of}
+}
+
+type storage[T any] struct {
+	store *genericregistry.Store
+	of    Of[T]
+}
+
+var _ rest.Patcher = &storage[struct{}]{}
+
+func (s *storage[T]) New() runtime.Object { return &autoscalingv1.Scale{} }
+
+// Destroy does nothing: the main store is not ours.
+func (s *storage[T]) Destroy() {}
+
+func (s *storage[T]) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+}
+
+func (s *storage[T]) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	obj, err := s.store.Get(ctx, name, options)
+	if err != nil {
+		return nil, err
+	}
+	return s.read(obj)
+}
+
+func (s *storage[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	obj, _, err := s.store.Update(ctx, name, &scaled[T]{storage: s, name: name, UpdatedObjectInfo: info}, s.onCreate(create), s.onUpdate(update), false, options)
+	if err != nil {
+		return nil, false, err
+	}
+	scale, err := s.read(obj)
+	return scale, false, err
+}
+
+func (s *storage[T]) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return rest.NewDefaultTableConvertor(schema.GroupResource{Group: "autoscaling", Resource: "scales"}).ConvertToTable(ctx, obj, options)
+}
+
+func (s *storage[T]) onCreate(f rest.ValidateObjectFunc) rest.ValidateObjectFunc {
+	return func(ctx context.Context, obj runtime.Object) error {
+		scale, err := s.read(obj)
+		if err != nil {
+			return err
+		}
+		return f(ctx, scale)
+	}
+}
+
+func (s *storage[T]) onUpdate(f rest.ValidateObjectUpdateFunc) rest.ValidateObjectUpdateFunc {
+	return func(ctx context.Context, obj, old runtime.Object) error {
+		newScale, err := s.read(obj)
+		if err != nil {
+			return err
+		}
+		oldScale, err := s.read(old)
+		if err != nil {
+			return err
+		}
+		return f(ctx, newScale, oldScale)
+	}
+}
+
+// read makes the Scale of a stored object.
+func (s *storage[T]) read(obj runtime.Object) (*autoscalingv1.Scale, error) {
+	t, ok := any(obj).(*T)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("scale of %T", obj))
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.of.Selector(t))
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	scale := &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUID(),
+			ResourceVersion: m.GetResourceVersion(), CreationTimestamp: m.GetCreationTimestamp(),
+		},
+		Status: autoscalingv1.ScaleStatus{Replicas: s.of.Current(t), Selector: selector.String()},
+	}
+	if replicas := *s.of.Replicas(t); replicas != nil {
+		scale.Spec.Replicas = *replicas
+	}
+	return scale, nil
+}
+
+// scaled turns an update of the Scale into one of the object: stored object ->
+// old scale -> new scale -> new object.
+type scaled[T any] struct {
+	*storage[T]
+	name string
+	rest.UpdatedObjectInfo
+}
+
+func (u *scaled[T]) UpdatedObject(ctx context.Context, stored runtime.Object) (runtime.Object, error) {
+	obj := stored.DeepCopyObject()
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if m.GetResourceVersion() == "" { // the zero object: nothing is stored
+		return nil, apierrors.NewNotFound(u.store.DefaultQualifiedResource, u.name)
+	}
+	owners := managedfields.NewScaleHandler(m.GetManagedFields(), u.of.GroupVersion, managedfields.ResourcePathMappings{
+		u.of.GroupVersion.String(): fieldpath.MakePathOrDie("spec", "replicas"),
+	})
+	old, err := u.read(obj)
+	if err != nil {
+		return nil, err
+	}
+	if old.ManagedFields, err = owners.ToSubresource(); err != nil {
+		return nil, err
+	}
+	updated, err := u.UpdatedObjectInfo.UpdatedObject(ctx, old)
+	if err != nil {
+		return nil, err
+	}
+	scale, ok := updated.(*autoscalingv1.Scale)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("expected input object type to be Scale, but %T", updated))
+	}
+	if err := validate(scale, old); err != nil {
+		return nil, err
+	}
+	entries, err := owners.ToParent(scale.ManagedFields)
+	if err != nil {
+		return nil, err
+	}
+	m.SetManagedFields(entries)
+	if scale.ResourceVersion != "" {
+		m.SetResourceVersion(scale.ResourceVersion)
+	}
+	replicas := scale.Spec.Replicas
+	*u.of.Replicas(any(obj).(*T)) = &replicas
+	return obj, nil
+}
+
+func validate(scale, old *autoscalingv1.Scale) error {
+	if errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas")); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, errs)
+	}
+	if scale.UID != "" && scale.UID != old.UID {
+		return apierrors.NewConflict(schema.GroupResource{Group: "autoscaling", Resource: "scales"}, scale.Name,
+			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.UID))
+	}
+	return nil
+}
