@@ -1,0 +1,298 @@
+package podspec
+
+import (
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+)
+
+// DefaultTemplate fills unset fields of a template's spec. It is idempotent.
+func DefaultTemplate(t *corev1.PodTemplateSpec) { Default(&t.Spec) }
+
+// Default fills the unset fields that a pod spec has everywhere, in a pod or in
+// a template. What only a pod gets is DefaultPod's. It is idempotent.
+func Default(s *corev1.PodSpec) {
+	orString(&s.DNSPolicy, corev1.DNSClusterFirst)
+	orString(&s.RestartPolicy, corev1.RestartPolicyAlways)
+	orString(&s.SchedulerName, corev1.DefaultSchedulerName)
+	orString(&s.ServiceAccountName, s.DeprecatedServiceAccount)
+	s.DeprecatedServiceAccount = s.ServiceAccountName
+	orNil(&s.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
+	if s.SecurityContext == nil {
+		s.SecurityContext = &corev1.PodSecurityContext{}
+	}
+	for i := range s.Volumes {
+		DefaultVolume(&s.Volumes[i])
+	}
+	for i := range s.InitContainers {
+		defaultContainer(&s.InitContainers[i])
+	}
+	for i := range s.Containers {
+		defaultContainer(&s.Containers[i])
+	}
+	for i := range s.EphemeralContainers {
+		defaultContainer((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	RoundResources(s.Overhead)
+	if s.Resources != nil {
+		defaultRequirements(s.Resources)
+	}
+}
+
+// DefaultPod fills what only a pod gets, never a template: requests from
+// limits, enableServiceLinks, host ports of a host network pod.
+func DefaultPod(p *corev1.Pod) {
+	s := &p.Spec
+	Default(s)
+	for _, list := range [][]corev1.Container{s.Containers, s.InitContainers} {
+		for i := range list {
+			requestsFromLimits(&list[i].Resources)
+			if s.HostNetwork {
+				hostPorts(list[i].Ports)
+			}
+		}
+	}
+	defaultPodResources(p)
+	orNil(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+}
+
+func hostPorts(ports []corev1.ContainerPort) {
+	for i := range ports {
+		if ports[i].HostPort == 0 {
+			ports[i].HostPort = ports[i].ContainerPort
+		}
+	}
+}
+
+func requestsFromLimits(r *corev1.ResourceRequirements) {
+	if r.Limits == nil {
+		return
+	}
+	if r.Requests == nil {
+		r.Requests = corev1.ResourceList{}
+	}
+	for name, limit := range r.Limits {
+		if _, set := r.Requests[name]; !set {
+			r.Requests[name] = limit.DeepCopy()
+		}
+	}
+}
+
+// defaultPodResources completes pod level resources (KEP-2837): huge page
+// limits from the containers, then requests from the containers or the limits.
+func defaultPodResources(p *corev1.Pod) {
+	r := p.Spec.Resources
+	if r == nil || len(r.Limits)+len(r.Requests) == 0 {
+		return
+	}
+	for name, q := range resource.AggregateContainerLimits(p, resource.PodResourcesOptions{}) {
+		_, limited := r.Limits[name]
+		_, requested := r.Requests[name]
+		if isHugePage(name) && resource.IsSupportedPodLevelResource(name) && !limited && !requested {
+			r.Limits = with(r.Limits, name, q)
+		}
+	}
+	if len(r.Limits) == 0 {
+		return
+	}
+	for name, q := range resource.AggregateContainerRequests(p, resource.PodResourcesOptions{}) {
+		if _, set := r.Requests[name]; !set && overcommits(name) && resource.IsSupportedPodLevelResource(name) {
+			r.Requests = with(r.Requests, name, q)
+		}
+	}
+	for name, q := range r.Limits {
+		if _, set := r.Requests[name]; !set && resource.IsSupportedPodLevelResource(name) {
+			r.Requests = with(r.Requests, name, q)
+		}
+	}
+}
+
+func defaultContainer(c *corev1.Container) {
+	orString(&c.ImagePullPolicy, PullPolicy(c.Image))
+	orString(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+	orString(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
+	for i := range c.Ports {
+		orString(&c.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+	for i := range c.Env {
+		defaultEnv(c.Env[i].ValueFrom)
+	}
+	defaultRequirements(&c.Resources)
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		defaultProbe(p)
+	}
+	if c.Lifecycle != nil {
+		for _, h := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
+			if h != nil {
+				defaultHTTPGet(h.HTTPGet)
+			}
+		}
+	}
+}
+
+func defaultEnv(v *corev1.EnvVarSource) {
+	if v == nil {
+		return
+	}
+	if v.FieldRef != nil {
+		orString(&v.FieldRef.APIVersion, "v1")
+	}
+	if v.FileKeyRef != nil {
+		orNil(&v.FileKeyRef.Optional, false)
+	}
+}
+
+func defaultRequirements(r *corev1.ResourceRequirements) {
+	RoundResources(r.Limits)
+	RoundResources(r.Requests)
+}
+
+// RoundResources rounds quantities up to a thousandth, the finest the API keeps.
+func RoundResources(list corev1.ResourceList) {
+	for name, q := range list {
+		if q.RoundUp(-3) {
+			continue
+		}
+		list[name] = q
+	}
+}
+
+func defaultProbe(p *corev1.Probe) {
+	if p == nil {
+		return
+	}
+	orZero(&p.TimeoutSeconds, 1)
+	orZero(&p.PeriodSeconds, 10)
+	orZero(&p.SuccessThreshold, 1)
+	orZero(&p.FailureThreshold, 3)
+	defaultHTTPGet(p.HTTPGet)
+	if p.GRPC != nil {
+		orNil(&p.GRPC.Service, "")
+	}
+}
+
+func defaultHTTPGet(h *corev1.HTTPGetAction) {
+	if h != nil {
+		orString(&h.Path, "/")
+		orString(&h.Scheme, corev1.URISchemeHTTP)
+	}
+}
+
+// DefaultVolume fills the unset fields of a volume; one without a source
+// becomes an emptyDir.
+func DefaultVolume(v *corev1.Volume) {
+	s := &v.VolumeSource
+	if reflect.ValueOf(*s).IsZero() {
+		s.EmptyDir = &corev1.EmptyDirVolumeSource{}
+	}
+	switch {
+	case s.Secret != nil:
+		orNil(&s.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
+	case s.ConfigMap != nil:
+		orNil(&s.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
+	case s.DownwardAPI != nil:
+		orNil(&s.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
+		defaultDownward(s.DownwardAPI.Items)
+	case s.Projected != nil:
+		defaultProjected(s.Projected)
+	case s.HostPath != nil:
+		orNil(&s.HostPath.Type, corev1.HostPathUnset)
+	case s.Image != nil:
+		orString(&s.Image.PullPolicy, PullPolicy(s.Image.Reference))
+	case s.Ephemeral != nil && s.Ephemeral.VolumeClaimTemplate != nil:
+		DefaultClaim(&s.Ephemeral.VolumeClaimTemplate.Spec)
+	default:
+		defaultLegacyVolume(s)
+	}
+}
+
+// defaultLegacyVolume: sources that old drivers had before CSI.
+func defaultLegacyVolume(s *corev1.VolumeSource) {
+	switch {
+	case s.ISCSI != nil:
+		orString(&s.ISCSI.ISCSIInterface, "default")
+	case s.RBD != nil:
+		orString(&s.RBD.RBDPool, "rbd")
+		orString(&s.RBD.RadosUser, "admin")
+		orString(&s.RBD.Keyring, "/etc/ceph/keyring")
+	case s.AzureDisk != nil:
+		orNil(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
+		orNil(&s.AzureDisk.FSType, "ext4")
+		orNil(&s.AzureDisk.ReadOnly, false)
+		orNil(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
+	case s.ScaleIO != nil:
+		orString(&s.ScaleIO.StorageMode, "ThinProvisioned")
+		orString(&s.ScaleIO.FSType, "xfs")
+	}
+}
+
+func defaultProjected(p *corev1.ProjectedVolumeSource) {
+	orNil(&p.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
+	for i := range p.Sources {
+		if d := p.Sources[i].DownwardAPI; d != nil {
+			defaultDownward(d.Items)
+		}
+		if t := p.Sources[i].ServiceAccountToken; t != nil {
+			orNil(&t.ExpirationSeconds, int64(3600))
+		}
+	}
+}
+
+func defaultDownward(items []corev1.DownwardAPIVolumeFile) {
+	for i := range items {
+		if f := items[i].FieldRef; f != nil {
+			orString(&f.APIVersion, "v1")
+		}
+	}
+}
+
+// DefaultClaim fills unset fields of a claim's spec.
+func DefaultClaim(s *corev1.PersistentVolumeClaimSpec) {
+	orNil(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
+	RoundResources(s.Resources.Limits)
+	RoundResources(s.Resources.Requests)
+}
+
+// PullPolicy is the default imagePullPolicy: Always for the tag "latest", which
+// an image with neither tag nor digest has too.
+func PullPolicy(image string) corev1.PullPolicy {
+	name, _, digested := strings.Cut(image, "@")
+	tag := ""
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		tag = name[i+1:]
+	} else if !digested && name != "" {
+		tag = "latest"
+	}
+	if tag == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+func with(list corev1.ResourceList, name corev1.ResourceName, q quantity) corev1.ResourceList {
+	if list == nil {
+		list = corev1.ResourceList{}
+	}
+	list[name] = q.DeepCopy()
+	return list
+}
+
+func orString[S ~string](field *S, value S) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func orZero(field *int32, value int32) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+func orNil[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}

@@ -1,0 +1,120 @@
+package podspec
+
+import (
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validateOS refuses fields that the pod's operating system does not have.
+func validateOS(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	if s.OS == nil {
+		return nil
+	}
+	switch s.OS.Name {
+	case "":
+		return field.ErrorList{field.Required(p.Child("os", "name"), "")}
+	case corev1.Linux:
+		return refuseWindowsOptions(s, p)
+	case corev1.Windows:
+		return refuseLinuxFields(s, p)
+	}
+	return field.ErrorList{field.NotSupported(p.Child("os"), s.OS.Name, []corev1.OSName{corev1.Linux, corev1.Windows})}
+}
+
+func refuseWindowsOptions(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	const detail = "windows options cannot be set for a linux pod"
+	if s.SecurityContext != nil && s.SecurityContext.WindowsOptions != nil {
+		errs = append(errs, field.Forbidden(p.Child("securityContext", "windowsOptions"), detail))
+	}
+	Visit(s, p, func(c *corev1.Container, at *field.Path) {
+		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
+			errs = append(errs, field.Forbidden(at.Child("securityContext", "windowsOptions"), detail))
+		}
+	})
+	return errs
+}
+
+func refuseLinuxFields(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	refuse := func(p *field.Path, values map[string]any, order ...string) {
+		for _, name := range order {
+			if v := reflect.ValueOf(values[name]); v.IsValid() && !v.IsZero() {
+				errs = append(errs, field.Forbidden(p.Child(name), "cannot be set for a windows pod"))
+			}
+		}
+	}
+	refuse(p, map[string]any{"hostUsers": s.HostUsers, "hostPID": s.HostPID, "hostIPC": s.HostIPC, "shareProcessNamespace": s.ShareProcessNamespace},
+		"hostUsers", "hostPID", "hostIPC", "shareProcessNamespace")
+	if c := s.SecurityContext; c != nil {
+		refuse(p.Child("securityContext"), map[string]any{
+			"appArmorProfile": c.AppArmorProfile, "seLinuxOptions": c.SELinuxOptions, "seccompProfile": c.SeccompProfile,
+			"fsGroup": c.FSGroup, "fsGroupChangePolicy": c.FSGroupChangePolicy, "sysctls": c.Sysctls, "runAsUser": c.RunAsUser,
+			"runAsGroup": c.RunAsGroup, "supplementalGroups": c.SupplementalGroups,
+			"supplementalGroupsPolicy": c.SupplementalGroupsPolicy, "seLinuxChangePolicy": c.SELinuxChangePolicy,
+		}, "appArmorProfile", "seLinuxOptions", "seccompProfile", "fsGroup", "fsGroupChangePolicy", "sysctls", "runAsUser",
+			"runAsGroup", "supplementalGroups", "supplementalGroupsPolicy", "seLinuxChangePolicy")
+	}
+	Visit(s, p, func(c *corev1.Container, at *field.Path) {
+		if c := c.SecurityContext; c != nil {
+			refuse(at.Child("securityContext"), map[string]any{
+				"appArmorProfile": c.AppArmorProfile, "seLinuxOptions": c.SELinuxOptions, "seccompProfile": c.SeccompProfile,
+				"capabilities": c.Capabilities, "readOnlyRootFilesystem": c.ReadOnlyRootFilesystem, "privileged": c.Privileged,
+				"allowPrivilegeEscalation": c.AllowPrivilegeEscalation, "procMount": c.ProcMount, "runAsUser": c.RunAsUser, "runAsGroup": c.RunAsGroup,
+			}, "appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged",
+				"allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup")
+		}
+	})
+	return errs
+}
+
+func validateWindowsOptions(w *corev1.WindowsSecurityContextOptions, p *field.Path) (errs field.ErrorList) {
+	if w == nil {
+		return nil
+	}
+	if w.GMSACredentialSpecName != nil {
+		errs = append(errs, subdomainMessages(*w.GMSACredentialSpecName, p.Child("gmsaCredentialSpecName"))...)
+	}
+	if w.GMSACredentialSpec != nil && *w.GMSACredentialSpec == "" {
+		errs = append(errs, field.Invalid(p.Child("gmsaCredentialSpec"), "", "gmsaCredentialSpec cannot be an empty string"))
+	}
+	if w.RunAsUserName != nil && *w.RunAsUserName == "" {
+		errs = append(errs, field.Invalid(p.Child("runAsUserName"), "", "runAsUserName cannot be an empty string"))
+	}
+	return errs
+}
+
+// validateHostProcess: either every container of a pod is a host process on the
+// host's network, or none.
+func validateHostProcess(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	var pod *bool
+	if s.SecurityContext != nil && s.SecurityContext.WindowsOptions != nil {
+		pod = s.SecurityContext.WindowsOptions.HostProcess
+	}
+	all, host := 0, 0
+	Visit(s, p, func(c *corev1.Container, at *field.Path) {
+		all++
+		own := pod
+		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil && c.SecurityContext.WindowsOptions.HostProcess != nil {
+			own = c.SecurityContext.WindowsOptions.HostProcess
+		}
+		if pod != nil && own != nil && *pod != *own {
+			errs = append(errs, field.Invalid(at.Child("securityContext", "windowsOptions", "hostProcess"), *own,
+				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *pod)))
+		}
+		if deref(own) {
+			host++
+		}
+	})
+	if host == 0 {
+		return errs
+	}
+	if host != all {
+		errs = append(errs, field.Invalid(p, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers"))
+	}
+	if !s.HostNetwork {
+		errs = append(errs, field.Invalid(p.Child("hostNetwork"), s.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers"))
+	}
+	return errs
+}

@@ -1,0 +1,432 @@
+package podspec
+
+import (
+	"path"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validateVolumes fills s.volumes with the sound volumes by name.
+func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
+	s.volumes = make(map[string]*corev1.VolumeSource, len(s.spec.Volumes))
+	for i := range s.spec.Volumes {
+		v, at := &s.spec.Volumes[i], p.Index(i)
+		bad := ValidateVolumeSource(&v.VolumeSource, at)
+		if v.Name == "" {
+			bad = append(bad, field.Required(at.Child("name"), ""))
+		} else {
+			bad = append(bad, dnsLabel(v.Name, at.Child("name"))...)
+		}
+		if _, taken := s.volumes[v.Name]; taken {
+			bad = append(bad, field.Duplicate(at.Child("name"), v.Name))
+		}
+		if len(bad) == 0 {
+			s.volumes[v.Name] = &v.VolumeSource
+		}
+		errs = append(errs, bad...)
+		if s.makesClaim(v.PersistentVolumeClaim) {
+			errs = append(errs, field.Invalid(at.Child("persistentVolumeClaim", "claimName"), v.PersistentVolumeClaim.ClaimName,
+				"must not reference a PVC that gets created for an ephemeral volume"))
+		}
+	}
+	if s.inPod() && s.spec.ServiceAccountName == "" {
+		errs = append(errs, s.refuseTokens(p)...)
+	}
+	return errs
+}
+
+// makesClaim tells whether a claim is one that the pod's own ephemeral volume
+// will create.
+func (s *scope) makesClaim(c *corev1.PersistentVolumeClaimVolumeSource) bool {
+	if c == nil || !s.inPod() || s.meta.Name == "" {
+		return false
+	}
+	for i := range s.spec.Volumes {
+		if v := &s.spec.Volumes[i]; v.Ephemeral != nil && c.ClaimName == s.meta.Name+"-"+v.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scope) refuseTokens(p *field.Path) (errs field.ErrorList) {
+	for i := range s.spec.Volumes {
+		if s.spec.Volumes[i].Projected == nil {
+			continue
+		}
+		for j, source := range s.spec.Volumes[i].Projected.Sources {
+			if source.ServiceAccountToken != nil {
+				errs = append(errs, field.Forbidden(p.Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"),
+					"must not be specified when serviceAccountName is not set"))
+			}
+		}
+	}
+	return errs
+}
+
+// ValidateVolumeSource checks that exactly one source is given and is sound.
+// emptyDir counts first, the others in the order of the Go struct.
+func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
+	n := 0
+	if s.EmptyDir != nil {
+		n++
+		if limit := s.EmptyDir.SizeLimit; limit != nil && limit.Sign() < 0 {
+			errs = append(errs, field.Forbidden(p.Child("emptyDir", "sizeLimit"), "SizeLimit field must be a valid resource quantity"))
+		}
+	}
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); f.IsNil() || v.Type().Field(i).Name == "EmptyDir" {
+			continue
+		}
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if n > 0 {
+			errs = append(errs, field.Forbidden(p.Child(name), "may not specify more than 1 volume type"))
+			continue
+		}
+		n++
+		errs = append(errs, validateSource(s, p.Child(name))...)
+	}
+	if n == 0 {
+		errs = append(errs, field.Required(p, "must specify a volume type"))
+	}
+	return errs
+}
+
+// validateSource checks the first source that is set; p is its path.
+func validateSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
+	switch {
+	case s.HostPath != nil:
+		return validateHostPath(s.HostPath, p)
+	case s.Secret != nil:
+		errs := append(required(s.Secret.SecretName, p.Child("secretName")), fileMode(s.Secret.DefaultMode, p.Child("defaultMode"))...)
+		return append(errs, validateItems(s.Secret.Items, p.Child("items"))...)
+	case s.ConfigMap != nil:
+		errs := append(required(s.ConfigMap.Name, p.Child("name")), fileMode(s.ConfigMap.DefaultMode, p.Child("defaultMode"))...)
+		return append(errs, validateItems(s.ConfigMap.Items, p.Child("items"))...)
+	case s.DownwardAPI != nil:
+		errs := fileMode(s.DownwardAPI.DefaultMode, p.Child("defaultMode"))
+		for i := range s.DownwardAPI.Items {
+			errs = append(errs, validateDownwardFile(&s.DownwardAPI.Items[i], p)...)
+		}
+		return errs
+	case s.Projected != nil:
+		return validateProjected(s.Projected, p)
+	case s.PersistentVolumeClaim != nil:
+		return required(s.PersistentVolumeClaim.ClaimName, p.Child("claimName"))
+	case s.CSI != nil:
+		return validateCSI(s.CSI, p)
+	case s.Ephemeral != nil:
+		return validateEphemeralClaim(s.Ephemeral, p)
+	case s.Image != nil:
+		errs := required(s.Image.Reference, p.Child("reference"))
+		return append(errs, oneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	case s.NFS != nil:
+		errs := append(required(s.NFS.Server, p.Child("server")), required(s.NFS.Path, p.Child("path"))...)
+		if !path.IsAbs(s.NFS.Path) {
+			errs = append(errs, field.Invalid(p.Child("path"), s.NFS.Path, "must be an absolute path"))
+		}
+		return errs
+	case s.ISCSI != nil:
+		return validateISCSI(s.ISCSI, p)
+	}
+	return validateLegacySource(s, p)
+}
+
+// validateLegacySource checks what in-tree drivers of the past must have.
+func validateLegacySource(s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
+	need := func(child, value string) { errs = append(errs, required(value, p.Child(child))...) }
+	switch {
+	case s.GitRepo != nil:
+		need("repository", s.GitRepo.Repository)
+		errs = append(errs, relativePath(s.GitRepo.Directory, p.Child("directory"))...)
+	case s.GCEPersistentDisk != nil:
+		need("pdName", s.GCEPersistentDisk.PDName)
+	case s.AWSElasticBlockStore != nil:
+		need("volumeID", s.AWSElasticBlockStore.VolumeID)
+	case s.Glusterfs != nil:
+		need("endpoints", s.Glusterfs.EndpointsName)
+		need("path", s.Glusterfs.Path)
+	case s.RBD != nil:
+		if len(s.RBD.CephMonitors) == 0 {
+			errs = append(errs, field.Required(p.Child("monitors"), ""))
+		}
+		need("image", s.RBD.RBDImage)
+	case s.Cinder != nil:
+		need("volumeID", s.Cinder.VolumeID)
+	case s.CephFS != nil:
+		if len(s.CephFS.Monitors) == 0 {
+			errs = append(errs, field.Required(p.Child("monitors"), ""))
+		}
+	case s.FlexVolume != nil:
+		need("driver", s.FlexVolume.Driver)
+	case s.AzureFile != nil:
+		need("secretName", s.AzureFile.SecretName)
+		need("shareName", s.AzureFile.ShareName)
+	case s.AzureDisk != nil:
+		need("diskName", s.AzureDisk.DiskName)
+		need("diskURI", s.AzureDisk.DataDiskURI)
+	case s.VsphereVolume != nil:
+		need("volumePath", s.VsphereVolume.VolumePath)
+	case s.PortworxVolume != nil:
+		need("volumeID", s.PortworxVolume.VolumeID)
+	case s.Quobyte != nil:
+		need("registry", s.Quobyte.Registry)
+		need("volume", s.Quobyte.Volume)
+	}
+	return errs
+}
+
+func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.ErrorList {
+	if h.Path == "" {
+		return field.ErrorList{field.Required(p.Child("path"), "")}
+	}
+	errs := noBacksteps(h.Path, p.Child("path"))
+	return append(errs, among(deref(h.Type), p.Child("type"),
+		corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate,
+		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
+}
+
+func validateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
+	errs := append(required(s.TargetPortal, p.Child("targetPortal")), required(s.IQN, p.Child("iqn"))...)
+	if s.IQN != "" && !strings.HasPrefix(s.IQN, "iqn") && !strings.HasPrefix(s.IQN, "eui") && !strings.HasPrefix(s.IQN, "naa") {
+		errs = append(errs, field.Invalid(p.Child("iqn"), s.IQN, "must be valid format starting with iqn, eui, or naa"))
+	}
+	if s.Lun < 0 || s.Lun > 255 {
+		errs = append(errs, field.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255)))
+	}
+	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
+		errs = append(errs, field.Required(p.Child("secretRef"), ""))
+	}
+	return errs
+}
+
+func validateItems(items []corev1.KeyToPath, p *field.Path) (errs field.ErrorList) {
+	for i := range items {
+		at := p.Index(i)
+		errs = append(errs, required(items[i].Key, at.Child("key"))...)
+		errs = append(errs, required(items[i].Path, at.Child("path"))...)
+		errs = append(errs, unreservedPath(items[i].Path, at.Child("path"))...)
+		errs = append(errs, fileMode(items[i].Mode, at.Child("mode"))...)
+	}
+	return errs
+}
+
+func validateDownwardFile(f *corev1.DownwardAPIVolumeFile, p *field.Path) field.ErrorList {
+	errs := append(required(f.Path, p.Child("path")), unreservedPath(f.Path, p.Child("path"))...)
+	switch {
+	case f.FieldRef != nil:
+		errs = append(errs, validateFieldRef(f.FieldRef, volumeFields, p.Child("fieldRef"))...)
+		if f.ResourceFieldRef != nil {
+			errs = append(errs, field.Invalid(p, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"))
+		}
+	case f.ResourceFieldRef != nil:
+		errs = append(errs, validateResourceRef(f.ResourceFieldRef, p.Child("resourceFieldRef"), true)...)
+	default:
+		errs = append(errs, field.Required(p, "one of fieldRef and resourceFieldRef is required"))
+	}
+	return append(errs, fileMode(f.Mode, p.Child("mode"))...)
+}
+
+// projection collects the paths of a projected volume's sources, which must
+// not collide.
+type projection struct {
+	at    *field.Path
+	paths sets.Set[string]
+	errs  field.ErrorList
+}
+
+func (j *projection) path(path string, shown any) {
+	if path == "" {
+		return
+	}
+	if j.paths.Has(path) {
+		j.errs = append(j.errs, field.Invalid(j.at, shown, "conflicting duplicate paths"))
+	}
+	j.paths.Insert(path)
+}
+
+func (j *projection) keys(name string, items []corev1.KeyToPath, p *field.Path) {
+	j.errs = append(j.errs, required(name, p.Child("name"))...)
+	j.errs = append(j.errs, validateItems(items, p.Child("items"))...)
+	for i := range items {
+		j.path(items[i].Path, name)
+	}
+}
+
+func validateProjected(v *corev1.ProjectedVolumeSource, p *field.Path) field.ErrorList {
+	j := &projection{at: p, paths: sets.New[string](), errs: fileMode(v.DefaultMode, p.Child("defaultMode"))}
+	for i := range v.Sources {
+		s, at, n := &v.Sources[i], p.Child("sources").Index(i), 0
+		if s.Secret != nil {
+			n++
+			j.keys(s.Secret.Name, s.Secret.Items, at.Child("secret"))
+		}
+		if s.ConfigMap != nil {
+			n++
+			j.keys(s.ConfigMap.Name, s.ConfigMap.Items, at.Child("configMap"))
+		}
+		if s.DownwardAPI != nil {
+			n++
+			for k := range s.DownwardAPI.Items {
+				f := &s.DownwardAPI.Items[k]
+				j.errs = append(j.errs, validateDownwardFile(f, at.Child("downwardAPI"))...)
+				j.path(f.Path, f.Path)
+			}
+		}
+		if s.ServiceAccountToken != nil {
+			n++
+			j.token(s.ServiceAccountToken, at.Child("serviceAccountToken"))
+		}
+		if s.ClusterTrustBundle != nil {
+			n++
+			j.bundle(s.ClusterTrustBundle, at.Child("clusterTrustBundle"))
+		}
+		if s.PodCertificate != nil {
+			n++
+			j.certificate(s.PodCertificate, at.Child("podCertificate"))
+		}
+		if n > 1 {
+			j.errs = append(j.errs, field.Forbidden(at, "may not specify more than 1 volume type per source"))
+		}
+	}
+	return j.errs
+}
+
+func (j *projection) token(t *corev1.ServiceAccountTokenProjection, p *field.Path) {
+	if seconds := deref(t.ExpirationSeconds); seconds < 600 {
+		j.errs = append(j.errs, field.Invalid(p.Child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes"))
+	} else if seconds > 1<<32 {
+		j.errs = append(j.errs, field.Invalid(p.Child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds"))
+	}
+	if t.Path == "" {
+		j.errs = append(j.errs, field.Required(j.at.Child("path"), ""))
+	} else {
+		j.errs = append(j.errs, unreservedPath(t.Path, j.at.Child("path"))...)
+	}
+}
+
+func (j *projection) bundle(b *corev1.ClusterTrustBundleProjection, p *field.Path) {
+	switch {
+	case b.Name != nil && b.SignerName != nil:
+		j.errs = append(j.errs, field.Invalid(p, b, "only one of name and signerName may be used"))
+	case b.Name != nil:
+		if *b.Name == "" {
+			j.errs = append(j.errs, field.Required(p.Child("name"), "must be a valid object name"))
+		}
+		if b.LabelSelector != nil {
+			j.errs = append(j.errs, field.Invalid(p.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified"))
+		}
+	case b.SignerName != nil:
+		if *b.SignerName == "" {
+			j.errs = append(j.errs, field.Required(p.Child("signerName"), "must be a valid signer name"))
+		}
+		j.errs = append(j.errs, labelSelector(b.LabelSelector, p.Child("labelSelector"))...)
+	default:
+		j.errs = append(j.errs, field.Required(p, "either name or signerName must be specified"))
+	}
+	j.errs = append(j.errs, required(b.Path, p.Child("path"))...)
+	j.errs = append(j.errs, unreservedPath(b.Path, p.Child("path"))...)
+	j.path(b.Path, b.Path)
+}
+
+func (j *projection) certificate(c *corev1.PodCertificateProjection, p *field.Path) {
+	j.errs = append(j.errs, required(c.SignerName, p.Child("signerName"))...)
+	j.errs = append(j.errs, among(c.KeyType, p.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
+	if seconds := c.MaxExpirationSeconds; seconds != nil && *seconds < 3600 {
+		j.errs = append(j.errs, field.Invalid(p.Child("maxExpirationSeconds"), *seconds, "if provided, maxExpirationSeconds must be >= 3600"))
+	}
+	n := 0
+	for _, f := range []struct{ name, path string }{
+		{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath},
+	} {
+		if f.path != "" {
+			n++
+			j.errs = append(j.errs, unreservedPath(f.path, p.Child(f.name))...)
+			j.path(f.path, f.path)
+		}
+	}
+	if n == 0 {
+		j.errs = append(j.errs, field.Required(p, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath"))
+	}
+}
+
+func validateCSI(c *corev1.CSIVolumeSource, p *field.Path) field.ErrorList {
+	errs := ValidateDriverName(c.Driver, p.Child("driver"))
+	if ref := c.NodePublishSecretRef; ref != nil && ref.Name == "" {
+		errs = append(errs, field.Required(p.Child("nodePublishSecretRef", "name"), ""))
+	} else if ref != nil {
+		errs = append(errs, dnsSubdomain(ref.Name, p.Child("name"))...)
+	}
+	return errs
+}
+
+// ValidateDriverName checks the name of a CSI driver: a domain of at most 63
+// characters, upper case allowed.
+func ValidateDriverName(name string, p *field.Path) (errs field.ErrorList) {
+	if name == "" {
+		errs = append(errs, field.Required(p, ""))
+	}
+	if len(name) > 63 {
+		errs = append(errs, field.TooLong(p, "", 63))
+	}
+	return append(errs, subdomainMessages(strings.ToLower(name), p)...)
+}
+
+func validateEphemeralClaim(e *corev1.EphemeralVolumeSource, p *field.Path) field.ErrorList {
+	p = p.Child("volumeClaimTemplate")
+	t := e.VolumeClaimTemplate
+	if t == nil {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	at := p.Child("metadata")
+	errs := apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))
+	errs = append(errs, metavalidation.ValidateLabels(t.Labels, at.Child("labels"))...)
+	errs = append(errs, onlyFields(t.ObjectMeta, sets.New("Annotations", "Labels"), "cannot be set", at)...)
+	return append(errs, ValidateClaim(&t.Spec, p.Child("spec"))...)
+}
+
+// ValidateClaim checks the spec of a persistent volume claim.
+func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs field.ErrorList) {
+	modes := p.Child("accessModes")
+	if len(s.AccessModes) == 0 {
+		errs = append(errs, field.Required(modes, "at least 1 access mode is required"))
+	}
+	alone := false
+	for _, m := range s.AccessModes {
+		errs = append(errs, among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
+		alone = alone || m == corev1.ReadWriteOncePod
+	}
+	if alone && len(s.AccessModes) > 1 {
+		errs = append(errs, field.Forbidden(modes, "may not use ReadWriteOncePod with other access modes"))
+	}
+	if s.Selector != nil {
+		errs = append(errs, labelSelector(s.Selector, p.Child("selector"))...)
+	}
+	size, set := s.Resources.Requests[corev1.ResourceStorage]
+	at := p.Child("resources").Key(string(corev1.ResourceStorage))
+	if !set {
+		errs = append(errs, field.Required(at, ""))
+	} else if size.Sign() <= 0 {
+		errs = append(errs, field.Invalid(at, size.String(), "must be greater than zero"))
+	}
+	if c := s.StorageClassName; c != nil && *c != "" {
+		errs = append(errs, dnsSubdomain(*c, p.Child("storageClassName"))...)
+	}
+	if s.VolumeMode != nil {
+		errs = append(errs, among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)...)
+	}
+	return errs
+}
+
+func labelSelector(s *metav1.LabelSelector, p *field.Path) field.ErrorList {
+	return metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, p)
+}
