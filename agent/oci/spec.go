@@ -1,0 +1,168 @@
+package oci
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Input is all that one container's specification depends on.
+type Input struct {
+	ID          string
+	SandboxID   string
+	Config      *cri.ContainerConfig
+	Sandbox     *cri.PodSandboxConfig
+	Image       ocispec.ImageConfig
+	User        specs.User // resolved against the image's passwd and group files
+	Rootfs      string
+	CgroupsPath string
+	Hostname    string
+	Namespaces  Namespaces
+	Files       Files
+	Mounts      []Mount // Config.Mounts with image volumes resolved to host paths
+	Devices     []specs.LinuxDevice
+	Host        Host
+}
+
+// Namespaces are paths of namespaces to join; empty means the host's, except
+// for PID, where empty means a new one unless HostPID is set.
+type Namespaces struct {
+	Net, UTS, IPC, PID string
+	HostPID            bool
+}
+
+// Files are the sandbox's files that every container sees; empty = none.
+type Files struct{ ResolvConf, Hostname, Hosts, Shm string }
+
+// Mount is one bind mount from the host.
+type Mount struct {
+	Host, Container   string
+	ReadOnly          bool
+	RecursiveReadOnly bool
+	Propagation       cri.MountPropagation
+}
+
+// ErrNoCommand is returned for a container without any command.
+var ErrNoCommand = errors.New("no command specified")
+
+// Spec makes the runtime specification.
+func Spec(in Input) (*specs.Spec, error) {
+	sc := in.security()
+	process, err := in.process()
+	if err != nil {
+		return nil, err
+	}
+	s := &specs.Spec{
+		Version: "1.0.2", // the highest that runc 1.1 knows
+		Root:    &specs.Root{Path: in.Rootfs, Readonly: sc.GetReadonlyRootfs()},
+		Process: process,
+		Linux: &specs.Linux{
+			CgroupsPath:   in.CgroupsPath,
+			Namespaces:    in.namespaces(),
+			Resources:     Resources(in.Config.GetLinux().GetResources(), in.Host),
+			MaskedPaths:   sc.GetMaskedPaths(),
+			ReadonlyPaths: sc.GetReadonlyPaths(),
+		},
+		Annotations: in.annotations(),
+	}
+	if sc.GetPrivileged() {
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+	}
+	if err := in.setDevices(s); err != nil {
+		return nil, err
+	}
+	if err := in.setMounts(s); err != nil {
+		return nil, err
+	}
+	if err := in.setProfiles(s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (in Input) security() *cri.LinuxContainerSecurityContext {
+	return in.Config.GetLinux().GetSecurityContext()
+}
+
+// annotations are the pod's passed-through ones and those by which runtimes
+// such as kata tell sandbox and container apart.
+func (in Input) annotations() map[string]string {
+	a := map[string]string{
+		"io.kubernetes.cri.container-type":    "container",
+		"io.kubernetes.cri.sandbox-id":        in.SandboxID,
+		"io.kubernetes.cri.sandbox-name":      in.Sandbox.GetMetadata().GetName(),
+		"io.kubernetes.cri.sandbox-namespace": in.Sandbox.GetMetadata().GetNamespace(),
+		"io.kubernetes.cri.sandbox-uid":       in.Sandbox.GetMetadata().GetUid(),
+		"io.kubernetes.cri.container-name":    in.Config.GetMetadata().GetName(),
+		"io.kubernetes.cri.image-name":        in.Config.GetImage().GetUserSpecifiedImage(),
+	}
+	for _, d := range in.Config.GetCDIDevices() {
+		a["cdi.k8s.io/"+d.GetName()] = d.GetName()
+	}
+	return a
+}
+
+func (in Input) namespaces() []specs.LinuxNamespace {
+	ns := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	add := func(kind specs.LinuxNamespaceType, path string) {
+		if path != "" {
+			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: path})
+		}
+	}
+	add(specs.NetworkNamespace, in.Namespaces.Net)
+	add(specs.UTSNamespace, in.Namespaces.UTS)
+	add(specs.IPCNamespace, in.Namespaces.IPC)
+	if !in.Namespaces.HostPID {
+		ns = append(ns, specs.LinuxNamespace{Type: specs.PIDNamespace, Path: in.Namespaces.PID})
+	}
+	if in.Host.CgroupV2 && !in.security().GetPrivileged() {
+		ns = append(ns, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	}
+	return ns
+}
+
+// setProfiles sets seccomp and AppArmor. A privileged container has neither.
+func (in Input) setProfiles(s *specs.Spec) error {
+	sc := in.security()
+	if sc.GetPrivileged() {
+		return nil
+	}
+	if p := sc.GetApparmor(); p.GetProfileType() == cri.SecurityProfile_Localhost {
+		if !in.Host.Apparmor {
+			return fmt.Errorf("apparmor profile %q: AppArmor is not enabled on the host", p.GetLocalhostRef())
+		}
+		s.Process.ApparmorProfile = p.GetLocalhostRef()
+	}
+	p := sc.GetSeccomp()
+	switch {
+	case p == nil || p.GetProfileType() == cri.SecurityProfile_Unconfined:
+		return nil
+	case p.GetProfileType() == cri.SecurityProfile_RuntimeDefault:
+		s.Linux.Seccomp = defaultSeccomp(s)
+		return nil
+	}
+	profile, err := localSeccomp(p.GetLocalhostRef())
+	s.Linux.Seccomp = profile
+	return err
+}
+
+func localSeccomp(path string) (*specs.LinuxSeccomp, error) {
+	if !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("seccomp profile %q must be an absolute path", path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load seccomp profile %q: %w", path, err)
+	}
+	profile := &specs.LinuxSeccomp{}
+	if err := json.Unmarshal(b, profile); err != nil {
+		return nil, fmt.Errorf("decoding seccomp profile failed %q: %w", path, err)
+	}
+	return profile, nil
+}
