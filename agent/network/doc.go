@@ -1,0 +1,4 @@
+// Package network connects pods: by a third-party network when the CNI
+// configuration directory holds one, else by Shoal's own, called in process.
+// It also keeps the routes to the other nodes' pods, which gossip tells of.
+package network

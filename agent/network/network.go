@@ -1,0 +1,212 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/shoal-project/shoal/cni"
+)
+
+// ErrNotReady is Status's answer as long as no network can connect a pod. Its
+// text is what container runtimes say, and what users search for.
+var ErrNotReady = errors.New("cni plugin not initialized")
+
+// Config of the node's pod network. Empty strings for Bridge, Table and
+// StateDir mean cni.Config's defaults.
+type Config struct {
+	ConfDir      string // third-party networks' configuration, /etc/cni/net.d
+	BinDir       string // their plugins, /opt/cni/bin
+	CacheDir     string // what they answered, for DEL after a restart; /var/lib/cni
+	Bridge       string
+	Table        string
+	StateDir     string // the own network's reservations
+	MTU          int
+	ClusterCIDRs []netip.Prefix
+	ServiceCIDRs []netip.Prefix
+	Log          *slog.Logger
+}
+
+// Pod is a sandbox that wants a network.
+type Pod struct {
+	Namespace, Name, UID string
+	ID                   string // sandbox id
+	NetNS                string // path of its network namespace; may be gone at Teardown
+	Annotations          map[string]string
+	PortMappings         []PortMapping
+}
+
+// PortMapping forwards a port of the node.
+type PortMapping struct {
+	HostIP        string // empty: every address of the node
+	HostPort      uint16
+	ContainerPort uint16
+	Protocol      string // TCP, UDP, SCTP
+}
+
+// ifName is the pod's interface, as with every Kubernetes runtime.
+const ifName = "eth0"
+
+// Manager connects the pods of one node. Its methods may be called at the same time.
+type Manager struct {
+	cfg   Config
+	log   *slog.Logger
+	third *thirdParty
+
+	mu       sync.Mutex
+	podCIDRs []netip.Prefix
+	own      *cni.Network // nil until the pod CIDR is known
+}
+
+// New looks at nothing yet.
+func New(cfg Config) *Manager {
+	m := &Manager{cfg: cfg, log: cfg.Log}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	m.third = newThirdParty(cfg, m.log)
+	return m
+}
+
+// SetPodCIDRs tells the node's pod networks; the same again changes nothing.
+func (m *Manager) SetPodCIDRs(cidrs []netip.Prefix) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.own != nil && slices.Equal(cidrs, m.podCIDRs) {
+		return nil
+	}
+	n, err := m.newOwn(cidrs)
+	if err != nil {
+		return err
+	}
+	m.own, m.podCIDRs = n, slices.Clone(cidrs)
+	if m.third.current() != nil {
+		return nil
+	}
+	return n.Ensure()
+}
+
+func (m *Manager) newOwn(cidrs []netip.Prefix) (*cni.Network, error) {
+	return cni.New(cni.Config{
+		Bridge: m.cfg.Bridge, Table: m.cfg.Table, StateDir: m.cfg.StateDir, MTU: m.cfg.MTU,
+		PodCIDRs: cidrs, ClusterCIDRs: m.cfg.ClusterCIDRs, ServiceCIDRs: m.cfg.ServiceCIDRs,
+	})
+}
+
+func (m *Manager) ownNetwork() *cni.Network {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.own
+}
+
+// Status is nil when pods can be connected, else the reason, mostly ErrNotReady.
+func (m *Manager) Status(ctx context.Context) error {
+	if list := m.third.current(); list != nil {
+		return m.third.status(ctx, list)
+	}
+	if m.ownNetwork() == nil {
+		return ErrNotReady
+	}
+	return nil
+}
+
+// Setup connects a pod and returns its addresses, the primary one first. It may
+// be repeated; after an error the caller calls Teardown.
+func (m *Manager) Setup(ctx context.Context, p Pod) ([]netip.Addr, error) {
+	if list := m.third.current(); list != nil {
+		return m.third.add(ctx, list, p)
+	}
+	n := m.ownNetwork()
+	if n == nil {
+		return nil, ErrNotReady
+	}
+	a, err := attachment(p)
+	if err != nil {
+		return nil, err
+	}
+	r, err := n.Add(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return r.Addrs, nil
+}
+
+// Teardown disconnects a pod from every network that ever connected it. It may
+// be repeated and needs neither the namespace nor a pod that was connected.
+func (m *Manager) Teardown(ctx context.Context, p Pod) error {
+	var own error
+	if n := m.ownNetwork(); n != nil {
+		own = n.Del(ctx, cni.Attachment{ID: p.ID, IfName: ifName})
+	}
+	return errors.Join(own, m.third.del(ctx, p.ID))
+}
+
+// Check tells whether a pod's connection is still whole.
+func (m *Manager) Check(ctx context.Context, p Pod) error {
+	n := m.ownNetwork()
+	if m.third.current() != nil || n == nil {
+		return m.third.check(ctx, p)
+	}
+	return n.Check(ctx, cni.Attachment{ID: p.ID, IfName: ifName, NetNS: p.NetNS})
+}
+
+// Release frees whatever belongs to none of the live sandboxes. Call it once
+// the list of sandboxes is known for certain.
+func (m *Manager) Release(ctx context.Context, live []string) error {
+	var errs []error
+	if n := m.ownNetwork(); n != nil {
+		keep := make([]cni.Attachment, 0, len(live))
+		for _, id := range live {
+			keep = append(keep, cni.Attachment{ID: id, IfName: ifName})
+		}
+		errs = append(errs, n.GC(ctx, keep))
+	}
+	return errors.Join(append(errs, m.third.gc(ctx, live))...)
+}
+
+// Cleanup removes the own network from the node: bridge, interfaces, routes,
+// nftables table and reservations. Sandboxes must be gone.
+func (m *Manager) Cleanup() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.own
+	if n == nil { // names suffice to remove; the prefix matters not
+		var err error
+		if n, err = m.newOwn([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}); err != nil {
+			return err
+		}
+	}
+	m.own = nil
+	return n.Cleanup()
+}
+
+func attachment(p Pod) (cni.Attachment, error) {
+	a := cni.Attachment{ID: p.ID, IfName: ifName, NetNS: p.NetNS}
+	for _, pm := range p.PortMappings {
+		if pm.HostPort == 0 {
+			continue
+		}
+		hp := cni.HostPort{HostPort: pm.HostPort, ContainerPort: pm.ContainerPort, Protocol: pm.Protocol}
+		if pm.HostIP != "" {
+			ip, err := netip.ParseAddr(pm.HostIP)
+			if err != nil {
+				return a, fmt.Errorf("host port %d: %w", pm.HostPort, err)
+			}
+			hp.HostIP = ip
+		}
+		a.HostPorts = append(a.HostPorts, hp)
+	}
+	return a, nil
+}
+
+func defaultDir(dir, def string) string {
+	if dir == "" {
+		return def
+	}
+	return filepath.Clean(dir)
+}

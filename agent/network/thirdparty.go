@@ -1,0 +1,278 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/shoal-project/shoal/agent/netns"
+	"github.com/shoal-project/shoal/cni/netconf"
+)
+
+// thirdParty runs the first valid network configuration of a directory, in the
+// order of file names, as other container runtimes do.
+type thirdParty struct {
+	confDir, cacheDir string
+	lib               *libcni.CNIConfig
+	log               *slog.Logger
+
+	mu   sync.Mutex
+	read time.Time // the directory's mtime when list was read
+	list *libcni.NetworkConfigList
+}
+
+func newThirdParty(cfg Config, log *slog.Logger) *thirdParty {
+	cache := defaultDir(cfg.CacheDir, "/var/lib/cni")
+	return &thirdParty{
+		confDir: cfg.ConfDir, cacheDir: cache, log: log,
+		lib: libcni.NewCNIConfigWithCacheDir([]string{defaultDir(cfg.BinDir, "/opt/cni/bin")}, cache, nil),
+	}
+}
+
+// current returns the configuration, nil when there is none. It reads the
+// directory again only when it changed; a file that is written in place is
+// noticed once its name or neighbours change, so installers rename, as they do.
+func (t *thirdParty) current() *libcni.NetworkConfigList {
+	if t.confDir == "" {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fi, err := os.Stat(t.confDir)
+	if err != nil {
+		t.list, t.read = nil, time.Time{}
+		return nil
+	}
+	// A second change within the clock's grain would go unseen: look again.
+	if fi.ModTime().Equal(t.read) && time.Since(t.read) > time.Second {
+		return t.list
+	}
+	list := t.load()
+	if list != nil && (t.list == nil || t.list.Name != list.Name) {
+		t.log.Info("using third-party pod network", "name", list.Name, "dir", t.confDir)
+	}
+	t.list, t.read = list, fi.ModTime()
+	return list
+}
+
+func (t *thirdParty) load() *libcni.NetworkConfigList {
+	files, err := libcni.ConfFiles(t.confDir, []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		t.log.Warn("cannot list network configurations", "dir", t.confDir, "err", err)
+		return nil
+	}
+	for _, f := range files {
+		list, err := loadFile(f)
+		if err != nil {
+			t.log.Warn("skipping network configuration", "file", f, "err", err)
+			continue
+		}
+		return list
+	}
+	return nil
+}
+
+func loadFile(file string) (*libcni.NetworkConfigList, error) {
+	var list *libcni.NetworkConfigList
+	var err error
+	if strings.HasSuffix(file, ".conflist") {
+		list, err = libcni.NetworkConfFromFile(file)
+	} else {
+		var conf *libcni.PluginConfig
+		if conf, err = libcni.ConfFromFile(file); err == nil {
+			list, err = libcni.ConfListFromConf(conf)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Plugins) == 0 {
+		return nil, errors.New("it lists no plugins")
+	}
+	return list, nil
+}
+
+func runtimeConf(p Pod) (*libcni.RuntimeConf, error) {
+	rt := &libcni.RuntimeConf{
+		ContainerID: p.ID, NetNS: p.NetNS, IfName: ifName,
+		Args: [][2]string{
+			{"IgnoreUnknown", "1"},
+			{"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", p.ID}, {"K8S_POD_UID", p.UID},
+		},
+		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": p.Annotations},
+	}
+	var ports []netconf.PortMapping
+	for _, m := range p.PortMappings {
+		if m.HostPort != 0 {
+			ports = append(ports, netconf.PortMapping{
+				HostPort: m.HostPort, ContainerPort: m.ContainerPort, Protocol: strings.ToLower(m.Protocol), HostIP: m.HostIP,
+			})
+		}
+	}
+	if len(ports) > 0 {
+		rt.CapabilityArgs["portMappings"] = ports
+	}
+	return rt, nil
+}
+
+func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, p Pod) ([]netip.Addr, error) {
+	rt, err := runtimeConf(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := netns.Do(p.NetNS, netns.LoopbackUp); err != nil {
+		return nil, fmt.Errorf("bring up loopback: %w", err)
+	}
+	// A cached answer means that ADD was done for this very sandbox.
+	if res, err := t.lib.GetNetworkListCachedResult(list, rt); err == nil && res != nil {
+		if addrs, err := addrsOf(res); err == nil && len(addrs) > 0 {
+			return addrs, nil
+		}
+	}
+	res, err := t.lib.AddNetworkList(ctx, list, rt)
+	if err != nil {
+		return nil, fmt.Errorf("plugin network %q: %w", list.Name, err)
+	}
+	addrs, err := addrsOf(res)
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("the result holds no address")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plugin network %q: %w", list.Name, err)
+	}
+	return addrs, nil
+}
+
+// addrsOf returns the addresses of the pod's interface.
+func addrsOf(res types.Result) ([]netip.Addr, error) {
+	r, err := types100.NewResultFromResult(res)
+	if err != nil {
+		return nil, fmt.Errorf("read result: %w", err)
+	}
+	var addrs []netip.Addr
+	for _, ip := range r.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Name != ifName {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs, nil
+}
+
+// del runs DEL, with the configuration of then, for every network that the
+// sandbox was added to.
+func (t *thirdParty) del(ctx context.Context, id string) error {
+	as, err := t.attachments(id)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range as {
+		errs = append(errs, t.delAttachment(ctx, a))
+	}
+	return errors.Join(errs...)
+}
+
+func (t *thirdParty) delAttachment(ctx context.Context, a *libcni.NetworkAttachment) error {
+	list, err := libcni.NetworkConfFromBytes(a.Config)
+	if err != nil {
+		return fmt.Errorf("cached configuration of network %q: %w", a.Network, err)
+	}
+	ns := a.NetNS
+	if !netns.Exists(ns) {
+		ns = "" // gone: CNI's DEL must do without (SPEC.md, section 2)
+	}
+	rt := &libcni.RuntimeConf{
+		ContainerID: a.ContainerID, NetNS: ns, IfName: a.IfName, Args: a.CniArgs, CapabilityArgs: a.CapabilityArgs,
+	}
+	if err := t.lib.DelNetworkList(ctx, list, rt); err != nil {
+		return fmt.Errorf("plugin network %q: %w", a.Network, err)
+	}
+	return nil
+}
+
+// attachments reads libcni's cache; the cheap test first, since most nodes have none.
+func (t *thirdParty) attachments(id string) ([]*libcni.NetworkAttachment, error) {
+	if _, err := os.Stat(filepath.Join(t.cacheDir, "results")); err != nil {
+		return nil, nil
+	}
+	as, err := t.lib.GetCachedAttachments(id)
+	if err != nil {
+		return nil, fmt.Errorf("read network cache: %w", err)
+	}
+	return as, nil
+}
+
+func (t *thirdParty) check(ctx context.Context, p Pod) error {
+	as, err := t.attachments(p.ID)
+	if err != nil {
+		return err
+	}
+	if len(as) == 0 {
+		return fmt.Errorf("sandbox %s has no network", p.ID)
+	}
+	for _, a := range as {
+		list, err := libcni.NetworkConfFromBytes(a.Config)
+		if err != nil {
+			return fmt.Errorf("cached configuration of network %q: %w", a.Network, err)
+		}
+		rt := &libcni.RuntimeConf{
+			ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.CniArgs, CapabilityArgs: a.CapabilityArgs,
+		}
+		if err := t.lib.CheckNetworkList(ctx, list, rt); err != nil && !errors.Is(err, libcni.ErrorCheckNotSupp) {
+			return fmt.Errorf("plugin network %q: %w", a.Network, err)
+		}
+	}
+	return nil
+}
+
+// gc ends what belongs to no live sandbox and lets the plugins do the same.
+func (t *thirdParty) gc(ctx context.Context, live []string) error {
+	as, err := t.attachments("")
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	args := &libcni.GCArgs{}
+	for _, id := range live {
+		keep[id] = true
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: ifName})
+	}
+	var errs []error
+	for _, a := range as {
+		if !keep[a.ContainerID] {
+			errs = append(errs, t.delAttachment(ctx, a))
+		}
+	}
+	if list := t.current(); list != nil {
+		errs = append(errs, t.lib.GCNetworkList(ctx, list, args))
+	}
+	return errors.Join(errs...)
+}
+
+func (t *thirdParty) status(ctx context.Context, list *libcni.NetworkConfigList) error {
+	if err := t.lib.GetStatusNetworkList(ctx, list); err != nil {
+		var e *types.Error
+		if errors.As(err, &e) {
+			b, _ := json.Marshal(e)
+			t.log.Debug("pod network is not ready", "name", list.Name, "answer", string(b))
+		}
+		return fmt.Errorf("plugin network %q: %w", list.Name, err)
+	}
+	return nil
+}

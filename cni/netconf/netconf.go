@@ -1,0 +1,49 @@
+// Package netconf is the configuration type of the shoal-cni plugin, for who
+// writes a conflist and for the plugin that reads it.
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Type is the plugin's name in a conflist.
+const Type = "shoal-cni"
+
+// Conf is one plugin entry of a conflist. Empty fields mean cni.Config's defaults.
+type Conf struct {
+	types.PluginConf
+	Bridge       string         `json:"bridge,omitempty"`
+	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
+	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs,omitempty"`
+	MTU          int            `json:"mtu,omitempty"`
+	StateDir     string         `json:"stateDir,omitempty"`
+	Table        string         `json:"table,omitempty"`
+
+	RuntimeConfig struct {
+		PortMappings []PortMapping `json:"portMappings,omitempty"`
+	} `json:"runtimeConfig,omitempty"`
+}
+
+// PortMapping is the portMappings capability's element (CNI CONVENTIONS.md).
+type PortMapping struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"` // tcp (default), udp, sctp
+	HostIP        string `json:"hostIP,omitempty"`   // empty: every address of the node
+}
+
+// Parse reads a plugin's standard input.
+func Parse(stdin []byte) (*Conf, error) {
+	var c Conf
+	if err := json.Unmarshal(stdin, &c); err != nil {
+		return nil, fmt.Errorf("parse network configuration: %w", err)
+	}
+	if len(c.PodCIDRs) == 0 {
+		return nil, fmt.Errorf("parse network configuration: podCIDRs is empty; give this node's pod network")
+	}
+	return &c, nil
+}

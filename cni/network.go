@@ -1,0 +1,246 @@
+package cni
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/nftables"
+)
+
+// Defaults of Config.
+const (
+	DefaultBridge   = "shoal0"
+	DefaultTable    = "shoal_cni"
+	DefaultStateDir = "/run/shoal/cni"
+)
+
+// Config of a node's pod network.
+type Config struct {
+	Bridge       string         // default shoal0
+	PodCIDRs     []netip.Prefix // this node's; an IPv4 one is needed, others are kept for dual stack
+	ClusterCIDRs []netip.Prefix // all nodes' pod networks: traffic to them is not masqueraded
+	ServiceCIDRs []netip.Prefix // routed to the bridge, so that the node itself reaches Services without a default route
+	MTU          int            // 0: the default route's interface's, else 1500
+	StateDir     string         // reservations; best on a tmpfs, since none outlives a reboot
+	Table        string         // nftables table, owned; default shoal_cni
+}
+
+// Network is a node's pod network. Its methods may be called at the same time.
+type Network struct {
+	cfg    Config
+	pool   pool
+	reaper reaper
+
+	mu     sync.Mutex // bridge and nftables set-up, nftables connection
+	conn   *nftables.Conn
+	bridge int // interface index; 0: to be made
+	tables *tables
+	mtu    int
+}
+
+// Attachment is one interface of one pod.
+type Attachment struct {
+	ID        string // container (sandbox) id
+	IfName    string // in the pod, usually eth0
+	NetNS     string // path of the pod's network namespace
+	HostPorts []HostPort
+}
+
+func (a Attachment) owner() string { return a.ID + "/" + a.IfName }
+
+// hostIf is the interface's name on the node's side, within the kernel's 15 bytes.
+func (a Attachment) hostIf() string {
+	sum := sha1.Sum([]byte(a.owner()))
+	return "veth" + hex.EncodeToString(sum[:])[:10]
+}
+
+// HostPort forwards a port of the node to the pod.
+type HostPort struct {
+	HostIP        netip.Addr // zero or unspecified: every address of the node
+	HostPort      uint16
+	ContainerPort uint16
+	Protocol      string // tcp, udp, sctp
+}
+
+// Result tells what Add made.
+type Result struct {
+	Addrs   []netip.Addr
+	Gateway netip.Addr
+	HostIf  string
+	MAC     string
+}
+
+// New checks the configuration; nothing is made before the first Add or Ensure.
+func New(cfg Config) (*Network, error) {
+	if cfg.Bridge == "" {
+		cfg.Bridge = DefaultBridge
+	}
+	if cfg.Table == "" {
+		cfg.Table = DefaultTable
+	}
+	if cfg.StateDir == "" {
+		cfg.StateDir = DefaultStateDir
+	}
+	i := slices.IndexFunc(cfg.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	if i < 0 {
+		return nil, errors.New("pod network: no IPv4 pod CIDR")
+	}
+	p := cfg.PodCIDRs[i].Masked()
+	if p.Bits() > 29 {
+		return nil, fmt.Errorf("pod network: %s is too small", p)
+	}
+	return &Network{cfg: cfg, pool: pool{dir: filepath.Join(cfg.StateDir, cfg.Bridge), prefix: p}}, nil
+}
+
+// Ensure makes the bridge, its address, the node's switches and the nftables
+// table, or puts right what differs.
+func (n *Network) Ensure() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.bridge = 0
+	return n.ensureLocked()
+}
+
+func (n *Network) ensureLocked() error {
+	if n.bridge != 0 {
+		return nil
+	}
+	index, err := n.ensureBridge()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	if err := n.ensureTable(); err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	n.bridge = index
+	return nil
+}
+
+// Add connects a pod. Repeated, it returns the same address. After an error
+// the caller calls Del.
+func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
+	n.mu.Lock()
+	err := n.ensureLocked()
+	bridge, mtu := n.bridge, n.mtu
+	n.mu.Unlock()
+	if err != nil {
+		return Result{}, err
+	}
+	addr, err := n.pool.reserve(a.owner())
+	if err != nil {
+		return Result{}, fmt.Errorf("pod network: %w", err)
+	}
+	l := link{attachment: a, addr: addr, gateway: n.pool.gateway(), bridge: bridge, mtu: mtu}
+	if err := l.connect(); err != nil {
+		// Somebody may have deleted the bridge; the next Add looks.
+		n.mu.Lock()
+		n.bridge = 0
+		n.mu.Unlock()
+		return Result{}, fmt.Errorf("pod network: connect %s: %w", a.NetNS, err)
+	}
+	if len(a.HostPorts) > 0 {
+		if err := n.addHostPorts(addr, a.HostPorts); err != nil {
+			return Result{}, fmt.Errorf("pod network: host ports: %w", err)
+		}
+	}
+	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: a.hostIf(), MAC: macOf(addr).String()}, nil
+}
+
+// Del disconnects a pod and frees its address. It needs no network namespace,
+// and disconnecting what is not connected is no error.
+func (n *Network) Del(ctx context.Context, a Attachment) error {
+	held, err := n.pool.held()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	var errs []error
+	for addr, owner := range held {
+		if owner == a.owner() {
+			errs = append(errs, n.detach(a, addr))
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, n.reaper.delete(a.hostIf()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	return nil
+}
+
+func (n *Network) detach(a Attachment, addr netip.Addr) error {
+	if err := n.removeHostPorts(addr); err != nil {
+		return err
+	}
+	if err := n.reaper.delete(a.hostIf()); err != nil {
+		return err
+	}
+	return n.pool.release(addr)
+}
+
+// Check tells what is wrong with a pod's connection, nil if nothing is.
+func (n *Network) Check(ctx context.Context, a Attachment) error {
+	held, err := n.pool.held()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	for addr, owner := range held {
+		if owner == a.owner() {
+			l := link{attachment: a, addr: addr, gateway: n.pool.gateway()}
+			return l.check()
+		}
+	}
+	return fmt.Errorf("pod network: %s has no address", a.owner())
+}
+
+// Owners lists the sandbox ids that hold an address.
+func (n *Network) Owners() ([]string, error) {
+	held, err := n.pool.held()
+	if err != nil {
+		return nil, fmt.Errorf("pod network: %w", err)
+	}
+	var ids []string
+	for _, owner := range held {
+		id, _, _ := strings.Cut(owner, "/")
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// GC frees what belongs to none of the given attachments (CNI GC).
+func (n *Network) GC(ctx context.Context, valid []Attachment) error {
+	keep := map[string]bool{}
+	for _, a := range valid {
+		keep[a.owner()] = true
+	}
+	held, err := n.pool.held()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	var errs []error
+	for addr, owner := range held {
+		if !keep[owner] {
+			id, ifName, _ := strings.Cut(owner, "/")
+			errs = append(errs, n.detach(Attachment{ID: id, IfName: ifName}, addr))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Cleanup removes everything that this network put on the node.
+func (n *Network) Cleanup() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := errors.Join(n.SyncRoutes(nil), n.deleteBridge(), n.deleteTable(), removeState(n.cfg.StateDir, n.pool.dir))
+	n.bridge = 0
+	return err
+}

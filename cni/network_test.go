@@ -1,0 +1,385 @@
+package cni
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain runs the tests in a network and mount namespace of their own.
+func TestMain(m *testing.M) {
+	if os.Getenv("SHOAL_TEST_NETNS") == "" {
+		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+		cmd.Env = append(os.Environ(), "SHOAL_TEST_NETNS=1")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// newNS pins a fresh network namespace to a file.
+func newNS(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ns")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	errc := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), file, "", unix.MS_BIND, "")
+		}
+		errc <- err
+	}()
+	if err := <-errc; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
+	return file
+}
+
+// inNS runs f on a thread of its own in the namespace.
+func inNS(t testing.TB, file string, f func() error) error {
+	t.Helper()
+	errc := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		ns, err := netns.GetFromPath(file)
+		if err == nil {
+			err = netns.Set(ns)
+		}
+		if err == nil {
+			err = f()
+		}
+		errc <- err
+	}()
+	return <-errc
+}
+
+// serve answers every connection in the namespace with the peer's address.
+func serve(t testing.TB, ns, addr string) {
+	t.Helper()
+	var l net.Listener
+	if err := inNS(t, ns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(c, c.RemoteAddr())
+			c.Close()
+		}
+	}()
+}
+
+// ask returns what the server at addr says, from the namespace ("": the node).
+func ask(t testing.TB, ns, addr string) (string, error) {
+	t.Helper()
+	var got string
+	dial := func() error {
+		c, err := net.DialTimeout("tcp4", addr, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		got, err = bufio.NewReader(c).ReadString('\n')
+		if err == io.EOF {
+			err = nil
+		}
+		host, _, _ := net.SplitHostPort(strings.TrimSpace(got))
+		got = host
+		return err
+	}
+	if ns == "" {
+		return got, dial()
+	}
+	err := inNS(t, ns, dial)
+	return got, err
+}
+
+func newNetwork(t testing.TB) *Network {
+	t.Helper()
+	n, err := New(Config{
+		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24")},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		StateDir:     filepath.Join(t.TempDir(), "cni"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Cleanup(); err != nil {
+			t.Error("cleanup:", err)
+		}
+	})
+	return n
+}
+
+func attach(t testing.TB, n *Network, id string, ports ...HostPort) (Attachment, Result) {
+	t.Helper()
+	a := Attachment{ID: id, IfName: "eth0", NetNS: newNS(t), HostPorts: ports}
+	r, err := n.Add(context.Background(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, r
+}
+
+func TestPodsReachEachOther(t *testing.T) { // NET-1, NET-2, NET-3
+	n := newNetwork(t)
+	a, ra := attach(t, n, "a")
+	b, rb := attach(t, n, "b")
+	serve(t, b.NetNS, ":80")
+	target := netip.AddrPortFrom(rb.Addrs[0], 80).String()
+	if got, err := ask(t, a.NetNS, target); err != nil || got != ra.Addrs[0].String() {
+		t.Errorf("from a pod: got %q, %v, want its own address %s", got, err, ra.Addrs[0])
+	}
+	if got, err := ask(t, "", target); err != nil || got != "10.244.7.1" {
+		t.Errorf("from the node: got %q, %v", got, err)
+	}
+	for _, x := range []Attachment{a, b} {
+		if err := n.Check(context.Background(), x); err != nil {
+			t.Error(err)
+		}
+	}
+	again, err := n.Add(context.Background(), a)
+	if err != nil || again.Addrs[0] != ra.Addrs[0] {
+		t.Errorf("repeated add: %v, %v", again.Addrs, err)
+	}
+}
+
+func TestDelIsIdempotentAndNeedsNoNamespace(t *testing.T) {
+	n := newNetwork(t)
+	a, r := attach(t, n, "a", HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"})
+	_ = unix.Unmount(a.NetNS, unix.MNT_DETACH)
+	for range 2 {
+		if err := n.Del(context.Background(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := netlink.LinkByName(a.hostIf()); err == nil {
+		t.Error("interface is still there")
+	}
+	if _, r2 := attach(t, n, "b"); r2.Addrs[0] == r.Addrs[0] {
+		t.Error("a freed address was given out again at once")
+	}
+	if ids, err := n.Owners(); err != nil || fmt.Sprint(ids) != "[b]" {
+		t.Errorf("owners %v, %v", ids, err)
+	}
+	if err := n.GC(context.Background(), nil); err != nil {
+		t.Error(err)
+	}
+	if ids, _ := n.Owners(); len(ids) != 0 {
+		t.Errorf("owners after GC: %v", ids)
+	}
+}
+
+func TestHostPort(t *testing.T) { // NET-6
+	n := newNetwork(t)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	node := netip.MustParseAddr("10.244.7.1") // any address of the node will do
+	a, _ := attach(t, n, "a", HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"},
+		HostPort{HostIP: node, HostPort: 8081, ContainerPort: 80, Protocol: "TCP"})
+	b, _ := attach(t, n, "b")
+	serve(t, a.NetNS, ":80")
+	for _, from := range []string{"", a.NetNS, b.NetNS} {
+		for _, port := range []string{"8080", "8081"} {
+			if _, err := ask(t, from, net.JoinHostPort(node.String(), port)); err != nil {
+				t.Errorf("port %s from %q: %v", port, from, err)
+			}
+		}
+	}
+	// A new process knows the ports from the kernel alone.
+	n2, _ := New(n.cfg)
+	if err := n2.Del(context.Background(), a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(t, b.NetNS, "10.244.7.1:8080"); err == nil {
+		t.Error("host port still answers")
+	}
+}
+
+func TestMasqueradeTowardsTheWorld(t *testing.T) {
+	n := newNetwork(t)
+	a, _ := attach(t, n, "a")
+	// The world is a namespace on a link of its own.
+	world := newNS(t)
+	ns, _ := netns.GetFromPath(world)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "up0"
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerNamespace = "eth0", netlink.NsFd(int(ns))
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Fatal(err)
+	}
+	defer netlink.LinkDel(veth)
+	up := func(name, addr string) error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		ad, _ := netlink.ParseAddr(addr)
+		if err := netlink.AddrAdd(l, ad); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(l)
+	}
+	if err := up("up0", "192.0.2.1/24"); err != nil {
+		t.Fatal(err)
+	}
+	if err := inNS(t, world, func() error { return up("eth0", "192.0.2.2/24") }); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, world, ":80")
+	if got, err := ask(t, a.NetNS, "192.0.2.2:80"); err != nil || got != "192.0.2.1" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := n.SyncRoutes([]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, Via: netip.MustParseAddr("192.0.2.2")}}); err != nil {
+		t.Fatal(err)
+	}
+	// Traffic to other nodes' pods keeps the pod's address.
+	if err := inNS(t, world, func() error {
+		l, _ := netlink.LinkByName("eth0")
+		ad, _ := netlink.ParseAddr("10.244.9.9/32")
+		dst, _ := netlink.ParseIPNet("10.244.7.0/24")
+		if err := netlink.AddrAdd(l, ad); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.ParseIP("192.0.2.1")})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ask(t, a.NetNS, "10.244.9.9:80"); err != nil || got != "10.244.7.2" {
+		t.Errorf("to another node's pod: got %q, %v", got, err)
+	}
+	if err := n.SyncRoutes(nil); err != nil {
+		t.Fatal(err)
+	}
+	if rs, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL); len(rs) != 0 {
+		t.Errorf("routes left: %v", rs)
+	}
+	if err := n.SyncRoutes([]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, Via: netip.MustParseAddr("203.0.113.1")}}); err == nil {
+		t.Error("a peer out of reach was not told")
+	}
+}
+
+func TestAddressesRunOut(t *testing.T) {
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
+	seen := map[netip.Addr]bool{}
+	for i := range 5 {
+		a, err := p.reserve(fmt.Sprintf("c%d/eth0", i))
+		if err != nil || seen[a] {
+			t.Fatalf("address %d: %v, %v", i, a, err)
+		}
+		seen[a] = true
+	}
+	if _, err := p.reserve("more/eth0"); err == nil || !strings.Contains(err.Error(), "no free address in 10.0.0.0/29") {
+		t.Errorf("got %v", err)
+	}
+	if err := p.release(netip.MustParseAddr("10.0.0.4")); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := p.reserve("more/eth0"); err != nil || a.String() != "10.0.0.4" {
+		t.Errorf("got %v, %v", a, err)
+	}
+}
+
+func TestConcurrentReservations(t *testing.T) {
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/24")}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[netip.Addr]int{}
+	for i := range 100 {
+		wg.Go(func() {
+			a, err := p.reserve(fmt.Sprintf("c%d/eth0", i))
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			seen[a]++
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if len(seen) != 100 {
+		t.Errorf("%d different addresses for 100 owners", len(seen))
+	}
+}
+
+func BenchmarkAddDel(b *testing.B) {
+	n := newNetwork(b)
+	nss := make([]string, b.N)
+	for i := range nss {
+		nss[i] = newNS(b)
+	}
+	b.ResetTimer()
+	var add, del time.Duration
+	var all []Attachment
+	for i := range b.N {
+		a := Attachment{ID: fmt.Sprint(i), IfName: "eth0", NetNS: nss[i]}
+		start := time.Now()
+		if _, err := n.Add(context.Background(), a); err != nil {
+			b.Fatal(err)
+		}
+		add += time.Since(start)
+		start = time.Now()
+		if err := n.Del(context.Background(), a); err != nil {
+			b.Fatal(err)
+		}
+		del += time.Since(start)
+	}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		a := Attachment{ID: fmt.Sprint("x", i), IfName: "eth0", NetNS: newNS(b)}
+		if _, err := n.Add(context.Background(), a); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	start := time.Now()
+	for _, a := range all {
+		wg.Go(func() { _ = n.Del(context.Background(), a) })
+	}
+	wg.Wait()
+	b.ReportMetric(float64(time.Since(start).Microseconds()), "µs/40del")
+	b.ReportMetric(float64(add.Microseconds())/float64(b.N), "µs/add")
+	b.ReportMetric(float64(del.Microseconds())/float64(b.N), "µs/del")
+}

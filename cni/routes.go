@@ -1,0 +1,84 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Peer is another node: its pod networks and the address that leads to them.
+type Peer struct {
+	PodCIDRs []netip.Prefix
+	Via      netip.Addr
+}
+
+// routeProtocol marks the routes that belong to SyncRoutes (rtnetlink(7),
+// rtm_protocol; no other software is known to use the number).
+const routeProtocol = 83
+
+// SyncRoutes makes the node's routes to other nodes' pods exactly these. A peer
+// that is not on a directly connected network is left out and named in the error.
+func (n *Network) SyncRoutes(peers []Peer) error {
+	have, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	var errs []error
+	want := map[netip.Prefix]netip.Addr{}
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			if c.Addr().Is4() && p.Via.Is4() && c.Masked() != n.pool.prefix {
+				want[c.Masked()] = p.Via
+			}
+		}
+	}
+	for _, r := range have {
+		dst, gw := routeKey(r)
+		if via, ok := want[dst]; ok && via == gw {
+			delete(want, dst)
+			continue
+		}
+		if _, ok := want[dst]; ok {
+			continue // RouteReplace changes it without a gap
+		}
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("delete route to %s: %w", dst, err))
+		}
+	}
+	for dst, via := range want {
+		errs = append(errs, addRoute(dst, via))
+	}
+	return errors.Join(errs...)
+}
+
+func routeKey(r netlink.Route) (netip.Prefix, netip.Addr) {
+	gw, _ := netip.AddrFromSlice(r.Gw)
+	if r.Dst == nil {
+		return netip.Prefix{}, gw.Unmap()
+	}
+	a, _ := netip.AddrFromSlice(r.Dst.IP)
+	ones, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones), gw.Unmap()
+}
+
+func addRoute(dst netip.Prefix, via netip.Addr) error {
+	path, err := netlink.RouteGet(via.AsSlice())
+	if err != nil || len(path) == 0 {
+		return fmt.Errorf("route to pods %s: node %s is not reachable: %w", dst, via, err)
+	}
+	if slices.ContainsFunc(path, func(r netlink.Route) bool { return len(r.Gw) > 0 }) {
+		return fmt.Errorf("route to pods %s: node %s is behind a router; nodes must share a network, tunnels are not there yet", dst, via)
+	}
+	if path[0].Type == unix.RTN_LOCAL {
+		return fmt.Errorf("route to pods %s: %s is this node's own address", dst, via)
+	}
+	r := &netlink.Route{Dst: prefixNet(dst), Gw: via.AsSlice(), LinkIndex: path[0].LinkIndex, Protocol: routeProtocol}
+	if err := netlink.RouteReplace(r); err != nil {
+		return fmt.Errorf("route to pods %s via %s: %w", dst, via, err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Command shoal-cni is the pod network of package cni as a CNI plugin, for
+// nodes whose container runtime is not Shoal's own.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/netconf"
+)
+
+func main() {
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
+		version.VersionsStartingFrom("0.3.1"), "Shoal pod network")
+}
+
+func network(stdin []byte) (*cni.Network, *netconf.Conf, error) {
+	conf, err := netconf.Parse(stdin)
+	if err != nil {
+		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+	}
+	n, err := cni.New(cni.Config{
+		Bridge: conf.Bridge, PodCIDRs: conf.PodCIDRs, ClusterCIDRs: conf.ClusterCIDRs,
+		MTU: conf.MTU, StateDir: conf.StateDir, Table: conf.Table,
+	})
+	if err != nil {
+		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+	}
+	return n, conf, nil
+}
+
+func attachment(args *skel.CmdArgs, conf *netconf.Conf) (cni.Attachment, error) {
+	a := cni.Attachment{ID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns}
+	for _, p := range conf.RuntimeConfig.PortMappings {
+		hp := cni.HostPort{HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: p.Protocol}
+		if p.HostIP != "" {
+			ip, err := netip.ParseAddr(p.HostIP)
+			if err != nil {
+				return a, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("hostIP: %v", err), "")
+			}
+			hp.HostIP = ip
+		}
+		a.HostPorts = append(a.HostPorts, hp)
+	}
+	return a, nil
+}
+
+func add(args *skel.CmdArgs) error {
+	n, conf, err := network(args.StdinData)
+	if err != nil {
+		return err
+	}
+	a, err := attachment(args, conf)
+	if err != nil {
+		return err
+	}
+	r, err := n.Add(context.Background(), a)
+	if err != nil {
+		return err
+	}
+	out := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{{Name: r.HostIf}, {Name: args.IfName, Mac: r.MAC, Sandbox: args.Netns}},
+		Routes:     []*types.Route{{Dst: net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, GW: r.Gateway.AsSlice()}},
+		DNS:        conf.DNS,
+	}
+	for _, ad := range r.Addrs {
+		out.IPs = append(out.IPs, &types100.IPConfig{
+			Interface: types100.Int(1), Gateway: r.Gateway.AsSlice(),
+			Address: net.IPNet{IP: ad.AsSlice(), Mask: net.CIDRMask(ad.BitLen(), ad.BitLen())},
+		})
+	}
+	return types.PrintResult(out, conf.CNIVersion)
+}
+
+func del(args *skel.CmdArgs) error {
+	n, _, err := network(args.StdinData)
+	if err != nil {
+		return err
+	}
+	return n.Del(context.Background(), cni.Attachment{ID: args.ContainerID, IfName: args.IfName})
+}
+
+func check(args *skel.CmdArgs) error {
+	n, _, err := network(args.StdinData)
+	if err != nil {
+		return err
+	}
+	return n.Check(context.Background(), cni.Attachment{ID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns})
+}
+
+func gc(args *skel.CmdArgs) error {
+	n, conf, err := network(args.StdinData)
+	if err != nil {
+		return err
+	}
+	var valid []cni.Attachment
+	for _, v := range conf.ValidAttachments {
+		valid = append(valid, cni.Attachment{ID: v.ContainerID, IfName: v.IfName})
+	}
+	return n.GC(context.Background(), valid)
+}
+
+// status answers whether an ADD would find its bridge and tables.
+func status(args *skel.CmdArgs) error {
+	n, _, err := network(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if err := n.Ensure(); err != nil {
+		return types.NewError(50, "pod network cannot be set up", err.Error())
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package cni
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/cni/nft"
+)
+
+// tables names what this network has in nftables: one table with masquerading
+// and the host ports.
+type tables struct {
+	table     *nftables.Table
+	ports     *nftables.Set // proto . port : pod address . port, on every address of the node
+	addrPorts *nftables.Set // the same for one address of the node
+	hairpin   *nftables.Set // address pairs of pods that may reach themselves through a host port
+}
+
+var multicast = netip.MustParsePrefix("224.0.0.0/4")
+
+func (n *Network) newTables() *tables {
+	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table}
+	return &tables{
+		table: t,
+		ports: &nftables.Set{
+			Table: t, ID: nft.SetID(), Name: "hostports", IsMap: true, Concatenation: true,
+			KeyType: nft.TypeProtoPort, DataType: nft.TypeTarget,
+		},
+		addrPorts: &nftables.Set{
+			Table: t, ID: nft.SetID(), Name: "addr-hostports", IsMap: true, Concatenation: true,
+			KeyType: nft.TypeAddrProtoPort, DataType: nft.TypeTarget,
+		},
+		hairpin: &nftables.Set{
+			Table: t, ID: nft.SetID(), Name: "hairpin", Concatenation: true, KeyType: nft.TypeAddrPair,
+		},
+	}
+}
+
+// ensureTable writes the table in one transaction, keeping the elements of the sets.
+func (n *Network) ensureTable() error {
+	if n.conn == nil {
+		c, err := nft.Open()
+		if err != nil {
+			return err
+		}
+		n.conn = c
+	}
+	t := n.newTables()
+	c := n.conn
+	c.AddTable(t.table)
+	if err := errors.Join(c.AddSet(t.ports, nil), c.AddSet(t.addrPorts, nil), c.AddSet(t.hairpin, nil)); err != nil {
+		return fmt.Errorf("nftables sets: %w", err)
+	}
+	n.addPostrouting(t)
+	// Just before Services, which live at the usual place.
+	for _, h := range []struct {
+		name string
+		hook *nftables.ChainHook
+	}{{"prerouting", nftables.ChainHookPrerouting}, {"output", nftables.ChainHookOutput}} {
+		ch := n.baseChain(t, h.name, h.hook, *nftables.ChainPriorityNATDest-1)
+		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrProtoPort(), nft.Target(t.addrPorts), nft.DNAT())})
+		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.ToLocal(), nft.ProtoPort(), nft.Target(t.ports), nft.DNAT())})
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("nftables table %s: %w", t.table.Name, err)
+	}
+	n.tables = t
+	return nil
+}
+
+func (n *Network) addPostrouting(t *tables) {
+	ch := n.baseChain(t, "postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
+	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrPair(), nft.In(t.hairpin, false), nft.Masquerade())})
+	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.SaddrIn(n.pool.prefix, true), nft.Return())})
+	for _, p := range append([]netip.Prefix{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs...) {
+		if p.Addr().Is4() {
+			n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.DaddrIn(p, false), nft.Return())})
+		}
+	}
+	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Masquerade()})
+}
+
+// baseChain returns an empty NAT chain on a hook.
+func (n *Network) baseChain(t *tables, name string, hook *nftables.ChainHook, prio nftables.ChainPriority) *nftables.Chain {
+	ch := n.conn.AddChain(&nftables.Chain{
+		Name: name, Table: t.table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: &prio,
+	})
+	n.conn.FlushChain(ch)
+	return ch
+}
+
+// addHostPorts replaces whatever the ports were forwarded to before.
+func (n *Network) addHostPorts(pod netip.Addr, ports []HostPort) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := n.tables
+	var all, some []nftables.SetElement
+	for _, p := range ports {
+		proto := nft.Proto(p.Protocol)
+		if proto == 0 {
+			return fmt.Errorf("unknown protocol %q", p.Protocol)
+		}
+		val := nft.ValTarget(netip.AddrPortFrom(pod, p.ContainerPort))
+		switch {
+		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
+			all = append(all, nftables.SetElement{Key: nft.KeyProtoPort(proto, p.HostPort), Val: val})
+		case p.HostIP.Is4():
+			some = append(some, nftables.SetElement{Key: nft.KeyAddrProtoPort(p.HostIP, proto, p.HostPort), Val: val})
+		}
+	}
+	for set, elems := range map[*nftables.Set][]nftables.SetElement{t.ports: all, t.addrPorts: some} {
+		if err := n.replaceElements(set, elems); err != nil {
+			return err
+		}
+	}
+	pair := []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}}
+	if err := n.conn.SetAddElements(t.hairpin, pair); err != nil {
+		return err
+	}
+	return n.conn.Flush()
+}
+
+func (n *Network) replaceElements(set *nftables.Set, elems []nftables.SetElement) error {
+	if len(elems) == 0 {
+		return nil
+	}
+	have, err := n.conn.GetSetElements(set)
+	if err != nil {
+		return err
+	}
+	var old []nftables.SetElement
+	for _, h := range have {
+		for _, e := range elems {
+			if bytes.Equal(h.Key, e.Key) {
+				old = append(old, nftables.SetElement{Key: h.Key, Val: h.Val})
+			}
+		}
+	}
+	return errors.Join(n.deleteElements(set, old), n.conn.SetAddElements(set, elems))
+}
+
+func (n *Network) deleteElements(set *nftables.Set, elems []nftables.SetElement) error {
+	if len(elems) == 0 {
+		return nil
+	}
+	return n.conn.SetDeleteElements(set, elems)
+}
+
+// removeHostPorts asks the kernel which ports lead to the pod: it is the only
+// record of them.
+func (n *Network) removeHostPorts(pod netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := n.tables
+	if t == nil {
+		if err := n.ensureLocked(); err != nil {
+			return err
+		}
+		t = n.tables
+	}
+	found := false
+	for _, set := range []*nftables.Set{t.ports, t.addrPorts} {
+		have, err := n.conn.GetSetElements(set)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("host ports: %w", err)
+		}
+		var old []nftables.SetElement
+		for _, h := range have {
+			if nft.ParseTarget(h.Val).Addr() == pod {
+				old = append(old, nftables.SetElement{Key: h.Key, Val: h.Val})
+			}
+		}
+		found = found || len(old) > 0
+		if err := n.deleteElements(set, old); err != nil {
+			return fmt.Errorf("host ports: %w", err)
+		}
+	}
+	if !found {
+		return nil
+	}
+	if err := n.conn.SetDeleteElements(t.hairpin, []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}}); err != nil {
+		return fmt.Errorf("host ports: %w", err)
+	}
+	if err := n.conn.Flush(); err != nil {
+		return fmt.Errorf("host ports: %w", err)
+	}
+	return nil
+}
+
+func (n *Network) deleteTable() error {
+	if n.conn == nil {
+		c, err := nft.Open()
+		if err != nil {
+			return err
+		}
+		n.conn = c
+	}
+	defer func() {
+		_ = n.conn.CloseLasting()
+		n.conn, n.tables = nil, nil
+	}()
+	n.conn.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table})
+	if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete nftables table %s: %w", n.cfg.Table, err)
+	}
+	return nil
+}
