@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -229,7 +230,12 @@ func isHealthRead(attrs authorizer.Attributes) bool {
 	return false
 }
 
-// RulesFor lists the RBAC rules that apply to a user (kind.RuleResolver).
+// RulesFor lists the RBAC rules that apply to a user (kind.RuleResolver). What
+// a node may do beside them cannot be listed: that is an error with valid rules.
 func (a *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
-	return a.rbac.RulesFor(ctx, u, namespace)
+	rules, err := a.rbac.RulesFor(ctx, u, namespace)
+	if _, isNode := node.Name(u); isNode && err == nil {
+		err = errors.New("node authorizer does not support user rule resolution")
+	}
+	return rules, err
 }
