@@ -1,0 +1,191 @@
+package endpointslice
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	library "k8s.io/endpointslice"
+	"k8s.io/endpointslice/topologycache"
+	"k8s.io/endpointslice/util"
+	"k8s.io/klog/v2"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+const (
+	managedBy         = "endpointslice-controller.k8s.io"
+	endpointsPerSlice = 100
+)
+
+// errStale ends a reconcile whose own last write the cache does not show yet;
+// the slice's event, or the retry, brings the key back.
+var errStale = errors.New("EndpointSlice informer cache is out of date")
+
+type reconciler struct {
+	events   record.EventRecorder
+	services corelisters.ServiceLister
+	pods     corelisters.PodLister
+	slices   discoverylisters.EndpointSliceLister
+	nodes    corelisters.NodeLister
+	library  *library.Reconciler
+	tracker  *util.EndpointSliceTracker
+	triggers *util.TriggerTimeTracker
+	topology *topologycache.TopologyCache
+	loop     *controller.Loop
+}
+
+// New builds the controller; its keys are Services.
+func New(env controller.Env) (*controller.Loop, error) {
+	core, slices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
+	r := &reconciler{
+		events:   env.Recorder("endpoint-slice-controller"),
+		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: slices.Lister(),
+		tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+		loop: controller.New("endpointslice", 5, env.Log),
+	}
+	r.library = library.NewReconciler(env.Client, r.nodes, endpointsPerSlice, r.tracker, r.topology, r.events, managedBy,
+		library.WithPreferSameTrafficDistributionEnabled(true))
+	r.loop.Reconciler = r
+	r.loop.WatchKeys(core.Services().Informer())
+	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
+	controller.Watch(r.loop, slices.Informer(), r.sliceChanged)
+	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
+	return r.loop, nil
+}
+
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	key := util.GetPodUpdateProjectionKey(untyped(old), untyped(pod))
+	services, err := util.GetServicesToUpdate(r.services, key)
+	if err != nil {
+		return
+	}
+	for service := range services {
+		r.loop.Add(service)
+	}
+}
+
+// untyped avoids a typed nil, which the library would take for a pod.
+func untyped(pod *corev1.Pod) any {
+	if pod == nil {
+		return nil
+	}
+	return pod
+}
+
+// sliceChanged undoes changes by others and follows service name changes; our
+// own writes are known to the tracker.
+func (r *reconciler) sliceChanged(old, slice *discoveryv1.EndpointSlice) {
+	switch {
+	case slice == nil:
+		if r.library.ManagedByController(old) && r.tracker.Has(old) && !r.tracker.HandleDeletion(old) {
+			r.wake(old)
+		}
+	case old != nil && old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]:
+		r.wake(old)
+		r.wake(slice)
+	case old != nil && r.library.ManagedByChanged(old, slice):
+		r.wake(slice)
+	case r.library.ManagedByController(slice) && r.tracker.ShouldSync(slice):
+		r.wake(slice)
+	}
+}
+
+func (r *reconciler) wake(slice *discoveryv1.EndpointSlice) {
+	if key, err := library.ServiceControllerKey(slice); err == nil {
+		r.loop.Add(key)
+	}
+}
+
+// nodeChanged keeps the zones' CPU shares for topology hints.
+func (r *reconciler) nodeChanged(old, node *corev1.Node) {
+	if old != nil && node != nil && sameTopology(old, node) {
+		return
+	}
+	nodes, err := r.nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	r.topology.SetNodes(klog.Background(), nodes)
+	for _, key := range r.topology.GetOverloadedServices() {
+		r.loop.Add(key)
+	}
+}
+
+func sameTopology(a, b *corev1.Node) bool {
+	return a.Labels[corev1.LabelTopologyZone] == b.Labels[corev1.LabelTopologyZone] && nodeReady(a) == nodeReady(b) &&
+		a.Status.Allocatable.Cpu().Equal(*b.Status.Allocatable.Cpu())
+}
+
+func nodeReady(n *corev1.Node) bool {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return n.Status.Conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Reconcile brings one Service's slices up to date.
+func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil
+	}
+	service, err := r.services.Services(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		r.triggers.DeleteService(namespace, name)
+		r.library.DeleteService(namespace, name)
+		r.tracker.DeleteService(namespace, name)
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.Selector == nil {
+		return 0, nil
+	}
+	pods, err := r.pods.Pods(namespace).List(labels.SelectorFromSet(service.Spec.Selector))
+	if err != nil {
+		return 0, err
+	}
+	slices, err := r.ownSlices(service)
+	if err != nil {
+		return 0, err
+	}
+	if r.tracker.StaleSlices(service, slices) {
+		return 0, errStale
+	}
+	trigger := r.triggers.ComputeEndpointLastChangeTriggerTime(namespace, service, pods)
+	if err := r.library.Reconcile(klog.Background(), service, pods, slices, trigger); err != nil {
+		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsConflict(err) {
+			r.events.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
+				"Error updating Endpoint Slices for Service %s/%s: %v", namespace, name, err)
+		}
+		return 0, err
+	}
+	return 0, nil
+}
+
+func (r *reconciler) ownSlices(service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
+	all, err := r.slices.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{
+		discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: managedBy,
+	}))
+	if err != nil {
+		return nil, err
+	}
+	var live []*discoveryv1.EndpointSlice
+	for _, s := range all {
+		if s.DeletionTimestamp == nil {
+			live = append(live, s)
+		}
+	}
+	return live, nil
+}

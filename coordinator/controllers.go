@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/controller/deployment"
+	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
+	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
+	"github.com/shoal-project/shoal/coordinator/controller/namespace"
+	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
+	"github.com/shoal-project/shoal/coordinator/controller/podgc"
+	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
+	"github.com/shoal-project/shoal/coordinator/controller/rootca"
+	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
+)
+
+// runner is one part that runs while this coordinator leads.
+type runner interface {
+	Name() string
+	// Run blocks until ctx ends or it cannot go on.
+	Run(ctx context.Context) error
+}
+
+// controllerDeps are what the controllers are built from. Client and Informers
+// may be in process or HTTP.
+type controllerDeps struct {
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	// StartInformers starts the informers asked for since the last call, for the
+	// life of the process: Informers.Start with the process's context. Call it
+	// after controllers; the garbage collector calls it too.
+	StartInformers func()
+	Metadata       metadata.Interface
+	ClusterCIDR    netip.Prefix
+	// RootCA is the PEM bundle that pods verify the API server with.
+	RootCA []byte
+	Log    *slog.Logger
+}
+
+// controllers builds every controller, in no particular order: they meet in
+// API objects only. Call it anew for each term of leadership.
+func controllers(d controllerDeps) ([]runner, error) {
+	events := record.NewBroadcaster()
+	env := controller.Env{
+		Client: d.Client, Informers: d.Informers, Log: d.Log,
+		Recorder: func(component string) record.EventRecorder {
+			return events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
+		},
+	}
+	list := []runner{&eventWriter{events, d.Client}}
+	var failed error
+	add := func(loop *controller.Loop, err error) {
+		if err != nil {
+			failed = fmt.Errorf("build controllers: %w", err)
+			return
+		}
+		list = append(list, loop)
+	}
+	add(namespace.New(env, namespace.Deps{Discovery: d.Client.Discovery(), Metadata: d.Metadata}))
+	add(serviceaccount.New(env))
+	add(rootca.New(env, d.RootCA))
+	add(deployment.New(env))
+	add(replicaset.New(env))
+	add(endpointslice.New(env))
+	add(nodeipam.New(env, d.ClusterCIDR))
+	add(podgc.New(env))
+	list = append(list, garbagecollector.New(env, garbagecollector.Deps{
+		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
+	}))
+	return list, failed
+}
+
+// eventWriter sends the controllers' events to the API.
+type eventWriter struct {
+	events record.EventBroadcaster
+	client kubernetes.Interface
+}
+
+func (w *eventWriter) Name() string { return "events" }
+
+// Run writes events until ctx ends.
+func (w *eventWriter) Run(ctx context.Context) error {
+	w.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: w.client.CoreV1().Events("")})
+	<-ctx.Done()
+	w.events.Shutdown()
+	return nil
+}
