@@ -1,0 +1,219 @@
+package image
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/diff/apply"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/containerd/v2/core/unpack"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+)
+
+// parallelLayers is how many layers of one image are fetched at a time, as
+// in containerd's defaults.
+const parallelLayers = 3
+
+// Auth are the credentials of one pull, as in the CRI's AuthConfig.
+type Auth struct {
+	Username, Password string
+	Auth               string // base64 of "username:password"
+	ServerAddress      string
+	IdentityToken      string // a long-lived token that is exchanged for another
+	RegistryToken      string // a bearer token that is sent as it is
+}
+
+// Pull fetches the image for this platform and unpacks it. Its result is the
+// image's ID. Errors read as containerd's do and have its classes.
+func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", fmt.Errorf("failed to parse image reference %q: %w: %w", ref, err, errdefs.ErrInvalidArgument)
+	}
+	unlock := s.pulls.lock(named.String())
+	defer unlock()
+	id, err := s.pull(ctx, named, auth)
+	if err != nil {
+		return "", fmt.Errorf("failed to pull and unpack image %q: %w", named, err)
+	}
+	return id, nil
+}
+
+func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (string, error) {
+	ctx, done, err := s.leased(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: s.hosts(ctx, auth)})
+	name, desc, err := resolver.Resolve(ctx, named.String())
+	if err != nil {
+		return "", fmt.Errorf("failed to resolve reference %q: %w", named, err)
+	}
+	fetcher, err := resolver.Fetcher(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("failed to get fetcher for %q: %w", name, err)
+	}
+	if err := s.fetch(ctx, fetcher, desc); err != nil {
+		return "", err
+	}
+	names := []string{named.Name() + "@" + desc.Digest.String()}
+	if _, byDigest := named.(reference.Digested); !byDigest {
+		names = append(names, named.String())
+	}
+	return s.publish(ctx, desc, names)
+}
+
+// fetch downloads and unpacks at the same time.
+func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor) error {
+	children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
+	children = images.FilterPlatforms(children, s.platform)
+	children = images.LimitManifests(children, s.platform, 1)
+	return s.unpack(ctx, images.Handlers(remotes.FetchHandler(s.content, fetcher), children), desc)
+}
+
+// unpack walks an image with handler and makes snapshots of its layers.
+func (s *Store) unpack(ctx context.Context, handler images.Handler, desc ocispec.Descriptor) error {
+	u, err := unpack.NewUnpacker(ctx, s.content, unpack.WithUnpackPlatform(unpack.Platform{
+		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps, Applier: apply.NewFileSystemApplier(s.content),
+	}), unpack.WithLimiter(semaphore.NewWeighted(parallelLayers)))
+	if err != nil {
+		return err
+	}
+	err = images.Dispatch(ctx, u.Unpack(handler), nil, desc)
+	result, waitErr := u.Wait()
+	if err != nil {
+		return err
+	}
+	if waitErr != nil {
+		return waitErr
+	}
+	if result.Unpacks == 0 {
+		return fmt.Errorf("no match for platform in manifest %s: %w", desc.Digest, errdefs.ErrNotFound)
+	}
+	return nil
+}
+
+// publish makes an unpacked image known by names. Its files are on the disk
+// before its names are, so that a power failure leaves no half image.
+func (s *Store) publish(ctx context.Context, desc ocispec.Descriptor, names []string) (string, error) {
+	img, err := s.read(ctx, desc)
+	if err != nil {
+		return "", err
+	}
+	if _, err := s.Lower(ctx, img.ChainID); err != nil {
+		return "", err
+	}
+	if err := s.sync(); err != nil {
+		return "", err
+	}
+	for _, n := range names {
+		rec := images.Image{Name: n, Target: desc}
+		_, err := s.images.Update(ctx, rec, "target")
+		if errdefs.IsNotFound(err) {
+			_, err = s.images.Create(ctx, rec)
+		}
+		if err != nil {
+			return "", fmt.Errorf("record image %q: %w", n, err)
+		}
+	}
+	return img.ID, s.reload(ctx)
+}
+
+func (s *Store) sync() error {
+	f, err := os.Open(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}
+
+// hosts says how to talk to registries: plain HTTP for this machine, what
+// CertsDir says for others, credentials only for the host they belong to.
+func (s *Store) hosts(ctx context.Context, auth *Auth) docker.RegistryHosts {
+	opts := config.HostOptions{
+		Credentials: func(host string) (string, string, error) { return auth.credentials(host) },
+	}
+	if s.cfg.CertsDir != "" {
+		opts.HostDir = config.HostDirFromRoot(s.cfg.CertsDir)
+	}
+	if auth != nil && auth.RegistryToken != "" {
+		opts.UpdateClient = func(c *http.Client) error {
+			c.Transport = bearer{next: c.Transport, token: auth.RegistryToken}
+			return nil
+		}
+	}
+	return config.ConfigureHosts(ctx, opts)
+}
+
+// bearer sends a registry token with requests that carry nothing else.
+type bearer struct {
+	next  http.RoundTripper
+	token string
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Authorization") == "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	next := b.next
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	return next.RoundTrip(r)
+}
+
+// credentials are those for host; an empty user name with a secret is an
+// identity token.
+func (a *Auth) credentials(host string) (user, secret string, err error) {
+	if a == nil || !a.isFor(host) {
+		return "", "", nil
+	}
+	if a.Username != "" {
+		return a.Username, a.Password, nil
+	}
+	if a.IdentityToken != "" {
+		return "", a.IdentityToken, nil
+	}
+	if a.Auth == "" {
+		return "", "", nil
+	}
+	plain, err := base64.StdEncoding.DecodeString(a.Auth)
+	if err != nil {
+		return "", "", fmt.Errorf("decode auth: %w", err)
+	}
+	user, secret, ok := strings.Cut(string(plain), ":")
+	if !ok {
+		return "", "", fmt.Errorf("decode auth: no user name and password in it")
+	}
+	return user, strings.TrimRight(secret, "\x00"), nil
+}
+
+func (a *Auth) isFor(host string) bool {
+	if a.ServerAddress == "" {
+		return true
+	}
+	address := a.ServerAddress
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	return u.Host == host || (host == "registry-1.docker.io" && strings.HasSuffix(u.Host, "docker.io"))
+}

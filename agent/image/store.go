@@ -1,0 +1,183 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
+	"github.com/containerd/platforms"
+	bolt "go.etcd.io/bbolt"
+)
+
+// Config says where images are kept and where they come from.
+type Config struct {
+	Dir      string // content, snapshots and metadata
+	CertsDir string // registry hosts configuration (hosts.toml); "" = none
+	Log      *slog.Logger
+}
+
+const (
+	snapshotter = "overlayfs"
+	namespace   = "k8s.io" // as containerd's CRI names it
+	lockWait    = 2 * time.Second
+)
+
+// ErrInUse tells that another process has the store open.
+var ErrInUse = errors.New("the image store is in use by another shoal-agent: stop it, or give this one its own --data-dir")
+
+// Store is the node's image store.
+type Store struct {
+	cfg      Config
+	bolt     *bolt.DB
+	db       *metadata.DB
+	content  content.Store
+	snaps    snapshots.Snapshotter
+	images   images.Store
+	leases   leases.Manager
+	platform platforms.MatchComparer
+
+	pulls keyed
+	gc    sync.Mutex
+
+	mu    sync.RWMutex
+	index index
+	lower map[string][]string // chain ID -> layer directories, top first
+}
+
+// Open opens the store in cfg.Dir, making it if it is missing. A store that
+// cannot be read is moved aside to Dir.damaged-<time> and an empty one takes
+// its place: images come back by import or pull.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := open(ctx, cfg)
+	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) {
+		return s, err
+	}
+	aside := fmt.Sprintf("%s.damaged-%d", cfg.Dir, time.Now().Unix())
+	if mvErr := os.Rename(cfg.Dir, aside); mvErr != nil {
+		return nil, fmt.Errorf("open image store: %w; remove %s to start with an empty one", err, cfg.Dir)
+	}
+	cfg.Log.Error("the image store was damaged and has been moved aside; archives are imported again, other images are pulled again",
+		"err", err, "moved", aside)
+	return open(ctx, cfg)
+}
+
+func open(ctx context.Context, cfg Config) (s *Store, err error) {
+	defer func() { // the database library panics on some damaged pages
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged metadata: %v", p)
+		}
+		if err != nil && s != nil {
+			s.Close()
+			s = nil
+		}
+	}()
+	if err := os.MkdirAll(cfg.Dir, 0o711); err != nil {
+		return nil, err
+	}
+	s = &Store{cfg: cfg, platform: platforms.Default(), lower: map[string][]string{}}
+	// The lock comes first: everything below it belongs to one process.
+	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600, &bolt.Options{Timeout: lockWait, NoFreelistSync: true})
+	if errors.Is(err, bolt.ErrTimeout) {
+		return s, ErrInUse
+	}
+	if err != nil {
+		return s, fmt.Errorf("open metadata: %w", err)
+	}
+	blobs, err := local.NewStore(filepath.Join(cfg.Dir, "content"))
+	if err != nil {
+		return s, fmt.Errorf("open content: %w", err)
+	}
+	layers, err := overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
+	if err != nil {
+		return s, fmt.Errorf("open snapshots: %w", err)
+	}
+	s.db = metadata.NewDB(s.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: layers})
+	if err := s.db.Init(ctx); err != nil {
+		return s, fmt.Errorf("open metadata: %w", err)
+	}
+	s.content, s.snaps = s.db.ContentStore(), s.db.Snapshotter(snapshotter)
+	s.images, s.leases = metadata.NewImageStore(s.db), metadata.NewLeaseManager(s.db)
+	return s, s.reload(ctx)
+}
+
+// Close lets another process open the store.
+func (s *Store) Close() error {
+	var errs []error
+	if s.db != nil {
+		errs = append(errs, s.db.Close()) // the snapshotter's database
+	}
+	if s.bolt != nil {
+		errs = append(errs, s.bolt.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// leased protects what is written under the returned context from garbage
+// collection until done is called.
+func (s *Store) leased(ctx context.Context) (context.Context, func(), error) {
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	l, err := s.leases.Create(ctx, leases.WithRandomID(), leases.WithExpiration(24*time.Hour))
+	if err != nil {
+		return ctx, nil, fmt.Errorf("create lease: %w", err)
+	}
+	done := func() { _ = s.leases.Delete(context.WithoutCancel(ctx), l) }
+	return leases.WithLease(ctx, l.ID), done, nil
+}
+
+// collect removes content and layers that nothing refers to.
+func (s *Store) collect(ctx context.Context) error {
+	s.gc.Lock()
+	defer s.gc.Unlock()
+	if _, err := s.db.GarbageCollect(namespaces.WithNamespace(ctx, namespace)); err != nil {
+		return fmt.Errorf("collect unused image content: %w", err)
+	}
+	return nil
+}
+
+// keyed is a lock for each name.
+type keyed struct {
+	mu sync.Mutex
+	m  map[string]*entry
+}
+
+type entry struct {
+	mu    sync.Mutex
+	users int
+}
+
+func (k *keyed) lock(key string) (unlock func()) {
+	k.mu.Lock()
+	if k.m == nil {
+		k.m = map[string]*entry{}
+	}
+	e := k.m[key]
+	if e == nil {
+		e = &entry{}
+		k.m[key] = e
+	}
+	e.users++
+	k.mu.Unlock()
+	e.mu.Lock()
+	return func() {
+		e.mu.Unlock()
+		k.mu.Lock()
+		if e.users--; e.users == 0 {
+			delete(k.m, key)
+		}
+		k.mu.Unlock()
+	}
+}
