@@ -1,0 +1,67 @@
+# Two commands matter: `make run` starts a one-machine cluster, `make test`
+# tests everything that this machine can. Both set up what they need.
+
+VERSION  ?= v1.36.3+shoal
+PKG      := github.com/shoal-project/shoal
+LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
+GO       ?= go
+BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-cni
+UP_FLAGS ?=
+
+.PHONY: all setup build images kubectl run down test test-unit test-e2e lint bench clean help FORCE
+
+all: build images ## build the binaries and the example image
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## install what the product needs from the distribution
+	@hack/setup.sh
+
+build: $(BINS)
+
+bin/shoal: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./agent/shoal
+bin/shoal-coordinator: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./coordinator
+bin/shoal-agent: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./agent
+bin/shoal-cni: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
+
+images: bin/images/hello.tar ## pack the example image
+
+bin/images/hello.tar: hack/hello/main.go hack/image/main.go
+	@mkdir -p bin/images
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/hello ./hack/hello
+	$(GO) run ./hack/image -name localhost/hello:1 -out $@ -entrypoint /hello -port 8080/tcp bin/hello=/hello
+
+kubectl: bin/kubectl ## build upstream's kubectl from its library
+
+bin/kubectl: tests/kubectl/main.go tests/kubectl/go.mod
+	cd tests/kubectl && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ .
+
+run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops it
+	bin/shoal up $(UP_FLAGS)
+
+down: ## stop the cluster that `make run` started
+	bin/shoal down $(UP_FLAGS)
+
+test: setup build images kubectl test-unit test-e2e ## run all tests of this machine
+
+test-unit: ## rules, API in process, kernel parts; no cluster
+	$(GO) test -timeout 15m $$($(GO) list ./... | grep -v /tests/e2e)
+
+test-e2e: ## whole clusters in network namespaces
+	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
+
+lint: ## gofmt, vet, staticcheck
+	@hack/lint.sh
+
+bench: setup build images ## measure speed and weight; prints one table
+	$(GO) run ./tests/bench
+
+clean:
+	rm -rf bin
+
+FORCE:

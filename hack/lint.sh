@@ -1,0 +1,11 @@
+#!/bin/sh
+# gofmt, vet and staticcheck over the product's module.
+set -eu
+cd "$(dirname "$0")/.."
+unformatted=$(git ls-files '*.go' | grep -v zz_generated | xargs gofmt -l)
+if [ -n "$unformatted" ]; then
+	echo "gofmt wants changes in:" "$unformatted" >&2
+	exit 1
+fi
+go vet ./...
+go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Installs what Shoal needs from the distribution; quick when all is there.
+set -eu
+need=""
+want() { command -v "$1" >/dev/null 2>&1 || need="$need $2"; }
+want runc runc
+want crun crun
+want conmon conmon
+want ip iproute2
+want nft nftables
+want curl curl
+want gcc gcc
+if [ -n "$need" ]; then
+	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
+	command -v apt-get >/dev/null || { echo "setup: install these by hand:$need" >&2; exit 1; }
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -q >/dev/null
+	# shellcheck disable=SC2086 # a list of packages
+	apt-get install -qy --no-install-recommends $need >/dev/null
+fi
+command -v go >/dev/null 2>&1 || { echo "setup: Go 1.26 or newer is needed: https://go.dev/dl" >&2; exit 1; }

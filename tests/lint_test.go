@@ -1,0 +1,103 @@
+package tests
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// files parses the product's sources, generated ones excepted.
+func files(t *testing.T, visit func(path string, f *ast.File)) {
+	t.Helper()
+	out, err := exec.Command("git", "-C", "..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	for _, path := range strings.Fields(string(out)) {
+		if strings.Contains(path, "zz_generated") {
+			continue
+		}
+		full := filepath.Join("..", path)
+		if _, err := os.Stat(full); err != nil {
+			continue // deleted in the working tree
+		}
+		f, err := parser.ParseFile(set, full, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		visit(path, f)
+	}
+}
+
+func TestEachPackageSaysWhatItIs(t *testing.T) {
+	docs, seen := map[string]int{}, map[string]bool{}
+	files(t, func(path string, f *ast.File) {
+		dir := filepath.Dir(path)
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		seen[dir] = true
+		if f.Doc != nil {
+			docs[dir]++
+		}
+	})
+	for dir := range seen {
+		if docs[dir] != 1 {
+			t.Errorf("%s has %d package comments, want one", dir, docs[dir])
+		}
+	}
+}
+
+// TestHouseRules: only main exits, contexts come from the caller, and nothing
+// hides in init.
+func TestHouseRules(t *testing.T) {
+	files(t, func(path string, f *ast.File) {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tests/") || strings.HasPrefix(path, "hack/") {
+			return
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && !strings.HasPrefix(path, "coordinator/") {
+				t.Errorf("%s: func init hides order; call it from main or wire", path)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := call.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			switch name := x.Name + "." + call.Sel.Name; {
+			case name == "context.TODO":
+				t.Errorf("%s: context.TODO: take the caller's", path)
+			case (name == "os.Exit" || name == "log.Fatal" || name == "log.Fatalf") && filepath.Base(path) != "main.go":
+				t.Errorf("%s: %s: only main exits", path, name)
+			}
+			return true
+		})
+	})
+}
+
+// TestNoReplace: what a user builds is what the modules say.
+func TestNoReplace(t *testing.T) {
+	data, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "replace") {
+			t.Errorf("go.mod: %s", strings.TrimSpace(line))
+		}
+		if strings.Contains(line, "k8s.io/kubernetes ") {
+			t.Errorf("go.mod requires k8s.io/kubernetes, which only test rigs may")
+		}
+	}
+}
