@@ -1,0 +1,348 @@
+package service
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// View is where the tables are seen from.
+type View struct {
+	Node string
+	Zone string
+	Down map[string]bool // nodes that gossip calls dead: their backends are avoided while there are others
+}
+
+// Input is the state that Build reads; it changes nothing of it.
+type Input struct {
+	Services []*corev1.Service
+	Slices   []*discoveryv1.EndpointSlice
+	View     View
+}
+
+// Build makes the tables of a whole cluster.
+func Build(in Input) Tables {
+	byService := map[Key][]*discoveryv1.EndpointSlice{}
+	for _, s := range in.Slices {
+		if k, ok := sliceKey(s); ok {
+			byService[k] = append(byService[k], s)
+		}
+	}
+	t := make(Tables, len(in.Services))
+	for _, s := range in.Services {
+		k := Key{s.Namespace, s.Name}
+		t[k] = BuildOne(s, byService[k], in.View)
+	}
+	return t
+}
+
+// sliceKey names the Service that a slice belongs to (EPS-15).
+func sliceKey(s *discoveryv1.EndpointSlice) (Key, bool) {
+	name := s.Labels[discoveryv1.LabelServiceName]
+	return Key{s.Namespace, name}, name != ""
+}
+
+// labelProxyName hands a Service to another proxy
+// (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// BuildOne makes one Service's value from it and its slices.
+func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View) *Service {
+	out := &Service{Key: Key{svc.Namespace, svc.Name}}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		out.ExternalName = svc.Spec.ExternalName
+		return out
+	}
+	_, out.NotProxied = svc.Labels[labelProxyName]
+	out.Headless = svc.Spec.ClusterIP == corev1.ClusterIPNone
+	if !out.Headless {
+		out.ClusterIPs = clusterIPs(svc)
+		out.ExternalIPs = externalIPs(svc)
+	}
+	out.SourceRanges = sourceRanges(svc)
+	out.Affinity = affinity(svc)
+	eps := endpoints(slcs, view)
+	out.Endpoints = records(eps, view)
+	for i := range svc.Spec.Ports {
+		out.Ports = append(out.Ports, buildPort(svc, &svc.Spec.Ports[i], eps, view))
+	}
+	if svc.Spec.HealthCheckNodePort != 0 {
+		out.HealthPort = uint16(svc.Spec.HealthCheckNodePort)
+		out.LocalReady = countLocal(eps, view)
+	}
+	return out
+}
+
+func clusterIPs(svc *corev1.Service) []netip.Addr {
+	all := svc.Spec.ClusterIPs
+	if len(all) == 0 {
+		all = []string{svc.Spec.ClusterIP}
+	}
+	return parseAddrs(all)
+}
+
+func externalIPs(svc *corev1.Service) []netip.Addr {
+	all := slices.Clone(svc.Spec.ExternalIPs)
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		for _, in := range svc.Status.LoadBalancer.Ingress {
+			if in.IP != "" && (in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP) {
+				all = append(all, in.IP)
+			}
+		}
+	}
+	return parseAddrs(all)
+}
+
+func parseAddrs(all []string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range all {
+		if a, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func sourceRanges(svc *corev1.Service) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range svc.Spec.LoadBalancerSourceRanges {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+func affinity(svc *corev1.Service) time.Duration {
+	if svc.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	seconds := corev1.DefaultClientIPServiceAffinitySeconds
+	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds = *c.ClientIP.TimeoutSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// endpoint is one address of one slice, before any choice.
+type endpoint struct {
+	Endpoint
+	node               string
+	ready, terminating bool // terminating: serving while it ends
+	down               bool
+	forNodes, forZones []string
+}
+
+// endpoints joins the slices; an address with the same ports in several of them
+// counts once, with its best condition (EPS-22).
+func endpoints(slcs []*discoveryv1.EndpointSlice, view View) []endpoint {
+	var out []endpoint
+	for _, s := range slcs {
+		if s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		ports := slicePorts(s)
+		for i := range s.Endpoints {
+			e := newEndpoint(&s.Endpoints[i], view)
+			e.Ports = ports
+			for _, a := range parseAddrs(s.Endpoints[i].Addresses) { // all of them, SVC-10
+				e.Addr = a
+				out = append(out, e)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b endpoint) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), slices.CompareFunc(a.Ports, b.Ports, comparePorts), cmp.Compare(b.rank(), a.rank()))
+	})
+	return slices.CompactFunc(out, func(a, b endpoint) bool { return a.Addr == b.Addr && slices.Equal(a.Ports, b.Ports) })
+}
+
+func comparePorts(a, b EndpointPort) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+}
+
+func (e *endpoint) rank() int {
+	switch {
+	case e.ready:
+		return 2
+	case e.terminating:
+		return 1
+	}
+	return 0
+}
+
+func newEndpoint(e *discoveryv1.Endpoint, view View) endpoint {
+	out := endpoint{}
+	if e.NodeName != nil {
+		out.node = *e.NodeName
+	}
+	if e.Hostname != nil {
+		out.Hostname = *e.Hostname
+	}
+	out.down = view.Down[out.node]
+	out.ready = e.Conditions.Ready == nil || *e.Conditions.Ready
+	// A missing serving condition means the same as ready (discovery/v1).
+	serving := out.ready
+	if e.Conditions.Serving != nil {
+		serving = *e.Conditions.Serving
+	}
+	out.terminating = serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating
+	if h := e.Hints; h != nil {
+		for _, n := range h.ForNodes {
+			out.forNodes = append(out.forNodes, n.Name)
+		}
+		for _, z := range h.ForZones {
+			out.forZones = append(out.forZones, z.Name)
+		}
+	}
+	return out
+}
+
+func slicePorts(s *discoveryv1.EndpointSlice) []EndpointPort {
+	var out []EndpointPort
+	for _, p := range s.Ports {
+		if p.Port == nil {
+			continue
+		}
+		ep := EndpointPort{Protocol: string(corev1.ProtocolTCP), Number: uint16(*p.Port)}
+		if p.Name != nil {
+			ep.Name = *p.Name
+		}
+		if p.Protocol != nil {
+			ep.Protocol = string(*p.Protocol)
+		}
+		out = append(out, ep)
+	}
+	slices.SortFunc(out, comparePorts)
+	return out
+}
+
+// records are the endpoints that DNS may name: the ready ones (DNS-17).
+func records(eps []endpoint, view View) []Endpoint {
+	var out []Endpoint
+	for _, e := range avoidDown(filter(eps, func(e *endpoint) bool { return e.ready })) {
+		out = append(out, e.Endpoint)
+	}
+	return out
+}
+
+func countLocal(eps []endpoint, view View) int {
+	n := 0
+	for _, e := range eps {
+		if e.ready && e.node == view.Node {
+			n++
+		}
+	}
+	return n
+}
+
+func filter(eps []endpoint, keep func(*endpoint) bool) []endpoint {
+	var out []endpoint
+	for i := range eps {
+		if keep(&eps[i]) {
+			out = append(out, eps[i])
+		}
+	}
+	return out
+}
+
+// avoidDown removes backends of dead nodes, unless no other is left.
+func avoidDown(eps []endpoint) []endpoint {
+	if up := filter(eps, func(e *endpoint) bool { return !e.down }); len(up) > 0 {
+		return up
+	}
+	return eps
+}
+
+func buildPort(svc *corev1.Service, p *corev1.ServicePort, eps []endpoint, view View) Port {
+	out := Port{Name: p.Name, Protocol: string(p.Protocol), Number: uint16(p.Port), NodePort: uint16(p.NodePort)}
+	if out.Protocol == "" {
+		out.Protocol = string(corev1.ProtocolTCP)
+	}
+	pick := picker{view: view, name: out.Name, protocol: out.Protocol}
+	pick.eps = filter(eps, func(e *endpoint) bool { return pick.port(e) != 0 })
+	out.Cluster = pick.cluster()
+	out.Internal, out.External = out.Cluster, out.Cluster
+	if t := svc.Spec.InternalTrafficPolicy; t != nil && *t == corev1.ServiceInternalTrafficPolicyLocal {
+		out.Internal = pick.local()
+	}
+	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		out.External = pick.local()
+		out.External.KeepIP = true
+	}
+	return out
+}
+
+// picker chooses one port's backends.
+type picker struct {
+	view           View
+	name, protocol string
+	eps            []endpoint // those that have the port
+}
+
+func (p *picker) port(e *endpoint) uint16 {
+	for _, q := range e.Ports {
+		if q.Name == p.name && q.Protocol == p.protocol {
+			return q.Number
+		}
+	}
+	return 0
+}
+
+// cluster takes ready endpoints of any node, those hinted for here if every
+// one has a hint; when none is ready, those that still serve while they end.
+func (p *picker) cluster() Route {
+	ready := avoidDown(filter(p.eps, func(e *endpoint) bool { return e.ready }))
+	if len(ready) == 0 {
+		ready = avoidDown(filter(p.eps, func(e *endpoint) bool { return e.terminating }))
+	} else {
+		ready = p.hinted(ready)
+	}
+	return Route{Backends: p.backends(ready)}
+}
+
+// hinted applies topology hints: the same node first, then the same zone
+// (KEP-4444, KEP-2433). Endpoints without a hint disable them.
+func (p *picker) hinted(eps []endpoint) []endpoint {
+	for _, h := range []struct {
+		here string
+		of   func(*endpoint) []string
+	}{
+		{p.view.Node, func(e *endpoint) []string { return e.forNodes }},
+		{p.view.Zone, func(e *endpoint) []string { return e.forZones }},
+	} {
+		if slices.ContainsFunc(eps, func(e endpoint) bool { return len(h.of(&e)) == 0 }) {
+			continue
+		}
+		if near := filter(eps, func(e *endpoint) bool { return slices.Contains(h.of(e), h.here) }); len(near) > 0 {
+			return near
+		}
+	}
+	return eps
+}
+
+// local takes this node's endpoints only. Where another node has some, traffic
+// without a local one is dropped, not refused: it was to be sent elsewhere.
+func (p *picker) local() Route {
+	here := filter(p.eps, func(e *endpoint) bool { return e.node == p.view.Node })
+	chosen := filter(here, func(e *endpoint) bool { return e.ready })
+	if len(chosen) == 0 {
+		chosen = filter(here, func(e *endpoint) bool { return e.terminating })
+	}
+	usable := slices.ContainsFunc(p.eps, func(e endpoint) bool { return e.ready || e.terminating })
+	return Route{Backends: p.backends(chosen), Drop: usable}
+}
+
+func (p *picker) backends(eps []endpoint) []Backend {
+	out := make([]Backend, 0, len(eps))
+	for i := range eps {
+		e := &eps[i]
+		out = append(out, Backend{netip.AddrPortFrom(e.Addr, p.port(e)), e.node != "" && e.node == p.view.Node})
+	}
+	slices.SortFunc(out, func(a, b Backend) int { return a.AddrPort.Compare(b.AddrPort) })
+	return slices.CompactFunc(out, func(a, b Backend) bool { return a.AddrPort == b.AddrPort })
+}
