@@ -51,7 +51,8 @@ type Of[T any] struct {
 	// metadata.namespace; Indexed names those that the watch cache indexes.
 	Fields  func(*T) fields.Set
 	Indexed []string
-	// Columns and Row print the kind as a table, in upstream's columns.
+	// Columns and Row print the kind as a table, in upstream's columns: all of
+	// them, Name and Age too. Columns of priority 1 show with -o wide only.
 	Columns []metav1.TableColumnDefinition
 	Row     func(*T) []any
 	// AllowCreateOnUpdate and DenyUnconditionalUpdate are upstream's per kind.
@@ -67,6 +68,9 @@ type Of[T any] struct {
 	TTL func(*T) uint64
 	// Store changes the built store: Begin* and After* hooks, allocators.
 	Store func(env *Env, store *genericregistry.Store)
+	// Main, when set, returns the storage that serves the resource in place of
+	// main; it usually embeds *REST and overrides one verb (Namespace: Delete).
+	Main func(env *Env, stores Stores, main *REST) rest.Storage
 	// Subresources returns the storages by subresource name ("scale", "log"),
 	// /status excepted. stores resolves the kind's own and other kinds' main
 	// stores by "group/resource" ("/pods", "apps/replicasets").

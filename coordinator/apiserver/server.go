@@ -1,0 +1,224 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+// Storage gives the storage options of resources; store.Store is the one.
+type Storage interface {
+	Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) generic.RESTOptionsGetter
+	CustomOptions() generic.RESTOptionsGetter
+}
+
+// Config is what the server is made of.
+type Config struct {
+	Kinds   []kind.Kind
+	Storage Storage
+	// Env is what kinds need; Scheme, ParameterCodec, RESTOptions and Client are
+	// filled in by New, what Security holds by Install.
+	Env kind.Env
+	// Listener is where TLS is served. CertFile and KeyFile are read again when
+	// they change, and so is ClientCAFile.
+	Listener                        net.Listener
+	CertFile, KeyFile, ClientCAFile string
+	// FrontProxyCAFile, FrontProxyCertFile and FrontProxyKeyFile identify this
+	// server to aggregated API servers; empty: no aggregation to remote servers.
+	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string
+	// ExternalAddress is host:port as clients see it.
+	ExternalAddress string
+	Log             *slog.Logger
+}
+
+// Security decides who may do what. It is made after New, since it reads
+// objects through the server's own informers.
+type Security struct {
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	// RequestHeader is the front proxy configuration; nil: none.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	Audiences     authenticator.Audiences
+	RuleResolver  authorizer.RuleResolver
+	// Admission runs in this order.
+	Admission []admission.Interface
+	// The next ones complete kind.Env.
+	Rules             kind.RuleResolver
+	Tokens            kind.TokenIssuer
+	AuthenticateToken authenticator.Token
+}
+
+// Server is the API server of one coordinator.
+type Server struct {
+	cfg      Config
+	env      *kind.Env
+	codecs   serializer.CodecFactory
+	kinds    []kind.Kind
+	stores   kind.Stores
+	loopback *rest.Config
+	local    *localTransport
+	factory  informers.SharedInformerFactory
+
+	discoveryDone chan struct{}
+	aggregator    *aggregatorapiserver.APIAggregator
+	openapi       *openAPI
+}
+
+// New builds the stores of all kinds. Their watch caches begin to fill; nothing
+// is served yet, but Client and Informers can be handed out.
+func New(cfg Config) (*Server, error) {
+	scheme, err := kind.NewScheme(cfg.Kinds)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: &localTransport{}, discoveryDone: make(chan struct{})}
+	if s.loopback, err = newLoopback(s.local); err != nil {
+		return nil, err
+	}
+	env := cfg.Env
+	s.env = &env
+	env.Scheme = scheme
+	env.ParameterCodec = runtime.NewParameterCodec(scheme)
+	if cfg.Storage != nil {
+		env.RESTOptions = cfg.Storage.Options(scheme, s.codecs)
+	} else {
+		env.RESTOptions = noStorage{}
+	}
+	if env.Client, err = kubernetes.NewForConfig(s.loopback); err != nil {
+		return nil, fmt.Errorf("make loopback client: %w", err)
+	}
+	if s.stores, err = buildStores(&env, cfg.Kinds); err != nil {
+		return nil, err
+	}
+	s.factory = newInformerFactory(env.Client, scheme, cfg.Kinds, s.stores)
+	return s, nil
+}
+
+func buildStores(env *kind.Env, kinds []kind.Kind) (kind.Stores, error) {
+	stores := kind.Stores{}
+	for _, k := range kinds {
+		store, err := k.NewStore(env)
+		if err != nil {
+			return nil, err
+		}
+		if store != nil {
+			names := k.KindNames()
+			stores[names.GroupVersion.Group+"/"+names.Resource] = store
+		}
+	}
+	return stores, nil
+}
+
+// newLoopback makes the client configuration of requests that stay inside the
+// process: a random token stands for system:apiserver in system:masters.
+func newLoopback(local http.RoundTripper) (*rest.Config, error) {
+	token := make([]byte, 24)
+	if _, err := rand.Read(token); err != nil {
+		return nil, fmt.Errorf("make loopback token: %w", err)
+	}
+	return &rest.Config{
+		Host: "http://shoal.internal", Transport: local, BearerToken: hex.EncodeToString(token), QPS: -1,
+		ContentConfig:      rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
+		DisableCompression: true,
+	}, nil
+}
+
+// Client writes and reads through the whole handler chain, in process, as
+// system:apiserver. It works once the server runs.
+func (s *Server) Client() kubernetes.Interface { return s.env.Client }
+
+// Loopback is the configuration behind Client, in protobuf. Callers copy it
+// before a change.
+func (s *Server) Loopback() *rest.Config { return rest.CopyConfig(s.loopback) }
+
+// Informers read the watch caches in process; what they hand out is shared and
+// must not be modified. Informers exist as they are asked for.
+func (s *Server) Informers() informers.SharedInformerFactory { return s.factory }
+
+// Dynamic returns a client for objects of any kind, custom ones too.
+func (s *Server) Dynamic() (dynamic.Interface, error) {
+	return dynamic.NewForConfig(s.jsonLoopback())
+}
+
+// Metadata returns a client for the metadata of objects of any kind.
+func (s *Server) Metadata() (metadata.Interface, error) {
+	return metadata.NewForConfig(s.Loopback())
+}
+
+func (s *Server) jsonLoopback() *rest.Config {
+	c := s.Loopback()
+	c.ContentConfig = rest.ContentConfig{}
+	return c
+}
+
+// Env is what kinds were given, for tests.
+func (s *Server) Env() *kind.Env { return s.env }
+
+// OnStart runs f once the server serves; the server is ready only after f has
+// returned without error. It is tried again every second until then.
+func (s *Server) OnStart(name string, f func(ctx context.Context) error) error {
+	return s.aggregator.GenericAPIServer.AddPostStartHook(name, func(hook genericapiserver.PostStartHookContext) error {
+		for {
+			err := f(hook.Context)
+			if err == nil || hook.Err() != nil {
+				return nil
+			}
+			s.cfg.Log.Warn("start step failed, trying again", "step", name, "err", err)
+			select {
+			case <-hook.Done():
+				return nil
+			case <-time.After(time.Second):
+			}
+		}
+	})
+}
+
+// Run serves until ctx ends, and returns when requests in flight are answered.
+func (s *Server) Run(ctx context.Context) error {
+	if s.aggregator == nil {
+		return errors.New("run API server: nothing is installed")
+	}
+	g := s.aggregator.GenericAPIServer
+	// Watches are cut, not waited for: clients resume them elsewhere.
+	g.ShutdownTimeout = 500 * time.Millisecond
+	go s.signalDiscovery(ctx, g)
+	// The aggregator's own PrepareRun would only add its OpenAPI merging.
+	prepared := g.PrepareRun()
+	s.local.serve(g.Handler)
+	return prepared.RunWithContext(ctx)
+}
+
+// signalDiscovery lets paths that are not known be 404 once all are known.
+func (s *Server) signalDiscovery(ctx context.Context, g *genericapiserver.GenericAPIServer) {
+	for _, done := range g.MuxAndDiscoveryCompleteSignals() {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		}
+	}
+	close(s.discoveryDone)
+}

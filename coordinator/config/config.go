@@ -1,0 +1,198 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// DefaultFile is read when it exists and --config does not name another.
+const DefaultFile = "/etc/shoal/coordinator.yaml"
+
+// Config is the content of the file. Each field has the flag of the same name.
+type Config struct {
+	// DataDir holds all state, below DataDir/coordinator.
+	DataDir string `json:"dataDir,omitempty"`
+	// BindAddress and Port are where the API is served; AdvertiseAddress is what
+	// the Service "kubernetes" points to (default: the machine's address).
+	BindAddress      string `json:"bindAddress,omitempty"`
+	Port             int    `json:"port,omitempty"`
+	AdvertiseAddress string `json:"advertiseAddress,omitempty"`
+	// ExtraNames are further names and addresses in the serving certificate.
+	ExtraNames []string `json:"extraNames,omitempty"`
+	// ServiceCIDR is the range of ClusterIPs, ClusterCIDR that of pods; a second
+	// range of the other family may follow a comma.
+	ServiceCIDR   string `json:"serviceCIDR,omitempty"`
+	ClusterCIDR   string `json:"clusterCIDR,omitempty"`
+	ClusterDNS    string `json:"clusterDNS,omitempty"`
+	ClusterDomain string `json:"clusterDomain,omitempty"`
+	// NodePortRange is "first-last".
+	NodePortRange string `json:"nodePortRange,omitempty"`
+	// GossipBind and GossipPort are where the gossip listens.
+	GossipBind string `json:"gossipBind,omitempty"`
+	GossipPort int    `json:"gossipPort,omitempty"`
+	// GossipJoin are members to join, host:port.
+	GossipJoin []string `json:"gossipJoin,omitempty"`
+	// EtcdServers are URLs of an outside etcd; empty: the embedded one.
+	EtcdServers  []string `json:"etcdServers,omitempty"`
+	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
+	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
+	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
+	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
+	SchedulerConfig string `json:"schedulerConfig,omitempty"`
+	// LogLevel is debug, info, warn or error.
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// Default returns the configuration of a coordinator without a file.
+func Default() Config {
+	return Config{
+		DataDir:     "/var/lib/shoal",
+		BindAddress: "0.0.0.0", Port: 6443,
+		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
+		NodePortRange: "30000-32767",
+		GossipBind:    "0.0.0.0", GossipPort: 7946,
+		LogLevel: "info",
+	}
+}
+
+// AddFlags registers a flag for each field, with c's values as defaults.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of all state")
+	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address to serve the API on")
+	fs.IntVar(&c.Port, "port", c.Port, "port to serve the API on")
+	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "address by which nodes and pods reach the API (default: the machine's)")
+	fs.StringSliceVar(&c.ExtraNames, "extra-names", c.ExtraNames, "further names and addresses in the serving certificate")
+	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses")
+	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "range of pod addresses")
+	fs.StringVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS, in the service range")
+	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
+	fs.StringVar(&c.NodePortRange, "node-port-range", c.NodePortRange, "ports for Services of type NodePort")
+	fs.StringVar(&c.GossipBind, "gossip-bind", c.GossipBind, "address of the gossip")
+	fs.IntVar(&c.GossipPort, "gossip-port", c.GossipPort, "port of the gossip")
+	fs.StringSliceVar(&c.GossipJoin, "gossip-join", c.GossipJoin, "gossip members to join, host:port")
+	fs.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an outside etcd (default: embedded)")
+	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "CA of the outside etcd")
+	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
+	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "client key for the outside etcd")
+	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+}
+
+// Load returns the defaults, changed by the file at path. An empty path means
+// DefaultFile, which may be missing.
+func Load(path string) (Config, error) {
+	c := Default()
+	named := path != ""
+	if !named {
+		path = DefaultFile
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		if !named && errors.Is(err, os.ErrNotExist) {
+			return c, nil
+		}
+		return c, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return c, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Validate tells every field that cannot be, and what it should be.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field, value, remedy string) {
+		errs = append(errs, fmt.Errorf("%s %q: %s", field, value, remedy))
+	}
+	if !strings.HasPrefix(c.DataDir, "/") {
+		bad("dataDir", c.DataDir, "give an absolute path")
+	}
+	checkAddr := func(field, value string) {
+		if _, err := netip.ParseAddr(value); err != nil {
+			bad(field, value, "give an IP address, for example 0.0.0.0")
+		}
+	}
+	checkAddr("bindAddress", c.BindAddress)
+	checkAddr("gossipBind", c.GossipBind)
+	if c.AdvertiseAddress != "" {
+		checkAddr("advertiseAddress", c.AdvertiseAddress)
+	}
+	for field, port := range map[string]int{"port": c.Port, "gossipPort": c.GossipPort} {
+		if port < 0 || port > 65535 {
+			bad(field, strconv.Itoa(port), "give a port from 1 to 65535, or 0 for any free one")
+		}
+	}
+	services, err := Prefixes(c.ServiceCIDR)
+	if err != nil {
+		bad("serviceCIDR", c.ServiceCIDR, "give a range such as 10.96.0.0/16")
+	}
+	if _, err := Prefixes(c.ClusterCIDR); err != nil {
+		bad("clusterCIDR", c.ClusterCIDR, "give a range such as 10.244.0.0/16")
+	}
+	if dns, err := netip.ParseAddr(c.ClusterDNS); err != nil || !contains(services, dns) {
+		bad("clusterDNS", c.ClusterDNS, "give an address inside serviceCIDR "+c.ServiceCIDR)
+	}
+	if c.ClusterDomain == "" || strings.HasPrefix(c.ClusterDomain, ".") {
+		bad("clusterDomain", c.ClusterDomain, "give a domain such as cluster.local")
+	}
+	if _, _, err := c.NodePorts(); err != nil {
+		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
+	}
+	switch c.LogLevel {
+	case "debug", "info", "warn", "error":
+	default:
+		bad("logLevel", c.LogLevel, "give debug, info, warn or error")
+	}
+	return errors.Join(errs...)
+}
+
+func contains(ps []netip.Prefix, a netip.Addr) bool {
+	for _, p := range ps {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Prefixes parses one range, or two of different families with a comma between.
+func Prefixes(s string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, part := range strings.Split(s, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
+		return nil, errors.New("at most one range of each family")
+	}
+	return out, nil
+}
+
+// NodePorts returns the first and the last NodePort.
+func (c Config) NodePorts() (first, last int, err error) {
+	a, b, ok := strings.Cut(c.NodePortRange, "-")
+	if !ok {
+		return 0, 0, errors.New("no '-'")
+	}
+	if first, err = strconv.Atoi(a); err != nil {
+		return 0, 0, err
+	}
+	if last, err = strconv.Atoi(b); err != nil {
+		return 0, 0, err
+	}
+	if first < 1 || last > 65535 || first > last {
+		return 0, 0, errors.New("not a range of ports")
+	}
+	return first, last, nil
+}

@@ -1,0 +1,3 @@
+// Package config is the coordinator's configuration: one YAML file, with flags
+// that override it.
+package config

@@ -1,0 +1,198 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	namespace, name = "kube-system", "shoal-coordinator"
+	// Upstream's leader election timing: a dead leader is followed after
+	// duration; a living one stops by itself after deadline without a renewal.
+	duration = 15 * time.Second
+	deadline = 10 * time.Second
+	period   = 2 * time.Second
+)
+
+// Elector competes for the Lease.
+type Elector struct {
+	// Client reads and writes Leases.
+	Client kubernetes.Interface
+	// Identity names this coordinator; it is stable over restarts, so that a
+	// restarted leader goes on at once.
+	Identity string
+	Log      *slog.Logger
+}
+
+// Run waits until this coordinator leads and calls lead with a context that
+// ends with the leadership. lead has returned before the Lease is given up.
+// Run returns when ctx ends, or with lead's error.
+func (e Elector) Run(ctx context.Context, lead func(ctx context.Context) error) error {
+	for {
+		lease, err := e.acquire(ctx)
+		if err != nil {
+			return nil // ctx ended
+		}
+		err = e.hold(ctx, lease, lead)
+		if ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("lead: %w", err)
+		}
+		e.Log.Warn("leadership lost, competing again", "identity", e.Identity)
+	}
+}
+
+// acquire returns the Lease once it is ours; an error only when ctx ended.
+func (e Elector) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
+	var seen observed
+	var last string
+	for {
+		lease, err := e.try(ctx, &seen)
+		if err == nil {
+			return lease, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !errors.Is(err, errHeld) && err.Error() != last {
+			last = err.Error()
+			e.Log.Warn("cannot take leadership yet", "err", err)
+		}
+		// A Lease that is not renewed is an absence of events: look each period.
+		if !sleep(ctx, period) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// observed is when another holder's record was first seen unchanged, by our own
+// clock: clocks of machines need not agree.
+type observed struct {
+	holder string
+	renew  metav1.MicroTime
+	at     time.Time
+}
+
+var errHeld = errors.New("held by another")
+
+func (e Elector) try(ctx context.Context, seen *observed) (*coordinationv1.Lease, error) {
+	leases := e.Client.CoordinationV1().Leases(namespace)
+	lease, err := leases.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return leases.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: e.claim(coordinationv1.LeaseSpec{}),
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	holder := ""
+	if lease.Spec.HolderIdentity != nil {
+		holder = *lease.Spec.HolderIdentity
+	}
+	if holder != "" && holder != e.Identity && !seen.expired(lease.Spec, time.Now()) {
+		return nil, errHeld
+	}
+	lease.Spec = e.claim(lease.Spec)
+	return leases.Update(ctx, lease, metav1.UpdateOptions{})
+}
+
+func (o *observed) expired(s coordinationv1.LeaseSpec, now time.Time) bool {
+	var renew metav1.MicroTime
+	if s.RenewTime != nil {
+		renew = *s.RenewTime
+	}
+	if *s.HolderIdentity != o.holder || !renew.Equal(&o.renew) {
+		*o = observed{holder: *s.HolderIdentity, renew: renew, at: now}
+	}
+	return now.Sub(o.at) > duration
+}
+
+// claim returns the record of our leadership, following old.
+func (e Elector) claim(old coordinationv1.LeaseSpec) coordinationv1.LeaseSpec {
+	now := metav1.NowMicro()
+	seconds, transitions := int32(duration/time.Second), int32(0)
+	if old.LeaseTransitions != nil {
+		transitions = *old.LeaseTransitions
+	}
+	acquired := old.AcquireTime
+	if old.HolderIdentity == nil || *old.HolderIdentity != e.Identity {
+		acquired = &now
+		if old.HolderIdentity != nil {
+			transitions++
+		}
+	}
+	return coordinationv1.LeaseSpec{
+		HolderIdentity: &e.Identity, LeaseDurationSeconds: &seconds, LeaseTransitions: &transitions,
+		AcquireTime: acquired, RenewTime: &now,
+	}
+}
+
+// hold runs lead while the Lease can be renewed, then releases it.
+func (e Elector) hold(ctx context.Context, lease *coordinationv1.Lease, lead func(ctx context.Context) error) error {
+	leading, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- lead(leading) }()
+	renewed := time.Now()
+	for {
+		select {
+		case err := <-done:
+			e.release(lease)
+			return err
+		case <-ctx.Done():
+			err := <-done
+			e.release(lease)
+			return err
+		case <-time.After(period):
+		}
+		next, err := e.renew(leading, lease)
+		switch {
+		case err == nil:
+			lease, renewed = next, time.Now()
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || time.Since(renewed) > deadline:
+			stop()
+			return <-done
+		}
+	}
+}
+
+func (e Elector) renew(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, deadline/2)
+	defer cancel()
+	lease = lease.DeepCopy()
+	lease.Spec = e.claim(lease.Spec)
+	return e.Client.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+}
+
+// release lets a successor start at once. It is best effort: a Lease that is
+// not released ends by itself.
+func (e Elector) release(lease *coordinationv1.Lease) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	lease = lease.DeepCopy()
+	empty, seconds := "", int32(1)
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &empty, &seconds
+	now := metav1.NowMicro()
+	lease.Spec.RenewTime = &now
+	_, _ = e.Client.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,374 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Lifetimes. A certificate is renewed when less than a third of it is left.
+const (
+	CALifetime   = 10 * 365 * 24 * time.Hour
+	CertLifetime = 365 * 24 * time.Hour
+	// backdate covers machines whose clock is a little behind.
+	backdate = 5 * time.Minute
+)
+
+// Dir is the directory of the cluster's keys. The file names are kubeadm's.
+type Dir string
+
+// Path returns the path of a file in the directory.
+func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
+
+// Cluster is what the API server's certificate depends on.
+type Cluster struct {
+	// Names and IPs by which clients reach the API server, beside the built-in
+	// ones (localhost, kubernetes.default.svc…).
+	Names []string
+	IPs   []net.IP
+	// Domain is the cluster's DNS domain.
+	Domain string
+}
+
+// Ensure makes what is missing and renews certificates that end soon. A CA is
+// never renewed by itself: all that it signed would end with it.
+func (d Dir) Ensure(c Cluster, now time.Time) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("make keys: %w", err)
+	}
+	ca, err := d.ensureCA("ca", "shoal-ca", now)
+	if err != nil {
+		return err
+	}
+	front, err := d.ensureCA("front-proxy-ca", "shoal-front-proxy-ca", now)
+	if err != nil {
+		return err
+	}
+	names, ips := servingNames(c)
+	for _, want := range []struct {
+		name string
+		by   *Authority
+		spec Spec
+	}{
+		{"apiserver", ca, Spec{User: "kube-apiserver", Names: names, IPs: ips, Server: true}},
+		{"apiserver-kubelet-client", ca, Spec{User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}},
+		{"front-proxy-client", front, Spec{User: "front-proxy-client"}},
+	} {
+		if err := d.ensureCert(want.name, want.by, want.spec, now); err != nil {
+			return err
+		}
+	}
+	if err := d.ensureServiceAccountKey(); err != nil {
+		return err
+	}
+	return d.ensureGossipKey()
+}
+
+func servingNames(c Cluster) ([]string, []net.IP) {
+	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+	if c.Domain != "" {
+		names = append(names, "kubernetes.default.svc."+c.Domain)
+	}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	return append(names, c.Names...), append(ips, c.IPs...)
+}
+
+// CA loads the cluster's certificate authority.
+func (d Dir) CA() (*Authority, error) { return d.loadCA("ca") }
+
+// Authority signs certificates.
+type Authority struct {
+	Cert *x509.Certificate
+	// PEM is Cert encoded.
+	PEM []byte
+	key crypto.Signer
+}
+
+// Spec is what a certificate says.
+type Spec struct {
+	// User and Groups are the subject's common name and organizations.
+	User   string
+	Groups []string
+	Names  []string
+	IPs    []net.IP
+	// Server makes a serving certificate; else it is a client's.
+	Server bool
+	// Lifetime is CertLifetime when zero.
+	Lifetime time.Duration
+}
+
+// Issue returns a new key and its certificate, PEM encoded.
+func (a *Authority) Issue(s Spec, now time.Time) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make key of %s: %w", s.User, err)
+	}
+	usage := x509.ExtKeyUsageClientAuth
+	if s.Server {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	if s.Lifetime == 0 {
+		s.Lifetime = CertLifetime
+	}
+	template, err := newTemplate(pkix.Name{CommonName: s.User, Organization: s.Groups}, now, s.Lifetime)
+	if err != nil {
+		return nil, nil, err
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{usage}
+	template.DNSNames, template.IPAddresses = s.Names, s.IPs
+	der, err := x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign certificate of %s: %w", s.User, err)
+	}
+	keyPEM, err = encodeKey(key)
+	return encodeCert(der), keyPEM, err
+}
+
+func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: subject,
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(lifetime), BasicConstraintsValid: true,
+	}, nil
+}
+
+func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
+	ca, err := d.loadCA(name)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return ca, err
+	}
+	if _, err := os.Stat(d.Path(name + ".crt")); err == nil {
+		return nil, fmt.Errorf("load %s: the key is missing; put it back from a backup", d.Path(name+".key"))
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", name, err)
+	}
+	template, err := newTemplate(pkix.Name{CommonName: subject}, now, CALifetime)
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", name, err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.writePair(name, encodeCert(der), keyPEM); err != nil {
+		return nil, err
+	}
+	return d.loadCA(name)
+}
+
+func (d Dir) loadCA(name string) (*Authority, error) {
+	certPEM, err := os.ReadFile(d.Path(name + ".crt"))
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	cert, err := parseCert(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".crt"), err)
+	}
+	key, err := d.loadKey(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{Cert: cert, PEM: certPEM, key: key}, nil
+}
+
+func (d Dir) loadKey(name string) (crypto.Signer, error) {
+	data, err := os.ReadFile(d.Path(name + ".key"))
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	key, err := parseKey(data)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".key"), err)
+	}
+	return key, nil
+}
+
+func (d Dir) ensureCert(name string, by *Authority, s Spec, now time.Time) error {
+	if d.fresh(name, by, s, now) {
+		return nil
+	}
+	certPEM, keyPEM, err := by.Issue(s, now)
+	if err != nil {
+		return err
+	}
+	return d.writePair(name, certPEM, keyPEM)
+}
+
+// fresh tells whether the certificate on disk says what s says, was signed by
+// by, belongs to its key, and has a third of its life left.
+func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
+	certPEM, err := os.ReadFile(d.Path(name + ".crt"))
+	if err != nil {
+		return false
+	}
+	cert, err := parseCert(certPEM)
+	if err != nil || cert.CheckSignatureFrom(by.Cert) != nil {
+		return false
+	}
+	key, err := d.loadKey(name)
+	if err != nil {
+		return false
+	}
+	public, ok := key.Public().(*ecdsa.PublicKey)
+	if !ok || !public.Equal(cert.PublicKey) {
+		return false
+	}
+	return !endsSoon(cert, now) && covers(cert, s)
+}
+
+func endsSoon(cert *x509.Certificate, now time.Time) bool {
+	return cert.NotAfter.Sub(now) < cert.NotAfter.Sub(cert.NotBefore)/3
+}
+
+func covers(cert *x509.Certificate, s Spec) bool {
+	for _, n := range s.Names {
+		if cert.VerifyHostname(n) != nil {
+			return false
+		}
+	}
+	for _, ip := range s.IPs {
+		if a, ok := netip.AddrFromSlice(ip); !ok || cert.VerifyHostname(a.Unmap().String()) != nil {
+			return false
+		}
+	}
+	return cert.Subject.CommonName == s.User
+}
+
+func (d Dir) ensureServiceAccountKey() error {
+	_, err := d.loadKey("sa")
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make service account key: %w", err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return fmt.Errorf("make service account key: %w", err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	if err := WriteFile(d.Path("sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
+		return err
+	}
+	return WriteFile(d.Path("sa.key"), keyPEM, 0o600)
+}
+
+// ensureGossipKey makes gossip.key: 32 random bytes in base64.
+func (d Dir) ensureGossipKey() error {
+	path := d.Path("gossip.key")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		if raw, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data))); err != nil || len(raw) != 32 {
+			return fmt.Errorf("load %s: not 32 bytes in base64; put it back from a backup, or remove it and restart all members", path)
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("load gossip key: %w", err)
+	}
+	raw := make([]byte, 32)
+	if _, err := rand.Read(raw); err != nil {
+		return fmt.Errorf("make gossip key: %w", err)
+	}
+	return WriteFile(path, []byte(base64.StdEncoding.EncodeToString(raw)+"\n"), 0o600)
+}
+
+func (d Dir) writePair(name string, certPEM, keyPEM []byte) error {
+	if err := WriteFile(d.Path(name+".key"), keyPEM, 0o600); err != nil {
+		return err
+	}
+	return WriteFile(d.Path(name+".crt"), certPEM, 0o644)
+}
+
+// WriteFile replaces a file's content at once: a reader, or a crash, sees the
+// old or the new content, nothing between.
+func WriteFile(path string, data []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func parseCert(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("no PEM certificate in it")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+func parseKey(data []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("no PEM key in it")
+	}
+	if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return signer, nil
+}

@@ -1,0 +1,176 @@
+package kind
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// strategy is what genericregistry.Store asks of a kind: it serves creation,
+// update and deletion of the main resource.
+type strategy[T any] struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	of *Of[T]
+}
+
+func newStrategy[T any](of *Of[T], scheme *runtime.Scheme) strategy[T] {
+	return strategy[T]{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, of: of}
+}
+
+// typed and object convert between T's two faces. A store holds nothing but *T.
+func typed[T any](obj runtime.Object) *T { return any(obj).(*T) }
+func object[T any](t *T) runtime.Object  { return any(t).(runtime.Object) }
+func metaOf[T any](t *T) metav1.Object   { return any(t).(metav1.Object) }
+
+func (s strategy[T]) NamespaceScoped() bool          { return !s.of.ClusterScoped }
+func (s strategy[T]) AllowCreateOnUpdate() bool      { return s.of.AllowCreateOnUpdate }
+func (s strategy[T]) AllowUnconditionalUpdate() bool { return !s.of.DenyUnconditionalUpdate }
+func (s strategy[T]) Canonicalize(runtime.Object)    {}
+
+func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	if s.of.GCPolicy == "" {
+		return rest.DeleteDependents
+	}
+	return s.of.GCPolicy
+}
+
+func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	t := typed[T](obj)
+	if s.of.Create != nil {
+		s.of.Create(ctx, t)
+	}
+	if s.of.Spec != nil {
+		metaOf(t).SetGeneration(1)
+	}
+}
+
+func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	t := typed[T](obj)
+	rule := s.of.NameRule
+	if rule == nil {
+		rule = validation.NameIsDNSSubdomain
+	}
+	errs := validation.ValidateObjectMetaAccessor(metaOf(t), !s.of.ClusterScoped, rule, field.NewPath("metadata"))
+	if s.of.Validate != nil {
+		errs = append(errs, s.of.Validate(ctx, t)...)
+	}
+	return errs
+}
+
+func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.of.Warnings == nil {
+		return nil
+	}
+	return s.of.Warnings(ctx, typed[T](obj), nil)
+}
+
+func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	t, o := typed[T](obj), typed[T](old)
+	if s.of.Status != nil {
+		s.of.Status.Copy(t, o)
+	}
+	if s.of.Update != nil {
+		s.of.Update(ctx, t, o)
+	}
+	if s.of.Spec != nil && !equality.Semantic.DeepEqual(s.of.Spec(t), s.of.Spec(o)) {
+		metaOf(t).SetGeneration(metaOf(o).GetGeneration() + 1)
+	}
+}
+
+func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	// The registry has compared the two ObjectMeta before.
+	if s.of.ValidateUpdate == nil {
+		return nil
+	}
+	return s.of.ValidateUpdate(ctx, typed[T](obj), typed[T](old))
+}
+
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	if s.of.Warnings == nil {
+		return nil
+	}
+	return s.of.Warnings(ctx, typed[T](obj), typed[T](old))
+}
+
+// GetResetFields names the fields that a write to the main resource loses, so
+// that server-side apply claims no ownership of them.
+func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	if s.of.Status == nil {
+		return nil
+	}
+	return s.of.resetFields(fieldpath.NewSet(fieldpath.MakePathOrDie("status")))
+}
+
+func (o *Of[T]) resetFields(set *fieldpath.Set) map[fieldpath.APIVersion]*fieldpath.Set {
+	out := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.GroupVersion.String()): set}
+	for _, gv := range o.AlsoServed {
+		out[fieldpath.APIVersion(gv.String())] = set
+	}
+	return out
+}
+
+// gracefulStrategy is for kinds whose deletion waits (Pod). It is a type of its
+// own because the registry asks by interface whether deletion is graceful.
+type gracefulStrategy[T any] struct{ strategy[T] }
+
+func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+	return s.of.Graceful(ctx, typed[T](obj), options)
+}
+
+// statusStrategy serves updates of /status.
+type statusStrategy[T any] struct{ strategy[T] }
+
+// PrepareForUpdate keeps all but metadata and status of the old object.
+func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	t, o := typed[T](obj), typed[T](old)
+	kept := typed[T](old.DeepCopyObject())
+	s.of.Status.Copy(kept, t)
+	copyMeta(metaOf(kept), metaOf(t))
+	kind := obj.GetObjectKind().GroupVersionKind()
+	*t = *kept
+	obj.GetObjectKind().SetGroupVersionKind(kind)
+	if s.of.Status.Update != nil {
+		s.of.Status.Update(ctx, t, o)
+	}
+}
+
+func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	if s.of.Status.Validate == nil {
+		return nil
+	}
+	return s.of.Status.Validate(ctx, typed[T](obj), typed[T](old))
+}
+
+func (s statusStrategy[T]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+func (s statusStrategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	set := fieldpath.NewSet(fieldpath.MakePathOrDie("spec"))
+	if s.of.Status.ResetFields != nil {
+		set = set.Union(s.of.Status.ResetFields)
+	}
+	return s.of.resetFields(set)
+}
+
+// copyMeta makes to's metadata equal to from's, but for what only deletion and
+// the main resource may change.
+func copyMeta(to, from metav1.Object) {
+	to.SetResourceVersion(from.GetResourceVersion())
+	to.SetUID(from.GetUID())
+	to.SetName(from.GetName())
+	to.SetNamespace(from.GetNamespace())
+	to.SetLabels(from.GetLabels())
+	to.SetAnnotations(from.GetAnnotations())
+	to.SetFinalizers(from.GetFinalizers())
+	to.SetManagedFields(from.GetManagedFields())
+	to.SetGeneration(from.GetGeneration())
+}

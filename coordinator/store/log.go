@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// logCore carries etcd's warnings and errors into slog.
+type logCore struct {
+	log    *slog.Logger
+	fields []zapcore.Field
+}
+
+func (c logCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel && c.log != nil }
+
+func (c logCore) With(f []zapcore.Field) zapcore.Core {
+	c.fields = append(c.fields[:len(c.fields):len(c.fields)], f...)
+	return c
+}
+
+func (c logCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) && !expected(e.Message) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+// expected tells what every first start on a new directory says.
+func expected(message string) bool {
+	return strings.Contains(message, "cannot detect storage schema version") ||
+		strings.Contains(message, "Running http and grpc server on single port") ||
+		strings.Contains(message, "simple token is not cryptographically signed")
+}
+
+func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+		f.AddTo(enc)
+	}
+	attrs := make([]slog.Attr, 0, len(enc.Fields)+1)
+	attrs = append(attrs, slog.String("from", "etcd"))
+	for k, v := range enc.Fields {
+		attrs = append(attrs, slog.Any(k, v))
+	}
+	level := slog.LevelWarn
+	if e.Level > zapcore.WarnLevel {
+		level = slog.LevelError
+	}
+	c.log.LogAttrs(context.Background(), level, e.Message, attrs...)
+	return nil
+}
+
+func (c logCore) Sync() error { return nil }

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	etcdkube "go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/feature"
+)
+
+// Config says where the state is.
+type Config struct {
+	// Dir is the embedded etcd's directory, mode 0700, made when missing.
+	Dir string
+	// Servers are URLs of an outside etcd; when set, Dir is not used.
+	Servers []string
+	// CAFile, CertFile and KeyFile secure the connections to Servers.
+	CAFile, CertFile, KeyFile string
+	Log                       *slog.Logger
+}
+
+// Store is an open connection to the state.
+type Store struct {
+	etcd   *embed.Etcd
+	client *etcdkube.Client
+	stop   func()
+}
+
+const (
+	startTimeout = 30 * time.Second
+	// The one member of an embedded cluster elects itself: short ticks make the
+	// cold start short, and no network needs longer ones.
+	tickMs, electionMs = 20, 100
+	// Entries kept in memory for followers that lag; there are none.
+	catchUpEntries = 200
+	snapshotEvery  = 2000
+	quotaBytes     = 8 << 30
+)
+
+// Open starts the embedded etcd, or connects to the outside one. It returns when
+// reads and writes work.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if len(cfg.Servers) > 0 {
+		return connect(ctx, cfg)
+	}
+	return openEmbedded(ctx, cfg)
+}
+
+func openEmbedded(ctx context.Context, cfg Config) (*Store, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	e, err := embed.StartEtcd(embedConfig(cfg))
+	if err != nil {
+		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+	case err := <-e.Err():
+		e.Close()
+		return nil, fmt.Errorf("open store in %s: %w", cfg.Dir, err)
+	case <-ctx.Done():
+		e.Close()
+		return nil, ctx.Err()
+	case <-time.After(startTimeout):
+		e.Close()
+		return nil, fmt.Errorf("open store in %s: not ready after %s", cfg.Dir, startTimeout)
+	}
+	// An in-process client has no endpoints whose version could be asked for; the
+	// embedded server has all features.
+	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
+		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
+	}
+	return newStore(e, v3client.New(e.Server)), nil
+}
+
+func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
+	kc := &etcdkube.Client{Client: c}
+	kc.Kubernetes = kc
+	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
+	return &Store{etcd: e, client: kc}
+}
+
+func embedConfig(cfg Config) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "shoal"
+	c.Dir = cfg.Dir
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // advertised to no one
+	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil
+	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(cfg.Dir, "peer.sock")}}
+	c.AdvertisePeerUrls = []url.URL{peer}
+	c.InitialCluster = c.Name + "=" + peer.String()
+	c.TickMs, c.ElectionMs = tickMs, electionMs
+	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
+	c.QuotaBackendBytes = quotaBytes
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "5m"
+	c.MaxRequestBytes = 3 << 20
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: cfg.Log}))
+	return c
+}
+
+func connect(ctx context.Context, cfg Config) (*Store, error) {
+	c := clientv3.Config{
+		Endpoints: cfg.Servers, DialTimeout: 20 * time.Second,
+		DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second,
+		Logger: zap.New(logCore{log: cfg.Log}),
+	}
+	if cfg.CAFile != "" || cfg.CertFile != "" {
+		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
+		tlsConfig, err := info.ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("connect to etcd: %w", err)
+		}
+		c.TLS = tlsConfig
+	}
+	client, err := clientv3.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	probe, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if _, err := client.Get(probe, "health"); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("connect to etcd at %v: %w", cfg.Servers, err)
+	}
+	s := newStore(nil, client)
+	feature.DefaultFeatureSupportChecker.CheckClient(ctx, client, storage.RequestWatchProgress)
+	compactor := etcd3.StartCompactorPerEndpoint(client, 5*time.Minute)
+	s.stop = compactor.Stop
+	return s, nil
+}
+
+// Err delivers the error that ended the embedded etcd; nil for an outside one.
+func (s *Store) Err() <-chan error {
+	if s.etcd == nil {
+		return nil
+	}
+	return s.etcd.Err()
+}
+
+// Ready asks for one linearizable read.
+func (s *Store) Ready(ctx context.Context) error {
+	_, err := s.client.Client.KV.Get(ctx, "health", clientv3.WithKeysOnly())
+	return err
+}
+
+// Close ends the client and the embedded etcd. Writes acknowledged before are on disk.
+func (s *Store) Close() error {
+	if s.stop != nil {
+		s.stop()
+	}
+	err := s.client.Close()
+	if s.etcd != nil {
+		s.etcd.Close()
+		err = nil // the in-process client's context was ours to cancel
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+type allFeatures struct{ feature.FeatureSupportChecker }
+
+func (allFeatures) Supports(storage.Feature) bool { return true }
