@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/shoal-project/shoal/coordinator/auth/identity"
 	"github.com/shoal-project/shoal/coordinator/auth/node"
 	"github.com/shoal-project/shoal/coordinator/auth/policy"
 	"github.com/shoal-project/shoal/coordinator/auth/rbac"
@@ -234,7 +235,7 @@ func isHealthRead(attrs authorizer.Attributes) bool {
 // a node may do beside them cannot be listed: that is an error with valid rules.
 func (a *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	rules, err := a.rbac.RulesFor(ctx, u, namespace)
-	if _, isNode := node.Name(u); isNode && err == nil {
+	if _, isNode := identity.Node(u); isNode && err == nil {
 		err = errors.New("node authorizer does not support user rule resolution")
 	}
 	return rules, err

@@ -3,37 +3,18 @@ package node
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/shoal-project/shoal/coordinator/auth/identity"
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
 )
-
-// Name returns the node that a user speaks for. isNode is true for members of
-// system:nodes; name is empty when the user's name is not a node's.
-func Name(u user.Info) (name string, isNode bool) {
-	if u == nil {
-		return "", false
-	}
-	for _, g := range u.GetGroups() {
-		if g == user.NodesGroup {
-			name, _ = strings.CutPrefix(u.GetName(), "system:node:")
-			if name == u.GetName() {
-				name = ""
-			}
-			return name, true
-		}
-	}
-	return "", false
-}
 
 // Config is what New needs.
 type Config struct {
@@ -60,7 +41,7 @@ func (a *Authorizer) Connect(client kubernetes.Interface, f informers.SharedInfo
 
 // Authorize implements authorizer.Authorizer, with upstream's reason texts.
 func (a *Authorizer) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
-	name, isNode := Name(attrs.GetUser())
+	name, isNode := identity.Node(attrs.GetUser())
 	if !isNode {
 		return authorizer.DecisionNoOpinion, "", nil
 	}

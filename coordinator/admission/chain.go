@@ -1,0 +1,128 @@
+package admission
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	basecompatibility "k8s.io/component-base/compatibility"
+)
+
+// Config is what the plugins need of the server.
+type Config struct {
+	// Client and Informers are the server's own. The informers must start after
+	// Chain, which asks for those it uses.
+	Client     kubernetes.Interface
+	Informers  informers.SharedInformerFactory
+	Authorizer authorizer.Authorizer
+	// Dynamic and Mapper serve the parameters of ValidatingAdmissionPolicies;
+	// without them, or without Policies, that plugin is left out.
+	Dynamic  dynamic.Interface
+	Mapper   meta.RESTMapper
+	Policies bool
+	// Services finds the address of a webhook's service; nil: the service's
+	// cluster DNS name. WebhookAuth says how to authenticate there.
+	Services    webhook.ServiceResolver
+	WebhookAuth webhook.AuthenticationInfoResolverWrapper
+	// Stop is closed when the server has drained.
+	Stop <-chan struct{}
+}
+
+// immortal namespaces cannot be deleted.
+var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease)
+
+// notForPolicies are questions about identity and rights, which a policy that
+// breaks them could not be repaired without.
+var notForPolicies = []schema.GroupResource{
+	{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"},
+	{Group: "authentication.k8s.io", Resource: "tokenreviews"},
+	{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"},
+	{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"},
+	{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"},
+	{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
+}
+
+// Chain returns the plugins in upstream's order.
+func Chain(c Config) ([]admission.Interface, error) {
+	plugins, err := c.plugins()
+	if err != nil {
+		return nil, fmt.Errorf("admission: %w", err)
+	}
+	features := utilfeature.DefaultFeatureGate
+	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
+		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.Mapper)
+	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
+	for _, p := range plugins {
+		generic.Initialize(p)
+		hooks.Initialize(p)
+		if p, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
+			p.SetExcludedAdmissionResources(notForPolicies)
+		}
+		if err := admission.ValidateInitialization(p); err != nil {
+			return nil, fmt.Errorf("admission: %T: %w", p, err)
+		}
+	}
+	return plugins, nil
+}
+
+func (c *Config) plugins() ([]admission.Interface, error) {
+	namespaces, err := lifecycle.NewLifecycle(immortal)
+	if err != nil {
+		return nil, fmt.Errorf("namespace lifecycle: %w", err)
+	}
+	mutate, err := mutating.NewMutatingWebhook(nil)
+	if err != nil {
+		return nil, fmt.Errorf("mutating webhooks: %w", err)
+	}
+	validate, err := validating.NewValidatingAdmissionWebhook(nil)
+	if err != nil {
+		return nil, fmt.Errorf("validating webhooks: %w", err)
+	}
+	plugins := []admission.Interface{
+		namespaces,
+		newServiceAccount(),
+		newNodeRestriction(),
+		newPriority(),
+		newDefaultTolerationSeconds(),
+		newRuntimeClass(),
+		mutate,
+	}
+	if c.Policies && c.Dynamic != nil && c.Mapper != nil {
+		policies, err := validatingpolicy.NewPlugin(nil)
+		if err != nil {
+			return nil, fmt.Errorf("validating policies: %w", err)
+		}
+		plugins = append(plugins, policies)
+	}
+	return append(plugins, validate), nil
+}
+
+// podOf returns the pod of a request for the pods resource itself, nil for
+// any other request.
+func podOf(a admission.Attributes) *corev1.Pod {
+	if a.GetResource().GroupResource() != corev1.Resource("pods") || a.GetSubresource() != "" {
+		return nil
+	}
+	pod, _ := a.GetObject().(*corev1.Pod)
+	return pod
+}
+
+func forbid(a admission.Attributes, format string, args ...any) error {
+	return admission.NewForbidden(a, fmt.Errorf(format, args...))
+}
