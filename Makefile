@@ -8,7 +8,7 @@ GO       ?= go
 BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-cni
 UP_FLAGS ?=
 
-.PHONY: all setup build images kubectl run down test test-unit test-e2e lint bench clean help FORCE
+.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e lint bench clean help FORCE
 
 all: build images ## build the binaries and the example image
 
@@ -36,6 +36,9 @@ bin/images/hello.tar: hack/hello/main.go hack/image/main.go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/hello ./hack/hello
 	$(GO) run ./hack/image -name localhost/hello:1 -out $@ -entrypoint /hello -port 8080/tcp bin/hello=/hello
 
+test-images: ## pack busybox and nginx from Debian's packages, for the tests
+	@hack/test-images.sh bin/test-images
+
 kubectl: bin/kubectl ## build upstream's kubectl from its library
 
 bin/kubectl: tests/kubectl/main.go tests/kubectl/go.mod
@@ -47,7 +50,7 @@ run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops
 down: ## stop the cluster that `make run` started
 	bin/shoal down $(UP_FLAGS)
 
-test: setup build images kubectl test-unit test-e2e ## run all tests of this machine
+test: setup build images test-images kubectl test-unit test-e2e ## run all tests of this machine
 
 test-unit: ## rules, API in process, kernel parts; no cluster
 	$(GO) test -timeout 15m $$($(GO) list ./... | grep -v /tests/e2e)

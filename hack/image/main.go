@@ -66,7 +66,7 @@ func run(o options, sources []string) error {
 	config := &v1.ConfigFile{
 		OS: "linux", Architecture: o.arch, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			Entrypoint: strings.Fields(o.entrypoint), Cmd: strings.Fields(o.cmd), User: o.user,
+			Entrypoint: words(o.entrypoint), Cmd: words(o.cmd), User: o.user,
 			Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		},
 	}
@@ -85,6 +85,15 @@ func run(o options, sources []string) error {
 		return err
 	}
 	return tarball.WriteToFile(o.out, tag, img)
+}
+
+// words splits at blanks; \040 stands for a blank within a word.
+func words(s string) []string {
+	w := strings.Fields(s)
+	for i := range w {
+		w[i] = strings.ReplaceAll(w[i], `\040`, " ")
+	}
+	return w
 }
 
 // pack writes the sources into one layer with fixed times, so that the same

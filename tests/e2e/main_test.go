@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// cluster is shared by all tests that do not break it; each uses a namespace
+// of its own.
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if cluster, err = harness.Start("e2e"); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	code := m.Run()
+	if code != 0 {
+		fmt.Fprintln(os.Stderr, cluster.Logs())
+	}
+	if err := cluster.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: the cluster left something behind:", err)
+		return 1
+	}
+	return code
+}
+
+// namespace makes a namespace for one test and deletes it in the end.
+func namespace(t *testing.T) string {
+	t.Helper()
+	name := "e2e-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	cluster.Must(t, "create", "namespace", name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := cluster.Kubectl("", "-n", name, "get", "all,events", "-o", "wide")
+			t.Log(out)
+		}
+		if _, err := cluster.Kubectl("", "delete", "namespace", name, "--timeout=60s"); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}

@@ -1,0 +1,111 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"sigs.k8s.io/yaml"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
+)
+
+// Agent is a further node: an agent process in a network namespace of its own.
+type Agent struct {
+	Name, NetNS, Address, Dir string
+
+	cluster *Cluster
+	config  string
+	cmd     *exec.Cmd
+}
+
+// Join adds a node to the cluster.
+func (c *Cluster) Join(name string) (*Agent, error) {
+	netns, address, err := c.lan.host()
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Name: name, NetNS: netns, Address: address, Dir: c.path(name), cluster: c}
+	c.agents = append(c.agents, a)
+	if err := os.MkdirAll(a.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := a.configure(); err != nil {
+		return nil, err
+	}
+	return a, a.Start()
+}
+
+func (a *Agent) path(elem ...string) string {
+	return filepath.Join(append([]string{a.Dir}, elem...)...)
+}
+
+func (a *Agent) configure() error {
+	cfg := agentconfig.Default()
+	cfg.NodeName, cfg.NodeIP, cfg.DataDir = a.Name, a.Address, a.path("agent")
+	cfg.Kubeconfig, cfg.ImagesDir = a.path("kubeconfig"), a.cluster.path("images")
+	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.RunDir = a.path("kubelet"), a.path("pod-logs"), a.path("container-logs"), a.path("run")
+	cfg.CNIConfDir, cfg.CNIBinDir, cfg.CgroupRoot = a.path("cni-conf"), a.path("cni-bin"), "/"+a.cluster.Name+"-"+a.Name
+	cfg.TLSCertFile, cfg.TLSPrivateKeyFile = a.path("serving.crt"), a.path("serving.key")
+	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
+	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
+	data, err := yaml.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	a.config = a.path("agent.yaml")
+	if err := os.WriteFile(a.config, data, 0o600); err != nil {
+		return err
+	}
+	user := []string{"kubeconfig", "--config", a.cluster.path("coordinator.yaml"), "--user", "system:node:" + a.Name, "--group", "system:nodes"}
+	for _, extra := range [][]string{
+		{"--server", "https://" + a.cluster.Address + ":6443", "--out", cfg.Kubeconfig},
+		{"--serving", "--san", a.Name, "--san", a.Address, "--out", a.path("serving")},
+	} {
+		if out, err := exec.Command(filepath.Join(a.cluster.Bin, "shoal-coordinator"), append(user, extra...)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("kubeconfig for %s: %w: %s", a.Name, err, out)
+		}
+	}
+	return nil
+}
+
+// Start starts the agent's process.
+func (a *Agent) Start() error {
+	logs, err := os.OpenFile(a.path("agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	a.cmd = in(a.NetNS, filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
+	a.cmd.Stdout, a.cmd.Stderr = logs, logs
+	return a.cmd.Start()
+}
+
+// Kill ends the agent with SIGKILL, as a power cut ends its part of a machine:
+// its pods' processes stay.
+func (a *Agent) Kill() error {
+	if a.cmd == nil {
+		return nil
+	}
+	err := a.cmd.Process.Signal(syscall.SIGKILL)
+	_ = a.cmd.Wait()
+	a.cmd = nil
+	return err
+}
+
+// Stop ends the agent and removes all that it made.
+func (a *Agent) Stop() error {
+	if a.cmd != nil {
+		_ = a.cmd.Process.Signal(syscall.SIGTERM)
+		_ = a.cmd.Wait()
+		a.cmd = nil
+	}
+	out, err := in(a.NetNS, filepath.Join(a.cluster.Bin, "shoal-agent"), "cleanup", "--purge", "--config", a.config).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("cleanup of %s: %w: %s", a.Name, err, out)
+	}
+	return errors.Join(err, os.RemoveAll(a.Dir))
+}

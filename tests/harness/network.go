@@ -1,0 +1,110 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// lan is a bridge in a network namespace of its own, which hosts plug into.
+type lan struct {
+	name  string
+	hosts int
+}
+
+// subnet of every lan; lans are separate, so all use the same.
+const subnet = "10.99.0"
+
+func newLAN(name string) (*lan, error) {
+	l := &lan{name: name}
+	return l, ip(
+		"netns add "+l.name,
+		"-n "+l.name+" link add br0 type bridge",
+		"-n "+l.name+" addr add "+subnet+".254/24 dev br0",
+		"-n "+l.name+" link set br0 up",
+		"-n "+l.name+" link set lo up",
+	)
+}
+
+// host adds a namespace with one address and a default route, as a machine on
+// the lan has. It returns the namespace and the address.
+func (l *lan) host() (netns, address string, err error) {
+	l.hosts++
+	netns, address = fmt.Sprintf("%s-%d", l.name, l.hosts), fmt.Sprintf("%s.%d", subnet, l.hosts)
+	port := fmt.Sprintf("h%d", l.hosts)
+	return netns, address, ip(
+		"netns add "+netns,
+		"-n "+l.name+" link add "+port+" type veth peer name eth0 netns "+netns,
+		"-n "+l.name+" link set "+port+" master br0 up",
+		"-n "+netns+" link set lo up",
+		"-n "+netns+" addr add "+address+"/24 dev eth0",
+		"-n "+netns+" link set eth0 up",
+		"-n "+netns+" route add default via "+subnet+".254",
+	)
+}
+
+// close removes the lan and its hosts.
+func (l *lan) close() error {
+	var failed []string
+	for i := range l.hosts {
+		if err := ip(fmt.Sprintf("netns del %s-%d", l.name, i+1)); err != nil {
+			failed = append(failed, err.Error())
+		}
+	}
+	if err := ip("netns del " + l.name); err != nil {
+		failed = append(failed, err.Error())
+	}
+	if failed != nil {
+		return fmt.Errorf("remove test network: %s", strings.Join(failed, "; "))
+	}
+	return nil
+}
+
+func ip(commands ...string) error {
+	for _, c := range commands {
+		if out, err := exec.Command("ip", strings.Fields(c)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", c, err, out)
+		}
+	}
+	return nil
+}
+
+// in returns a command that runs in a network namespace. nsenter, unlike `ip
+// netns exec`, leaves /sys and with it the cgroups alone.
+func in(netns string, name string, args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"--net=/run/netns/" + netns, "--", name}, args...)...)
+}
+
+// leftInterfaces lists what a namespace has beside lo and eth0.
+func leftInterfaces(netns string) ([]string, error) {
+	out, err := in(netns, "ip", "-o", "link").Output()
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		if name, _, _ := strings.Cut(strings.TrimSuffix(f[1], ":"), "@"); name != "lo" && name != "eth0" {
+			left = append(left, name)
+		}
+	}
+	return left, nil
+}
+
+func mountsBelow(dir string) ([]string, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			found = append(found, f[4])
+		}
+	}
+	return found, nil
+}
