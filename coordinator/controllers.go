@@ -16,14 +16,18 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
+	"github.com/shoal-project/shoal/coordinator/controller/disruption"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
+	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
+	"github.com/shoal-project/shoal/coordinator/controller/nodelifecycle"
 	"github.com/shoal-project/shoal/coordinator/controller/podgc"
 	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
+	"github.com/shoal-project/shoal/coordinator/controller/taint"
 )
 
 // runner is one part that runs while this coordinator leads.
@@ -46,7 +50,9 @@ type controllerDeps struct {
 	ClusterCIDR    netip.Prefix
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
-	Log    *slog.Logger
+	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
+	Members member.Members
+	Log     *slog.Logger
 }
 
 // controllers builds every controller, in no particular order: they meet in
@@ -76,6 +82,14 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(endpointslice.New(env))
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(podgc.New(env))
+	add(taint.New(env))
+	add(disruption.New(env, nil))
+	if d.Members != nil {
+		add(member.New(env, d.Members))
+		add(nodelifecycle.New(env, d.Members))
+	} else {
+		add(nodelifecycle.New(env, nil))
+	}
 	list = append(list, garbagecollector.New(env, garbagecollector.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))

@@ -244,7 +244,9 @@ func (r *reconciler) emptyOne(ctx context.Context, namespace string, gvr schema.
 	return l
 }
 
-func unsupported(err error) bool { return apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) }
+func unsupported(err error) bool {
+	return apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err)
+}
 
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
