@@ -1,0 +1,201 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+
+	"github.com/shoal-project/shoal/agent/netns"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// shmSize is the size of a pod's /dev/shm, as containerd and Docker make it.
+const shmSize = "65536k"
+
+func writeFiles(s *Sandbox) error {
+	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+		return fmt.Errorf("sandbox files: %w", err)
+	}
+	resolv, err := resolvConf(s.Config.GetDnsConfig())
+	if err != nil {
+		return fmt.Errorf("sandbox files: %w", err)
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		hosts = []byte("127.0.0.1\tlocalhost\n::1\tlocalhost\n")
+	}
+	for file, text := range map[string][]byte{
+		s.ResolvConf(): resolv, s.HostnameFile(): []byte(Hostname(s) + "\n"), s.HostsFile(): hosts,
+	} {
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			return fmt.Errorf("sandbox files: %w", err)
+		}
+	}
+	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+		return nil
+	}
+	if err := os.MkdirAll(s.Shm(), 0o1777); err != nil {
+		return fmt.Errorf("sandbox files: %w", err)
+	}
+	err = unix.Mount("shm", s.Shm(), "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+shmSize)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", s.Shm(), err)
+	}
+	return nil
+}
+
+// Hostname is the name that the pod's processes see.
+func Hostname(s *Sandbox) string {
+	if h := s.Config.GetHostname(); h != "" && !s.HostNetwork() {
+		return h
+	}
+	h, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return h
+}
+
+// resolvConf is the pod's DNS configuration, the node's without one.
+func resolvConf(c *cri.DNSConfig) ([]byte, error) {
+	if len(c.GetServers())+len(c.GetSearches())+len(c.GetOptions()) == 0 {
+		b, err := os.ReadFile("/etc/resolv.conf")
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		return b, err
+	}
+	var b strings.Builder
+	if len(c.GetSearches()) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(c.GetSearches(), " "))
+	}
+	for _, s := range c.GetServers() {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(c.GetOptions()) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(c.GetOptions(), " "))
+	}
+	return []byte(b.String()), nil
+}
+
+// inside runs on a thread in the new namespaces.
+func inside(s *Sandbox) error {
+	if s.Pins.UTS != "" {
+		if err := unix.Sethostname([]byte(Hostname(s))); err != nil {
+			return fmt.Errorf("set host name: %w", err)
+		}
+	}
+	if s.Pins.Net != "" {
+		if err := netns.LoopbackUp(); err != nil {
+			return err
+		}
+	}
+	return setSysctls(s)
+}
+
+// setSysctls writes the pod's kernel parameters. Only those that belong to a
+// namespace of the pod's own may be set; containers could not see others.
+func setSysctls(s *Sandbox) error {
+	set := s.Config.GetLinux().GetSysctls()
+	if _, ok := set["net.ipv4.ip_unprivileged_port_start"]; !ok && s.Pins.Net != "" {
+		_ = writeSysctl("net.ipv4.ip_unprivileged_port_start", "0") // as containerd does by default
+		if _, ok := set["net.ipv4.ping_group_range"]; !ok {
+			_ = writeSysctl("net.ipv4.ping_group_range", "0 2147483647")
+		}
+	}
+	names := make([]string, 0, len(set))
+	for k := range set {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	for _, k := range names {
+		if !namespaced(k, s) {
+			return fmt.Errorf("sysctl %q is not separate kernel parameter for this pod", k)
+		}
+		if err := writeSysctl(k, set[k]); err != nil {
+			return fmt.Errorf("sysctl %q: %w", k, err)
+		}
+	}
+	return nil
+}
+
+func namespaced(name string, s *Sandbox) bool {
+	name = strings.ReplaceAll(name, "/", ".")
+	switch {
+	case strings.HasPrefix(name, "net."):
+		return s.Pins.Net != ""
+	case strings.HasPrefix(name, "kernel.msg"), strings.HasPrefix(name, "kernel.shm"), name == "kernel.sem", strings.HasPrefix(name, "fs.mqueue."):
+		return s.Pins.IPC != ""
+	case name == "kernel.hostname", name == "kernel.domainname":
+		return s.Pins.UTS != ""
+	}
+	return false
+}
+
+func writeSysctl(name, value string) error {
+	if !strings.Contains(name, "/") {
+		name = strings.ReplaceAll(name, ".", "/")
+	}
+	if strings.Contains(name, "..") {
+		return errors.New("bad name")
+	}
+	return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644)
+}
+
+// holder waits forever as the first process of a shared PID namespace. It
+// ignores the end of its children, so that the kernel reaps them.
+const holder = `trap "" CHLD TERM INT HUP; exec sleep infinity`
+
+// holdPID makes the shared PID namespace and pins it. It lives as long as its
+// first process does.
+func (m *Manager) holdPID(s *Sandbox) error {
+	cmd := exec.Command("/bin/sh", "-c", holder)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start holder of shared PID namespace: %w", err)
+	}
+	go cmd.Wait() // ends with the sandbox
+	s.HolderPID = cmd.Process.Pid
+	if _, err := m.put(*s); err != nil {
+		return err
+	}
+	return netns.Pin(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin)
+}
+
+// releasePID ends the holder, and with it all processes of the namespace.
+func (m *Manager) releasePID(s *Sandbox) error {
+	if s.PIDPin == "" {
+		return nil
+	}
+	if s.HolderPID > 0 && sameNamespace(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin) {
+		if err := unix.Kill(s.HolderPID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end shared PID namespace: %w", err)
+		}
+	}
+	s.HolderPID = 0
+	return netns.Remove(s.PIDPin)
+}
+
+func sameNamespace(a, b string) bool {
+	var x, y unix.Stat_t
+	return unix.Stat(a, &x) == nil && unix.Stat(b, &y) == nil && x.Ino == y.Ino && x.Dev == y.Dev
+}
+
+func unmountShm(s *Sandbox) error {
+	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+		return nil
+	}
+	err := unix.Unmount(s.Shm(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return fmt.Errorf("unmount %s: %w", s.Shm(), err)
+}

@@ -1,0 +1,6 @@
+// Package sandbox keeps what the containers of one pod share: namespaces that
+// belong to no process, the pod's files (resolv.conf, hostname, hosts,
+// /dev/shm) and a small record that outlives the agent.
+//
+//	Run -> Ready -> Stop -> NotReady -> Remove -> gone   (a reboot: Ready -> NotReady)
+package sandbox

@@ -1,0 +1,276 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/netns"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Network gives a pod its addresses. Pods in the node's network never reach
+// it. All calls may be repeated.
+type Network interface {
+	Setup(ctx context.Context, s *Sandbox) ([]netip.Addr, error)
+	Teardown(ctx context.Context, s *Sandbox) error
+}
+
+// Config says where sandboxes live and what they are made of.
+type Config struct {
+	RecordDir  string // survives a reboot
+	RunDir     string // does not need to
+	CgroupRoot string // parent of sandboxes that name none
+	Cgroups    *cgroup.Root
+	Network    Network
+	Log        *slog.Logger
+}
+
+// Manager owns the node's sandboxes.
+type Manager struct {
+	cfg Config
+
+	mu  sync.RWMutex
+	all map[string]*Sandbox
+}
+
+// Open reads the records. A sandbox whose namespaces are gone (a reboot) is
+// NotReady.
+func Open(cfg Config) (*Manager, error) {
+	for _, d := range []string{cfg.RecordDir, cfg.RunDir} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, fmt.Errorf("open sandboxes: %w", err)
+		}
+	}
+	list, err := load(cfg.RecordDir, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("open sandboxes: %w", err)
+	}
+	m := &Manager{cfg: cfg, all: map[string]*Sandbox{}}
+	for _, s := range list {
+		if s.Ready && !alive(s) {
+			s.Ready = false
+			if err := save(cfg.RecordDir, s); err != nil {
+				return nil, err
+			}
+		}
+		m.all[s.ID] = s
+	}
+	return m, nil
+}
+
+// alive tells whether all that a ready sandbox consists of is still there.
+func alive(s *Sandbox) bool {
+	if !s.Pins.Alive() || (s.PIDPin != "" && !netns.Exists(s.PIDPin)) {
+		return false
+	}
+	if s.PIDPin != "" && unix.Kill(s.HolderPID, 0) != nil {
+		return false // without its first process the namespace takes no other
+	}
+	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+		return isMount(s.Shm())
+	}
+	_, err := os.Stat(s.ResolvConf())
+	return err == nil
+}
+
+func isMount(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC && !sameDevice(dir, filepath.Dir(dir))
+}
+
+func sameDevice(a, b string) bool {
+	var x, y unix.Stat_t
+	return unix.Stat(a, &x) == nil && unix.Stat(b, &y) == nil && x.Dev == y.Dev
+}
+
+// Get finds a sandbox by its ID; a unique beginning of it is enough.
+func (m *Manager) Get(id string) (*Sandbox, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if s, ok := m.all[id]; ok {
+		return s, nil
+	}
+	var found *Sandbox
+	for full, s := range m.all {
+		if id != "" && strings.HasPrefix(full, id) {
+			if found != nil {
+				return nil, fmt.Errorf("sandbox ID %q is not unique: %w", id, errdefs.ErrInvalidArgument)
+			}
+			found = s
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("an error occurred when try to find sandbox %q: %w", id, errdefs.ErrNotFound)
+	}
+	return found, nil
+}
+
+// List returns all sandboxes, newest first.
+func (m *Manager) List() []*Sandbox {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	out := make([]*Sandbox, 0, len(m.all))
+	for _, s := range m.all {
+		out = append(out, s)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].CreatedAt.After(out[j].CreatedAt) })
+	return out
+}
+
+// put records a new state of s.
+func (m *Manager) put(s Sandbox) (*Sandbox, error) {
+	if err := save(m.cfg.RecordDir, &s); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	m.all[s.ID] = &s
+	m.mu.Unlock()
+	return &s, nil
+}
+
+// Run makes a sandbox. What it did is undone on an error.
+func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler string) (*Sandbox, error) {
+	id := NewID()
+	dir := filepath.Join(m.cfg.RunDir, id)
+	s := Sandbox{ID: id, Config: config, Handler: handler, CreatedAt: time.Now(), Dir: dir, Cgroup: config.GetLinux().GetCgroupParent()}
+	if s.Cgroup == "" {
+		s.Cgroup, s.OwnCgroup = filepath.Join(m.cfg.CgroupRoot, "pod-"+id), true
+	}
+	s.Pins = m.pins(&s)
+	if Options(config).GetPid() == cri.NamespaceMode_POD {
+		s.PIDPin = filepath.Join(dir, "ns", "pid")
+	}
+	// Recorded before it matters: a crash from here on leaves nothing unknown.
+	if _, err := m.put(s); err != nil {
+		return nil, err
+	}
+	if err := m.build(ctx, &s); err != nil {
+		undo := m.release(context.WithoutCancel(ctx), &s)
+		if undo == nil {
+			undo = m.drop(s.ID)
+		}
+		if undo != nil {
+			m.cfg.Log.Warn("a sandbox that could not be started is not fully removed", "sandbox", s.ID, "err", undo)
+			_, _ = m.put(s)
+		}
+		return nil, err
+	}
+	s.Ready = true
+	return m.put(s)
+}
+
+func (m *Manager) pins(s *Sandbox) netns.Pins {
+	var p netns.Pins
+	at := func(kind string) string { return filepath.Join(s.Dir, "ns", kind) }
+	if !s.HostNetwork() {
+		p.Net, p.UTS = at("net"), at("uts")
+	}
+	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+		p.IPC = at("ipc")
+	}
+	return p
+}
+
+func (m *Manager) build(ctx context.Context, s *Sandbox) error {
+	if s.OwnCgroup {
+		if err := m.cfg.Cgroups.Ensure(s.Cgroup, cgroup.Resources{}); err != nil {
+			return err
+		}
+	}
+	if err := writeFiles(s); err != nil {
+		return err
+	}
+	if err := netns.Create(s.Pins, func() error { return inside(s) }); err != nil {
+		return err
+	}
+	if s.PIDPin != "" {
+		if err := m.holdPID(s); err != nil {
+			return err
+		}
+	}
+	if s.HostNetwork() {
+		return nil
+	}
+	s.Networked = true
+	ips, err := m.cfg.Network.Setup(ctx, s)
+	if err != nil {
+		return fmt.Errorf("failed to setup network for sandbox %q: %w", s.ID, err)
+	}
+	s.IPs = ips
+	return nil
+}
+
+// Stop ends a sandbox: its network and namespaces go, its record stays. The
+// caller has stopped its containers before. It may be called again.
+func (m *Manager) Stop(ctx context.Context, id string) error {
+	s, err := m.Get(id)
+	if err != nil {
+		return err
+	}
+	c := *s
+	err = m.release(ctx, &c)
+	c.Ready = false
+	if _, perr := m.put(c); perr != nil {
+		return perr
+	}
+	return err
+}
+
+// release undoes build, in reverse, all of it even after an error.
+func (m *Manager) release(ctx context.Context, s *Sandbox) error {
+	var errs []error
+	if s.Networked {
+		if err := m.cfg.Network.Teardown(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.ID, err))
+		} else {
+			s.Networked = false
+		}
+	}
+	errs = append(errs, m.releasePID(s))
+	if !s.Networked { // the network may need its namespace once more
+		errs = append(errs, s.Pins.Remove())
+	}
+	errs = append(errs, unmountShm(s))
+	if s.OwnCgroup {
+		_ = m.cfg.Cgroups.Kill(s.Cgroup)
+		errs = append(errs, m.cfg.Cgroups.Delete(s.Cgroup))
+	}
+	return errors.Join(errs...)
+}
+
+// Remove forgets a stopped sandbox and removes its files.
+func (m *Manager) Remove(ctx context.Context, id string) error {
+	s, err := m.Get(id)
+	if err != nil {
+		return err
+	}
+	if err := m.Stop(ctx, s.ID); err != nil {
+		return err
+	}
+	return m.drop(s.ID)
+}
+
+func (m *Manager) drop(id string) error {
+	if err := os.RemoveAll(filepath.Join(m.cfg.RunDir, id)); err != nil {
+		return fmt.Errorf("remove sandbox files: %w", err)
+	}
+	if err := forget(m.cfg.RecordDir, id); err != nil {
+		return fmt.Errorf("remove sandbox record: %w", err)
+	}
+	m.mu.Lock()
+	delete(m.all, id)
+	m.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,66 @@
+package sandbox
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/netns"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandbox is one pod's record. A published value is never changed.
+type Sandbox struct {
+	ID        string
+	Config    *cri.PodSandboxConfig
+	Handler   string // RuntimeClass handler, "" = default
+	CreatedAt time.Time
+	Ready     bool
+	Networked bool // the network was set up and must be torn down
+	IPs       []netip.Addr
+	Pins      netns.Pins
+	PIDPin    string // shared PID namespace, "" = each container its own
+	HolderPID int    // process that keeps the shared PID namespace
+	Cgroup    string // parent group of the containers
+	OwnCgroup bool   // the group was made here and goes with the sandbox
+	Dir       string // directory of the pod's files
+}
+
+// NewID makes a sandbox or container ID: 64 hexadecimal digits.
+func NewID() string {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails (crypto/rand)
+	return hex.EncodeToString(b)
+}
+
+// Namespace options of the pod.
+func (s *Sandbox) options() *cri.NamespaceOption { return Options(s.Config) }
+
+// Options are the pod's namespace modes.
+func Options(c *cri.PodSandboxConfig) *cri.NamespaceOption {
+	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+// HostNetwork tells whether the pod uses the node's network.
+func (s *Sandbox) HostNetwork() bool { return s.options().GetNetwork() == cri.NamespaceMode_NODE }
+
+// NetNS is the pod's network namespace, "" for the node's.
+func (s *Sandbox) NetNS() string { return s.Pins.Net }
+
+// UID is the pod's UID.
+func (s *Sandbox) UID() string { return s.Config.GetMetadata().GetUid() }
+
+// ResolvConf, HostnameFile, HostsFile and Shm are the pod's files.
+func (s *Sandbox) ResolvConf() string   { return filepath.Join(s.Dir, "resolv.conf") }
+func (s *Sandbox) HostnameFile() string { return filepath.Join(s.Dir, "hostname") }
+func (s *Sandbox) HostsFile() string    { return filepath.Join(s.Dir, "hosts") }
+
+// Shm is the pod's /dev/shm; pods in the node's IPC namespace see the node's.
+func (s *Sandbox) Shm() string {
+	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+		return "/dev/shm"
+	}
+	return filepath.Join(s.Dir, "shm")
+}
