@@ -1,0 +1,134 @@
+// Package admissionregistration declares the API group
+// admissionregistration.k8s.io/v1: the webhooks that admission calls.
+package admissionregistration
+
+import (
+	"context"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+// Kinds lists the group's kinds.
+func Kinds() []kind.Kind {
+	return []kind.Kind{mutatingConfiguration(), validatingConfiguration()}
+}
+
+func mutatingConfiguration() kind.Kind {
+	type T = admissionv1.MutatingWebhookConfiguration
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "mutatingwebhookconfigurations",
+			Singular: "mutatingwebhookconfiguration", Categories: []string{"api-extensions"},
+			ClusterScoped: true, List: &admissionv1.MutatingWebhookConfigurationList{},
+		},
+		Default:  func(c *T) { defaultAll(mutatingHooks(c.Webhooks)) },
+		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(mutatingHooks(c.Webhooks), nil) },
+		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
+			return validateHooks(mutatingHooks(c.Webhooks), mutatingHooks(old.Webhooks))
+		},
+		Spec:                    func(c *T) any { return c.Webhooks },
+		DenyUnconditionalUpdate: true,
+		Columns:                 columns(),
+		Row:                     func(c *T) []any { return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)} },
+	}.Kind()
+}
+
+func validatingConfiguration() kind.Kind {
+	type T = admissionv1.ValidatingWebhookConfiguration
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingwebhookconfigurations",
+			Singular: "validatingwebhookconfiguration", Categories: []string{"api-extensions"},
+			ClusterScoped: true, List: &admissionv1.ValidatingWebhookConfigurationList{},
+		},
+		Default:  func(c *T) { defaultAll(validatingHooks(c.Webhooks)) },
+		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(validatingHooks(c.Webhooks), nil) },
+		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
+			return validateHooks(validatingHooks(c.Webhooks), validatingHooks(old.Webhooks))
+		},
+		Spec:                    func(c *T) any { return c.Webhooks },
+		DenyUnconditionalUpdate: true,
+		Columns:                 columns(),
+		Row:                     func(c *T) []any { return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)} },
+	}.Kind()
+}
+
+func columns() []metav1.TableColumnDefinition {
+	return []metav1.TableColumnDefinition{
+		kind.NameColumn(),
+		kind.Column("Webhooks", "integer", "Webhooks indicates the number of webhooks registered in this configuration"),
+		kind.AgeColumn(),
+	}
+}
+
+// hook is what the two webhook types have in common, by reference;
+// reinvocation is nil for a validating one.
+type hook struct {
+	name            string
+	client          *admissionv1.WebhookClientConfig
+	rules           []admissionv1.RuleWithOperations
+	failure         **admissionv1.FailurePolicyType
+	match           **admissionv1.MatchPolicyType
+	namespaces      **metav1.LabelSelector
+	objects         **metav1.LabelSelector
+	sideEffects     *admissionv1.SideEffectClass
+	timeout         **int32
+	reviewVersions  []string
+	reinvocation    **admissionv1.ReinvocationPolicyType
+	matchConditions []admissionv1.MatchCondition
+}
+
+func mutatingHooks(list []admissionv1.MutatingWebhook) []hook {
+	out := make([]hook, len(list))
+	for i := range list {
+		w := &list[i]
+		out[i] = hook{
+			name: w.Name, client: &w.ClientConfig, rules: w.Rules, failure: &w.FailurePolicy, match: &w.MatchPolicy,
+			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects, timeout: &w.TimeoutSeconds,
+			reviewVersions: w.AdmissionReviewVersions, reinvocation: &w.ReinvocationPolicy, matchConditions: w.MatchConditions,
+		}
+	}
+	return out
+}
+
+func validatingHooks(list []admissionv1.ValidatingWebhook) []hook {
+	out := make([]hook, len(list))
+	for i := range list {
+		w := &list[i]
+		out[i] = hook{
+			name: w.Name, client: &w.ClientConfig, rules: w.Rules, failure: &w.FailurePolicy, match: &w.MatchPolicy,
+			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects, timeout: &w.TimeoutSeconds,
+			reviewVersions: w.AdmissionReviewVersions, matchConditions: w.MatchConditions,
+		}
+	}
+	return out
+}
+
+func defaultAll(hooks []hook) {
+	for _, h := range hooks {
+		setDefault(h.failure, admissionv1.Fail)
+		setDefault(h.match, admissionv1.Equivalent)
+		setDefault(h.namespaces, metav1.LabelSelector{})
+		setDefault(h.objects, metav1.LabelSelector{})
+		setDefault(h.timeout, int32(10))
+		if h.reinvocation != nil {
+			setDefault(h.reinvocation, admissionv1.NeverReinvocationPolicy)
+		}
+		if h.client.Service != nil {
+			setDefault(&h.client.Service.Port, int32(443))
+		}
+		for i := range h.rules {
+			setDefault(&h.rules[i].Scope, admissionv1.AllScopes)
+		}
+	}
+}
+
+func setDefault[T any](p **T, value T) {
+	if *p == nil {
+		*p = &value
+	}
+}
