@@ -29,6 +29,15 @@ type Cluster struct {
 // Start starts a cluster with `shoal up --detach`. Call Stop in the end.
 // KEEP=1 in the environment leaves a cluster for inspection.
 func Start(name string, flags ...string) (*Cluster, error) {
+	c, err := Prepare(name)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Up(flags...)
+}
+
+// Prepare makes the machine and the directories of a cluster, for Up.
+func Prepare(name string) (*Cluster, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("whole clusters need root")
 	}
@@ -48,13 +57,7 @@ func Start(name string, flags ...string) (*Cluster, error) {
 	if c.NetNS, c.Address, err = c.lan.host(); err != nil {
 		return nil, err
 	}
-	if err := c.importImages(); err != nil {
-		return nil, err
-	}
-	if err := c.Up(flags...); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, c.importImages()
 }
 
 // binDir is the repository's bin folder, which `make build` fills.

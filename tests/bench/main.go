@@ -1,0 +1,188 @@
+// Command bench measures Shoal's speed and weight on this machine and prints
+// one table: cold start, a pod's start and where its time goes, many pods at
+// once, restarts, deletion, memory and idle CPU. No figure is asserted; the
+// targets stand beside them. It needs root and `make all`.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+func main() {
+	runs := flag.Int("runs", 3, "repetitions of each measurement; medians are printed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *runs); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// row is one line of the table.
+type row struct {
+	what, target, upstream string
+	values                 sample
+	unit                   string
+}
+
+func run(ctx context.Context, runs int) error {
+	var rows []row
+	cold, err := coldStarts(runs)
+	if err != nil {
+		return err
+	}
+	rows = append(rows, row{"cold start to a Ready node", "1.5", "3.8", cold, "s"})
+	c, err := harness.Start("bench")
+	if err != nil {
+		return err
+	}
+	b := &bench{cluster: c}
+	more, err := b.all(ctx, runs)
+	if err == nil {
+		show(append(rows, more...), b.phases)
+	}
+	if stopErr := c.Stop(); err == nil {
+		err = stopErr
+	}
+	return err
+}
+
+func coldStarts(runs int) (sample, error) {
+	var s sample
+	for range runs {
+		c, err := harness.Prepare("cold")
+		if err != nil {
+			return nil, err
+		}
+		start := time.Now()
+		if err := c.Up(); err != nil {
+			return nil, err
+		}
+		s = append(s, time.Since(start).Seconds())
+		if err := c.Stop(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// bench measures one running cluster.
+type bench struct {
+	cluster *harness.Cluster
+	client  kubernetes.Interface
+	phases  map[string]sample
+}
+
+// Pods of the steps below.
+const (
+	oneByOne  = 15
+	atOnce    = 30
+	crowd     = 80
+	deleted   = 40
+	crashes   = 5
+	idleWatch = 20 * time.Second
+)
+
+func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
+	config, err := b.cluster.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	if b.client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	time.Sleep(3 * time.Second) // the start is over: caches are filled, garbage is collected
+	var rows []row
+	idle, err := b.weigh(ctx, idleWatch)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows,
+		row{"idle: coordinator PSS", "120", "590", sample{idle.coordinator}, "MB"},
+		row{"idle: agent PSS", "60", "179", sample{idle.agent}, "MB"},
+		row{"idle: CPU of both", "1", "", sample{idle.cpu}, "% of a core"})
+
+	single, phases, err := b.oneByOne(ctx, oneByOne)
+	if err != nil {
+		return nil, err
+	}
+	b.phases = phases
+	rows = append(rows, row{"pod start, one by one", "150", "490", single, "ms"})
+
+	var many, gone sample
+	for range runs {
+		took, err := b.together(ctx, atOnce)
+		if err != nil {
+			return nil, err
+		}
+		many = append(many, took.Seconds())
+		if _, err := b.deleteAll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rows = append(rows, row{"30 pods at once", "1.5", "3.6", many, "s"})
+
+	restarts, err := b.crash(ctx, crashes)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, row{"crashed container is back", "", "500-1000", restarts, "ms"})
+
+	took, err := b.together(ctx, crowd)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, row{"80 pods at once", "", "12", sample{took.Seconds()}, "s"})
+	time.Sleep(3 * time.Second)
+	full, err := b.weigh(ctx, idleWatch)
+	if err != nil {
+		return nil, err
+	}
+	perPod := (full.total() - idle.total()) / crowd
+	rows = append(rows,
+		row{"80 pods: CPU of both", "1", "22", sample{full.cpu}, "% of a core"},
+		row{"80 pods: coordinator PSS", "", "", sample{full.coordinator}, "MB"},
+		row{"80 pods: agent PSS", "", "", sample{full.agent}, "MB"},
+		row{"80 pods: monitors PSS", "", "", sample{full.monitors}, "MB"},
+		row{"weight of a pod beyond its workload", "1", "7", sample{perPod}, "MB"})
+	if _, err := b.deleteAll(ctx); err != nil {
+		return nil, err
+	}
+	for range runs {
+		if _, err := b.together(ctx, deleted); err != nil {
+			return nil, err
+		}
+		took, err := b.deleteAll(ctx)
+		if err != nil {
+			return nil, err
+		}
+		gone = append(gone, took.Seconds())
+	}
+	return append(rows, row{"40 pods deleted, off the node", "1.5", "5.7", gone, "s"}), nil
+}
+
+func show(rows []row, phases map[string]sample) {
+	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "what\tmedian\tmin\tmax\tunit\ttarget\tupstream v1.36.3")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\t%s\t%s\t%s\n", r.what, r.values.median(), r.values.min(), r.values.max(), r.unit, r.target, r.upstream)
+	}
+	fmt.Fprintln(t, "\nwhere a pod's start goes, one by one\tmedian\tmin\tmax\tunit")
+	for _, p := range phaseOrder {
+		s := phases[p]
+		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\tms\n", p, s.median(), s.min(), s.max())
+	}
+	_ = t.Flush()
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+const namespace = "default"
+
+// stepTimeout bounds each wait of the bench.
+const stepTimeout = 2 * time.Minute
+
+// phaseOrder are the parts of a pod's start, as a watching client sees them.
+var phaseOrder = []string{"created -> scheduled", "scheduled -> sandbox ready", "sandbox ready -> running"}
+
+func pod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Containers:                    []corev1.Container{{Name: "c", Image: "localhost/hello:1"}},
+		},
+	}
+}
+
+// follow calls seen for each pod event until it returns true.
+func (b *bench) follow(ctx context.Context, start func() error, seen func(watch.EventType, *corev1.Pod, time.Time) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	w, err := b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	started := make(chan error, 1)
+	go func() { started <- start() }()
+	for {
+		select {
+		case err := <-started:
+			if err != nil {
+				return err
+			}
+			started = nil
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return errors.Join(errors.New("the watch ended before all was seen"), ctx.Err())
+			}
+			if p, isPod := e.Object.(*corev1.Pod); isPod && seen(e.Type, p, time.Now()) {
+				return nil
+			}
+		}
+	}
+}
+
+// oneByOne starts n pods one after the other; times from the creation's call
+// to the event that shows the pod Running, in ms.
+func (b *bench) oneByOne(ctx context.Context, n int) (sample, map[string]sample, error) {
+	var total sample
+	phases := map[string]sample{}
+	for i := range n {
+		var marks [4]time.Time
+		err := b.follow(ctx, func() error {
+			marks[0] = time.Now()
+			_, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("one-%d", i)), metav1.CreateOptions{})
+			return err
+		}, func(_ watch.EventType, p *corev1.Pod, at time.Time) bool {
+			mark := func(i int, reached bool) {
+				if reached && marks[i].IsZero() {
+					marks[i] = at
+				}
+			}
+			mark(1, p.Spec.NodeName != "")
+			mark(2, has(p, corev1.PodReadyToStartContainers))
+			mark(3, p.Status.Phase == corev1.PodRunning)
+			return !marks[3].IsZero()
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		if marks[2].IsZero() {
+			marks[2] = marks[3]
+		}
+		for k, name := range phaseOrder {
+			phases[name] = append(phases[name], ms(marks[k+1].Sub(marks[k])))
+		}
+		total = append(total, ms(marks[3].Sub(marks[0])))
+	}
+	_, err := b.deleteAll(ctx)
+	return total, phases, err
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func has(p *corev1.Pod, t corev1.PodConditionType) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == t {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// together creates n pods at once and returns when all are Running.
+func (b *bench) together(ctx context.Context, n int) (time.Duration, error) {
+	var start, last time.Time
+	running := map[string]bool{}
+	err := b.follow(ctx, func() error {
+		start = time.Now()
+		var wg sync.WaitGroup
+		errs := make([]error, n)
+		for i := range n {
+			wg.Go(func() {
+				_, errs[i] = b.client.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("many-%d", i)), metav1.CreateOptions{})
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}, func(_ watch.EventType, p *corev1.Pod, at time.Time) bool {
+		if p.Status.Phase == corev1.PodRunning {
+			running[p.Name], last = true, at
+		}
+		return len(running) == n
+	})
+	return last.Sub(start), err
+}
+
+// deleteAll deletes every pod with grace period 0 and returns when none has a
+// process or cgroup left on the node.
+func (b *bench) deleteAll(ctx context.Context) (time.Duration, error) {
+	start := time.Now()
+	err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	for deadline := start.Add(stepTimeout); ; time.Sleep(5 * time.Millisecond) {
+		groups, err := b.podGroups()
+		if err != nil {
+			return 0, err
+		}
+		if len(groups) == 0 {
+			return time.Since(start), nil
+		}
+		if time.Now().After(deadline) {
+			return 0, fmt.Errorf("pods still on the node: %v", groups)
+		}
+	}
+}
+
+// podGroups lists the cgroups of pods of this cluster.
+func (b *bench) podGroups() ([]string, error) {
+	var all []string
+	for _, pattern := range []string{"/sys/fs/cgroup/memory/%s/kubepods/%s", "/sys/fs/cgroup/%s/kubepods/%s"} {
+		for _, qos := range []string{"pod*", "besteffort/pod*", "burstable/pod*"} {
+			found, err := filepath.Glob(fmt.Sprintf(pattern, b.cluster.Name, qos))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+	}
+	return all, nil
+}
+
+// crash kills the process of a container n times, each time of a new pod, and
+// measures until the API shows it running again, in ms.
+func (b *bench) crash(ctx context.Context, n int) (sample, error) {
+	var s sample
+	for i := range n {
+		if _, err := b.together(ctx, 1); err != nil {
+			return nil, err
+		}
+		var killed, back time.Time
+		err := b.follow(ctx, func() error {
+			pid, err := b.workload()
+			if err != nil {
+				return err
+			}
+			killed = time.Now()
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}, func(_ watch.EventType, p *corev1.Pod, at time.Time) bool {
+			back = at
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 && p.Status.ContainerStatuses[0].State.Running != nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("crash %d: %w", i, err)
+		}
+		s = append(s, ms(back.Sub(killed)))
+		if _, err := b.deleteAll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// workload finds the one container process of the one pod.
+func (b *bench) workload() (int, error) {
+	groups, err := b.podGroups()
+	if err != nil {
+		return 0, err
+	}
+	for _, g := range groups {
+		files, err := filepath.Glob(filepath.Join(g, "*", "cgroup.procs"))
+		if err != nil {
+			return 0, err
+		}
+		for _, f := range files {
+			data, err := os.ReadFile(f)
+			if err != nil {
+				return 0, err
+			}
+			for pid := range strings.FieldsSeq(string(data)) {
+				exe, err := os.Readlink("/proc/" + pid + "/exe")
+				if err == nil && filepath.Base(exe) == "hello" {
+					return strconv.Atoi(pid)
+				}
+			}
+		}
+	}
+	return 0, errors.New("the container's process was not found")
+}

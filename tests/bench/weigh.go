@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// weight is memory in MB of PSS (smaps_rollup) and CPU in percent of a core.
+type weight struct{ coordinator, agent, monitors, cpu float64 }
+
+func (w weight) total() float64 { return w.coordinator + w.agent + w.monitors }
+
+// weigh reads the memory of daemons and monitors, and the daemons' CPU use
+// over a time.
+func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
+	var w weight
+	pids := map[string]int{}
+	before := map[string]float64{}
+	for _, d := range []string{"coordinator", "agent"} {
+		pid, err := b.cluster.Pid(d)
+		if err != nil {
+			return w, err
+		}
+		pids[d] = pid
+		if before[d], err = cpuSeconds(pid); err != nil {
+			return w, err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return w, ctx.Err()
+	case <-time.After(over):
+	}
+	var used float64
+	for d, pid := range pids {
+		after, err := cpuSeconds(pid)
+		if err != nil {
+			return w, err
+		}
+		used += after - before[d]
+	}
+	w.cpu = 100 * used / over.Seconds()
+	var err error
+	if w.coordinator, err = pss(pids["coordinator"]); err != nil {
+		return w, err
+	}
+	if w.agent, err = pss(pids["agent"]); err != nil {
+		return w, err
+	}
+	w.monitors, err = b.monitors()
+	return w, err
+}
+
+// monitors sums the memory of this cluster's conmon processes.
+func (b *bench) monitors() (float64, error) {
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, file := range procs {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		line := string(data)
+		program, _, _ := strings.Cut(line, "\x00")
+		if filepath.Base(program) != "conmon" || !strings.Contains(line, b.cluster.Dir) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			continue
+		}
+		if mb, err := pss(pid); err == nil {
+			sum += mb
+		}
+	}
+	return sum, nil
+}
+
+// pss is a process's proportional set size in MB.
+func pss(pid int) (float64, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for in := bufio.NewScanner(f); in.Scan(); {
+		if fields := strings.Fields(in.Text()); len(fields) > 1 && fields[0] == "Pss:" {
+			kb, err := strconv.ParseFloat(fields[1], 64)
+			return kb / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("no Pss in smaps_rollup of %d", pid)
+}
+
+// cpuSeconds is the CPU time that a process has used (proc(5), stat fields 14
+// and 15, in ticks of 10 ms).
+func cpuSeconds(pid int) (float64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := strings.Cut(string(data), ") ")
+	f := strings.Fields(rest)
+	if !ok || len(f) < 13 {
+		return 0, fmt.Errorf("stat of %d is of another form", pid)
+	}
+	user, err := strconv.ParseFloat(f[11], 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseFloat(f[12], 64)
+	return (user + system) / 100, err
+}
