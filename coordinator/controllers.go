@@ -17,7 +17,9 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
+	"github.com/shoal-project/shoal/coordinator/controller/endpoints"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
+	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
@@ -80,6 +82,8 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(deployment.New(env))
 	add(replicaset.New(env))
 	add(endpointslice.New(env))
+	add(endpoints.New(env))
+	add(endpointslicemirroring.New(env))
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(podgc.New(env))
 	add(taint.New(env))
