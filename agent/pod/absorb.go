@@ -1,0 +1,140 @@
+package pod
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// Absorb brings a record up to date with what the runtime shows: containers
+// that are new to it, containers that ended, containers that are gone. It
+// changes only the record.
+func Absorb(p *v1.Pod, r *record.Pod, o *record.Observed, busy map[string]bool) {
+	eachContainer(p, func(c *v1.Container) {
+		if busy[c.Name] {
+			return
+		}
+		absorb(c, r, o.Latest(c.Name))
+	})
+	if sb := o.Sandbox(); sb != nil {
+		r.SandboxAttempts = max(r.SandboxAttempts, sb.Attempt+1)
+		if sb.Ready && len(sb.IPs) > 0 {
+			r.IPs = sb.IPs
+		}
+	}
+}
+
+func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
+	cr := r.Containers[c.Name]
+	switch {
+	case o == nil && cr == nil:
+	case o == nil:
+		lost(cr)
+	case o.State == record.Running:
+		cr = r.Of(c.Name)
+		if cr.ID != o.ID {
+			adopt(c, cr, o)
+		}
+		settle(c, cr)
+	case o.State == record.Exited:
+		cr = r.Of(c.Name)
+		if cr.Seen == nil || cr.Seen.ID != o.ID {
+			cr.Seen = &record.Exit{ID: o.ID, Attempt: o.Attempt, State: o.Terminated()}
+		}
+		cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace = o.ID, false, false, "", nil
+	}
+}
+
+// adopt begins the record of a container that runs and was not known.
+func adopt(c *v1.Container, cr *record.Container, o *record.Observation) {
+	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
+	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
+}
+
+// settle derives Started and Ready where no probe has a say.
+func settle(c *v1.Container, cr *record.Container) {
+	cr.Fault = nil
+	if c.StartupProbe == nil && cr.Hooked {
+		cr.Started = true
+	}
+	if c.ReadinessProbe == nil {
+		cr.Ready = cr.Started
+	}
+	if !cr.Started {
+		cr.Ready = false
+	}
+}
+
+// lost records the end of a container that the runtime no longer knows.
+func lost(cr *record.Container) {
+	if cr.ID == "" || (cr.Seen != nil && cr.Seen.ID == cr.ID) {
+		return
+	}
+	e := &record.Exit{ID: cr.ID, State: v1.ContainerStateTerminated{
+		ExitCode: 137, Reason: "ContainerStatusUnknown", ContainerID: cr.ID,
+		Message: "The container could not be located when the pod was terminated",
+	}}
+	if cr.Seen != nil {
+		e.Attempt = cr.Seen.Attempt + 1
+	}
+	cr.Seen, cr.Started, cr.Ready, cr.Unhealthy = e, false, false, ""
+}
+
+// Hash identifies what of a container's spec cannot change while it runs:
+// its name and image.
+func Hash(c *v1.Container) string {
+	h := fnv.New32a()
+	h.Write([]byte(c.Name))
+	h.Write([]byte{0})
+	h.Write([]byte(c.Image))
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// eachContainer calls f for every container of a pod, of all three sorts.
+func eachContainer(p *v1.Pod, f func(*v1.Container)) {
+	for i := range p.Spec.InitContainers {
+		f(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		f(&p.Spec.Containers[i])
+	}
+	for i := range p.Spec.EphemeralContainers {
+		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		f(&c)
+	}
+}
+
+// containerOf returns the container of a name, or nil.
+func containerOf(p *v1.Pod, name string) (found *v1.Container) {
+	eachContainer(p, func(c *v1.Container) {
+		if c.Name == name {
+			found = c
+		}
+	})
+	return found
+}
+
+// stopping says when and with how much grace a pod must end, nil when it
+// shall run. A later, shorter wish wins.
+func stopping(p *v1.Pod, r *record.Pod, removed bool, now time.Time) *record.Stopping {
+	cur := r.Stopping
+	grace := defaultGrace(p)
+	switch {
+	case p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil:
+		grace = *p.DeletionGracePeriodSeconds
+	case removed || p.DeletionTimestamp != nil || r.Ended != nil:
+	default:
+		return cur
+	}
+	if cur == nil {
+		return &record.Stopping{Since: now, Grace: grace}
+	}
+	if left := cur.Grace - int64(now.Sub(cur.Since)/time.Second); grace < left {
+		return &record.Stopping{Since: now, Grace: grace}
+	}
+	return cur
+}

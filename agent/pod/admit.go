@@ -1,0 +1,122 @@
+package pod
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// Admit tells why the node cannot take a pod beside the others, nil when it
+// can. It is pure; the reasons are the kubelet's (pkg/kubelet/lifecycle).
+func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceList) *record.Verdict {
+	if v := fits(p, others, allocatable); v != nil {
+		return v
+	}
+	if v := ports(p, others); v != nil {
+		return v
+	}
+	if node == nil {
+		return nil
+	}
+	if os := p.Spec.NodeSelector[v1.LabelOSStable]; os != "" && os != node.Labels[v1.LabelOSStable] && node.Labels[v1.LabelOSStable] != "" {
+		return &record.Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+	}
+	if p.Spec.OS != nil && p.Spec.OS.Name != v1.Linux {
+		return &record.Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+	}
+	if ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !ok {
+		return &record.Verdict{Reason: "NodeAffinity", Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
+	}
+	return nil
+}
+
+// fits holds the pod's requests against what the others leave.
+func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verdict {
+	if len(allocatable) == 0 {
+		return nil
+	}
+	if n := allocatable.Pods().Value(); int64(len(others))+1 > n {
+		return outOf(v1.ResourcePods, 1, int64(len(others)), n)
+	}
+	want := resource.PodRequests(p, resource.PodResourcesOptions{})
+	used := v1.ResourceList{}
+	for _, o := range others {
+		for name, q := range resource.PodRequests(o, resource.PodResourcesOptions{}) {
+			sum := used[name]
+			sum.Add(q)
+			used[name] = sum
+		}
+	}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
+		q, ok := want[name]
+		if !ok || q.IsZero() {
+			continue
+		}
+		have, in := allocatable[name], used[name]
+		if name == v1.ResourceCPU {
+			if q.MilliValue()+in.MilliValue() > have.MilliValue() {
+				return outOf(name, q.MilliValue(), in.MilliValue(), have.MilliValue())
+			}
+		} else if q.Value()+in.Value() > have.Value() {
+			return outOf(name, q.Value(), in.Value(), have.Value())
+		}
+	}
+	return nil
+}
+
+func outOf(name v1.ResourceName, want, used, have int64) *record.Verdict {
+	return &record.Verdict{Reason: "OutOf" + string(name),
+		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used, have)}
+}
+
+// ports holds the pod's host ports against those of the others.
+func ports(p *v1.Pod, others []*v1.Pod) *record.Verdict {
+	mine := hostPorts(p)
+	if len(mine) == 0 {
+		return nil
+	}
+	for _, o := range others {
+		for _, a := range hostPorts(o) {
+			for _, b := range mine {
+				if a.port == b.port && a.protocol == b.protocol && (a.ip == b.ip || a.ip == "" || b.ip == "") {
+					return &record.Verdict{Reason: "NodePorts", Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+type hostPort struct {
+	port     int32
+	protocol v1.Protocol
+	ip       string
+}
+
+func hostPorts(p *v1.Pod) []hostPort {
+	var out []hostPort
+	eachContainer(p, func(c *v1.Container) {
+		for _, port := range c.Ports {
+			n := port.HostPort
+			if p.Spec.HostNetwork && n == 0 {
+				n = port.ContainerPort
+			}
+			if n == 0 {
+				continue
+			}
+			h := hostPort{port: n, protocol: port.Protocol, ip: port.HostIP}
+			if h.protocol == "" {
+				h.protocol = v1.ProtocolTCP
+			}
+			if h.ip == "0.0.0.0" || h.ip == "::" {
+				h.ip = ""
+			}
+			out = append(out, h)
+		}
+	})
+	return out
+}

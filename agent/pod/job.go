@@ -1,0 +1,329 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/volume"
+)
+
+// EnsureSandbox is the step that makes the pod's sandbox, with its network.
+func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
+	if s.Sandbox != "" {
+		// The dead one gives its addresses and cgroup back first.
+		if err := m.Runtime.StopPodSandbox(ctx, s.Sandbox); err != nil {
+			return &Fault{Reason: "FailedKillPod", Message: "error killing pod: " + err.Error()}
+		}
+	}
+	config, err := m.Host.sandboxConfig(s.Pod, s.Attempt)
+	if err == nil {
+		err = os.MkdirAll(config.LogDirectory, 0o755)
+	}
+	if err == nil {
+		handler := ""
+		if c := s.Pod.Spec.RuntimeClassName; c != nil {
+			handler = *c
+		}
+		_, err = m.Runtime.RunPodSandbox(ctx, config, handler)
+	}
+	if err != nil {
+		return &Fault{Reason: "FailedCreatePodSandBox", Message: "Failed to create pod sandbox: " + grpcMessage(err)}
+	}
+	return nil
+}
+
+// ReleaseSandbox stops every sandbox of the pod; its logs and ended containers
+// stay until the pod is forgotten.
+func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
+	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{LabelPodUID: string(s.Pod.UID)}})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	var errs []error
+	for _, sb := range list {
+		if sb.State == runtimeapi.PodSandboxState_SANDBOX_READY || sb.Id == s.Sandbox {
+			errs = append(errs, m.Runtime.StopPodSandbox(ctx, sb.Id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// purge removes what the pod left in the runtime and on the disk.
+func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) error {
+	var errs []error
+	for i := range o.Containers {
+		c := &o.Containers[i]
+		m.unlinkLog(p, c.Name, c.ID)
+	}
+	for i := range o.Sandboxes {
+		errs = append(errs, m.Runtime.RemovePodSandbox(ctx, o.Sandboxes[i].ID))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if p.Name != "" {
+		errs = append(errs, os.RemoveAll(m.Host.LogDir(p)))
+	}
+	dir := m.Host.Dir(p)
+	for _, e := range []string{"etc-hosts", "containers"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
+	}
+	for _, e := range []string{"volumes", "plugins", ""} {
+		// Not RemoveAll: something may still be mounted there.
+		if err := os.Remove(filepath.Join(dir, e)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (w *worker) launch(p *v1.Pod, o *record.Observed, a Action) *launch {
+	m := w.m
+	facts := volume.Facts{NodeName: m.Host.NodeName, HostIPs: m.Host.IPs, PodIPs: w.rec.IPs, Allocatable: m.Host.Allocatable}
+	if p.Spec.HostNetwork {
+		facts.PodIPs = m.Host.IPs
+	}
+	var services []*v1.Service
+	if m.Services != nil {
+		services = m.Services()
+	}
+	l := &launch{host: m.Host, volumes: m.Volumes, pod: p, c: containerOf(p, a.Name), attempt: a.Attempt, ips: w.rec.IPs,
+		env: &environment{objects: m.Objects, services: services, pod: p, facts: facts,
+			volumePath: func(name string) (string, error) { return m.Volumes.Path(p, name) }}}
+	for i := range p.Spec.EphemeralContainers {
+		e := &p.Spec.EphemeralContainers[i]
+		if e.Name == a.Name && e.TargetContainerName != "" {
+			if t := o.Latest(e.TargetContainerName); t != nil {
+				l.target = t.ID
+			}
+		}
+	}
+	return l
+}
+
+// start brings one container up: image, create, start, hook. A failure is
+// shown as the container's waiting reason and tried again.
+func (w *worker) start(ctx context.Context, l *launch, sandbox string) func() {
+	if f := w.m.ensureImage(ctx, l); f != nil {
+		return w.startFailed(ctx, l, f, firstBackoff, lastPull)
+	}
+	config, err := l.config(ctx)
+	if err != nil {
+		return w.createFailed(ctx, l, "CreateContainerConfigError", err)
+	}
+	sc, err := w.m.Host.sandboxConfig(l.pod, 0)
+	if err != nil {
+		return w.createFailed(ctx, l, "CreateContainerConfigError", err)
+	}
+	id, err := w.m.Runtime.CreateContainer(ctx, sandbox, config, sc)
+	if err != nil {
+		return w.createFailed(ctx, l, "CreateContainerError", err)
+	}
+	w.event(l, v1.EventTypeNormal, "Created", "Container created")
+	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {
+		return w.createFailed(ctx, l, "RunContainerError", err)
+	}
+	w.event(l, v1.EventTypeNormal, "Started", "Container started")
+	w.m.linkLog(l.pod, config.LogPath, l.c.Name, id)
+	hooked := l.c.Lifecycle == nil || l.c.Lifecycle.PostStart == nil
+	begun := func() {
+		cr := w.rec.Of(l.c.Name)
+		cr.ID, cr.Fault, cr.Delay, cr.Retry = id, nil, 0, time.Time{}
+		cr.Started, cr.Ready, cr.Hooked, cr.Unhealthy, cr.ProbeGrace = false, false, hooked, "", nil
+	}
+	if hooked {
+		return begun
+	}
+	w.post(begun) // shown as running while its hook goes on
+	return w.postStart(ctx, l.pod, Action{Name: l.c.Name, ID: id})
+}
+
+func (w *worker) event(l *launch, kind, reason, message string) {
+	w.m.Events.Event(l.pod, l.c.Name, kind, reason, message)
+}
+
+func (w *worker) createFailed(ctx context.Context, l *launch, reason string, err error) func() {
+	msg := grpcMessage(err)
+	if ctx.Err() == nil {
+		w.event(l, v1.EventTypeWarning, "Failed", "Error: "+msg)
+	}
+	return w.startFailed(ctx, l, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
+}
+
+func (w *worker) startFailed(ctx context.Context, l *launch, v *record.Verdict, first, last time.Duration) func() {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return func() {
+		cr := w.rec.Of(l.c.Name)
+		if cr.Delay > last {
+			cr.Delay = last
+		}
+		cr.Fault = v
+		cr.Delay = min(max(2*cr.Delay, first), last)
+		cr.Retry = time.Now().Add(cr.Delay)
+	}
+}
+
+// grpcMessage is an error without the transport's words around it.
+func grpcMessage(err error) string {
+	s := err.Error()
+	if _, after, ok := strings.Cut(s, "rpc error: code = "); ok {
+		if _, desc, ok := strings.Cut(after, " desc = "); ok {
+			return desc
+		}
+	}
+	return s
+}
+
+// postStart runs the hook of a container that was just started.
+func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
+	c := containerOf(p, a.Name)
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return func() { w.rec.Of(a.Name).Hooked = true }
+	}
+	if err := w.m.hook(ctx, p, c, a.ID, c.Lifecycle.PostStart); err != nil && ctx.Err() == nil {
+		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+		return func() {
+			cr := w.rec.Of(a.Name)
+			if cr.ID == a.ID {
+				cr.Unhealthy, cr.Hooked = "FailedPostStartHook", true
+			}
+		}
+	}
+	return func() {
+		if cr := w.rec.Of(a.Name); cr.ID == a.ID {
+			cr.Hooked = true
+		}
+	}
+}
+
+// stop ends one container: its preStop hook and then the signal share the
+// grace period.
+func (w *worker) stop(ctx context.Context, p *v1.Pod, o *record.Observed, a Action) func() {
+	w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "Killing", a.Message)
+	grace := a.Grace
+	c := containerOf(p, a.Name)
+	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
+		began := time.Now()
+		hctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second)
+		err := w.m.hook(hctx, p, c, a.ID, c.Lifecycle.PreStop)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+		}
+		grace = max(grace-int64(time.Since(began)/time.Second), 2)
+	}
+	err := w.m.Runtime.StopContainer(ctx, a.ID, grace)
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(firstRetry):
+	}
+	return func() { w.retryLater(w.m.ctx, "stop a container", err) }
+}
+
+// hook runs one lifecycle handler.
+func (m *Manager) hook(ctx context.Context, p *v1.Pod, c *v1.Container, id string, h *v1.LifecycleHandler) error {
+	switch {
+	case h.Exec != nil:
+		_, stderr, err := m.Runtime.ExecSync(ctx, id, h.Exec.Command, 0)
+		if err != nil {
+			return fmt.Errorf("exec: %w: %s", err, strings.TrimSpace(string(stderr)))
+		}
+		return nil
+	case h.HTTPGet != nil:
+		return probe.Get(ctx, p, c, h.HTTPGet, m.podIP(p))
+	case h.Sleep != nil:
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
+		}
+		return nil
+	}
+	return nil
+}
+
+func (m *Manager) podIP(p *v1.Pod) string {
+	if p.Spec.HostNetwork && len(m.Host.IPs) > 0 {
+		return m.Host.IPs[0]
+	}
+	if v, ok := m.View(p.UID); ok {
+		if sb := v.Observed.Sandbox(); sb != nil && len(sb.IPs) > 0 {
+			return sb.IPs[0]
+		}
+	}
+	return ""
+}
+
+// ResyncObjects makes pods look again that wait for a missing object.
+func (m *Manager) ResyncObjects(namespace string) {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		if p := w.desired(); p != nil && p.Namespace == namespace {
+			w.post(func() {
+				for _, c := range w.rec.Containers {
+					if c.Fault != nil && c.Fault.Reason == "CreateContainerConfigError" {
+						c.Retry = time.Time{}
+					}
+				}
+				if w.rec.Fault != nil && w.rec.Fault.Reason == "FailedMount" {
+					w.rec.Retry = time.Time{}
+				}
+			})
+		}
+	}
+}
+
+// linkLog makes the flat link that log collectors look for.
+func (m *Manager) linkLog(p *v1.Pod, logPath, container, id string) {
+	if link := m.link(p, container, id); link != "" {
+		os.Remove(link)
+		if err := os.Symlink(filepath.Join(m.Host.LogDir(p), logPath), link); err != nil {
+			m.Log.Debug("no link to a container log", "link", link, "error", err)
+		}
+	}
+}
+
+func (m *Manager) unlinkLog(p *v1.Pod, container, id string) {
+	if link := m.link(p, container, id); link != "" {
+		os.Remove(link)
+	}
+}
+
+func (m *Manager) link(p *v1.Pod, container, id string) string {
+	if m.Host.ContainerLogsDir == "" || m.Host.ContainerLogsDir == "-" {
+		return ""
+	}
+	return filepath.Join(m.Host.ContainerLogsDir, p.Name+"_"+p.Namespace+"_"+container+"-"+id+".log")
+}
+
+// removeLog removes the logs of a container that was removed.
+func (m *Manager) removeLog(p *v1.Pod, a Action) {
+	m.unlinkLog(p, a.Name, a.ID)
+	base := filepath.Join(m.Host.LogDir(p), a.Name, strconv.Itoa(int(a.Attempt))+".log")
+	old, err := filepath.Glob(base + "*")
+	if err != nil {
+		return
+	}
+	for _, f := range old {
+		os.Remove(f)
+	}
+	os.Remove(m.Host.terminationFile(p, a.Name, a.Attempt))
+}

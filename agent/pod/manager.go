@@ -1,0 +1,357 @@
+package pod
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// Step is one thing that must hold before containers run. Ensure is repeatable
+// and is called again after every failure; Release undoes it, is safe alone and
+// is called in reverse order.
+type Step struct {
+	Name    string
+	Ensure  func(ctx context.Context, s *Setting) error
+	Release func(ctx context.Context, s *Setting) error
+}
+
+// Setting is what steps work on.
+type Setting struct {
+	Pod *v1.Pod
+	// Sandbox is the sandbox that was, Attempt the number of the next.
+	Sandbox string
+	Attempt uint32
+}
+
+// Fault is a step's error with the reason of its event.
+type Fault struct {
+	Reason  string
+	Message string
+}
+
+func (f *Fault) Error() string { return f.Message }
+
+// Recorder writes events about a pod, or one container of it when container
+// is not empty.
+type Recorder interface {
+	Event(p *v1.Pod, container, kind, reason, message string)
+}
+
+// Records keeps pod records over restarts.
+type Records interface {
+	Put(key string, r *record.Pod) error
+	Delete(key string) error
+}
+
+// Prober runs the probes of running containers; results come to
+// Manager.Probed.
+type Prober interface {
+	Set(uid types.UID, targets []probe.Target)
+}
+
+// Reporter tells the API of pods; it is the only writer of their status.
+type Reporter interface {
+	// Report takes the newest facts; it returns at once.
+	Report(p *v1.Pod, r *record.Pod, o *record.Observed)
+	// Finish sends what is left to tell, then deletes the API object.
+	Finish(ctx context.Context, p *v1.Pod) error
+	// Forget drops what is kept of a pod.
+	Forget(uid types.UID)
+}
+
+// Manager runs all pods of the node.
+type Manager struct {
+	Host     *Host
+	Runtime  cri.RuntimeService
+	Images   cri.ImageManagerService
+	Steps    []Step
+	Volumes  Volumes
+	Objects  Objects
+	Services func() []*v1.Service
+	Probes   Prober
+	Reporter Reporter
+	Records  Records
+	Events   Recorder
+	// Node returns the Node object that pods are admitted against, or nil.
+	Node func() *v1.Node
+	// Changed is told when a pod's facts or desires changed, may be nil.
+	Changed    func()
+	MaxBackoff time.Duration
+	Log        *slog.Logger
+
+	pulls   pulls
+	ctx     context.Context
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+}
+
+// Run follows the runtime's events until ctx ends. Containers are left
+// running.
+func (m *Manager) Run(ctx context.Context) error {
+	events := make(chan *runtimeapi.ContainerEventResponse, 64)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		pause := time.Second
+		for ctx.Err() == nil {
+			err := m.Runtime.GetContainerEvents(ctx, events, nil)
+			if ctx.Err() != nil {
+				return
+			}
+			m.Log.Warn("container events are interrupted, asking the runtime again", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, 30*time.Second)
+			m.PokeAll() // what was missed
+		}
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			m.wg.Wait()
+			return nil
+		case e := <-events:
+			if md := e.GetPodSandboxStatus().GetMetadata(); md != nil {
+				m.Poke(types.UID(md.Uid))
+			}
+		}
+	}
+}
+
+// Restore makes workers of the records of an earlier run, before anything
+// else is known. ctx bounds all that workers do.
+func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) error {
+	m.mu.Lock()
+	m.ctx = ctx
+	m.workers = make(map[types.UID]*worker, len(records))
+	for uid, r := range records {
+		if r.Pod == nil || string(r.Pod.UID) != uid {
+			continue
+		}
+		m.workers[r.Pod.UID] = &worker{m: m, uid: r.Pod.UID, pod: r.Pod, from: r.Source, rec: r, busy: map[string]*job{}}
+	}
+	m.mu.Unlock()
+	return m.adopt(ctx)
+}
+
+// adopt makes workers of what the runtime has and no record tells of, so that
+// it is either claimed by a source or removed.
+func (m *Manager) adopt(ctx context.Context) error {
+	list, err := m.Runtime.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return err
+	}
+	live := map[types.UID]bool{}
+	m.mu.Lock()
+	for _, s := range list {
+		uid := types.UID(s.Labels[LabelPodUID])
+		if uid == "" {
+			continue
+		}
+		live[uid] = live[uid] || s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		if m.workers[uid] == nil {
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: s.Metadata.Name, Namespace: s.Metadata.Namespace, UID: uid}}
+			zero := int64(1)
+			p.Spec.TerminationGracePeriodSeconds = &zero
+			m.workers[uid] = &worker{m: m, uid: uid, pod: p, orphan: true,
+				rec: &record.Pod{Pod: p}, busy: map[string]*job{}}
+		}
+	}
+	workers := m.list()
+	m.mu.Unlock()
+	// What runs is taken over at once; what does not waits for its source.
+	for _, w := range workers {
+		if live[w.uid] && !w.orphan {
+			w.poke()
+		} else {
+			w.hold()
+		}
+	}
+	return nil
+}
+
+// Update takes a pod as it shall be now.
+func (m *Manager) Update(p *v1.Pod, source string) {
+	m.mu.Lock()
+	w := m.workers[p.UID]
+	if w == nil {
+		w = &worker{m: m, uid: p.UID, busy: map[string]*job{}, rec: &record.Pod{}}
+		m.workers[p.UID] = w
+	}
+	m.mu.Unlock()
+	w.update(p, source)
+}
+
+// Remove takes that a pod shall not be any more.
+func (m *Manager) Remove(uid types.UID) {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	if w != nil {
+		w.remove()
+	}
+}
+
+// Prune removes every pod of a source that is not in desired. It must be
+// called only when desired is known in full.
+func (m *Manager) Prune(source string, desired map[types.UID]bool) {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		if desired[w.uid] {
+			continue
+		}
+		if s := w.source(); s == source || s == "" && source == SourceAPI {
+			w.remove()
+		}
+	}
+}
+
+// SourceAPI and SourceFile are where pods come from.
+const (
+	SourceAPI  = "api"
+	SourceFile = "file"
+)
+
+// Unhold lets pods run from their records although their source was not
+// heard: the coordinator is away.
+func (m *Manager) Unhold() {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		if !w.orphan {
+			w.unhold()
+		}
+	}
+}
+
+// Poke makes the pod's worker look again.
+func (m *Manager) Poke(uid types.UID) {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	if w != nil {
+		w.poke()
+	}
+}
+
+// PokeAll makes all workers look again.
+func (m *Manager) PokeAll() {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		w.poke()
+	}
+}
+
+// Probed takes a probe's verdict that differs from the one before.
+func (m *Manager) Probed(r probe.Result) {
+	m.mu.Lock()
+	w := m.workers[r.UID]
+	m.mu.Unlock()
+	if w != nil {
+		w.post(func() { w.probed(r) })
+	}
+}
+
+// Evict ends a pod with a verdict; grace, in seconds, caps its own when it is
+// not negative.
+func (m *Manager) Evict(uid types.UID, v record.Verdict, disrupted *record.Verdict, grace int64) {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	if w != nil {
+		w.post(func() {
+			if w.rec.Ended == nil {
+				w.rec.Ended, w.rec.Disrupted = &v, disrupted
+				if grace >= 0 && w.rec.Stopping == nil {
+					w.rec.Stopping = &record.Stopping{Since: time.Now(), Grace: min(grace, defaultGrace(w.pod))}
+				}
+			}
+		})
+	}
+}
+
+// Pods returns every pod known, by UID, for the kubelet API and admission.
+func (m *Manager) Pods() []*v1.Pod {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	out := make([]*v1.Pod, 0, len(workers))
+	for _, w := range workers {
+		if p := w.desired(); p != nil && !w.orphan {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// View is a pod with what is known of it.
+type View struct {
+	Pod      *v1.Pod
+	Observed *record.Observed
+	Ended    bool
+}
+
+// View returns what is known of one pod, false when there is none.
+func (m *Manager) View(uid types.UID) (View, bool) {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	if w == nil {
+		return View{}, false
+	}
+	return w.view(), true
+}
+
+// Find returns the pod of a namespace and name, the newest when a pod was
+// replaced.
+func (m *Manager) Find(namespace, name string) (View, bool) {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	var found *worker
+	for _, w := range workers {
+		p := w.desired()
+		if p == nil || p.Namespace != namespace || p.Name != name {
+			continue
+		}
+		if found == nil || found.desired().CreationTimestamp.Before(&p.CreationTimestamp) {
+			found = w
+		}
+	}
+	if found == nil {
+		return View{}, false
+	}
+	return found.view(), true
+}
+
+func (m *Manager) list() []*worker {
+	out := make([]*worker, 0, len(m.workers))
+	for _, w := range m.workers {
+		out = append(out, w)
+	}
+	return out
+}
+
+func (m *Manager) drop(uid types.UID) {
+	m.mu.Lock()
+	delete(m.workers, uid)
+	m.mu.Unlock()
+}

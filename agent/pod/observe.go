@@ -1,0 +1,214 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// observe asks the runtime for all it has of a pod.
+func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed, error) {
+	labels := map[string]string{LabelPodUID: string(uid)}
+	sandboxes, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	o := &record.Observed{}
+	for _, s := range sandboxes {
+		sb := record.Sandbox{ID: s.Id, Attempt: s.Metadata.GetAttempt(), Ready: s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+			CreatedAt: time.Unix(0, s.CreatedAt)}
+		if sb.Ready {
+			if st, err := m.Runtime.PodSandboxStatus(ctx, s.Id, false); err == nil && st.Status != nil {
+				sb.Ready = st.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY
+				sb.IPs = sandboxIPs(st.Status)
+			}
+		}
+		o.Sandboxes = append(o.Sandboxes, sb)
+	}
+	sort.Slice(o.Sandboxes, func(i, j int) bool {
+		a, b := &o.Sandboxes[i], &o.Sandboxes[j]
+		if a.Ready != b.Ready {
+			return a.Ready
+		}
+		return a.Attempt > b.Attempt
+	})
+	if len(sandboxes) == 0 {
+		return o, nil
+	}
+	containers, err := m.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: labels})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range containers {
+		st, err := m.Runtime.ContainerStatus(ctx, c.Id, false)
+		if err != nil || st.Status == nil {
+			continue // removed between list and status
+		}
+		o.Containers = append(o.Containers, observation(c.PodSandboxId, st.Status))
+	}
+	sort.Slice(o.Containers, func(i, j int) bool {
+		a, b := &o.Containers[i], &o.Containers[j]
+		if !a.Created.Equal(b.Created) {
+			return a.Created.After(b.Created)
+		}
+		return a.Attempt > b.Attempt
+	})
+	return o, nil
+}
+
+func sandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
+	if s.Network == nil || s.Network.Ip == "" {
+		return nil
+	}
+	ips := []string{s.Network.Ip}
+	for _, a := range s.Network.AdditionalIps {
+		ips = append(ips, a.Ip)
+	}
+	return ips
+}
+
+func observation(sandbox string, s *runtimeapi.ContainerStatus) record.Observation {
+	o := record.Observation{
+		ID: s.Id, SandboxID: sandbox, Name: s.Labels[LabelContainerName], Attempt: s.Metadata.GetAttempt(),
+		Created: moment(s.CreatedAt), Started: moment(s.StartedAt), Finished: moment(s.FinishedAt),
+		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, ImageRef: s.ImageRef,
+		Hash: s.Annotations[annotationHash], LogPath: s.LogPath,
+	}
+	if s.Image != nil {
+		o.Image = s.Image.UserSpecifiedImage
+		if o.Image == "" {
+			o.Image = s.Image.Image
+		}
+	}
+	if s.StopSignal != runtimeapi.Signal_RUNTIME_DEFAULT {
+		o.StopSignal = s.StopSignal.String()
+	}
+	if l := s.User.GetLinux(); l != nil {
+		o.User = &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: l.Uid, GID: l.Gid, SupplementalGroups: l.SupplementalGroups}}
+	}
+	switch s.State {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		o.State = record.Created
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		o.State = record.Running
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		o.State = record.Exited
+	}
+	return o
+}
+
+func moment(ns int64) time.Time {
+	if ns <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
+// Longest termination messages: of the file, and of the log that stands in
+// for it.
+const (
+	maxMessage      = 4096
+	maxMessageLog   = 2048
+	maxMessageLines = 80
+)
+
+// lastWords fills the termination messages of containers that ended.
+func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
+	for i := range o.Containers {
+		c := &o.Containers[i]
+		if c.State != record.Exited {
+			continue
+		}
+		if s := r.Get(c.Name).Seen; s != nil && s.ID == c.ID {
+			c.Message = s.State.Message
+			continue
+		}
+		spec := containerOf(p, c.Name)
+		if spec == nil {
+			continue
+		}
+		text := readHead(m.Host.terminationFile(p, c.Name, c.Attempt), maxMessage)
+		if text == "" && spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 {
+			text = tailLog(c.LogPath)
+		}
+		if text != "" {
+			c.Message = text
+		}
+	}
+}
+
+func readHead(path string, limit int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// tailLog returns the last lines of a container's log in CRI or JSON format.
+func tailLog(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const window = 64 << 10
+	if st, err := f.Stat(); err == nil && st.Size() > window {
+		if _, err := f.Seek(-window, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return ""
+	}
+	lines := bytes.Split(bytes.TrimRight(data, "\n"), []byte("\n"))
+	if len(lines) > maxMessageLines {
+		lines = lines[len(lines)-maxMessageLines:]
+	}
+	var b bytes.Buffer
+	for _, l := range lines {
+		b.WriteString(logText(l))
+	}
+	text := b.Bytes()
+	if len(text) > maxMessageLog {
+		text = text[len(text)-maxMessageLog:]
+	}
+	return string(text)
+}
+
+// logText is what the container wrote in one line of its log.
+func logText(line []byte) string {
+	if len(line) > 0 && line[0] == '{' {
+		var j struct {
+			Log string `json:"log"`
+		}
+		if json.Unmarshal(line, &j) == nil {
+			return j.Log
+		}
+	}
+	parts := bytes.SplitN(line, []byte(" "), 4) // time, stream, P or F, text
+	if len(parts) < 4 {
+		return ""
+	}
+	if string(parts[2]) == "P" {
+		return string(parts[3])
+	}
+	return string(parts[3]) + "\n"
+}

@@ -1,0 +1,180 @@
+package pod
+
+import (
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// cfsPeriod is the period of CPU quotas, in microseconds.
+const cfsPeriod = 100000
+
+// Shares converts milli CPUs to cgroup v1 shares; 2 is the kernel's least.
+func Shares(milli int64) int64 {
+	if milli == 0 {
+		return 2
+	}
+	return min(max(2, milli*1024/1000), 262144)
+}
+
+// Quota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
+// kernel's least is 1 ms.
+func Quota(milli int64) int64 {
+	if milli == 0 {
+		return 0
+	}
+	return max(1000, milli*cfsPeriod/1000)
+}
+
+// QoS is the pod's quality of service class.
+func QoS(p *v1.Pod) v1.PodQOSClass {
+	if p.Status.QOSClass != "" {
+		return p.Status.QOSClass
+	}
+	requests, limits := v1.ResourceList{}, v1.ResourceList{}
+	guaranteed := true
+	one := func(r *v1.ResourceRequirements) {
+		for _, n := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			if q := r.Requests[n]; !q.IsZero() {
+				sum := requests[n]
+				sum.Add(q)
+				requests[n] = sum
+			}
+			q := r.Limits[n]
+			if q.IsZero() {
+				guaranteed = false
+				continue
+			}
+			sum := limits[n]
+			sum.Add(q)
+			limits[n] = sum
+		}
+	}
+	if p.Spec.Resources != nil {
+		one(p.Spec.Resources)
+	} else {
+		for i := range p.Spec.InitContainers {
+			one(&p.Spec.InitContainers[i].Resources)
+		}
+		for i := range p.Spec.Containers {
+			one(&p.Spec.Containers[i].Resources)
+		}
+	}
+	if len(requests) == 0 && len(limits) == 0 {
+		return v1.PodQOSBestEffort
+	}
+	if guaranteed {
+		for n, q := range requests {
+			if l := limits[n]; l.Cmp(q) != 0 {
+				return v1.PodQOSBurstable
+			}
+		}
+		return v1.PodQOSGuaranteed
+	}
+	return v1.PodQOSBurstable
+}
+
+// oomScoreAdj says how soon the kernel kills the container when memory is
+// out: guaranteed pods last, best effort first, the others by how little they
+// asked for.
+func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
+	if p.Spec.Priority != nil && *p.Spec.Priority >= 2000001000 { // system-node-critical
+		return -997
+	}
+	switch QoS(p) {
+	case v1.PodQOSGuaranteed:
+		return -997
+	case v1.PodQOSBestEffort:
+		return 1000
+	}
+	if capacity <= 0 {
+		return 999
+	}
+	asked := c.Resources.Requests.Memory().Value()
+	return min(max(1000-1000*asked/capacity, 3), 999)
+}
+
+// linuxResources is what the runtime limits the container to.
+func linuxResources(p *v1.Pod, c *v1.Container, capacity int64) *runtimeapi.LinuxContainerResources {
+	request := c.Resources.Requests.Cpu()
+	if request.IsZero() {
+		request = c.Resources.Limits.Cpu()
+	}
+	r := &runtimeapi.LinuxContainerResources{
+		CpuShares:          Shares(request.MilliValue()),
+		CpuPeriod:          cfsPeriod,
+		CpuQuota:           Quota(c.Resources.Limits.Cpu().MilliValue()),
+		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
+		OomScoreAdj:        oomScoreAdj(p, c, capacity),
+	}
+	return r
+}
+
+// Limits is what a pod as a whole is limited to.
+type Limits struct {
+	// CPUShares (v1 scale), CPUQuota (microseconds a CPUPeriod) and
+	// MemoryBytes; zero means none.
+	CPUShares, CPUQuota, CPUPeriod, MemoryBytes int64
+}
+
+// PodLimits sums what the pod's cgroup must allow: the sum of its containers
+// or the greatest init container, whichever is more; a limit only when every
+// container has one.
+func PodLimits(p *v1.Pod) Limits {
+	var req, cpu, mem peak
+	cpuAll, memAll := true, true
+	add := func(c *v1.Container, init, sidecar bool) {
+		q := c.Resources.Requests.Cpu()
+		if q.IsZero() {
+			q = c.Resources.Limits.Cpu()
+		}
+		req.add(q.MilliValue(), init, sidecar)
+		cpu.add(c.Resources.Limits.Cpu().MilliValue(), init, sidecar)
+		mem.add(c.Resources.Limits.Memory().Value(), init, sidecar)
+		cpuAll = cpuAll && !c.Resources.Limits.Cpu().IsZero()
+		memAll = memAll && !c.Resources.Limits.Memory().IsZero()
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		add(c, true, c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways)
+	}
+	for i := range p.Spec.Containers {
+		add(&p.Spec.Containers[i], false, false)
+	}
+	l := Limits{CPUShares: Shares(req.value() + p.Spec.Overhead.Cpu().MilliValue()), CPUPeriod: cfsPeriod}
+	if cpuAll {
+		l.CPUQuota = Quota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
+	}
+	if memAll {
+		l.MemoryBytes = mem.value() + p.Spec.Overhead.Memory().Value()
+	}
+	if r := p.Spec.Resources; r != nil {
+		if !r.Limits.Cpu().IsZero() {
+			l.CPUQuota = Quota(r.Limits.Cpu().MilliValue())
+		}
+		if !r.Limits.Memory().IsZero() {
+			l.MemoryBytes = r.Limits.Memory().Value()
+		}
+		if !r.Requests.Cpu().IsZero() {
+			l.CPUShares = Shares(r.Requests.Cpu().MilliValue())
+		}
+	}
+	return l
+}
+
+// peak is the most that a pod uses at once while its init containers run one
+// after the other beside the sidecars begun before, and then its main ones.
+type peak struct{ main, sidecars, init int64 }
+
+func (p *peak) add(v int64, init, sidecar bool) {
+	switch {
+	case sidecar:
+		p.sidecars += v
+		p.init = max(p.init, p.sidecars)
+	case init:
+		p.init = max(p.init, p.sidecars+v)
+	default:
+		p.main += v
+	}
+}
+
+func (p *peak) value() int64 { return max(p.main+p.sidecars, p.init) }

@@ -1,0 +1,269 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// Pods writes to the API.
+type Pods interface {
+	PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error)
+	Delete(ctx context.Context, namespace, name string, uid types.UID) error
+}
+
+// Manager sends statuses: each as soon as it changes, the newest only, and
+// again when the API comes back.
+type Manager struct {
+	API   Pods
+	Facts func(p *v1.Pod) Facts
+	// Mirror returns the API's object of a static pod, nil when there is
+	// none yet; false when the pod is no static one.
+	Mirror func(p *v1.Pod) (*v1.Pod, bool)
+	Log    *slog.Logger
+
+	ctx    context.Context
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	pods   map[types.UID]*outgoing
+	failed bool // told that the API does not take statuses
+}
+
+// outgoing is one pod's way to the API. One goroutine sends at a time.
+type outgoing struct {
+	pod     *v1.Pod // as the API has it, with the status it last took
+	want    *v1.PodStatus
+	version uint64
+	sent    uint64
+	active  bool
+	idle    []chan struct{}
+}
+
+// Start makes the manager ready; ctx bounds every request.
+func (m *Manager) Start(ctx context.Context) {
+	m.ctx = ctx
+	m.pods = map[types.UID]*outgoing{}
+}
+
+// Wait returns when nothing is on its way any more.
+func (m *Manager) Wait() { m.wg.Wait() }
+
+// Report implements pod.Reporter.
+func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) {
+	base := p
+	if mirror, static := m.Mirror(p); static {
+		if mirror == nil {
+			return // sent when the mirror is there
+		}
+		base = mirror
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.pods[p.UID]
+	if out == nil {
+		out = &outgoing{pod: base}
+		m.pods[p.UID] = out
+	}
+	if newer(base, out.pod) {
+		out.pod = base
+	}
+	// Transition times follow the status last computed, sent or not.
+	known := *p
+	if out.want != nil {
+		known.Status = merge(out.pod.Status, *out.want)
+	} else {
+		known.Status = out.pod.Status
+	}
+	next := Of(&known, r, o, m.Facts(p))
+	if out.want != nil && equality.Semantic.DeepEqual(*out.want, next) && out.sent == out.version {
+		if equality.Semantic.DeepEqual(next, out.pod.Status) {
+			return
+		}
+	}
+	out.want = &next
+	out.version++
+	m.kick(p.UID, out)
+}
+
+// merge is the status to compare with: what this node last computed, with
+// the conditions of others as the API has them now.
+func merge(api, own v1.PodStatus) v1.PodStatus {
+	var cs []v1.PodCondition
+	for _, c := range api.Conditions {
+		if !owned[c.Type] {
+			cs = append(cs, c)
+		}
+	}
+	for _, c := range own.Conditions {
+		if owned[c.Type] {
+			cs = append(cs, c)
+		}
+	}
+	own.Conditions = cs
+	own.NominatedNodeName, own.ResourceClaimStatuses = api.NominatedNodeName, api.ResourceClaimStatuses
+	return own
+}
+
+// newer compares by resource version, whose order is opaque only across
+// clusters (KEP-5504); equal length and a string order do.
+func newer(a, b *v1.Pod) bool {
+	x, y := a.ResourceVersion, b.ResourceVersion
+	if a.UID != b.UID {
+		return true
+	}
+	return len(x) > len(y) || len(x) == len(y) && x > y
+}
+
+// kick starts the sender; the lock is held.
+func (m *Manager) kick(uid types.UID, out *outgoing) {
+	if out.active || m.ctx.Err() != nil {
+		return
+	}
+	out.active = true
+	m.wg.Go(func() { m.send(uid, out) })
+}
+
+func (m *Manager) send(uid types.UID, out *outgoing) {
+	pause := 100 * time.Millisecond
+	for {
+		m.mu.Lock()
+		if out.sent == out.version || m.ctx.Err() != nil || m.pods[uid] != out {
+			out.active = false
+			for _, c := range out.idle {
+				close(c)
+			}
+			out.idle = nil
+			m.mu.Unlock()
+			return
+		}
+		base, want, version := out.pod, *out.want, out.version
+		m.mu.Unlock()
+		got, err := m.patch(base, want)
+		m.mu.Lock()
+		switch {
+		case err == nil:
+			out.sent = version
+			if got != nil && newer(got, out.pod) {
+				out.pod = got
+			}
+			m.failed, pause = false, 100*time.Millisecond
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || errors.Is(err, errReplaced):
+			out.sent = version // gone, or another pod of that name: nothing to tell
+		}
+		if err != nil && out.sent != version {
+			if !m.failed && m.ctx.Err() == nil {
+				m.failed = true
+				m.Log.Warn("the API does not take pod statuses; they are sent when it does", "pod", base.Namespace+"/"+base.Name, "error", err)
+			}
+			m.mu.Unlock()
+			select {
+			case <-m.ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, 5*time.Second)
+			continue
+		}
+		m.mu.Unlock()
+	}
+}
+
+var errReplaced = errors.New("the pod was replaced")
+
+// patch sends the difference between two statuses.
+func (m *Manager) patch(base *v1.Pod, want v1.PodStatus) (*v1.Pod, error) {
+	if equality.Semantic.DeepEqual(base.Status, want) {
+		return nil, nil
+	}
+	body, err := diff(base, want)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	got, err := m.API.PatchStatus(m.ctx, base.Namespace, base.Name, body)
+	if err == nil && got.UID != base.UID {
+		return nil, errReplaced
+	}
+	return got, err
+}
+
+// diff is a strategic merge patch of the status alone, bound to the pod's UID.
+func diff(base *v1.Pod, want v1.PodStatus) ([]byte, error) {
+	old, err := json.Marshal(v1.Pod{Status: base.Status})
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
+	if err != nil {
+		return nil, err
+	}
+	body, err := strategicpatch.CreateTwoWayMergePatch(old, fresh, v1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("status patch: %w", err)
+	}
+	return body, nil
+}
+
+// Finish implements pod.Reporter: the last status arrives before the pod is
+// deleted, because watchers act on how it ended.
+func (m *Manager) Finish(ctx context.Context, p *v1.Pod) error {
+	if _, static := m.Mirror(p); static {
+		return nil
+	}
+	if err := m.flush(ctx, p.UID); err != nil {
+		return err
+	}
+	err := m.API.Delete(ctx, p.Namespace, p.Name, p.UID)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+func (m *Manager) flush(ctx context.Context, uid types.UID) error {
+	m.mu.Lock()
+	out := m.pods[uid]
+	if out == nil || out.sent == out.version {
+		m.mu.Unlock()
+		return nil
+	}
+	idle := make(chan struct{})
+	out.idle = append(out.idle, idle)
+	m.kick(uid, out)
+	m.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Forget implements pod.Reporter.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods, uid)
+}
+
+// Retry sends at once what could not be sent, after the API came back.
+func (m *Manager) Retry() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, out := range m.pods {
+		if out.sent != out.version {
+			m.kick(uid, out)
+		}
+	}
+}

@@ -1,0 +1,463 @@
+package status
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// Facts is what Of needs beside the pod.
+type Facts struct {
+	HostIPs []string
+	// Scheme prefixes container IDs, as in "containerd://".
+	Scheme string
+	QOS    v1.PodQOSClass
+	// Restarts tells whether a container that ended so runs again.
+	Restarts func(p *v1.Pod, c *v1.Container, code int32) bool
+	Now      metav1.Time
+}
+
+// Of returns the pod's status. It is pure. What others own in the last status
+// (their conditions) is kept, transition times move only with transitions.
+func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
+	s := v1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
+	if !r.Admitted.IsZero() {
+		t := r.Admitted.Rfc3339Copy()
+		s.StartTime = &t
+	}
+	if p.Status.StartTime != nil {
+		s.StartTime = p.Status.StartTime
+	}
+	s.NominatedNodeName = p.Status.NominatedNodeName
+	s.Resize = p.Status.Resize
+	s.ResourceClaimStatuses = p.Status.ResourceClaimStatuses
+	addresses(&s, p, r, f)
+	refused := r.Ended != nil && len(o.Containers) == 0 && len(r.Containers) == 0
+	if refused {
+		// Never admitted: nothing is known of its containers.
+		s.Phase, s.Reason, s.Message = v1.PodFailed, r.Ended.Reason, r.Ended.Message
+		s.Conditions = conditions(p, &s, r, o, f)
+		return s
+	}
+	b := &builder{pod: p, rec: r, obs: o, f: f}
+	s.InitContainerStatuses = b.list(p.Spec.InitContainers, true)
+	s.ContainerStatuses = b.list(p.Spec.Containers, false)
+	s.EphemeralContainerStatuses = b.ephemeral()
+	s.Phase = phase(p, &s, r, o, f)
+	if r.Ended != nil {
+		s.Phase, s.Reason, s.Message = v1.PodFailed, r.Ended.Reason, r.Ended.Message
+	}
+	if old := p.Status.Phase; old == v1.PodFailed || old == v1.PodSucceeded {
+		s.Phase = old // terminal phases are final
+		if s.Reason == "" {
+			s.Reason, s.Message = p.Status.Reason, p.Status.Message
+		}
+	}
+	s.Conditions = conditions(p, &s, r, o, f)
+	return s
+}
+
+func addresses(s *v1.PodStatus, p *v1.Pod, r *record.Pod, f Facts) {
+	for _, ip := range f.HostIPs {
+		s.HostIPs = append(s.HostIPs, v1.HostIP{IP: ip})
+	}
+	ips := r.IPs
+	if p.Spec.HostNetwork {
+		ips = f.HostIPs
+	}
+	for _, ip := range ips {
+		s.PodIPs = append(s.PodIPs, v1.PodIP{IP: ip})
+	}
+	if len(s.HostIPs) > 0 {
+		s.HostIP = s.HostIPs[0].IP
+	}
+	if len(s.PodIPs) > 0 {
+		s.PodIP = s.PodIPs[0].IP
+	}
+}
+
+type builder struct {
+	pod *v1.Pod
+	rec *record.Pod
+	obs *record.Observed
+	f   Facts
+}
+
+func (b *builder) list(specs []v1.Container, init bool) []v1.ContainerStatus {
+	var out []v1.ContainerStatus
+	for i := range specs {
+		out = append(out, b.one(&specs[i], init))
+	}
+	if !init {
+		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	}
+	return out
+}
+
+func (b *builder) ephemeral() []v1.ContainerStatus {
+	var out []v1.ContainerStatus
+	for i := range b.pod.Spec.EphemeralContainers {
+		c := v1.Container(b.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		s := b.one(&c, false)
+		s.Ready, s.Started = false, nil
+		out = append(out, s)
+	}
+	return out
+}
+
+// one is the status of a container.
+func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
+	cr := b.rec.Get(c.Name)
+	s := v1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
+	no := false
+	s.Started = &no
+	for _, m := range c.VolumeMounts {
+		vs := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := v1.RecursiveReadOnlyDisabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				mode = v1.RecursiveReadOnlyEnabled
+			}
+			vs.RecursiveReadOnly = &mode
+		}
+		s.VolumeMounts = append(s.VolumeMounts, vs)
+	}
+	if len(c.Resources.Requests)+len(c.Resources.Limits) > 0 {
+		s.Resources = c.Resources.DeepCopy()
+	} else {
+		s.Resources = &v1.ResourceRequirements{}
+	}
+	if o := b.obs.Latest(c.Name); o != nil {
+		b.observed(&s, o)
+	} else {
+		b.unseen(&s, cr)
+	}
+	if cr.Fault != nil && s.State.Running == nil && b.rec.Stopping == nil {
+		b.waiting(&s, c, cr)
+	}
+	if cr.ID != "" && s.State.Running != nil && b.f.Scheme+cr.ID == s.ContainerID {
+		started := cr.Started
+		s.Started, s.Ready = &started, cr.Ready
+	}
+	if init && !record.Sidecar(c) {
+		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+	}
+	if s.State == (v1.ContainerState{}) {
+		s.State.Waiting = &v1.ContainerStateWaiting{Reason: b.defaultReason(init)}
+	}
+	return s
+}
+
+func (b *builder) defaultReason(init bool) string {
+	if len(b.pod.Spec.InitContainers) > 0 && !init {
+		return "PodInitializing"
+	}
+	if len(b.pod.Spec.InitContainers) > 0 {
+		return "PodInitializing"
+	}
+	return "ContainerCreating"
+}
+
+// observed fills the status from the runtime's newest container of the name.
+func (b *builder) observed(s *v1.ContainerStatus, o *record.Observation) {
+	s.RestartCount = int32(o.Attempt)
+	s.ContainerID = b.f.Scheme + o.ID
+	s.ImageID = o.ImageRef
+	if o.Image != "" && !strings.HasPrefix(o.Image, "sha256:") {
+		s.Image = o.Image
+	}
+	s.User = o.User
+	if o.StopSignal != "" {
+		sig := v1.Signal(o.StopSignal)
+		s.StopSignal = &sig
+	}
+	switch o.State {
+	case record.Running:
+		s.State.Running = &v1.ContainerStateRunning{StartedAt: metav1.NewTime(o.Started).Rfc3339Copy()}
+	case record.Exited:
+		t := b.terminated(o.Terminated())
+		s.State.Terminated = &t
+	}
+	for i := range b.obs.Containers {
+		if last := &b.obs.Containers[i]; last.Name == o.Name && last.ID != o.ID && last.State == record.Exited {
+			t := b.terminated(last.Terminated())
+			s.LastTerminationState.Terminated = &t
+			return
+		}
+	}
+	if e := b.rec.Get(o.Name).Seen; e != nil && e.ID != o.ID {
+		t := b.terminated(e.State)
+		s.LastTerminationState.Terminated = &t
+	}
+}
+
+// unseen fills the status of a container that the runtime does not have.
+func (b *builder) unseen(s *v1.ContainerStatus, cr record.Container) {
+	if cr.Seen == nil {
+		return
+	}
+	s.RestartCount = int32(cr.Seen.Attempt)
+	s.ContainerID = b.f.Scheme + cr.Seen.ID
+	t := b.terminated(cr.Seen.State)
+	s.State.Terminated = &t
+}
+
+func (b *builder) terminated(t v1.ContainerStateTerminated) v1.ContainerStateTerminated {
+	if t.ContainerID != "" && !strings.Contains(t.ContainerID, "://") {
+		t.ContainerID = b.f.Scheme + t.ContainerID
+	}
+	t.StartedAt, t.FinishedAt = t.StartedAt.Rfc3339Copy(), t.FinishedAt.Rfc3339Copy()
+	return t
+}
+
+// waiting shows why a container cannot run now.
+func (b *builder) waiting(s *v1.ContainerStatus, c *v1.Container, cr record.Container) {
+	if t := s.State.Terminated; t != nil {
+		if !b.f.Restarts(b.pod, c, t.ExitCode) {
+			return
+		}
+		s.LastTerminationState = v1.ContainerState{Terminated: t}
+	}
+	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: cr.Fault.Reason, Message: cr.Fault.Message}}
+}
+
+// counts of containers by state, for the phase.
+type counts struct{ running, waiting, stopped, final, succeeded int }
+
+// phase is the pod's phase: pending until all its containers were started,
+// running while any may run, then by how they ended.
+func phase(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Facts) v1.PodPhase {
+	pending, failed := inits(p, s, f)
+	if failed {
+		return v1.PodFailed
+	}
+	n := mains(p, s, f)
+	begun := false
+	for i := range p.Spec.Containers {
+		c := o.Latest(p.Spec.Containers[i].Name)
+		begun = begun || c != nil && c.State != record.Created
+	}
+	sidecarsRun := 0
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if !record.Sidecar(c) {
+			continue
+		}
+		st := s.InitContainerStatuses[i]
+		if st.State.Running != nil {
+			sidecarsRun++
+			if (st.Started == nil || !*st.Started) && !begun {
+				pending = true
+			}
+		} else if st.State.Waiting != nil && st.LastTerminationState.Terminated == nil && !begun {
+			pending = true
+		}
+	}
+	switch {
+	case pending, n.waiting > 0:
+		return v1.PodPending
+	case n.running+sidecarsRun > 0:
+		return v1.PodRunning
+	case n.stopped == 0:
+		return v1.PodPending
+	}
+	if r.Stopping != nil || n.final == n.stopped {
+		if n.succeeded == n.stopped {
+			return v1.PodSucceeded
+		}
+		return v1.PodFailed
+	}
+	return v1.PodRunning
+}
+
+// inits tells whether init containers are yet to end, or failed for good.
+func inits(p *v1.Pod, s *v1.PodStatus, f Facts) (pending, failed bool) {
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if record.Sidecar(c) {
+			continue
+		}
+		st := s.InitContainerStatuses[i]
+		t := st.State.Terminated
+		if t == nil && st.State.Waiting != nil {
+			t = st.LastTerminationState.Terminated
+		}
+		switch {
+		case t == nil:
+			pending = true
+		case t.ExitCode != 0 && !f.Restarts(p, c, t.ExitCode):
+			failed = true
+		case t.ExitCode != 0 || st.State.Waiting != nil:
+			pending = true
+		}
+	}
+	return pending, failed
+}
+
+func mains(p *v1.Pod, s *v1.PodStatus, f Facts) counts {
+	var n counts
+	byName := map[string]*v1.Container{}
+	for i := range p.Spec.Containers {
+		byName[p.Spec.Containers[i].Name] = &p.Spec.Containers[i]
+	}
+	for i := range s.ContainerStatuses {
+		st := &s.ContainerStatuses[i]
+		t := st.State.Terminated
+		if t == nil && st.State.Waiting != nil {
+			t = st.LastTerminationState.Terminated
+		}
+		switch {
+		case st.State.Running != nil:
+			n.running++
+		case t == nil:
+			n.waiting++
+		default:
+			n.stopped++
+			if !f.Restarts(p, byName[st.Name], t.ExitCode) {
+				n.final++
+			}
+			if t.ExitCode == 0 {
+				n.succeeded++
+			}
+		}
+	}
+	return n
+}
+
+// Conditions that this package owns; the others are kept as they are.
+var owned = map[v1.PodConditionType]bool{
+	v1.PodReadyToStartContainers: true, v1.PodInitialized: true, v1.PodReady: true,
+	v1.ContainersReady: true, v1.PodScheduled: true,
+}
+
+func conditions(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Facts) []v1.PodCondition {
+	var out []v1.PodCondition
+	for _, c := range p.Status.Conditions {
+		if !owned[c.Type] && !(c.Type == v1.DisruptionTarget && r.Disrupted != nil) {
+			out = append(out, c)
+		}
+	}
+	add := func(t v1.PodConditionType, ok bool, reason, message string) {
+		c := v1.PodCondition{Type: t, Status: v1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: p.Generation, LastTransitionTime: f.Now}
+		if ok {
+			c.Status = v1.ConditionTrue
+		}
+		for _, old := range p.Status.Conditions {
+			if old.Type == t && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+		}
+		out = append(out, c)
+	}
+	if d := r.Disrupted; d != nil {
+		add(v1.DisruptionTarget, true, d.Reason, d.Message)
+	}
+	sb := o.Sandbox()
+	add(v1.PodReadyToStartContainers, sb != nil && sb.Ready && !r.Released, "", "")
+	ok, reason, message := initialized(p, s)
+	add(v1.PodInitialized, ok, reason, message)
+	ok, reason, message = containersReady(p, s)
+	ready, gateReason, gateMessage := ok, reason, message
+	if ok {
+		ready, gateReason, gateMessage = gates(p, out)
+	}
+	add(v1.PodReady, ready, gateReason, gateMessage)
+	add(v1.ContainersReady, ok, reason, message)
+	add(v1.PodScheduled, true, "", "")
+	return out
+}
+
+func initialized(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
+	if len(p.Spec.InitContainers) == 0 {
+		if s.Phase == v1.PodSucceeded {
+			return true, "PodCompleted", ""
+		}
+		return true, "", ""
+	}
+	if s.InitContainerStatuses == nil {
+		return false, "UnknownContainerStatuses", ""
+	}
+	if s.Phase == v1.PodSucceeded {
+		return true, "PodCompleted", ""
+	}
+	for _, c := range s.ContainerStatuses {
+		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil {
+			return true, "", ""
+		}
+	}
+	var incomplete []string
+	for i := range p.Spec.InitContainers {
+		st := &s.InitContainerStatuses[i]
+		done := st.Ready
+		if record.Sidecar(&p.Spec.InitContainers[i]) {
+			done = st.Started != nil && *st.Started
+		}
+		if !done {
+			incomplete = append(incomplete, st.Name)
+		}
+	}
+	if len(incomplete) > 0 {
+		return false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %s", incomplete)
+	}
+	return true, "", ""
+}
+
+func containersReady(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
+	switch {
+	case s.Phase == v1.PodFailed:
+		return false, "PodFailed", ""
+	case s.Phase == v1.PodSucceeded:
+		return false, "PodCompleted", ""
+	case s.ContainerStatuses == nil:
+		return false, "UnknownContainerStatuses", ""
+	}
+	var unready []string
+	for i := range p.Spec.InitContainers {
+		if record.Sidecar(&p.Spec.InitContainers[i]) && !s.InitContainerStatuses[i].Ready {
+			unready = append(unready, p.Spec.InitContainers[i].Name)
+		}
+	}
+	ready := map[string]bool{}
+	for _, c := range s.ContainerStatuses {
+		ready[c.Name] = c.Ready
+	}
+	for i := range p.Spec.Containers {
+		if !ready[p.Spec.Containers[i].Name] {
+			unready = append(unready, p.Spec.Containers[i].Name)
+		}
+	}
+	if len(unready) > 0 {
+		return false, "ContainersNotReady", fmt.Sprintf("containers with unready status: %s", unready)
+	}
+	return true, "", ""
+}
+
+// gates looks at the conditions that readiness gates name.
+func gates(p *v1.Pod, have []v1.PodCondition) (bool, string, string) {
+	var msgs []string
+	for _, g := range p.Spec.ReadinessGates {
+		status := v1.ConditionStatus("")
+		for _, c := range have {
+			if c.Type == g.ConditionType {
+				status = c.Status
+			}
+		}
+		switch status {
+		case v1.ConditionTrue:
+		case "":
+			msgs = append(msgs, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
+		default:
+			msgs = append(msgs, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(g.ConditionType), status))
+		}
+	}
+	if len(msgs) > 0 {
+		return false, "ReadinessGatesNotReady", strings.Join(msgs, ", ")
+	}
+	return true, "", ""
+}

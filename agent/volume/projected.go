@@ -1,0 +1,237 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// projection writes a volume that shows API objects.
+func (m *Manager) projection(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+	b := &bundle{m: m, pod: p, files: map[string]file{}, own: owner{uid: -1, gid: -1}}
+	memory := true
+	var err error
+	switch {
+	case v.ConfigMap != nil:
+		memory = false
+		s := v.ConfigMap
+		err = b.configMap(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
+	case v.Secret != nil:
+		s := v.Secret
+		err = b.secret(ctx, configSource{name: s.SecretName, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
+	case v.DownwardAPI != nil:
+		err = b.downward(v.DownwardAPI.Items, modeOf(v.DownwardAPI.DefaultMode))
+	case v.Projected != nil:
+		err = b.projected(ctx, v.Projected)
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	b.group()
+	dir := m.dir(p, v)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return time.Time{}, err
+	}
+	if memory {
+		if err := tmpfs(dir, 0); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		return time.Time{}, err
+	}
+	return b.renew, writeAtomic(dir, b.files, b.own)
+}
+
+// bundle gathers the files of one volume.
+type bundle struct {
+	m     *Manager
+	pod   *v1.Pod
+	files map[string]file
+	own   owner
+	renew time.Time
+}
+
+type configSource struct {
+	name     string
+	items    []v1.KeyToPath
+	optional *bool
+	mode     fs.FileMode
+}
+
+func modeOf(m *int32) fs.FileMode {
+	if m == nil {
+		return 0o644
+	}
+	return fs.FileMode(*m).Perm()
+}
+
+// group gives the files to the pod's fsGroup, readable for it.
+func (b *bundle) group() {
+	g := fsGroup(b.pod)
+	if g == nil {
+		return
+	}
+	b.own.gid = int(*g)
+	for name, f := range b.files {
+		f.mode |= 0o440
+		b.files[name] = f
+	}
+}
+
+func (b *bundle) configMap(ctx context.Context, s configSource) error {
+	cm, err := b.m.Objects.ConfigMap(ctx, b.pod.Namespace, s.name)
+	if err != nil {
+		return optional(err, s.optional)
+	}
+	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
+	for k, v := range cm.Data {
+		data[k] = []byte(v)
+	}
+	for k, v := range cm.BinaryData {
+		data[k] = v
+	}
+	return b.keys(data, s, "configmap")
+}
+
+func (b *bundle) secret(ctx context.Context, s configSource) error {
+	sec, err := b.m.Objects.Secret(ctx, b.pod.Namespace, s.name)
+	if err != nil {
+		return optional(err, s.optional)
+	}
+	return b.keys(sec.Data, s, "secret")
+}
+
+func optional(err error, opt *bool) error {
+	if apierrors.IsNotFound(err) && opt != nil && *opt {
+		return nil
+	}
+	return err
+}
+
+// keys adds the keys of an object: all, or those that items name.
+func (b *bundle) keys(data map[string][]byte, s configSource, kind string) error {
+	if len(s.items) == 0 {
+		for k, v := range data {
+			b.files[k] = file{data: v, mode: s.mode}
+		}
+		return nil
+	}
+	for _, it := range s.items {
+		v, ok := data[it.Key]
+		if !ok {
+			if s.optional != nil && *s.optional {
+				continue
+			}
+			return fmt.Errorf("%s references non-existent %s key: %s", kind, kind, it.Key)
+		}
+		mode := s.mode
+		if it.Mode != nil {
+			mode = modeOf(it.Mode)
+		}
+		b.files[filepath.Clean(it.Path)] = file{data: v, mode: mode}
+	}
+	return nil
+}
+
+func (b *bundle) downward(items []v1.DownwardAPIVolumeFile, mode fs.FileMode) error {
+	facts := b.m.Facts(b.pod)
+	for i := range items {
+		it := &items[i]
+		var text string
+		var err error
+		switch {
+		case it.FieldRef != nil:
+			text, err = Field(b.pod, it.FieldRef.FieldPath, facts)
+		case it.ResourceFieldRef != nil:
+			text, err = Resource(b.pod, "", it.ResourceFieldRef, facts)
+		}
+		if err != nil {
+			return err
+		}
+		m := mode
+		if it.Mode != nil {
+			m = modeOf(it.Mode)
+		}
+		b.files[filepath.Clean(it.Path)] = file{data: []byte(text), mode: m}
+	}
+	return nil
+}
+
+func (b *bundle) projected(ctx context.Context, s *v1.ProjectedVolumeSource) error {
+	mode := modeOf(s.DefaultMode)
+	for i := range s.Sources {
+		src := &s.Sources[i]
+		var err error
+		switch {
+		case src.ConfigMap != nil:
+			err = b.configMap(ctx, configSource{name: src.ConfigMap.Name, items: src.ConfigMap.Items, optional: src.ConfigMap.Optional, mode: mode})
+		case src.Secret != nil:
+			err = b.secret(ctx, configSource{name: src.Secret.Name, items: src.Secret.Items, optional: src.Secret.Optional, mode: mode})
+		case src.DownwardAPI != nil:
+			err = b.downward(src.DownwardAPI.Items, mode)
+		case src.ServiceAccountToken != nil:
+			err = b.token(ctx, src.ServiceAccountToken, mode)
+		case src.ClusterTrustBundle != nil:
+			err = fmt.Errorf("clusterTrustBundle projections are not supported by this node yet")
+		case src.PodCertificate != nil:
+			err = fmt.Errorf("podCertificate projections are not supported by this node yet")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// token adds a token, readable by the pod's user alone where that is known.
+func (b *bundle) token(ctx context.Context, s *v1.ServiceAccountTokenProjection, mode fs.FileMode) error {
+	text, renew, err := b.m.Tokens.Token(ctx, b.pod, s)
+	if err != nil {
+		return err
+	}
+	if b.renew.IsZero() || renew.Before(b.renew) {
+		b.renew = renew
+	}
+	if uid := commonUser(b.pod); uid >= 0 {
+		b.own.uid, mode = uid, 0o600
+	} else if fsGroup(b.pod) != nil {
+		mode = 0o600
+	}
+	b.files[filepath.Clean(s.Path)] = file{data: []byte(text), mode: mode}
+	return nil
+}
+
+// commonUser is the user of all containers, -1 when they differ or the image
+// decides.
+func commonUser(p *v1.Pod) int {
+	uid := int64(-1)
+	one := func(c *v1.Container) bool {
+		var u *int64
+		if p.Spec.SecurityContext != nil {
+			u = p.Spec.SecurityContext.RunAsUser
+		}
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			u = c.SecurityContext.RunAsUser
+		}
+		if u == nil || uid >= 0 && *u != uid {
+			return false
+		}
+		uid = *u
+		return true
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if !one(&list[i]) {
+				return -1
+			}
+		}
+	}
+	return int(uid)
+}

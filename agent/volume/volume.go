@@ -1,0 +1,417 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Objects gives the API objects that volumes show.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// Tokens gives service account tokens and when each should be asked for
+// again.
+type Tokens interface {
+	Token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)
+}
+
+// Manager makes and removes the volumes of the node's pods.
+type Manager struct {
+	// RootDir is the kubelet's root directory (/var/lib/kubelet).
+	RootDir string
+	Objects Objects
+	Tokens  Tokens
+	// Facts is what downward API volumes tell of the node and the pod.
+	Facts func(p *v1.Pod) Facts
+	Log   *slog.Logger
+
+	mu   sync.Mutex
+	pods map[types.UID]*entry
+}
+
+type entry struct {
+	mu  sync.Mutex // one writer of the pod's volumes at a time
+	pod *v1.Pod
+	// renew is when the earliest token wants renewal, zero for never.
+	renew time.Time
+	gone  bool
+}
+
+// Error names the volume that could not be made.
+type Error struct {
+	Volume string
+	Err    error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Ensure makes every volume of the pod; it may be repeated.
+func (m *Manager) Ensure(ctx context.Context, p *v1.Pod) error {
+	e := m.entry(p)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pod, e.gone = p, false
+	return m.write(ctx, e, false)
+}
+
+// Refresh brings what projected volumes show up to date.
+func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
+	m.mu.Lock()
+	e := m.pods[p.UID]
+	m.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone {
+		return nil
+	}
+	e.pod = p
+	return m.write(ctx, e, true)
+}
+
+// Changed refreshes the pods of a namespace after an object of it changed.
+func (m *Manager) Changed(ctx context.Context, namespace string) {
+	m.refreshIf(ctx, func(e *entry) bool { return e.pod.Namespace == namespace })
+}
+
+// Run renews tokens in time until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	for {
+		wait := time.Hour
+		m.mu.Lock()
+		for _, e := range m.pods {
+			if !e.renew.IsZero() {
+				wait = min(wait, time.Until(e.renew))
+			}
+		}
+		m.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(wait, 10*time.Second)):
+		}
+		now := time.Now()
+		m.refreshIf(ctx, func(e *entry) bool { return !e.renew.IsZero() && !now.Before(e.renew) })
+	}
+}
+
+func (m *Manager) refreshIf(ctx context.Context, want func(*entry) bool) {
+	m.mu.Lock()
+	var pods []*v1.Pod
+	for _, e := range m.pods {
+		if e.pod != nil && want(e) {
+			pods = append(pods, e.pod)
+		}
+	}
+	m.mu.Unlock()
+	for _, p := range pods {
+		if err := m.Refresh(ctx, p); err != nil && ctx.Err() == nil {
+			m.Log.Warn("volumes of a pod are not up to date", "pod", p.Namespace+"/"+p.Name, "error", err)
+		}
+	}
+}
+
+func (m *Manager) entry(p *v1.Pod) *entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.pods[p.UID]
+	if e == nil {
+		if m.pods == nil {
+			m.pods = map[types.UID]*entry{}
+		}
+		e = &entry{pod: p}
+		m.pods[p.UID] = e
+	}
+	return e
+}
+
+// write makes all volumes of an entry, or only those that follow changes.
+func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
+	var renew time.Time
+	for i := range e.pod.Spec.Volumes {
+		v := &e.pod.Spec.Volumes[i]
+		if refresh && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil {
+			continue
+		}
+		next, err := m.make(ctx, e.pod, v)
+		if err != nil {
+			return &Error{Volume: v.Name, Err: err}
+		}
+		if !next.IsZero() && (renew.IsZero() || next.Before(renew)) {
+			renew = next
+		}
+	}
+	m.mu.Lock()
+	e.renew = renew
+	m.mu.Unlock()
+	return nil
+}
+
+// make makes one volume; what it returns is when it wants renewal.
+func (m *Manager) make(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+	switch {
+	case v.EmptyDir != nil:
+		return time.Time{}, m.emptyDir(p, v)
+	case v.HostPath != nil:
+		return time.Time{}, hostPath(v.HostPath)
+	case v.Image != nil:
+		return time.Time{}, nil // the runtime mounts it
+	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
+		return m.projection(ctx, p, v)
+	case v.VolumeSource == (v1.VolumeSource{}):
+		return time.Time{}, m.emptyDir(p, v)
+	}
+	return time.Time{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(v))
+}
+
+// Path returns where a volume of the pod is on the host.
+func (m *Manager) Path(p *v1.Pod, name string) (string, error) {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.Name != name {
+			continue
+		}
+		if v.HostPath != nil {
+			return v.HostPath.Path, nil
+		}
+		return m.dir(p, v), nil
+	}
+	return "", fmt.Errorf("volume %q is not in the pod", name)
+}
+
+// SubPath binds a part of a volume and returns where.
+func (m *Manager) SubPath(p *v1.Pod, s SubPath) (string, error) {
+	root, err := m.Path(p, s.Volume)
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(m.podDir(p.UID), "volume-subpaths", s.Volume, s.Container, fmt.Sprint(s.Index))
+	if err := bindSubPath(root, s.Path, target); err != nil {
+		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", s.Volume, s.Container, err)
+	}
+	return target, nil
+}
+
+// Release unmounts and removes every volume of the pod. What a host path or a
+// sub path shows is left alone.
+func (m *Manager) Release(_ context.Context, p *v1.Pod) error {
+	e := m.entry(p)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gone = true
+	dir := m.podDir(p.UID)
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		m.forget(p.UID)
+		return nil
+	}
+	for _, part := range []string{"volume-subpaths", "volumes"} {
+		if err := m.remove(filepath.Join(dir, part)); err != nil {
+			return err
+		}
+	}
+	m.forget(p.UID)
+	return nil
+}
+
+// remove unmounts below a directory and removes it only when nothing is
+// mounted there any more.
+func (m *Manager) remove(dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := UnmountUnder(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func (m *Manager) forget(uid types.UID) {
+	m.mu.Lock()
+	delete(m.pods, uid)
+	m.mu.Unlock()
+}
+
+func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.RootDir, "pods", string(uid)) }
+
+// dir is a volume's directory, named as the kubelet names it.
+func (m *Manager) dir(p *v1.Pod, v *v1.Volume) string {
+	plugin := "kubernetes.io~empty-dir"
+	switch {
+	case v.ConfigMap != nil:
+		plugin = "kubernetes.io~configmap"
+	case v.Secret != nil:
+		plugin = "kubernetes.io~secret"
+	case v.DownwardAPI != nil:
+		plugin = "kubernetes.io~downward-api"
+	case v.Projected != nil:
+		plugin = "kubernetes.io~projected"
+	}
+	return filepath.Join(m.podDir(p.UID), "volumes", plugin, v.Name)
+}
+
+func (m *Manager) emptyDir(p *v1.Pod, v *v1.Volume) error {
+	dir := m.dir(p, v)
+	src := v.EmptyDir
+	if src == nil {
+		src = &v1.EmptyDirVolumeSource{}
+	}
+	_, err := os.Lstat(dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	switch src.Medium {
+	case v1.StorageMediumDefault:
+	case v1.StorageMediumMemory:
+		is, err := mounted(dir)
+		if err != nil {
+			return err
+		}
+		fresh = fresh || !is
+		var size int64
+		if src.SizeLimit != nil {
+			size = src.SizeLimit.Value()
+		}
+		if err := tmpfs(dir, size); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
+	}
+	if !fresh {
+		return nil // its content and modes are the pod's
+	}
+	mode := fs.FileMode(0o777)
+	if g := fsGroup(p); g != nil {
+		if err := os.Chown(dir, -1, int(*g)); err != nil {
+			return err
+		}
+		mode |= fs.ModeSetgid
+	}
+	return os.Chmod(dir, mode)
+}
+
+func fsGroup(p *v1.Pod) *int64 {
+	if p.Spec.SecurityContext == nil {
+		return nil
+	}
+	return p.Spec.SecurityContext.FSGroup
+}
+
+// hostPath checks the path's type, and makes it where the type says so.
+func hostPath(h *v1.HostPathVolumeSource) error {
+	kind := v1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	if kind == v1.HostPathUnset {
+		return nil
+	}
+	st, err := os.Stat(h.Path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return err
+	}
+	switch kind {
+	case v1.HostPathDirectoryOrCreate:
+		if missing {
+			return os.MkdirAll(h.Path, 0o755)
+		}
+		return want(st.IsDir(), h.Path, "a directory")
+	case v1.HostPathFileOrCreate:
+		if missing {
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_WRONLY, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+		return want(st.Mode().IsRegular(), h.Path, "a file")
+	}
+	if missing {
+		st = nil
+	}
+	return hostPathIs(h.Path, st, kind)
+}
+
+func hostPathIs(path string, st fs.FileInfo, kind v1.HostPathType) error {
+	is := func(f func(fs.FileMode) bool) bool { return st != nil && f(st.Mode()) }
+	switch kind {
+	case v1.HostPathDirectory:
+		return want(is(fs.FileMode.IsDir), path, "a directory")
+	case v1.HostPathFile:
+		return want(is(fs.FileMode.IsRegular), path, "a file")
+	case v1.HostPathSocket:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 }), path, "a socket file")
+	case v1.HostPathCharDev:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }), path, "a character device")
+	case v1.HostPathBlockDev:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }), path, "a block device")
+	}
+	return fmt.Errorf("%s is an invalid volume type", kind)
+}
+
+func want(ok bool, path, what string) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("hostPath type check failed: %s is not %s", path, what)
+}
+
+func kindOf(v *v1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return "persistentVolumeClaim"
+	case v.CSI != nil:
+		return "csi"
+	case v.Ephemeral != nil:
+		return "ephemeral"
+	case v.NFS != nil:
+		return "nfs"
+	case v.ISCSI != nil:
+		return "iscsi"
+	case v.FC != nil:
+		return "fc"
+	}
+	return "such"
+}
+
+// Used returns the bytes and inodes that a directory's files take.
+func Used(dir string) (bytes, inodes int64) {
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // removed meanwhile
+		}
+		if st, err := d.Info(); err == nil {
+			inodes++
+			if s, ok := st.Sys().(*syscall.Stat_t); ok {
+				bytes += s.Blocks * 512
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, 0
+	}
+	return bytes, inodes
+}
