@@ -1,0 +1,237 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// bindTimeout bounds one pod's PreBind and Bind calls.
+const bindTimeout = 30 * time.Second
+
+// binding is a placed pod on its way to the API.
+type binding struct {
+	profile *Profile
+	pod     *framework.QueuedPod
+	node    string
+	wait    *waiter // set when a Permit plugin said Wait
+}
+
+// binder carries bindings out, a bounded number at a time, apart from the
+// scheduling loop.
+type binder struct {
+	s    *Scheduler
+	jobs chan *binding
+	wg   sync.WaitGroup
+}
+
+func (b *binder) start(ctx context.Context) {
+	// The loop may run ahead by this many pods before it waits for bindings.
+	b.jobs = make(chan *binding, 4096)
+	for range b.s.c.Binders {
+		b.wg.Go(func() {
+			for j := range b.jobs {
+				j.run(ctx, b.s)
+			}
+		})
+	}
+}
+
+func (b *binder) submit(j *binding) {
+	if j.wait != nil {
+		// A pod that waits for a permit must not hold up one of the binders.
+		b.wg.Go(func() { j.run(context.WithoutCancel(context.Background()), b.s) })
+		return
+	}
+	b.jobs <- j
+}
+
+// stop waits for what was submitted; after the end of ctx those not begun are dropped.
+func (b *binder) stop() {
+	b.s.waiting.rejectAll()
+	close(b.jobs)
+	b.wg.Wait()
+}
+
+// reserveAndPermit runs the extension points that precede the binding cycle.
+func (j *binding) reserveAndPermit(ctx context.Context, s *Scheduler) *framework.Status {
+	for _, pl := range j.profile.reserve {
+		if st := pl.Reserve(ctx, j.pod.PodInfo, j.node); !st.OK() {
+			return st.By(pl.Name())
+		}
+	}
+	var longest time.Duration
+	pending := map[string]bool{}
+	for _, pl := range j.profile.permit {
+		st, timeout := pl.Permit(ctx, j.pod.PodInfo, j.node)
+		switch {
+		case st.OK():
+		case st.Is(framework.Wait):
+			pending[pl.Name()] = true
+			longest = max(longest, timeout)
+		default:
+			return st.By(pl.Name())
+		}
+	}
+	if len(pending) == 0 {
+		return nil
+	}
+	j.wait = s.waiting.add(j.pod.UID(), pending, longest)
+	return framework.NewStatus(framework.Wait)
+}
+
+// run is the binding cycle. A binding that has begun is not cut off by ctx.
+func (j *binding) run(ctx context.Context, s *Scheduler) {
+	if ctx.Err() != nil {
+		j.undo(ctx, s)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
+	defer cancel()
+	st := s.waiting.await(j.wait)
+	for _, pl := range j.profile.preBind {
+		if st.OK() {
+			st = pl.PreBind(ctx, j.pod.PodInfo, j.node).By(pl.Name())
+		}
+	}
+	if st.OK() {
+		st = j.bind(ctx)
+	}
+	if !st.OK() {
+		j.fail(ctx, s, st)
+		return
+	}
+	pod := j.pod.Pod
+	s.recorder[j.profile.Name].Eventf(pod, nil, v1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %v/%v to %v", pod.Namespace, pod.Name, j.node)
+	for _, pl := range j.profile.postBind {
+		pl.PostBind(ctx, j.pod.PodInfo, j.node)
+	}
+}
+
+func (j *binding) bind(ctx context.Context) *framework.Status {
+	for _, pl := range j.profile.bind {
+		if st := pl.Bind(ctx, j.pod.PodInfo, j.node); !st.Is(framework.Skip) {
+			return st.By(pl.Name())
+		}
+	}
+	return framework.NewStatus(framework.Error, "no bind plugin took the pod")
+}
+
+// fail forgets the assumption and sends the pod back. A pod that is gone is not tried again.
+func (j *binding) fail(ctx context.Context, s *Scheduler, st *framework.Status) {
+	j.undo(ctx, s)
+	if apierrors.IsNotFound(st.Err) {
+		return
+	}
+	err := s.statusError(st)
+	if st.Is(framework.Error) {
+		err = fmt.Errorf("binding rejected: %s", st.Message())
+	}
+	s.refuse(ctx, j.profile, j.pod, err, nil)
+}
+
+// undo takes back what reserveAndPermit and the assumption did.
+func (j *binding) undo(ctx context.Context, s *Scheduler) {
+	s.waiting.reject(j.pod.UID())
+	for i := len(j.profile.reserve) - 1; i >= 0; i-- {
+		j.profile.reserve[i].Unreserve(ctx, j.pod.PodInfo, j.node)
+	}
+	s.cache.forget(j.pod.UID())
+	gone := j.pod.Pod.DeepCopy()
+	gone.Spec.NodeName = j.node
+	s.queue.Move(framework.Event{Resource: framework.Pod, Action: framework.Delete, Old: gone})
+}
+
+// waiting holds the pods whose Permit plugins asked to wait.
+type waiting struct {
+	mu   sync.Mutex
+	pods map[types.UID]*waiter
+}
+
+type waiter struct {
+	uid     types.UID
+	pending map[string]bool
+	timeout time.Duration
+	done    chan *framework.Status
+}
+
+func newWaiting() *waiting { return &waiting{pods: map[types.UID]*waiter{}} }
+
+func (w *waiting) add(uid types.UID, pending map[string]bool, timeout time.Duration) *waiter {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := &waiter{uid: uid, pending: pending, timeout: timeout, done: make(chan *framework.Status, 1)}
+	w.pods[uid] = x
+	return x
+}
+
+// Allow lets the pod pass a Permit plugin; the last one frees it.
+func (w *waiting) allow(uid types.UID, plugin string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.pods[uid]
+	if x == nil {
+		return
+	}
+	if delete(x.pending, plugin); len(x.pending) == 0 {
+		w.end(x, nil)
+	}
+}
+
+// reject ends the wait of a pod that is gone.
+func (w *waiting) reject(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.pods[uid]; x != nil {
+		w.end(x, framework.NewStatus(framework.Unschedulable, "rejected while waiting on permit"))
+	}
+}
+
+// preempt rejects a waiting pod in favour of another; it reports whether it waited.
+func (w *waiting) preempt(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.pods[uid]
+	if x != nil {
+		w.end(x, framework.NewStatus(framework.Unschedulable, "preempted"))
+	}
+	return x != nil
+}
+
+func (w *waiting) rejectAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.pods {
+		w.end(x, framework.NewStatus(framework.Unschedulable, "scheduler is shutting down"))
+	}
+}
+
+func (w *waiting) end(x *waiter, st *framework.Status) {
+	delete(w.pods, x.uid)
+	x.done <- st
+}
+
+// await returns the outcome of the wait; nil for a pod that need not wait.
+func (w *waiting) await(x *waiter) *framework.Status {
+	if x == nil {
+		return nil
+	}
+	t := time.NewTimer(x.timeout)
+	defer t.Stop()
+	select {
+	case st := <-x.done:
+		return st
+	case <-t.C:
+		w.mu.Lock()
+		delete(w.pods, x.uid)
+		w.mu.Unlock()
+		return framework.NewStatus(framework.Unschedulable, "timed out waiting on permit")
+	}
+}

@@ -1,0 +1,70 @@
+package framework
+
+import v1 "k8s.io/api/core/v1"
+
+// Action is a bit set of what happened to an object.
+type Action int32
+
+// Actions that plugins can wait for. The finer update bits keep pods from
+// being retried for changes that cannot matter to them.
+const (
+	Add Action = 1 << iota
+	Delete
+	UpdateNodeAllocatable
+	UpdateNodeLabel
+	UpdateNodeTaint // taints or spec.unschedulable
+	UpdateNodeCondition
+	UpdateNodeImages
+	UpdatePodLabel
+	UpdatePodScaleDown
+	UpdatePodToleration
+	UpdatePodSchedulingGatesEliminated
+	UpdateOther
+
+	All = 1<<iota - 1
+)
+
+// Resource is a kind whose changes can make a refused pod schedulable.
+type EventResource string
+
+// Resources that the scheduler watches on behalf of plugins.
+const (
+	Pod                   EventResource = "Pod"
+	Node                  EventResource = "Node"
+	Namespace             EventResource = "Namespace"
+	PersistentVolumeClaim EventResource = "PersistentVolumeClaim"
+	// AnyResource is the event of forced retries.
+	AnyResource EventResource = "*"
+)
+
+// Event is one change of the cluster. Old is nil for additions, New for deletions.
+type Event struct {
+	Resource EventResource
+	Action   Action
+	Old, New any
+}
+
+// Hint is a plugin's opinion of whether an event is worth a retry.
+type Hint bool
+
+// Answers of a HintFunc.
+const (
+	QueueSkip Hint = false
+	Queue     Hint = true
+)
+
+// HintFunc judges an event for a pod that the plugin has refused.
+type HintFunc func(pod *v1.Pod, e Event) Hint
+
+// EventHint declares an interest in events. Without Hint each of them is worth
+// a retry.
+type EventHint struct {
+	Resource EventResource
+	Actions  Action
+	Hint     HintFunc
+}
+
+// Matches reports whether the declaration covers the event.
+func (h *EventHint) Matches(e Event) bool {
+	return e.Resource == AnyResource || h.Resource == e.Resource && h.Actions&e.Action != 0
+}

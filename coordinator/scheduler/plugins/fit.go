@@ -1,0 +1,194 @@
+package plugins
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// fit refuses nodes without room for the pod's requests (NODE-50) and scores
+// the rest by its strategy, least allocated first unless configured otherwise.
+type fit struct {
+	ignored       sets.Set[string]
+	ignoredGroups sets.Set[string]
+	strategy      strategy
+}
+
+func newFit(args []byte, _ *Deps) (framework.Plugin, error) {
+	var a configv1.NodeResourcesFitArgs
+	if err := decodeArgs(args, &a); err != nil {
+		return nil, err
+	}
+	s, err := newStrategy(a.ScoringStrategy)
+	if err != nil {
+		return nil, err
+	}
+	return &fit{ignored: sets.New(a.IgnoredResources...), ignoredGroups: sets.New(a.IgnoredResourceGroups...), strategy: s}, nil
+}
+
+func (*fit) Name() string { return NodeResourcesFitName }
+
+func (*fit) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
+	return signResources(signResources(key, &pod.Requests), &pod.NonZero), true
+}
+
+func (f *fit) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+	r := newFitFilter(pod)
+	for name := range pod.Requests.Other {
+		if group, _, ok := strings.Cut(string(name), "/"); ok && (f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)) {
+			delete(r.want, name)
+		}
+	}
+	return r, nil, nil
+}
+
+func (f *fit) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (framework.Scorer, *framework.Status) {
+	return &fitScore{strategy: f.strategy, pod: pod}, nil
+}
+
+func (*fit) Events() []framework.EventHint {
+	return []framework.EventHint{
+		{Resource: framework.Pod, Actions: framework.Delete | framework.UpdatePodScaleDown, Hint: roomFreed},
+		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeAllocatable, Hint: nodeHasRoom},
+	}
+}
+
+// roomFreed says yes to each pod that left a node, for even a pod without
+// requests counts against the node's number of pods, and to one that asks for less now.
+func roomFreed(pod *v1.Pod, e framework.Event) framework.Hint {
+	if e.Action == framework.Delete {
+		gone := podOf(e.Old)
+		return framework.Hint(gone != nil && gone.Spec.NodeName != "")
+	}
+	changed := podOf(e.New)
+	return framework.Hint(changed != nil && (changed.UID == pod.UID || changed.Spec.NodeName != ""))
+}
+
+// nodeHasRoom asks whether the node could hold the pod if it were empty, and,
+// when it has changed, whether it offers more of anything that the pod wants.
+func nodeHasRoom(pod *v1.Pod, e framework.Event) framework.Hint {
+	is, was := nodeOf(e.New), nodeOf(e.Old)
+	p, err := framework.NewPodInfo(pod)
+	if is == nil || err != nil {
+		return framework.Queue
+	}
+	now := framework.NewNodeInfo(is)
+	f := newFitFilter(p)
+	if f.Filter(now) != nil {
+		return framework.QueueSkip
+	}
+	if was == nil {
+		return framework.Queue
+	}
+	before := framework.NewNodeInfo(was)
+	if now.Allocatable.Pods > before.Allocatable.Pods {
+		return framework.Queue
+	}
+	for _, name := range f.names() {
+		if now.Allocatable.Get(name) > before.Allocatable.Get(name) {
+			return framework.Queue
+		}
+	}
+	return framework.QueueSkip
+}
+
+// fitFilter holds what the pod wants, zeros left out.
+type fitFilter struct {
+	want  map[v1.ResourceName]int64
+	order []v1.ResourceName
+	// seen keeps one verdict for each combination of lacking resources.
+	seen map[string]*framework.Status
+}
+
+func newFitFilter(pod *framework.PodInfo) *fitFilter {
+	f := &fitFilter{want: map[v1.ResourceName]int64{}, seen: map[string]*framework.Status{}}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
+		if v := pod.Requests.Get(name); v > 0 {
+			f.want[name] = v
+		}
+	}
+	for name, v := range pod.Requests.Other {
+		if v > 0 {
+			f.want[name] = v
+		}
+	}
+	return f
+}
+
+func (f *fitFilter) names() []v1.ResourceName {
+	if len(f.order) == len(f.want) {
+		return f.order
+	}
+	f.order = f.order[:0]
+	for name := range f.want {
+		f.order = append(f.order, name)
+	}
+	sort.Slice(f.order, func(i, j int) bool { return rank(f.order[i]) < rank(f.order[j]) })
+	return f.order
+}
+
+func (f *fitFilter) Filter(n *framework.NodeInfo) *framework.Status {
+	lacks := int64(len(n.Pods)+1) > n.Allocatable.Pods
+	for _, name := range f.names() {
+		lacks = lacks || f.want[name] > n.Allocatable.Get(name)-n.Requested.Get(name)
+	}
+	if !lacks {
+		return nil
+	}
+	return f.explain(n)
+}
+
+// explain tells all that lacks. A request beyond what the empty node offers
+// cannot be met by removing pods.
+func (f *fitFilter) explain(n *framework.NodeInfo) *framework.Status {
+	code := framework.Unschedulable
+	var reasons []string
+	if int64(len(n.Pods)+1) > n.Allocatable.Pods {
+		reasons = append(reasons, "Too many pods")
+	}
+	for _, name := range f.names() {
+		if f.want[name] > n.Allocatable.Get(name)-n.Requested.Get(name) {
+			reasons = append(reasons, "Insufficient "+string(name))
+			if f.want[name] > n.Allocatable.Get(name) {
+				code = framework.UnschedulableAndUnresolvable
+			}
+		}
+	}
+	key := fmt.Sprint(code, reasons)
+	if f.seen[key] == nil {
+		f.seen[key] = framework.NewStatus(code, reasons...)
+	}
+	return f.seen[key]
+}
+
+func rank(name v1.ResourceName) string {
+	switch name {
+	case v1.ResourceCPU:
+		return "0"
+	case v1.ResourceMemory:
+		return "1"
+	case v1.ResourceEphemeralStorage:
+		return "2"
+	}
+	return "3" + string(name)
+}
+
+func signResources(key []byte, r *framework.Resources) []byte {
+	key = signInt(signInt(signInt(key, r.MilliCPU), r.Memory), r.EphemeralStorage)
+	names := make([]string, 0, len(r.Other))
+	for n := range r.Other {
+		names = append(names, string(n))
+	}
+	sort.Strings(names)
+	key = signInt(key, int64(len(names)))
+	for _, n := range names {
+		key = signInt(signString(key, n), r.Other[v1.ResourceName(n)])
+	}
+	return key
+}

@@ -1,0 +1,192 @@
+package plugins
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sort"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// Names of the built-in plugins, as a KubeSchedulerConfiguration writes them.
+const (
+	SchedulingGatesName    = "SchedulingGates"
+	PrioritySortName       = "PrioritySort"
+	NodeUnschedulableName  = "NodeUnschedulable"
+	NodeNameName           = "NodeName"
+	TaintTolerationName    = "TaintToleration"
+	NodeAffinityName       = "NodeAffinity"
+	NodePortsName          = "NodePorts"
+	NodeResourcesFitName   = "NodeResourcesFit"
+	VolumeBindingName      = "VolumeBinding"
+	PodTopologySpreadName  = "PodTopologySpread"
+	InterPodAffinityName   = "InterPodAffinity"
+	DefaultPreemptionName  = "DefaultPreemption"
+	BalancedAllocationName = "NodeResourcesBalancedAllocation"
+	ImageLocalityName      = "ImageLocality"
+	DefaultBinderName      = "DefaultBinder"
+)
+
+// Deps is what plugins may use of the world. In a pure placement all of it may
+// be nil.
+type Deps struct {
+	Client   kubernetes.Interface
+	Recorder events.EventRecorder
+	// OwnerSelector tells which pods belong with a pod: those of its Services
+	// and of its controller. It is empty when nothing groups the pod.
+	OwnerSelector func(pod *v1.Pod) labels.Selector
+	// Budgets lists all PodDisruptionBudgets.
+	Budgets func() ([]*policyv1.PodDisruptionBudget, error)
+	// Claim returns a PersistentVolumeClaim.
+	Claim func(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	// Pod returns the latest state of a pod.
+	Pod func(namespace, name string) (*v1.Pod, error)
+	// Lower lists the pods of lower priority that are nominated to a node;
+	// Denominate withdraws such a nomination.
+	Lower      func(node string, priority int32) []*framework.PodInfo
+	Denominate func(pod *v1.Pod)
+	// Reject ends the wait of a pod at a Permit plugin, if it waits there.
+	Reject func(uid types.UID) bool
+}
+
+// Factory makes a plugin from the args of its pluginConfig, which may be empty.
+type Factory func(args []byte, d *Deps) (framework.Plugin, error)
+
+// Default is a plugin of the default profile.
+type Default struct {
+	Name   string
+	Weight int64 // of its score; 0 when it has none
+}
+
+// Defaults lists the plugins of the default profile in upstream's order, which
+// is the order of filtering and so decides which reason is told.
+var Defaults = []Default{
+	{SchedulingGatesName, 0}, {PrioritySortName, 0}, {NodeUnschedulableName, 0}, {NodeNameName, 0},
+	{TaintTolerationName, 3}, {NodeAffinityName, 2}, {NodePortsName, 0}, {NodeResourcesFitName, 1},
+	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DefaultPreemptionName, 0},
+	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
+}
+
+// Registry maps the names of all plugins to their factories.
+var Registry = map[string]Factory{
+	SchedulingGatesName:    plain(func(*Deps) framework.Plugin { return schedulingGates{} }),
+	PrioritySortName:       plain(func(*Deps) framework.Plugin { return prioritySort{} }),
+	NodeUnschedulableName:  plain(func(*Deps) framework.Plugin { return nodeUnschedulable{} }),
+	NodeNameName:           plain(func(*Deps) framework.Plugin { return nodeName{} }),
+	TaintTolerationName:    plain(func(*Deps) framework.Plugin { return taintToleration{} }),
+	NodeAffinityName:       newNodeAffinity,
+	NodePortsName:          plain(func(*Deps) framework.Plugin { return nodePorts{} }),
+	NodeResourcesFitName:   newFit,
+	VolumeBindingName:      newVolumeBinding,
+	PodTopologySpreadName:  newSpread,
+	InterPodAffinityName:   newInterPodAffinity,
+	DefaultPreemptionName:  newPreemption,
+	BalancedAllocationName: newBalancedAllocation,
+	ImageLocalityName:      plain(func(*Deps) framework.Plugin { return imageLocality{} }),
+	DefaultBinderName:      plain(func(d *Deps) framework.Plugin { return &defaultBinder{client: d.Client} }),
+}
+
+// Names returns the known plugins, sorted.
+func Names() []string {
+	var out []string
+	for n := range Registry {
+		out = append(out, n)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func plain(f func(*Deps) framework.Plugin) Factory {
+	return func(args []byte, d *Deps) (framework.Plugin, error) { return f(d), nil }
+}
+
+// decodeArgs reads args strictly; no args leave into as it is.
+func decodeArgs(args []byte, into any) error {
+	if len(bytes.TrimSpace(args)) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(args))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil && err != io.EOF {
+		return fmt.Errorf("args: %w", err)
+	}
+	return nil
+}
+
+// The key of a class is a row of parts, each with its length before it, so that
+// no two different rows read the same.
+
+func signString(key []byte, s string) []byte {
+	key = binary.AppendUvarint(key, uint64(len(s)))
+	return append(key, s...)
+}
+
+func signInt(key []byte, n int64) []byte { return binary.AppendVarint(key, n) }
+
+type marshaler interface{ Marshal() ([]byte, error) }
+
+func signProto(key []byte, m marshaler) ([]byte, bool) {
+	b, err := m.Marshal()
+	if err != nil {
+		return key, false
+	}
+	key = binary.AppendUvarint(key, uint64(len(b)))
+	return append(key, b...), true
+}
+
+func signLabels(key []byte, m map[string]string) []byte {
+	names := make([]string, 0, len(m))
+	for k := range m {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	key = signInt(key, int64(len(names)))
+	for _, k := range names {
+		key = signString(signString(key, k), m[k])
+	}
+	return key
+}
+
+// normalize scales scores to 0..MaxScore by the highest of them; reverse makes
+// the lowest the best.
+func normalize(scores []int64, reverse bool) {
+	var top int64
+	for _, s := range scores {
+		top = max(top, s)
+	}
+	for i, s := range scores {
+		if top > 0 {
+			s = framework.MaxScore * s / top
+		}
+		if reverse {
+			s = framework.MaxScore - s
+		}
+		scores[i] = s
+	}
+}
+
+// samePod reports whether an update event is about the pod itself.
+func samePod(pod *v1.Pod, e framework.Event) bool {
+	p, ok := e.New.(*v1.Pod)
+	return ok && p.UID == pod.UID
+}
+
+func podOf(obj any) *v1.Pod {
+	p, _ := obj.(*v1.Pod)
+	return p
+}
+
+func nodeOf(obj any) *v1.Node {
+	n, _ := obj.(*v1.Node)
+	return n
+}

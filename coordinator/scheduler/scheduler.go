@@ -1,0 +1,319 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
+	"github.com/shoal-project/shoal/coordinator/scheduler/queue"
+)
+
+// Config is what a Scheduler needs.
+type Config struct {
+	Client kubernetes.Interface
+	// Informers must not be started before New, which asks for the ones it needs.
+	Informers informers.SharedInformerFactory
+	Log       *slog.Logger // nil discards
+	// Configuration applies if set, else that of ConfigFile, else the defaults.
+	Configuration *configv1.KubeSchedulerConfiguration
+	ConfigFile    string // YAML of a KubeSchedulerConfiguration v1
+	// Binders is how many bindings are under way at most (default 64).
+	Binders int
+}
+
+// Scheduler places pods on nodes. It serves one Run.
+type Scheduler struct {
+	c        Config
+	log      *slog.Logger
+	profiles map[string]*Profile
+	recorder map[string]events.EventRecorder
+
+	cache     *podCache
+	snap      *framework.Snapshot
+	queue     *queue.Queue
+	nominated *nominator
+	placer    *placer
+	binder    *binder
+	status    *statusWriter
+	waiting   *waiting
+	pods      corelisters.PodLister
+	handlers  []func() error // adding them; see watch
+	broadcast events.EventBroadcaster
+}
+
+// New reads the configuration and builds the plugins. It starts nothing.
+func New(c Config) (*Scheduler, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Binders == 0 {
+		c.Binders = 64
+	}
+	settings, err := readConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler configuration: %w", err)
+	}
+	s := &Scheduler{
+		c: c, log: c.Log, profiles: map[string]*Profile{}, recorder: map[string]events.EventRecorder{},
+		cache: newCache(), snap: framework.NewSnapshot(), nominated: newNominator(), waiting: newWaiting(),
+		pods:      c.Informers.Core().V1().Pods().Lister(),
+		broadcast: events.NewBroadcaster(&events.EventSinkImpl{Interface: c.Client.EventsV1()}),
+	}
+	for _, spec := range settings.profiles {
+		rec := s.broadcast.NewRecorder(scheme.Scheme, spec.name)
+		p, err := spec.build(s.deps(rec))
+		if err != nil {
+			return nil, fmt.Errorf("scheduler configuration: %w", err)
+		}
+		s.profiles[p.Name], s.recorder[p.Name] = p, rec
+	}
+	s.placer = newPlacer(s.snap, s.nominated)
+	s.status = newStatusWriter(c.Client, s.log)
+	s.queue = queue.New(queue.Config{
+		Less: s.less, PreEnqueue: s.preEnqueue, Hints: s.hints, Gated: s.gated,
+		InitialBackoff: settings.initialBackoff, MaxBackoff: settings.maxBackoff,
+	})
+	s.binder = &binder{s: s}
+	s.watch()
+	return s, nil
+}
+
+// Run schedules until ctx ends, then waits for the bindings under way.
+func (s *Scheduler) Run(ctx context.Context) error {
+	stopWatch, err := s.startWatch(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("scheduler: %w", err)
+	}
+	defer stopWatch()
+	if err := s.broadcast.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("scheduler: events: %w", err)
+	}
+	defer s.broadcast.Shutdown()
+	var wg sync.WaitGroup
+	wg.Go(func() { s.status.run(ctx) })
+	s.binder.start(ctx)
+	for pod := s.queue.Pop(ctx); pod != nil; pod = s.queue.Pop(ctx) {
+		s.scheduleOne(ctx, pod)
+	}
+	s.binder.stop()
+	wg.Wait()
+	return nil
+}
+
+func (s *Scheduler) deps(rec events.EventRecorder) *plugins.Deps {
+	core, apps := s.c.Informers.Core().V1(), s.c.Informers.Apps().V1()
+	budgets := s.c.Informers.Policy().V1().PodDisruptionBudgets().Lister()
+	owners := &owners{services: core.Services().Lister(), replicaSets: apps.ReplicaSets().Lister()}
+	return &plugins.Deps{
+		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
+		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
+		Claim:   s.claim,
+		Lower:   s.nominated.lower,
+		Denominate: func(p *v1.Pod) {
+			s.nominated.remove(p.UID)
+			s.status.nominate(p, "")
+		},
+		Pod:    func(ns, name string) (*v1.Pod, error) { return s.pods.Pods(ns).Get(name) },
+		Reject: s.waiting.preempt,
+	}
+}
+
+// claim finds no claim at all: this API has no volumes to bind yet.
+func (s *Scheduler) claim(_, name string) (*v1.PersistentVolumeClaim, error) {
+	return nil, apierrors.NewNotFound(v1.Resource("persistentvolumeclaim"), name)
+}
+
+// scheduleOne is the scheduling cycle of one pod.
+func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
+	profile, pod := s.profiles[schedulerName(q.Pod)], q.Pod
+	if profile == nil || s.cache.has(pod.UID) {
+		s.queue.Done(pod.UID)
+		return
+	}
+	if pod.DeletionTimestamp != nil {
+		s.recorder[profile.Name].Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)
+		s.queue.Done(pod.UID)
+		return
+	}
+	s.cache.refresh(s.snap)
+	node, c, err := s.placer.place(profile, q.PodInfo)
+	if err != nil {
+		s.noPlace(ctx, profile, q, c, err)
+		return
+	}
+	if !s.cache.assume(q.PodInfo, node) {
+		s.queue.Done(pod.UID)
+		return
+	}
+	s.nominated.remove(pod.UID)
+	b := &binding{profile: profile, pod: q, node: node}
+	if st := b.reserveAndPermit(ctx, s); !st.OK() && !st.Is(framework.Wait) {
+		b.undo(ctx, s)
+		s.refuse(ctx, profile, q, s.statusError(st), nil)
+		return
+	}
+	s.queue.Done(pod.UID)
+	s.binder.submit(b)
+}
+
+// noPlace runs the PostFilter plugins and refuses the pod.
+func (s *Scheduler) noPlace(ctx context.Context, profile *Profile, q *framework.QueuedPod, c *cycle, err error) {
+	nominate := &framework.Nomination{}
+	var fit *framework.FitError
+	if errors.As(err, &fit) {
+		var st *framework.Status
+		nominate, st = runPostFilter(ctx, profile, c)
+		fit.PostFilter = st.Message()
+		if st.Is(framework.Error) {
+			s.log.Error("post filter failed", "pod", q.Pod.Namespace+"/"+q.Pod.Name, "err", st.Message())
+		}
+	}
+	s.refuse(ctx, profile, q, err, nominate)
+}
+
+func runPostFilter(ctx context.Context, profile *Profile, c *cycle) (*framework.Nomination, *framework.Status) {
+	var last *framework.Nomination
+	var reasons []string
+	for _, pl := range profile.postFilter {
+		n, st := pl.PostFilter(ctx, c)
+		if st.OK() || st.Is(framework.UnschedulableAndUnresolvable) || !st.Rejected() {
+			return n, st.By(pl.Name())
+		}
+		if n != nil {
+			last = n
+		}
+		if m := st.Message(); m != "" {
+			reasons = append(reasons, m)
+		}
+	}
+	return last, framework.NewStatus(framework.Unschedulable, reasons...)
+}
+
+// statusError turns the refusal of a later extension point into what refuse takes.
+func (s *Scheduler) statusError(st *framework.Status) error {
+	if st.Is(framework.Error) && st.Err != nil {
+		return st.Err
+	}
+	e := &framework.FitError{NumAllNodes: 1, Reasons: map[string]int{}, RejectedBy: sets.New[string](), PendingOn: sets.New[string]()}
+	for _, r := range st.Reasons {
+		e.Reasons[r]++
+	}
+	e.Blame(st)
+	return e
+}
+
+// refuse sends a pod back to the queue and tells why: by an event and by the
+// condition PodScheduled. nominate nil leaves the nominated node as it is.
+func (s *Scheduler) refuse(ctx context.Context, profile *Profile, q *framework.QueuedPod, err error, nominate *framework.Nomination) {
+	reason := v1.PodReasonSchedulerError
+	q.RejectedBy, q.PendingOn = nil, nil
+	var fit *framework.FitError
+	switch {
+	case errors.As(err, &fit):
+		reason, q.RejectedBy, q.PendingOn = v1.PodReasonUnschedulable, fit.RejectedBy, fit.PendingOn
+	case errors.Is(err, errNoNodes):
+		// Any plugin's interest in new nodes may bring the pod back.
+		reason, q.RejectedBy = v1.PodReasonUnschedulable, sets.New[string]()
+		for _, f := range profile.filters {
+			q.RejectedBy.Insert(f.Name())
+		}
+	case ctx.Err() == nil:
+		s.log.Error("cannot schedule a pod; retrying", "pod", q.Pod.Namespace+"/"+q.Pod.Name, "err", err)
+	}
+	pod, e := s.pods.Pods(q.Pod.Namespace).Get(q.Pod.Name)
+	if e != nil || pod.UID != q.Pod.UID || pod.Spec.NodeName != "" {
+		s.queue.Done(q.Pod.UID)
+		return
+	}
+	if pod != q.Pod {
+		if info, e := framework.NewPodInfo(pod); e == nil {
+			q.PodInfo = info
+		}
+	}
+	if nominate != nil {
+		s.nominated.set(q.PodInfo, nominate.Node)
+	}
+	s.queue.Refuse(q)
+	s.recorder[profile.Name].Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(err.Error()))
+	s.status.refuse(pod, reason, err.Error(), nominate)
+}
+
+// truncate keeps a note within the API's limit for events.
+func truncate(m string) string {
+	const limit, suffix = 1024, " ..."
+	if len(m) <= limit {
+		return m
+	}
+	return m[:limit-len(suffix)] + suffix
+}
+
+func (s *Scheduler) less(a, b *framework.QueuedPod) bool {
+	for _, p := range s.profiles {
+		return p.sort.Less(a, b) // all profiles sort alike; readConfig sees to it
+	}
+	return false
+}
+
+func (s *Scheduler) preEnqueue(pod *v1.Pod) *framework.Status {
+	if p := s.profiles[schedulerName(pod)]; p != nil {
+		return p.runPreEnqueue(pod)
+	}
+	return nil
+}
+
+func (s *Scheduler) hints(pod *v1.Pod, plugin string) []framework.EventHint {
+	if pod != nil {
+		if p := s.profiles[schedulerName(pod)]; p != nil {
+			return p.hints[plugin]
+		}
+		return nil
+	}
+	for _, p := range s.profiles {
+		if h := p.hints[plugin]; h != nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// gated tells of a pod that waits for its gates, unless the API server has.
+func (s *Scheduler) gated(pod *v1.Pod, why *framework.Status) {
+	if why.Plugin == plugins.SchedulingGatesName {
+		s.status.refuse(pod, v1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates", nil)
+	}
+}
+
+func schedulerName(pod *v1.Pod) string {
+	if pod.Spec.SchedulerName == "" {
+		return v1.DefaultSchedulerName
+	}
+	return pod.Spec.SchedulerName
+}
+
+// waitSync waits for informers with the context.
+func waitSync(ctx context.Context, synced []cache.InformerSynced) error {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return errors.New("informers did not sync before the end")
+	}
+	return nil
+}
