@@ -166,10 +166,11 @@ func (n *Network) removeHostPorts(pod netip.Addr) error {
 	found := false
 	for _, set := range []*nftables.Set{t.ports, t.addrPorts} {
 		have, err := n.conn.GetSetElements(set)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
 		if err != nil {
+			if _, gone := n.conn.ListTableOfFamily(t.table.Name, t.table.Family); gone != nil {
+				n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
+				return nil
+			}
 			return fmt.Errorf("host ports: %w", err)
 		}
 		var old []nftables.SetElement

@@ -61,7 +61,8 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	out.Headless = svc.Spec.ClusterIP == corev1.ClusterIPNone
 	if !out.Headless {
 		out.ClusterIPs = clusterIPs(svc)
-		out.ExternalIPs = externalIPs(svc)
+		out.ExternalIPs = parseAddrs(svc.Spec.ExternalIPs)
+		out.BalancerIPs = balancerIPs(svc)
 	}
 	out.SourceRanges = sourceRanges(svc)
 	out.Affinity = affinity(svc)
@@ -85,13 +86,14 @@ func clusterIPs(svc *corev1.Service) []netip.Addr {
 	return parseAddrs(all)
 }
 
-func externalIPs(svc *corev1.Service) []netip.Addr {
-	all := slices.Clone(svc.Spec.ExternalIPs)
-	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		for _, in := range svc.Status.LoadBalancer.Ingress {
-			if in.IP != "" && (in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP) {
-				all = append(all, in.IP)
-			}
+func balancerIPs(svc *corev1.Service) []netip.Addr {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil
+	}
+	var all []string
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if in.IP != "" && (in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP) {
+			all = append(all, in.IP)
 		}
 	}
 	return parseAddrs(all)

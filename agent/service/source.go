@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -35,9 +36,10 @@ type Source struct {
 
 	mu       sync.Mutex
 	services map[Key]*corev1.Service
-	slices   map[Key]map[string]*discoveryv1.EndpointSlice
-	dirty    map[Key]bool // to be rebuilt; nil value of all: everything
-	all      bool
+	slices   map[Key]map[string]*discoveryv1.EndpointSlice // by Service, then slice name
+	owner    map[Key]Key                                   // slice to Service
+	dirty    map[Key]bool                                  // to be rebuilt
+	all      bool                                          // everything is to be rebuilt
 	view     View
 	listed   [2]bool // Services, EndpointSlices: a full list has come
 	tables   Tables  // nil until known; replaced, never changed
@@ -50,7 +52,7 @@ func NewSource(cfg Config) *Source {
 	s := &Source{
 		cfg: cfg, log: cfg.Log, view: View{Node: cfg.Node},
 		services: map[Key]*corev1.Service{}, slices: map[Key]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[Key]bool{}, wake: make(chan struct{}, 1),
+		owner: map[Key]Key{}, dirty: map[Key]bool{}, wake: make(chan struct{}, 1),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -190,11 +192,12 @@ func (s *Source) rebuild() bool {
 	if len(s.dirty) == 0 && s.tables != nil {
 		return false
 	}
-	next := make(Tables, len(s.services))
+	next, changed := make(Tables, len(s.services)), s.tables == nil
 	maps.Copy(next, s.tables)
 	for k := range s.dirty {
 		svc := s.services[k]
 		if svc == nil {
+			changed = changed || next[k] != nil
 			delete(next, k)
 			continue
 		}
@@ -202,9 +205,14 @@ func (s *Source) rebuild() bool {
 		for _, sl := range s.slices[k] {
 			slcs = append(slcs, sl)
 		}
-		next[k] = BuildOne(svc, slcs, s.view)
+		if v := BuildOne(svc, slcs, s.view); !reflect.DeepEqual(v, next[k]) {
+			next[k], changed = v, true
+		}
 	}
 	clear(s.dirty)
+	if !changed {
+		return false
+	}
 	s.tables = next
 	for _, c := range s.subs {
 		select {
@@ -227,7 +235,7 @@ func (s *Source) restore() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st == nil || s.listed[0] || s.listed[1] {
+	if st == nil || s.listed[0] && s.listed[1] {
 		return
 	}
 	for _, o := range st.Services {
@@ -329,24 +337,18 @@ func (s *Source) putSlice(o *discoveryv1.EndpointSlice) {
 		s.slices[k] = map[string]*discoveryv1.EndpointSlice{}
 	}
 	s.slices[k][o.Name] = o
+	s.owner[Key{o.Namespace, o.Name}] = k
 	s.dirty[k] = true
 }
 
 func (s *Source) dropSlice(o *discoveryv1.EndpointSlice) {
-	k, _ := sliceKey(o)
-	if _, ok := s.slices[k][o.Name]; ok {
-		s.forgetSlice(k, o.Name)
+	id := Key{o.Namespace, o.Name}
+	k, ok := s.owner[id]
+	if !ok {
 		return
 	}
-	for other, m := range s.slices {
-		if other.Namespace == o.Namespace && m[o.Name] != nil {
-			s.forgetSlice(other, o.Name)
-		}
-	}
-}
-
-func (s *Source) forgetSlice(k Key, name string) {
-	delete(s.slices[k], name)
+	delete(s.owner, id)
+	delete(s.slices[k], o.Name)
 	if len(s.slices[k]) == 0 {
 		delete(s.slices, k)
 	}

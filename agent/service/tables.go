@@ -21,11 +21,12 @@ type Service struct {
 	Headless     bool         // names lead to the endpoints themselves
 	NotProxied   bool         // another proxy cares for it (service.kubernetes.io/service-proxy-name)
 	ClusterIPs   []netip.Addr // primary first; empty when headless
-	ExternalIPs  []netip.Addr // externalIPs and load balancer addresses
-	SourceRanges []netip.Prefix
-	Affinity     time.Duration // a client stays with its backend for that long; 0: it need not
-	HealthPort   uint16        // healthCheckNodePort; 0: none
-	LocalReady   int           // usable endpoints on this node, for HealthPort
+	ExternalIPs  []netip.Addr
+	BalancerIPs  []netip.Addr   // of load balancers that keep the destination address
+	SourceRanges []netip.Prefix // who may use BalancerIPs; empty: everybody
+	Affinity     time.Duration  // a client stays with its backend for that long; 0: it need not
+	HealthPort   uint16         // healthCheckNodePort; 0: none
+	LocalReady   int            // usable endpoints on this node, for HealthPort
 	Ports        []Port
 	Endpoints    []Endpoint // with DNS records; sorted by address
 }

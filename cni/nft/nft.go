@@ -18,7 +18,7 @@ import (
 
 // socketBuffer lets a transaction of some thousand messages and the kernel's
 // acknowledgement of each pass; it is a limit, not an allocation.
-const socketBuffer = 16 << 20
+const socketBuffer = 64 << 20
 
 // Open returns a lasting connection to this network namespace's nftables.
 func Open() (*nftables.Conn, error) {
@@ -150,15 +150,19 @@ func cmpOp(invert bool) expr.CmpOp {
 	return expr.CmpOpEq
 }
 
-// ToLocal continues only for a destination address of this machine; FromLocal for a source.
-func ToLocal() []expr.Any { return fibType(&expr.Fib{FlagDADDR: true}) }
+// ToLocal continues only for a destination address of this machine, NotToLocal
+// for another's; FromLocal for a source address of this machine.
+func ToLocal() []expr.Any { return fibLocal(&expr.Fib{FlagDADDR: true}, false) }
+
+// NotToLocal is described at ToLocal.
+func NotToLocal() []expr.Any { return fibLocal(&expr.Fib{FlagDADDR: true}, true) }
 
 // FromLocal is described at ToLocal.
-func FromLocal() []expr.Any { return fibType(&expr.Fib{FlagSADDR: true}) }
+func FromLocal() []expr.Any { return fibLocal(&expr.Fib{FlagSADDR: true}, false) }
 
-func fibType(f *expr.Fib) []expr.Any {
+func fibLocal(f *expr.Fib, invert bool) []expr.Any {
 	f.Register, f.ResultADDRTYPE = reg0, true
-	return []expr.Any{f, &expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)}}
+	return []expr.Any{f, &expr.Cmp{Op: cmpOp(invert), Register: reg0, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)}}
 }
 
 // ProtoIs continues only for the given IP protocol number.

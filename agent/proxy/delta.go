@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/service"
+)
+
+// state is what the kernel holds, as far as it takes to change it: the objects
+// themselves are rendered again from the tables.
+type state struct {
+	tables service.Tables
+	owners map[elem]service.Key // who has a dispatch element
+	pairs  map[netip.Addr]int
+	clash  bool // two Services want one element; the first by name has it
+}
+
+// delta returns the change from st to next, with the state after it. Its cost
+// is that of the Services that differ.
+func (r *renderer) delta(st state, next service.Tables) (*change, state) {
+	keys := changedKeys(st.tables, next)
+	if st.clash { // rare: somebody may take over an element
+		keys = allKeys(st.tables, next)
+	}
+	slices.SortFunc(keys, compareKeys)
+	after := state{tables: next, owners: st.owners, pairs: st.pairs}
+	had, want := newObjects(), newObjects()
+	for _, k := range keys {
+		r.render(st.tables[k], had)
+	}
+	for e := range had.elems {
+		if _, mine := slices.BinarySearchFunc(keys, st.owners[e], compareKeys); !mine {
+			delete(had.elems, e) // another's, by an earlier clash
+		}
+	}
+	owners := map[elem]service.Key{}
+	for _, k := range keys {
+		one := newObjects()
+		r.render(next[k], one)
+		for e := range one.elems {
+			_, taken := owners[e]
+			other, held := st.owners[e]
+			_, released := had.elems[e]
+			if taken || held && other != k && !released {
+				after.clash = true
+				delete(one.elems, e)
+				continue
+			}
+			owners[e] = k
+		}
+		want.merge(one)
+	}
+	c := diff(had, want)
+	c.delPairs, c.addPairs = pairChanges(st.pairs, had.pairs, want.pairs)
+	c.after = func() {
+		for e := range had.elems {
+			delete(st.owners, e)
+		}
+		for e, k := range owners {
+			st.owners[e] = k
+		}
+		for a, n := range had.pairs {
+			st.pairs[a] -= n
+		}
+		for a, n := range want.pairs {
+			st.pairs[a] += n
+		}
+		for a := range had.pairs {
+			if st.pairs[a] == 0 {
+				delete(st.pairs, a)
+			}
+		}
+	}
+	return c, after
+}
+
+func changedKeys(old, next service.Tables) []service.Key {
+	var keys []service.Key
+	for k, s := range next {
+		if old[k] != s {
+			keys = append(keys, k)
+		}
+	}
+	for k := range old {
+		if next[k] == nil {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func allKeys(old, next service.Tables) []service.Key {
+	var keys []service.Key
+	for k := range next {
+		keys = append(keys, k)
+	}
+	for k := range old {
+		if next[k] == nil {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func compareKeys(a, b service.Key) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+func (o objects) merge(p objects) {
+	for k, v := range p.chains {
+		o.chains[k] = v
+	}
+	for k, v := range p.maps {
+		o.maps[k] = v
+	}
+	for k, v := range p.elems {
+		o.elems[k] = v
+	}
+	for k, v := range p.pairs {
+		o.pairs[k] += v
+	}
+}
+
+// diff compares everything but the pairs, which count across Services.
+func diff(had, want objects) *change {
+	c := &change{addElems: map[elem]string{}, addChains: map[string]chain{}, addMaps: map[string]time.Duration{}}
+	for e, to := range had.elems {
+		if want.elems[e] != to {
+			c.delElems = append(c.delElems, e)
+		}
+	}
+	for e, to := range want.elems {
+		if had.elems[e] != to {
+			c.addElems[e] = to
+		}
+	}
+	for name, ch := range want.chains {
+		if old, ok := had.chains[name]; !ok || !old.equal(ch) {
+			c.addChains[name] = ch
+		}
+	}
+	for name := range had.chains {
+		if _, ok := want.chains[name]; !ok {
+			c.delChains = append(c.delChains, name)
+		}
+	}
+	for name, timeout := range want.maps {
+		if _, ok := had.maps[name]; !ok {
+			c.addMaps[name] = timeout
+		}
+	}
+	for name := range had.maps {
+		if _, ok := want.maps[name]; !ok {
+			c.delMaps = append(c.delMaps, name)
+		}
+	}
+	return c
+}
+
+func pairChanges(now, had, want map[netip.Addr]int) (del, add []netip.Addr) {
+	for a, n := range had {
+		if now[a] == n && want[a] == 0 {
+			del = append(del, a)
+		}
+	}
+	for a := range want {
+		if now[a] == 0 {
+			add = append(add, a)
+		}
+	}
+	return del, add
+}

@@ -1,0 +1,186 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/nft"
+)
+
+// Config of the proxy.
+type Config struct {
+	Table        string         // nftables table, owned; default shoal
+	ServiceCIDRs []netip.Prefix // what goes there without a backend is refused
+	ClusterCIDRs []netip.Prefix // all pods
+	PodCIDRs     []netip.Prefix // this node's pods, if known
+	Log          *slog.Logger
+}
+
+// DefaultTable is the nftables table's usual name.
+const DefaultTable = "shoal"
+
+// Source is where the tables come from.
+type Source interface {
+	Tables() service.Tables // nil as long as nothing is known
+	Changed() <-chan struct{}
+}
+
+// Proxy keeps the kernel true to a Source.
+type Proxy struct {
+	cfg    Config
+	log    *slog.Logger
+	render renderer
+	health health
+}
+
+// New touches nothing yet.
+func New(cfg Config) *Proxy {
+	if cfg.Table == "" {
+		cfg.Table = DefaultTable
+	}
+	p := &Proxy{cfg: cfg, log: cfg.Log, render: renderer{clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs}}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.health.log = p.log
+	return p
+}
+
+const (
+	retryMin = time.Second
+	retryMax = 30 * time.Second
+	// checkEvery is how often the table is looked for. Nothing tells cheaply
+	// that another program flushed the whole ruleset.
+	checkEvery = time.Minute
+)
+
+// Run keeps the rules true until ctx ends, and leaves them in place: Services
+// go on working while the agent is away. Until the source knows anything, the
+// kernel is not touched.
+func (p *Proxy) Run(ctx context.Context, src Source) error {
+	k, err := newKernel(&p.cfg)
+	if err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	defer k.close()
+	defer p.health.close()
+	changed := src.Changed()
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
+	var st *state // nil: the kernel's state is not known
+	delay := time.Duration(0)
+	for {
+		var retry <-chan time.Time
+		if next := src.Tables(); next != nil {
+			st, err = p.apply(k, st, next)
+			if err != nil {
+				if delay == 0 {
+					p.log.Error("cannot set up Services; trying on", "err", err)
+				}
+				delay = min(max(2*delay, retryMin), retryMax)
+				retry = time.After(delay)
+			} else {
+				delay = 0
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-retry:
+		case <-check.C:
+			if st != nil && !k.exists() {
+				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
+				st = nil
+			}
+		}
+	}
+}
+
+// apply brings the kernel from st to next; nil st and any failure lead to a
+// full rewrite, which is one transaction too.
+func (p *Proxy) apply(k *kernel, st *state, next service.Tables) (*state, error) {
+	full := st == nil
+	if full {
+		st = &state{owners: map[elem]service.Key{}, pairs: map[netip.Addr]int{}}
+	}
+	before := st.tables
+	c, after := p.render.delta(*st, next)
+	if full {
+		if err := k.reset(objects{maps: c.addMaps}); err != nil {
+			return nil, err
+		}
+	}
+	if full || !c.empty() {
+		if err := k.queue(c); err != nil {
+			return nil, err
+		}
+		start := time.Now()
+		if err := k.flush(); err != nil {
+			return nil, err
+		}
+		p.log.Debug("services changed", "chains", len(c.addChains), "elements", len(c.addElems), "took", time.Since(start))
+	}
+	c.after()
+	p.health.sync(changedKeys(before, next), next)
+	p.forget(k, before, next)
+	return &after, nil
+}
+
+// forget ends what the kernel remembers of backends that are gone: affinity,
+// and UDP flows, which have no end of their own.
+func (p *Proxy) forget(k *kernel, before, next service.Tables) {
+	var udp udpFlows
+	for _, key := range changedKeys(before, next) {
+		old, now := before[key], next[key]
+		if old != nil && now != nil && old.Affinity > 0 && old.Affinity == now.Affinity {
+			p.forgetAffinity(k, old, now)
+		}
+		udp.add(old, now)
+	}
+	if err := udp.clear(); err != nil {
+		p.log.Warn("cannot end old UDP flows", "err", err)
+	}
+}
+
+func (p *Proxy) forgetAffinity(k *kernel, old, now *service.Service) {
+	had, want := newObjects(), newObjects()
+	p.render.render(old, had)
+	p.render.render(now, want)
+	valid := map[netip.AddrPort]bool{}
+	for _, port := range now.Ports {
+		for _, r := range []service.Route{port.Cluster, port.Internal, port.External} {
+			for _, b := range r.Backends {
+				valid[b.AddrPort] = true
+			}
+		}
+	}
+	for name := range want.maps {
+		if _, ok := had.maps[name]; !ok {
+			continue
+		}
+		if err := k.forget(name, valid); err != nil {
+			p.log.Warn("clients may stay with a backend that is gone", "service", now.Key, "err", err)
+		}
+	}
+}
+
+// Cleanup removes the table. Services stop working.
+func (p *Proxy) Cleanup() error {
+	k, err := newKernel(&p.cfg)
+	if err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	defer k.close()
+	if err := k.remove(); err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	return nil
+}
+
+// protoUDP is the protocol whose flows are ended by hand.
+var protoUDP = nft.Proto("UDP")

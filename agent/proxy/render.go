@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/nft"
+)
+
+// Chains that every Service may go to.
+const (
+	chainReject = "no-backends" // has the packet refused
+	chainDrop   = "elsewhere"   // drops: another node has the backends
+)
+
+// affinityPrefix begins the names of affinity maps. The timeout in seconds
+// follows, since a map's cannot be changed.
+const affinityPrefix = "aff"
+
+// renderer turns one Service into objects. It is pure.
+type renderer struct {
+	clusterCIDRs []netip.Prefix // pods: they keep their address to External addresses with policy Local
+	podCIDRs     []netip.Prefix // this node's pods: they may be their own backend
+}
+
+func (r *renderer) render(s *service.Service, out objects) {
+	if s == nil || s.NotProxied || s.Headless || s.ExternalName != "" {
+		return
+	}
+	for i := range s.Ports {
+		r.renderPort(s, &s.Ports[i], out)
+	}
+}
+
+func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) {
+	proto := nft.Proto(p.Protocol)
+	if proto == 0 {
+		return
+	}
+	base := fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, strings.ToLower(p.Protocol), portName(p))
+	cluster := r.balance("svc-"+base, p.Cluster, s.Affinity, out)
+	internal := cluster
+	if !sameRoute(p.Internal, p.Cluster) {
+		internal = r.balance("int-"+base, p.Internal, s.Affinity, out)
+	}
+	for _, a := range s.ClusterIPs {
+		addElem(out, elem{a, proto, p.Number}, internal)
+	}
+	if p.NodePort == 0 && len(s.ExternalIPs) == 0 && len(s.BalancerIPs) == 0 {
+		return
+	}
+	ext := r.external(base, p, cluster, s.Affinity, out)
+	for _, a := range s.ExternalIPs {
+		addElem(out, elem{a, proto, p.Number}, ext)
+	}
+	fw := ext
+	if len(s.SourceRanges) > 0 && len(s.BalancerIPs) > 0 {
+		fw = "fw-" + base
+		out.chains[fw] = firewall(s.SourceRanges, ext)
+	}
+	for _, a := range s.BalancerIPs {
+		addElem(out, elem{a, proto, p.Number}, fw)
+	}
+	if p.NodePort != 0 {
+		out.elems[elem{proto: proto, port: p.NodePort}] = ext
+	}
+}
+
+func portName(p *service.Port) string {
+	if p.Name == "" {
+		return fmt.Sprint(p.Number)
+	}
+	return p.Name
+}
+
+func addElem(out objects, e elem, chain string) {
+	if e.addr.Is4() {
+		out.elems[e] = chain
+	}
+}
+
+func sameRoute(a, b service.Route) bool {
+	return a.Drop == b.Drop && slices.Equal(a.Backends, b.Backends)
+}
+
+// balance adds the chain that chooses a backend, and returns where to go.
+func (r *renderer) balance(name string, route service.Route, affinity time.Duration, out objects) string {
+	targets := r.targets(route, out)
+	if len(targets) == 0 {
+		if route.Drop {
+			return chainDrop
+		}
+		return chainReject
+	}
+	var remember, text string
+	if affinity > 0 {
+		remember = fmt.Sprintf("%s%d-%s", affinityPrefix, affinity/time.Second, name)
+		text = fmt.Sprintf(" update @%s { ip saddr : target }", remember)
+		out.maps[remember] = affinity
+	}
+	c := chain{}
+	if affinity > 0 {
+		c = append(c, line{fmt.Sprintf("target ip saddr map @%s%s dnat target", remember, text), func(m *maker) []expr.Any {
+			aff := m.affinity(remember)
+			return nft.Rule(nft.Saddr(), nft.Target(aff), nft.Remember(aff), nft.DNAT())
+		}})
+	}
+	c = append(c, line{fmt.Sprintf("target %s%s dnat target", targetText(targets), text), func(m *maker) []expr.Any {
+		choose := m.choose(targets)
+		if affinity == 0 {
+			return nft.Rule(choose, nft.DNAT())
+		}
+		return nft.Rule(choose, nft.Remember(m.affinity(remember)), nft.DNAT())
+	}})
+	out.chains[name] = c
+	return name
+}
+
+// targets are the route's IPv4 backends; those on this node may be the client too.
+func (r *renderer) targets(route service.Route, out objects) []netip.AddrPort {
+	var targets []netip.AddrPort
+	for _, b := range route.Backends {
+		a := b.Addr()
+		if !a.Is4() {
+			continue
+		}
+		targets = append(targets, b.AddrPort)
+		if b.Local || slices.ContainsFunc(r.podCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			out.pairs[a]++
+		}
+	}
+	return targets
+}
+
+func targetText(ts []netip.AddrPort) string {
+	if len(ts) == 1 {
+		return ts[0].String()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "numgen random mod %d map {", len(ts))
+	for i, t := range ts {
+		fmt.Fprintf(&b, " %d : %s", i, t)
+	}
+	b.WriteString(" }")
+	return b.String()
+}
+
+// external adds the chain for traffic to node ports and external addresses.
+// With policy Cluster the client's address is replaced, so that the answer
+// comes back through this node. With policy Local clients from outside keep
+// theirs and reach this node's pods only; pods and processes of the node reach
+// all backends.
+func (r *renderer) external(base string, p *service.Port, cluster string, affinity time.Duration, out objects) string {
+	if !p.External.KeepIP {
+		if cluster == chainReject || cluster == chainDrop {
+			return cluster
+		}
+		name := "ext-" + base
+		out.chains[name] = chain{fixed("masquerade later goto "+cluster, nft.Rule(nft.Mark(markMasquerade), nft.Goto(cluster)))}
+		return name
+	}
+	local := r.balance("local-"+base, p.External, affinity, out)
+	name := "ext-" + base
+	c := chain{}
+	for _, cidr := range r.clusterCIDRs {
+		if cidr.Addr().Is4() {
+			c = append(c, fixed(fmt.Sprintf("ip saddr %s goto %s", cidr, cluster), nft.Rule(nft.SaddrIn(cidr, false), nft.Goto(cluster))))
+		}
+	}
+	c = append(c,
+		fixed("fib saddr type local masquerade later goto "+cluster, nft.Rule(nft.FromLocal(), nft.Mark(markMasquerade), nft.Goto(cluster))),
+		fixed("goto "+local, nft.Goto(local)))
+	out.chains[name] = c
+	return name
+}
+
+// firewall lets only the given sources through (SVC-60).
+func firewall(ranges []netip.Prefix, next string) chain {
+	var c chain
+	for _, p := range ranges {
+		if p.Addr().Is4() {
+			c = append(c, fixed(fmt.Sprintf("ip saddr %s goto %s", p, next), nft.Rule(nft.SaddrIn(p, false), nft.Goto(next))))
+		}
+	}
+	return append(c, fixed("drop", nft.Drop()))
+}
+
+// choose loads one of the targets at random.
+func (m *maker) choose(ts []netip.AddrPort) []expr.Any {
+	if len(ts) == 1 {
+		return nft.FixedTarget(ts[0])
+	}
+	set := &nftables.Set{
+		Table: m.table, ID: nft.SetID(), Name: "__map%d", Anonymous: true, Constant: true, IsMap: true,
+		KeyType: nftables.TypeInteger, DataType: nft.TypeTarget,
+	}
+	elems := make([]nftables.SetElement, len(ts))
+	for i, t := range ts {
+		elems[i] = nftables.SetElement{Key: native(uint32(i)), Val: nft.ValTarget(t)}
+	}
+	m.check(m.conn.AddSet(set, elems))
+	return nft.Rule(nft.Random(len(ts)), nft.Target(set))
+}
+
+// affinity names an affinity map, which the transaction has made before.
+func (m *maker) affinity(name string) *nftables.Set {
+	return &nftables.Set{Table: m.table, Name: name, IsMap: true, DataType: nft.TypeTarget, KeyType: nftables.TypeIPAddr}
+}
+
+func (m *maker) check(err error) {
+	if m.err == nil {
+		m.err = err
+	}
+}
