@@ -8,6 +8,9 @@ GO       ?= go
 BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-cni
 UP_FLAGS ?=
 
+# Static binaries, and one set of compiled packages for programs and tests.
+export CGO_ENABLED := 0
+
 .PHONY: all setup build images test-images kubectl run down test test-unit test-e2e lint bench clean help FORCE
 
 all: build images ## build the binaries and the example image
@@ -21,19 +24,19 @@ setup: ## install what the product needs from the distribution
 build: $(BINS)
 
 bin/shoal: FORCE
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./agent/shoal
+	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./agent/shoal
 bin/shoal-coordinator: FORCE
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./coordinator
+	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./coordinator
 bin/shoal-agent: FORCE
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./agent
+	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./agent
 bin/shoal-cni: FORCE
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
+	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
 
 images: bin/images/hello.tar ## pack the example image
 
 bin/images/hello.tar: hack/hello/main.go hack/image/main.go
 	@mkdir -p bin/images
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/hello ./hack/hello
+	$(GO) build -ldflags "-s -w" -o bin/hello ./hack/hello
 	$(GO) run ./hack/image -name localhost/hello:1 -out $@ -entrypoint /hello -port 8080/tcp bin/hello=/hello
 
 test-images: ## pack busybox and nginx from Debian's packages, for the tests
@@ -42,7 +45,7 @@ test-images: ## pack busybox and nginx from Debian's packages, for the tests
 kubectl: bin/kubectl ## build upstream's kubectl from its library
 
 bin/kubectl: tests/kubectl/main.go tests/kubectl/go.mod
-	cd tests/kubectl && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ .
+	cd tests/kubectl && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ .
 
 run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops it
 	bin/shoal up $(UP_FLAGS)
