@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
+	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
@@ -30,6 +31,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
+	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
 )
 
 // runner is one part that runs while this coordinator leads.
@@ -81,6 +83,8 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(rootca.New(env, d.RootCA))
 	add(deployment.New(env))
 	add(replicaset.New(env))
+	add(job.New(env))
+	add(ttlafterfinished.New(env))
 	add(endpointslice.New(env))
 	add(endpoints.New(env))
 	add(endpointslicemirroring.New(env))

@@ -1,0 +1,521 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	batchlisters "k8s.io/client-go/listers/batch/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+// strayPrefix marks keys of pods whose Job is gone or finished; Jobs' keys have
+// no colon.
+const strayPrefix = "pod:"
+
+var ownKind = batchv1.SchemeGroupVersion.WithKind("Job")
+
+type reconciler struct {
+	client kubernetes.Interface
+	events record.EventRecorder
+	jobs   batchlisters.JobLister
+	pods   corelisters.PodLister
+	podsIx cache.Indexer
+	expect *controller.Expectations
+	loop   *controller.Loop
+
+	mu sync.Mutex
+	// freed are pods whose finalizer we took off, until the cache shows it.
+	freed map[string]map[types.UID]bool
+	// wrote is the resourceVersion of our last status write of a Job.
+	wrote map[string]uint64
+}
+
+// New builds the Job controller.
+func New(env controller.Env) (*controller.Loop, error) {
+	jobs, pods := env.Informers.Batch().V1().Jobs(), env.Informers.Core().V1().Pods()
+	if err := controller.IndexByController(pods.Informer()); err != nil {
+		return nil, err
+	}
+	r := &reconciler{
+		client: env.Client, events: env.Recorder("job-controller"),
+		jobs: jobs.Lister(), pods: pods.Lister(), podsIx: pods.Informer().GetIndexer(),
+		expect: controller.NewExpectations(), loop: controller.New("job", 5, env.Log),
+		freed: map[string]map[types.UID]bool{}, wrote: map[string]uint64{},
+	}
+	r.loop.Reconciler = r
+	controller.Watch(r.loop, jobs.Informer(), r.jobChanged)
+	controller.Watch(r.loop, pods.Informer(), r.podChanged)
+	return r.loop, nil
+}
+
+func (r *reconciler) jobChanged(old, job *batchv1.Job) {
+	if job == nil {
+		r.loop.Add(controller.Key(old.Namespace, old.Name))
+		for _, p := range controller.Controlled[corev1.Pod](r.podsIx, old.UID) {
+			r.stray(p)
+		}
+		return
+	}
+	r.loop.Add(controller.Key(job.Namespace, job.Name))
+}
+
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	if pod == nil {
+		if key, ok := controller.OwnerKey(old, ownKind); ok {
+			r.expect.Gone(key, old.UID)
+			r.loop.Add(key)
+		}
+		return
+	}
+	key, owned := controller.OwnerKey(pod, ownKind)
+	if old != nil {
+		if before, ok := controller.OwnerKey(old, ownKind); ok && before != key {
+			r.loop.Add(before)
+		}
+	}
+	switch {
+	case owned:
+		namespace, name, _ := cache.SplitMetaNamespaceKey(key)
+		job, err := r.jobs.Jobs(namespace).Get(name)
+		if apierrors.IsNotFound(err) || err == nil && (finished(job) || !metav1.IsControlledBy(pod, job)) {
+			r.stray(pod)
+			return
+		}
+		r.loop.Add(key)
+	case metav1.GetControllerOfNoCopy(pod) == nil:
+		r.stray(pod)
+		r.wakeAdopters(pod)
+	}
+}
+
+func (r *reconciler) stray(p *corev1.Pod) {
+	if tracked(p) {
+		r.loop.Add(strayPrefix + controller.Key(p.Namespace, p.Name))
+	}
+}
+
+func (r *reconciler) wakeAdopters(pod *corev1.Pod) {
+	if len(pod.Labels) == 0 {
+		return
+	}
+	jobs, _ := r.jobs.Jobs(pod.Namespace).List(labels.Everything())
+	for _, j := range jobs {
+		if s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
+			r.loop.Add(controller.Key(j.Namespace, j.Name))
+		}
+	}
+}
+
+// Reconcile takes one Job on, or frees one stray pod.
+func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if pod, ok := strings.CutPrefix(key, strayPrefix); ok {
+		return 0, r.freeStray(ctx, pod)
+	}
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil
+	}
+	shared, err := r.jobs.Jobs(namespace).Get(name)
+	if apierrors.IsNotFound(err) || err == nil && finished(shared) {
+		r.forget(key)
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName || r.behind(key, shared) {
+		return 0, nil
+	}
+	job := shared.DeepCopy()
+	pods, err := r.claim(ctx, job)
+	if err != nil {
+		return 0, err
+	}
+	v := &view{job: job, pods: pods, freed: r.stillFreed(key, pods), now: time.Now()}
+	met, wait := r.expect.Met(key, shown(controller.Controlled[corev1.Pod](r.podsIx, job.UID)), v.now)
+	after, err := r.sync(ctx, key, shared, v, met)
+	if wait > 0 && (after == 0 || wait < after) {
+		after = wait
+	}
+	return after, err
+}
+
+func shown(pods []*corev1.Pod) map[types.UID]bool {
+	out := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		out[p.UID] = p.DeletionTimestamp != nil
+	}
+	return out
+}
+
+func (r *reconciler) claim(ctx context.Context, job *batchv1.Job) ([]*corev1.Pod, error) {
+	selector, err := metav1.LabelSelectorAsSelector(job.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("selector: %w", err)
+	}
+	return controller.Claim(ctx, &controller.Claimer{
+		Owner: job, Kind: ownKind, Selector: selector, Finalizers: []string{batchv1.JobTrackingFinalizer},
+		Live: func(ctx context.Context) (metav1.Object, error) {
+			return r.client.BatchV1().Jobs(job.Namespace).Get(ctx, job.Name, metav1.GetOptions{})
+		},
+		Patch: func(ctx context.Context, name string, patch []byte) error {
+			_, err := r.client.CoreV1().Pods(job.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	}, controller.Candidates[corev1.Pod](r.podsIx, job))
+}
+
+func (r *reconciler) sync(ctx context.Context, key string, shared *batchv1.Job, v *view, met bool) (time.Duration, error) {
+	job := v.job
+	if job.Status.UncountedTerminatedPods == nil {
+		job.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{}
+	}
+	if job.Status.StartTime == nil && !suspended(job) {
+		at := metav1.NewTime(v.now)
+		job.Status.StartTime = &at
+	}
+	t := v.tally()
+	active := int32(len(t.active))
+	after := t.after
+	var manageErr error
+	if t.finished != nil {
+		var deleted int32
+		if deleted, manageErr = r.deleteAll(ctx, key, v, t, t.active, false); deleted != active || !met {
+			t.finished = nil
+		}
+		active -= deleted
+	} else {
+		managed := met && job.DeletionTimestamp == nil
+		if managed {
+			do := v.plan(t)
+			after = sooner(after, do.after)
+			active, manageErr = r.manage(ctx, key, v, t, do)
+		}
+		if complete(job, t.succeeded, active) {
+			t.finished = v.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods")
+		} else if managed {
+			r.tellSuspension(v)
+		}
+	}
+	job.Status.Active, job.Status.Ready, job.Status.Terminating = active, &t.ready, &t.terminating
+	if err := r.track(ctx, key, shared, v, t); err != nil {
+		return 0, fmt.Errorf("tracking status: %w", err)
+	}
+	return after, manageErr
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func complete(j *batchv1.Job, succeeded, active int32) bool {
+	if active > 0 {
+		return false
+	}
+	if j.Spec.Completions == nil {
+		return succeeded > 0
+	}
+	return succeeded >= *j.Spec.Completions
+}
+
+func (r *reconciler) tellSuspension(v *view) {
+	if suspended(v.job) {
+		if v.setCondition(*v.condition(batchv1.JobSuspended, "JobSuspended", "Job suspended")) {
+			r.events.Event(v.job, corev1.EventTypeNormal, "Suspended", "Job suspended")
+			v.job.Status.StartTime = nil
+		}
+		return
+	}
+	resumed := v.condition(batchv1.JobSuspended, "JobResumed", "Job resumed")
+	resumed.Status = corev1.ConditionFalse
+	if v.setCondition(*resumed) {
+		r.events.Event(v.job, corev1.EventTypeNormal, "Resumed", "Job resumed")
+		at := metav1.NewTime(v.now)
+		v.job.Status.StartTime = &at
+	}
+}
+
+// manage creates or deletes pods and returns how many are active then.
+func (r *reconciler) manage(ctx context.Context, key string, v *view, t *tally, do todo) (int32, error) {
+	active := int32(len(t.active))
+	if len(do.del) > 0 {
+		deleted, err := r.deleteAll(ctx, key, v, t, do.del, true)
+		return active - deleted, err
+	}
+	created, err := controller.SlowStart(ctx, do.create, func(ctx context.Context, i int) error {
+		index := noIndex
+		if i < len(do.indexes) {
+			index = do.indexes[i]
+		}
+		pod, err := r.client.CoreV1().Pods(v.job.Namespace).Create(ctx, newPod(v.job, index, t.replaced[index]), metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		if err != nil {
+			r.events.Eventf(v.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+			return err
+		}
+		r.expect.Created(key, pod.UID, time.Now())
+		r.events.Eventf(v.job, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
+		return nil
+	})
+	return active + int32(created), err
+}
+
+// newPod makes a pod of the Job; replaced is the failed pod of its index.
+func newPod(job *batchv1.Job, index int, replaced *corev1.Pod) *corev1.Pod {
+	pod := controller.NewPod(&job.Spec.Template, job, metav1.NewControllerRef(job, ownKind))
+	if !slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer) {
+		pod.Finalizers = append(pod.Finalizers, batchv1.JobTrackingFinalizer)
+	}
+	if index == noIndex {
+		return pod
+	}
+	number := strconv.Itoa(index)
+	for i := range pod.Spec.InitContainers {
+		indexEnv(&pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		indexEnv(&pod.Spec.Containers[i])
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobCompletionIndexAnnotation, number)
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, batchv1.JobCompletionIndexAnnotation, number)
+	pod.Spec.Hostname = job.Name + "-" + number
+	suffix := "-" + number + "-"
+	pod.GenerateName = job.Name[:min(len(job.Name), maxGenerated-len(suffix))] + suffix
+	if perIndex(job) {
+		countFailures(pod, job, replaced)
+	}
+	return pod
+}
+
+// maxGenerated is how long a generateName may be: 63 less 5 random characters.
+const maxGenerated = 58
+
+func indexEnv(c *corev1.Container) {
+	if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "JOB_COMPLETION_INDEX" }) {
+		return
+	}
+	c.Env = append(c.Env, corev1.EnvVar{Name: "JOB_COMPLETION_INDEX", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"},
+	}})
+}
+
+// countFailures hands the failures of an index on to the pod that replaces one.
+func countFailures(pod *corev1.Pod, job *batchv1.Job, replaced *corev1.Pod) {
+	failed, ignored := 0, 0
+	if replaced != nil {
+		failed, ignored = count(replaced, batchv1.JobIndexFailureCountAnnotation), count(replaced, batchv1.JobIndexIgnoredFailureCountAnnotation)
+		if judge(job.Spec.PodFailurePolicy, replaced).counts() {
+			failed++
+		} else {
+			ignored++
+		}
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobIndexFailureCountAnnotation, strconv.Itoa(failed))
+	if ignored > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobIndexIgnoredFailureCountAnnotation, strconv.Itoa(ignored))
+	}
+}
+
+// deleteAll deletes pods; free takes their finalizer off first, so that they
+// count neither as succeeded nor as failed.
+func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tally, pods []*corev1.Pod, free bool) (int32, error) {
+	deleted, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
+		p := pods[i]
+		if free && tracked(p) {
+			if err := r.free(ctx, key, p); err != nil {
+				return err
+			}
+		}
+		err := r.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			r.events.Eventf(v.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+			return err
+		}
+		if err == nil {
+			r.expect.Deleted(key, p.UID, time.Now())
+			r.events.Eventf(v.job, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
+		}
+		return nil
+	})
+	if err == nil {
+		for _, p := range pods {
+			if controller.PodReady(p) {
+				t.ready--
+			}
+		}
+	}
+	t.terminating += int32(deleted)
+	return int32(deleted), err
+}
+
+// track counts finished pods: note them in the status, store it, take their
+// finalizers off, move them to the counters. A crash after any step loses and
+// doubles none.
+func (r *reconciler) track(ctx context.Context, key string, shared *batchv1.Job, v *view, t *tally) error {
+	held := map[types.UID]bool{}
+	for _, p := range v.pods {
+		if tracked(p) && !v.freed[p.UID] {
+			held[p.UID] = true
+		}
+	}
+	settle(&v.job.Status, held)
+	l := v.note(t)
+	v.announce(t)
+	stored := shared.Status
+	if len(l.release) > 0 && !apiequality.Semantic.DeepEqual(stored, v.job.Status) {
+		if err := r.write(ctx, key, v); err != nil {
+			return err
+		}
+		stored = *v.job.Status.DeepCopy()
+	}
+	var mu sync.Mutex
+	_, freeErr := controller.Each(ctx, 0, len(l.release), func(ctx context.Context, i int) error {
+		if err := r.free(ctx, key, l.release[i]); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		delete(held, l.release[i].UID)
+		return nil
+	})
+	settle(&v.job.Status, held)
+	over := freeErr == nil && v.enact(t, l)
+	if !apiequality.Semantic.DeepEqual(stored, v.job.Status) {
+		if err := r.write(ctx, key, v); err != nil {
+			return errors.Join(freeErr, err)
+		}
+	}
+	if over {
+		r.tellEnd(v, t.finished)
+	}
+	return freeErr
+}
+
+func (r *reconciler) tellEnd(v *view, c *batchv1.JobCondition) {
+	if c.Type != batchv1.JobComplete {
+		r.events.Event(v.job, corev1.EventTypeWarning, c.Reason, c.Message)
+		return
+	}
+	if n := v.job.Spec.Completions; n != nil && v.job.Status.Succeeded > *n {
+		r.events.Event(v.job, corev1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+	}
+	r.events.Event(v.job, corev1.EventTypeNormal, "Completed", "Job completed")
+}
+
+// write stores the status. The version it was made from must still hold, so
+// that nothing is counted twice.
+func (r *reconciler) write(ctx context.Context, key string, v *view) error {
+	updated, err := r.client.BatchV1().Jobs(v.job.Namespace).UpdateStatus(ctx, v.job, metav1.UpdateOptions{})
+	if err != nil {
+		return err
+	}
+	v.job.ResourceVersion = updated.ResourceVersion
+	if n, err := strconv.ParseUint(updated.ResourceVersion, 10, 64); err == nil {
+		r.mu.Lock()
+		r.wrote[key] = n
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// behind tells whether the cache does not show our last write yet; the write's
+// event brings the key back. Versions are ordered (KEP-5504).
+func (r *reconciler) behind(key string, job *batchv1.Job) bool {
+	n, err := strconv.ParseUint(job.ResourceVersion, 10, 64)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return err == nil && n < r.wrote[key]
+}
+
+// free takes the tracking finalizer off a pod.
+func (r *reconciler) free(ctx context.Context, key string, p *corev1.Pod) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": p.UID, "$deleteFromPrimitiveList/finalizers": []string{batchv1.JobTrackingFinalizer},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = r.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.freed[key] == nil {
+		r.freed[key] = map[types.UID]bool{}
+	}
+	r.freed[key][p.UID] = true
+	return nil
+}
+
+// stillFreed drops from freed what the cache shows by now and returns the rest.
+func (r *reconciler) stillFreed(key string, pods []*corev1.Pod) map[types.UID]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rest := map[types.UID]bool{}
+	for _, p := range pods {
+		if tracked(p) && r.freed[key][p.UID] {
+			rest[p.UID] = true
+		}
+	}
+	r.freed[key] = rest
+	out := make(map[types.UID]bool, len(rest))
+	for uid := range rest {
+		out[uid] = true
+	}
+	return out
+}
+
+func (r *reconciler) forget(key string) {
+	r.expect.Forget(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.freed, key)
+	delete(r.wrote, key)
+}
+
+// freeStray takes the finalizer off a pod that no Job counts any more.
+func (r *reconciler) freeStray(ctx context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return nil
+	}
+	p, err := r.pods.Pods(namespace).Get(name)
+	if apierrors.IsNotFound(err) || err == nil && !tracked(p) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil && ref.Kind == ownKind.Kind {
+		job, err := r.client.BatchV1().Jobs(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err == nil && job.UID == ref.UID && !finished(job) || err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	err = r.free(ctx, strayPrefix, p)
+	r.forget(strayPrefix)
+	return err
+}
