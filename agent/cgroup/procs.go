@@ -141,3 +141,26 @@ func children(dir string) []string {
 	}
 	return names
 }
+
+// monitorGroup holds a pod's monitors on v2, where a group with controlled
+// children must have no processes of its own.
+const monitorGroup = "shoal-monitor"
+
+// AddMonitor puts a container's monitor below the pod's group, so that the
+// pod pays for its memory. On v1 this is the memory hierarchy alone: each
+// move costs a grace period of the kernel.
+func (r *Root) AddMonitor(pod string, pid int) error {
+	dir := r.dir("memory", pod)
+	if r.mode == V2 {
+		dir = filepath.Join(dir, monitorGroup)
+		if err := r.make2(filepath.Join(pod, monitorGroup)); err != nil {
+			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
+		}
+	} else if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
+	}
+	if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
+		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/continuity/fs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/shoal-project/shoal/agent/oci"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Request is all that a container is made of.
+type Request struct {
+	ID         string
+	SandboxID  string
+	Handler    string
+	Config     *cri.ContainerConfig
+	Sandbox    *cri.PodSandboxConfig
+	Hostname   string
+	Cgroup     string // the pod's group
+	Namespaces oci.Namespaces
+	Files      oci.Files
+	LogPath    string
+	Image      Image
+	Volumes    map[string]Image // by container path: mounts that are images
+}
+
+// Image is a root file system and its configuration.
+type Image struct {
+	ID, Ref, ChainID string
+	Lower            []string // layer directories, top first
+	Config           ocispec.ImageConfig
+}
+
+// Create prepares a container: root file system, specification and record.
+// No process exists yet.
+func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
+	if _, err := m.runtime(req.Handler); err != nil {
+		return nil, err
+	}
+	c := Container{
+		ID: req.ID, SandboxID: req.SandboxID, Handler: req.Handler, Config: req.Config, ImageID: req.Image.ID, ImageRef: req.Image.Ref,
+		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: filepath.Join(req.Cgroup, req.ID), State: Created, CreatedAt: time.Now(),
+		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
+	}
+	s := &slot{c: &c, exited: make(chan struct{})}
+	// Known before anything is made, so that a crash leaves nothing unknown.
+	if err := m.put(s, c); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	m.all[c.ID] = s
+	m.mu.Unlock()
+	if err := m.prepare(req, &c); err != nil {
+		undo := m.Remove(context.WithoutCancel(ctx), c.ID)
+		return nil, errors.Join(err, undo)
+	}
+	if err := m.put(s, c); err != nil {
+		return nil, err
+	}
+	m.cfg.OnChange(m.state(s))
+	return m.state(s), nil
+}
+
+func (m *Manager) prepare(req Request, c *Container) error {
+	for _, d := range []string{m.upper(c.ID), filepath.Join(m.layer(c.ID), "work"), m.rootfs(c.ID)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return fmt.Errorf("create container: %w", err)
+		}
+	}
+	if err := mountOverlay(m.rootfs(c.ID), req.Image.Lower, m.upper(c.ID), filepath.Join(m.layer(c.ID), "work")); err != nil {
+		return err
+	}
+	user, err := lookupUser(m.rootfs(c.ID), req.Config.GetLinux().GetSecurityContext(), req.Image.Config.User)
+	if err != nil {
+		return err
+	}
+	c.User = user
+	mounts, err := m.mounts(req)
+	if err != nil {
+		return err
+	}
+	in := oci.Input{
+		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config, User: user, Rootfs: m.rootfs(c.ID),
+		CgroupsPath: c.Cgroup, Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, Host: m.cfg.Host,
+	}
+	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		if in.Devices, err = oci.HostDevices(); err != nil {
+			return fmt.Errorf("list host devices: %w", err)
+		}
+	}
+	spec, err := oci.Spec(in)
+	if err != nil {
+		return fmt.Errorf("failed to generate container %q spec: %w", c.ID, err)
+	}
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("write container spec: %w", err)
+	}
+	return os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
+}
+
+// mountOverlay mounts a root file system; without upper it is read-only.
+func mountOverlay(target string, lower []string, upper, work string) error {
+	opts := []string{"lowerdir=" + strings.Join(lower, ":")}
+	if upper != "" {
+		opts = append(opts, "upperdir="+upper, "workdir="+work)
+	}
+	mnt := mount.Mount{Type: "overlay", Source: "overlay", Options: opts}
+	if upper == "" && len(lower) == 1 { // overlay needs two layers
+		mnt = mount.Mount{Type: "bind", Source: lower[0], Options: []string{"rbind", "ro"}}
+	}
+	if err := mount.All([]mount.Mount{mnt}, target); err != nil {
+		return fmt.Errorf("mount root file system: %w", err)
+	}
+	return nil
+}
+
+// mounts resolves the container's volumes to host paths: links are followed,
+// missing directories made, images mounted.
+func (m *Manager) mounts(req Request) ([]oci.Mount, error) {
+	var out []oci.Mount
+	for i, v := range req.Config.GetMounts() {
+		src := v.GetHostPath()
+		if v.GetImage().GetImage() != "" {
+			var err error
+			if src, err = m.imageVolume(req, v, i); err != nil {
+				return nil, err
+			}
+		}
+		src, err := hostPath(src)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, oci.Mount{
+			Host: src, Container: v.GetContainerPath(), ReadOnly: v.GetReadonly() || v.GetImage().GetImage() != "",
+			RecursiveReadOnly: v.GetRecursiveReadOnly(), Propagation: v.GetPropagation(),
+		})
+	}
+	if req.Config.GetLinux().GetSecurityContext().GetReadonlyRootfs() {
+		own, err := m.declaredVolumes(req)
+		return append(own, out...), err
+	}
+	return out, nil
+}
+
+func hostPath(src string) (string, error) {
+	real, err := filepath.EvalSymlinks(src)
+	if err == nil {
+		return real, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("failed to resolve symlink %q: %w", src, err)
+	}
+	if err := os.MkdirAll(src, 0o755); err != nil {
+		return "", fmt.Errorf("failed to mkdir %q: %w", src, err)
+	}
+	return src, nil
+}
+
+// imageVolume mounts an image read-only and returns the directory in it.
+func (m *Manager) imageVolume(req Request, v *cri.Mount, i int) (string, error) {
+	img, ok := req.Volumes[v.GetContainerPath()]
+	if !ok {
+		return "", fmt.Errorf("image volume %q: the image is not on the node", v.GetImage().GetImage())
+	}
+	dir := filepath.Join(m.bundle(req.ID), fmt.Sprintf("image-%d", i))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("image volume: %w", err)
+	}
+	if err := mountOverlay(dir, img.Lower, "", ""); err != nil {
+		return "", err
+	}
+	sub, err := fs.RootPath(dir, v.GetImageSubPath())
+	if err != nil {
+		return "", fmt.Errorf("image volume: %w", err)
+	}
+	if _, err := os.Stat(sub); err != nil {
+		return "", fmt.Errorf("image volume: sub path %q: %w", v.GetImageSubPath(), err)
+	}
+	return sub, nil
+}
+
+// declaredVolumes are the image's own volumes: they stay writable when the
+// root is read-only. Otherwise the writable layer serves them.
+func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
+	taken := map[string]bool{}
+	for _, v := range req.Config.GetMounts() {
+		taken[filepath.Clean(v.GetContainerPath())] = true
+	}
+	var out []oci.Mount
+	i := 0
+	for path := range req.Image.Config.Volumes {
+		if taken[filepath.Clean(path)] {
+			continue
+		}
+		dir := filepath.Join(m.layer(req.ID), "volumes", fmt.Sprint(i))
+		i++
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("image's volume %s: %w", path, err)
+		}
+		from, err := fs.RootPath(m.rootfs(req.ID), path)
+		if err != nil {
+			return nil, fmt.Errorf("image's volume %s: %w", path, err)
+		}
+		if _, err := os.Stat(from); err == nil {
+			if err := fs.CopyDir(dir, from); err != nil {
+				return nil, fmt.Errorf("image's volume %s: %w", path, err)
+			}
+		}
+		out = append(out, oci.Mount{Host: dir, Container: path})
+	}
+	return out, nil
+}
+
+// unmount removes a mount and those stacked on it; none is no error.
+func unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+}

@@ -1,0 +1,188 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watcher tells when monitors end, by their pidfds in one epoll: one
+// goroutine and one descriptor a container, nothing polled.
+type watcher struct {
+	file  *os.File
+	ended func(id string)
+	done  chan struct{}
+
+	mu  sync.Mutex
+	ids map[int32]string // pidfd -> container
+}
+
+func newWatcher(ended func(id string)) (*watcher, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watch monitors: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // so that Go's poller takes it
+		return nil, fmt.Errorf("watch monitors: %w", err)
+	}
+	w := &watcher{file: os.NewFile(uintptr(fd), "monitors"), ended: ended, done: make(chan struct{}), ids: map[int32]string{}}
+	go w.run()
+	return w, nil
+}
+
+// add watches a process; it fails if the process has ended.
+func (w *watcher) add(pid int, id string) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("watch monitor %d: %w", pid, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids[int32(fd)] = id
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	if err := w.control(func(ep int) error { return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev) }); err != nil {
+		delete(w.ids, int32(fd))
+		unix.Close(fd)
+		return fmt.Errorf("watch monitor %d: %w", pid, err)
+	}
+	return nil
+}
+
+func (w *watcher) control(fn func(ep int) error) error {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := conn.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+func (w *watcher) run() {
+	defer close(w.done)
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n := 0
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.EpollWait(int(fd), events, 0)
+			return n > 0
+		})
+		if err != nil {
+			return // closed
+		}
+		for _, e := range events[:n] {
+			w.mu.Lock()
+			id := w.ids[e.Fd]
+			delete(w.ids, e.Fd)
+			w.mu.Unlock()
+			unix.Close(int(e.Fd)) // also leaves the epoll
+			go w.ended(id)        // killing leftovers may take a moment
+		}
+	}
+}
+
+// Close ends the watch.
+func (w *watcher) Close() error {
+	err := w.file.Close()
+	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for fd := range w.ids {
+		unix.Close(int(fd))
+	}
+	clear(w.ids)
+	return err
+}
+
+// settle records how a container ended, after its monitor has.
+func (m *Manager) settle(id string) {
+	s, err := m.find(id)
+	if err != nil {
+		return // removed
+	}
+	c := *m.state(s)
+	if c.State != Running {
+		return
+	}
+	oom, _ := m.cfg.Cgroups.OOMKills(c.Cgroup)
+	code, at, err := m.exitFile(id)
+	switch {
+	case err == nil:
+		c.ExitCode, c.FinishedAt = code, at
+		c.Reason = reason(code, oom)
+	default:
+		c.ExitCode, c.FinishedAt, c.Reason = exitUnknown, time.Now(), ReasonUnknown
+		c.Message = "the container's monitor (conmon) ended without telling its exit code"
+	}
+	c.State = Exited
+	// Without its first process a container is over, also for processes that
+	// share another PID namespace or whose monitor was killed.
+	if err := m.cfg.Cgroups.Kill(c.Cgroup); err != nil {
+		m.cfg.Log.Warn("cannot end a container's left processes", "container", id, "err", err)
+	}
+	m.finish(s, c)
+}
+
+// finish publishes the end of a container once.
+func (m *Manager) finish(s *slot, c Container) {
+	m.mu.Lock()
+	if s.c.State == Exited {
+		m.mu.Unlock()
+		return
+	}
+	s.c = &c
+	m.mu.Unlock()
+	if err := save(m.cfg.DataDir, &c); err != nil {
+		m.cfg.Log.Error("cannot record a container's end", "container", c.ID, "err", err)
+	}
+	close(s.exited)
+	m.cfg.OnChange(&c)
+}
+
+func reason(code int32, oomKills uint64) string {
+	switch {
+	case code == 0:
+		return ReasonCompleted
+	case oomKills > 0: // of any of its processes, as containerd tells it
+		return ReasonOOMKilled
+	}
+	return ReasonError
+}
+
+// exitFile reads what conmon wrote: the code, and by the file's time the end.
+// The copy on the disk serves after a reboot.
+func (m *Manager) exitFile(id string) (int32, time.Time, error) {
+	var errs []error
+	for _, f := range []string{filepath.Join(m.exitDir(), id), filepath.Join(m.layer(id), "exit")} {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		info, err := os.Stat(f)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		code, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return int32(code), info.ModTime(), nil
+	}
+	return 0, time.Time{}, errors.Join(errs...)
+}

@@ -1,0 +1,225 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/oci"
+)
+
+// Config says where containers live and by what they are run.
+type Config struct {
+	DataDir  string // records and writable layers; survives a reboot
+	RunDir   string // bundles, sockets, exit files; does not need to
+	Conmon   string // program
+	Runtimes map[string]oci.Runtime
+	Cgroups  *cgroup.Root
+	Host     oci.Host
+	OnChange func(c *Container) // after a start, an exit, a creation; must not block
+	Log      *slog.Logger
+}
+
+// Manager owns the node's containers.
+type Manager struct {
+	cfg   Config
+	watch *watcher
+
+	mu  sync.RWMutex
+	all map[string]*slot
+}
+
+// slot is a container with what only a running agent knows about it.
+type slot struct {
+	c      *Container
+	op     sync.Mutex    // one start, stop or removal at a time
+	exited chan struct{} // closed when the container has exited
+	usage  diskUsage
+}
+
+// Open reads the records and adopts what runs: process IDs, exit codes and
+// times are those of the containers, whatever happened to the agent.
+func Open(cfg Config) (*Manager, error) {
+	m := &Manager{cfg: cfg, all: map[string]*slot{}}
+	for _, d := range []string{cfg.DataDir, cfg.RunDir, m.exitDir()} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, fmt.Errorf("open containers: %w", err)
+		}
+	}
+	list, err := load(cfg.DataDir, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("open containers: %w", err)
+	}
+	if m.watch, err = newWatcher(m.settle); err != nil {
+		return nil, fmt.Errorf("open containers: %w", err)
+	}
+	for _, c := range list {
+		s := &slot{c: c, exited: make(chan struct{})}
+		m.all[c.ID] = s
+		if c.State == Exited {
+			close(s.exited)
+		}
+	}
+	for _, c := range list {
+		m.adopt(c)
+	}
+	return m, nil
+}
+
+// adopt takes up the supervision of a container that the last agent left.
+func (m *Manager) adopt(c *Container) {
+	switch {
+	case c.State == Running && sameProcess(c.Monitor, c.MonitorAt):
+		m.releaseHalfStarted(c)
+		if m.watch.add(c.Monitor, c.ID) == nil {
+			return
+		}
+		fallthrough
+	case c.State == Running:
+		m.settle(c.ID)
+	case c.State == Created:
+		// Killed between conmon's start and the record of it: the container
+		// has not been let run, so it can be made again from the beginning.
+		m.discardHalfStarted(c)
+	}
+}
+
+// releaseHalfStarted lets a container go on whose start was recorded but not
+// finished when the last agent was killed.
+func (m *Manager) releaseHalfStarted(c *Container) {
+	rt, err := m.runtime(c.Handler)
+	if err != nil || !rt.Direct() {
+		return
+	}
+	if err := rt.Release(c.ID); err != nil && !errors.Is(err, oci.ErrNotCreated) {
+		m.cfg.Log.Warn("cannot let a created container run", "container", c.ID, "err", err)
+	}
+}
+
+// Close stops watching. Containers go on.
+func (m *Manager) Close() error { return m.watch.Close() }
+
+func (m *Manager) exitDir() string             { return filepath.Join(m.cfg.RunDir, "exits") }
+func (m *Manager) bundle(id string) string     { return filepath.Join(m.cfg.RunDir, id) }
+func (m *Manager) rootfs(id string) string     { return filepath.Join(m.bundle(id), "rootfs") }
+func (m *Manager) layer(id string) string      { return filepath.Join(m.cfg.DataDir, id) }
+func (m *Manager) upper(id string) string      { return filepath.Join(m.layer(id), "upper") }
+func (m *Manager) runtimeLog(id string) string { return filepath.Join(m.bundle(id), "runtime.log") }
+
+// runtime is the OCI runtime of a container's handler.
+func (m *Manager) runtime(handler string) (oci.Runtime, error) {
+	r, ok := m.cfg.Runtimes[handler]
+	if !ok {
+		return r, fmt.Errorf("no runtime for %q is configured: %w", handler, errdefs.ErrInvalidArgument)
+	}
+	return r, nil
+}
+
+// find returns the slot of a container by ID or by a unique beginning of it.
+func (m *Manager) find(id string) (*slot, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if s, ok := m.all[id]; ok {
+		return s, nil
+	}
+	var found *slot
+	for full, s := range m.all {
+		if id != "" && strings.HasPrefix(full, id) {
+			if found != nil {
+				return nil, fmt.Errorf("container ID %q is not unique: %w", id, errdefs.ErrInvalidArgument)
+			}
+			found = s
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("an error occurred when try to find container %q: %w", id, errdefs.ErrNotFound)
+	}
+	return found, nil
+}
+
+// Get returns the container's present state.
+func (m *Manager) Get(id string) (*Container, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return m.state(s), nil
+}
+
+func (m *Manager) state(s *slot) *Container {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return s.c
+}
+
+// List returns all containers, newest first.
+func (m *Manager) List() []*Container {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	out := make([]*Container, 0, len(m.all))
+	for _, s := range m.all {
+		out = append(out, s.c)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].CreatedAt.After(out[j].CreatedAt) })
+	return out
+}
+
+// InUse tells whether a container uses these layers.
+func (m *Manager) InUse(chainID string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, s := range m.all {
+		if s.c.ChainID == chainID {
+			return true
+		}
+	}
+	return false
+}
+
+// put records and publishes a new state.
+func (m *Manager) put(s *slot, c Container) error {
+	if err := save(m.cfg.DataDir, &c); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	s.c = &c
+	m.mu.Unlock()
+	return nil
+}
+
+// Wait blocks until the container has exited or ctx ends.
+func (m *Manager) Wait(ctx context.Context, id string) (*Container, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.exited:
+		return m.state(s), nil
+	case <-ctx.Done():
+		return m.state(s), ctx.Err()
+	}
+}
+
+// waitFor is Wait with a duration; it tells whether the container exited.
+func (m *Manager) waitFor(ctx context.Context, s *slot, d time.Duration) (bool, error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-s.exited:
+		return true, nil
+	case <-t.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}

@@ -1,0 +1,230 @@
+package container
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/oci"
+)
+
+// Start runs a created container. A container that cannot be started is
+// Exited with reason StartError and code 128.
+func (m *Manager) Start(_ context.Context, id string) error {
+	s, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	s.op.Lock()
+	defer s.op.Unlock()
+	c := *m.state(s)
+	if c.State != Created {
+		return fmt.Errorf("container %q is not in created state, but %s: %w", c.ID, c.State, errdefs.ErrFailedPrecondition)
+	}
+	if err := m.start(&c); err != nil {
+		c.State, c.FinishedAt, c.ExitCode, c.Reason, c.Message = Exited, time.Now(), exitStartError, ReasonStartError, err.Error()
+		c.StartedAt = c.FinishedAt
+		m.discardHalfStarted(&c)
+		if perr := m.put(s, c); perr != nil {
+			return errors.Join(err, perr)
+		}
+		close(s.exited)
+		m.cfg.OnChange(m.state(s))
+		return err
+	}
+	if err := m.put(s, c); err != nil {
+		return err
+	}
+	m.cfg.OnChange(m.state(s))
+	if err := m.watch.add(c.Monitor, c.ID); err != nil {
+		m.settle(c.ID) // it has ended already
+	}
+	return nil
+}
+
+// start makes the container by conmon and lets its process run.
+func (m *Manager) start(c *Container) error {
+	rt, err := m.runtime(c.Handler)
+	if err != nil {
+		return err
+	}
+	if c.LogPath != "" {
+		if err := os.MkdirAll(filepath.Dir(c.LogPath), 0o755); err != nil {
+			return fmt.Errorf("make log directory: %w", err)
+		}
+	}
+	if c.PID, err = m.runMonitor(c, rt); err != nil {
+		return err
+	}
+	c.PIDStart, _ = startTime(c.PID)
+	if c.Monitor, err = readPID(filepath.Join(m.bundle(c.ID), "conmon.pid")); err != nil {
+		return fmt.Errorf("read conmon's process ID: %w", err)
+	}
+	c.MonitorAt, _ = startTime(c.Monitor)
+	c.State, c.StartedAt = Running, time.Now()
+	// The record says Running before the process does: an agent killed right
+	// here finds the container and its monitor again.
+	if err := save(m.cfg.DataDir, c); err != nil {
+		return err
+	}
+	if !rt.Direct() {
+		return m.runtimeStart(rt, c.ID)
+	}
+	if err := rt.Release(c.ID); err != nil {
+		return fmt.Errorf("OCI runtime start failed: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) runtimeStart(rt oci.Runtime, id string) error {
+	args := append(rt.GlobalArgs(m.runtimeLog(id)), "start", id)
+	if out, err := exec.Command(rt.Path, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("OCI runtime start failed: %s: %w", strings.TrimSpace(string(out)), err)
+	}
+	return nil
+}
+
+// runMonitor starts conmon, which has the runtime create the container, and
+// returns the container's process ID.
+func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
+	syncR, syncW, err := os.Pipe()
+	if err != nil {
+		return 0, fmt.Errorf("start conmon: %w", err)
+	}
+	defer syncR.Close()
+	startR, startW, err := os.Pipe()
+	if err != nil {
+		syncW.Close()
+		return 0, fmt.Errorf("start conmon: %w", err)
+	}
+	cmd := exec.Command(m.cfg.Conmon, m.monitorArgs(c, rt)...)
+	cmd.Dir = m.bundle(c.ID)
+	cmd.ExtraFiles = []*os.File{syncW, startR} // descriptors 3 and 4
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "_OCI_SYNCPIPE=3", "_OCI_STARTPIPE=4"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	syncW.Close()
+	startR.Close()
+	if err != nil {
+		startW.Close()
+		return 0, fmt.Errorf("start conmon: %w", err)
+	}
+	if err := m.cfg.Cgroups.AddMonitor(filepath.Dir(c.Cgroup), cmd.Process.Pid); err != nil {
+		m.cfg.Log.Debug("conmon stays in the agent's cgroup", "err", err)
+	}
+	_, err = startW.Write([]byte{0})
+	startW.Close()
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return 0, errors.Join(fmt.Errorf("start conmon: %w", err), cmd.Wait())
+	}
+	waitErr := cmd.Wait() // it forks itself into the background
+	pid, err := m.readSync(c, syncR)
+	if err != nil && waitErr != nil {
+		return 0, fmt.Errorf("%w (conmon: %w)", err, waitErr)
+	}
+	return pid, err
+}
+
+// readSync reads conmon's report: {"pid": N}, or {"pid": -1, "message": …}.
+func (m *Manager) readSync(c *Container, r *os.File) (int, error) {
+	var report struct {
+		PID     int    `json:"pid"`
+		Message string `json:"message"`
+	}
+	line, err := bufio.NewReader(r).ReadBytes('\n')
+	if len(line) > 0 {
+		err = json.Unmarshal(line, &report)
+	}
+	if err == nil && report.PID > 0 {
+		return report.PID, nil
+	}
+	msg := oci.LastError(m.runtimeLog(c.ID))
+	if msg == "" {
+		msg = strings.TrimSpace(report.Message)
+	}
+	if msg == "" && err != nil {
+		msg = "conmon gave no answer: " + err.Error()
+	}
+	return 0, fmt.Errorf("failed to create containerd task: failed to create shim task: OCI runtime create failed: %s: unknown", msg)
+}
+
+func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {
+	b := m.bundle(c.ID)
+	args := []string{
+		"--cid", c.ID, "--cuuid", c.ID, "--name", c.ID, "--runtime", rt.Path, "--bundle", b,
+		"--conmon-pidfile", filepath.Join(b, "conmon.pid"), "--container-pidfile", filepath.Join(b, "pid"),
+		"--exit-dir", m.exitDir(), "--persist-dir", m.layer(c.ID), "--full-attach", "--log-level", "error", "--no-sync-log",
+	}
+	for _, a := range rt.GlobalArgs(m.runtimeLog(c.ID)) {
+		args = append(args, "--runtime-arg", a)
+	}
+	logPath := c.LogPath
+	if logPath == "" {
+		logPath = "none"
+	}
+	args = append(args, "--log-path", logPath)
+	if c.Config.GetTty() {
+		args = append(args, "--terminal")
+	}
+	if c.Config.GetStdin() {
+		args = append(args, "--stdin")
+		if !c.Config.GetStdinOnce() {
+			args = append(args, "--leave-stdin-open")
+		}
+	}
+	return args
+}
+
+// discardHalfStarted ends what a start that did not succeed left behind.
+func (m *Manager) discardHalfStarted(c *Container) {
+	if err := m.cfg.Cgroups.Kill(c.Cgroup); err != nil {
+		m.cfg.Log.Warn("cannot end the processes of a container that failed to start", "container", c.ID, "err", err)
+	}
+	if rt, err := m.runtime(c.Handler); err == nil {
+		_ = os.RemoveAll(rt.StateDir(c.ID))
+	}
+	_ = m.cfg.Cgroups.Delete(c.Cgroup)
+	_ = os.Remove(filepath.Join(m.exitDir(), c.ID))
+	_ = os.Remove(filepath.Join(m.layer(c.ID), "exit"))
+}
+
+func readPID(file string) (int, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// startTime identifies a process together with its number, proc_pid_stat(5).
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := strings.Cut(string(b[max(0, strings.LastIndexByte(string(b), ')')):]), ") ")
+	f := strings.Fields(rest)
+	if !ok || len(f) < 20 {
+		return 0, errors.New("unexpected format of /proc/pid/stat")
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+func sameProcess(pid int, start uint64) bool {
+	if pid <= 0 {
+		return false
+	}
+	t, err := startTime(pid)
+	return err == nil && t == start
+}

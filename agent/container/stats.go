@@ -1,0 +1,84 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/cgroup"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// usageAge is how long a measured size of a writable layer is good enough:
+// measuring walks the whole layer.
+const usageAge = 15 * time.Second
+
+type diskUsage struct {
+	mu            sync.Mutex
+	at            time.Time
+	bytes, inodes int64
+}
+
+// Usage is what a container's writable layer takes.
+type Usage struct {
+	At            time.Time
+	Dir           string
+	Bytes, Inodes int64
+}
+
+// Stats reads a container's use of CPU and memory.
+func (m *Manager) Stats(id string) (cgroup.Stats, error) {
+	c, err := m.Get(id)
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	return m.cfg.Cgroups.Stat(c.Cgroup)
+}
+
+// Usage measures a container's writable layer, at most every 15 seconds.
+func (m *Manager) Usage(ctx context.Context, id string) (Usage, error) {
+	s, err := m.find(id)
+	if err != nil {
+		return Usage{}, err
+	}
+	dir := m.upper(m.state(s).ID)
+	u := &s.usage
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if time.Since(u.at) > usageAge {
+		du, err := fs.DiskUsage(ctx, dir)
+		if err != nil {
+			return Usage{}, fmt.Errorf("measure writable layer: %w", err)
+		}
+		u.at, u.bytes, u.inodes = time.Now(), du.Size, du.Inodes
+	}
+	return Usage{At: u.at, Dir: dir, Bytes: u.bytes, Inodes: u.inodes}, nil
+}
+
+// Update changes the limits of a container while it runs.
+func (m *Manager) Update(id string, r *cri.LinuxContainerResources) error {
+	s, err := m.find(id)
+	if err != nil {
+		return err
+	}
+	s.op.Lock()
+	defer s.op.Unlock()
+	c := *m.state(s)
+	if c.State == Exited {
+		return fmt.Errorf("container %q is in %s state: %w", c.ID, criState(c.State), errdefs.ErrFailedPrecondition)
+	}
+	config := cloneConfig(c.Config)
+	config.Linux.Resources = merge(config.Linux.GetResources(), r)
+	if c.State == Running {
+		if err := m.cfg.Cgroups.Set(c.Cgroup, limits(r)); err != nil {
+			return fmt.Errorf("update container %q: %w", c.ID, err)
+		}
+	} else if err := m.respec(&c, r); err != nil {
+		return err
+	}
+	c.Config = config
+	return m.put(s, c)
+}

@@ -1,0 +1,71 @@
+package container
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/oci"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func cloneConfig(c *cri.ContainerConfig) *cri.ContainerConfig {
+	out := proto.Clone(c).(*cri.ContainerConfig)
+	if out.Linux == nil {
+		out.Linux = &cri.LinuxContainerConfig{}
+	}
+	return out
+}
+
+// merge lays the set fields of change over base.
+func merge(base, change *cri.LinuxContainerResources) *cri.LinuxContainerResources {
+	out := &cri.LinuxContainerResources{}
+	if base != nil {
+		out = proto.Clone(base).(*cri.LinuxContainerResources)
+	}
+	proto.Merge(out, change)
+	return out
+}
+
+// limits are the settings of a control group for r.
+func limits(r *cri.LinuxContainerResources) cgroup.Resources {
+	out := cgroup.Resources{CpusetCpus: r.GetCpusetCpus(), CpusetMems: r.GetCpusetMems(), Unified: r.GetUnified()}
+	if v := uint64(r.GetCpuShares()); v > 0 {
+		out.CPUShares = &v
+	}
+	if v := uint64(r.GetCpuPeriod()); v > 0 {
+		out.CPUPeriod = &v
+	}
+	if v := r.GetCpuQuota(); v != 0 {
+		out.CPUQuota = &v
+	}
+	if v := r.GetMemoryLimitInBytes(); v != 0 {
+		out.MemoryLimit = &v
+	}
+	return out
+}
+
+// respec changes the limits in the specification of a container that has not
+// been started.
+func (m *Manager) respec(c *Container, r *cri.LinuxContainerResources) error {
+	file := filepath.Join(m.bundle(c.ID), "config.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("update container %q: %w", c.ID, err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return fmt.Errorf("update container %q: %w", c.ID, err)
+	}
+	res := oci.Resources(merge(c.Config.GetLinux().GetResources(), r), m.cfg.Host)
+	res.Devices = spec.Linux.Resources.Devices
+	spec.Linux.Resources = res
+	if b, err = json.Marshal(spec); err != nil {
+		return fmt.Errorf("update container %q: %w", c.ID, err)
+	}
+	return os.WriteFile(file, b, 0o600)
+}

@@ -1,0 +1,92 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/user"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// lookupUser resolves the user that a container runs as: the pod's choice,
+// else the image's, by the image's own passwd and group files. Groups that
+// the image gives the user are added under the Merge policy (KEP-3619).
+func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image string) (specs.User, error) {
+	spec, err := userSpec(sc, image)
+	if err != nil {
+		return specs.User{}, err
+	}
+	exec, err := execUser(rootfs, spec)
+	if err != nil {
+		return specs.User{}, err
+	}
+	u := specs.User{UID: uint32(exec.Uid), GID: uint32(exec.Gid)}
+	groups := []uint32{u.GID}
+	if sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Merge {
+		name, _, _ := strings.Cut(spec, ":")
+		member, err := execUser(rootfs, name)
+		if err != nil {
+			return specs.User{}, err
+		}
+		for _, g := range member.Sgids {
+			groups = append(groups, uint32(g))
+		}
+	}
+	for _, g := range sc.GetSupplementalGroups() {
+		groups = append(groups, uint32(g))
+	}
+	slices.Sort(groups)
+	u.AdditionalGids = slices.Compact(groups)
+	return u, nil
+}
+
+// userSpec is "user[:group]", names or numbers.
+func userSpec(sc *cri.LinuxContainerSecurityContext, image string) (string, error) {
+	var spec string
+	switch {
+	case sc.GetRunAsUser() != nil:
+		spec = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
+	case sc.GetRunAsUsername() != "":
+		spec = sc.GetRunAsUsername()
+	}
+	if g := sc.GetRunAsGroup(); g != nil {
+		if spec == "" {
+			return "", errors.New("user group is specified without user")
+		}
+		return spec + ":" + strconv.FormatInt(g.GetValue(), 10), nil
+	}
+	if spec == "" {
+		spec = image
+	}
+	return spec, nil
+}
+
+func execUser(rootfs, spec string) (*user.ExecUser, error) {
+	root, err := os.OpenRoot(rootfs) // links must not lead out of the image
+	if err != nil {
+		return nil, fmt.Errorf("look up user %q: %w", spec, err)
+	}
+	defer root.Close()
+	passwd, group := openIn(root, "etc/passwd"), openIn(root, "etc/group")
+	defer passwd.Close()
+	defer group.Close()
+	u, err := user.GetExecUser(spec, &user.ExecUser{Home: "/"}, passwd, group)
+	if err != nil {
+		return nil, fmt.Errorf("look up user %q: %w", spec, err)
+	}
+	return u, nil
+}
+
+func openIn(root *os.Root, name string) io.ReadCloser {
+	f, err := root.Open(name)
+	if err != nil {
+		return io.NopCloser(strings.NewReader(""))
+	}
+	return f
+}
