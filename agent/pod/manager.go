@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -192,7 +193,43 @@ func (m *Manager) Update(p *v1.Pod, source string) {
 		m.workers[p.UID] = w
 	}
 	m.mu.Unlock()
+	if old := w.desired(); old != nil && w.source() == source && sameWish(old, p) {
+		w.refresh(p)
+		return
+	}
 	w.update(p, source)
+}
+
+// sameWish tells whether two versions of a pod ask for the same: only what
+// this node wrote itself differs.
+func sameWish(a, b *v1.Pod) bool {
+	if a.Generation == 0 || a.Generation != b.Generation || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) {
+		return false
+	}
+	if x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds; (x == nil) != (y == nil) || x != nil && *x != *y {
+		return false
+	}
+	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+		a.Status.Phase == b.Status.Phase && gatesEqual(a, b)
+}
+
+// gatesEqual compares the conditions that readiness gates look at.
+func gatesEqual(a, b *v1.Pod) bool {
+	for _, g := range a.Spec.ReadinessGates {
+		if condition(a, g.ConditionType) != condition(b, g.ConditionType) {
+			return false
+		}
+	}
+	return true
+}
+
+func condition(p *v1.Pod, t v1.PodConditionType) v1.ConditionStatus {
+	for _, c := range p.Status.Conditions {
+		if c.Type == t {
+			return c.Status
+		}
+	}
+	return ""
 }
 
 // Remove takes that a pod shall not be any more.

@@ -56,6 +56,13 @@ func (w *worker) update(p *v1.Pod, source string) {
 	w.poke()
 }
 
+// refresh takes a version of the pod that asks for nothing new.
+func (w *worker) refresh(p *v1.Pod) {
+	w.mu.Lock()
+	w.pod = p
+	w.mu.Unlock()
+}
+
 func (w *worker) remove() {
 	w.mu.Lock()
 	w.removed, w.held = true, false

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,18 +15,21 @@ import (
 // maxTokenAge is when a token is renewed at the latest.
 const maxTokenAge = 24 * time.Hour
 
-// SavedToken is a token with its times, as it is kept over restarts.
+// SavedToken is a token with its times.
 type SavedToken struct {
 	Token   string    `json:"token"`
 	Issued  time.Time `json:"issued"`
 	Expires time.Time `json:"expires"`
 }
 
-// Saved keeps tokens by key over restarts.
+// PodTokens are the tokens of one pod by audience and lifetime.
+type PodTokens map[string]SavedToken
+
+// Saved keeps the tokens of pods, by UID, over restarts.
 type Saved interface {
-	Get(key string) (*SavedToken, error)
-	Put(key string, t *SavedToken) error
-	Delete(key string) error
+	Get(uid string) (*PodTokens, error)
+	Put(uid string, t *PodTokens) error
+	Delete(uid string) error
 }
 
 // TokenCache gets tokens from the API and keeps each until it grows old. A
@@ -45,60 +47,73 @@ func (c *TokenCache) Token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountT
 	if s.ExpirationSeconds != nil {
 		seconds = *s.ExpirationSeconds
 	}
-	key := fmt.Sprintf("%s_%s_%d", p.UID, s.Audience, seconds)
-	c.mu.Lock()
-	old, err := c.Saved.Get(key)
-	c.mu.Unlock()
-	if err != nil {
-		old = nil // damaged: ask for another
-	}
+	key := fmt.Sprintf("%s/%d", s.Audience, seconds)
+	old, known := c.load(string(p.UID))[key]
 	now := time.Now()
-	if old != nil && now.Before(renewAt(old)) {
-		return old.Token, renewAt(old), nil
+	if at := renewAt(old); known && now.Before(at) {
+		return old.Token, at, nil
 	}
-	r := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
-	}}
-	if s.Audience != "" {
-		r.Spec.Audiences = []string{s.Audience}
-	}
-	account := p.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
-	got, err := c.Request(ctx, p.Namespace, account, r)
+	got, err := c.Request(ctx, p.Namespace, account(p), request(p, s.Audience, seconds))
 	if err != nil {
-		if old != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		if known && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
 			return old.Token, now.Add(time.Minute), nil
 		}
 		return "", time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
 	}
-	t := &SavedToken{Token: got.Status.Token, Issued: now, Expires: got.Status.ExpirationTimestamp.Time}
+	t := SavedToken{Token: got.Status.Token, Issued: now, Expires: got.Status.ExpirationTimestamp.Time}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.Saved.Put(key, t); err != nil {
+	all := c.read(string(p.UID))
+	all[key] = t
+	if err := c.Saved.Put(string(p.UID), &all); err != nil {
 		return "", time.Time{}, err
 	}
 	return t.Token, renewAt(t), nil
 }
 
-// Forget removes the tokens of a pod; keys are those that are kept.
-func (c *TokenCache) Forget(keys []string, uid string) {
+func request(p *v1.Pod, audience string, seconds int64) *authv1.TokenRequest {
+	r := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
+	}}
+	if audience != "" {
+		r.Spec.Audiences = []string{audience}
+	}
+	return r
+}
+
+func account(p *v1.Pod) string {
+	if p.Spec.ServiceAccountName == "" {
+		return "default"
+	}
+	return p.Spec.ServiceAccountName
+}
+
+func (c *TokenCache) load(uid string) PodTokens {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range keys {
-		if strings.HasPrefix(k, uid+"_") {
-			if err := c.Saved.Delete(k); err != nil {
-				return // expires by itself
-			}
-		}
+	return c.read(uid)
+}
+
+// read returns what is kept; what is damaged counts as missing.
+func (c *TokenCache) read(uid string) PodTokens {
+	t, err := c.Saved.Get(uid)
+	if err != nil || t == nil || *t == nil {
+		return PodTokens{}
 	}
+	return *t
+}
+
+// Forget removes the tokens of a pod.
+func (c *TokenCache) Forget(uid string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Saved.Delete(uid)
 }
 
 // renewAt is when four fifths of the token's life, or a day, are over; a
 // little earlier by chance, so that not all are renewed at once.
-func renewAt(t *SavedToken) time.Time {
+func renewAt(t SavedToken) time.Time {
 	life := min(t.Expires.Sub(t.Issued)*4/5, maxTokenAge)
 	if life <= 0 {
 		return t.Issued

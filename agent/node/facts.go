@@ -1,0 +1,191 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Facts is what is known of the machine.
+type Facts struct {
+	Hostname string
+	IPs      []string
+	CPUs     int
+	// MemoryBytes, SwapBytes and DiskBytes are capacities.
+	MemoryBytes, SwapBytes, DiskBytes int64
+	// HugePages is bytes by page size as in "2Mi".
+	HugePages map[string]int64
+
+	MachineID, SystemUUID, BootID, Kernel, OSImage string
+}
+
+// Look reads the machine's facts. disk is the directory whose filesystem pods
+// use; ip overrides the found address.
+func Look(disk, ip string) (Facts, error) {
+	f := Facts{CPUs: runtime.NumCPU(), HugePages: hugePages()}
+	var err error
+	if f.Hostname, err = os.Hostname(); err != nil {
+		return f, err
+	}
+	if f.MemoryBytes, f.SwapBytes, err = memory(); err != nil {
+		return f, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(disk, &st); err != nil {
+		return f, fmt.Errorf("size of %s: %w", disk, err)
+	}
+	f.DiskBytes = int64(st.Blocks) * st.Bsize
+	var u unix.Utsname
+	if err := unix.Uname(&u); err == nil {
+		f.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	f.MachineID = line("/etc/machine-id")
+	f.BootID = line("/proc/sys/kernel/random/boot_id")
+	f.SystemUUID = line("/sys/class/dmi/id/product_uuid")
+	if f.SystemUUID == "" {
+		f.SystemUUID = f.MachineID
+	}
+	f.OSImage = osImage()
+	if ip != "" {
+		f.IPs = []string{ip}
+		return f, nil
+	}
+	f.IPs, err = addresses()
+	return f, err
+}
+
+func line(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func memory() (total, swap int64, err error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		fields := strings.Fields(sc.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		n, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			continue
+		}
+		switch fields[0] {
+		case "MemTotal:":
+			total = n << 10
+		case "SwapTotal:":
+			swap = n << 10
+		}
+	}
+	return total, swap, sc.Err()
+}
+
+// MemoryAvailable is the kernel's estimate of what can still be taken.
+func MemoryAvailable() int64 {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for l := range bytes.SplitSeq(data, []byte("\n")) {
+		if rest, ok := bytes.CutPrefix(l, []byte("MemAvailable:")); ok {
+			f := bytes.Fields(rest)
+			if len(f) == 0 {
+				return 0
+			}
+			n, err := strconv.ParseInt(string(f[0]), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return n << 10
+		}
+	}
+	return 0
+}
+
+func hugePages() map[string]int64 {
+	out := map[string]int64{}
+	dirs, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
+	if err != nil {
+		return out
+	}
+	for _, d := range dirs {
+		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(d), "hugepages-"), "kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		n, err := strconv.ParseInt(line(filepath.Join(d, "nr_hugepages")), 10, 64)
+		if err != nil {
+			continue
+		}
+		name := fmt.Sprintf("%dMi", kb>>10)
+		if kb >= 1<<20 {
+			name = fmt.Sprintf("%dGi", kb>>20)
+		} else if kb < 1<<10 {
+			name = fmt.Sprintf("%dKi", kb)
+		}
+		out[name] = n * kb << 10
+	}
+	return out
+}
+
+func osImage() string {
+	data, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "Linux"
+	}
+	for l := range strings.SplitSeq(string(data), "\n") {
+		if v, ok := strings.CutPrefix(l, "PRETTY_NAME="); ok {
+			return strings.Trim(v, `"`)
+		}
+	}
+	return "Linux"
+}
+
+// addresses finds the node's address: the source of the default route, or
+// else the first global address of an interface that is up.
+func addresses() ([]string, error) {
+	routes, err := netlink.RouteList(nil, unix.AF_INET)
+	if err == nil {
+		for _, r := range routes {
+			if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Gw == nil {
+				continue
+			}
+			if got, err := netlink.RouteGet(r.Gw); err == nil && len(got) > 0 && got[0].Src != nil {
+				return []string{got[0].Src.String()}, nil
+			}
+		}
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range all {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		if ip, ok := netip.AddrFromSlice(n.IP.To4()); ok && ip.IsGlobalUnicast() {
+			return []string{ip.String()}, nil
+		}
+	}
+	return nil, errors.New("no address of this machine was found: give one with --node-ip")
+}

@@ -1,0 +1,335 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Manager keeps the Node object and its Lease.
+type Manager struct {
+	Client kubernetes.Interface
+	Name   string
+	// Input returns the newest facts; Images may be left out of it.
+	Input func(ctx context.Context) Input
+	// LeaseSeconds is how long the Lease holds; it is renewed four times as
+	// often.
+	LeaseSeconds int32
+	// Report is how often the status is sent although nothing changed.
+	Report time.Duration
+	// Seen takes every version of the Node that the API has.
+	Seen func(n *v1.Node)
+	// Event tells of the node.
+	Event func(kind, reason, message string)
+	Log   *slog.Logger
+
+	mu   sync.Mutex
+	node *v1.Node
+	wake chan struct{}
+	once sync.Once
+}
+
+func (m *Manager) waker() chan struct{} {
+	m.once.Do(func() { m.wake = make(chan struct{}, 1) })
+	return m.wake
+}
+
+// Poke makes the status be looked at now.
+func (m *Manager) Poke() {
+	select {
+	case m.waker() <- struct{}{}:
+	default:
+	}
+}
+
+// Node is the Node as the API has it, nil before it was heard.
+func (m *Manager) Node() *v1.Node {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.node
+}
+
+func (m *Manager) set(n *v1.Node) {
+	n.ManagedFields = nil
+	m.mu.Lock()
+	m.node = n
+	m.mu.Unlock()
+	m.Seen(n)
+}
+
+// Run registers the node and keeps it up to date until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	wake := m.waker()
+	if err := m.patiently(ctx, "register the node", m.register); err != nil {
+		return nil // ctx ended
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { m.follow(ctx) })
+	wg.Go(func() { m.lease(ctx) })
+	check := time.Duration(m.LeaseSeconds) * time.Second / 4
+	sent := time.Now()
+	for {
+		due := time.Since(sent) >= m.Report
+		err := m.patiently(ctx, "write the node's status", func(ctx context.Context) error {
+			wrote, err := m.update(ctx, due)
+			if wrote {
+				sent = time.Now()
+			}
+			return err
+		})
+		if err != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-time.After(check): // pressure and runtime have no events of their own
+		}
+	}
+}
+
+// patiently repeats f until it succeeds; the error is that of ctx.
+func (m *Manager) patiently(ctx context.Context, what string, f func(context.Context) error) error {
+	pause := 50 * time.Millisecond
+	told := false
+	for began := time.Now(); ; {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// A coordinator that starts beside us takes a moment.
+		if !told && time.Since(began) > 5*time.Second {
+			told = true
+			m.Log.Warn("cannot "+what+", trying on", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		pause = min(pause*3/2, 5*time.Second)
+	}
+}
+
+// register makes sure that the Node exists with its labels.
+func (m *Manager) register(ctx context.Context) error {
+	in := m.Input(ctx)
+	old, err := m.Client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		n, err := m.Client.CoreV1().Nodes().Create(ctx, Build(nil, in), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		m.set(n)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want := Build(old, in)
+	want.Status = old.Status
+	if !equality.Semantic.DeepEqual(old, want) {
+		body, err := patch(old, want)
+		if err != nil {
+			return err
+		}
+		if old, err = m.Client.CoreV1().Nodes().Patch(ctx, m.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	m.set(old)
+	return nil
+}
+
+// update writes the status when it changed or is due.
+func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
+	old := m.Node()
+	want := Build(old, m.Input(ctx))
+	if !due && equality.Semantic.DeepEqual(strip(old.Status), strip(want.Status)) {
+		return false, nil
+	}
+	want.ObjectMeta, want.Spec = old.ObjectMeta, old.Spec
+	body, err := patch(old, want)
+	if err != nil {
+		return false, err
+	}
+	n, err := m.Client.CoreV1().Nodes().PatchStatus(ctx, m.Name, body)
+	if apierrors.IsNotFound(err) {
+		// Somebody deleted it: say again that we are here.
+		return false, m.register(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	m.tell(old, n)
+	m.set(n)
+	return true, nil
+}
+
+// tell writes events about transitions.
+func (m *Manager) tell(old, now *v1.Node) {
+	before := map[v1.NodeConditionType]v1.ConditionStatus{}
+	for _, c := range old.Status.Conditions {
+		before[c.Type] = c.Status
+	}
+	for _, c := range now.Status.Conditions {
+		if before[c.Type] == c.Status || c.Type != v1.NodeReady {
+			continue
+		}
+		reason := "NodeNotReady"
+		if c.Status == v1.ConditionTrue {
+			reason = "NodeReady"
+		}
+		m.Event(v1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", m.Name, reason))
+	}
+}
+
+func patch(old, want *v1.Node) ([]byte, error) {
+	a, err := json.Marshal(old)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(want)
+	if err != nil {
+		return nil, err
+	}
+	// Addresses are keyed by type alone in a merge; replacing them is exact.
+	return strategicpatch.CreateTwoWayMergePatch(a, b, v1.Node{})
+}
+
+// follow watches the own Node: its pod network, labels and taints.
+func (m *Manager) follow(ctx context.Context) {
+	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", m.Name).String()}
+	for ctx.Err() == nil {
+		err := m.patiently(ctx, "watch the node", func(ctx context.Context) error {
+			l, err := m.Client.CoreV1().Nodes().List(ctx, opts)
+			if err != nil {
+				return err
+			}
+			for i := range l.Items {
+				m.set(&l.Items[i])
+			}
+			o := opts
+			o.ResourceVersion = l.ResourceVersion
+			w, err := m.Client.CoreV1().Nodes().Watch(ctx, o)
+			if err != nil {
+				return err
+			}
+			defer w.Stop()
+			return m.events(ctx, w)
+		})
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (m *Manager) events(ctx context.Context, w watch.Interface) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return nil
+			}
+			switch e.Type {
+			case watch.Error:
+				return apierrors.FromObject(e.Object)
+			case watch.Deleted:
+				m.Poke()
+			}
+			n, ok := e.Object.(*v1.Node)
+			if !ok || e.Type == watch.Deleted {
+				continue
+			}
+			old := m.Node()
+			m.set(n)
+			if old == nil || old.Spec.PodCIDR != n.Spec.PodCIDR || stale(old, n) {
+				m.Poke()
+			}
+		}
+	}
+}
+
+// stale tells whether somebody else changed the conditions that are ours.
+func stale(old, n *v1.Node) bool {
+	return !equality.Semantic.DeepEqual(strip(old.Status).Conditions, strip(n.Status).Conditions)
+}
+
+// lease renews the node's Lease until ctx ends.
+func (m *Manager) lease(ctx context.Context) {
+	var held *coordination.Lease
+	for ctx.Err() == nil {
+		err := m.patiently(ctx, "renew the node's lease", func(ctx context.Context) error {
+			l, err := m.renew(ctx, held)
+			held = l
+			return err
+		})
+		if err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(m.LeaseSeconds) * time.Second / 4):
+		}
+	}
+}
+
+const leases = "kube-node-lease"
+
+func (m *Manager) renew(ctx context.Context, held *coordination.Lease) (*coordination.Lease, error) {
+	c := m.Client.CoordinationV1().Leases(leases)
+	now := metav1.NowMicro()
+	if held != nil {
+		l := held.DeepCopy()
+		l.Spec.RenewTime = &now
+		got, err := c.Update(ctx, l, metav1.UpdateOptions{})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil, errors.Join(errors.New("the lease was changed by another"), err)
+		}
+		if err != nil {
+			return held, err
+		}
+		return got, nil
+	}
+	l, err := c.Get(ctx, m.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		l = &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: leases}}
+		if n := m.Node(); n != nil {
+			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
+		}
+		l.Spec = m.leaseSpec(now)
+		return c.Create(ctx, l, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.Spec = m.leaseSpec(now)
+	return c.Update(ctx, l, metav1.UpdateOptions{})
+}
+
+func (m *Manager) leaseSpec(now metav1.MicroTime) coordination.LeaseSpec {
+	name, seconds := m.Name, m.LeaseSeconds
+	return coordination.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
+}

@@ -1,0 +1,389 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// SavedObject is a ConfigMap or a Secret as kept over restarts.
+type SavedObject struct {
+	ConfigMap *v1.ConfigMap `json:"configMap,omitempty"`
+	Secret    *v1.Secret    `json:"secret,omitempty"`
+}
+
+// Saved keeps objects over restarts.
+type Saved interface {
+	Get(key string) (*SavedObject, error)
+	Put(key string, o *SavedObject) error
+	Delete(key string) error
+}
+
+// ref names an object.
+type ref struct{ kind, namespace, name string }
+
+const (
+	configMap = "configmap"
+	secret    = "secret"
+)
+
+func (r ref) key() string { return r.kind + "_" + r.namespace + "_" + r.name }
+
+// Objects holds the ConfigMaps and Secrets that pods of the node refer to, each
+// by a watch of that one object, for as long as a pod refers to it.
+type Objects struct {
+	Client kubernetes.Interface
+	Saved  Saved
+	// Changed is told of the namespace of every object that changed.
+	Changed func(namespace string)
+	Log     *slog.Logger
+
+	ctx     context.Context
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	tracked map[ref]*tracked
+	pods    map[types.UID][]ref
+}
+
+type tracked struct {
+	refs   int
+	cancel context.CancelFunc
+	ready  chan struct{} // closed once something is known
+
+	mu    sync.Mutex
+	value *SavedObject // nil: the API has none
+	err   error        // why nothing is known
+	once  sync.Once
+}
+
+// Start makes the store ready; ctx bounds all watches.
+func (o *Objects) Start(ctx context.Context) {
+	o.ctx = ctx
+	o.tracked = map[ref]*tracked{}
+	o.pods = map[types.UID][]ref{}
+}
+
+// Track begins to watch what a pod refers to.
+func (o *Objects) Track(p *v1.Pod) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.pods[p.UID]; ok {
+		return
+	}
+	list := refs(p)
+	o.pods[p.UID] = list
+	for _, r := range list {
+		t := o.tracked[r]
+		if t == nil {
+			ctx, cancel := context.WithCancel(o.ctx)
+			t = &tracked{cancel: cancel, ready: make(chan struct{})}
+			o.tracked[r] = t
+			o.wg.Go(func() { o.follow(ctx, r, t) })
+		}
+		t.refs++
+	}
+}
+
+// Untrack ends what Track began; what no pod refers to is forgotten.
+func (o *Objects) Untrack(uid types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range o.pods[uid] {
+		t := o.tracked[r]
+		if t.refs--; t.refs > 0 {
+			continue
+		}
+		t.cancel()
+		delete(o.tracked, r)
+		if err := o.Saved.Delete(r.key()); err != nil {
+			o.Log.Debug("saved object is not removed", "object", r.key(), "error", err)
+		}
+	}
+	delete(o.pods, uid)
+}
+
+// ConfigMap returns a ConfigMap as last known.
+func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	v, err := o.get(ctx, ref{configMap, namespace, name})
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, apierrors.NewNotFound(v1.Resource("configmaps"), name)
+	}
+	return v.ConfigMap, nil
+}
+
+// Secret returns a Secret as last known.
+func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	v, err := o.get(ctx, ref{secret, namespace, name})
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
+	}
+	return v.Secret, nil
+}
+
+func (o *Objects) get(ctx context.Context, r ref) (*SavedObject, error) {
+	o.mu.Lock()
+	t := o.tracked[r]
+	o.mu.Unlock()
+	if t == nil {
+		v, _, err := o.list(ctx, r)
+		return v, err
+	}
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.value, t.err
+}
+
+// follow keeps one object true to the API until ctx ends.
+func (o *Objects) follow(ctx context.Context, r ref, t *tracked) {
+	pause := 200 * time.Millisecond
+	for ctx.Err() == nil {
+		v, rv, err := o.list(ctx, r)
+		if err == nil {
+			pause = 200 * time.Millisecond
+			o.set(r, t, v)
+			if !immutable(v) {
+				err = o.watch(ctx, r, t, rv)
+			} else {
+				<-ctx.Done()
+			}
+		} else {
+			o.fallBack(r, t, err)
+		}
+		if err == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 15*time.Second)
+	}
+}
+
+func immutable(v *SavedObject) bool {
+	switch {
+	case v == nil:
+		return false
+	case v.ConfigMap != nil:
+		return v.ConfigMap.Immutable != nil && *v.ConfigMap.Immutable
+	default:
+		return v.Secret.Immutable != nil && *v.Secret.Immutable
+	}
+}
+
+// fallBack uses what was saved while the API cannot be asked.
+func (o *Objects) fallBack(r ref, t *tracked, cause error) {
+	t.mu.Lock()
+	known := t.value != nil
+	t.mu.Unlock()
+	if known {
+		return
+	}
+	v, err := o.Saved.Get(r.key())
+	if err != nil || v == nil {
+		v, err = nil, cause
+	}
+	t.mu.Lock()
+	t.value, t.err = v, err
+	t.mu.Unlock()
+	t.once.Do(func() { close(t.ready) })
+}
+
+func (o *Objects) set(r ref, t *tracked, v *SavedObject) {
+	t.mu.Lock()
+	first := t.value == nil && t.err == nil
+	same := equalObjects(t.value, v) && t.err == nil
+	t.value, t.err = v, nil
+	t.mu.Unlock()
+	if v != nil && !same {
+		if err := o.Saved.Put(r.key(), v); err != nil {
+			o.Log.Warn("an object is not kept for when the API is away", "object", r.key(), "error", err)
+		}
+	}
+	opened := false
+	t.once.Do(func() { close(t.ready); opened = true })
+	if !same && !(first && opened) && o.Changed != nil {
+		o.Changed(r.namespace)
+	}
+}
+
+func equalObjects(a, b *SavedObject) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return version(a) == version(b)
+}
+
+func version(s *SavedObject) string {
+	if s.ConfigMap != nil {
+		return string(s.ConfigMap.UID) + s.ConfigMap.ResourceVersion
+	}
+	return string(s.Secret.UID) + s.Secret.ResourceVersion
+}
+
+func one(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+}
+
+func (o *Objects) list(ctx context.Context, r ref) (*SavedObject, string, error) {
+	if o.Client == nil {
+		return nil, "", errors.New("no API server is configured")
+	}
+	if r.kind == configMap {
+		l, err := o.Client.CoreV1().ConfigMaps(r.namespace).List(ctx, one(r.name))
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range l.Items {
+			return saved(&l.Items[i]), l.ResourceVersion, nil
+		}
+		return nil, l.ResourceVersion, nil
+	}
+	l, err := o.Client.CoreV1().Secrets(r.namespace).List(ctx, one(r.name))
+	if err != nil {
+		return nil, "", err
+	}
+	for i := range l.Items {
+		return saved(&l.Items[i]), l.ResourceVersion, nil
+	}
+	return nil, l.ResourceVersion, nil
+}
+
+func saved(obj runtime.Object) *SavedObject {
+	switch v := obj.(type) {
+	case *v1.ConfigMap:
+		v.ManagedFields = nil
+		return &SavedObject{ConfigMap: v}
+	case *v1.Secret:
+		v.ManagedFields = nil
+		return &SavedObject{Secret: v}
+	}
+	return nil
+}
+
+// watch follows one object from a version on; nil when the watch merely ended.
+func (o *Objects) watch(ctx context.Context, r ref, t *tracked, from string) error {
+	opts := one(r.name)
+	opts.ResourceVersion, opts.AllowWatchBookmarks = from, false
+	var w watch.Interface
+	var err error
+	if r.kind == configMap {
+		w, err = o.Client.CoreV1().ConfigMaps(r.namespace).Watch(ctx, opts)
+	} else {
+		w, err = o.Client.CoreV1().Secrets(r.namespace).Watch(ctx, opts)
+	}
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.ResultChan():
+			switch {
+			case !ok:
+				return nil
+			case e.Type == watch.Added || e.Type == watch.Modified:
+				o.set(r, t, saved(e.Object))
+			case e.Type == watch.Deleted:
+				o.set(r, t, nil)
+			case e.Type == watch.Error:
+				return apierrors.FromObject(e.Object)
+			}
+		}
+	}
+}
+
+// refs are all ConfigMaps and Secrets that a pod names.
+func refs(p *v1.Pod) []ref {
+	seen := map[ref]bool{}
+	var out []ref
+	add := func(kind, name string) {
+		r := ref{kind, p.Namespace, name}
+		if name != "" && !strings.Contains(name, "/") && !seen[r] {
+			seen[r] = true
+			out = append(out, r)
+		}
+	}
+	for _, s := range p.Spec.ImagePullSecrets {
+		add(secret, s.Name)
+	}
+	for i := range p.Spec.Volumes {
+		volumeRefs(&p.Spec.Volumes[i], add)
+	}
+	for i := range p.Spec.InitContainers {
+		envRefs(&p.Spec.InitContainers[i], add)
+	}
+	for i := range p.Spec.Containers {
+		envRefs(&p.Spec.Containers[i], add)
+	}
+	for i := range p.Spec.EphemeralContainers {
+		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		envRefs(&c, add)
+	}
+	return out
+}
+
+func volumeRefs(v *v1.Volume, add func(kind, name string)) {
+	switch {
+	case v.ConfigMap != nil:
+		add(configMap, v.ConfigMap.Name)
+	case v.Secret != nil:
+		add(secret, v.Secret.SecretName)
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			if s.ConfigMap != nil {
+				add(configMap, s.ConfigMap.Name)
+			}
+			if s.Secret != nil {
+				add(secret, s.Secret.Name)
+			}
+		}
+	}
+}
+
+func envRefs(c *v1.Container, add func(kind, name string)) {
+	for _, f := range c.EnvFrom {
+		if f.ConfigMapRef != nil {
+			add(configMap, f.ConfigMapRef.Name)
+		}
+		if f.SecretRef != nil {
+			add(secret, f.SecretRef.Name)
+		}
+	}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			continue
+		}
+		if k := e.ValueFrom.ConfigMapKeyRef; k != nil {
+			add(configMap, k.Name)
+		}
+		if k := e.ValueFrom.SecretKeyRef; k != nil {
+			add(secret, k.Name)
+		}
+	}
+}
