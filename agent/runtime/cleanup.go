@@ -1,0 +1,77 @@
+package runtime
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Cleanup kills and removes every container and sandbox, and then all that
+// is left of them without a record: processes and groups below CgroupRoot,
+// mounts below RunDir and DataDir, files. Images stay.
+func (r *Runtime) Cleanup(ctx context.Context) error {
+	var errs []error
+	for _, s := range r.sandboxes.List() {
+		errs = append(errs, r.RemovePodSandbox(ctx, s.ID))
+	}
+	for _, c := range r.containers.List() {
+		errs = append(errs, r.RemoveContainer(ctx, c.ID))
+	}
+	if err := errors.Join(errs...); err != nil {
+		r.cfg.Log.Warn("some containers could not be removed in the usual way", "err", err)
+	}
+	return Sweep(r.cgroups, r.cfg)
+}
+
+// Sweep removes what a runtime with this configuration left, without its
+// records and without opening it; nothing may be using it.
+func Sweep(groups *cgroup.Root, cfg Config) error {
+	var errs []error
+	if strings.Trim(cfg.CgroupRoot, "/") != "" {
+		errs = append(errs, groups.Kill(cfg.CgroupRoot), groups.Delete(cfg.CgroupRoot))
+	}
+	errs = append(errs, unmountBelow(cfg.RunDir), unmountBelow(cfg.DataDir))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("sweep container runtime: %w", err) // never delete through a mount
+	}
+	for _, dir := range []string{"sandboxes", "containers"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(cfg.RunDir, dir)), os.RemoveAll(filepath.Join(cfg.DataDir, dir)))
+	}
+	for _, name := range []string{"runc", "crun"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(cfg.RunDir, name)))
+	}
+	return errors.Join(errs...)
+}
+
+// unmountBelow unmounts everything below dir, the deepest first.
+func unmountBelow(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var points []string
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		fields := strings.Fields(sc.Text())
+		if len(fields) > 4 && strings.HasPrefix(fields[4], filepath.Clean(dir)+"/") {
+			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(points)))
+	var errs []error
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
+		}
+	}
+	return errors.Join(append(errs, sc.Err())...)
+}

@@ -1,0 +1,321 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/image"
+	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/sandbox"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CreateContainer prepares a container in a sandbox.
+func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, config *cri.ContainerConfig, _ *cri.PodSandboxConfig) (string, error) {
+	s, err := r.sandboxes.Get(sandboxID)
+	if err != nil {
+		return "", toStatus(fmt.Errorf("failed to find sandbox id %q: %w", sandboxID, err))
+	}
+	if !s.Ready {
+		return "", toStatus(fmt.Errorf("sandbox container %q is not running", s.ID))
+	}
+	if config.GetMetadata() == nil {
+		return "", toStatus(badRequest("container config must include metadata"))
+	}
+	req, err := r.request(ctx, s, config)
+	if err != nil {
+		return "", toStatus(err)
+	}
+	c, err := r.containers.Create(ctx, req)
+	if err != nil {
+		return "", toStatus(err)
+	}
+	return c.ID, nil
+}
+
+func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.ContainerConfig) (container.Request, error) {
+	img, err := r.image(ctx, config.GetImage())
+	if err != nil {
+		return container.Request{}, fmt.Errorf("failed to resolve image %q: %w", config.GetImage().GetImage(), err)
+	}
+	req := container.Request{
+		ID: sandbox.NewID(), SandboxID: s.ID, Handler: s.Handler, Config: config, Sandbox: s.Config, Hostname: sandbox.Hostname(s), Cgroup: s.Cgroup,
+		Files: oci.Files{ResolvConf: s.ResolvConf(), Hostname: s.HostnameFile(), Hosts: s.HostsFile(), Shm: s.Shm()}, Image: img,
+	}
+	if dir := s.Config.GetLogDirectory(); dir != "" && config.GetLogPath() != "" {
+		req.LogPath = filepath.Join(dir, config.GetLogPath())
+	}
+	if req.Namespaces, err = r.namespaces(s, config); err != nil {
+		return container.Request{}, err
+	}
+	for _, m := range config.GetMounts() {
+		if m.GetImage().GetImage() == "" {
+			continue
+		}
+		v, err := r.image(ctx, m.GetImage())
+		if err != nil {
+			return container.Request{}, fmt.Errorf("failed to resolve image volume %q: %w", m.GetImage().GetImage(), err)
+		}
+		if req.Volumes == nil {
+			req.Volumes = map[string]container.Image{}
+		}
+		req.Volumes[m.GetContainerPath()] = v
+	}
+	return req, nil
+}
+
+func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (oci.Namespaces, error) {
+	ns := oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC}
+	opts := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch opts.GetPid() {
+	case cri.NamespaceMode_POD:
+		if s.PIDPin == "" {
+			return ns, badRequest("the sandbox has no shared PID namespace")
+		}
+		ns.PID = s.PIDPin
+	case cri.NamespaceMode_NODE:
+		ns.HostPID = true
+	case cri.NamespaceMode_TARGET:
+		target, err := r.containers.Get(opts.GetTargetId())
+		if err != nil {
+			return ns, fmt.Errorf("invalid target container: %w", err)
+		}
+		if target.State != container.Running || target.SandboxID != s.ID {
+			return ns, badRequest("target container %q is not running in this sandbox", target.ID)
+		}
+		ns.PID = fmt.Sprintf("/proc/%d/ns/pid", target.PID)
+	}
+	return ns, nil
+}
+
+// image finds an image and its layers.
+func (r *Runtime) image(ctx context.Context, spec *cri.ImageSpec) (container.Image, error) {
+	img, err := r.images.Find(spec.GetImage())
+	if err != nil {
+		return container.Image{}, err
+	}
+	lower, err := r.images.Lower(ctx, img.ChainID)
+	if err != nil {
+		return container.Image{}, err
+	}
+	return container.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Lower: lower, Config: img.Config}, nil
+}
+
+// StartContainer runs a created container.
+func (r *Runtime) StartContainer(ctx context.Context, id string) error {
+	return toStatus(r.containers.Start(ctx, id))
+}
+
+// StopContainer ends a container: its stop signal, then after timeout seconds
+// SIGKILL. A container that is not there is no error.
+func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) error {
+	err := r.containers.Stop(ctx, id, time.Duration(timeout)*time.Second)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return toStatus(err)
+}
+
+// RemoveContainer kills and removes a container. One that is not there is no
+// error.
+func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
+	c, err := r.containers.Get(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return toStatus(err)
+	}
+	if err := r.containers.Remove(ctx, c.ID); err != nil {
+		return toStatus(err)
+	}
+	r.events.send(r.event(c, cri.ContainerEventType_CONTAINER_DELETED_EVENT))
+	if !r.containers.InUse(c.ChainID) {
+		return toStatus(r.images.ReleaseUnused(ctx, c.ChainID))
+	}
+	return nil
+}
+
+var criStates = map[container.State]cri.ContainerState{
+	container.Created: cri.ContainerState_CONTAINER_CREATED,
+	container.Running: cri.ContainerState_CONTAINER_RUNNING,
+	container.Exited:  cri.ContainerState_CONTAINER_EXITED,
+}
+
+// ListContainers lists the containers that match.
+func (r *Runtime) ListContainers(_ context.Context, f *cri.ContainerFilter) ([]*cri.Container, error) {
+	var out []*cri.Container
+	for _, c := range r.containers.List() {
+		if (f.GetId() != "" && !hasPrefix(c.ID, f.GetId())) || (f.GetPodSandboxId() != "" && !hasPrefix(c.SandboxID, f.GetPodSandboxId())) ||
+			(f.GetState() != nil && f.GetState().GetState() != criStates[c.State]) || !selects(f.GetLabelSelector(), c.Config.GetLabels()) {
+			continue
+		}
+		out = append(out, &cri.Container{
+			Id: c.ID, PodSandboxId: c.SandboxID, Metadata: c.Config.GetMetadata(), Image: c.Config.GetImage(), ImageRef: c.ImageID, ImageId: c.ImageID,
+			State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(), Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
+		})
+	}
+	return out, nil
+}
+
+func hasPrefix(id, prefix string) bool { return strings.HasPrefix(id, prefix) }
+
+// selects tells whether labels have every pair of selector.
+func selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// ContainerStatus describes a container.
+func (r *Runtime) ContainerStatus(_ context.Context, id string, verbose bool) (*cri.ContainerStatusResponse, error) {
+	c, err := r.containers.Get(id)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	resp := &cri.ContainerStatusResponse{Status: r.containerStatus(c)}
+	if verbose {
+		resp.Info = info(map[string]any{"sandboxID": c.SandboxID, "pid": c.PID, "monitor": c.Monitor, "cgroup": c.Cgroup, "config": c.Config})
+	}
+	return resp, nil
+}
+
+func (r *Runtime) containerStatus(c *container.Container) *cri.ContainerStatus {
+	s := &cri.ContainerStatus{
+		Id: c.ID, Metadata: c.Config.GetMetadata(), State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(),
+		ExitCode: c.ExitCode, Image: &cri.ImageSpec{Image: r.imageName(c), Annotations: c.Config.GetImage().GetAnnotations()}, ImageRef: c.ImageRef,
+		ImageId: c.ImageID, Reason: c.Reason, Message: c.Message, Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
+		Mounts: c.Config.GetMounts(), LogPath: c.LogPath, StopSignal: stopSignal(c.StopSignal),
+		Resources: &cri.ContainerResources{Linux: c.Config.GetLinux().GetResources()},
+		User:      &cri.ContainerUser{Linux: &cri.LinuxContainerUser{Uid: int64(c.User.UID), Gid: int64(c.User.GID)}},
+	}
+	for _, g := range c.User.AdditionalGids {
+		s.User.Linux.SupplementalGroups = append(s.User.Linux.SupplementalGroups, int64(g))
+	}
+	if !c.StartedAt.IsZero() {
+		s.StartedAt = c.StartedAt.UnixNano()
+	}
+	if !c.FinishedAt.IsZero() {
+		s.FinishedAt = c.FinishedAt.UnixNano()
+	}
+	return s
+}
+
+// imageName is the image's tag if it has one, else what the user wrote.
+func (r *Runtime) imageName(c *container.Container) string {
+	if img, err := r.images.Find(c.ImageID); err == nil && len(img.Tags) > 0 {
+		return img.Tags[0]
+	}
+	if n := c.Config.GetImage().GetUserSpecifiedImage(); n != "" {
+		return n
+	}
+	return c.Config.GetImage().GetImage()
+}
+
+func stopSignal(name string) cri.Signal {
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	return cri.Signal(cri.Signal_value[name])
+}
+
+func info(m map[string]any) map[string]string {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	return map[string]string{"info": string(b)}
+}
+
+// UpdateContainerResources changes limits in place.
+func (r *Runtime) UpdateContainerResources(_ context.Context, id string, res *cri.ContainerResources) error {
+	return toStatus(r.containers.Update(id, res.GetLinux()))
+}
+
+// ReopenContainerLog follows a log rotation.
+func (r *Runtime) ReopenContainerLog(ctx context.Context, id string) error {
+	return toStatus(r.containers.ReopenLog(ctx, id))
+}
+
+// ListImages lists images; a filter names one.
+func (r *Runtime) ListImages(_ context.Context, f *cri.ImageFilter) ([]*cri.Image, error) {
+	if ref := f.GetImage().GetImage(); ref != "" {
+		img, err := r.images.Find(ref)
+		if err != nil {
+			return nil, nil
+		}
+		return []*cri.Image{criImage(img)}, nil
+	}
+	var out []*cri.Image
+	for _, img := range r.images.List() {
+		out = append(out, criImage(img))
+	}
+	return out, nil
+}
+
+func criImage(i *image.Image) *cri.Image {
+	out := &cri.Image{
+		Id: i.ID, RepoTags: i.Tags, RepoDigests: i.Digests, Size: uint64(i.Size), Spec: &cri.ImageSpec{Image: i.ID}, Pinned: i.Pinned,
+	}
+	uid, name := i.User()
+	if uid != nil {
+		out.Uid = &cri.Int64Value{Value: *uid}
+	}
+	out.Username = name
+	return out
+}
+
+// ImageStatus describes an image; Image is nil for one that is not there.
+func (r *Runtime) ImageStatus(_ context.Context, spec *cri.ImageSpec, verbose bool) (*cri.ImageStatusResponse, error) {
+	img, err := r.images.Find(spec.GetImage())
+	if errdefs.IsNotFound(err) {
+		return &cri.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	resp := &cri.ImageStatusResponse{Image: criImage(img)}
+	if verbose {
+		resp.Info = info(map[string]any{"chainID": img.ChainID, "imageSpec": map[string]any{"config": img.Config}})
+	}
+	return resp, nil
+}
+
+// PullImage pulls and returns the image's ID.
+func (r *Runtime) PullImage(ctx context.Context, spec *cri.ImageSpec, auth *cri.AuthConfig, _ *cri.PodSandboxConfig) (string, error) {
+	if spec.GetImage() == "" {
+		return "", toStatus(badRequest("no image is named"))
+	}
+	var a *image.Auth
+	if auth != nil {
+		a = &image.Auth{
+			Username: auth.GetUsername(), Password: auth.GetPassword(), Auth: auth.GetAuth(), ServerAddress: auth.GetServerAddress(),
+			IdentityToken: auth.GetIdentityToken(), RegistryToken: auth.GetRegistryToken(),
+		}
+	}
+	id, err := r.images.Pull(ctx, spec.GetImage(), a)
+	return id, toStatus(err)
+}
+
+// RemoveImage removes an image with all its names. Containers of it go on.
+func (r *Runtime) RemoveImage(ctx context.Context, spec *cri.ImageSpec) error {
+	return toStatus(r.images.Remove(ctx, spec.GetImage(), r.containers.InUse))
+}
+
+// ImportImages imports an archive and returns its images' names.
+func (r *Runtime) ImportImages(ctx context.Context, file string) ([]string, error) {
+	if !filepath.IsAbs(file) {
+		return nil, errors.New("the archive's path must be absolute")
+	}
+	return r.images.Import(ctx, file)
+}

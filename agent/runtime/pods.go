@@ -1,0 +1,162 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/sandbox"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// RunPodSandbox makes a pod's sandbox.
+func (r *Runtime) RunPodSandbox(ctx context.Context, config *cri.PodSandboxConfig, handler string) (string, error) {
+	if config.GetMetadata() == nil {
+		return "", toStatus(badRequest("sandbox config must include metadata"))
+	}
+	if _, ok := r.cfg.Runtimes[handler]; !ok {
+		return "", toStatus(fmt.Errorf("failed to get sandbox runtime: no runtime for %q is configured", handler))
+	}
+	s, err := r.sandboxes.Run(ctx, config, handler)
+	if err != nil {
+		return "", toStatus(err)
+	}
+	r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_STARTED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID(), At: s.CreatedAt})
+	return s.ID, nil
+}
+
+// StopPodSandbox kills what still runs in the sandbox and takes its network
+// away. A sandbox that is not there is no error.
+func (r *Runtime) StopPodSandbox(ctx context.Context, id string) error {
+	s, err := r.sandboxes.Get(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return toStatus(err)
+	}
+	err = r.eachContainer(s.ID, func(c *container.Container) error { return r.containers.Stop(ctx, c.ID, 0) })
+	if err != nil {
+		return toStatus(err)
+	}
+	wasReady := s.Ready
+	if err := r.sandboxes.Stop(ctx, s.ID); err != nil {
+		return toStatus(err)
+	}
+	if wasReady {
+		r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_STOPPED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
+	}
+	return nil
+}
+
+// RemovePodSandbox removes a sandbox with its containers. A sandbox that is
+// not there is no error.
+func (r *Runtime) RemovePodSandbox(ctx context.Context, id string) error {
+	s, err := r.sandboxes.Get(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return toStatus(err)
+	}
+	if err := r.eachContainer(s.ID, func(c *container.Container) error { return r.RemoveContainer(ctx, c.ID) }); err != nil {
+		return toStatus(err)
+	}
+	if err := r.sandboxes.Remove(ctx, s.ID); err != nil {
+		return toStatus(err)
+	}
+	r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_DELETED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
+	return nil
+}
+
+// eachContainer calls fn for the sandbox's containers at the same time.
+func (r *Runtime) eachContainer(sandboxID string, fn func(*container.Container) error) error {
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	for _, c := range r.containers.List() {
+		if c.SandboxID != sandboxID {
+			continue
+		}
+		wg.Go(func() {
+			if err := fn(c); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// PodSandboxStatus describes a sandbox.
+func (r *Runtime) PodSandboxStatus(_ context.Context, id string, verbose bool) (*cri.PodSandboxStatusResponse, error) {
+	s, err := r.sandboxes.Get(id)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	resp := &cri.PodSandboxStatusResponse{Status: sandboxStatus(s)}
+	if verbose {
+		resp.Info = info(map[string]any{"netns": s.NetNS(), "pins": s.Pins, "cgroup": s.Cgroup, "dir": s.Dir, "config": s.Config})
+	}
+	return resp, nil
+}
+
+func sandboxStatus(s *sandbox.Sandbox) *cri.PodSandboxStatus {
+	return &cri.PodSandboxStatus{
+		Id: s.ID, Metadata: s.Config.GetMetadata(), State: sandboxState(s), CreatedAt: s.CreatedAt.UnixNano(),
+		Network: networkStatus(s.IPs), Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(), RuntimeHandler: s.Handler,
+		Linux: &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: sandbox.Options(s.Config)}},
+	}
+}
+
+func sandboxState(s *sandbox.Sandbox) cri.PodSandboxState {
+	if s.Ready {
+		return cri.PodSandboxState_SANDBOX_READY
+	}
+	return cri.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func networkStatus(ips []netip.Addr) *cri.PodSandboxNetworkStatus {
+	n := &cri.PodSandboxNetworkStatus{}
+	for i, ip := range ips {
+		if i == 0 {
+			n.Ip = ip.String()
+			continue
+		}
+		n.AdditionalIps = append(n.AdditionalIps, &cri.PodIP{Ip: ip.String()})
+	}
+	return n
+}
+
+// ListPodSandbox lists the sandboxes that match.
+func (r *Runtime) ListPodSandbox(_ context.Context, f *cri.PodSandboxFilter) ([]*cri.PodSandbox, error) {
+	var out []*cri.PodSandbox
+	for _, s := range r.sandboxes.List() {
+		if (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) || (f.GetState() != nil && f.GetState().GetState() != sandboxState(s)) ||
+			!selects(f.GetLabelSelector(), s.Config.GetLabels()) {
+			continue
+		}
+		out = append(out, &cri.PodSandbox{
+			Id: s.ID, Metadata: s.Config.GetMetadata(), State: sandboxState(s), CreatedAt: s.CreatedAt.UnixNano(),
+			Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(), RuntimeHandler: s.Handler,
+		})
+	}
+	return out, nil
+}
+
+// UpdatePodSandboxResources is told after the pod's group was changed by its
+// owner; there is nothing more to do.
+func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+	if _, err := r.sandboxes.Get(req.GetPodSandboxId()); err != nil {
+		return nil, toStatus(err)
+	}
+	return &cri.UpdatePodSandboxResourcesResponse{}, nil
+}

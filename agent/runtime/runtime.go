@@ -1,0 +1,193 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/image"
+	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/sandbox"
+	"github.com/shoal-project/shoal/agent/stream"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pod is what the network must know of a sandbox.
+type Pod struct {
+	Namespace, Name, UID string
+	ID                   string // sandbox ID
+	NetNSPath            string
+	Hostname             string
+	CgroupParent         string
+	Labels, Annotations  map[string]string
+	PortMappings         []*cri.PortMapping
+}
+
+// Result is what a pod got from the network; the first address is its main
+// one.
+type Result struct{ IPs []netip.Addr }
+
+// Network connects pods. Pods in the node's network never reach it. All calls
+// may be repeated; Teardown of what is not there is no error. Status is nil
+// when pods can be connected.
+type Network interface {
+	Setup(ctx context.Context, pod Pod) (Result, error)
+	Teardown(ctx context.Context, pod Pod) error
+	Status() error
+}
+
+// Config is a runtime's configuration.
+type Config struct {
+	DataDir    string                 // images, writable layers, records; survives a reboot
+	RunDir     string                 // sockets, namespaces, bundles
+	ImportDir  string                 // archives imported at start, "" = none
+	CertsDir   string                 // registry configuration as containerd's certs.d, "" = none
+	CgroupRoot string                 // parent of sandboxes that name none
+	Conmon     string                 // program, "" = from PATH
+	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
+	Network    Network
+	Log        *slog.Logger
+}
+
+// Runtime implements the CRI's runtime and image services.
+type Runtime struct {
+	cfg        Config
+	cgroups    *cgroup.Root
+	images     *image.Store
+	sandboxes  *sandbox.Manager
+	containers *container.Manager
+	stream     *stream.Server
+	events     events
+}
+
+var (
+	_ internalapi.RuntimeService      = (*Runtime)(nil)
+	_ internalapi.ImageManagerService = (*Runtime)(nil)
+)
+
+// Open opens the runtime's state and adopts the containers that run.
+func Open(ctx context.Context, cfg Config) (*Runtime, error) {
+	cfg, err := complete(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{cfg: cfg}
+	if r.cgroups, err = cgroup.New(""); err != nil {
+		return nil, err
+	}
+	host, err := oci.ReadHost(r.cgroups.Mode() == cgroup.V2)
+	if err != nil {
+		return nil, err
+	}
+	// First, because it is locked: a second agent on these directories ends
+	// here, before it touches anything.
+	if r.images, err = image.Open(ctx, image.Config{Dir: filepath.Join(cfg.DataDir, "image"), CertsDir: cfg.CertsDir, Log: cfg.Log}); err != nil {
+		return nil, fmt.Errorf("open image store: %w", err)
+	}
+	r.sandboxes, err = sandbox.Open(sandbox.Config{
+		RecordDir: filepath.Join(cfg.DataDir, "sandboxes"), RunDir: r.sandboxRun(), CgroupRoot: cfg.CgroupRoot,
+		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, r.images.Close())
+	}
+	r.containers, err = container.Open(container.Config{
+		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(), Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
+		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, r.images.Close())
+	}
+	r.stream = stream.New(streams{r})
+	return r, nil
+}
+
+func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sandboxes") }
+func (r *Runtime) containerRun() string { return filepath.Join(r.cfg.RunDir, "containers") }
+
+// complete finds programs and makes directories.
+func complete(cfg Config) (Config, error) {
+	if os.Geteuid() != 0 {
+		return cfg, errors.New("the container runtime needs root: run shoal-agent as root")
+	}
+	if cfg.Conmon == "" {
+		path, err := exec.LookPath("conmon")
+		if err != nil {
+			return cfg, errors.New("conmon is not installed: install it (on Debian: apt install conmon)")
+		}
+		cfg.Conmon = path
+	}
+	runtimes := map[string]oci.Runtime{}
+	for name, rt := range cfg.Runtimes {
+		runtimes[name] = rt
+	}
+	if _, ok := runtimes[""]; !ok {
+		path, err := findRuntime()
+		if err != nil {
+			return cfg, err
+		}
+		runtimes[""] = oci.Runtime{Path: path}
+	}
+	for name, rt := range runtimes {
+		if rt.Root == "" {
+			rt.Root = filepath.Join(cfg.RunDir, filepath.Base(rt.Path))
+		}
+		rt.Name = name
+		runtimes[name] = rt
+	}
+	cfg.Runtimes = runtimes
+	if cfg.CgroupRoot == "" {
+		cfg.CgroupRoot = "/kubepods"
+	}
+	for _, d := range []string{cfg.DataDir, cfg.RunDir} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return cfg, fmt.Errorf("make runtime directory: %w", err)
+		}
+	}
+	return cfg, nil
+}
+
+// findRuntime prefers runc: crun refuses hosts with hybrid control groups.
+func findRuntime() (string, error) {
+	for _, name := range []string{"runc", "crun"} {
+		for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/", "/usr/local/sbin/", "/usr/local/bin/"} {
+			if path, err := exec.LookPath(dir + name); err == nil {
+				return path, nil
+			}
+		}
+	}
+	return "", errors.New("no OCI runtime is installed: install one (on Debian: apt install runc)")
+}
+
+// Close lets go of the state; containers go on.
+func (r *Runtime) Close(context.Context) error {
+	return errors.Join(r.stream.Close(), r.containers.Close(), r.images.Close())
+}
+
+// podNetwork adapts a Network to sandboxes.
+type podNetwork struct{ net Network }
+
+func (n podNetwork) Setup(ctx context.Context, s *sandbox.Sandbox) ([]netip.Addr, error) {
+	res, err := n.net.Setup(ctx, podOf(s))
+	return res.IPs, err
+}
+
+func (n podNetwork) Teardown(ctx context.Context, s *sandbox.Sandbox) error {
+	return n.net.Teardown(ctx, podOf(s))
+}
+
+func podOf(s *sandbox.Sandbox) Pod {
+	c := s.Config
+	return Pod{
+		Namespace: c.GetMetadata().GetNamespace(), Name: c.GetMetadata().GetName(), UID: s.UID(), ID: s.ID, NetNSPath: s.NetNS(),
+		Hostname: c.GetHostname(), CgroupParent: s.Cgroup, Labels: c.GetLabels(), Annotations: c.GetAnnotations(), PortMappings: c.GetPortMappings(),
+	}
+}

@@ -1,0 +1,100 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Names of the sockets in RunDir.
+const (
+	CRISocket    = "cri.sock"
+	ImagesSocket = "images.sock"
+)
+
+// maxMessage is the largest gRPC message, as in containerd.
+const maxMessage = 16 << 20
+
+// Run serves the sockets and imports archives until ctx ends. It does not
+// close the runtime.
+func (r *Runtime) Run(ctx context.Context) error {
+	criListener, err := listen(filepath.Join(r.cfg.RunDir, CRISocket))
+	if err != nil {
+		return err
+	}
+	imgListener, err := listen(filepath.Join(r.cfg.RunDir, ImagesSocket))
+	if err != nil {
+		criListener.Close()
+		return err
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	cri.RegisterRuntimeServiceServer(server, &service{r: r})
+	cri.RegisterImageServiceServer(server, &imageService{r: r})
+	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second}
+	var wg sync.WaitGroup
+	errs := make(chan error, 2)
+	wg.Go(func() { errs <- server.Serve(criListener) })
+	wg.Go(func() { errs <- web.Serve(imgListener) })
+	wg.Go(func() { r.importArchives(ctx) })
+	var failed error
+	select {
+	case <-ctx.Done():
+	case err := <-errs:
+		failed = fmt.Errorf("serve container runtime: %w", err)
+	}
+	server.Stop()
+	web.Close()
+	wg.Wait()
+	return failed
+}
+
+// listen takes the place of a socket that a killed agent left.
+func listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func (r *Runtime) importArchives(ctx context.Context) {
+	if r.cfg.ImportDir == "" {
+		return
+	}
+	if err := r.images.ImportDir(ctx, r.cfg.ImportDir); err != nil && ctx.Err() == nil {
+		r.cfg.Log.Error("some image archives could not be imported", "dir", r.cfg.ImportDir, "err", err)
+	}
+}
+
+// serveImport answers POST /import?path=FILE with the names of the images.
+func (r *Runtime) serveImport(w http.ResponseWriter, req *http.Request) {
+	if req.Method != http.MethodPost || req.URL.Path != "/import" {
+		http.Error(w, "POST /import?path=FILE is all there is", http.StatusNotFound)
+		return
+	}
+	names, err := r.ImportImages(req.Context(), req.URL.Query().Get("path"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string][]string{"images": names})
+}

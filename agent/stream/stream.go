@@ -1,0 +1,92 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
+)
+
+// Server gives out URLs for sessions and serves them.
+type Server struct {
+	runtime streaming.Runtime
+
+	mu     sync.Mutex
+	urls   streaming.Server
+	http   *http.Server
+	closed bool
+}
+
+// New makes a server that does not listen yet.
+func New(runtime streaming.Runtime) *Server { return &Server{runtime: runtime} }
+
+// start listens on a free port of the loopback interface, once.
+func (s *Server) start() (streaming.Server, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.New("the stream server is closed")
+	}
+	if s.urls != nil {
+		return s.urls, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("serve streams: %w", err)
+	}
+	config := streaming.DefaultConfig
+	config.Addr = l.Addr().String()
+	config.BaseURL = &url.URL{Scheme: "http", Host: config.Addr}
+	if s.urls, err = streaming.NewServer(config, s.runtime); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("serve streams: %w", err)
+	}
+	s.http = &http.Server{Handler: s.urls, ReadHeaderTimeout: 30 * time.Second}
+	go s.http.Serve(l) // ends with Close
+	return s.urls, nil
+}
+
+// Exec answers the CRI request with a URL.
+func (s *Server) Exec(_ context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
+	urls, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	return urls.GetExec(req)
+}
+
+// Attach answers the CRI request with a URL.
+func (s *Server) Attach(_ context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+	urls, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	return urls.GetAttach(req)
+}
+
+// PortForward answers the CRI request with a URL.
+func (s *Server) PortForward(_ context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+	urls, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	return urls.GetPortForward(req)
+}
+
+// Close ends all sessions.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.http == nil {
+		return nil
+	}
+	return s.http.Close()
+}
