@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func imagesCommand() *cobra.Command {
+	o := defaultOptions()
+	c := &cobra.Command{Use: "images", Short: "Import, list and remove container images of this node"}
+	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
+	c.AddCommand(
+		&cobra.Command{
+			Use: "import FILE…", Short: "Import image archives (OCI or docker-archive, plain or compressed)", Args: cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, files []string) error { return importImages(cmd.Context(), o.DataDir, files) },
+		},
+		&cobra.Command{
+			Use: "list", Short: "List images with their size", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return withImages(cmd.Context(), o.DataDir, listImages)
+			},
+		},
+		&cobra.Command{
+			Use: "remove IMAGE…", Short: "Remove images by name, digest or id", Args: cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, names []string) error {
+				return withImages(cmd.Context(), o.DataDir, func(ctx context.Context, client cri.ImageServiceClient) error {
+					return removeImages(ctx, client, names)
+				})
+			},
+		})
+	return c
+}
+
+// importImages has the agent read each archive; the agent must run.
+func importImages(ctx context.Context, dataDir string, files []string) error {
+	o, err := load(dataDir)
+	if err != nil {
+		return err
+	}
+	socket := filepath.Join(o.RunDir, "images.sock")
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	for _, file := range files {
+		path, err := filepath.Abs(file)
+		if err != nil {
+			return err
+		}
+		if err := importImage(ctx, client, path); err != nil {
+			return fmt.Errorf("import %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+func importImage(ctx context.Context, client *http.Client, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/import?path="+url.QueryEscape(path), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w; is the agent running? see `shoal status`", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s", strings.TrimSpace(string(body)))
+	}
+	var answer struct{ Images []string }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return err
+	}
+	for _, name := range answer.Images {
+		fmt.Println(name)
+	}
+	return nil
+}
+
+// withImages calls f with a client of the agent's CRI socket.
+func withImages(ctx context.Context, dataDir string, f func(context.Context, cri.ImageServiceClient) error) error {
+	o, err := load(dataDir)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("unix://"+filepath.Join(o.RunDir, "cri.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(ctx, cri.NewImageServiceClient(conn))
+}
+
+func listImages(ctx context.Context, client cri.ImageServiceClient) error {
+	resp, err := client.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "IMAGE\tID\tSIZE")
+	for _, i := range resp.Images {
+		names := i.RepoTags
+		if len(names) == 0 {
+			names = i.RepoDigests
+		}
+		if len(names) == 0 {
+			names = []string{"<none>"}
+		}
+		id := strings.TrimPrefix(i.Id, "sha256:")
+		for _, name := range names {
+			fmt.Fprintf(t, "%s\t%s\t%.1f MB\n", name, id[:min(12, len(id))], float64(i.Size)/1e6)
+		}
+	}
+	return t.Flush()
+}
+
+func removeImages(ctx context.Context, client cri.ImageServiceClient, names []string) error {
+	for _, name := range names {
+		spec := &cri.ImageSpec{Image: name}
+		status, err := client.ImageStatus(ctx, &cri.ImageStatusRequest{Image: spec})
+		if err != nil {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+		if status.Image == nil {
+			return fmt.Errorf("remove %s: no such image; `shoal images list` shows what there is", name)
+		}
+		if _, err := client.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec}); err != nil {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+		fmt.Println(name)
+	}
+	return nil
+}

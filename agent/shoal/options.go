@@ -1,0 +1,158 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
+)
+
+// options are what `shoal up` was told. They are kept in DataDir/up.yaml, so
+// that down and status need only the data directory.
+type options struct {
+	DataDir          string `json:"dataDir"`
+	NodeName         string `json:"nodeName,omitempty"`
+	NodeIP           string `json:"nodeIP,omitempty"`
+	Port             int    `json:"port"`
+	KubeletPort      int    `json:"kubeletPort"`
+	GossipPort       int    `json:"gossipPort"`
+	ServiceCIDR      string `json:"serviceCIDR"`
+	ClusterCIDR      string `json:"clusterCIDR"`
+	ClusterDNS       string `json:"clusterDNS"`
+	ClusterDomain    string `json:"clusterDomain"`
+	NodePortRange    string `json:"nodePortRange"`
+	RootDir          string `json:"rootDir"`
+	PodLogsDir       string `json:"podLogsDir"`
+	ContainerLogsDir string `json:"containerLogsDir"`
+	RunDir           string `json:"runDir"`
+	CNIConfDir       string `json:"cniConfDir"`
+	CNIBinDir        string `json:"cniBinDir"`
+	CgroupRoot       string `json:"cgroupRoot,omitempty"`
+	Bridge           string `json:"bridge"`
+	NFTable          string `json:"nfTable"`
+}
+
+func defaultOptions() *options {
+	a := agentconfig.Default()
+	return &options{
+		DataDir: "/var/lib/shoal", Port: 6443, KubeletPort: a.Port, GossipPort: a.GossipPort,
+		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0], ClusterDomain: a.ClusterDomain, NodePortRange: a.NodePortRange,
+		RootDir: a.RootDir, PodLogsDir: a.PodLogsDir, ContainerLogsDir: a.ContainerLogsDir, RunDir: a.RunDir,
+		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, Bridge: a.Bridge, NFTable: a.NFTable,
+	}
+}
+
+func (o *options) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.DataDir, "data-dir", o.DataDir, "directory of the cluster's state")
+	f.StringVar(&o.NodeName, "node-name", o.NodeName, "name of this node (default: the host's name)")
+	f.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "address of this node (default: that of the default route)")
+	f.IntVar(&o.Port, "port", o.Port, "port of the API server")
+	f.IntVar(&o.KubeletPort, "kubelet-port", o.KubeletPort, "port of the agent's kubelet API")
+	f.IntVar(&o.GossipPort, "gossip-port", o.GossipPort, "port of the agent's gossip; the coordinator takes the next")
+	f.StringVar(&o.ServiceCIDR, "service-cidr", o.ServiceCIDR, "range of Service addresses")
+	f.StringVar(&o.ClusterCIDR, "cluster-cidr", o.ClusterCIDR, "range of pod addresses")
+	f.StringVar(&o.ClusterDNS, "cluster-dns", o.ClusterDNS, "address of the cluster's DNS, within the service range")
+	f.StringVar(&o.ClusterDomain, "cluster-domain", o.ClusterDomain, "DNS domain of the cluster")
+	f.StringVar(&o.NodePortRange, "node-port-range", o.NodePortRange, "ports for Services of type NodePort")
+	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "the kubelet's directory: volumes and plugin sockets")
+	f.StringVar(&o.PodLogsDir, "pod-logs-dir", o.PodLogsDir, "directory of pod logs")
+	f.StringVar(&o.ContainerLogsDir, "container-logs-dir", o.ContainerLogsDir, "directory of links to container logs, - for none")
+	f.StringVar(&o.RunDir, "run-dir", o.RunDir, "directory of sockets and pinned namespaces")
+	f.StringVar(&o.CNIConfDir, "cni-conf-dir", o.CNIConfDir, "directory of third-party CNI configuration")
+	f.StringVar(&o.CNIBinDir, "cni-bin-dir", o.CNIBinDir, "directory of third-party CNI plugins")
+	f.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "parent of the pods' cgroups")
+	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
+	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
+}
+
+// Paths below the data directory.
+func (o *options) path(elem ...string) string {
+	return filepath.Join(append([]string{o.DataDir}, elem...)...)
+}
+func (o *options) kubeconfig() string { return o.path("kubeconfig") }
+func (o *options) agentDir() string   { return o.path("agent") }
+func (o *options) pki() string        { return o.path("coordinator", "pki") }
+
+// complete makes the data directory absolute and fills the node's name.
+func (o *options) complete() error {
+	dir, err := filepath.Abs(o.DataDir)
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	o.DataDir = dir
+	if o.NodeName == "" {
+		if o.NodeName, err = os.Hostname(); err != nil {
+			return fmt.Errorf("--node-name: %w", err)
+		}
+	}
+	return nil
+}
+
+// save writes up.yaml and the two daemons' configuration files.
+func (o *options) save() error {
+	for _, dir := range []string{o.path("coordinator"), o.agentDir(), o.path("images"), o.path("log")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+	}
+	for name, v := range map[string]any{"up.yaml": o, "coordinator.yaml": o.coordinatorConfig(), "agent.yaml": o.agentConfig()} {
+		data, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		if err := os.WriteFile(o.path(name), data, 0o600); err != nil {
+			return fmt.Errorf("write configuration: %w", err)
+		}
+	}
+	return nil
+}
+
+// load reads the options of the cluster in dataDir.
+func load(dataDir string) (*options, error) {
+	o := &options{DataDir: dataDir}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(o.path("up.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no cluster in %s; start one with `shoal up --data-dir %s`", o.DataDir, o.DataDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := yaml.UnmarshalStrict(data, o); err != nil {
+		return nil, fmt.Errorf("%s: %w; delete the file and run `shoal up` again", o.path("up.yaml"), err)
+	}
+	return o, nil
+}
+
+func (o *options) coordinatorConfig() map[string]any {
+	c := map[string]any{
+		"dataDir": o.DataDir, "port": o.Port, "serviceCIDR": o.ServiceCIDR, "clusterCIDR": o.ClusterCIDR,
+		"clusterDNS": o.ClusterDNS, "clusterDomain": o.ClusterDomain, "nodePortRange": o.NodePortRange, "gossipPort": o.GossipPort + 1,
+	}
+	if o.NodeIP != "" {
+		c["advertiseAddress"] = o.NodeIP
+	}
+	return c
+}
+
+func (o *options) agentConfig() agentconfig.Config {
+	c := agentconfig.Default()
+	c.NodeName, c.NodeIP, c.Kubeconfig = o.NodeName, o.NodeIP, filepath.Join(o.agentDir(), "kubeconfig")
+	c.DataDir, c.ImagesDir = o.agentDir(), o.path("images")
+	c.RootDir, c.PodLogsDir, c.ContainerLogsDir, c.RunDir = o.RootDir, o.PodLogsDir, o.ContainerLogsDir, o.RunDir
+	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir, o.CgroupRoot, o.Bridge, o.NFTable
+	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
+	c.ClusterCIDR, c.ServiceCIDR, c.NodePortRange = o.ClusterCIDR, o.ServiceCIDR, o.NodePortRange
+	c.TLSCertFile, c.TLSPrivateKeyFile = filepath.Join(o.agentDir(), "serving.crt"), filepath.Join(o.agentDir(), "serving.key")
+	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")
+	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, filepath.Join(o.pki(), "gossip.key"), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
+	return c
+}

@@ -1,0 +1,389 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	coordinatorBin = "shoal-coordinator"
+	agentBin       = "shoal-agent"
+	// startTimeout bounds the wait for a Ready node; slow machines included.
+	startTimeout = 2 * time.Minute
+	// Certificates with less than this left are issued anew by `shoal up`.
+	renewBefore = 30 * 24 * time.Hour
+)
+
+// up starts the cluster. In the foreground it returns when the user stops it,
+// with everything down; detached, when the node is Ready.
+func up(ctx context.Context, o *options, detach bool) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	if err := preflight(); err != nil {
+		return err
+	}
+	if p := running(o.path("shoal.pid"), "shoal"); p != nil && p.Pid != os.Getpid() {
+		return showRunning(ctx, o, p.Pid)
+	}
+	if detach {
+		return startDetached(ctx, o)
+	}
+	return supervise(ctx, o, os.Stdout)
+}
+
+// showRunning answers a second `shoal up`: the cluster stays as it is.
+func showRunning(ctx context.Context, o *options, pid int) error {
+	old, err := load(o.DataDir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := waitReady(ctx, old); err != nil {
+		return err
+	}
+	fmt.Printf("The cluster in %s runs already (pid %d).\n", o.DataDir, pid)
+	screen(os.Stdout, old, false)
+	return nil
+}
+
+// preflight finds what would make the daemons fail, with the remedy.
+func preflight() error {
+	if os.Geteuid() != 0 {
+		return errors.New("must run as root: the agent makes cgroups, mounts and network namespaces; try sudo")
+	}
+	if _, err := exec.LookPath("conmon"); err != nil {
+		return errors.New("conmon is not installed; run: apt-get install conmon")
+	}
+	for _, runtime := range []string{"crun", "runc"} {
+		if _, err := exec.LookPath(runtime); err == nil {
+			return nil
+		}
+	}
+	return errors.New("no OCI runtime is installed; run: apt-get install runc (or crun)")
+}
+
+// program finds one of our binaries beside this one, or on PATH.
+func program(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if beside := filepath.Join(filepath.Dir(self), name); executable(beside) {
+			return beside, nil
+		}
+	}
+	p, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor on PATH; build it with `make`", name)
+	}
+	return p, nil
+}
+
+func executable(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// startDetached runs `shoal up` in a session of its own and copies its output
+// until the node is Ready.
+func startDetached(ctx context.Context, o *options) error {
+	if err := o.save(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	logs, err := os.OpenFile(o.path("log", "up.log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, append([]string{"up"}, withoutDetach(os.Args[2:])...)...)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = logs, logs, []*os.File{w}
+	cmd.Env = append(os.Environ(), progressEnv+"=3")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	_ = w.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	copied := make(chan struct{})
+	go func() { _, _ = io.Copy(os.Stdout, r); close(copied) }()
+	select {
+	case <-copied: // the child closes the pipe when the node is Ready, or ends
+		if running(o.path("shoal.pid"), "shoal") != nil {
+			return nil
+		}
+		<-ended
+		return fmt.Errorf("the cluster did not start%s", tail(logs.Name()))
+	case <-ctx.Done():
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		return ctx.Err()
+	}
+}
+
+func withoutDetach(args []string) []string {
+	var kept []string
+	for _, a := range args {
+		if a != "--detach" && a != "--detach=true" {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// progressEnv names the file descriptor that a detached `shoal up` writes its
+// progress to; it closes it when the node is Ready.
+const progressEnv = "SHOAL_PROGRESS_FD"
+
+// supervise starts both daemons, keeps them running until ctx ends, and then
+// takes the cluster down.
+func supervise(ctx context.Context, o *options, out io.Writer) error {
+	var progress io.Closer
+	if fd, err := strconv.Atoi(os.Getenv(progressEnv)); err == nil {
+		f := os.NewFile(uintptr(fd), "progress")
+		syscall.CloseOnExec(fd)
+		out, progress = f, f
+	}
+	steps := &steps{out: out, start: time.Now()}
+	if err := o.save(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.path("shoal.pid"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(o.path("shoal.pid"))
+	if err := endLeftovers(ctx, o); err != nil {
+		return err
+	}
+	steps.done("configuration in %s", o.DataDir)
+
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	coordinator, agent, err := daemons(o, steps.said)
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 2)
+	ended := make(chan struct{}, 2)
+	start := func(d *daemon) {
+		go func() {
+			if err := d.run(runCtx); err != nil {
+				failed <- err
+			}
+			ended <- struct{}{}
+		}()
+	}
+	count := 1
+	start(coordinator)
+	err = func() error {
+		if err := await(ctx, coordinator.ready, failed); err != nil {
+			return err
+		}
+		steps.done("coordinator serves the API at https://127.0.0.1:%d", o.Port)
+		if err := credentials(ctx, o); err != nil {
+			return err
+		}
+		count++
+		start(agent)
+		if err := await(ctx, agent.ready, failed); err != nil {
+			return err
+		}
+		steps.done("agent runs node %s", o.NodeName)
+		readyCtx, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err := waitReady(readyCtx, o); err != nil {
+			return err
+		}
+		steps.done("node %s is Ready", o.NodeName)
+		screen(out, o, progress == nil)
+		if progress != nil {
+			_ = progress.Close()
+			steps.out = os.Stdout
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		}
+	}()
+	stopped := ctx.Err() != nil
+	if stopped {
+		err = nil
+	}
+	steps.start = time.Now()
+	cancel()
+	for range count {
+		<-ended
+	}
+	if cleanErr := cleanup(context.WithoutCancel(ctx), o, false); cleanErr != nil {
+		return errors.Join(err, cleanErr)
+	}
+	if stopped {
+		steps.done("the cluster is down")
+	}
+	return err
+}
+
+// await waits for a daemon to be ready.
+func await(ctx context.Context, ready <-chan struct{}, failed <-chan error) error {
+	select {
+	case <-ready:
+		return nil
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(startTimeout):
+		return fmt.Errorf("not ready after %s", startTimeout)
+	}
+}
+
+func daemons(o *options, said func(string, ...any)) (coordinator, agent *daemon, err error) {
+	make := func(name, bin string) *daemon {
+		var path string
+		path, pathErr := program(bin)
+		err = errors.Join(err, pathErr)
+		return &daemon{
+			name: name, bin: path, dir: o.path("log"), said: said, ready: make(chan struct{}),
+			args: []string{"--config", o.path(name + ".yaml")},
+		}
+	}
+	return make("coordinator", coordinatorBin), make("agent", agentBin), err
+}
+
+// endLeftovers stops daemons of a supervisor that was killed. Pods keep
+// running: the agent that starts next takes them over.
+func endLeftovers(ctx context.Context, o *options) error {
+	for name, bin := range map[string]string{"agent": agentBin, "coordinator": coordinatorBin} {
+		if p := running(o.path("log", name+".pid"), bin); p != nil {
+			if err := end(ctx, p); err != nil {
+				return fmt.Errorf("stop the %s of an earlier run (pid %d): %w", name, p.Pid, err)
+			}
+		}
+	}
+	return nil
+}
+
+// credentials makes the admin's and the node's kubeconfig and the node's
+// serving certificate, where they are missing or about to expire.
+func credentials(ctx context.Context, o *options) error {
+	bin, err := program(coordinatorBin)
+	if err != nil {
+		return err
+	}
+	server := fmt.Sprintf("https://127.0.0.1:%d", o.Port)
+	sans := []string{"--san", o.NodeName, "--san", "127.0.0.1", "--san", "localhost"}
+	if ip := nodeIP(o); ip != "" {
+		sans = append(sans, "--san", ip)
+	}
+	var calls [][]string
+	if !fresh(o.kubeconfig()) {
+		calls = append(calls, []string{"--user", "kubernetes-admin", "--group", "system:masters", "--server", server, "--out", o.kubeconfig()})
+	}
+	if kubeconfig := filepath.Join(o.agentDir(), "kubeconfig"); !fresh(kubeconfig) {
+		calls = append(calls, []string{"--user", "system:node:" + o.NodeName, "--group", "system:nodes", "--server", server, "--out", kubeconfig})
+	}
+	if serving := filepath.Join(o.agentDir(), "serving"); !fresh(serving + ".crt") {
+		calls = append(calls, append([]string{"--serving", "--user", "system:node:" + o.NodeName, "--group", "system:nodes", "--out", serving}, sans...))
+	}
+	results := make(chan error, len(calls))
+	for _, args := range calls {
+		go func() {
+			cmd := exec.CommandContext(ctx, bin, append([]string{"kubeconfig", "--config", o.path("coordinator.yaml")}, args...)...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				results <- fmt.Errorf("issue a certificate: %w: %s", err, out)
+				return
+			}
+			results <- nil
+		}()
+	}
+	for range calls {
+		err = errors.Join(err, <-results)
+	}
+	return err
+}
+
+// fresh tells whether a kubeconfig or certificate file exists with enough time
+// left on its client certificate.
+func fresh(file string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	var k kubeconfig
+	if err := yaml.Unmarshal(data, &k); err == nil && len(k.Users) > 0 {
+		if data, err = base64.StdEncoding.DecodeString(k.Users[0].User.ClientCertificateData); err != nil {
+			return false
+		}
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && time.Until(cert.NotAfter) > renewBefore
+}
+
+// steps prints each step with the time since the start.
+type steps struct {
+	out   io.Writer
+	start time.Time
+}
+
+func (s *steps) done(format string, args ...any) {
+	fmt.Fprintf(s.out, "%6.2fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (s *steps) said(format string, args ...any) {
+	fmt.Fprintf(s.out, "shoal: %s\n", fmt.Sprintf(format, args...))
+}
+
+// screen tells what to do with a running cluster.
+func screen(w io.Writer, o *options, foreground bool) {
+	flag := ""
+	if o.DataDir != defaultOptions().DataDir {
+		flag = " --data-dir " + o.DataDir
+	}
+	stop := "shoal down" + flag
+	if foreground {
+		stop = "Ctrl-C, or " + stop
+	}
+	kubectl := "kubectl"
+	if path, err := program("kubectl"); err == nil && filepath.Dir(path) != "/usr/bin" {
+		kubectl = path
+	}
+	fmt.Fprintf(w, `
+The cluster is up. Its kubeconfig: %[1]s
+
+  export KUBECONFIG=%[1]s
+  %[2]s create deployment hello --image=localhost/hello:1 --replicas=3
+  %[2]s rollout status deployment/hello
+  %[2]s expose deployment hello --port=80 --target-port=8080 --type=NodePort
+  %[2]s get pods,services -o wide
+  curl http://$(%[2]s get service hello -o jsonpath='{.spec.clusterIP}')
+  curl http://127.0.0.1:$(%[2]s get service hello -o jsonpath='{.spec.ports[0].nodePort}')
+
+Status: shoal status%[4]s    Stop: %[3]s
+`, o.kubeconfig(), kubectl, stop, flag)
+}
