@@ -1,0 +1,345 @@
+package dns
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+
+	"github.com/shoal-project/shoal/agent/service"
+)
+
+// ttl of every record, in seconds: changes must be seen soon.
+const ttl = 5
+
+// zone answers names under the cluster domain.
+type zone struct {
+	src    Source
+	domain string // fully qualified, lower case
+
+	mu    sync.Mutex
+	index *index // of the tables it was made from
+}
+
+// index holds what is rarely asked for; it is made when it is.
+type index struct {
+	tables     service.Tables
+	namespaces map[string]bool
+	names      map[netip.Addr][]string
+}
+
+// record is one endpoint or address with its name.
+type record struct {
+	name  string
+	addrs []netip.Addr
+	ports []service.EndpointPort
+}
+
+// answer answers a query for a name in the zone.
+func (z *zone) answer(q *dns.Msg, name string) *dns.Msg {
+	r := new(dns.Msg)
+	r.SetReply(q)
+	r.Authoritative, r.RecursionAvailable = true, true
+	tables := z.src.Tables()
+	if tables == nil {
+		r.Rcode = dns.RcodeServerFailure
+		return r
+	}
+	rel := strings.TrimSuffix(strings.TrimSuffix(name, z.domain), ".")
+	var labels []string
+	if rel != "" {
+		labels = strings.Split(rel, ".")
+	}
+	if !z.lookup(r, tables, labels, q.Question[0].Qtype) {
+		r.Rcode = dns.RcodeNameError
+	}
+	if len(r.Answer) == 0 {
+		r.Ns = []dns.RR{z.soa()}
+	}
+	return r
+}
+
+// lookup adds the answer and tells whether the name exists.
+func (z *zone) lookup(r *dns.Msg, t service.Tables, labels []string, qtype uint16) bool {
+	n := len(labels)
+	if n == 0 {
+		return z.apex(r, qtype)
+	}
+	switch labels[n-1] {
+	case "dns-version":
+		if n == 1 && qtype == dns.TypeTXT {
+			r.Answer = append(r.Answer, &dns.TXT{Hdr: header(r.Question[0].Name, dns.TypeTXT), Txt: []string{"1.1.0"}})
+		}
+		return n == 1
+	case "svc":
+		switch n {
+		case 1:
+			return true
+		case 2:
+			return z.indexOf(t).namespaces[labels[0]]
+		}
+		return z.service(r, t[service.Key{Namespace: labels[n-2], Name: labels[n-3]}], labels[:n-3], qtype)
+	case "pod":
+		if n != 3 {
+			return n < 3
+		}
+		return z.pod(r, labels[0], qtype)
+	}
+	return false
+}
+
+func (z *zone) apex(r *dns.Msg, qtype uint16) bool {
+	switch qtype {
+	case dns.TypeSOA:
+		r.Answer = []dns.RR{z.soa()}
+	case dns.TypeNS:
+		r.Answer = []dns.RR{&dns.NS{Hdr: header(z.domain, dns.TypeNS), Ns: "ns.dns." + z.domain}}
+	}
+	return true
+}
+
+func (z *zone) soa() dns.RR {
+	return &dns.SOA{
+		Hdr: header(z.domain, dns.TypeSOA), Ns: "ns.dns." + z.domain, Mbox: "hostmaster." + z.domain,
+		Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl,
+	}
+}
+
+// pod answers a-b-c-d.namespace.pod (DNS-8).
+func (z *zone) pod(r *dns.Msg, dashed string, qtype uint16) bool {
+	a, err := netip.ParseAddr(strings.ReplaceAll(dashed, "-", "."))
+	if err != nil {
+		a, err = netip.ParseAddr(strings.ReplaceAll(dashed, "-", ":"))
+	}
+	if err != nil {
+		return false
+	}
+	r.Answer = append(r.Answer, addresses(r.Question[0].Name, []netip.Addr{a}, qtype)...)
+	return true
+}
+
+// service answers the names of one Service; below holds the labels before its name.
+func (z *zone) service(r *dns.Msg, s *service.Service, below []string, qtype uint16) bool {
+	if s == nil {
+		return false
+	}
+	qname := r.Question[0].Name
+	if s.ExternalName != "" {
+		if len(below) > 0 {
+			return false
+		}
+		r.Answer = []dns.RR{&dns.CNAME{Hdr: header(qname, dns.TypeCNAME), Target: dns.Fqdn(s.ExternalName)}}
+		return true
+	}
+	switch {
+	case len(below) == 0:
+		return z.serviceName(r, s, qtype)
+	case len(below) == 1 && strings.HasPrefix(below[0], "_"):
+		return false
+	case len(below) == 1:
+		return z.endpointName(r, s, below[0], qtype)
+	case len(below) == 2 && strings.HasPrefix(below[0], "_") && strings.HasPrefix(below[1], "_"):
+		return z.portName(r, s, below[0][1:], below[1][1:], qtype)
+	}
+	return false
+}
+
+func (z *zone) serviceName(r *dns.Msg, s *service.Service, qtype uint16) bool {
+	qname := r.Question[0].Name
+	if !s.Headless {
+		if qtype == dns.TypeSRV {
+			z.srv(r, z.records(s), func(service.EndpointPort) bool { return true })
+			return true
+		}
+		r.Answer = addresses(qname, s.ClusterIPs, qtype)
+		return true
+	}
+	if len(s.Endpoints) == 0 {
+		return false
+	}
+	if qtype == dns.TypeSRV {
+		z.srv(r, z.records(s), func(service.EndpointPort) bool { return true })
+		return true
+	}
+	var addrs []netip.Addr
+	for _, e := range s.Endpoints {
+		if !slices.Contains(addrs, e.Addr) {
+			addrs = append(addrs, e.Addr)
+		}
+	}
+	r.Answer = addresses(qname, addrs, qtype)
+	rand.Shuffle(len(r.Answer), func(i, j int) { r.Answer[i], r.Answer[j] = r.Answer[j], r.Answer[i] })
+	return true
+}
+
+// endpointName answers hostname.service and a-b-c-d.service (DNS-9, DNS-12).
+func (z *zone) endpointName(r *dns.Msg, s *service.Service, label string, qtype uint16) bool {
+	var addrs []netip.Addr
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if label == endpointLabel(e) || label == dashed(e.Addr) {
+			addrs = append(addrs, e.Addr)
+		}
+	}
+	r.Answer = addresses(r.Question[0].Name, addrs, qtype)
+	return len(addrs) > 0
+}
+
+// portName answers _port._protocol.service (DNS-6, DNS-7).
+func (z *zone) portName(r *dns.Msg, s *service.Service, port, protocol string, qtype uint16) bool {
+	match := func(p service.EndpointPort) bool {
+		return p.Name == port && strings.EqualFold(p.Protocol, protocol)
+	}
+	recs := z.records(s)
+	exists := slices.ContainsFunc(recs, func(rec record) bool { return slices.ContainsFunc(rec.ports, match) })
+	if exists && qtype == dns.TypeSRV {
+		z.srv(r, recs, match)
+	}
+	return exists
+}
+
+// records are a Service's SRV targets: itself, or each endpoint when headless.
+func (z *zone) records(s *service.Service) []record {
+	base := s.Name + "." + s.Namespace + ".svc." + z.domain
+	if !s.Headless {
+		rec := record{name: base, addrs: s.ClusterIPs}
+		for _, p := range s.Ports {
+			rec.ports = append(rec.ports, service.EndpointPort{Name: p.Name, Protocol: p.Protocol, Number: p.Number})
+		}
+		return []record{rec}
+	}
+	var recs []record
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		recs = append(recs, record{name: endpointLabel(e) + "." + base, addrs: []netip.Addr{e.Addr}, ports: e.Ports})
+	}
+	return recs
+}
+
+func (z *zone) srv(r *dns.Msg, recs []record, match func(service.EndpointPort) bool) {
+	for _, rec := range recs {
+		used := false
+		for _, p := range rec.ports {
+			if !match(p) {
+				continue
+			}
+			used = true
+			r.Answer = append(r.Answer, &dns.SRV{
+				Hdr: header(r.Question[0].Name, dns.TypeSRV), Weight: uint16(max(1, 100/len(recs))), Port: p.Number, Target: rec.name,
+			})
+		}
+		if used {
+			r.Extra = append(r.Extra, addresses(rec.name, rec.addrs, dns.TypeA)...)
+			r.Extra = append(r.Extra, addresses(rec.name, rec.addrs, dns.TypeAAAA)...)
+		}
+	}
+}
+
+func endpointLabel(e *service.Endpoint) string {
+	if e.Hostname != "" {
+		return e.Hostname
+	}
+	return dashed(e.Addr)
+}
+
+func dashed(a netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+}
+
+func header(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
+}
+
+// addresses are the A or AAAA records among addrs; none for other types.
+func addresses(name string, addrs []netip.Addr, qtype uint16) []dns.RR {
+	var rrs []dns.RR
+	for _, a := range addrs {
+		switch {
+		case a.Is4() && (qtype == dns.TypeA || qtype == dns.TypeANY):
+			rrs = append(rrs, &dns.A{Hdr: header(name, dns.TypeA), A: a.AsSlice()})
+		case a.Is6() && (qtype == dns.TypeAAAA || qtype == dns.TypeANY):
+			rrs = append(rrs, &dns.AAAA{Hdr: header(name, dns.TypeAAAA), AAAA: a.AsSlice()})
+		}
+	}
+	return rrs
+}
+
+// reverse answers a PTR query for a Service's or endpoint's address, nil for
+// any other.
+func (z *zone) reverse(q *dns.Msg, name string) *dns.Msg {
+	t := z.src.Tables()
+	a, ok := reverseAddr(name)
+	if !ok || t == nil {
+		return nil
+	}
+	names := z.indexOf(t).names[a]
+	if len(names) == 0 {
+		return nil
+	}
+	r := new(dns.Msg)
+	r.SetReply(q)
+	r.Authoritative, r.RecursionAvailable = true, true
+	if q.Question[0].Qtype == dns.TypePTR {
+		for _, n := range names {
+			r.Answer = append(r.Answer, &dns.PTR{Hdr: header(q.Question[0].Name, dns.TypePTR), Ptr: n + z.domain})
+		}
+	}
+	return r
+}
+
+// reverseAddr reads d.c.b.a.in-addr.arpa and the nibbles of ip6.arpa.
+func reverseAddr(name string) (netip.Addr, bool) {
+	if rest, ok := strings.CutSuffix(name, ".in-addr.arpa."); ok {
+		parts := strings.Split(rest, ".")
+		slices.Reverse(parts)
+		a, err := netip.ParseAddr(strings.Join(parts, "."))
+		return a, err == nil && a.Is4()
+	}
+	rest, ok := strings.CutSuffix(name, ".ip6.arpa.")
+	if !ok || len(rest) != 63 {
+		return netip.Addr{}, false
+	}
+	nibbles := strings.Split(rest, ".")
+	slices.Reverse(nibbles)
+	var b strings.Builder
+	for i, n := range nibbles {
+		if i > 0 && i%4 == 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(n)
+	}
+	a, err := netip.ParseAddr(b.String())
+	return a, err == nil
+}
+
+// indexOf returns the index of the tables, made anew when they changed.
+func (z *zone) indexOf(t service.Tables) *index {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.index != nil && reflect.ValueOf(z.index.tables).Pointer() == reflect.ValueOf(t).Pointer() {
+		return z.index
+	}
+	ix := &index{tables: t, namespaces: map[string]bool{}, names: map[netip.Addr][]string{}}
+	for k, s := range t {
+		ix.namespaces[k.Namespace] = true
+		base := k.Name + "." + k.Namespace + ".svc."
+		for _, a := range s.ClusterIPs {
+			ix.names[a] = append(ix.names[a], base)
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if n := endpointLabel(e) + "." + base; (s.Headless || e.Hostname != "") && !slices.Contains(ix.names[e.Addr], n) {
+				ix.names[e.Addr] = append(ix.names[e.Addr], n)
+			}
+		}
+	}
+	for _, names := range ix.names {
+		slices.Sort(names)
+	}
+	z.index = ix
+	return ix
+}
