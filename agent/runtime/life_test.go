@@ -1,0 +1,134 @@
+package runtime
+
+import (
+	"context"
+	goruntime "runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func goArch() string { return goruntime.GOARCH }
+
+func TestLifeOfAPod(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pod := g.run(g.podConfig())
+	id := g.start(pod, shell("main", `trap "echo bye; exit 3" TERM; hostname; cat hello; echo $FROM_IMAGE; while :; do sleep 0.1; done`))
+	s := g.status(id)
+	if s.State != cri.ContainerState_CONTAINER_RUNNING || s.StartedAt == 0 || s.Image.Image != testImage {
+		t.Fatalf("status: %v", s)
+	}
+	eventually(t, "the log", func() bool { return g.log(id) == "pod-host\nhello\nyes\n" })
+	if got := g.exec(id, "cat", "/etc/resolv.conf"); got != "search default.svc\nnameserver 10.96.0.10\noptions ndots:5\n" {
+		t.Errorf("resolv.conf: %q", got)
+	}
+	if err := g.r.StopContainer(context.Background(), id, 10); err != nil {
+		t.Fatal(err)
+	}
+	s = g.status(id)
+	if s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" || s.FinishedAt <= s.StartedAt {
+		t.Errorf("status after stop: %v", s)
+	}
+	if !strings.HasSuffix(g.log(id), "bye\n") {
+		t.Errorf("log: %q", g.log(id))
+	}
+	if err := g.r.StopPodSandbox(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := g.r.PodSandboxStatus(context.Background(), pod, false); p.Status.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("sandbox: %v", p)
+	}
+	if err := g.r.RemovePodSandbox(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.net.up) != 0 {
+		t.Error("the network was not torn down")
+	}
+}
+
+func TestExitCodesAndReasons(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pod := g.run(g.podConfig())
+	for script, want := range map[string]struct {
+		code   int32
+		reason string
+	}{
+		"exit 0":        {0, "Completed"},
+		"exit 7":        {7, "Error"},
+		"kill -KILL $$": {137, "Error"},
+	} {
+		c := shell("c", script)
+		if strings.Contains(script, "KILL") { // the first process of a PID namespace cannot kill itself
+			c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE
+		}
+		s := g.exited(g.start(pod, c))
+		if s.ExitCode != want.code || s.Reason != want.reason {
+			t.Errorf("%s: code %d, reason %s", script, s.ExitCode, s.Reason)
+		}
+	}
+	hungry := shell("hungry", "dd if=/dev/zero of=/dev/shm/x bs=1M count=60; exit 5")
+	hungry.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
+	if s := g.exited(g.start(pod, hungry)); s.Reason != "OOMKilled" {
+		t.Errorf("out of memory: code %d, reason %s", s.ExitCode, s.Reason)
+	}
+	missing := shell("missing", "")
+	missing.Command = []string{"/no/such/program"}
+	id, err := g.r.CreateContainer(context.Background(), pod, missing, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = g.r.StartContainer(context.Background(), id)
+	if err == nil || !strings.Contains(err.Error(), "no such file or directory") {
+		t.Errorf("start of a missing program: %v", err)
+	}
+	if s := g.status(id); s.ExitCode != 128 || s.Reason != "StartError" || s.State != cri.ContainerState_CONTAINER_EXITED {
+		t.Errorf("status of a missing program: %v", s)
+	}
+}
+
+func TestKilledAgentFindsItsContainers(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pod := g.run(g.podConfig())
+	stays := g.start(pod, shell("stays", "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"))
+	ends := g.start(pod, shell("ends", "sleep 0.5; exit 42"))
+	pid := g.pid(stays)
+	if err := g.r.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	time.Sleep(time.Second) // nobody watches while one container ends
+	g.open()
+	s := g.exited(ends)
+	if s.ExitCode != 42 || s.Reason != "Error" {
+		t.Errorf("ended meanwhile: %v", s)
+	}
+	if at := time.Unix(0, s.FinishedAt); at.Before(before.Add(-100*time.Millisecond)) || at.After(before.Add(900*time.Millisecond)) {
+		t.Errorf("its end is told as %v, the agent was away from %v on", at, before)
+	}
+	if g.pid(stays) != pid || g.status(stays).State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Error("the running container is not the same")
+	}
+	last := ""
+	for i, line := range strings.Split(strings.TrimSpace(g.log(stays)), "\n") {
+		if line != itoa(i) {
+			t.Fatalf("gap in the log: %q after %q", line, last)
+		}
+		last = line
+	}
+	if p, _ := g.r.PodSandboxStatus(context.Background(), pod, false); p.Status.State != cri.PodSandboxState_SANDBOX_READY || p.Status.Network.Ip != "10.1.2.3" {
+		t.Errorf("sandbox: %v", p)
+	}
+	stopped := make(chan Event, 10)
+	defer g.r.Subscribe(func(e Event) { stopped <- e })()
+	if err := g.r.StopContainer(context.Background(), stays, 0); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-stopped; e.Type != cri.ContainerEventType_CONTAINER_STOPPED_EVENT || e.ContainerID != stays || e.PodUID != "uid-1" {
+		t.Errorf("event: %+v", e)
+	}
+}
