@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
 	"github.com/shoal-project/shoal/coordinator/controller/endpoints"
@@ -83,6 +84,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(rootca.New(env, d.RootCA))
 	add(deployment.New(env))
 	add(replicaset.New(env))
+	add(daemonset.New(env))
 	add(job.New(env))
 	add(ttlafterfinished.New(env))
 	add(endpointslice.New(env))

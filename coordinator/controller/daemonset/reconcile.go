@@ -1,0 +1,319 @@
+package daemonset
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+// Failed pods are replaced after a growing time, by node.
+const firstBackoff, lastBackoff = time.Second, 15 * time.Minute
+
+var ownKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+
+type reconciler struct {
+	client      kubernetes.Interface
+	events      record.EventRecorder
+	sets        appslisters.DaemonSetLister
+	nodes       corelisters.NodeLister
+	podsIx      cache.Indexer
+	revisionsIx cache.Indexer
+	expect      *controller.Expectations
+	loop        *controller.Loop
+	mu          sync.Mutex
+	backoff     map[string]map[string]pause // DaemonSet key -> node
+}
+
+type pause struct {
+	length time.Duration
+	from   time.Time
+}
+
+// New builds the DaemonSet controller.
+func New(env controller.Env) (*controller.Loop, error) {
+	apps, core := env.Informers.Apps().V1(), env.Informers.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{core.Pods().Informer(), apps.ControllerRevisions().Informer()} {
+		if err := controller.IndexByController(informer); err != nil {
+			return nil, err
+		}
+	}
+	r := &reconciler{
+		client: env.Client, events: env.Recorder("daemonset-controller"),
+		sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(),
+		podsIx: core.Pods().Informer().GetIndexer(), revisionsIx: apps.ControllerRevisions().Informer().GetIndexer(),
+		expect: controller.NewExpectations(), loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
+	}
+	r.loop.Reconciler = r
+	r.loop.WatchKeys(apps.DaemonSets().Informer())
+	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
+	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
+	controller.Watch(r.loop, apps.ControllerRevisions().Informer(), func(old, rev *appsv1.ControllerRevision) {
+		if rev == nil {
+			rev = old
+		}
+		if key, ok := controller.OwnerKey(rev, ownKind); ok {
+			r.loop.Add(key)
+		}
+	})
+	return r.loop, nil
+}
+
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	if pod == nil {
+		if key, ok := controller.OwnerKey(old, ownKind); ok {
+			r.expect.Gone(key, old.UID)
+			r.loop.Add(key)
+		}
+		return
+	}
+	key, owned := controller.OwnerKey(pod, ownKind)
+	if old != nil {
+		if before, ok := controller.OwnerKey(old, ownKind); ok && before != key {
+			r.loop.Add(before)
+		}
+	}
+	if owned {
+		r.loop.Add(key)
+		return
+	}
+	if metav1.GetControllerOfNoCopy(pod) != nil || len(pod.Labels) == 0 {
+		return
+	}
+	sets, _ := r.sets.DaemonSets(pod.Namespace).List(labels.Everything())
+	for _, ds := range sets {
+		if s, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
+			r.loop.Add(controller.Key(ds.Namespace, ds.Name))
+		}
+	}
+}
+
+// nodeChanged wakes the sets for which the node counts otherwise than before.
+// A node's heartbeats change neither labels nor taints.
+func (r *reconciler) nodeChanged(old, node *corev1.Node) {
+	if old != nil && node != nil && apiequality.Semantic.DeepEqual(old.Labels, node.Labels) && apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+		return
+	}
+	sets, _ := r.sets.List(labels.Everything())
+	for _, ds := range sets {
+		if old != nil && node != nil {
+			p := placementOf(ds)
+			runBefore, stayBefore := p.on(old)
+			if run, stay := p.on(node); run == runBefore && stay == stayBefore {
+				continue
+			}
+		}
+		r.loop.Add(controller.Key(ds.Namespace, ds.Name))
+	}
+}
+
+// Reconcile takes one DaemonSet one step further.
+func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil
+	}
+	ds, err := r.sets.DaemonSets(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		r.forget(key)
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	if everything := (metav1.LabelSelector{}); apiequality.Semantic.DeepEqual(ds.Spec.Selector, &everything) {
+		r.events.Event(ds, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		return 0, nil
+	}
+	if ds.DeletionTimestamp != nil {
+		return 0, nil
+	}
+	current, old, err := r.revisions(ctx, ds)
+	if err != nil {
+		return 0, fmt.Errorf("revisions: %w", err)
+	}
+	v, err := r.view(ctx, ds, current.Labels[appsv1.DefaultDaemonSetUniqueLabelKey])
+	if err != nil {
+		return 0, err
+	}
+	met, after := r.expect.Met(key, r.shown(ds), v.now)
+	var syncErr error
+	if met {
+		after, syncErr = r.sync(ctx, key, v)
+	}
+	if met && syncErr == nil {
+		for _, rev := range expired(ds, old, v.pods) {
+			err := r.client.AppsV1().ControllerRevisions(namespace).Delete(ctx, rev.Name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return 0, err
+			}
+		}
+	}
+	status, wait := v.status()
+	if err := r.writeStatus(ctx, ds, status); err != nil {
+		return 0, err
+	}
+	return sooner(after, wait), syncErr
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (r *reconciler) live(ds *appsv1.DaemonSet) func(context.Context) (metav1.Object, error) {
+	return func(ctx context.Context) (metav1.Object, error) {
+		return r.client.AppsV1().DaemonSets(ds.Namespace).Get(ctx, ds.Name, metav1.GetOptions{})
+	}
+}
+
+func (r *reconciler) view(ctx context.Context, ds *appsv1.DaemonSet, hash string) (*view, error) {
+	selector, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("selector: %w", err)
+	}
+	claimed, err := controller.Claim(ctx, &controller.Claimer{
+		Owner: ds, Kind: ownKind, Selector: selector, Live: r.live(ds),
+		Patch: func(ctx context.Context, name string, patch []byte) error {
+			_, err := r.client.CoreV1().Pods(ds.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	}, controller.Candidates[corev1.Pod](r.podsIx, ds))
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := r.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	v := &view{ds: ds, nodes: nodes, pods: map[string][]*corev1.Pod{}, place: placementOf(ds), hash: hash, now: time.Now()}
+	for _, p := range claimed {
+		if node := target(p); node != "" {
+			v.pods[node] = append(v.pods[node], p)
+		}
+	}
+	return v, nil
+}
+
+func (r *reconciler) shown(ds *appsv1.DaemonSet) map[types.UID]bool {
+	pods := controller.Controlled[corev1.Pod](r.podsIx, ds.UID)
+	out := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		out[p.UID] = p.DeletionTimestamp != nil
+	}
+	return out
+}
+
+// sync manages, and rolls on when nothing had to be managed.
+func (r *reconciler) sync(ctx context.Context, key string, v *view) (time.Duration, error) {
+	do := v.manage()
+	wait := r.failedPods(key, v, &do)
+	for _, p := range do.succeeded {
+		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
+		do.del = append(do.del, p)
+	}
+	if len(do.create)+len(do.del) == 0 && v.ds.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		do = v.roll()
+	}
+	if err := r.create(ctx, key, v, do.create[:min(len(do.create), burst)]); err != nil {
+		return wait, err
+	}
+	return wait, r.delete(ctx, key, v, do.del[:min(len(do.del), burst)])
+}
+
+// failedPods moves the failed pods whose time has come to those to delete.
+func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes := r.backoff[key]
+	if nodes == nil {
+		nodes = map[string]pause{}
+		r.backoff[key] = nodes
+	}
+	for node, pod := range do.failed {
+		p := nodes[node]
+		if left := p.from.Add(p.length).Sub(v.now); left > 0 {
+			wait = sooner(wait, left)
+			continue
+		}
+		length := firstBackoff
+		if !p.from.IsZero() && v.now.Sub(p.from) < 2*lastBackoff {
+			length = min(2*p.length, lastBackoff)
+		}
+		nodes[node] = pause{length, v.now}
+		r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, node)
+		do.del = append(do.del, pod)
+	}
+	return wait
+}
+
+func (r *reconciler) create(ctx context.Context, key string, v *view, nodes []string) error {
+	_, err := controller.SlowStart(ctx, len(nodes), func(ctx context.Context, i int) error {
+		pod, err := r.client.CoreV1().Pods(v.ds.Namespace).Create(ctx, newPod(v.ds, nodes[i], v.hash), metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		if err != nil {
+			r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+			return err
+		}
+		r.expect.Created(key, pod.UID, time.Now())
+		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
+		return nil
+	})
+	return err
+}
+
+func (r *reconciler) delete(ctx context.Context, key string, v *view, pods []*corev1.Pod) error {
+	_, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
+		p := pods[i]
+		err := r.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil
+		}
+		if err != nil {
+			r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+			return err
+		}
+		r.expect.Deleted(key, p.UID, time.Now())
+		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
+		return nil
+	})
+	return err
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, ds *appsv1.DaemonSet, status appsv1.DaemonSetStatus) error {
+	if apiequality.Semantic.DeepEqual(ds.Status, status) {
+		return nil
+	}
+	changed := *ds
+	changed.Status = status
+	_, err := r.client.AppsV1().DaemonSets(ds.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *reconciler) forget(key string) {
+	r.expect.Forget(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.backoff, key)
+}
