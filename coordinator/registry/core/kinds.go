@@ -1,0 +1,55 @@
+package core
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+var groupVersion = corev1.SchemeGroupVersion
+
+// Kinds lists the kinds of the core group.
+func Kinds() []kind.Kind {
+	return []kind.Kind{
+		namespace(), node(), pod(), binding(), configMap(), secret(), serviceAccount(), service(), endpoints(), event(),
+		limitRange(), resourceQuota(), podTemplate(), replicationController(), persistentVolume(), persistentVolumeClaim(),
+	}
+}
+
+// onBoth makes an update check of a check of the new object alone.
+func onBoth[T any](check func(context.Context, *T) field.ErrorList) func(ctx context.Context, obj, old *T) field.ErrorList {
+	return func(ctx context.Context, obj, _ *T) field.ErrorList { return check(ctx, obj) }
+}
+
+func invalidAll(p *field.Path, value any, messages []string) (errs field.ErrorList) {
+	for _, msg := range messages {
+		errs = append(errs, field.Invalid(p, value, msg))
+	}
+	return errs
+}
+
+func immutable(now, before any, p *field.Path) field.ErrorList {
+	return apivalidation.ValidateImmutableField(now, before, p)
+}
+
+func subdomain(name string, p *field.Path) field.ErrorList {
+	return invalidAll(p, name, apivalidation.NameIsDNSSubdomain(name, false))
+}
+
+func deref[T any](p *T) (zero T) {
+	if p == nil {
+		return zero
+	}
+	return *p
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "<none>"
+	}
+	return s
+}

@@ -1,0 +1,201 @@
+package core
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
+)
+
+func node() kind.Kind {
+	info, status := corev1.NodeSystemInfo{}.SwaggerDoc(), corev1.NodeStatus{}.SwaggerDoc()
+	return kind.Of[corev1.Node]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "nodes", Singular: "node", ShortNames: []string{"no"},
+			ClusterScoped: true, List: &corev1.NodeList{},
+		},
+		Default: defaultNode,
+		Create: func(_ context.Context, n *corev1.Node) {
+			n.Spec.ConfigSource, n.Status.Config = nil, nil
+		},
+		Validate: func(_ context.Context, n *corev1.Node) field.ErrorList { return validateNode(n) },
+		ValidateUpdate: func(_ context.Context, n, old *corev1.Node) field.ErrorList {
+			return append(validateNode(n), validateNodeUpdate(n, old)...)
+		},
+		Status: &kind.StatusOf[corev1.Node]{
+			Copy:     func(to, from *corev1.Node) { to.Status = from.Status },
+			Validate: func(_ context.Context, n, old *corev1.Node) field.ErrorList { return validateNodeUpdate(n, old) },
+		},
+		Fields: func(n *corev1.Node) fields.Set {
+			return fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)}
+		},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Status", "string", "The status of the node"),
+			kind.Column("Roles", "string", "The roles of the node"),
+			kind.AgeColumn(),
+			kind.Column("Version", "string", info["kubeletVersion"]),
+			kind.Wide("Internal-IP", "string", status["addresses"]),
+			kind.Wide("External-IP", "string", status["addresses"]),
+			kind.Wide("OS-Image", "string", info["osImage"]),
+			kind.Wide("Kernel-Version", "string", info["kernelVersion"]),
+			kind.Wide("Container-Runtime", "string", info["containerRuntimeVersion"]),
+		},
+		Row: nodeRow,
+		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
+			return map[string]rest.Storage{"proxy": newNodeProxy(env, stores)}
+		},
+	}.Kind()
+}
+
+func defaultNode(n *corev1.Node) {
+	if n.Status.Allocatable == nil && n.Status.Capacity != nil {
+		n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+	}
+	podspec.RoundResources(n.Status.Capacity)
+	podspec.RoundResources(n.Status.Allocatable)
+	// podCIDR is the first of podCIDRs; older clients write only the former.
+	switch {
+	case n.Spec.PodCIDR == "" && len(n.Spec.PodCIDRs) > 0:
+		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
+	case n.Spec.PodCIDR != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != n.Spec.PodCIDR):
+		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+	}
+}
+
+func nodeRow(n *corev1.Node) []any {
+	status := "Unknown"
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			status = "Ready"
+		} else if c.Type == corev1.NodeReady {
+			status = "NotReady"
+		}
+	}
+	if n.Spec.Unschedulable {
+		status += ",SchedulingDisabled"
+	}
+	info := &n.Status.NodeInfo
+	kernel := orUnknown(info.KernelVersion)
+	if info.Architecture != "" {
+		kernel += " (" + info.Architecture + ")"
+	}
+	return []any{
+		n.Name, status, orNone(strings.Join(nodeRoles(n), ",")), kind.Age(n.CreationTimestamp), info.KubeletVersion,
+		orNone(addressOf(n, corev1.NodeInternalIP)), orNone(addressOf(n, corev1.NodeExternalIP)),
+		orUnknown(info.OSImage), kernel, orUnknown(info.ContainerRuntimeVersion),
+	}
+}
+
+// nodeRoles reads node-role.kubernetes.io/<role> and kubernetes.io/role labels.
+func nodeRoles(n *corev1.Node) []string {
+	roles := sets.New[string]()
+	for key, value := range n.Labels {
+		if role, ok := strings.CutPrefix(key, "node-role.kubernetes.io/"); ok && role != "" {
+			roles.Insert(role)
+		} else if key == "kubernetes.io/role" && value != "" {
+			roles.Insert(value)
+		}
+	}
+	return sets.List(roles)
+}
+
+func addressOf(n *corev1.Node, t corev1.NodeAddressType) string {
+	for _, a := range n.Status.Addresses {
+		if a.Type == t {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "<unknown>"
+	}
+	return s
+}
+
+func validateNode(n *corev1.Node) field.ErrorList {
+	errs := validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
+	errs = append(errs, validateNodeResources(n)...)
+	at := field.NewPath("spec", "podCIDRs")
+	families := map[bool]int{}
+	for i, cidr := range n.Spec.PodCIDRs {
+		errs = append(errs, validation.IsValidCIDR(at.Index(i), cidr)...)
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			families[p.Addr().Is4()]++
+		}
+	}
+	if families[true] > 1 || families[false] > 1 {
+		errs = append(errs, field.Invalid(at, n.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))
+	}
+	return errs
+}
+
+func validateNodeResources(n *corev1.Node) (errs field.ErrorList) {
+	for name, q := range n.Status.Capacity {
+		errs = append(errs, podspec.ValidateQuantity(name, q, field.NewPath("status", "capacity", string(name)))...)
+	}
+	for name, q := range n.Status.Allocatable {
+		errs = append(errs, podspec.ValidateQuantity(name, q, field.NewPath("status", "allocatable", string(name)))...)
+	}
+	return errs
+}
+
+func validateTaints(taints []corev1.Taint, p *field.Path) (errs field.ErrorList) {
+	type pair struct {
+		key    string
+		effect corev1.TaintEffect
+	}
+	seen := map[pair]bool{}
+	for i, t := range taints {
+		at := p.Index(i)
+		errs = append(errs, metavalidation.ValidateLabelName(t.Key, at.Child("key"))...)
+		if bad := validation.IsValidLabelValue(t.Value); len(bad) > 0 {
+			errs = append(errs, field.Invalid(at.Child("value"), t.Value, strings.Join(bad, ";")))
+		}
+		errs = append(errs, podspec.ValidateTaintEffect(t.Effect, at.Child("effect"))...)
+		if seen[pair{t.Key, t.Effect}] {
+			e := field.Duplicate(at, t)
+			e.Detail = "taints must be unique by key and effect pair"
+			errs = append(errs, e)
+		}
+		seen[pair{t.Key, t.Effect}] = true
+	}
+	return errs
+}
+
+func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
+	errs := validateNodeResources(n)
+	seen := map[corev1.NodeAddress]bool{}
+	for i, a := range n.Status.Addresses {
+		if seen[a] {
+			errs = append(errs, field.Duplicate(field.NewPath("status", "addresses").Index(i), a))
+		}
+		seen[a] = true
+	}
+	if len(old.Spec.PodCIDRs) > 0 && !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "podCIDRs"), "node updates may not change podCIDR except from \"\" to valid"))
+	}
+	if old.Spec.ProviderID != "" && old.Spec.ProviderID != n.Spec.ProviderID {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "providerID"), "node updates may not change providerID except from \"\" to valid"))
+	}
+	if n.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "externalID"), "may not be updated"))
+	}
+	return errs
+}

@@ -1,0 +1,240 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+func service() kind.Kind {
+	spec := corev1.ServiceSpec{}.SwaggerDoc()
+	return kind.Of[corev1.Service]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "services", Singular: "service", ShortNames: []string{"svc"},
+			Categories: []string{"all"}, NameRule: apivalidation.NameIsDNSLabel, List: &corev1.ServiceList{},
+		},
+		Default: defaultService,
+		Create:  func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
+		Update:  func(_ context.Context, s, old *corev1.Service) { dropUnused(s, old) },
+		Validate: func(_ context.Context, s *corev1.Service) field.ErrorList {
+			return validateService(s)
+		},
+		ValidateUpdate: func(_ context.Context, s, old *corev1.Service) field.ErrorList {
+			return append(validateServiceUpdate(s, old), validateService(s)...)
+		},
+		Status: &kind.StatusOf[corev1.Service]{
+			Copy: func(to, from *corev1.Service) { to.Status = from.Status },
+			Validate: func(_ context.Context, s, _ *corev1.Service) field.ErrorList {
+				return validateLoadBalancer(s)
+			},
+		},
+		Fields: func(s *corev1.Service) fields.Set {
+			return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
+		},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Type", "string", spec["type"]),
+			kind.Column("Cluster-IP", "string", spec["clusterIP"]),
+			kind.Column("External-IP", "string", spec["externalIPs"]),
+			kind.Column("Port(s)", "string", spec["ports"]),
+			kind.AgeColumn(),
+			kind.Wide("Selector", "string", spec["selector"]),
+		},
+		Row: func(s *corev1.Service) []any {
+			ip := ""
+			if len(s.Spec.ClusterIPs) > 0 {
+				ip = s.Spec.ClusterIPs[0]
+			}
+			return []any{
+				s.Name, string(s.Spec.Type), orNone(ip), externalIP(s), orNone(portCell(s.Spec.Ports)),
+				kind.Age(s.CreationTimestamp), labels.FormatLabels(s.Spec.Selector),
+			}
+		},
+		AllowCreateOnUpdate: true,
+		Store: func(env *kind.Env, store *genericregistry.Store) {
+			newAllocation(env, store).install(store)
+		},
+		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
+			return map[string]rest.Storage{"proxy": &serviceProxyREST{
+				services: stores["/services"], endpoints: stores["/endpoints"], pods: stores["/pods"],
+			}}
+		},
+	}.Kind()
+}
+
+// affinityTimeout is the default of ClientIP affinity, in seconds.
+const affinityTimeout = corev1.DefaultClientIPServiceAffinitySeconds
+
+func defaultService(v *corev1.Service) {
+	s := &v.Spec
+	if s.SessionAffinity == "" {
+		s.SessionAffinity = corev1.ServiceAffinityNone
+	}
+	switch c := s.SessionAffinityConfig; {
+	case s.SessionAffinity == corev1.ServiceAffinityNone:
+		s.SessionAffinityConfig = nil
+	case s.SessionAffinity == corev1.ServiceAffinityClientIP && (c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil):
+		seconds := affinityTimeout
+		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	if s.Type == "" {
+		s.Type = corev1.ServiceTypeClusterIP
+	}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol == "" {
+			p.Protocol = corev1.ProtocolTCP
+		}
+		if p.TargetPort == intstr.FromInt32(0) || p.TargetPort == intstr.FromString("") {
+			p.TargetPort = intstr.FromInt32(p.Port)
+		}
+	}
+	if isExternal(v) && s.ExternalTrafficPolicy == "" {
+		s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	}
+	if s.InternalTrafficPolicy == nil && s.Type != corev1.ServiceTypeExternalName {
+		cluster := corev1.ServiceInternalTrafficPolicyCluster
+		s.InternalTrafficPolicy = &cluster
+	}
+	if s.Type != corev1.ServiceTypeLoadBalancer {
+		return
+	}
+	if s.AllocateLoadBalancerNodePorts == nil {
+		yes := true
+		s.AllocateLoadBalancerNodePorts = &yes
+	}
+	for i := range v.Status.LoadBalancer.Ingress {
+		if in := &v.Status.LoadBalancer.Ingress[i]; in.IP != "" && in.IPMode == nil {
+			vip := corev1.LoadBalancerIPModeVIP
+			in.IPMode = &vip
+		}
+	}
+}
+
+func hasNodePorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// isExternal: traffic may come from outside the cluster.
+func isExternal(s *corev1.Service) bool {
+	return hasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
+}
+
+func needsHealthPort(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+func isHeadless(s *corev1.Service) bool {
+	return len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone
+}
+
+// dropUnused clears fields that a new type has no use for, if the client left
+// them as they were.
+func dropUnused(s, old *corev1.Service) {
+	n, o := &s.Spec, &old.Spec
+	if o.Type != corev1.ServiceTypeExternalName && n.Type == corev1.ServiceTypeExternalName {
+		if n.ClusterIP == o.ClusterIP && slices.Equal(n.ClusterIPs, o.ClusterIPs) {
+			n.ClusterIP, n.ClusterIPs = "", nil
+		}
+		if slices.Equal(n.IPFamilies, o.IPFamilies) {
+			n.IPFamilies = nil
+		}
+		if deref(n.IPFamilyPolicy) == deref(o.IPFamilyPolicy) {
+			n.IPFamilyPolicy = nil
+		}
+	}
+	if hasNodePorts(old) && !hasNodePorts(s) && !newNodePorts(n.Ports, o.Ports) {
+		for i := range n.Ports {
+			n.Ports[i].NodePort = 0
+		}
+	}
+	if needsHealthPort(old) && !needsHealthPort(s) && n.HealthCheckNodePort == o.HealthCheckNodePort {
+		n.HealthCheckNodePort = 0
+	}
+	if o.Type == corev1.ServiceTypeLoadBalancer && n.Type != corev1.ServiceTypeLoadBalancer {
+		if deref(n.AllocateLoadBalancerNodePorts) == deref(o.AllocateLoadBalancerNodePorts) {
+			n.AllocateLoadBalancerNodePorts = nil
+		}
+		if deref(n.LoadBalancerClass) == deref(o.LoadBalancerClass) {
+			n.LoadBalancerClass = nil
+		}
+	}
+	if isExternal(old) && !isExternal(s) && n.ExternalTrafficPolicy == o.ExternalTrafficPolicy {
+		n.ExternalTrafficPolicy = ""
+	}
+	if n.Type != corev1.ServiceTypeLoadBalancer {
+		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
+
+func newNodePorts(now, was []corev1.ServicePort) bool {
+	for i := range now {
+		port := now[i].NodePort
+		if port != 0 && !slices.ContainsFunc(was, func(p corev1.ServicePort) bool { return p.NodePort == port }) {
+			return true
+		}
+	}
+	return false
+}
+
+// externalIPWidth cuts a load balancer's addresses in the table.
+const externalIPWidth = 16
+
+func externalIP(s *corev1.Service) string {
+	switch s.Spec.Type {
+	case corev1.ServiceTypeExternalName:
+		return s.Spec.ExternalName
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort:
+		return orNone(strings.Join(s.Spec.ExternalIPs, ","))
+	case corev1.ServiceTypeLoadBalancer:
+		var list []string
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			if in.IP != "" {
+				list = append(list, in.IP)
+			} else if in.Hostname != "" {
+				list = append(list, in.Hostname)
+			}
+		}
+		sort.Strings(list)
+		text := strings.Join(slices.Compact(list), ",")
+		if len(text) > externalIPWidth {
+			text = text[:externalIPWidth-3] + "..."
+		}
+		all := append([]string{}, s.Spec.ExternalIPs...)
+		if text != "" {
+			all = append([]string{text}, all...)
+		}
+		if len(all) == 0 {
+			return "<pending>"
+		}
+		return strings.Join(all, ",")
+	}
+	return "<unknown>"
+}
+
+func portCell(ports []corev1.ServicePort) string {
+	cells := make([]string, len(ports))
+	for i := range ports {
+		p := &ports[i]
+		cells[i] = strconv.Itoa(int(p.Port))
+		if p.NodePort > 0 {
+			cells[i] += ":" + strconv.Itoa(int(p.NodePort))
+		}
+		cells[i] += "/" + string(p.Protocol)
+	}
+	return strings.Join(cells, ",")
+}

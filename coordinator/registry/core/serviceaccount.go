@@ -1,0 +1,150 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/util/dryrun"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+func serviceAccount() kind.Kind {
+	return kind.Of[corev1.ServiceAccount]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "serviceaccounts", Singular: "serviceaccount",
+			ShortNames: []string{"sa"}, List: &corev1.ServiceAccountList{},
+		},
+		Columns: []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
+		Row:     func(s *corev1.ServiceAccount) []any { return []any{s.Name, kind.Age(s.CreationTimestamp)} },
+		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
+			return map[string]rest.Storage{"token": &tokenREST{tokens: env.Tokens, stores: stores}}
+		},
+	}.Kind()
+}
+
+// tokenREST serves TokenRequest (KEP-1205).
+type tokenREST struct {
+	tokens kind.TokenIssuer
+	stores kind.Stores
+}
+
+var (
+	_ rest.NamedCreater                   = &tokenREST{}
+	_ rest.GroupVersionKindProvider       = &tokenREST{}
+	_ rest.SubresourceObjectMetaPreserver = &tokenREST{}
+)
+
+var tokenRequestKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
+
+func (r *tokenREST) New() runtime.Object { return &authenticationv1.TokenRequest{} }
+func (r *tokenREST) Destroy()            {}
+
+func (r *tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return tokenRequestKind
+}
+
+func (r *tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
+
+func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	req, ok := obj.(*authenticationv1.TokenRequest)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest object: %T", obj))
+	}
+	if r.tokens == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts/token"), name)
+	}
+	stored, err := r.stores["/serviceaccounts"].Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	account := stored.(*corev1.ServiceAccount)
+	if err := completeRequest(ctx, req, account); err != nil {
+		return nil, err
+	}
+	if validate != nil {
+		if err := validate(ctx, req.DeepCopy()); err != nil {
+			return nil, err
+		}
+	}
+	bound, err := r.boundObject(ctx, account, req.Spec.BoundObjectRef)
+	if err != nil || dryrun.IsDryRun(options.DryRun) {
+		return req, err
+	}
+	token, expires, err := r.tokens.Issue(account, req.Spec.Audiences, *req.Spec.ExpirationSeconds, bound)
+	if err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
+	}
+	req.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
+	return req, nil
+}
+
+// completeRequest checks a request against the account it names and fills it.
+func completeRequest(ctx context.Context, req *authenticationv1.TokenRequest, account *corev1.ServiceAccount) error {
+	var errs field.ErrorList
+	if req.Name != "" && req.Name != account.Name {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"))
+	}
+	if ns := request.NamespaceValue(ctx); req.Namespace != "" && req.Namespace != ns {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace, "must match the service account namespace if specified"))
+	}
+	if req.UID != "" && req.UID != account.UID {
+		return apierrors.NewConflict(schema.GroupResource{Group: tokenRequestKind.Group, Resource: tokenRequestKind.Kind}, account.Name,
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.UID))
+	}
+	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
+	req.CreationTimestamp = metav1.NewTime(time.Now())
+	req.Status = authenticationv1.TokenRequestStatus{}
+	if req.Spec.ExpirationSeconds == nil {
+		hour := int64(3600)
+		req.Spec.ExpirationSeconds = &hour
+	}
+	at := field.NewPath("spec", "expirationSeconds")
+	if seconds := *req.Spec.ExpirationSeconds; seconds < 600 {
+		errs = append(errs, field.Invalid(at, seconds, "may not specify a duration less than 10 minutes"))
+	} else if seconds > 1<<32 {
+		errs = append(errs, field.Invalid(at, seconds, "may not specify a duration larger than 2^32 seconds"))
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(tokenRequestKind.GroupKind(), "", errs)
+	}
+	return nil
+}
+
+// boundObject finds what the token shall die with: a pod of the account, a
+// secret, a node; nil when nothing is asked for.
+func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAccount, ref *authenticationv1.BoundObjectReference) (runtime.Object, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	resource, ok := map[string]string{"Pod": "/pods", "Secret": "/secrets", "Node": "/nodes"}[gvk.Kind]
+	if !ok || gvk.Group != "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk.String()))
+	}
+	if gvk.Kind == "Node" {
+		ctx = request.WithNamespace(ctx, "")
+	}
+	obj, err := r.stores[resource].Get(ctx, ref.Name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := obj.(*corev1.Pod); ok && p.Spec.ServiceAccountName != account.Name {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", account.Name))
+	}
+	if m, ok := obj.(metav1.Object); ok && ref.UID != "" && m.GetUID() != ref.UID {
+		return nil, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+	}
+	return obj, nil
+}

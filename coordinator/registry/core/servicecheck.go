@@ -1,0 +1,332 @@
+package core
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
+)
+
+func notSupported[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	if slices.Contains(supported, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(p, value, supported)}
+}
+
+// validateService checks a service after its addresses and ports are allocated.
+func validateService(v *corev1.Service) (errs field.ErrorList) {
+	s, p := &v.Spec, field.NewPath("spec")
+	if len(s.Ports) == 0 && !isHeadless(v) && s.Type != corev1.ServiceTypeExternalName {
+		errs = append(errs, field.Required(p.Child("ports"), ""))
+	}
+	switch s.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		if isHeadless(v) {
+			errs = append(errs, field.Invalid(p.Child("clusterIPs").Index(0), s.ClusterIPs[0], fmt.Sprintf("may not be set to 'None' for %s services", s.Type)))
+		}
+	case corev1.ServiceTypeExternalName:
+		errs = append(errs, validateExternalName(s, p)...)
+	}
+	errs = append(errs, validateServicePorts(v, p.Child("ports"))...)
+	errs = append(errs, metavalidation.ValidateLabels(s.Selector, p.Child("selector"))...)
+	errs = append(errs, validateSession(s, p)...)
+	errs = append(errs, validateClusterIPs(v)...)
+	for i, ip := range s.ExternalIPs {
+		at := p.Child("externalIPs").Index(i)
+		bad := validation.IsValidIP(at, ip)
+		if len(bad) == 0 {
+			bad = validateReachable(ip, at)
+		}
+		errs = append(errs, bad...)
+	}
+	errs = append(errs, notSupported(s.Type, p.Child("type"),
+		corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)...)
+	errs = append(errs, validateBalancerFields(s, p)...)
+	return append(errs, validateTraffic(v, p)...)
+}
+
+func validateExternalName(s *corev1.ServiceSpec, p *field.Path) (errs field.ErrorList) {
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{{"clusterIPs", len(s.ClusterIPs) > 0}, {"ipFamilies", len(s.IPFamilies) > 0}, {"ipFamilyPolicy", s.IPFamilyPolicy != nil}} {
+		if f.set {
+			errs = append(errs, field.Forbidden(p.Child(f.name), "may not be set for ExternalName services"))
+		}
+	}
+	name := strings.TrimSuffix(s.ExternalName, ".")
+	if name == "" {
+		return append(errs, field.Required(p.Child("externalName"), ""))
+	}
+	return append(errs, invalidAll(p.Child("externalName"), name, validation.IsDNS1123Subdomain(name))...)
+}
+
+func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
+	type key struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	names, ports, nodePorts := sets.New[string](), map[key]bool{}, map[key]bool{}
+	for i := range v.Spec.Ports {
+		sp, at := &v.Spec.Ports[i], p.Index(i)
+		if sp.Name == "" && len(v.Spec.Ports) > 1 {
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		} else if sp.Name != "" {
+			errs = append(errs, invalidAll(at.Child("name"), sp.Name, validation.IsDNS1123Label(sp.Name))...)
+			if names.Has(sp.Name) {
+				errs = append(errs, field.Duplicate(at.Child("name"), sp.Name))
+			}
+			names.Insert(sp.Name)
+		}
+		errs = append(errs, invalidAll(at.Child("port"), sp.Port, validation.IsValidPortNum(int(sp.Port)))...)
+		errs = append(errs, validateProtocol(sp.Protocol, at.Child("protocol"))...)
+		errs = append(errs, podspec.ValidatePort(sp.TargetPort, at.Child("targetPort"))...)
+		if sp.AppProtocol != nil {
+			errs = append(errs, invalidAll(at.Child("appProtocol"), *sp.AppProtocol, validation.IsQualifiedName(*sp.AppProtocol))...)
+		}
+		if v.Spec.Type == corev1.ServiceTypeClusterIP && sp.NodePort != 0 {
+			errs = append(errs, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
+		}
+		if k := (key{sp.Protocol, sp.NodePort}); sp.NodePort != 0 {
+			if nodePorts[k] {
+				errs = append(errs, field.Duplicate(at.Child("nodePort"), sp.NodePort))
+			}
+			nodePorts[k] = true
+		}
+		k := key{sp.Protocol, sp.Port}
+		if ports[k] {
+			errs = append(errs, field.Duplicate(at, corev1.ServicePort{Protocol: sp.Protocol, Port: sp.Port}))
+		}
+		ports[k] = true
+	}
+	return errs
+}
+
+// maxAffinity is a day, in seconds.
+const maxAffinity = 86400
+
+func validateSession(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
+	errs := notSupported(s.SessionAffinity, p.Child("sessionAffinity"), corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
+	at := p.Child("sessionAffinityConfig")
+	switch c := s.SessionAffinityConfig; {
+	case s.SessionAffinity == corev1.ServiceAffinityNone && c != nil:
+		errs = append(errs, field.Forbidden(at, "must not be set when session affinity is None"))
+	case s.SessionAffinity != corev1.ServiceAffinityClientIP:
+	case c == nil:
+		errs = append(errs, field.Required(at, "when session affinity type is ClientIP"))
+	case c.ClientIP == nil:
+		errs = append(errs, field.Required(at.Child("clientIP"), "when session affinity type is ClientIP"))
+	case c.ClientIP.TimeoutSeconds == nil:
+		errs = append(errs, field.Required(at.Child("clientIP", "timeoutSeconds"), "when session affinity type is ClientIP"))
+	case *c.ClientIP.TimeoutSeconds <= 0 || *c.ClientIP.TimeoutSeconds > maxAffinity:
+		errs = append(errs, field.Invalid(at.Child("clientIP", "timeoutSeconds"), c.ClientIP.TimeoutSeconds,
+			fmt.Sprintf("must be greater than 0 and less than %d", maxAffinity)))
+	}
+	return errs
+}
+
+// validateClusterIPs checks clusterIP, clusterIPs, ipFamilies and
+// ipFamilyPolicy against each other.
+func validateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
+	s, p := &v.Spec, field.NewPath("spec")
+	if s.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	at := p.Child("clusterIPs")
+	switch {
+	case s.ClusterIP == "" && len(s.ClusterIPs) > 0:
+		errs = append(errs, field.Invalid(at, s.ClusterIPs, "must be empty when `clusterIP` is not specified"))
+	case s.ClusterIP != "" && len(s.ClusterIPs) == 0:
+		errs = append(errs, field.Required(at, ""))
+	case s.ClusterIP != "" && s.ClusterIPs[0] != s.ClusterIP:
+		errs = append(errs, field.Invalid(at, s.ClusterIPs, "first value must match `clusterIP`"))
+	}
+	seen := sets.New[corev1.IPFamily]()
+	for i, f := range s.IPFamilies {
+		errs = append(errs, notSupported(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
+		if seen.Has(f) {
+			errs = append(errs, field.Duplicate(p.Child("ipFamilies").Index(i), f))
+		}
+		seen.Insert(f)
+	}
+	if s.IPFamilyPolicy != nil {
+		errs = append(errs, notSupported(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
+			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack)...)
+	}
+	return append(errs, validateAddresses(v, at)...)
+}
+
+func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
+	s := &v.Spec
+	if isHeadless(v) {
+		return nil
+	}
+	for i, ip := range s.ClusterIPs {
+		if i == 0 && ip == corev1.ClusterIPNone {
+			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
+			continue
+		}
+		errs = append(errs, validation.IsValidIP(p.Index(i), ip)...)
+	}
+	if len(s.ClusterIPs) > 2 {
+		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	if len(s.ClusterIPs) == 2 && familyOf(s.ClusterIPs[0]) == familyOf(s.ClusterIPs[1]) {
+		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
+	}
+	for i, ip := range s.ClusterIPs {
+		if i < len(s.IPFamilies) && familyOf(ip) != s.IPFamilies[i] {
+			errs = append(errs, field.Invalid(p.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
+		}
+	}
+	return errs
+}
+
+func familyOf(ip string) corev1.IPFamily {
+	if a, err := netip.ParseAddr(ip); err == nil && a.Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
+
+func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.ErrorList) {
+	const only = "may only be used when `type` is 'LoadBalancer'"
+	balancer := s.Type == corev1.ServiceTypeLoadBalancer
+	ranges := p.Child("LoadBalancerSourceRanges")
+	if len(s.LoadBalancerSourceRanges) > 0 && !balancer {
+		errs = append(errs, field.Forbidden(ranges, only))
+	}
+	for i, cidr := range s.LoadBalancerSourceRanges {
+		errs = append(errs, validation.IsValidCIDR(ranges.Index(i), strings.TrimSpace(cidr))...)
+	}
+	if s.AllocateLoadBalancerNodePorts != nil && !balancer {
+		errs = append(errs, field.Forbidden(p.Child("allocateLoadBalancerNodePorts"), only))
+	}
+	if s.LoadBalancerClass != nil {
+		at := p.Child("loadBalancerClass")
+		errs = append(errs, invalidAll(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
+		if !balancer {
+			errs = append(errs, field.Forbidden(at, only))
+		}
+	}
+	return errs
+}
+
+func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
+	s := &v.Spec
+	policy := p.Child("externalTrafficPolicy")
+	if isExternal(v) {
+		errs = append(errs, notSupported(s.ExternalTrafficPolicy, policy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)...)
+	} else if s.ExternalTrafficPolicy != "" {
+		errs = append(errs, field.Invalid(policy, s.ExternalTrafficPolicy, "may only be set for externally-accessible services"))
+	}
+	health := p.Child("healthCheckNodePort")
+	switch {
+	case !needsHealthPort(v) && s.HealthCheckNodePort != 0:
+		errs = append(errs, field.Invalid(health, s.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
+	case needsHealthPort(v) && s.HealthCheckNodePort == 0:
+		errs = append(errs, field.Required(health, ""))
+	case needsHealthPort(v):
+		errs = append(errs, invalidAll(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
+	}
+	internal := p.Child("internalTrafficPolicy")
+	if s.InternalTrafficPolicy != nil {
+		errs = append(errs, notSupported(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
+	} else if s.Type != corev1.ServiceTypeExternalName {
+		errs = append(errs, field.Required(internal, ""))
+	}
+	if s.TrafficDistribution != nil {
+		errs = append(errs, notSupported(*s.TrafficDistribution, p.Child("trafficDistribution"),
+			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)...)
+	}
+	return errs
+}
+
+// validateServiceUpdate: the first address and family stay; a second one may
+// come, and go with ipFamilyPolicy SingleStack.
+func validateServiceUpdate(v, old *corev1.Service) (errs field.ErrorList) {
+	s, o, p := &v.Spec, &old.Spec, field.NewPath("spec")
+	if o.Type == corev1.ServiceTypeLoadBalancer && s.Type == corev1.ServiceTypeLoadBalancer && !equalPointers(s.LoadBalancerClass, o.LoadBalancerClass) {
+		errs = append(errs, field.Invalid(p.Child("loadBalancerClass"), s.LoadBalancerClass, "may not change once set"))
+	}
+	if needsHealthPort(v) && needsHealthPort(old) && s.HealthCheckNodePort != o.HealthCheckNodePort {
+		errs = append(errs, field.Forbidden(p.Child("healthCheckNodePort"), "field is immutable"))
+	}
+	if s.Type == corev1.ServiceTypeExternalName || o.Type == corev1.ServiceTypeExternalName || isHeadless(v) && isHeadless(old) {
+		return errs
+	}
+	at := p.Child("clusterIPs")
+	if len(o.ClusterIPs) > 0 && len(s.ClusterIPs) == 0 {
+		errs = append(errs, field.Invalid(at.Index(0), s.ClusterIPs, "primary clusterIP can not be unset"))
+	}
+	for i := range min(len(s.ClusterIPs), len(o.ClusterIPs)) {
+		if s.ClusterIPs[i] != o.ClusterIPs[i] {
+			errs = append(errs, field.Invalid(at.Index(i), s.ClusterIPs, "may not change once set"))
+		}
+	}
+	single := deref(s.IPFamilyPolicy) == corev1.IPFamilyPolicySingleStack
+	if len(s.ClusterIPs) == 1 && len(o.ClusterIPs) == 2 && !single {
+		errs = append(errs, field.Invalid(p.Child("ipFamilyPolicy"), s.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP"))
+	}
+	if isHeadless(v) != isHeadless(old) {
+		return errs
+	}
+	for i := range min(len(s.IPFamilies), len(o.IPFamilies)) {
+		if s.IPFamilies[i] != o.IPFamilies[i] {
+			errs = append(errs, field.Invalid(p.Child("ipFamilies").Index(0), s.IPFamilies, "may not change once set"))
+		}
+	}
+	if len(s.IPFamilies) == 1 && len(o.IPFamilies) == 2 && !single {
+		errs = append(errs, field.Invalid(p.Child("ipFamilyPolicy"), s.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily"))
+	}
+	return errs
+}
+
+func equalPointers[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
+	p := field.NewPath("status", "loadBalancer", "ingress")
+	list := v.Status.LoadBalancer.Ingress
+	if len(list) > 0 && v.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		errs = append(errs, field.Forbidden(p, "may only be used when `spec.type` is \"LoadBalancer\""))
+	}
+	for i, in := range list {
+		at := p.Index(i)
+		if in.IP != "" {
+			errs = append(errs, validation.IsValidIP(at.Child("ip"), in.IP)...)
+		}
+		switch {
+		case in.IP != "" && in.IPMode == nil:
+			errs = append(errs, field.Required(at.Child("ipMode"), "must be specified when `ip` is set"))
+		case in.IP == "" && in.IPMode != nil:
+			errs = append(errs, field.Forbidden(at.Child("ipMode"), "may not be specified when `ip` is not set"))
+		case in.IPMode != nil:
+			errs = append(errs, notSupported(*in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP)...)
+		}
+		if in.Hostname == "" {
+			continue
+		}
+		errs = append(errs, invalidAll(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+		if _, err := netip.ParseAddr(in.Hostname); err == nil {
+			errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
+		}
+	}
+	return errs
+}
