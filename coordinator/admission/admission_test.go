@@ -389,3 +389,49 @@ func TestNodeRestriction(t *testing.T) {
 		})
 	}
 }
+
+func TestLimitRanger(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	p, _ := connect(t, newLimitRanger(),
+		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+			{Type: corev1.LimitTypeContainer, DefaultRequest: list("100m"), Default: list("200m"), Min: list("50m"), Max: list("1"), MaxLimitRequestRatio: list("4")},
+			{Type: corev1.LimitTypePod, Max: list("1500m")},
+			{Type: corev1.LimitTypePersistentVolumeClaim, Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		}}},
+	)
+	sized := func(request, limit string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = nil
+			for i := range p.Spec.Containers {
+				p.Spec.Containers[i].Resources = corev1.ResourceRequirements{Requests: list(request), Limits: list(limit)}
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*corev1.Pod)
+		err    string
+	}{
+		"defaults": {nil, ""},
+		"too_low":  {sized("10m", "40m"), "minimum cpu usage per Container is 50m, but request is 10m"},
+		"too_high": {sized("500m", "1100m"), "maximum cpu usage per Container is 1, but limit is 1100m"},
+		"ratio":    {sized("100m", "500m"), "cpu max limit to request ratio per Container is 4, but provided ratio is 5.000000"},
+		"pod":      {sized("800m", "900m"), "maximum cpu usage per Pod is 1500m, but limit is 1800m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(tt.change)
+			check(t, admitPod(p, pod), tt.err)
+			want := "LimitRanger plugin set: cpu request for container a; cpu limit for container a; cpu request for container b; cpu limit for container b; cpu request for init container init; cpu limit for init container init"
+			if got := pod.Annotations[limitRangerAnnotation]; name == "defaults" && got != want {
+				t.Errorf("annotation %q", got)
+			}
+		})
+	}
+	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+	}}}
+	err := admit(p, request{resource: "persistentvolumeclaims", namespace: "ns", obj: claim})
+	check(t, err, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
+	check(t, admit(p, request{resource: "persistentvolumeclaims", namespace: "other", obj: claim}), "")
+}

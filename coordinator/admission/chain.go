@@ -36,8 +36,8 @@ type Config struct {
 	Dynamic  dynamic.Interface
 	Mapper   meta.RESTMapper
 	Policies bool
-	// Services finds the address of a webhook's service; nil: the service's
-	// cluster DNS name. WebhookAuth says how to authenticate there.
+	// Services finds the address of a webhook's service; nil: its ClusterIP.
+	// WebhookAuth says how to authenticate there; nil: not at all.
 	Services    webhook.ServiceResolver
 	WebhookAuth webhook.AuthenticationInfoResolverWrapper
 	// Stop is closed when the server has drained.
@@ -67,6 +67,9 @@ func Chain(c Config) ([]admission.Interface, error) {
 	features := utilfeature.DefaultFeatureGate
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
 		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.Mapper)
+	if c.Services == nil {
+		c.Services = serviceAddresses{c.Informers.Core().V1().Services().Lister()}
+	}
 	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
 	for _, p := range plugins {
 		generic.Initialize(p)
@@ -96,6 +99,7 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 	}
 	plugins := []admission.Interface{
 		namespaces,
+		newLimitRanger(),
 		newServiceAccount(),
 		newNodeRestriction(),
 		newPriority(),
