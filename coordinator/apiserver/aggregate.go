@@ -43,7 +43,7 @@ const (
 	crdGroupPriority, crdVersionPriority = 1000, 100
 )
 
-func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions, resolver webhook.ServiceResolver) error {
+func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions) error {
 	c := base(aggregatorscheme.Codecs)
 	c.MergedResourceConfig = aggregatorapiserver.DefaultAPIResourceConfigSource()
 	c.OpenAPIV3Config = aggregatorOpenAPI()
@@ -55,7 +55,7 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	_, services := s.stores["/services"]
 	config := &aggregatorapiserver.Config{GenericConfig: c, ExtraConfig: aggregatorapiserver.ExtraConfig{
 		ProxyClientCertFile: s.cfg.FrontProxyCertFile, ProxyClientKeyFile: s.cfg.FrontProxyKeyFile,
-		ServiceResolver:           resolver,
+		ServiceResolver:           s.resolver,
 		RejectForwardingRedirects: true,
 		// Without Services there are no remote API servers to look after.
 		DisableRemoteAvailableConditionController: !services,
@@ -68,7 +68,8 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	if err := s.autoRegister(agg, builtin, crds.Informers.Apiextensions().V1().CustomResourceDefinitions()); err != nil {
 		return err
 	}
-	return s.serveOpenAPI(agg.GenericAPIServer, builtin, crds)
+	s.serveOpenAPI(agg.GenericAPIServer, crds)
+	return nil
 }
 
 // autoRegister keeps an APIService for each local group version, of built-in
@@ -240,9 +241,9 @@ func (r *crdRegistrar) claim() {
 	}
 }
 
-// serviceResolver finds where a Service's pods answer, so that webhooks and
+// newServiceResolver finds where a Service's pods answer, so that webhooks and
 // aggregated API servers need no Service proxy on this machine.
-func (s *Server) serviceResolver() (webhook.ServiceResolver, error) {
+func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 	r := clusterResolver{own: "https://" + s.cfg.ExternalAddress}
 	if s.stores["/services"] == nil || s.stores["discovery.k8s.io/endpointslices"] == nil {
 		return r, nil
@@ -272,7 +273,7 @@ func (r clusterResolver) ResolveEndpoint(namespace, name string, port int32) (*u
 	return proxy.ResolveEndpoint(r.services, r.slices, namespace, name, port)
 }
 
-// webhookAuth says how this server identifies itself to conversion webhooks.
-func (s *Server) webhookAuth() webhook.AuthenticationInfoResolverWrapper {
+// WebhookAuth says how this server identifies itself to webhooks.
+func (s *Server) WebhookAuth() webhook.AuthenticationInfoResolverWrapper {
 	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, (*egressselector.EgressSelector)(nil), s.loopback, nooptrace.NewTracerProvider())
 }

@@ -38,14 +38,12 @@ import (
 // which list and watch the stores in process: no HTTP, no encoding.
 type informerFactory struct {
 	informers.SharedInformerFactory
-	scheme *runtime.Scheme
 	stores map[reflect.Type]*genericregistry.Store
 }
 
-func newInformerFactory(client kubernetes.Interface, scheme *runtime.Scheme, kinds []kind.Kind, stores kind.Stores) informers.SharedInformerFactory {
+func newInformerFactory(client kubernetes.Interface, kinds []kind.Kind, stores kind.Stores) informers.SharedInformerFactory {
 	f := &informerFactory{
 		SharedInformerFactory: informers.NewSharedInformerFactory(client, 0),
-		scheme:                scheme,
 		stores:                map[reflect.Type]*genericregistry.Store{},
 	}
 	for _, k := range kinds {

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/apiserver/pkg/util/webhook"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -35,11 +34,7 @@ func (s *Server) Install(sec Security) error {
 	if err != nil {
 		return err
 	}
-	resolver, err := s.serviceResolver()
-	if err != nil {
-		return err
-	}
-	crds, err := s.newCRDServer(base, resolver)
+	crds, err := s.newCRDServer(base)
 	if err != nil {
 		return fmt.Errorf("build CRD server: %w", err)
 	}
@@ -47,7 +42,13 @@ func (s *Server) Install(sec Security) error {
 	if err != nil {
 		return fmt.Errorf("build API server: %w", err)
 	}
-	return s.newAggregator(base, builtin, crds, resolver)
+	if err := s.newAggregator(base, builtin, crds); err != nil {
+		return err
+	}
+	for path, handler := range sec.Handlers {
+		s.aggregator.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, handler)
+	}
+	return nil
 }
 
 // base returns a server configuration for one of the three schemes; all three
@@ -217,13 +218,13 @@ func (s *Server) addDiscovery(g *genericapiserver.GenericAPIServer, gv schema.Gr
 	g.Handler.GoRestfulContainer.Add(discovery.NewAPIGroupHandler(g.Serializer, apiGroup).WebService())
 }
 
-func (s *Server) newCRDServer(base baseConfig, resolver webhook.ServiceResolver) (*apiextensionsapiserver.CustomResourceDefinitions, error) {
+func (s *Server) newCRDServer(base baseConfig) (*apiextensionsapiserver.CustomResourceDefinitions, error) {
 	c := base(apiextensionsapiserver.Codecs)
 	c.MergedResourceConfig = apiextensionsapiserver.DefaultAPIResourceConfigSource()
 	c.OpenAPIV3Config = crdOpenAPI()
 	config := &apiextensionsapiserver.Config{GenericConfig: c, ExtraConfig: apiextensionsapiserver.ExtraConfig{
 		MasterCount:     1,
-		ServiceResolver: resolver,
+		ServiceResolver: s.resolver,
 	}}
 	if s.cfg.Storage != nil {
 		c.RESTOptionsGetter = s.cfg.Storage.Options(apiextensionsapiserver.Scheme, apiextensionsapiserver.Codecs)
@@ -231,7 +232,7 @@ func (s *Server) newCRDServer(base baseConfig, resolver webhook.ServiceResolver)
 	} else {
 		c.RESTOptionsGetter, config.ExtraConfig.CRDRESTOptionsGetter = noStorage{}, noStorage{}
 	}
-	config.ExtraConfig.AuthResolverWrapper = s.webhookAuth()
+	config.ExtraConfig.AuthResolverWrapper = s.WebhookAuth()
 	return config.Complete().New(genericapiserver.NewEmptyDelegate())
 }
 

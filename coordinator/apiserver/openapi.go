@@ -1,23 +1,87 @@
 package apiserver
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	crdlisters "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	crdopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/client-go/applyconfigurations"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"github.com/shoal-project/shoal/coordinator/apiserver/openapi"
 )
 
-// openAPI serves /openapi.
-type openAPI struct{}
-
+// typeConverter tells server-side apply the structure of the built-in kinds.
 func (s *Server) typeConverter() (managedfields.TypeConverter, error) {
-	return applyconfigurations.NewTypeConverter(s.env.Scheme), nil
+	models, err := openapi.LoadModels()
+	if err != nil {
+		return nil, err
+	}
+	known, err := managedfields.NewTypeConverter(models, false)
+	if err != nil {
+		return nil, fmt.Errorf("read OpenAPI models: %w", err)
+	}
+	return converter{TypeConverter: known, deduced: managedfields.NewDeducedTypeConverter(), kinds: kindsOf(models)}, nil
+}
+
+// converter deduces the structure of a kind that has no model: its lists are
+// then atomic. A test keeps that from happening in a release.
+type converter struct {
+	managedfields.TypeConverter
+	deduced managedfields.TypeConverter
+	kinds   map[schema.GroupVersionKind]bool
+}
+
+func (c converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	if !c.kinds[obj.GetObjectKind().GroupVersionKind()] {
+		return c.deduced.ObjectToTyped(obj, opts...)
+	}
+	return c.TypeConverter.ObjectToTyped(obj, opts...)
+}
+
+// kindsOf lists the kinds that models say they are.
+func kindsOf(models map[string]*spec.Schema) map[schema.GroupVersionKind]bool {
+	out := map[schema.GroupVersionKind]bool{}
+	for _, m := range models {
+		list, _ := m.Extensions["x-kubernetes-group-version-kind"].([]any)
+		for _, entry := range list {
+			if e, ok := entry.(map[string]any); ok {
+				group, _ := e["group"].(string)
+				version, _ := e["version"].(string)
+				kind, _ := e["kind"].(string)
+				out[schema.GroupVersionKind{Group: group, Version: version, Kind: kind}] = true
+			}
+		}
+	}
+	return out
 }
 
 func crdOpenAPI() *common.OpenAPIV3Config {
@@ -36,6 +100,283 @@ func openAPIConfig(scheme *runtime.Scheme, definitions common.GetOpenAPIDefiniti
 	return c
 }
 
-func (s *Server) serveOpenAPI(agg, builtin *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions) error {
-	return nil
+// openAPI serves /openapi/v2 and /openapi/v3: static documents for the built-in
+// groups; those of custom resources are rendered when they are asked for.
+type openAPI struct {
+	crds crdlisters.CustomResourceDefinitionLister
+	log  *slog.Logger
+}
+
+func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions) {
+	o := &openAPI{crds: crds.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister(), log: s.cfg.Log}
+	mux := agg.Handler.NonGoRestfulMux
+	mux.HandleFunc("/openapi/v2", o.serveV2)
+	mux.HandleFunc("/openapi/v3", o.serveIndex)
+	mux.UnlistedHandlePrefix("/openapi/v3/", http.HandlerFunc(o.serveV3))
+}
+
+// established returns the CRDs of a group version that are served, sorted by
+// name; all of them for an empty path.
+func (o *openAPI) established(path string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	crds, err := o.crds.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	var out []*apiextensionsv1.CustomResourceDefinition
+	for _, crd := range crds {
+		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+			continue
+		}
+		for _, v := range crd.Spec.Versions {
+			if v.Served && (path == "" || path == crdPath(crd, v.Name)) {
+				out = append(out, crd)
+				break
+			}
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+func crdPath(crd *apiextensionsv1.CustomResourceDefinition, version string) string {
+	return "apis/" + crd.Spec.Group + "/" + version
+}
+
+// crdHash changes whenever one of the CRDs does.
+func crdHash(crds []*apiextensionsv1.CustomResourceDefinition) string {
+	h := sha256.New()
+	for _, crd := range crds {
+		_, _ = fmt.Fprintf(h, "%s/%d;", crd.UID, crd.Generation)
+	}
+	return strings.ToUpper(hex.EncodeToString(h.Sum(nil)[:16]))
+}
+
+// serveIndex lists the documents with their hashes.
+func (o *openAPI) serveIndex(w http.ResponseWriter, r *http.Request) {
+	hashes := map[string]string{}
+	for path, hash := range openapi.V3() {
+		hashes[path] = hash
+	}
+	crds, err := o.established("")
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	byPath := map[string][]*apiextensionsv1.CustomResourceDefinition{}
+	for _, crd := range crds {
+		for _, v := range crd.Spec.Versions {
+			if v.Served {
+				byPath[crdPath(crd, v.Name)] = append(byPath[crdPath(crd, v.Name)], crd)
+			}
+		}
+	}
+	for path, crds := range byPath {
+		hashes[path] = crdHash(crds)
+	}
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for path, hash := range hashes {
+		index.Paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(path, hash)}
+	}
+	data, err := json.Marshal(index)
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	send(w, r, answer{contentType: "application/json", plain: data})
+}
+
+func v3URL(path, hash string) string {
+	return "/openapi/v3/" + path + "?" + url.Values{"hash": {hash}}.Encode()
+}
+
+// serveV3 serves the document of one group version.
+func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
+	doc, err := o.document(path)
+	if errors.Is(err, errNoDocument) {
+		http.NotFound(w, r)
+		return
+	}
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	if asked := r.URL.Query().Get("hash"); asked != "" {
+		if asked != doc.hash {
+			http.Redirect(w, r, v3URL(path, doc.hash), http.StatusMovedPermanently)
+			return
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+	}
+	if wantsProto(r, "application/com.github.proto-openapi.spec.v3") {
+		if doc, err = doc.asProto(); err != nil {
+			o.fail(w, err)
+			return
+		}
+	}
+	send(w, r, doc)
+}
+
+var errNoDocument = errors.New("no such document")
+
+func (o *openAPI) document(path string) (answer, error) {
+	if hash, ok := openapi.V3()[path]; ok {
+		doc, err := openapi.Read(openapi.V3Name(path))
+		return answer{contentType: "application/json", gz: doc.GZ, hash: hash}, err
+	}
+	crds, err := o.established(path)
+	if err != nil {
+		return answer{}, err
+	}
+	if len(crds) == 0 {
+		return answer{}, errNoDocument
+	}
+	version := path[strings.LastIndex(path, "/")+1:]
+	specs := make([]*spec3.OpenAPI, 0, len(crds))
+	for _, crd := range crds {
+		doc, err := builder.BuildOpenAPIV3(crd, version, builder.Options{V2: false})
+		if err != nil {
+			return answer{}, fmt.Errorf("describe %s: %w", crd.Name, err)
+		}
+		specs = append(specs, doc)
+	}
+	merged, err := builder.MergeSpecsV3(specs...)
+	if err != nil {
+		return answer{}, fmt.Errorf("describe %s: %w", path, err)
+	}
+	data, err := json.Marshal(merged)
+	return answer{contentType: "application/json", plain: data, hash: crdHash(crds)}, err
+}
+
+// serveV2 serves the one document of OpenAPI v2.
+func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
+	crds, err := o.established("")
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	asProto := wantsProto(r, "application/com.github.proto-openapi.spec.v2")
+	name, contentType := openapi.V2JSON, "application/json"
+	if asProto {
+		name, contentType = openapi.V2Proto, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+	}
+	doc, err := openapi.Read(name)
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	out := answer{contentType: contentType, gz: doc.GZ, hash: doc.Hash}
+	if len(crds) > 0 {
+		out = answer{contentType: contentType, hash: doc.Hash + crdHash(crds)}
+		if out.plain, err = mergeV2(crds, asProto); err != nil {
+			o.fail(w, err)
+			return
+		}
+	}
+	send(w, r, out)
+}
+
+// mergeV2 renders the whole document anew: few clients ask for v2 still, so that
+// nothing is kept for them.
+func mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asProto bool) ([]byte, error) {
+	doc, err := openapi.Read(openapi.V2JSON)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := doc.Plain()
+	if err != nil {
+		return nil, err
+	}
+	static := &spec.Swagger{}
+	if err := json.Unmarshal(plain, static); err != nil {
+		return nil, fmt.Errorf("read OpenAPI v2: %w", err)
+	}
+	var custom []*spec.Swagger
+	for _, crd := range crds {
+		for _, v := range crd.Spec.Versions {
+			if !v.Served {
+				continue
+			}
+			doc, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true})
+			if err != nil {
+				return nil, fmt.Errorf("describe %s: %w", crd.Name, err)
+			}
+			custom = append(custom, doc)
+		}
+	}
+	merged, err := builder.MergeSpecs(static, custom...)
+	if err != nil {
+		return nil, fmt.Errorf("merge OpenAPI v2: %w", err)
+	}
+	data, err := json.Marshal(merged)
+	if err != nil || !asProto {
+		return data, err
+	}
+	parsed, err := openapi_v2.ParseDocument(data)
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI v2: %w", err)
+	}
+	return proto.Marshal(parsed)
+}
+
+func (o *openAPI) fail(w http.ResponseWriter, err error) {
+	o.log.Warn("OpenAPI document failed", "err", err)
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+// wantsProto tells whether the first type that the client accepts is a protobuf.
+func wantsProto(r *http.Request, prefix string) bool {
+	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+	return strings.HasPrefix(strings.TrimSpace(first), prefix)
+}
+
+// answer is a document, compressed or plain.
+type answer struct {
+	contentType, hash string
+	gz, plain         []byte
+}
+
+func (a answer) asProto() (answer, error) {
+	plain, err := a.text()
+	if err != nil {
+		return a, err
+	}
+	pb, err := handler3.ToV3ProtoBinary(plain)
+	return answer{contentType: "application/com.github.proto-openapi.spec.v3.v1.0+protobuf", hash: a.hash, plain: pb}, err
+}
+
+func (a answer) text() ([]byte, error) {
+	if a.gz == nil {
+		return a.plain, nil
+	}
+	return openapi.Document{GZ: a.gz}.Plain()
+}
+
+// send writes a document, as it lies on disk when the client takes gzip.
+func send(w http.ResponseWriter, r *http.Request, a answer) {
+	h := w.Header()
+	h.Set("Content-Type", a.contentType)
+	h.Add("Vary", "Accept")
+	h.Add("Vary", "Accept-Encoding")
+	if a.hash != "" {
+		tag := strconv.Quote(a.hash)
+		h.Set("Etag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	body := a.gz
+	if a.gz != nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+	} else {
+		plain, err := a.text()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		body = plain
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = bytes.NewReader(body).WriteTo(w)
 }

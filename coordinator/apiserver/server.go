@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -69,6 +70,8 @@ type Security struct {
 	Rules             kind.RuleResolver
 	Tokens            kind.TokenIssuer
 	AuthenticateToken authenticator.Token
+	// Handlers are served at their paths beside the API (OpenID discovery).
+	Handlers map[string]http.Handler
 }
 
 // Server is the API server of one coordinator.
@@ -82,9 +85,9 @@ type Server struct {
 	local    *localTransport
 	factory  informers.SharedInformerFactory
 
+	resolver      webhook.ServiceResolver
 	discoveryDone chan struct{}
 	aggregator    *aggregatorapiserver.APIAggregator
-	openapi       *openAPI
 }
 
 // New builds the stores of all kinds. Their watch caches begin to fill; nothing
@@ -94,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: &localTransport{}, discoveryDone: make(chan struct{})}
+	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: newLocalTransport(), discoveryDone: make(chan struct{})}
 	if s.loopback, err = newLoopback(s.local); err != nil {
 		return nil, err
 	}
@@ -113,7 +116,10 @@ func New(cfg Config) (*Server, error) {
 	if s.stores, err = buildStores(&env, cfg.Kinds); err != nil {
 		return nil, err
 	}
-	s.factory = newInformerFactory(env.Client, scheme, cfg.Kinds, s.stores)
+	s.factory = newInformerFactory(env.Client, cfg.Kinds, s.stores)
+	if s.resolver, err = s.newServiceResolver(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -157,6 +163,9 @@ func (s *Server) Loopback() *rest.Config { return rest.CopyConfig(s.loopback) }
 // Informers read the watch caches in process; what they hand out is shared and
 // must not be modified. Informers exist as they are asked for.
 func (s *Server) Informers() informers.SharedInformerFactory { return s.factory }
+
+// Services finds where a Service's pods answer, for webhooks.
+func (s *Server) Services() webhook.ServiceResolver { return s.resolver }
 
 // Dynamic returns a client for objects of any kind, custom ones too.
 func (s *Server) Dynamic() (dynamic.Interface, error) {

@@ -2,28 +2,35 @@ package apiserver
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 // localTransport is an http.RoundTripper that calls the server's handler in
 // process: the whole chain runs, without a socket and without TLS.
-type localTransport struct{ handler atomic.Pointer[http.Handler] }
+type localTransport struct {
+	handler http.Handler
+	// serving is closed once handler is set; requests wait for it, so that no
+	// client starts with an error and a back-off.
+	serving chan struct{}
+}
 
-func (t *localTransport) serve(h http.Handler) { t.handler.Store(&h) }
+func newLocalTransport() *localTransport { return &localTransport{serving: make(chan struct{})} }
 
-var errNotServing = errors.New("connection refused: the API server does not serve yet")
+func (t *localTransport) serve(h http.Handler) {
+	t.handler = h
+	close(t.serving)
+}
 
 // RoundTrip implements http.RoundTripper. The answer of a watch streams, any
 // other is complete when it returns.
 func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	h := t.handler.Load()
-	if h == nil {
-		return nil, errNotServing
+	select {
+	case <-t.serving:
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
 	}
 	in := req.Clone(req.Context())
 	in.RequestURI = req.URL.RequestURI()
@@ -32,10 +39,10 @@ func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		in.Body = http.NoBody
 	}
 	if streams(req) {
-		return stream(*h, in)
+		return stream(t.handler, in)
 	}
 	w := &bufferedResponse{header: http.Header{}}
-	(*h).ServeHTTP(w, in)
+	t.handler.ServeHTTP(w, in)
 	if err := req.Context().Err(); err != nil {
 		return nil, err
 	}

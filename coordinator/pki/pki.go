@@ -372,3 +372,6 @@ func parseKey(data []byte) (crypto.Signer, error) {
 	}
 	return signer, nil
 }
+
+// ServiceAccountKey loads the key that signs service account tokens.
+func (d Dir) ServiceAccountKey() (crypto.Signer, error) { return d.loadKey("sa") }

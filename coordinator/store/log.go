@@ -28,10 +28,13 @@ func (c logCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Check
 	return ce
 }
 
-// expected tells what every first start on a new directory says.
+// expected tells what every start on a new directory, or of one member, or
+// every stop says.
 func expected(message string) bool {
-	return strings.Contains(message, "cannot detect storage schema version") ||
+	return strings.Contains(message, "Failed to detect schema version") ||
+		strings.Contains(message, "failed to update storage version") ||
 		strings.Contains(message, "Running http and grpc server on single port") ||
+		strings.Contains(message, "setting up serving from embedded etcd failed") ||
 		strings.Contains(message, "simple token is not cryptographically signed")
 }
 

@@ -1,0 +1,130 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"sort"
+	"strings"
+
+	"github.com/emicklei/go-restful/v3"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+// Description is the OpenAPI of a server's built-in API.
+type Description struct {
+	// V3 is by path ("apis/apps/v1"); V2 is all in one.
+	V3 map[string]*spec3.OpenAPI
+	V2 *spec.Swagger
+	// Models are all types without texts.
+	Models map[string]*spec.Schema
+}
+
+// Describe renders the OpenAPI documents of kinds and of the libraries' kinds.
+// It runs when the product is built, not when it serves.
+func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Description, error) {
+	s, err := New(Config{Kinds: kinds, ExternalAddress: "127.0.0.1:6443"})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := s.installForDescription()
+	if err != nil {
+		return nil, err
+	}
+	namer := apiopenapi.NewDefinitionNamer(s.env.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)
+	v3 := genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	v3.Info.Title, v3.Info.Version = "Kubernetes", gitVersion
+	v2 := genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	v2.Info.Title, v2.Info.Version = "Kubernetes", gitVersion
+	out := &Description{V3: map[string]*spec3.OpenAPI{}, Models: map[string]*spec.Schema{}}
+	var all []*restful.WebService
+	seen := map[string]bool{}
+	for _, c := range containers {
+		for _, ws := range c.RegisteredWebServices() {
+			path := strings.TrimPrefix(ws.RootPath(), "/")
+			if seen[path] {
+				continue
+			}
+			seen[path] = true
+			all = append(all, ws)
+			doc, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), v3)
+			if err != nil {
+				return nil, fmt.Errorf("describe %s: %w", path, err)
+			}
+			out.V3[path] = doc
+			if doc.Components != nil {
+				maps.Copy(out.Models, doc.Components.Schemas)
+			}
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].RootPath() < all[j].RootPath() })
+	if out.V2, err = builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(all), v2); err != nil {
+		return nil, fmt.Errorf("describe in v2: %w", err)
+	}
+	for name, schema := range out.Models {
+		out.Models[name] = bare(schema)
+	}
+	return out, nil
+}
+
+func (s *Server) installForDescription() ([]*restful.Container, error) {
+	base, err := s.baseConfig(Security{})
+	if err != nil {
+		return nil, err
+	}
+	crds, err := s.newCRDServer(base)
+	if err != nil {
+		return nil, err
+	}
+	builtin, err := s.newBuiltinServer(base, crds.GenericAPIServer)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.newAggregator(base, builtin, crds); err != nil {
+		return nil, err
+	}
+	return []*restful.Container{
+		builtin.Handler.GoRestfulContainer, crds.GenericAPIServer.Handler.GoRestfulContainer,
+		s.aggregator.GenericAPIServer.Handler.GoRestfulContainer,
+	}, nil
+}
+
+// bare returns a copy of a schema without what server-side apply does not read.
+func bare(s *spec.Schema) *spec.Schema {
+	if s == nil {
+		return nil
+	}
+	out := *s
+	out.Description, out.Title, out.Required, out.Example, out.Format = "", "", nil, nil, ""
+	out.Enum = nil
+	if s.Properties != nil {
+		out.Properties = make(map[string]spec.Schema, len(s.Properties))
+		for name, p := range s.Properties {
+			out.Properties[name] = *bare(&p)
+		}
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		out.Items = &spec.SchemaOrArray{Schema: bare(s.Items.Schema)}
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		out.AdditionalProperties = &spec.SchemaOrBool{Allows: true, Schema: bare(s.AdditionalProperties.Schema)}
+	}
+	out.AllOf = make([]spec.Schema, 0, len(s.AllOf))
+	for i := range s.AllOf {
+		out.AllOf = append(out.AllOf, *bare(&s.AllOf[i]))
+	}
+	if len(out.AllOf) == 0 {
+		out.AllOf = nil
+	}
+	return &out
+}

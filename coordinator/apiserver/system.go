@@ -1,0 +1,184 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+)
+
+// System is where this API server can be reached.
+type System struct {
+	Address   net.IP
+	Port      int
+	ServiceIP net.IP
+	// ClientCA and FrontProxyCA are PEM bundles that aggregated API servers
+	// verify requests with, FrontProxyNames the names that this server has there.
+	ClientCA, FrontProxyCA []byte
+	FrontProxyNames        []string
+}
+
+// systemNamespaces exist in every cluster.
+var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
+
+const (
+	apiService     = "kubernetes"
+	apiServicePort = 443
+)
+
+// EnsureSystem makes the system namespaces and the Service "kubernetes" with
+// its endpoints. It can be repeated.
+func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) error {
+	for _, name := range systemNamespaces {
+		err := ensureNamespace(ctx, client, name)
+		if err != nil {
+			return err
+		}
+	}
+	if err := ensureAuthenticationConfig(ctx, client, s); err != nil {
+		return err
+	}
+	if err := ensureService(ctx, client, s); err != nil || s.Address.IsLoopback() {
+		return err // a loopback address may be in no endpoints: pods have their own
+	}
+	return errors.Join(ensureEndpoints(ctx, client, s), ensureSlice(ctx, client, s))
+}
+
+func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
+	namespaces := client.CoreV1().Namespaces()
+	if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); err == nil {
+		return nil
+	}
+	_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensureAuthenticationConfig publishes how aggregated API servers authenticate
+// requests that this server sends on.
+func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface, s System) error {
+	const name = "extension-apiserver-authentication"
+	allowed, err := json.Marshal(s.FrontProxyNames)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	want := map[string]string{
+		"client-ca-file":                     string(s.ClientCA),
+		"requestheader-client-ca-file":       string(s.FrontProxyCA),
+		"requestheader-allowed-names":        string(allowed),
+		"requestheader-username-headers":     `["X-Remote-User"]`,
+		"requestheader-uid-headers":          `["X-Remote-Uid"]`,
+		"requestheader-group-headers":        `["X-Remote-Group"]`,
+		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
+	}
+	maps := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	have, err := maps.Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		if equality.Semantic.DeepEqual(have.Data, want) {
+			return nil
+		}
+		have.Data = want
+		_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
+	} else if apierrors.IsNotFound(err) {
+		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: want}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	return nil
+}
+
+func apiLabels() map[string]string {
+	return map[string]string{"component": "apiserver", "provider": "kubernetes"}
+}
+
+func ensureService(ctx context.Context, client kubernetes.Interface, s System) error {
+	services := client.CoreV1().Services(metav1.NamespaceDefault)
+	want := corev1.ServiceSpec{
+		Type: corev1.ServiceTypeClusterIP, ClusterIP: s.ServiceIP.String(), ClusterIPs: []string{s.ServiceIP.String()}, SessionAffinity: corev1.ServiceAffinityNone,
+		Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: apiServicePort, TargetPort: intstr.FromInt32(int32(s.Port))}},
+	}
+	have, err := services.Get(ctx, apiService, metav1.GetOptions{})
+	if err == nil {
+		if equality.Semantic.DeepEqual(have.Spec.Ports, want.Ports) {
+			return nil
+		}
+		have.Spec.Ports = want.Ports
+		_, err = services.Update(ctx, have, metav1.UpdateOptions{})
+	} else if apierrors.IsNotFound(err) {
+		_, err = services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: apiLabels()}, Spec: want}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make service %s: %w", apiService, err)
+	}
+	return nil
+}
+
+func ensureEndpoints(ctx context.Context, client kubernetes.Interface, s System) error {
+	endpoints := client.CoreV1().Endpoints(metav1.NamespaceDefault)
+	want := []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: s.Address.String()}},
+		Ports:     []corev1.EndpointPort{{Name: "https", Port: int32(s.Port), Protocol: corev1.ProtocolTCP}},
+	}}
+	// The slice below is made here too, so that nobody mirrors this object.
+	labels := map[string]string{discoveryv1.LabelSkipMirror: "true"}
+	have, err := endpoints.Get(ctx, apiService, metav1.GetOptions{})
+	if err == nil {
+		if equality.Semantic.DeepEqual(have.Subsets, want) {
+			return nil
+		}
+		have.Subsets = want
+		_, err = endpoints.Update(ctx, have, metav1.UpdateOptions{})
+	} else if apierrors.IsNotFound(err) {
+		_, err = endpoints.Create(ctx, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: labels}, Subsets: want}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make endpoints %s: %w", apiService, err)
+	}
+	return nil
+}
+
+func ensureSlice(ctx context.Context, client kubernetes.Interface, s System) error {
+	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	family := discoveryv1.AddressTypeIPv4
+	if s.Address.To4() == nil {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	name, port, protocol, ready := "https", int32(s.Port), corev1.ProtocolTCP, true
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: apiService, Labels: map[string]string{discoveryv1.LabelServiceName: apiService}},
+		AddressType: family,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{s.Address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	have, err := slices.Get(ctx, apiService, metav1.GetOptions{})
+	if err == nil && have.AddressType != family {
+		if err := slices.Delete(ctx, apiService, metav1.DeleteOptions{}); err != nil {
+			return fmt.Errorf("replace endpoint slice %s: %w", apiService, err)
+		}
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+	} else if err == nil {
+		if equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
+			return nil
+		}
+		have.Endpoints, have.Ports = want.Endpoints, want.Ports
+		_, err = slices.Update(ctx, have, metav1.UpdateOptions{})
+	} else if apierrors.IsNotFound(err) {
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make endpoint slice %s: %w", apiService, err)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// kubeconfigCommand prints a kubeconfig, or writes a serving certificate, signed
+// by the cluster's CA on this machine.
+func kubeconfigCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Command {
+	var (
+		spec    pki.Spec
+		server  string
+		out     string
+		serving bool
+		sans    []string
+	)
+	cmd := &cobra.Command{
+		Use: "kubeconfig", Short: "Write a kubeconfig with a fresh client certificate, or a serving certificate",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+	}
+	f := cmd.Flags()
+	f.StringVar(&spec.User, "user", "kubernetes-admin", "name in the certificate")
+	f.StringSliceVar(&spec.Groups, "group", nil, "groups in the certificate (system:masters for an administrator)")
+	f.StringVar(&server, "server", "", "URL of the API server (default https://127.0.0.1:PORT)")
+	f.StringVar(&out, "out", "", "file to write (default: standard output); with --serving a prefix for .crt and .key")
+	f.DurationVar(&spec.Lifetime, "lifetime", pki.CertLifetime, "how long the certificate holds")
+	f.BoolVar(&serving, "serving", false, "write a serving certificate to OUT.crt and OUT.key instead")
+	f.StringSliceVar(&sans, "san", nil, "names and addresses in the serving certificate")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		ca, err := keys(cfg).CA()
+		if err != nil {
+			return fmt.Errorf("%w (has the coordinator been started with --data-dir %s?)", err, cfg.DataDir)
+		}
+		if serving {
+			return writeServing(ca, spec, sans, out)
+		}
+		if server == "" {
+			server = fmt.Sprintf("https://127.0.0.1:%d", cfg.Port)
+		}
+		data, err := ca.Kubeconfig(server, spec, time.Now())
+		if err != nil {
+			return err
+		}
+		if out == "" {
+			_, err = cmd.OutOrStdout().Write(data)
+			return err
+		}
+		return pki.WriteFile(out, data, 0o600)
+	}
+	return cmd
+}
+
+func writeServing(ca *pki.Authority, spec pki.Spec, sans []string, out string) error {
+	if out == "" {
+		return fmt.Errorf("serving certificate: give --out PREFIX for PREFIX.crt and PREFIX.key")
+	}
+	spec.Server = true
+	for _, san := range sans {
+		if ip := net.ParseIP(san); ip != nil {
+			spec.IPs = append(spec.IPs, ip)
+		} else {
+			spec.Names = append(spec.Names, san)
+		}
+	}
+	cert, key, err := ca.Issue(spec, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteFile(out+".key", key, 0o600); err != nil {
+		return err
+	}
+	return pki.WriteFile(out+".crt", cert, 0o644)
+}
+
+func stateDir(cfg config.Config) string { return filepath.Join(cfg.DataDir, "coordinator") }
+
+func keys(cfg config.Config) pki.Dir { return pki.Dir(filepath.Join(stateDir(cfg), "pki")) }

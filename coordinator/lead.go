@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/coordinator/apiserver"
+	"github.com/shoal-project/shoal/coordinator/auth"
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/leader"
+	"github.com/shoal-project/shoal/coordinator/scheduler"
+	"github.com/shoal-project/shoal/coordinator/store"
+)
+
+// parts are what runs together.
+type parts struct {
+	cfg       config.Config
+	log       *slog.Logger
+	store     *store.Store
+	api       *apiserver.Server
+	gossip    *gossip.Group
+	advertise net.IP
+	port      int
+	begin     time.Time
+	// ready is closed once the API is.
+	ready chan struct{}
+}
+
+// external is host:port of the API as others reach it.
+func (s parts) external() string {
+	return net.JoinHostPort(s.advertise.String(), strconv.Itoa(s.port))
+}
+
+// buildGossip makes this coordinator a member with its own role.
+func buildGossip(s parts) (*gossip.Group, error) {
+	path := keys(s.cfg).Path("gossip.key")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load gossip key: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data)))
+	if err != nil {
+		return nil, fmt.Errorf("load gossip key %s: %w", path, err)
+	}
+	port := s.cfg.GossipPort
+	if port == 0 {
+		port = -1
+	}
+	return gossip.New(gossip.Config{
+		Name: "coordinator-" + identity(), BindAddr: s.cfg.GossipBind, BindPort: port, AdvertiseAddr: s.advertise.String(),
+		Join: s.cfg.GossipJoin, Key: key, Log: s.log,
+		Meta: gossip.Meta{Role: gossip.RoleCoordinator, API: "https://" + s.external()},
+	})
+}
+
+// serve runs the API and its users. The API outlives them: leadership is given
+// up through it.
+func serve(ctx context.Context, s parts) error {
+	if err := s.addStartSteps(); err != nil {
+		return err
+	}
+	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	s.api.Informers().Start(apiCtx.Done())
+	users, running := errgroup.WithContext(ctx)
+	apiEnded := make(chan error, 1)
+	go func() {
+		defer close(apiEnded)
+		apiEnded <- s.api.Run(apiCtx)
+	}()
+	users.Go(func() error { return announce(running, s) })
+	users.Go(func() error { return s.gossip.Run(running) })
+	users.Go(func() error {
+		select {
+		case <-s.ready:
+		case <-running.Done():
+			return nil
+		}
+		return leader.Elector{Client: s.api.Client(), Identity: identity(), Log: s.log}.Run(running, func(ctx context.Context) error {
+			return s.lead(ctx, apiCtx)
+		})
+	})
+	users.Go(func() error {
+		select {
+		case <-running.Done():
+			return nil
+		case err := <-s.store.Err():
+			return fmt.Errorf("store: %w", err)
+		case err := <-apiEnded:
+			return fmt.Errorf("API server ended: %w", err)
+		}
+	})
+	err := users.Wait()
+	stopAPI()
+	return errors.Join(err, <-apiEnded)
+}
+
+// addStartSteps adds what the API needs before it is ready.
+func (s parts) addStartSteps() error {
+	dir := keys(s.cfg)
+	clientCA, err := os.ReadFile(dir.Path("ca.crt"))
+	if err != nil {
+		return fmt.Errorf("load CA: %w", err)
+	}
+	frontCA, err := os.ReadFile(dir.Path("front-proxy-ca.crt"))
+	if err != nil {
+		return fmt.Errorf("load CA: %w", err)
+	}
+	if err := s.api.OnStart("rbac-bootstrap-policy", func(ctx context.Context) error {
+		return auth.EnsureBootstrapPolicy(ctx, s.api.Client())
+	}); err != nil {
+		return err
+	}
+	return s.api.OnStart("system-objects", func(ctx context.Context) error {
+		return apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
+			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg),
+			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
+		})
+	})
+}
+
+// serviceIP is the first address of the service range, the API's own.
+func serviceIP(cfg config.Config) net.IP {
+	prefixes, err := config.Prefixes(cfg.ServiceCIDR)
+	if err != nil || len(prefixes) == 0 {
+		return nil
+	}
+	return prefixes[0].Addr().Next().AsSlice()
+}
+
+// identity is stable over restarts of the coordinator on one machine.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "coordinator"
+	}
+	return host
+}
+
+// lead runs what only one coordinator does: the scheduler and the controllers.
+// Their informers live as long as process, for the next term.
+func (s parts) lead(ctx, process context.Context) error {
+	list, err := s.leaders(process)
+	if err != nil {
+		return err
+	}
+	s.api.Informers().Start(process.Done())
+	g, leading := errgroup.WithContext(ctx)
+	for _, r := range list {
+		g.Go(func() error {
+			if err := r.Run(leading); err != nil && leading.Err() == nil {
+				return fmt.Errorf("%s: %w", r.Name(), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (s parts) leaders(process context.Context) ([]runner, error) {
+	clusterCIDRs, err := config.Prefixes(s.cfg.ClusterCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("clusterCIDR: %w", err)
+	}
+	metadata, err := s.api.Metadata()
+	if err != nil {
+		return nil, fmt.Errorf("make metadata client: %w", err)
+	}
+	ca, err := os.ReadFile(keys(s.cfg).Path("ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	list, err := controllers(controllerDeps{
+		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0], RootCA: ca,
+		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	sched, err := scheduler.New(scheduler.Config{
+		Client: s.api.Client(), Informers: s.api.Informers(), ConfigFile: s.cfg.SchedulerConfig, Log: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(list, named{name: "scheduler", run: sched.Run}), nil
+}
+
+// named makes a runner of a function.
+type named struct {
+	name string
+	run  func(context.Context) error
+}
+
+func (n named) Name() string                  { return n.name }
+func (n named) Run(ctx context.Context) error { return n.run(ctx) }

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/shoal-project/shoal/coordinator/config"
+)
+
+// gcPercent trades a little CPU for a heap that stays near what is live.
+const gcPercent = 50
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "shoal-coordinator:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var file string
+	flags := config.Default()
+	cmd := &cobra.Command{
+		Use: "shoal-coordinator", Short: "The API, the scheduler and the controllers of a Shoal cluster",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+	}
+	cmd.PersistentFlags().StringVar(&file, "config", "", "configuration file (default "+config.DefaultFile+", when it exists)")
+	flags.AddFlags(cmd.PersistentFlags())
+	load := func(cmd *cobra.Command) (config.Config, error) { return loadConfig(cmd, file) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		if os.Getenv("GOGC") == "" {
+			debug.SetGCPercent(gcPercent)
+		}
+		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
+	}
+	cmd.AddCommand(kubeconfigCommand(load))
+	return cmd
+}
+
+// loadConfig reads the file, then lets the flags that were given override it.
+func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		return cfg, err
+	}
+	given := cmd.Flags()
+	fs := newFlagSet()
+	cfg.AddFlags(fs)
+	var errs []error
+	given.Visit(func(f *flag) {
+		if fs.Lookup(f.Name) != nil {
+			errs = append(errs, override(fs, f))
+		}
+	})
+	return cfg, errors.Join(append(errs, cfg.Validate())...)
+}
+
+// newLogger makes the one log of the process; what the libraries say comes into
+// it from warnings up.
+func newLogger(w io.Writer, level string) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // validated with the configuration
+	handler := slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})
+	klog.SetSlogLogger(slog.New(librariesOnly{handler}))
+	return slog.New(handler)
+}
+
+// librariesOnly passes errors of the libraries that log by klog.
+type librariesOnly struct{ slog.Handler }
+
+func (h librariesOnly) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+}
+
+func (h librariesOnly) WithAttrs(a []slog.Attr) slog.Handler {
+	return librariesOnly{h.Handler.WithAttrs(a)}
+}
+
+func (h librariesOnly) WithGroup(name string) slog.Handler {
+	return librariesOnly{h.Handler.WithGroup(name)}
+}
