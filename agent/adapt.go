@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criclient "k8s.io/cri-client/pkg"
+
+	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/agent/runtime"
+)
+
+// This file holds the thin adapters between packages that do not know each
+// other.
+
+var eventScheme = scheme.Scheme
+
+var errNoAPI = errors.New("no API server is configured")
+
+func cut(s string) (before, after string, ok bool) { return strings.Cut(s, "://") }
+
+// eventSink writes events of any namespace.
+type eventSink struct{ client kubernetes.Interface }
+
+func (s eventSink) Create(e *v1.Event) (*v1.Event, error) {
+	return s.client.CoreV1().Events(e.Namespace).Create(context.Background(), e, metav1.CreateOptions{})
+}
+
+func (s eventSink) Update(e *v1.Event) (*v1.Event, error) {
+	return s.client.CoreV1().Events(e.Namespace).Update(context.Background(), e, metav1.UpdateOptions{})
+}
+
+func (s eventSink) Patch(e *v1.Event, data []byte) (*v1.Event, error) {
+	return s.client.CoreV1().Events(e.Namespace).Patch(context.Background(), e.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
+}
+
+// statusAPI is what package status writes to.
+type statusAPI struct{ client kubernetes.Interface }
+
+func (s statusAPI) PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error) {
+	if s.client == nil {
+		return nil, errNoAPI
+	}
+	return s.client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+}
+
+func (s statusAPI) Delete(ctx context.Context, namespace, name string, uid types.UID) error {
+	if s.client == nil {
+		return errNoAPI
+	}
+	now := int64(0)
+	return s.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}})
+}
+
+// podNetwork is the network as the runtime calls it.
+type podNetwork struct{ m *network.Manager }
+
+func (n podNetwork) pod(p runtime.Pod) network.Pod {
+	out := network.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ID: p.ID, NetNS: p.NetNSPath, Annotations: p.Annotations}
+	for _, m := range p.PortMappings {
+		out.PortMappings = append(out.PortMappings, network.PortMapping{HostIP: m.HostIp, HostPort: uint16(m.HostPort),
+			ContainerPort: uint16(m.ContainerPort), Protocol: m.Protocol.String()})
+	}
+	return out
+}
+
+func (n podNetwork) Setup(ctx context.Context, p runtime.Pod) (runtime.Result, error) {
+	ips, err := n.m.Setup(ctx, n.pod(p))
+	return runtime.Result{IPs: ips}, err
+}
+
+func (n podNetwork) Teardown(ctx context.Context, p runtime.Pod) error {
+	return n.m.Teardown(ctx, n.pod(p))
+}
+
+func (n podNetwork) Status() error { return n.m.Status(context.Background()) }
+
+// connectRuntime uses a runtime behind a CRI socket.
+func (a *agent) connectRuntime(ctx context.Context) error {
+	endpoint := a.cfg.ContainerRuntimeEndpoint
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "unix://" + endpoint
+	}
+	var err error
+	if a.runtime, err = criclient.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false); err != nil {
+		return fmt.Errorf("container runtime at %s: %w", endpoint, err)
+	}
+	if a.images, err = criclient.NewRemoteImageService(ctx, endpoint, 15*time.Minute, nil, false); err != nil {
+		return fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
+	}
+	if n := a.saved.Load(); n != nil && n.Spec.PodCIDR != "" {
+		a.tellPodCIDR(ctx, n.Spec.PodCIDR)
+	}
+	return a.readVersion(ctx)
+}
+
+// tellPodCIDR lets an outside runtime fill its CNI template.
+func (a *agent) tellPodCIDR(ctx context.Context, cidr string) {
+	err := a.runtime.UpdateRuntimeConfig(ctx, &cri.RuntimeConfig{NetworkConfig: &cri.NetworkConfig{PodCidr: cidr}})
+	if err != nil {
+		a.log.Warn("the container runtime did not take the pod network", "error", err)
+	}
+}
+
+// gossipKey reads the key that all members share; none without a file.
+func gossipKey(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("gossip key: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(data)))
+	if err != nil {
+		return nil, fmt.Errorf("gossip key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// taints reads key=value:Effect.
+func taints(list []string) []v1.Taint {
+	var out []v1.Taint
+	for _, s := range list {
+		kv, effect, ok := strings.Cut(s, ":")
+		if !ok {
+			continue
+		}
+		key, value, _ := strings.Cut(kv, "=")
+		out = append(out, v1.Taint{Key: key, Value: value, Effect: v1.TaintEffect(effect)})
+	}
+	return out
+}
+
+// watchdog tells systemd that the process lives, when it asks for that.
+func watchdog(ctx context.Context) error {
+	every, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || every == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(every / 3):
+			if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
+				return nil
+			}
+		}
+	}
+}

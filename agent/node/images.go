@@ -1,0 +1,37 @@
+package node
+
+import (
+	"sort"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxNames is how many names of an image the Node tells.
+const maxNames = 5
+
+// Images is the API's form of the runtime's images, the largest first, at most
+// limit of them (all when limit is negative).
+func Images(list []*runtimeapi.Image, limit int) []v1.ContainerImage {
+	sort.Slice(list, func(i, j int) bool {
+		if list[i].Size != list[j].Size {
+			return list[i].Size > list[j].Size
+		}
+		return list[i].Id < list[j].Id
+	})
+	var out []v1.ContainerImage
+	for _, im := range list {
+		if limit >= 0 && len(out) >= limit {
+			break
+		}
+		names := append(append([]string(nil), im.RepoDigests...), im.RepoTags...)
+		if len(names) == 0 {
+			continue
+		}
+		if len(names) > maxNames {
+			names = names[:maxNames]
+		}
+		out = append(out, v1.ContainerImage{Names: names, SizeBytes: int64(im.Size)})
+	}
+	return out
+}

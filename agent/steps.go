@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/pod"
+)
+
+// steps is the ordered list of what a pod gets before its containers. They are
+// ensured from the first to the last and released from the last to the first.
+// Containers follow: images, create, start, hooks, probes (pod/job.go).
+func (a *agent) steps() []pod.Step {
+	return []pod.Step{
+		{Name: "objects", Ensure: a.trackObjects, Release: a.untrackObjects},
+		{Name: "volumes", Ensure: a.ensureVolumes, Release: a.releaseVolumes},
+		{Name: "cgroup", Ensure: a.ensureCgroup, Release: a.releaseCgroup},
+		{Name: "sandbox", Ensure: a.pods.EnsureSandbox, Release: a.pods.ReleaseSandbox},
+	}
+}
+
+func (a *agent) trackObjects(_ context.Context, s *pod.Setting) error {
+	a.objects.Track(s.Pod)
+	return nil
+}
+
+func (a *agent) untrackObjects(_ context.Context, s *pod.Setting) error {
+	a.objects.Untrack(s.Pod.UID)
+	return a.tokens.Forget(string(s.Pod.UID))
+}
+
+func (a *agent) ensureVolumes(ctx context.Context, s *pod.Setting) error {
+	if err := a.volumes.Ensure(ctx, s.Pod); err != nil {
+		return &pod.Fault{Reason: "FailedMount", Message: err.Error()}
+	}
+	return nil
+}
+
+func (a *agent) releaseVolumes(ctx context.Context, s *pod.Setting) error {
+	return a.volumes.Release(ctx, s.Pod)
+}
+
+func (a *agent) ensureCgroup(_ context.Context, s *pod.Setting) error {
+	if a.cgroups == nil {
+		return nil // another runtime makes them
+	}
+	l := pod.PodLimits(s.Pod)
+	shares := uint64(l.CPUShares)
+	r := cgroup.Resources{CPUShares: &shares}
+	if l.CPUQuota > 0 {
+		period := uint64(l.CPUPeriod)
+		r.CPUQuota, r.CPUPeriod = &l.CPUQuota, &period
+	}
+	if l.MemoryBytes > 0 {
+		r.MemoryLimit = &l.MemoryBytes
+	}
+	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), r); err != nil {
+		return &pod.Fault{Reason: "FailedCreatePodContainer", Message: "unable to ensure pod container exists: " + err.Error()}
+	}
+	return nil
+}
+
+func (a *agent) releaseCgroup(_ context.Context, s *pod.Setting) error {
+	if a.cgroups == nil || s.Pod.UID == "" {
+		return nil
+	}
+	return a.cgroups.Delete(a.cgroupOf(s.Pod))
+}
+
+// kubepods is the cgroup of all pods.
+func (a *agent) kubepods() string { return filepath.Join("/", a.cfg.CgroupRoot, "kubepods") }
+
+// cgroupOf is the pod's cgroup: by quality of service, as the kubelet has it.
+func (a *agent) cgroupOf(p *v1.Pod) string {
+	parent := a.kubepods()
+	switch pod.QoS(p) {
+	case v1.PodQOSBurstable:
+		parent = filepath.Join(parent, "burstable")
+	case v1.PodQOSBestEffort:
+		parent = filepath.Join(parent, "besteffort")
+	}
+	return filepath.Join(parent, "pod"+string(p.UID))
+}
