@@ -95,10 +95,11 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
 	defer cancel()
+	s.status.settle(j.pod.UID())
 	st := s.waiting.await(j.wait)
 	for _, pl := range j.profile.preBind {
 		if st.OK() {
-			st = pl.PreBind(ctx, j.pod.PodInfo, j.node).By(pl.Name())
+			st = failed("PreBind", pl, pl.PreBind(ctx, j.pod.PodInfo, j.node))
 		}
 	}
 	if st.OK() {
@@ -118,10 +119,18 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 func (j *binding) bind(ctx context.Context) *framework.Status {
 	for _, pl := range j.profile.bind {
 		if st := pl.Bind(ctx, j.pod.PodInfo, j.node); !st.Is(framework.Skip) {
-			return st.By(pl.Name())
+			return failed("Bind", pl, st)
 		}
 	}
 	return framework.NewStatus(framework.Error, "no bind plugin took the pod")
+}
+
+// failed says of an error where it came from.
+func failed(point string, pl framework.Plugin, st *framework.Status) *framework.Status {
+	if st.Is(framework.Error) && st.Err != nil {
+		return framework.AsStatus(fmt.Errorf("running %s plugin %q: %w", point, pl.Name(), st.Err)).By(pl.Name())
+	}
+	return st.By(pl.Name())
 }
 
 // fail forgets the assumption and sends the pod back. A pod that is gone is not tried again.
@@ -130,11 +139,7 @@ func (j *binding) fail(ctx context.Context, s *Scheduler, st *framework.Status) 
 	if apierrors.IsNotFound(st.Err) {
 		return
 	}
-	err := s.statusError(st)
-	if st.Is(framework.Error) {
-		err = fmt.Errorf("binding rejected: %s", st.Message())
-	}
-	s.refuse(ctx, j.profile, j.pod, err, nil)
+	s.refuse(ctx, j.profile, j.pod, s.statusError(st), nil)
 }
 
 // undo takes back what reserveAndPermit and the assumption did.
@@ -172,7 +177,7 @@ func (w *waiting) add(uid types.UID, pending map[string]bool, timeout time.Durat
 	return x
 }
 
-// Allow lets the pod pass a Permit plugin; the last one frees it.
+// allow lets the pod pass a Permit plugin; the last one frees it.
 func (w *waiting) allow(uid types.UID, plugin string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,16 +18,18 @@ type class struct {
 	only   sets.Set[string]
 	onlyBy sets.Set[string]
 
-	local    []filter // verdicts are kept
-	counting []filter // trackers: asked in each cycle
-	kept     []scorer // NodeScorers
-	fleet    []scorer // FleetScorers
-	trackers []framework.Tracker
+	local    []filter            // verdicts are kept
+	counting []filter            // trackers: asked in each cycle
+	kept     []scorer            // NodeScorers
+	fleet    []scorer            // FleetScorers
+	trackers []framework.Tracker // the counting filters, then the fleet
 
 	// By lane. A lane is a slot or, in a class limited by name, an index of lanes.
 	lanes []int32
 	node  []nodeState
 	raw   [][]int64 // of the kept scorers that normalise, by lane
+	// marked counts the raw scores other than 0; a column of zeros ranks nothing.
+	marked []int
 
 	filled int // lanes below have been judged at least once
 	good   int // lanes that pass the local filters
@@ -74,6 +76,10 @@ func newClass(p *Profile, pod *framework.PodInfo, snap *framework.Snapshot) *cla
 				c.lanes = append(c.lanes, int32(n.Slot))
 			}
 		}
+	}
+	if c.only != nil && len(c.lanes) <= 1 {
+		c.fleet = nil // nothing to choose from
+		c.trackers = c.trackers[:len(c.counting)]
 	}
 	for slot, n := range snap.Slots() {
 		for _, t := range c.trackers {
@@ -136,6 +142,7 @@ func (c *class) preScore(pod *framework.PodInfo, snap *framework.Snapshot) {
 			c.kept = append(c.kept, scorer{weight: pl.weight, node: s, normalizer: norm})
 			if norm != nil {
 				c.raw = append(c.raw, nil)
+				c.marked = append(c.marked, 0)
 			}
 		}
 	}
@@ -231,6 +238,12 @@ func (c *class) judgeLane(lane int32, n *framework.NodeInfo) {
 	if st.judged && st.verdict == nil {
 		c.good--
 	}
+	for i := range c.raw {
+		if c.raw[i][lane] != 0 {
+			c.raw[i][lane] = 0
+			c.marked[i]--
+		}
+	}
 	*st = nodeState{judged: true, verdict: vacant}
 	if n == nil {
 		return
@@ -251,7 +264,9 @@ func (c *class) judgeLane(lane int32, n *framework.NodeInfo) {
 			st.base += v * k.weight
 			continue
 		}
-		c.raw[raw][lane] = v
+		if c.raw[raw][lane] = v; v != 0 {
+			c.marked[raw]++
+		}
 		raw++
 	}
 }

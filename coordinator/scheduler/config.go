@@ -95,7 +95,7 @@ func readProfiles(k *configv1.KubeSchedulerConfiguration) (*settings, error) {
 		}
 		out.profiles = append(out.profiles, spec)
 	}
-	return out, sameSort(out.profiles)
+	return out, nil
 }
 
 // readProfile's errors begin with the path below the profile.
@@ -167,7 +167,7 @@ func mergePoints(in *configv1.Plugins) (map[string][]configured, error) {
 				return nil, unknown("."+point+".enabled", e.Name)
 			}
 			own[e.Name] = true
-			list = append(list, configured{e.Name, weightOf(e)})
+			list = append(list, configured{e.Name, weightOf(e), true})
 		}
 		for _, m := range multi {
 			if !all && !off[m.name] && !own[m.name] {
@@ -192,7 +192,7 @@ func multiPoint(set *configv1.PluginSet) ([]configured, error) {
 		if all || off[d.Name] {
 			continue
 		}
-		c := configured{d.Name, d.Weight}
+		c := configured{name: d.Name, weight: d.Weight}
 		for _, e := range set.Enabled {
 			if e.Name == d.Name {
 				replaced[e.Name] = true
@@ -208,7 +208,7 @@ func multiPoint(set *configv1.PluginSet) ([]configured, error) {
 			return nil, unknown(".multiPoint.enabled", e.Name)
 		}
 		if !replaced[e.Name] {
-			out = append(out, configured{e.Name, weightOf(e)})
+			out = append(out, configured{name: e.Name, weight: weightOf(e)})
 		}
 	}
 	return out, nil
@@ -248,25 +248,6 @@ func rawArgs(e runtime.RawExtension) ([]byte, error) {
 		return e.Raw, nil
 	}
 	return json.Marshal(e.Object)
-}
-
-// sameSort checks that all profiles share the queue's order, as there is one queue.
-func sameSort(profiles []profileSpec) error {
-	first := ""
-	for i, p := range profiles {
-		name := plugins.PrioritySortName
-		if p.points != nil {
-			if len(p.points[pointQueueSort]) == 0 {
-				return fmt.Errorf("profiles[%d]: a queueSort plugin is required", i)
-			}
-			name = p.points[pointQueueSort][0].name
-		}
-		if first != "" && name != first {
-			return fmt.Errorf("profiles[%d].plugins.queueSort: has to match for all profiles", i)
-		}
-		first = name
-	}
-	return nil
 }
 
 func seconds(v *int64, def int64) time.Duration {

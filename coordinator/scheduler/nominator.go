@@ -37,6 +37,13 @@ func (n *nominator) remove(uid types.UID) {
 	n.drop(uid)
 }
 
+// of returns the node that is nominated for a pod, or "".
+func (n *nominator) of(uid types.UID) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.node[uid]
+}
+
 // nodes returns the nodes that are nominated for some pod.
 func (n *nominator) nodes() []string {
 	n.mu.Lock()

@@ -75,7 +75,7 @@ func (p *placer) place(profile *Profile, pod *framework.PodInfo) (string, *cycle
 		}
 		return "", c, c.fitError()
 	}
-	if n := p.snap.Get(pod.Pod.Status.NominatedNodeName); n != nil && c.inScope(n) && c.WhatIf(n).OK() {
+	if n := p.snap.Get(p.nominated.of(pod.UID())); n != nil && c.inScope(n) && c.WhatIf(n).OK() {
 		return n.Name(), c, nil
 	}
 	c.block()
@@ -175,18 +175,25 @@ func (p *placer) best(c *class) int32 {
 		return p.slots[0]
 	}
 	p.score(c)
-	best, ties := 0, 1
-	for i := 1; i < len(p.totals); i++ {
+	top, ties := p.totals[0], 0
+	for _, v := range p.totals {
 		switch {
-		case p.totals[i] > p.totals[best]:
-			best, ties = i, 1
-		case p.totals[i] == p.totals[best]:
-			if ties++; p.rng.IntN(ties) == 0 {
-				best = i
-			}
+		case v > top:
+			top, ties = v, 1
+		case v == top:
+			ties++
 		}
 	}
-	return p.slots[best]
+	nth := p.rng.IntN(ties)
+	for i, v := range p.totals {
+		if v == top {
+			if nth == 0 {
+				return p.slots[i]
+			}
+			nth--
+		}
+	}
+	return p.slots[0]
 }
 
 func (p *placer) score(c *class) {
@@ -202,12 +209,14 @@ func (p *placer) score(c *class) {
 		if k.normalizer == nil {
 			continue
 		}
-		for j, lane := range p.lanes {
-			p.column[j] = c.raw[raw][lane]
+		if c.marked[raw] > 0 {
+			for j, lane := range p.lanes {
+				p.column[j] = c.raw[raw][lane]
+			}
+			k.normalizer.Normalize(p.column)
+			p.addColumn(k.weight)
 		}
 		raw++
-		k.normalizer.Normalize(p.column)
-		p.addColumn(k.weight)
 	}
 	for i := range c.fleet {
 		c.fleet[i].fleet.Scores(p.slots, p.column)

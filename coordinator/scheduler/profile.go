@@ -179,6 +179,8 @@ type profileSpec struct {
 type configured struct {
 	name   string
 	weight int64
+	// explicit means named for this very point, not by multiPoint.
+	explicit bool
 }
 
 var points = []string{pointPreEnqueue, pointQueueSort, pointPreFilter, pointFilter, pointPostFilter, pointPreScore,
@@ -206,6 +208,12 @@ func (s profileSpec) build(d *plugins.Deps) (*Profile, error) {
 				}
 				made[c.name] = pl
 			}
+			if !implements(pl, point) && c.explicit {
+				return nil, fmt.Errorf("profile %q: plugin %q does not extend %s plugin", s.name, c.name, point)
+			}
+			if point == pointQueueSort && p.sort != nil && implements(pl, point) {
+				return nil, fmt.Errorf("only one queue sort plugin required for profile with scheduler name %q, but got %s and %s", s.name, p.sort.Name(), c.name)
+			}
 			if implements(pl, point) && s.alsoAt(c.name, point) {
 				p.add(pl, point, max(c.weight, 1))
 			}
@@ -214,13 +222,28 @@ func (s profileSpec) build(d *plugins.Deps) (*Profile, error) {
 	return p, p.finish()
 }
 
+// buildAll builds all profiles. As there is one queue, they must order it alike.
+func buildAll(specs []profileSpec, deps func(scheduler string) *plugins.Deps) ([]*Profile, error) {
+	var out []*Profile
+	for _, spec := range specs {
+		p, err := spec.build(deps(spec.name))
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, p); p.sort.Name() != out[0].sort.Name() {
+			return nil, fmt.Errorf("profile %q: queueSort plugin has to match for all profiles", p.Name)
+		}
+	}
+	return out, nil
+}
+
 func (s profileSpec) at(point string) []configured {
 	if s.points != nil {
 		return s.points[point]
 	}
 	out := make([]configured, 0, len(plugins.Defaults))
 	for _, d := range plugins.Defaults {
-		out = append(out, configured{d.Name, d.Weight})
+		out = append(out, configured{name: d.Name, weight: d.Weight})
 	}
 	return out
 }

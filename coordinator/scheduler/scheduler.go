@@ -44,6 +44,7 @@ type Scheduler struct {
 	log      *slog.Logger
 	profiles map[string]*Profile
 	recorder map[string]events.EventRecorder
+	sort     framework.QueueSortPlugin
 
 	cache     *podCache
 	snap      *framework.Snapshot
@@ -54,7 +55,6 @@ type Scheduler struct {
 	status    *statusWriter
 	waiting   *waiting
 	pods      corelisters.PodLister
-	handlers  []func() error // adding them; see watch
 	broadcast events.EventBroadcaster
 }
 
@@ -76,18 +76,18 @@ func New(c Config) (*Scheduler, error) {
 		pods:      c.Informers.Core().V1().Pods().Lister(),
 		broadcast: events.NewBroadcaster(&events.EventSinkImpl{Interface: c.Client.EventsV1()}),
 	}
-	for _, spec := range settings.profiles {
-		rec := s.broadcast.NewRecorder(scheme.Scheme, spec.name)
-		p, err := spec.build(s.deps(rec))
-		if err != nil {
-			return nil, fmt.Errorf("scheduler configuration: %w", err)
-		}
-		s.profiles[p.Name], s.recorder[p.Name] = p, rec
+	profiles, err := buildAll(settings.profiles, s.deps)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler configuration: %w", err)
 	}
+	for _, p := range profiles {
+		s.profiles[p.Name] = p
+	}
+	s.sort = profiles[0].sort
 	s.placer = newPlacer(s.snap, s.nominated)
 	s.status = newStatusWriter(c.Client, s.log)
 	s.queue = queue.New(queue.Config{
-		Less: s.less, PreEnqueue: s.preEnqueue, Hints: s.hints, Gated: s.gated,
+		Less: s.sort.Less, PreEnqueue: s.preEnqueue, Hints: s.hints, Gated: s.gated,
 		InitialBackoff: settings.initialBackoff, MaxBackoff: settings.maxBackoff,
 	})
 	s.binder = &binder{s: s}
@@ -120,7 +120,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Scheduler) deps(rec events.EventRecorder) *plugins.Deps {
+func (s *Scheduler) deps(name string) *plugins.Deps {
+	rec := s.broadcast.NewRecorder(scheme.Scheme, name)
+	s.recorder[name] = rec
 	core, apps := s.c.Informers.Core().V1(), s.c.Informers.Apps().V1()
 	budgets := s.c.Informers.Policy().V1().PodDisruptionBudgets().Lister()
 	owners := &owners{services: core.Services().Lister(), replicaSets: apps.ReplicaSets().Lister()}
@@ -211,8 +213,11 @@ func runPostFilter(ctx context.Context, profile *Profile, c *cycle) (*framework.
 
 // statusError turns the refusal of a later extension point into what refuse takes.
 func (s *Scheduler) statusError(st *framework.Status) error {
-	if st.Is(framework.Error) && st.Err != nil {
-		return st.Err
+	if st.Is(framework.Error) {
+		if st.Err != nil {
+			return st.Err
+		}
+		return errors.New(st.Message())
 	}
 	e := &framework.FitError{NumAllNodes: 1, Reasons: map[string]int{}, RejectedBy: sets.New[string](), PendingOn: sets.New[string]()}
 	for _, r := range st.Reasons {
@@ -237,7 +242,7 @@ func (s *Scheduler) refuse(ctx context.Context, profile *Profile, q *framework.Q
 		for _, f := range profile.filters {
 			q.RejectedBy.Insert(f.Name())
 		}
-	case ctx.Err() == nil:
+	case ctx.Err() == nil && q.ConsecutiveErrors == 0:
 		s.log.Error("cannot schedule a pod; retrying", "pod", q.Pod.Namespace+"/"+q.Pod.Name, "err", err)
 	}
 	pod, e := s.pods.Pods(q.Pod.Namespace).Get(q.Pod.Name)
@@ -265,13 +270,6 @@ func truncate(m string) string {
 		return m
 	}
 	return m[:limit-len(suffix)] + suffix
-}
-
-func (s *Scheduler) less(a, b *framework.QueuedPod) bool {
-	for _, p := range s.profiles {
-		return p.sort.Less(a, b) // all profiles sort alike; readConfig sees to it
-	}
-	return false
 }
 
 func (s *Scheduler) preEnqueue(pod *v1.Pod) *framework.Status {

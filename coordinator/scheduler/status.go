@@ -27,8 +27,9 @@ type statusWriter struct {
 	log    *slog.Logger
 	q      workqueue.TypedInterface[types.UID]
 
-	mu   sync.Mutex
-	todo map[types.UID]*podPatch
+	mu      sync.Mutex
+	todo    map[types.UID]*podPatch
+	writing map[types.UID]chan struct{} // closed when the write has ended
 }
 
 type podPatch struct {
@@ -38,7 +39,7 @@ type podPatch struct {
 }
 
 func newStatusWriter(c kubernetes.Interface, log *slog.Logger) *statusWriter {
-	return &statusWriter{client: c, log: log, q: workqueue.NewTyped[types.UID](), todo: map[types.UID]*podPatch{}}
+	return &statusWriter{client: c, log: log, q: workqueue.NewTyped[types.UID](), todo: map[types.UID]*podPatch{}, writing: map[types.UID]chan struct{}{}}
 }
 
 // refuse sets PodScheduled to False.
@@ -68,6 +69,18 @@ func (w *statusWriter) put(p *podPatch) {
 	w.q.Add(p.pod.UID)
 }
 
+// settle drops what is to be written of a pod that is about to be bound, and
+// waits for a write under way: it must not come after the binding.
+func (w *statusWriter) settle(uid types.UID) {
+	w.mu.Lock()
+	delete(w.todo, uid)
+	end := w.writing[uid]
+	w.mu.Unlock()
+	if end != nil {
+		<-end
+	}
+}
+
 func (w *statusWriter) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.q.ShutDown)
 	defer stop()
@@ -87,10 +100,19 @@ func (w *statusWriter) write(ctx context.Context, uid types.UID) {
 	w.mu.Lock()
 	p := w.todo[uid]
 	delete(w.todo, uid)
-	w.mu.Unlock()
 	if p == nil || ctx.Err() != nil {
+		w.mu.Unlock()
 		return
 	}
+	end := make(chan struct{})
+	w.writing[uid] = end
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		delete(w.writing, uid)
+		w.mu.Unlock()
+		close(end)
+	}()
 	patch := p.render(time.Now())
 	if patch == nil {
 		return

@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -40,11 +41,10 @@ func (*fit) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]b
 
 func (f *fit) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
 	r := newFitFilter(pod)
-	for name := range pod.Requests.Other {
-		if group, _, ok := strings.Cut(string(name), "/"); ok && (f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)) {
-			delete(r.want, name)
-		}
-	}
+	r.want = slices.DeleteFunc(r.want, func(w wanted) bool {
+		group, _, ok := strings.Cut(string(w.name), "/")
+		return ok && (f.ignored.Has(string(w.name)) || f.ignoredGroups.Has(group))
+	})
 	return r, nil, nil
 }
 
@@ -90,8 +90,8 @@ func nodeHasRoom(pod *v1.Pod, e framework.Event) framework.Hint {
 	if now.Allocatable.Pods > before.Allocatable.Pods {
 		return framework.Queue
 	}
-	for _, name := range f.names() {
-		if now.Allocatable.Get(name) > before.Allocatable.Get(name) {
+	for _, w := range f.want {
+		if now.Allocatable.Get(w.name) > before.Allocatable.Get(w.name) {
 			return framework.Queue
 		}
 	}
@@ -100,48 +100,48 @@ func nodeHasRoom(pod *v1.Pod, e framework.Event) framework.Hint {
 
 // fitFilter holds what the pod wants, zeros left out.
 type fitFilter struct {
-	want  map[v1.ResourceName]int64
-	order []v1.ResourceName
+	want []wanted // in the order in which a lack is told
 	// seen keeps one verdict for each combination of lacking resources.
 	seen map[string]*framework.Status
 }
 
+type wanted struct {
+	name   v1.ResourceName
+	amount int64
+}
+
+func (w *wanted) lacks(n *framework.NodeInfo) bool {
+	return w.amount > n.Allocatable.Get(w.name)-n.Requested.Get(w.name)
+}
+
 func newFitFilter(pod *framework.PodInfo) *fitFilter {
-	f := &fitFilter{want: map[v1.ResourceName]int64{}, seen: map[string]*framework.Status{}}
+	f := &fitFilter{seen: map[string]*framework.Status{}}
+	add := func(name v1.ResourceName, amount int64) {
+		if amount > 0 {
+			f.want = append(f.want, wanted{name, amount})
+		}
+	}
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
-		if v := pod.Requests.Get(name); v > 0 {
-			f.want[name] = v
-		}
+		add(name, pod.Requests.Get(name))
 	}
-	for name, v := range pod.Requests.Other {
-		if v > 0 {
-			f.want[name] = v
-		}
+	others := len(f.want)
+	for name, amount := range pod.Requests.Other {
+		add(name, amount)
 	}
+	sort.Slice(f.want[others:], func(i, j int) bool { return f.want[others+i].name < f.want[others+j].name })
 	return f
 }
 
-func (f *fitFilter) names() []v1.ResourceName {
-	if len(f.order) == len(f.want) {
-		return f.order
-	}
-	f.order = f.order[:0]
-	for name := range f.want {
-		f.order = append(f.order, name)
-	}
-	sort.Slice(f.order, func(i, j int) bool { return rank(f.order[i]) < rank(f.order[j]) })
-	return f.order
-}
-
 func (f *fitFilter) Filter(n *framework.NodeInfo) *framework.Status {
-	lacks := int64(len(n.Pods)+1) > n.Allocatable.Pods
-	for _, name := range f.names() {
-		lacks = lacks || f.want[name] > n.Allocatable.Get(name)-n.Requested.Get(name)
+	if int64(len(n.Pods)+1) > n.Allocatable.Pods {
+		return f.explain(n)
 	}
-	if !lacks {
-		return nil
+	for i := range f.want {
+		if f.want[i].lacks(n) {
+			return f.explain(n)
+		}
 	}
-	return f.explain(n)
+	return nil
 }
 
 // explain tells all that lacks. A request beyond what the empty node offers
@@ -152,12 +152,14 @@ func (f *fitFilter) explain(n *framework.NodeInfo) *framework.Status {
 	if int64(len(n.Pods)+1) > n.Allocatable.Pods {
 		reasons = append(reasons, "Too many pods")
 	}
-	for _, name := range f.names() {
-		if f.want[name] > n.Allocatable.Get(name)-n.Requested.Get(name) {
-			reasons = append(reasons, "Insufficient "+string(name))
-			if f.want[name] > n.Allocatable.Get(name) {
-				code = framework.UnschedulableAndUnresolvable
-			}
+	for i := range f.want {
+		w := &f.want[i]
+		if !w.lacks(n) {
+			continue
+		}
+		reasons = append(reasons, "Insufficient "+string(w.name))
+		if w.amount > n.Allocatable.Get(w.name) {
+			code = framework.UnschedulableAndUnresolvable
 		}
 	}
 	key := fmt.Sprint(code, reasons)
@@ -165,18 +167,6 @@ func (f *fitFilter) explain(n *framework.NodeInfo) *framework.Status {
 		f.seen[key] = framework.NewStatus(code, reasons...)
 	}
 	return f.seen[key]
-}
-
-func rank(name v1.ResourceName) string {
-	switch name {
-	case v1.ResourceCPU:
-		return "0"
-	case v1.ResourceMemory:
-		return "1"
-	case v1.ResourceEphemeralStorage:
-		return "2"
-	}
-	return "3" + string(name)
 }
 
 func signResources(key []byte, r *framework.Resources) []byte {

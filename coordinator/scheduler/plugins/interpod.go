@@ -46,12 +46,13 @@ func newInterPodAffinity(args []byte, _ *Deps) (framework.Plugin, error) {
 func (*interPodAffinity) Name() string { return InterPodAffinityName }
 
 // Sign needs the labels only while some pod, this one or a running one, has
-// terms. A class from before is not used again once one does.
+// terms. A class from before running ones had is not used once they do.
 func (*interPodAffinity) Sign(key []byte, pod *framework.PodInfo, snap *framework.Snapshot) ([]byte, bool) {
 	if !pod.HasAffinity() && !snap.HasPodsWithAffinity() {
 		return append(key, 0), true
 	}
-	key = signLabels(signString(append(key, 1), pod.Pod.Namespace), pod.Pod.Labels)
+	key = signBool(append(key, 1), snap.HasPodsWithAffinity())
+	key = signLabels(signString(key, pod.Pod.Namespace), pod.Pod.Labels)
 	if !pod.HasAffinity() {
 		return append(key, 0), true
 	}

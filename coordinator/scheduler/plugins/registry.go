@@ -55,7 +55,9 @@ type Deps struct {
 	// Denominate withdraws such a nomination.
 	Lower      func(node string, priority int32) []*framework.PodInfo
 	Denominate func(pod *v1.Pod)
-	// Reject ends the wait of a pod at a Permit plugin, if it waits there.
+	// Allow lets a waiting pod pass a Permit plugin; Reject ends the wait of a
+	// pod in favour of another, if it waits.
+	Allow  func(uid types.UID, plugin string)
 	Reject func(uid types.UID) bool
 }
 
@@ -165,7 +167,7 @@ func normalize(scores []int64, reverse bool) {
 		top = max(top, s)
 	}
 	for i, s := range scores {
-		if top > 0 {
+		if s != 0 { // then top is above 0
 			s = framework.MaxScore * s / top
 		}
 		if reverse {
@@ -189,4 +191,12 @@ func podOf(obj any) *v1.Pod {
 func nodeOf(obj any) *v1.Node {
 	n, _ := obj.(*v1.Node)
 	return n
+}
+
+// grow makes room for an index in an array.
+func grow[T any](a []T, index int, empty T) []T {
+	for len(a) <= index {
+		a = append(a, empty)
+	}
+	return a
 }

@@ -1,0 +1,248 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// cluster is a scheduler with a client that keeps bindings.
+type cluster struct {
+	t *testing.T
+	*fake.Clientset
+	ctx context.Context
+}
+
+// newCluster runs a scheduler until the test ends.
+func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		b, ok := a.(clienttesting.CreateAction).GetObject().(*v1.Binding)
+		if !ok {
+			return false, nil, nil
+		}
+		gvr := v1.SchemeGroupVersion.WithResource("pods")
+		obj, err := client.Tracker().Get(gvr, b.Namespace, b.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := obj.(*v1.Pod).DeepCopy()
+		pod.Spec.NodeName = b.Target.Name
+		return true, b, client.Tracker().Update(gvr, pod, b.Namespace)
+	})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	s, err := New(Config{Client: client, Informers: factory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	factory.Start(ctx.Done())
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		factory.Shutdown()
+	})
+	return &cluster{t, client, ctx}
+}
+
+func (c *cluster) create(pods ...*v1.Pod) {
+	c.t.Helper()
+	for _, p := range pods {
+		if _, err := c.CoreV1().Pods(p.Namespace).Create(c.ctx, p, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) eventually(what string, f func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("not seen in time: %s", what)
+		}
+	}
+}
+
+func (c *cluster) pod(name string) *v1.Pod {
+	p, err := c.CoreV1().Pods("default").Get(c.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+func (c *cluster) bound(name, node string) {
+	c.t.Helper()
+	c.eventually(name+" on "+node, func() bool { p := c.pod(name); return p != nil && p.Spec.NodeName == node })
+}
+
+// refused waits for the condition with the message.
+func (c *cluster) refused(name, message string) {
+	c.t.Helper()
+	last := ""
+	c.eventually(fmt.Sprintf("%s refused with %q", name, message), func() bool {
+		for _, k := range c.pod(name).Status.Conditions {
+			if k.Type == v1.PodScheduled && k.Status == v1.ConditionFalse && k.Reason == v1.PodReasonUnschedulable {
+				last = k.Message
+			}
+		}
+		if last != message {
+			c.t.Log(last)
+		}
+		return last == message
+	})
+}
+
+func (c *cluster) event(pod, reason, note string) {
+	c.t.Helper()
+	c.eventually("event "+reason+" "+note, func() bool {
+		l, _ := c.EventsV1().Events("").List(c.ctx, metav1.ListOptions{})
+		for _, e := range l.Items {
+			if e.Regarding.Name == pod && e.Reason == reason && strings.HasPrefix(e.Note, note) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+type nodeOpt func(*v1.Node)
+
+func testNode(name, cpu, memory string, opts ...nodeOpt) *v1.Node {
+	list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), v1.ResourcePods: resource.MustParse("110")}
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}, Status: v1.NodeStatus{Allocatable: list, Capacity: list}}
+	for _, o := range opts {
+		o(n)
+	}
+	return n
+}
+
+func zone(z string) nodeOpt     { return func(n *v1.Node) { n.Labels[v1.LabelTopologyZone] = z } }
+func label(k, v string) nodeOpt { return func(n *v1.Node) { n.Labels[k] = v } }
+func taint(k string, e v1.TaintEffect) nodeOpt {
+	return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: k, Effect: e}) }
+}
+func cordon(n *v1.Node) { n.Spec.Unschedulable = true }
+
+type podOpt func(*v1.Pod)
+
+func testPod(name string, opts ...podOpt) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Labels: map[string]string{"app": "x"}},
+		Spec: v1.PodSpec{SchedulerName: v1.DefaultSchedulerName, Containers: []v1.Container{{Name: "c", Image: "img"}}}}
+	for _, o := range opts {
+		o(p)
+	}
+	return p
+}
+
+func requests(cpu, memory string) podOpt {
+	return func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	}
+}
+func on(node string) podOpt { return func(p *v1.Pod) { p.Spec.NodeName = node } }
+func app(a string) podOpt   { return func(p *v1.Pod) { p.Labels = map[string]string{"app": a} } }
+func priority(n int32) podOpt {
+	return func(p *v1.Pod) { p.Spec.Priority = &n }
+}
+func selector(k, v string) podOpt {
+	return func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{k: v} }
+}
+
+func TestBindsAndTells(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi", cordon), testNode("n2", "1", "1Gi"))
+	c.create(testPod("a"))
+	c.bound("a", "n2")
+	c.event("a", "Scheduled", "Successfully assigned default/a to n2")
+}
+
+func TestRefusalInUpstreamsWords(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi", taint("k", v1.TaintEffectNoSchedule)), testNode("n2", "1", "1Gi"), testNode("n3", "1", "1Gi"),
+		testPod("x", requests("800m", "1Mi"), on("n2")), testPod("y", requests("800m", "1Mi"), on("n3")))
+	c.create(testPod("a", requests("500m", "1Mi")))
+	m := "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
+	c.refused("a", m)
+	c.event("a", "FailedScheduling", m)
+	// Room brings it back.
+	if err := c.CoreV1().Pods("default").Delete(c.ctx, "x", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.bound("a", "n2")
+}
+
+func TestNoNodesThenOne(t *testing.T) {
+	c := newCluster(t)
+	c.create(testPod("a"))
+	c.refused("a", "no nodes available to schedule pods")
+	if _, err := c.CoreV1().Nodes().Create(c.ctx, testNode("n1", "1", "1Gi"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.bound("a", "n1")
+}
+
+func TestGatesHoldAndRelease(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi"))
+	p := testPod("a")
+	p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "g"}}
+	c.create(p)
+	c.eventually("condition SchedulingGated", func() bool {
+		for _, k := range c.pod("a").Status.Conditions {
+			if k.Reason == v1.PodReasonSchedulingGated && k.Message == "Scheduling is blocked due to non-empty scheduling gates" {
+				return true
+			}
+		}
+		return false
+	})
+	open := c.pod("a")
+	open.Spec.SchedulingGates = nil
+	if _, err := c.CoreV1().Pods("default").Update(c.ctx, open, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.bound("a", "n1")
+}
+
+func TestPreemptionSparesBudgets(t *testing.T) {
+	one := intstr.FromInt32(1)
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
+	c := newCluster(t, testNode("n1", "1", "1Gi"), testNode("n2", "1", "1Gi"), budget,
+		testPod("kept", requests("800m", "1Mi"), on("n1"), app("kept")), testPod("low", requests("800m", "1Mi"), on("n2")))
+	c.create(testPod("high", requests("500m", "1Mi"), priority(100)))
+	c.bound("high", "n2")
+	if c.pod("low") != nil || c.pod("kept") == nil {
+		t.Fatal("wrong victim")
+	}
+	c.event("low", "Preempted", "Preempted by pod high on node n2")
+}
+
+func TestForeignAndBoundPodsAreLeftAlone(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi"))
+	foreign := testPod("foreign")
+	foreign.Spec.SchedulerName = "other"
+	c.create(foreign, testPod("a"))
+	c.bound("a", "n1")
+	if c.pod("foreign").Spec.NodeName != "" {
+		t.Fatal("took another scheduler's pod")
+	}
+}
