@@ -369,14 +369,14 @@ func surplus(j *batchv1.Job, active []*corev1.Pod, least int) []*corev1.Pod {
 // rank is how far a pod has come.
 func rank(p *corev1.Pod) int {
 	switch {
-	case p.Spec.NodeName == "":
-		return 0
-	case p.Status.Phase != corev1.PodRunning:
-		return 1
-	case !controller.PodReady(p):
+	case p.Status.Phase == corev1.PodRunning && controller.PodReady(p):
+		return 3
+	case p.Status.Phase == corev1.PodRunning:
 		return 2
+	case p.Spec.NodeName != "":
+		return 1
 	}
-	return 3
+	return 0
 }
 
 // failure is how often pods failed in a row, and when last.

@@ -1,6 +1,7 @@
 package replicaset
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -80,7 +81,7 @@ func compare(a, b *corev1.Pod, onNode map[string]int, now time.Time) int {
 			return c
 		}
 	}
-	if c := first(restartsBefore(b, a), restartsBefore(a, b)); c != 0 {
+	if c := cmp.Compare(maxRestarts(b), maxRestarts(a)); c != 0 {
 		return c
 	}
 	if c := younger(a.CreationTimestamp, b.CreationTimestamp, now); c != 0 {
@@ -141,8 +142,6 @@ func magnitude(age time.Duration) int {
 	}
 	return int(math.Log2(float64(age)))
 }
-
-func restartsBefore(a, b *corev1.Pod) bool { return maxRestarts(a) < maxRestarts(b) }
 
 func maxRestarts(p *corev1.Pod) int32 {
 	var n int32

@@ -1,0 +1,113 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+func TestLoopRetriesAndRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := controller.New("test", 2, slog.New(slog.DiscardHandler))
+		var calls atomic.Int32
+		l.Reconciler = controller.Func(func(context.Context, string) (time.Duration, error) {
+			switch calls.Add(1) {
+			case 1:
+				return 0, errors.New("first fails")
+			case 2:
+				return time.Minute, nil
+			}
+			return 0, nil
+		})
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		l.Add("a")
+		time.Sleep(time.Second)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("after the failure: %d calls, want a second one within its back-off", n)
+		}
+		time.Sleep(time.Minute)
+		if n := calls.Load(); n != 3 {
+			t.Errorf("after a minute: %d calls, want the one asked for", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestExpectations(t *testing.T) {
+	now := time.Unix(1000, 0)
+	e := controller.NewExpectations()
+	e.Created("k", "new", now)
+	e.Deleted("k", "old", now)
+	if met, wait := e.Met("k", map[types.UID]bool{"old": false}, now); met || wait != 30*time.Second {
+		t.Errorf("nothing shown: met %v, wait %v", met, wait)
+	}
+	if met, _ := e.Met("k", map[types.UID]bool{"old": true}, now); met {
+		t.Error("the created one is not shown, yet met")
+	}
+	e.Gone("k", "new")
+	if met, _ := e.Met("k", nil, now); !met {
+		t.Error("created and gone again, yet not met")
+	}
+	e.Created("k", "lost", now)
+	if met, _ := e.Met("k", nil, now.Add(31*time.Second)); !met {
+		t.Error("a write that never shows is waited for without end")
+	}
+}
+
+func TestClaim(t *testing.T) {
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", UID: "1"}}
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	yes := true
+	owned := func(uid types.UID) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid, Controller: &yes}}
+	}
+	app := map[string]string{"app": "a"}
+	pods := []*corev1.Pod{
+		{ObjectMeta: metav1.ObjectMeta{Name: "mine", Labels: app, OwnerReferences: owned("1")}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: app, OwnerReferences: owned("2")}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "orphan", Labels: app}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "strayed", OwnerReferences: owned("1")}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+	}
+	var patched []string
+	got, err := controller.Claim(t.Context(), &controller.Claimer{
+		Owner: owner, Kind: kind, Selector: labels.SelectorFromSet(app),
+		Live:  func(context.Context) (metav1.Object, error) { return owner, nil },
+		Patch: func(_ context.Context, name string, _ []byte) error { patched = append(patched, name); return nil },
+	}, pods)
+	if err != nil || len(got) != 2 || got[0].Name != "mine" || got[1].Name != "orphan" {
+		t.Errorf("claimed %v, %v", got, err)
+	}
+	if len(patched) != 2 || patched[0] != "orphan" || patched[1] != "strayed" {
+		t.Errorf("patched %v, want the orphan adopted and the strayed one released", patched)
+	}
+}
+
+func TestSlowStartStopsAtAnError(t *testing.T) {
+	var calls atomic.Int32
+	ok, err := controller.SlowStart(t.Context(), 100, func(context.Context, int) error {
+		if calls.Add(1) > 3 {
+			return errors.New("quota")
+		}
+		return nil
+	})
+	if ok != 3 || err == nil || calls.Load() != 7 {
+		t.Errorf("%d of %d calls succeeded, err %v; want 3 of 7 (batches 1, 2, 4)", ok, calls.Load(), err)
+	}
+}
