@@ -121,7 +121,7 @@ func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens
 		chain = append(chain, authenticator.WrapAudienceAgnosticRequest(audiences, frontProxy(c)))
 	}
 	if c.ClientCAs != nil {
-		chain = append(chain, x509request.NewDynamic(verifier(c.ClientCAs), x509request.CommonNameUserConversion))
+		chain = append(chain, newCertificates(c.ClientCAs))
 	}
 	chain = append(chain, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	var conditions []apiserver.AnonymousAuthCondition
@@ -134,9 +134,10 @@ func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens
 	)
 }
 
-// frontProxy reads upstream's default header names.
+// frontProxy reads upstream's default header names. A request without them is
+// left to the others before anything is verified.
 func frontProxy(c Config) authenticator.Request {
-	return headerrequest.NewDynamicVerifyOptionsSecure(
+	proxy := headerrequest.NewDynamicVerifyOptionsSecure(
 		verifier(c.FrontProxyCAs),
 		headerrequest.StaticStringSlice(c.FrontProxyNames),
 		headerrequest.StaticStringSlice{"X-Remote-User"},
@@ -144,6 +145,12 @@ func frontProxy(c Config) authenticator.Request {
 		headerrequest.StaticStringSlice{"X-Remote-Group"},
 		headerrequest.StaticStringSlice{"X-Remote-Extra-"},
 	)
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if req.Header.Get("X-Remote-User") == "" {
+			return nil, false, nil
+		}
+		return proxy.AuthenticateRequest(req)
+	})
 }
 
 func verifier(roots *x509.CertPool) x509request.VerifyOptionFunc {
