@@ -82,6 +82,10 @@ func serve(ctx context.Context, s parts) error {
 	users.Go(func() error { return announce(running, s) })
 	users.Go(func() error { return s.gossip.Run(running) })
 	users.Go(func() error {
+		trimAfterStart(running)
+		return nil
+	})
+	users.Go(func() error {
 		select {
 		case <-s.ready:
 		case <-running.Done():

@@ -76,7 +76,6 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.ExternalAddress = s.cfg.ExternalAddress
 		c.BuildHandlerChainFunc = s.chain
 		c.LongRunningFunc = longRunning
-		c.EnableProfiling = false
 		c.AggregatedDiscoveryGroupManager = groups
 		c.SkipOpenAPIInstallation = true // served by openAPI, from static documents
 		return c

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// settle is how long after the start the process is idle enough to trim.
+const settle = 5 * time.Second
+
+// trimAfterStart gives back, once, what only the start needed: freed heap, and
+// the pages of the binary. Code that runs again is mapped again from the page
+// cache, at the price of a minor fault.
+func trimAfterStart(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(settle):
+	}
+	debug.FreeOSMemory()
+	for _, m := range binaryMappings() {
+		// Memory that is not the process's own cannot be lost, so that a failure
+		// is only memory that stays.
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+	}
+}
+
+type mapping struct{ start, end uintptr }
+
+// binaryMappings returns the read-only mappings of the executable of which no
+// page was ever written (smaps: Anonymous 0).
+func binaryMappings() []mapping {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return nil
+	}
+	f, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	var out []mapping
+	var current mapping
+	candidate := false
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) >= 6 && strings.Contains(fields[0], "-"):
+			current, candidate = parseMapping(fields[0])
+			candidate = candidate && fields[5] == exe && strings.HasPrefix(fields[1], "r-")
+		case len(fields) == 3 && fields[0] == "Anonymous:" && candidate && fields[1] == "0":
+			out = append(out, current)
+		}
+	}
+	return out
+}
+
+func parseMapping(s string) (mapping, bool) {
+	a, b, _ := strings.Cut(s, "-")
+	start, err := strconv.ParseUint(a, 16, 64)
+	if err != nil {
+		return mapping{}, false
+	}
+	end, err := strconv.ParseUint(b, 16, 64)
+	return mapping{start: uintptr(start), end: uintptr(end)}, err == nil
+}
