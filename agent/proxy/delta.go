@@ -29,12 +29,14 @@ func (r *renderer) delta(st state, next service.Tables) (*change, state) {
 	after := state{tables: next, owners: st.owners, pairs: st.pairs}
 	had, want := newObjects(), newObjects()
 	for _, k := range keys {
-		r.render(st.tables[k], had)
-	}
-	for e := range had.elems {
-		if _, mine := slices.BinarySearchFunc(keys, st.owners[e], compareKeys); !mine {
-			delete(had.elems, e) // another's, by an earlier clash
+		one := newObjects()
+		r.render(st.tables[k], one)
+		for e := range one.elems {
+			if st.owners[e] != k {
+				delete(one.elems, e) // another's, by an earlier clash
+			}
 		}
+		had.merge(one)
 	}
 	owners := map[elem]service.Key{}
 	for _, k := range keys {
@@ -113,8 +115,8 @@ func (o objects) merge(p objects) {
 	for k, v := range p.chains {
 		o.chains[k] = v
 	}
-	for k, v := range p.maps {
-		o.maps[k] = v
+	for k, v := range p.sets {
+		o.sets[k] = v
 	}
 	for k, v := range p.elems {
 		o.elems[k] = v
@@ -126,7 +128,7 @@ func (o objects) merge(p objects) {
 
 // diff compares everything but the pairs, which count across Services.
 func diff(had, want objects) *change {
-	c := &change{addElems: map[elem]string{}, addChains: map[string]chain{}, addMaps: map[string]time.Duration{}}
+	c := &change{addElems: map[elem]string{}, addChains: map[string]chain{}, addSets: map[string]time.Duration{}}
 	for e, to := range had.elems {
 		if want.elems[e] != to {
 			c.delElems = append(c.delElems, e)
@@ -147,14 +149,14 @@ func diff(had, want objects) *change {
 			c.delChains = append(c.delChains, name)
 		}
 	}
-	for name, timeout := range want.maps {
-		if _, ok := had.maps[name]; !ok {
-			c.addMaps[name] = timeout
+	for name, timeout := range want.sets {
+		if _, ok := had.sets[name]; !ok {
+			c.addSets[name] = timeout
 		}
 	}
-	for name := range had.maps {
-		if _, ok := want.maps[name]; !ok {
-			c.delMaps = append(c.delMaps, name)
+	for name := range had.sets {
+		if _, ok := want.sets[name]; !ok {
+			c.delSets = append(c.delSets, name)
 		}
 	}
 	return c

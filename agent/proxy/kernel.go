@@ -149,15 +149,15 @@ type change struct {
 	addElems  map[elem]string
 	delChains []string
 	addChains map[string]chain // new or to be refilled
-	delMaps   []string
-	addMaps   map[string]time.Duration
+	delSets   []string
+	addSets   map[string]time.Duration
 	delPairs  []netip.Addr
 	addPairs  []netip.Addr
 	after     func() // brings the state up to date once the kernel has taken the change
 }
 
 func (c *change) empty() bool {
-	return len(c.delElems)+len(c.addElems)+len(c.delChains)+len(c.addChains)+len(c.delMaps)+len(c.addMaps)+len(c.delPairs)+len(c.addPairs) == 0
+	return len(c.delElems)+len(c.addElems)+len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs) == 0
 }
 
 // queue adds a change to the transaction, in the order that keeps every
@@ -170,10 +170,10 @@ func (k *kernel) queue(c *change) error {
 		m.check(k.conn.SetDeleteElements(set, []nftables.SetElement{el}))
 	}
 	m.check(k.pairs(c.delPairs, k.conn.SetDeleteElements))
-	for name, timeout := range c.addMaps {
+	for name, timeout := range c.addSets {
 		m.check(k.conn.AddSet(&nftables.Set{
-			Table: k.table, ID: nft.SetID(), Name: name, IsMap: true, Dynamic: true, HasTimeout: true, Timeout: timeout,
-			KeyType: nftables.TypeIPAddr, DataType: nft.TypeTarget, Size: 65535,
+			Table: k.table, ID: nft.SetID(), Name: name, Dynamic: true, HasTimeout: true, Timeout: timeout,
+			KeyType: nft.TypeAddrPair, Concatenation: true, Size: 65535,
 		}, nil))
 	}
 	for name := range c.addChains {
@@ -196,7 +196,7 @@ func (k *kernel) queue(c *change) error {
 	for _, name := range c.delChains {
 		k.conn.DelChain(k.chain(name))
 	}
-	for _, name := range c.delMaps {
+	for _, name := range c.delSets {
 		k.conn.DelSet(&nftables.Set{Table: k.table, Name: name})
 	}
 	return m.err
@@ -225,7 +225,7 @@ func (k *kernel) pairs(addrs []netip.Addr, do func(*nftables.Set, []nftables.Set
 }
 
 // reset queues the removal of all that an earlier process or a foreign hand
-// left, but for the affinity maps that are still wanted. It belongs in one
+// left, but for the affinity sets that are still wanted. It belongs in one
 // transaction with addBase before it and a change after it.
 func (k *kernel) reset(want objects) error {
 	chains, err := k.conn.ListChainsOfTableFamily(k.table.Family)
@@ -255,7 +255,7 @@ func (k *kernel) reset(want objects) error {
 		k.conn.DelChain(k.chain(name))
 	}
 	for _, s := range sets {
-		if _, ok := want.maps[s.Name]; strings.HasPrefix(s.Name, affinityPrefix) && !ok {
+		if _, ok := want.sets[s.Name]; strings.HasPrefix(s.Name, affinityPrefix) && !ok {
 			k.conn.DelSet(s)
 		}
 	}
@@ -265,30 +265,6 @@ func (k *kernel) reset(want objects) error {
 func (k *kernel) flush() error {
 	if err := k.conn.Flush(); err != nil {
 		return fmt.Errorf("nftables table %s: %w", k.table.Name, err)
-	}
-	return nil
-}
-
-// forget drops affinity entries that lead to backends that are no longer there.
-func (k *kernel) forget(name string, valid map[netip.AddrPort]bool) error {
-	set := &nftables.Set{Table: k.table, Name: name, KeyType: nftables.TypeIPAddr, DataType: nft.TypeTarget, IsMap: true}
-	have, err := k.conn.GetSetElements(set)
-	if err != nil {
-		return fmt.Errorf("read affinity: %w", err)
-	}
-	var stale []nftables.SetElement
-	for _, e := range have {
-		if !valid[nft.ParseTarget(e.Val)] {
-			stale = append(stale, nftables.SetElement{Key: e.Key})
-		}
-	}
-	for _, e := range stale { // one by one: an entry may expire meanwhile
-		if err := k.conn.SetDeleteElements(set, []nftables.SetElement{e}); err != nil {
-			return fmt.Errorf("forget affinity: %w", err)
-		}
-		if err := k.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("forget affinity: %w", err)
-		}
 	}
 	return nil
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// objects is a part of the table, as values: chains, affinity maps, elements
+// objects is a part of the table, as values: chains, affinity sets, elements
 // of the two dispatch maps, and pods that may reach themselves.
 type objects struct {
 	chains map[string]chain
-	maps   map[string]time.Duration // affinity maps and their timeouts
+	sets   map[string]time.Duration // affinity sets and their timeouts
 	elems  map[elem]string          // the chain to go to
 	pairs  map[netip.Addr]int       // by how many backends
 }
 
 func newObjects() objects {
 	return objects{
-		chains: map[string]chain{}, maps: map[string]time.Duration{},
+		chains: map[string]chain{}, sets: map[string]time.Duration{},
 		elems: map[elem]string{}, pairs: map[netip.Addr]int{},
 	}
 }
@@ -76,8 +76,8 @@ func fixed(text string, exprs []expr.Any) line {
 // String prints the objects for tests and support, sorted.
 func (o objects) String() string {
 	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(o.maps)) {
-		fmt.Fprintf(&b, "map %s timeout %s\n", name, o.maps[name])
+	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
+		fmt.Fprintf(&b, "set %s timeout %s\n", name, o.sets[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.chains)) {
 		fmt.Fprintf(&b, "chain %s\n", name)

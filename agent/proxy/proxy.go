@@ -111,7 +111,7 @@ func (p *Proxy) apply(k *kernel, st *state, next service.Tables) (*state, error)
 	before := st.tables
 	c, after := p.render.delta(*st, next)
 	if full {
-		if err := k.reset(objects{maps: c.addMaps}); err != nil {
+		if err := k.reset(objects{sets: c.addSets}); err != nil {
 			return nil, err
 		}
 	}
@@ -127,45 +127,19 @@ func (p *Proxy) apply(k *kernel, st *state, next service.Tables) (*state, error)
 	}
 	c.after()
 	p.health.sync(changedKeys(before, next), next)
-	p.forget(k, before, next)
+	p.forget(before, next)
 	return &after, nil
 }
 
-// forget ends what the kernel remembers of backends that are gone: affinity,
-// and UDP flows, which have no end of their own.
-func (p *Proxy) forget(k *kernel, before, next service.Tables) {
+// forget ends UDP flows to backends that are gone, since such a flow has no end
+// of its own.
+func (p *Proxy) forget(before, next service.Tables) {
 	var udp udpFlows
 	for _, key := range changedKeys(before, next) {
-		old, now := before[key], next[key]
-		if old != nil && now != nil && old.Affinity > 0 && old.Affinity == now.Affinity {
-			p.forgetAffinity(k, old, now)
-		}
-		udp.add(old, now)
+		udp.add(before[key], next[key])
 	}
 	if err := udp.clear(); err != nil {
 		p.log.Warn("cannot end old UDP flows", "err", err)
-	}
-}
-
-func (p *Proxy) forgetAffinity(k *kernel, old, now *service.Service) {
-	had, want := newObjects(), newObjects()
-	p.render.render(old, had)
-	p.render.render(now, want)
-	valid := map[netip.AddrPort]bool{}
-	for _, port := range now.Ports {
-		for _, r := range []service.Route{port.Cluster, port.Internal, port.External} {
-			for _, b := range r.Backends {
-				valid[b.AddrPort] = true
-			}
-		}
-	}
-	for name := range want.maps {
-		if _, ok := had.maps[name]; !ok {
-			continue
-		}
-		if err := k.forget(name, valid); err != nil {
-			p.log.Warn("clients may stay with a backend that is gone", "service", now.Key, "err", err)
-		}
 	}
 }
 

@@ -20,8 +20,8 @@ const (
 	chainDrop   = "elsewhere"   // drops: another node has the backends
 )
 
-// affinityPrefix begins the names of affinity maps. The timeout in seconds
-// follows, since a map's cannot be changed.
+// affinityPrefix begins the names of affinity sets. The timeout in seconds
+// follows, since a set's cannot be changed.
 const affinityPrefix = "aff"
 
 // renderer turns one Service into objects. It is pure.
@@ -99,28 +99,38 @@ func (r *renderer) balance(name string, route service.Route, affinity time.Durat
 		}
 		return chainReject
 	}
-	var remember, text string
 	if affinity > 0 {
-		remember = fmt.Sprintf("%s%d-%s", affinityPrefix, affinity/time.Second, name)
-		text = fmt.Sprintf(" update @%s { ip saddr : target }", remember)
-		out.maps[remember] = affinity
+		sticky(name, targets, affinity, out)
+	} else {
+		out.chains[name] = chain{{"dnat to " + targetText(targets), func(m *maker) []expr.Any {
+			return nft.Rule(m.choose(targets), nft.DNAT())
+		}}}
 	}
-	c := chain{}
-	if affinity > 0 {
-		c = append(c, line{fmt.Sprintf("target ip saddr map @%s%s dnat target", remember, text), func(m *maker) []expr.Any {
-			aff := m.affinity(remember)
-			return nft.Rule(nft.Saddr(), nft.Target(aff), nft.Remember(aff), nft.DNAT())
+	return name
+}
+
+// sticky adds the chains of a port with client affinity. A set remembers pairs
+// of client and backend; the pairs of a backend that is gone are not looked
+// for any more. (One map from client to backend would do, but nft 1.0.6
+// crashes when it lists rules that write a looked-up value.)
+func sticky(name string, targets []netip.AddrPort, affinity time.Duration, out objects) {
+	memory := fmt.Sprintf("%s%d-%s", affinityPrefix, affinity/time.Second, name)
+	out.sets[memory] = affinity
+	var c chain
+	var backends []string
+	for _, t := range targets {
+		backend := fmt.Sprintf("%s/%s/%d", name, t.Addr(), t.Port())
+		backends = append(backends, backend)
+		out.chains[backend] = chain{{fmt.Sprintf("update @%s { ip saddr . %s } dnat to %s", memory, t.Addr(), t), func(m *maker) []expr.Any {
+			return nft.Rule(nft.SaddrWith(t.Addr()), nft.Remember(m.affinity(memory)), nft.FixedTarget(t), nft.DNAT())
+		}}}
+		c = append(c, line{fmt.Sprintf("ip saddr . %s @%s goto %s", t.Addr(), memory, backend), func(m *maker) []expr.Any {
+			return nft.Rule(nft.SaddrWith(t.Addr()), nft.In(m.affinity(memory), false), nft.Goto(backend))
 		}})
 	}
-	c = append(c, line{fmt.Sprintf("target %s%s dnat target", targetText(targets), text), func(m *maker) []expr.Any {
-		choose := m.choose(targets)
-		if affinity == 0 {
-			return nft.Rule(choose, nft.DNAT())
-		}
-		return nft.Rule(choose, nft.Remember(m.affinity(remember)), nft.DNAT())
+	out.chains[name] = append(c, line{"numgen random vmap goto " + strings.Join(backends, " "), func(m *maker) []expr.Any {
+		return m.spread(backends)
 	}})
-	out.chains[name] = c
-	return name
 }
 
 // targets are the route's IPv4 backends; those on this node may be the client too.
@@ -192,26 +202,41 @@ func firewall(ranges []netip.Prefix, next string) chain {
 	return append(c, fixed("drop", nft.Drop()))
 }
 
-// choose loads one of the targets at random.
+// choose holds one of the targets at random.
 func (m *maker) choose(ts []netip.AddrPort) []expr.Any {
 	if len(ts) == 1 {
 		return nft.FixedTarget(ts[0])
-	}
-	set := &nftables.Set{
-		Table: m.table, ID: nft.SetID(), Name: "__map%d", Anonymous: true, Constant: true, IsMap: true,
-		KeyType: nftables.TypeInteger, DataType: nft.TypeTarget,
 	}
 	elems := make([]nftables.SetElement, len(ts))
 	for i, t := range ts {
 		elems[i] = nftables.SetElement{Key: native(uint32(i)), Val: nft.ValTarget(t)}
 	}
-	m.check(m.conn.AddSet(set, elems))
-	return nft.Rule(nft.Random(len(ts)), nft.Target(set))
+	return nft.Rule(nft.Random(len(ts)), nft.Target(m.anonymous(nftables.TypeInteger, nft.TypeTarget, elems)))
 }
 
-// affinity names an affinity map, which the transaction has made before.
+// spread goes to one of the chains at random.
+func (m *maker) spread(chains []string) []expr.Any {
+	if len(chains) == 1 {
+		return nft.Goto(chains[0])
+	}
+	elems := make([]nftables.SetElement, len(chains))
+	for i, c := range chains {
+		elems[i] = nftables.SetElement{Key: native(uint32(i)), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: c}}
+	}
+	return nft.Rule(nft.Random(len(chains)), nft.Vmap(m.anonymous(nftables.TypeInteger, nftables.TypeVerdict, elems)))
+}
+
+func (m *maker) anonymous(key, data nftables.SetDatatype, elems []nftables.SetElement) *nftables.Set {
+	set := &nftables.Set{
+		Table: m.table, ID: nft.SetID(), Name: "__map%d", Anonymous: true, Constant: true, IsMap: true, KeyType: key, DataType: data,
+	}
+	m.check(m.conn.AddSet(set, elems))
+	return set
+}
+
+// affinity names an affinity set, which the transaction has made before.
 func (m *maker) affinity(name string) *nftables.Set {
-	return &nftables.Set{Table: m.table, Name: name, IsMap: true, DataType: nft.TypeTarget, KeyType: nftables.TypeIPAddr}
+	return &nftables.Set{Table: m.table, Name: name, KeyType: nft.TypeAddrPair, Concatenation: true}
 }
 
 func (m *maker) check(err error) {

@@ -94,12 +94,12 @@ func Vmap(s *nftables.Set) []expr.Any {
 }
 
 // Target looks the loaded key up in a map of "ipv4_addr . inet_service" and
-// holds the result for DNAT and Remember; the rule ends here on a miss.
+// holds the result for DNAT; the rule ends here on a miss.
 func Target(s *nftables.Set) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg0, SetName: s.Name, SetID: s.ID, IsDestRegSet: true, DestRegister: regData}}
 }
 
-// FixedTarget holds one address and port for DNAT and Remember.
+// FixedTarget holds one address and port for DNAT.
 func FixedTarget(ap netip.AddrPort) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: regData, Data: ap.Addr().AsSlice()},
@@ -107,10 +107,15 @@ func FixedTarget(ap netip.AddrPort) []expr.Any {
 	}
 }
 
-// Remember writes "ip saddr : target" into a dynamic map, renewing its timeout.
+// SaddrWith loads the key "ip saddr . a" with a fixed second address.
+func SaddrWith(a netip.Addr) []expr.Any {
+	return []expr.Any{saddr(reg0), &expr.Immediate{Register: reg1, Data: a.AsSlice()}}
+}
+
+// Remember writes the loaded key into a dynamic set, renewing its timeout.
 func Remember(s *nftables.Set) []expr.Any {
-	return []expr.Any{saddr(reg0), &expr.Dynset{
-		SrcRegKey: reg0, SrcRegData: regData, SetName: s.Name, SetID: s.ID, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE),
+	return []expr.Any{&expr.Dynset{
+		SrcRegKey: reg0, SetName: s.Name, SetID: s.ID, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE),
 	}}
 }
 

@@ -1,0 +1,251 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shoal-project/shoal/agent/service"
+)
+
+// dump is what nft says the table holds, in an order that does not depend on history.
+func dump(t *testing.T, table string) string {
+	t.Helper()
+	out, err := exec.Command("nft", "-j", "list", "table", "ip", table).Output()
+	if err != nil {
+		o, e := exec.Command("nft", "list", "table", "ip", table).CombinedOutput()
+		t.Fatal("nft list:", err, e, string(o))
+	}
+	var doc struct{ Nftables []map[string]any }
+	if err := json.Unmarshal(out, &doc); err != nil {
+		t.Fatal(err)
+	}
+	// Rules are listed chain after chain; the order within one matters.
+	rules := map[string][]string{}
+	var lines []string
+	for _, o := range doc.Nftables {
+		for kind, v := range o {
+			obj, ok := v.(map[string]any)
+			if !ok {
+				continue
+			}
+			delete(obj, "handle")
+			delete(obj, "table")
+			if elems, ok := obj["elem"].([]any); ok {
+				slices.SortFunc(elems, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+			}
+			switch kind {
+			case "metainfo", "table":
+			case "rule":
+				chain := obj["chain"].(string)
+				rules[chain] = append(rules[chain], text(obj))
+			default:
+				lines = append(lines, kind+" "+text(obj))
+			}
+		}
+	}
+	for chain, rs := range rules {
+		lines = append(lines, "rules of "+chain+"\n  "+strings.Join(rs, "\n  "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func text(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// walker changes a small world at random, so that every transition occurs:
+// kinds of Services, policies, affinity, and two that want the same address.
+type walker struct {
+	rnd *rand.Rand
+	in  service.Input
+}
+
+func (w *walker) step() {
+	name := fmt.Sprintf("s%d", w.rnd.IntN(6))
+	w.in.Services = slices.DeleteFunc(slices.Clone(w.in.Services), func(s *corev1.Service) bool { return s.Name == name })
+	w.in.Slices = slices.DeleteFunc(slices.Clone(w.in.Slices), func(s *discoveryv1.EndpointSlice) bool { return s.Name == name })
+	if w.rnd.IntN(4) == 0 {
+		return
+	}
+	svc := newService(name, fmt.Sprintf("10.96.0.%d", 20+w.rnd.IntN(4)), func(s *corev1.Service) {
+		if w.rnd.IntN(2) == 0 {
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
+			s.Spec.Ports[0].NodePort = int32(30000 + w.rnd.IntN(4))
+			s.Spec.ExternalIPs = []string{fmt.Sprintf("203.0.113.%d", w.rnd.IntN(3)+1)}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprintf("203.0.113.%d", w.rnd.IntN(3)+10)}}
+			if w.rnd.IntN(2) == 0 {
+				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			}
+			if w.rnd.IntN(2) == 0 {
+				s.Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}
+			}
+		}
+		if w.rnd.IntN(3) == 0 {
+			s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+		}
+		if w.rnd.IntN(3) == 0 {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(100 + w.rnd.IntN(2)))}}
+		}
+	})
+	w.in.Services = append(w.in.Services, svc)
+	var addrs []netip.Addr
+	for i := range w.rnd.IntN(4) {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 244, byte(7 + w.rnd.IntN(2)), byte(10 + i)}))
+	}
+	w.in.Slices = append(w.in.Slices, newSlice(name, addrs...))
+}
+
+// The table after any walk is the one that its end state alone makes.
+func TestRandomWalkConverges(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	n := newNode(t)
+	w := &walker{rnd: rand.New(rand.NewPCG(seed, 0)), in: n.in}
+	// Values keep their identity while nothing about them changes, as Source's do.
+	last := service.Tables{}
+	build := func() service.Tables {
+		next := service.Build(w.in)
+		for k, s := range next {
+			if old := last[k]; old != nil && cmp.Equal(old, s, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })) {
+				next[k] = old
+			}
+		}
+		last = next
+		return next
+	}
+	fresh := New(n.proxy.cfg)
+	fresh.cfg.Table = "fresh"
+	k2, err := newKernel(&fresh.cfg)
+	n.must(err)
+	defer k2.close()
+	defer fresh.Cleanup()
+	for i := range 150 {
+		for range 1 + w.rnd.IntN(3) {
+			w.step()
+		}
+		tables := build()
+		if n.st, err = n.proxy.apply(n.k, n.st, tables); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		if i%10 != 9 {
+			continue
+		}
+		n.must(fresh.Cleanup())
+		if _, err = fresh.apply(k2, nil, tables); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		if d := cmp.Diff(dump(t, "fresh"), dump(t, n.proxy.cfg.Table)); d != "" {
+			t.Fatalf("step %d: (-fresh +walked)\n%s", i, d)
+		}
+	}
+	// A restarted process takes over what it finds.
+	if n.st, err = n.proxy.apply(n.k, nil, build()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(dump(t, "fresh"), dump(t, n.proxy.cfg.Table)); d != "" {
+		t.Errorf("after a restart: (-fresh +restarted)\n%s", d)
+	}
+}
+
+func TestForeignDeletionIsRepaired(t *testing.T) {
+	n := newNode(t)
+	a, c := n.pod("a"), n.pod("c")
+	svc := newService("web", "10.96.0.50", nil)
+	n.set(svc, a.addr)
+	n.must(exec.Command("nft", "delete", "table", "ip", n.proxy.cfg.Table).Run())
+	// The next change fails, and is followed by a full rewrite.
+	n.in.Slices = []*discoveryv1.EndpointSlice{newSlice("web", a.addr, netip.MustParseAddr("10.244.7.99"))}
+	st, err := n.proxy.apply(n.k, n.st, service.Build(n.in))
+	if err == nil || st != nil {
+		t.Fatalf("a change of a deleted table was taken: %v", err)
+	}
+	n.st = nil
+	n.set(svc, a.addr)
+	if _, err := call(c.ns, "tcp", "10.96.0.50:8000"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGoldenRules(t *testing.T) {
+	w := &walker{rnd: rand.New(rand.NewPCG(7, 7)), in: service.Input{View: service.View{Node: "here"}}}
+	for range 20 {
+		w.step()
+	}
+	r := renderer{clusterCIDRs: []netip.Prefix{clusterCIDR}, podCIDRs: []netip.Prefix{podCIDR}}
+	all := newObjects()
+	tables := service.Build(w.in)
+	keys := allKeys(nil, tables)
+	slices.SortFunc(keys, compareKeys)
+	for _, k := range keys {
+		r.render(tables[k], all)
+	}
+	got := []byte(all.String())
+	file := filepath.Join("testdata", "rules.golden")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		_ = os.MkdirAll("testdata", 0o755)
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("run with UPDATE_GOLDEN=1 if it is meant:\n%s", cmp.Diff(string(want), string(got)))
+	}
+}
+
+func BenchmarkOneOfThousand(b *testing.B) {
+	w := service.Input{View: service.View{Node: "here"}}
+	for i := range 1000 {
+		name := fmt.Sprintf("s%d", i)
+		w.Services = append(w.Services, newService(name, fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200), nil))
+		w.Slices = append(w.Slices, newSlice(name, netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.2")))
+	}
+	p := New(Config{})
+	k, err := newKernel(&p.cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer k.close()
+	defer p.Cleanup()
+	tables := service.Build(w)
+	start := time.Now()
+	st, err := p.apply(k, nil, tables)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms/full")
+	b.ResetTimer()
+	for i := range b.N {
+		next := service.Tables{}
+		for k, v := range tables {
+			next[k] = v
+		}
+		svc := w.Services[i%1000]
+		next[service.Key{Namespace: "ns", Name: svc.Name}] = service.BuildOne(svc, []*discoveryv1.EndpointSlice{newSlice(svc.Name, netip.AddrFrom4([4]byte{10, 244, 8, byte(i)}))}, w.View)
+		if st, err = p.apply(k, st, next); err != nil {
+			b.Fatal(err)
+		}
+		tables = next
+	}
+}

@@ -1,0 +1,183 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// ep reads "10.1.1.1@node ready|notready|ending|dead hint=node/zone".
+func ep(text string) discoveryv1.Endpoint {
+	f := strings.Fields(text)
+	addr, node, _ := strings.Cut(f[0], "@")
+	e := discoveryv1.Endpoint{Addresses: strings.Split(addr, ",")}
+	if node != "" {
+		e.NodeName = &node
+	}
+	for _, word := range f[1:] {
+		switch {
+		case word == "ready":
+			e.Conditions.Ready = ptr(true)
+		case word == "notready":
+			e.Conditions.Ready, e.Conditions.Serving = ptr(false), ptr(false)
+		case word == "ending":
+			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+		case word == "dead":
+			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(false), Terminating: ptr(true)}
+		case strings.HasPrefix(word, "hint="):
+			n, z, _ := strings.Cut(strings.TrimPrefix(word, "hint="), "/")
+			e.Hints = &discoveryv1.EndpointHints{}
+			if n != "" {
+				e.Hints.ForNodes = []discoveryv1.ForNode{{Name: n}}
+			}
+			if z != "" {
+				e.Hints.ForZones = []discoveryv1.ForZone{{Name: z}}
+			}
+		}
+	}
+	return e
+}
+
+func slice(name string, eps ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr("p"), Port: ptr[int32](80)}},
+	}
+	for _, e := range eps {
+		s.Endpoints = append(s.Endpoints, ep(e))
+	}
+	return s
+}
+
+func web(change func(*corev1.Service)) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "p", Port: 8000, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func showRoute(r Route) string {
+	var parts []string
+	for _, b := range r.Backends {
+		text := b.String()
+		if b.Local {
+			text += "*"
+		}
+		parts = append(parts, text)
+	}
+	if r.Drop {
+		parts = append(parts, "else drop")
+	}
+	return strings.Join(parts, " ")
+}
+
+func TestBackends(t *testing.T) {
+	internalLocal := func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal) }
+	externalLocal := func(s *corev1.Service) {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	for _, x := range []struct {
+		name               string
+		svc                func(*corev1.Service)
+		eps                []string
+		down               string
+		internal, external string
+	}{
+		{name: "ready ones only", eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 notready", "10.1.0.3@n2 ready"}, // VIP-8
+			internal: "10.1.0.1:80* 10.1.0.3:80", external: "10.1.0.1:80* 10.1.0.3:80"},
+		{name: "no condition means ready", eps: []string{"10.1.0.1"}, internal: "10.1.0.1:80", external: "10.1.0.1:80"},
+		{name: "all addresses of an endpoint", eps: []string{"10.1.0.2,10.1.0.1"}, // SVC-10
+			internal: "10.1.0.1:80 10.1.0.2:80", external: "10.1.0.1:80 10.1.0.2:80"},
+		{name: "none", internal: "", external: ""},
+		{name: "ending ones when nothing else is left", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 dead"}, // VIP-22
+			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
+		{name: "ready before ending", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 ready"}, internal: "10.1.0.2:80", external: "10.1.0.2:80"},
+		{name: "internal Local", svc: internalLocal, eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 ready"}, // VIP-20, ITP-1
+			internal: "10.1.0.1:80* else drop", external: "10.1.0.1:80* 10.1.0.2:80"},
+		{name: "internal Local without one here", svc: internalLocal, eps: []string{"10.1.0.2@n2 ready"}, internal: "else drop", external: "10.1.0.2:80"},
+		{name: "internal Local without any", svc: internalLocal, internal: "", external: ""},
+		{name: "external Local prefers ready", svc: externalLocal, eps: []string{"10.1.0.1@me ending", "10.1.0.2@me ready", "10.1.0.3@n2 ready"}, // VIP-21
+			internal: "10.1.0.2:80* 10.1.0.3:80", external: "10.1.0.2:80* else drop"},
+		{name: "external Local falls back to ending", svc: externalLocal, eps: []string{"10.1.0.1@me ending", "10.1.0.3@n2 ready"}, // VIP-23
+			internal: "10.1.0.3:80", external: "10.1.0.1:80* else drop"},
+		{name: "dead node is avoided", down: "n2", eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 ready"},
+			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
+		{name: "dead node has the last", down: "n2", eps: []string{"10.1.0.2@n2 ready"}, internal: "10.1.0.2:80", external: "10.1.0.2:80"},
+		{name: "same node hint", eps: []string{"10.1.0.1@me ready hint=me/z1", "10.1.0.2@n2 ready hint=n2/z1"},
+			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
+		{name: "zone hint", eps: []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, internal: "10.1.0.1:80", external: "10.1.0.1:80"},
+		{name: "a missing hint disables hints", eps: []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready"},
+			internal: "10.1.0.1:80 10.1.0.2:80", external: "10.1.0.1:80 10.1.0.2:80"},
+		{name: "no hint for here", eps: []string{"10.1.0.1@n3 ready hint=/z3", "10.1.0.2@n2 ready hint=/z2"},
+			internal: "10.1.0.1:80 10.1.0.2:80", external: "10.1.0.1:80 10.1.0.2:80"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			// The second slice repeats the first endpoint as not ready (EPS-22).
+			second := slice("web-2")
+			if len(x.eps) > 0 {
+				addr, _, _ := strings.Cut(x.eps[0], " ")
+				second = slice("web-2", addr+" notready")
+			}
+			got := Build(Input{
+				Services: []*corev1.Service{web(x.svc)}, Slices: []*discoveryv1.EndpointSlice{second, slice("web-1", x.eps...)},
+				View: View{Node: "me", Zone: "z1", Down: map[string]bool{x.down: x.down != ""}},
+			})[Key{"ns", "web"}].Ports[0]
+			if s := showRoute(got.Internal); s != x.internal {
+				t.Errorf("internal: got %q, want %q", s, x.internal)
+			}
+			if s := showRoute(got.External); s != x.external {
+				t.Errorf("external: got %q, want %q", s, x.external)
+			}
+		})
+	}
+}
+
+func TestPortsAreMatchedByNameAndProtocol(t *testing.T) { // SVC-5, SVC-22
+	svc := web(func(s *corev1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "q", Port: 9000, Protocol: corev1.ProtocolUDP})
+	})
+	a, b := slice("a", "10.1.0.1 ready"), slice("b", "10.1.0.2 ready")
+	b.Ports = []discoveryv1.EndpointPort{
+		{Name: ptr("p"), Port: ptr[int32](81)}, {Name: ptr("q"), Port: ptr[int32](90)}, // q is TCP there
+	}
+	got := BuildOne(svc, []*discoveryv1.EndpointSlice{a, b}, View{})
+	if s := fmt.Sprint(showRoute(got.Ports[0].Cluster), "|", showRoute(got.Ports[1].Cluster)); s != "10.1.0.1:80 10.1.0.2:81|" {
+		t.Errorf("got %q", s)
+	}
+}
+
+func TestKindsOfServices(t *testing.T) {
+	headless := BuildOne(web(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }), []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1 ready", "10.1.0.2 notready")}, View{})
+	if !headless.Headless || len(headless.ClusterIPs) != 0 || len(headless.Endpoints) != 1 { // DNS-17
+		t.Errorf("headless: %+v", headless)
+	}
+	ext := BuildOne(web(func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "db.example.com"
+	}), nil, View{})
+	if ext.ExternalName != "db.example.com" {
+		t.Errorf("external name: %+v", ext)
+	}
+	lb := BuildOne(web(func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, 31000
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+			{IP: "192.0.2.1"}, {IP: "192.0.2.2", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, {Hostname: "lb.example.com"},
+		}
+	}), []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1@me ready")}, View{Node: "me"})
+	if fmt.Sprint(lb.BalancerIPs) != "[192.0.2.1]" || lb.HealthPort != 31000 || lb.LocalReady != 1 || lb.Affinity.Seconds() != 10800 { // VIP-14
+		t.Errorf("load balancer: %+v", lb)
+	}
+}

@@ -1,0 +1,106 @@
+package service
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// run starts a source and returns a wait for a condition on its tables.
+func run(t *testing.T, s *Source) (func(what string, ok func(Tables) bool), func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	changed := s.Changed()
+	go func() { done <- s.Run(ctx) }()
+	stop := func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	return func(what string, ok func(Tables) bool) {
+		t.Helper()
+		for deadline := time.After(20 * time.Second); !ok(s.Tables()); {
+			select {
+			case <-changed:
+			case <-deadline:
+				t.Fatalf("%s: never; tables %v", what, s.Tables())
+			}
+		}
+	}, stop
+}
+
+func TestSourceFollowsAndRemembers(t *testing.T) {
+	ctx := context.Background()
+	client := fake.NewClientset(web(nil), slice("web-1", "10.1.0.1@n1 ready"))
+	file := filepath.Join(t.TempDir(), "services.json")
+	s := NewSource(Config{Client: client, Node: "me", File: file})
+	wait, stop := run(t, s)
+	key := Key{"ns", "web"}
+	backends := func(n int) func(Tables) bool {
+		return func(t Tables) bool { return t[key] != nil && len(t[key].Ports[0].Cluster.Backends) == n }
+	}
+	wait("first endpoint", backends(1))
+	other := s.Tables()
+	if _, err := client.CoreV1().Services("ns").Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait("second Service", func(t Tables) bool { return len(t) == 2 })
+	if s.Tables()[key] != other[key] {
+		t.Error("a Service that did not change was rebuilt")
+	}
+	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, slice("web-2", "10.1.0.2@n2 ready"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait("second slice", backends(2))
+	s.SetDown(map[string]bool{"n1": true})
+	wait("dead node", backends(1))
+	s.SetDown(nil)
+	wait("node back", backends(2))
+	if err := client.DiscoveryV1().EndpointSlices("ns").Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait("slice deleted", backends(1))
+	stop() // writes the file
+
+	again := NewSource(Config{Node: "me", File: file})
+	wait, stop = run(t, again)
+	defer stop()
+	wait("from the file", backends(1))
+	if again.Synced() {
+		t.Error("a file is not the API")
+	}
+}
+
+func TestSourceWithDamagedFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "services.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := NewSource(Config{Client: fake.NewClientset(web(nil)), Node: "me", File: file})
+	wait, stop := run(t, s)
+	defer stop()
+	wait("the API's state", func(t Tables) bool { return len(t) == 1 })
+}
+
+func TestSliceThatChangesItsService(t *testing.T) {
+	s := NewSource(Config{})
+	a := slice("x", "10.1.0.1 ready")
+	s.putSlice(a)
+	b := a.DeepCopy()
+	b.Labels[discoveryv1.LabelServiceName] = "other"
+	s.putSlice(b)
+	if len(s.slices[Key{"ns", "web"}]) != 0 || len(s.slices[Key{"ns", "other"}]) != 1 {
+		t.Errorf("got %v", s.slices)
+	}
+}
