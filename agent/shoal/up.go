@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/base64"
@@ -382,8 +383,8 @@ The cluster is up. Its kubeconfig: %[1]s
   %[2]s expose deployment hello --port=80 --target-port=8080 --type=NodePort
   %[2]s get pods,services -o wide
   curl http://$(%[2]s get service hello -o jsonpath='{.spec.clusterIP}')
-  curl http://127.0.0.1:$(%[2]s get service hello -o jsonpath='{.spec.ports[0].nodePort}')
+  curl http://%[5]s:$(%[2]s get service hello -o jsonpath='{.spec.ports[0].nodePort}')
 
 Status: shoal status%[4]s    Stop: %[3]s
-`, o.kubeconfig(), kubectl, stop, flag)
+`, o.kubeconfig(), kubectl, stop, flag, cmp.Or(nodeIP(o), "NODE-IP"))
 }
