@@ -1,0 +1,569 @@
+package core_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
+	"github.com/shoal-project/shoal/coordinator/registry"
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+var (
+	ctx    = context.Background()
+	create = metav1.CreateOptions{}
+	get    = metav1.GetOptions{}
+	update = metav1.UpdateOptions{}
+)
+
+// TestAPI runs a server once for all that needs storage.
+func TestAPI(t *testing.T) {
+	agent := newAgent(t)
+	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Env: func(e *kind.Env) {
+		e.KubeletTransport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	}})
+	c := s.Kubernetes(t)
+	ensureNamespace(t, c, "default")
+	for name, test := range map[string]func(*testing.T, kubernetes.Interface){
+		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction, "ServiceAddresses": serviceAddresses,
+		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
+		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes, "ReplicationController": replicationController,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, c) })
+	}
+	t.Run("Tables", func(t *testing.T) { tables(t, c, s.Config) })
+	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
+}
+
+func ensureNamespace(t *testing.T, c kubernetes.Interface, name string) {
+	t.Helper()
+	_, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, create)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+func aPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox"}}},
+	}
+}
+
+func bindTo(t *testing.T, c kubernetes.Interface, pod, node string) error {
+	t.Helper()
+	return c.CoreV1().Pods("default").Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "default"}, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+	}, create)
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want %q", parts)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error %q lacks %q", err, p)
+		}
+	}
+}
+
+// podLife: created, bound, deleted with grace and then by the agent.
+func podLife(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	p := must[*corev1.Pod](t)(pods.Create(ctx, aPod("life"), create))
+	if p.Status.Phase != corev1.PodPending || p.Status.QOSClass != corev1.PodQOSBestEffort || p.Generation != 1 {
+		t.Errorf("status %+v, generation %d", p.Status, p.Generation)
+	}
+	if p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || !*p.Spec.EnableServiceLinks {
+		t.Errorf("defaults: %+v", p.Spec)
+	}
+	p.Spec.NodeName = "n1"
+	_, err := pods.Update(ctx, p, update)
+	wantError(t, err, "spec: Forbidden: pod updates may not change fields other than")
+	if err := bindTo(t, c, "life", "n1"); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, bindTo(t, c, "life", "n2"), `Operation cannot be fulfilled on pods/binding "life": pod life is already assigned to node "n1"`)
+	p = must[*corev1.Pod](t)(pods.Get(ctx, "life", get))
+	if p.Spec.NodeName != "n1" || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Type != corev1.PodScheduled {
+		t.Fatalf("after bind: %q %+v", p.Spec.NodeName, p.Status.Conditions)
+	}
+	if err := pods.Delete(ctx, "life", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p = must[*corev1.Pod](t)(pods.Get(ctx, "life", get))
+	if p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 30 {
+		t.Fatalf("deletion %v %v", p.DeletionTimestamp, p.DeletionGracePeriodSeconds)
+	}
+	zero := int64(0)
+	if err := pods.Delete(ctx, "life", metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &p.UID}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pods.Get(ctx, "life", get); !apierrors.IsNotFound(err) {
+		t.Fatalf("after grace 0: %v", err)
+	}
+	must[*corev1.Pod](t)(pods.Create(ctx, aPod("unbound"), create))
+	if err := pods.Delete(ctx, "unbound", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pods.Get(ctx, "unbound", get); !apierrors.IsNotFound(err) {
+		t.Fatalf("an unscheduled pod stays: %v", err)
+	}
+	bad := aPod("bad")
+	bad.Spec.Containers[0].Name = "C"
+	_, err = pods.Create(ctx, bad, create)
+	wantError(t, err, `Pod "bad" is invalid: spec.containers[0].name: Invalid value: "C"`)
+}
+
+func podUpdate(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	gated := aPod("gated")
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/a"}}
+	p := must[*corev1.Pod](t)(pods.Create(ctx, gated, create))
+	if len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Reason != "SchedulingGated" {
+		t.Fatalf("conditions %+v", p.Status.Conditions)
+	}
+	wantError(t, bindTo(t, c, "gated", "n1"), "has non-empty .spec.schedulingGates")
+	p.Spec.SchedulingGates = nil
+	p.Spec.Containers[0].Image = "busybox:1"
+	p.Spec.NodeSelector = map[string]string{"a": "b"}
+	p = must[*corev1.Pod](t)(pods.Update(ctx, p, update))
+	if p.Generation != 2 {
+		t.Errorf("generation %d", p.Generation)
+	}
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/b"}}
+	_, err := pods.Update(ctx, p, update)
+	wantError(t, err, "only deletion is allowed, but found new scheduling gate 'example.com/b'")
+}
+
+func eviction(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	for _, name := range []string{"e1", "e2"} {
+		p := aPod(name)
+		p.Labels = map[string]string{"app": "evict"}
+		must[*corev1.Pod](t)(pods.Create(ctx, p, create))
+		if err := bindTo(t, c, name, "n1"); err != nil {
+			t.Fatal(err)
+		}
+		p = must[*corev1.Pod](t)(pods.Get(ctx, name, get))
+		p.Status.Phase = corev1.PodRunning
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+		must[*corev1.Pod](t)(pods.UpdateStatus(ctx, p, update))
+	}
+	one := intstr.FromInt32(1)
+	budgets := c.PolicyV1().PodDisruptionBudgets("default")
+	b := must[*policyv1.PodDisruptionBudget](t)(budgets.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "pdb"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "evict"}}},
+	}, create))
+	b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
+	must[*policyv1.PodDisruptionBudget](t)(budgets.UpdateStatus(ctx, b, update))
+	evict := func(name string) error {
+		return pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}})
+	}
+	if err := evict("e1"); err != nil {
+		t.Fatal(err)
+	}
+	p := must[*corev1.Pod](t)(pods.Get(ctx, "e1", get))
+	if p.DeletionTimestamp == nil || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }) {
+		t.Errorf("evicted pod: %v %+v", p.DeletionTimestamp, p.Status.Conditions)
+	}
+	b = must[*policyv1.PodDisruptionBudget](t)(budgets.Get(ctx, "pdb", get))
+	if b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 {
+		t.Errorf("budget %+v", b.Status)
+	}
+	err := evict("e2")
+	if !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("second eviction: %v", err)
+	}
+	wantError(t, err, "Cannot evict pod as it would violate the pod's disruption budget.")
+	cause := err.(apierrors.APIStatus).Status().Details.Causes[0]
+	if cause.Type != policyv1.DisruptionBudgetCause || !strings.Contains(cause.Message, "The disruption budget pdb") {
+		t.Errorf("cause %+v", cause)
+	}
+}
+
+func aService(name string, change func(*corev1.ServiceSpec)) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	if change != nil {
+		change(&s.Spec)
+	}
+	return s
+}
+
+// serviceAddresses: concurrent creates never share an address or a port.
+func serviceAddresses(t *testing.T, c kubernetes.Interface) {
+	services := c.CoreV1().Services("default")
+	const n = 40
+	made := make([]*corev1.Service, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			s, err := services.Create(ctx, aService(fmt.Sprintf("many-%d", i), func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }), create)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			made[i] = s
+		})
+	}
+	wg.Wait()
+	ips, ports := map[string]bool{}, map[int32]bool{}
+	for _, s := range made {
+		if s == nil {
+			t.FailNow()
+		}
+		ips[s.Spec.ClusterIP], ports[s.Spec.Ports[0].NodePort] = true, true
+	}
+	if len(ips) != n || len(ports) != n {
+		t.Fatalf("%d addresses, %d ports", len(ips), len(ports))
+	}
+	ip, port := made[0].Spec.ClusterIP, made[0].Spec.Ports[0].NodePort
+	_, err := services.Create(ctx, aService("same-ip", func(s *corev1.ServiceSpec) { s.ClusterIP = ip }), create)
+	wantError(t, err, "spec.clusterIPs: Invalid value: [\""+ip+"\"]: failed to allocate IP "+ip+": provided IP is already allocated")
+	_, err = services.Create(ctx, aService("same-port", func(s *corev1.ServiceSpec) {
+		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, port
+	}), create)
+	wantError(t, err, "spec.ports[0].nodePort: Invalid value: "+strconv.Itoa(int(port))+": provided port is already allocated")
+	_, err = services.Create(ctx, aService("out", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.97.0.1" }), create)
+	wantError(t, err, "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16")
+	_, err = services.Create(ctx, aService("low", func(s *corev1.ServiceSpec) {
+		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, 80
+	}), create)
+	wantError(t, err, "provided port is not in the valid range. The range of valid ports is 30000-32767")
+	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
+		t.Error(err)
+	}
+	must[*corev1.Service](t)(services.Create(ctx, aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	must[*corev1.Service](t)(services.Create(ctx, aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+	_, err = services.Create(ctx, aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)
+	wantError(t, err, "spec.ports: Required value")
+	must[*corev1.Service](t)(services.Create(ctx, aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
+}
+
+// serviceTypes walks a service through its types, as the conformance suite does.
+func serviceTypes(t *testing.T, c kubernetes.Interface) {
+	services := c.CoreV1().Services("default")
+	s := must[*corev1.Service](t)(services.Create(ctx, aService("types", nil), create))
+	if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == "" || !slices.Equal(s.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) ||
+		*s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack || s.Spec.Ports[0].TargetPort.IntValue() != 80 {
+		t.Fatalf("ClusterIP: %+v", s.Spec)
+	}
+	ip := s.Spec.ClusterIP
+	s.Spec.Type = corev1.ServiceTypeNodePort
+	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
+	port := s.Spec.Ports[0].NodePort
+	if port == 0 || s.Spec.ClusterIP != ip || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
+		t.Fatalf("NodePort: %+v", s.Spec)
+	}
+	s.Spec.Ports[0].NodePort = 0 // kept, as by applying the manifest again
+	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
+	if s.Spec.Ports[0].NodePort != port {
+		t.Errorf("port %d became %d", port, s.Spec.Ports[0].NodePort)
+	}
+	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
+	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
+	if s.Spec.ClusterIP != "" || s.Spec.ClusterIPs != nil || s.Spec.Ports[0].NodePort != 0 || s.Spec.IPFamilyPolicy != nil {
+		t.Fatalf("ExternalName: %+v", s.Spec)
+	}
+	must[*corev1.Service](t)(services.Create(ctx, aService("took-both", func(s *corev1.ServiceSpec) {
+		s.Type, s.ClusterIP, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, ip, port
+	}), create))
+	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeClusterIP, ""
+	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
+	if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == ip {
+		t.Fatalf("ClusterIP again: %+v", s.Spec)
+	}
+	s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.96.9.9", []string{"10.96.9.9"}
+	_, err := services.Update(ctx, s, update)
+	wantError(t, err, "spec.clusterIPs[0]: Invalid value", "may not change once set")
+	h := must[*corev1.Service](t)(services.Create(ctx, aService("headless", func(s *corev1.ServiceSpec) { s.ClusterIP = "None" }), create))
+	if !slices.Equal(h.Spec.ClusterIPs, []string{"None"}) {
+		t.Errorf("headless: %+v", h.Spec)
+	}
+	lb := must[*corev1.Service](t)(services.Create(ctx, aService("lb", func(s *corev1.ServiceSpec) {
+		s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+	}), create))
+	if lb.Spec.HealthCheckNodePort == 0 || lb.Spec.Ports[0].NodePort == 0 {
+		t.Errorf("load balancer: %+v", lb.Spec)
+	}
+	lb.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	lb = must[*corev1.Service](t)(services.UpdateStatus(ctx, lb, update))
+	if len(lb.Status.LoadBalancer.Ingress) != 1 || *lb.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
+		t.Errorf("status: %+v", lb.Status)
+	}
+	both := must[*corev1.Service](t)(services.Create(ctx, aService("udp-tcp", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeNodePort
+		s.Ports = []corev1.ServicePort{{Name: "t", Port: 53}, {Name: "u", Port: 53, Protocol: corev1.ProtocolUDP}}
+	}), create))
+	if both.Spec.Ports[0].NodePort != both.Spec.Ports[1].NodePort {
+		t.Errorf("ports of two protocols: %+v", both.Spec.Ports)
+	}
+}
+
+func namespaceLife(t *testing.T, c kubernetes.Interface) {
+	namespaces := c.CoreV1().Namespaces()
+	n := must[*corev1.Namespace](t)(namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gone-"}}, create))
+	if n.Status.Phase != corev1.NamespaceActive || !slices.Equal(n.Spec.Finalizers, []corev1.FinalizerName{"kubernetes"}) || n.Labels["kubernetes.io/metadata.name"] != n.Name {
+		t.Fatalf("%+v", n)
+	}
+	if err := namespaces.Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n = must[*corev1.Namespace](t)(namespaces.Get(ctx, n.Name, get))
+	if n.Status.Phase != corev1.NamespaceTerminating || n.DeletionTimestamp == nil {
+		t.Fatalf("after delete: %+v", n)
+	}
+	n.Spec.Finalizers = nil
+	must[*corev1.Namespace](t)(namespaces.Finalize(ctx, n, update))
+	if _, err := namespaces.Get(ctx, n.Name, get); !apierrors.IsNotFound(err) {
+		t.Fatalf("after finalize: %v", err)
+	}
+}
+
+func selectors(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	must[*corev1.Pod](t)(pods.Create(ctx, aPod("sel"), create))
+	if err := bindTo(t, c, "sel", "selected"); err != nil {
+		t.Fatal(err)
+	}
+	for selector, want := range map[string]int{
+		"spec.nodeName=selected": 1, "spec.nodeName=selected,status.phase!=Pending": 0, "spec.nodeName=selected,metadata.name=sel,spec.hostNetwork=false": 1,
+	} {
+		list := must[*corev1.PodList](t)(pods.List(ctx, metav1.ListOptions{FieldSelector: selector}))
+		if len(list.Items) != want {
+			t.Errorf("%s: %d pods, want %d", selector, len(list.Items), want)
+		}
+	}
+	_, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.hostname=a"})
+	wantError(t, err, "field label not supported: spec.hostname")
+}
+
+func ephemeral(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	p := must[*corev1.Pod](t)(pods.Create(ctx, aPod("debugged"), create))
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "dbg", Image: "busybox:1"}}}
+	p = must[*corev1.Pod](t)(pods.UpdateEphemeralContainers(ctx, p.Name, p, update))
+	if len(p.Spec.EphemeralContainers) != 1 || p.Generation != 2 {
+		t.Fatalf("%+v", p.Spec.EphemeralContainers)
+	}
+	p.Spec.EphemeralContainers = nil
+	_, err := pods.UpdateEphemeralContainers(ctx, p.Name, p, update)
+	wantError(t, err, `existing ephemeral containers "dbg" may not be removed`)
+}
+
+func resize(t *testing.T, c kubernetes.Interface) {
+	pods := c.CoreV1().Pods("default")
+	p := aPod("resized")
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("100m")}
+	p = must[*corev1.Pod](t)(pods.Create(ctx, p, create))
+	patch := []byte(`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"200m"}}}]}}`)
+	p = must[*corev1.Pod](t)(pods.Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "resize"))
+	if q := p.Spec.Containers[0].Resources.Requests["cpu"]; q.String() != "200m" {
+		t.Fatalf("%+v", p.Spec.Containers[0].Resources)
+	}
+	bad := []byte(`{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"200m","memory":"1Gi"},"requests":{"memory":"1Gi"}}}]}}`)
+	_, err := pods.Patch(ctx, p.Name, types.StrategicMergePatchType, bad, metav1.PatchOptions{}, "resize")
+	wantError(t, err, "Pod QOS Class may not change as a result of resizing")
+}
+
+func secretsAndMaps(t *testing.T, c kubernetes.Interface) {
+	yes := true
+	s := must[*corev1.Secret](t)(c.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "v"}, Immutable: &yes,
+	}, create))
+	if string(s.Data["k"]) != "v" || s.StringData != nil || s.Type != corev1.SecretTypeOpaque {
+		t.Fatalf("%+v", s)
+	}
+	s.Data["k"] = []byte("w")
+	_, err := c.CoreV1().Secrets("default").Update(ctx, s, update)
+	wantError(t, err, "data: Forbidden: field is immutable when `immutable` is set")
+	m := must[*corev1.ConfigMap](t)(c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"a": "b"}}, create))
+	m.Data[".."] = "x"
+	_, err = c.CoreV1().ConfigMaps("default").Update(ctx, m, update)
+	wantError(t, err, `data[..]: Invalid value: ".."`)
+}
+
+func events(t *testing.T, c kubernetes.Interface) {
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "e.1", Namespace: "default"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Reason: "Started", Message: "m", Type: "Normal",
+	}
+	must[*corev1.Event](t)(c.CoreV1().Events("default").Create(ctx, e, create))
+	list := must[*corev1.EventList](t)(c.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Started"}))
+	if len(list.Items) != 1 {
+		t.Fatalf("%d events", len(list.Items))
+	}
+	newer, err := c.EventsV1().Events("default").Get(ctx, "e.1", get)
+	if err != nil || newer.Note != "m" || newer.Regarding.Name != "p" {
+		t.Fatalf("events.k8s.io: %v %+v", err, newer)
+	}
+}
+
+func nodes(t *testing.T, c kubernetes.Interface) {
+	n := must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "worker", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
+		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": resource.MustParse("2")}},
+	}, create))
+	if len(n.Status.Allocatable) != 1 {
+		t.Errorf("allocatable %v", n.Status.Allocatable)
+	}
+	n.Spec.PodCIDR = "10.244.1.0/24"
+	n = must[*corev1.Node](t)(c.CoreV1().Nodes().Update(ctx, n, update))
+	if len(n.Spec.PodCIDRs) != 1 {
+		t.Errorf("podCIDRs %v", n.Spec.PodCIDRs)
+	}
+	n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.244.2.0/24", []string{"10.244.2.0/24"}
+	_, err := c.CoreV1().Nodes().Update(ctx, n, update)
+	wantError(t, err, `node updates may not change podCIDR except from "" to valid`)
+}
+
+func replicationController(t *testing.T, c kubernetes.Interface) {
+	rcs := c.CoreV1().ReplicationControllers("default")
+	r := must[*corev1.ReplicationController](t)(rcs.Create(ctx, &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"},
+		Spec: corev1.ReplicationControllerSpec{Template: &corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: aPod("x").Spec,
+		}},
+	}, create))
+	if *r.Spec.Replicas != 1 || r.Spec.Selector["a"] != "b" {
+		t.Fatalf("%+v", r.Spec)
+	}
+	s, err := rcs.GetScale(ctx, "rc", get)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Spec.Replicas = 3
+	if s, err = rcs.UpdateScale(ctx, "rc", s, update); err != nil || s.Spec.Replicas != 3 {
+		t.Fatalf("%v %+v", err, s)
+	}
+}
+
+func tables(t *testing.T, c kubernetes.Interface, config *rest.Config) {
+	client := must[*http.Client](t)(rest.HTTPClientFor(config))
+	print := func(path string) string {
+		req := must[*http.Request](t)(http.NewRequest("GET", config.Host+path, nil))
+		req.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		resp := must[*http.Response](t)(client.Do(req))
+		defer resp.Body.Close()
+		table := metav1.Table{}
+		if err := json.NewDecoder(resp.Body).Decode(&table); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		for _, column := range table.ColumnDefinitions {
+			fmt.Fprintf(&out, "%s|", column.Name)
+		}
+		for _, row := range table.Rows {
+			fmt.Fprintf(&out, "\n%v", row.Cells)
+		}
+		return out.String()
+	}
+	for path, want := range map[string]string{
+		"/api/v1/namespaces/default/pods/resized": "Name|Ready|Status|Restarts|Age|IP|Node|Nominated Node|Readiness Gates|\n[resized 0/1 Pending 0 ",
+		"/api/v1/nodes/worker":                    "Name|Status|Roles|Age|Version|Internal-IP|External-IP|OS-Image|Kernel-Version|Container-Runtime|\n[worker Unknown control-plane ",
+		"/api/v1/namespaces/default/services/lb":  "Name|Type|Cluster-IP|External-IP|Port(s)|Age|Selector|\n[lb LoadBalancer 10.96.",
+		"/api/v1/namespaces/default/secrets/s":    "Name|Type|Data|Age|\n[s Opaque 1 ",
+		"/api/v1/namespaces/default/events/e.1":   "Last Seen|Type|Reason|Object|Subobject|Source|Message|First Seen|Count|Name|\n[<unknown> Normal Started pod/p   m <unknown> 1 e.1]",
+		"/api/v1/namespaces/default":              "Name|Status|Age|\n[default Active ",
+	} {
+		if got := print(path); !strings.HasPrefix(got, want) {
+			t.Errorf("%s:\n%s\nwant\n%s", path, got, want)
+		}
+	}
+}
+
+// agent is what the API server meets on port 10250.
+type agent struct {
+	host string
+	port int32
+	mu   sync.Mutex
+	seen []string
+}
+
+func newAgent(t *testing.T) *agent {
+	a := &agent{}
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		a.seen = append(a.seen, r.URL.String())
+		a.mu.Unlock()
+		_, _ = io.WriteString(w, "hello from "+r.URL.Path)
+	}))
+	t.Cleanup(s.Close)
+	host, port, err := net.SplitHostPort(s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(port)
+	a.host, a.port = host, int32(n)
+	return a
+}
+
+func logs(t *testing.T, c kubernetes.Interface, a *agent) {
+	must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "logging"},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: a.host}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.port}},
+		},
+	}, create))
+	pods := c.CoreV1().Pods("default")
+	p := aPod("logged")
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Image: "busybox"})
+	must[*corev1.Pod](t)(pods.Create(ctx, p, create))
+	if err := bindTo(t, c, "logged", "logging"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := pods.GetLogs("logged", &corev1.PodLogOptions{}).Stream(ctx)
+	wantError(t, err, "a container name must be specified for pod logged, choose one of: [c d]")
+	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "x"}).Stream(ctx)
+	wantError(t, err, "container x is not valid for pod logged")
+	tail := int64(5)
+	out := must[[]byte](t)(pods.GetLogs("logged", &corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))
+	if string(out) != "hello from /containerLogs/default/logged/d" {
+		t.Errorf("log: %s", out)
+	}
+	if last := a.seen[len(a.seen)-1]; !strings.HasSuffix(last, "?tailLines=5&timestamps=true") {
+		t.Errorf("agent was asked %s", last)
+	}
+}
