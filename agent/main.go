@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	containerdlog "github.com/containerd/log"
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
@@ -80,6 +81,7 @@ func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 	if err != nil {
 		level = slog.LevelInfo // validated before
 	}
+	_ = containerdlog.SetLevel("error") // a constant that it knows
 	handler := slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 	klog.SetSlogLogger(slog.New(quiet{handler}))
 	return slog.New(handler)

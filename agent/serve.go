@@ -2,11 +2,31 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"strconv"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/runtime"
+	"github.com/shoal-project/shoal/agent/server"
+	"github.com/shoal-project/shoal/agent/stats"
 )
 
 // pressure is what the node is short of now.
@@ -17,6 +37,125 @@ func (a *agent) pressure() map[v1.NodeConditionType]bool {
 
 // serve runs the kubelet's API until ctx ends.
 func (a *agent) serve(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	cert, err := a.certificate()
+	if err != nil {
+		return err
+	}
+	cas, err := a.clientCAs()
+	if err != nil {
+		return err
+	}
+	sessions := server.Sessions{URLs: a.runtime}
+	if a.builtin != nil {
+		sessions.Streams = streams{a.builtin}
+	}
+	s := &server.Server{
+		Addr: net.JoinHostPort(a.cfg.Address, strconv.Itoa(a.cfg.Port)), Certificate: cert, ClientCAs: cas,
+		Auth:     &server.Auth{Client: a.client, ClientCAs: cas, NodeName: a.cfg.NodeName},
+		Pods:     podsView{a.pods},
+		Sessions: sessions, Config: a.cfg, Log: a.log,
+		Stats: &stats.Provider{NodeName: a.cfg.NodeName, Runtime: a.runtime, NodeDir: a.cfg.RootDir, ImageDir: a.cfg.DataDir,
+			MemoryBytes: a.facts.MemoryBytes, Available: node.MemoryAvailable},
+	}
+	return s.Run(ctx)
+}
+
+// rotate keeps container logs small until ctx ends.
+func (a *agent) rotate(ctx context.Context) error {
+	size, err := resource.ParseQuantity(a.cfg.ContainerLogMaxSize)
+	if err != nil {
+		return err
+	}
+	r := &server.Rotator{Pods: podsView{a.pods}, Reopen: a.runtime.ReopenContainerLog, MaxBytes: size.Value(),
+		MaxFiles: a.cfg.ContainerLogMaxFiles, Log: a.log}
+	return r.Run(ctx)
+}
+
+// podsView is the pods as the server sees them.
+type podsView struct{ m *pod.Manager }
+
+func (v podsView) List() []*v1.Pod { return v.m.Pods() }
+
+func (v podsView) Find(namespace, name string) (server.Pod, bool) {
+	f, ok := v.m.Find(namespace, name)
+	return server.Pod{Pod: f.Pod, Observed: f.Observed}, ok
+}
+
+// streams enters containers of the runtime in process.
+type streams struct{ r *runtime.Runtime }
+
+func join(in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) runtime.Streams {
+	s := runtime.Streams{Stdin: in, TTY: tty, Resize: resize}
+	if out != nil {
+		s.Stdout = out
+	}
+	if errOut != nil {
+		s.Stderr = errOut
+	}
+	return s
+}
+
+func (s streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	return s.r.ExecIn(ctx, id, cmd, join(in, out, errOut, tty, resize))
+}
+
+func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	return s.r.AttachTo(ctx, id, join(in, out, errOut, tty, resize))
+}
+
+func (s streams) PortForward(ctx context.Context, sandbox string, port int32, stream io.ReadWriteCloser) error {
+	return s.r.ForwardPort(ctx, sandbox, port, stream)
+}
+
+// clientCAs is whose certificates callers may show: the configured CA, or the
+// API server's.
+func (a *agent) clientCAs() (*x509.CertPool, error) {
+	var data []byte
+	var err error
+	switch {
+	case a.cfg.ClientCAFile != "":
+		if data, err = os.ReadFile(a.cfg.ClientCAFile); err != nil {
+			return nil, fmt.Errorf("client CA: %w", err)
+		}
+	case a.rest != nil:
+		c := rest.CopyConfig(a.rest)
+		if err := rest.LoadTLSFiles(c); err != nil {
+			return nil, fmt.Errorf("client CA: %w", err)
+		}
+		data = c.CAData
+	}
+	pool := x509.NewCertPool()
+	if len(data) > 0 && !pool.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("client CA %s: no certificate in it", a.cfg.ClientCAFile)
+	}
+	return pool, nil
+}
+
+// certificate is the configured one, or else a self-signed one that lives as
+// long as the process.
+func (a *agent) certificate() (tls.Certificate, error) {
+	if a.cfg.TLSCertFile != "" {
+		c, err := tls.LoadX509KeyPair(a.cfg.TLSCertFile, a.cfg.TLSPrivateKeyFile)
+		if err != nil {
+			return c, fmt.Errorf("serving certificate: %w", err)
+		}
+		return c, nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	t := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: a.cfg.NodeName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), DNSNames: []string{a.cfg.NodeName},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, s := range a.facts.IPs {
+		t.IPAddresses = append(t.IPAddresses, net.ParseIP(s))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

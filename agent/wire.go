@@ -316,8 +316,11 @@ func (a *agent) buildServices(context.Context) error {
 }
 
 // serviceObjects gives the services in the form that environments are made of.
-func (a *agent) serviceObjects() []*v1.Service {
+func (a *agent) serviceObjects() ([]*v1.Service, bool) {
 	tables := a.services.Tables()
+	if tables == nil {
+		return nil, false
+	}
 	out := make([]*v1.Service, 0, len(tables))
 	for key, s := range tables {
 		if len(s.ClusterIPs) == 0 {
@@ -330,7 +333,7 @@ func (a *agent) serviceObjects() []*v1.Service {
 		}
 		out = append(out, o)
 	}
-	return out
+	return out, true
 }
 
 func (a *agent) buildPods(ctx context.Context) error {
@@ -531,7 +534,7 @@ func (a *agent) tasks() []task {
 	if a.cfg.Port > 0 {
 		list = append(list, task{"kubelet API", a.serve})
 	}
-	return append(list, task{"watchdog", watchdog})
+	return append(list, task{"log rotation", a.rotate}, task{"watchdog", watchdog})
 }
 
 func (a *agent) proxy() *proxy.Proxy {

@@ -95,12 +95,8 @@ func (w *worker) launch(p *v1.Pod, o *record.Observed, a Action) *launch {
 	if p.Spec.HostNetwork {
 		facts.PodIPs = m.Host.IPs
 	}
-	var services []*v1.Service
-	if m.Services != nil {
-		services = m.Services()
-	}
 	l := &launch{host: m.Host, volumes: m.Volumes, pod: p, c: containerOf(p, a.Name), attempt: a.Attempt, ips: w.rec.IPs,
-		env: &environment{objects: m.Objects, services: services, pod: p, facts: facts,
+		env: &environment{objects: m.Objects, services: m.Services, pod: p, facts: facts,
 			volumePath: func(name string) (string, error) { return m.Volumes.Path(p, name) }}}
 	for i := range p.Spec.EphemeralContainers {
 		e := &p.Spec.EphemeralContainers[i]

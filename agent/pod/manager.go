@@ -72,13 +72,15 @@ type Reporter interface {
 
 // Manager runs all pods of the node.
 type Manager struct {
-	Host     *Host
-	Runtime  cri.RuntimeService
-	Images   cri.ImageManagerService
-	Steps    []Step
-	Volumes  Volumes
-	Objects  Objects
-	Services func() []*v1.Service
+	Host    *Host
+	Runtime cri.RuntimeService
+	Images  cri.ImageManagerService
+	Steps   []Step
+	Volumes Volumes
+	Objects Objects
+	// Services gives all services, false while they are not known: their
+	// variables belong into every container.
+	Services func() ([]*v1.Service, bool)
 	Probes   Prober
 	Reporter Reporter
 	Records  Records

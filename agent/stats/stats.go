@@ -1,0 +1,204 @@
+package stats
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// Runtime measures sandboxes.
+type Runtime interface {
+	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+}
+
+// Labels that the CRI's users know pods and containers by.
+const (
+	labelContainer = "io.kubernetes.container.name"
+)
+
+// Provider measures when it is asked.
+type Provider struct {
+	NodeName string
+	Runtime  Runtime
+	// NodeDir and ImageDir are directories on the filesystems of volumes and
+	// of images.
+	NodeDir, ImageDir string
+	MemoryBytes       int64
+	// Available is the memory that can still be taken, in bytes.
+	Available func() int64
+}
+
+// Summary is the kubelet's /stats/summary.
+func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
+	pods, err := p.Runtime.ListPodSandboxStats(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("measure pods: %w", err)
+	}
+	out := &statsapi.Summary{Node: p.node(), Pods: []statsapi.PodStats{}}
+	for _, s := range pods {
+		if a := s.GetAttributes().GetMetadata(); a != nil && s.Linux != nil {
+			out.Pods = append(out.Pods, podStats(s))
+		}
+	}
+	sort.Slice(out.Pods, func(i, j int) bool {
+		a, b := &out.Pods[i].PodRef, &out.Pods[j].PodRef
+		return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
+	})
+	return out, nil
+}
+
+func (p *Provider) node() statsapi.NodeStats {
+	now := metav1.Now()
+	n := statsapi.NodeStats{NodeName: p.NodeName, StartTime: metav1.NewTime(bootTime())}
+	if ns, err := cpuTime(); err == nil {
+		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns}
+	}
+	avail := uint64(p.Available())
+	used := uint64(p.MemoryBytes) - avail
+	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used, UsageBytes: &used}
+	n.Fs = filesystem(p.NodeDir, now)
+	n.Runtime = &statsapi.RuntimeStats{ImageFs: filesystem(p.ImageDir, now), ContainerFs: filesystem(p.ImageDir, now)}
+	n.Rlimit = processes(now)
+	return n
+}
+
+func podStats(s *runtimeapi.PodSandboxStats) statsapi.PodStats {
+	m := s.Attributes.Metadata
+	out := statsapi.PodStats{PodRef: statsapi.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
+		CPU: cpu(s.Linux.Cpu), Memory: memory(s.Linux.Memory), Network: network(s.Linux.Network), Containers: []statsapi.ContainerStats{}}
+	if n := s.Linux.GetProcess().GetProcessCount(); n != nil {
+		out.ProcessStats = &statsapi.ProcessStats{ProcessCount: &n.Value}
+	}
+	for _, c := range s.Linux.Containers {
+		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu), Memory: memory(c.Memory)}
+		if cs.Name == "" {
+			cs.Name = c.GetAttributes().GetMetadata().GetName()
+		}
+		if w := c.WritableLayer; w != nil {
+			cs.Rootfs = &statsapi.FsStats{Time: at(w.Timestamp), UsedBytes: value(w.UsedBytes), InodesUsed: value(w.InodesUsed)}
+		}
+		out.Containers = append(out.Containers, cs)
+	}
+	return out
+}
+
+func value(v *runtimeapi.UInt64Value) *uint64 {
+	if v == nil {
+		return nil
+	}
+	return &v.Value
+}
+
+func at(ns int64) metav1.Time { return metav1.NewTime(time.Unix(0, ns)) }
+
+func cpu(c *runtimeapi.CpuUsage) *statsapi.CPUStats {
+	if c == nil {
+		return nil
+	}
+	return &statsapi.CPUStats{Time: at(c.Timestamp), UsageNanoCores: value(c.UsageNanoCores), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds)}
+}
+
+func memory(m *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
+	if m == nil {
+		return nil
+	}
+	return &statsapi.MemoryStats{Time: at(m.Timestamp), AvailableBytes: value(m.AvailableBytes), UsageBytes: value(m.UsageBytes),
+		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorPageFaults)}
+}
+
+func network(n *runtimeapi.NetworkUsage) *statsapi.NetworkStats {
+	if n == nil {
+		return nil
+	}
+	one := func(i *runtimeapi.NetworkInterfaceUsage) statsapi.InterfaceStats {
+		return statsapi.InterfaceStats{Name: i.Name, RxBytes: value(i.RxBytes), RxErrors: value(i.RxErrors), TxBytes: value(i.TxBytes), TxErrors: value(i.TxErrors)}
+	}
+	out := &statsapi.NetworkStats{Time: at(n.Timestamp)}
+	if n.DefaultInterface != nil {
+		out.InterfaceStats = one(n.DefaultInterface)
+		out.Interfaces = append(out.Interfaces, out.InterfaceStats)
+	}
+	for _, i := range n.Interfaces {
+		out.Interfaces = append(out.Interfaces, one(i))
+	}
+	return out
+}
+
+func filesystem(dir string, now metav1.Time) *statsapi.FsStats {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil
+	}
+	avail, total := st.Bavail*uint64(st.Bsize), st.Blocks*uint64(st.Bsize)
+	used := (st.Blocks - st.Bfree) * uint64(st.Bsize)
+	inodesUsed := st.Files - st.Ffree
+	return &statsapi.FsStats{Time: now, AvailableBytes: &avail, CapacityBytes: &total, UsedBytes: &used,
+		InodesFree: &st.Ffree, Inodes: &st.Files, InodesUsed: &inodesUsed}
+}
+
+func processes(now metav1.Time) *statsapi.RlimitStats {
+	limit, err := number("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return nil
+	}
+	out := &statsapi.RlimitStats{Time: now, MaxPID: &limit}
+	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
+		if f := bytes.Fields(data); len(f) > 3 {
+			_, total, _ := bytes.Cut(f[3], []byte("/"))
+			if n, err := strconv.ParseInt(string(total), 10, 64); err == nil {
+				out.NumOfRunningProcesses = &n
+			}
+		}
+	}
+	return out
+}
+
+func number(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
+}
+
+// userHZ is the unit of /proc/stat, fixed on Linux.
+const userHZ = 100
+
+// cpuTime is the time that all CPUs were busy since boot, in nanoseconds.
+func cpuTime() (uint64, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := bytes.Cut(data, []byte("\n"))
+	f := bytes.Fields(line)
+	var sum uint64
+	for i := 1; i < len(f) && i <= 8; i++ {
+		if i == 4 || i == 5 {
+			continue // idle and iowait
+		}
+		n, err := strconv.ParseUint(string(f[i]), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum * (1e9 / userHZ), nil
+}
+
+func bootTime() time.Time {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(t.Nano())).Truncate(time.Second)
+}
