@@ -18,9 +18,11 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
 )
 
@@ -31,11 +33,9 @@ type Config struct {
 	Client     kubernetes.Interface
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
-	// Dynamic and Mapper serve the parameters of ValidatingAdmissionPolicies;
-	// without them, or without Policies, that plugin is left out.
-	Dynamic  dynamic.Interface
-	Mapper   meta.RESTMapper
-	Policies bool
+	// Dynamic reads the parameters of ValidatingAdmissionPolicies; without it
+	// that plugin is left out.
+	Dynamic dynamic.Interface
 	// Services finds the address of a webhook's service; nil: its ClusterIP.
 	// WebhookAuth says how to authenticate there; nil: not at all.
 	Services    webhook.ServiceResolver
@@ -66,7 +66,7 @@ func Chain(c Config) ([]admission.Interface, error) {
 	}
 	features := utilfeature.DefaultFeatureGate
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
-		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.Mapper)
+		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
 	if c.Services == nil {
 		c.Services = serviceAddresses{c.Informers.Core().V1().Services().Lister()}
 	}
@@ -107,7 +107,7 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newRuntimeClass(),
 		mutate,
 	}
-	if c.Policies && c.Dynamic != nil && c.Mapper != nil {
+	if c.Dynamic != nil {
 		policies, err := validatingpolicy.NewPlugin(nil)
 		if err != nil {
 			return nil, fmt.Errorf("validating policies: %w", err)
@@ -115,6 +115,12 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		plugins = append(plugins, policies)
 	}
 	return append(plugins, validate), nil
+}
+
+// mapper finds the resource of a parameter's kind. It asks discovery when it is
+// first needed, which is when a policy with parameters exists.
+func (c *Config) mapper() meta.ResettableRESTMapper {
+	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
 }
 
 // podOf returns the pod of a request for the pods resource itself, nil for

@@ -1,5 +1,6 @@
 // Package admissionregistration declares the API group
-// admissionregistration.k8s.io/v1: the webhooks that admission calls.
+// admissionregistration.k8s.io/v1: the webhooks that admission calls, and the
+// policies that it evaluates itself.
 package admissionregistration
 
 import (
@@ -14,7 +15,7 @@ import (
 
 // Kinds lists the group's kinds.
 func Kinds() []kind.Kind {
-	return []kind.Kind{mutatingConfiguration(), validatingConfiguration()}
+	return []kind.Kind{mutatingConfiguration(), validatingConfiguration(), policy(), policyBinding()}
 }
 
 func mutatingConfiguration() kind.Kind {

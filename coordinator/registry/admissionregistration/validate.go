@@ -106,7 +106,7 @@ func validateHook(h *hook, tolerate tolerance, at *field.Path) field.ErrorList {
 	}
 	errs = append(errs, validateClient(h.client, at.Child("clientConfig"))...)
 	if !tolerate.matchConditions {
-		errs = append(errs, validateMatchConditions(h.matchConditions, at.Child("matchConditions"))...)
+		errs = append(errs, validateMatchConditions(h.matchConditions, false, at.Child("matchConditions"))...)
 	}
 	return errs
 }
@@ -237,14 +237,14 @@ var compiler = sync.OnceValue(func() cel.Compiler {
 	return cel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 })
 
-func validateMatchConditions(list []admissionv1.MatchCondition, at *field.Path) field.ErrorList {
+func validateMatchConditions(list []admissionv1.MatchCondition, hasParams bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(list) > maxMatchConditions {
 		errs = append(errs, field.TooMany(at, len(list), maxMatchConditions))
 	}
 	seen := map[string]bool{}
 	for i, c := range list {
-		errs = append(errs, validateMatchCondition(c, at.Index(i))...)
+		errs = append(errs, validateMatchCondition(c, hasParams, at.Index(i))...)
 		if c.Name != "" && seen[c.Name] {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), c.Name))
 		}
@@ -253,13 +253,13 @@ func validateMatchConditions(list []admissionv1.MatchCondition, at *field.Path) 
 	return errs
 }
 
-func validateMatchCondition(c admissionv1.MatchCondition, at *field.Path) field.ErrorList {
+func validateMatchCondition(c admissionv1.MatchCondition, hasParams bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if strings.TrimSpace(c.Expression) == "" {
 		errs = append(errs, field.Required(at.Child("expression"), ""))
 	} else {
 		condition := matchconditions.MatchCondition(c)
-		result := compiler().CompileCELExpression(&condition, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.NewExpressions)
+		result := compiler().CompileCELExpression(&condition, cel.OptionalVariableDeclarations{HasParams: hasParams, HasAuthorizer: true}, environment.NewExpressions)
 		if result.Error != nil {
 			errs = append(errs, field.Invalid(at.Child("expression"), c.Expression, result.Error.Detail))
 		}

@@ -1,0 +1,101 @@
+package admissionregistration
+
+import (
+	"context"
+	"fmt"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+func policy() kind.Kind {
+	type T = admissionv1.ValidatingAdmissionPolicy
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingadmissionpolicies",
+			Singular: "validatingadmissionpolicy", Categories: []string{"api-extensions"},
+			ClusterScoped: true, List: &admissionv1.ValidatingAdmissionPolicyList{},
+		},
+		Default: func(p *T) {
+			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
+			defaultMatch(p.Spec.MatchConstraints)
+		},
+		Validate: func(_ context.Context, p *T) field.ErrorList { return validatePolicy(p, nil) },
+		ValidateUpdate: func(_ context.Context, p, old *T) field.ErrorList {
+			return validatePolicy(p, old)
+		},
+		Spec:   func(p *T) any { return &p.Spec },
+		Status: &kind.StatusOf[T]{Copy: func(to, from *T) { to.Status = from.Status }},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Validations", "integer", "Validations indicates the number of validation rules defined in this configuration"),
+			kind.Column("ParamKind", "string", "ParamKind specifies the kind of resources used to parameterize this policy"),
+			kind.AgeColumn(),
+		},
+		Row: func(p *T) []any {
+			param := "<unset>"
+			if k := p.Spec.ParamKind; k != nil {
+				param = k.APIVersion + "/" + k.Kind
+			}
+			return []any{p.Name, int64(len(p.Spec.Validations)), param, kind.Age(p.CreationTimestamp)}
+		},
+		DenyUnconditionalUpdate: true,
+	}.Kind()
+}
+
+func policyBinding() kind.Kind {
+	type T = admissionv1.ValidatingAdmissionPolicyBinding
+	validate := func(_ context.Context, b *T) field.ErrorList { return validatePolicyBinding(&b.Spec) }
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingadmissionpolicybindings",
+			Singular: "validatingadmissionpolicybinding", Categories: []string{"api-extensions"},
+			ClusterScoped: true, List: &admissionv1.ValidatingAdmissionPolicyBindingList{},
+		},
+		Default:        func(b *T) { defaultMatch(b.Spec.MatchResources) },
+		Validate:       validate,
+		ValidateUpdate: func(ctx context.Context, b, _ *T) field.ErrorList { return validate(ctx, b) },
+		Spec:           func(b *T) any { return &b.Spec },
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("PolicyName", "string", "PolicyName indicates the policy definition which the policy binding binded to"),
+			kind.Column("ParamRef", "string", "ParamRef indicates the param resource which sets the configuration param"),
+			kind.AgeColumn(),
+		},
+		Row: func(b *T) []any {
+			return []any{b.Name, b.Spec.PolicyName, paramName(b.Spec.ParamRef), kind.Age(b.CreationTimestamp)}
+		},
+		DenyUnconditionalUpdate: true,
+	}.Kind()
+}
+
+func paramName(ref *admissionv1.ParamRef) string {
+	switch {
+	case ref == nil:
+		return "<unset>"
+	case ref.Name != "" && ref.Namespace != "":
+		return ref.Namespace + "/" + ref.Name
+	case ref.Name != "":
+		return "*/" + ref.Name
+	case ref.Selector != nil:
+		return fmt.Sprint(ref.Selector)
+	}
+	return "<unset>"
+}
+
+func defaultMatch(m *admissionv1.MatchResources) {
+	if m == nil {
+		return
+	}
+	setDefault(&m.MatchPolicy, admissionv1.Equivalent)
+	setDefault(&m.NamespaceSelector, metav1.LabelSelector{})
+	setDefault(&m.ObjectSelector, metav1.LabelSelector{})
+	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
+		for i := range rules {
+			setDefault(&rules[i].Scope, admissionv1.AllScopes)
+		}
+	}
+}
