@@ -41,6 +41,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	if cfg.Proxy() {
 		errs = append(errs, a.proxy().Cleanup(), a.dns().Cleanup())
 	}
+	errs = append(errs, removeCgroupRoot(cfg.CgroupRoot))
 	if err := errors.Join(errs...); err != nil {
 		return err // never delete files below something that is still mounted
 	}
@@ -69,6 +70,22 @@ func (a *agent) endContainers(ctx context.Context) error {
 		return runtime.Sweep(groups, rc)
 	}
 	return errors.Join(r.Cleanup(ctx), r.Close(ctx))
+}
+
+// removeCgroupRoot removes the parent of the pods' cgroups when it was named in
+// the configuration and nobody else uses it.
+func removeCgroupRoot(path string) error {
+	if path == "" || path == "/" {
+		return nil
+	}
+	groups, err := cgroup.New("")
+	if err != nil {
+		return err
+	}
+	if len(groups.List(path)) > 0 {
+		return nil
+	}
+	return groups.Delete(path)
 }
 
 func emptyDir(dir string) error {
