@@ -56,10 +56,11 @@ func split(d *appsv1.Deployment, owned []*appsv1.ReplicaSet) sets {
 }
 
 func (s sets) all() []*appsv1.ReplicaSet {
-	if s.current == nil {
-		return s.old
+	all := slices.Clone(s.old)
+	if s.current != nil {
+		all = append(all, s.current)
 	}
-	return append(slices.Clone(s.old), s.current)
+	return all
 }
 
 func (s sets) active() []*appsv1.ReplicaSet {
