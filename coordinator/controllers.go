@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
+	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
 	"github.com/shoal-project/shoal/coordinator/controller/endpoints"
@@ -82,6 +83,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(namespace.New(env, namespace.Deps{Discovery: d.Client.Discovery(), Metadata: d.Metadata}))
 	add(serviceaccount.New(env))
 	add(rootca.New(env, d.RootCA))
+	add(clusterroleaggregation.New(env))
 	add(deployment.New(env))
 	add(replicaset.New(env))
 	add(daemonset.New(env))

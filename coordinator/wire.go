@@ -147,8 +147,12 @@ func buildAPI(cfg config.Config, st *store.Store, listener net.Listener, externa
 	if err := a.Connect(api.Client(), api.Informers()); err != nil {
 		return nil, err
 	}
+	dynamic, err := api.Dynamic()
+	if err != nil {
+		return nil, fmt.Errorf("make dynamic client: %w", err)
+	}
 	plugins, err := admission.Chain(admission.Config{
-		Client: api.Client(), Informers: api.Informers(), Authorizer: a.Authorizer,
+		Client: api.Client(), Informers: api.Informers(), Authorizer: a.Authorizer, Dynamic: dynamic,
 		Services: api.Services(), WebhookAuth: api.WebhookAuth(),
 	})
 	if err != nil {

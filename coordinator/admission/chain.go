@@ -36,11 +36,11 @@ type Config struct {
 	// Dynamic reads the parameters of ValidatingAdmissionPolicies; without it
 	// that plugin is left out.
 	Dynamic dynamic.Interface
-	// Services finds the address of a webhook's service; nil: its ClusterIP.
+	// Services finds the address of a webhook's service; nil: its DNS name.
 	// WebhookAuth says how to authenticate there; nil: not at all.
 	Services    webhook.ServiceResolver
 	WebhookAuth webhook.AuthenticationInfoResolverWrapper
-	// Stop is closed when the server has drained.
+	// Stop is closed when the server has drained; nil: the process's end.
 	Stop <-chan struct{}
 }
 
@@ -67,8 +67,8 @@ func Chain(c Config) ([]admission.Interface, error) {
 	features := utilfeature.DefaultFeatureGate
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
 		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
-	if c.Services == nil {
-		c.Services = serviceAddresses{c.Informers.Core().V1().Services().Lister()}
+	if c.Stop == nil {
+		c.Stop = make(chan struct{})
 	}
 	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
 	for _, p := range plugins {
@@ -102,6 +102,7 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newLimitRanger(),
 		newServiceAccount(),
 		newNodeRestriction(),
+		newPodSecurity(),
 		newPriority(),
 		newDefaultTolerationSeconds(),
 		newRuntimeClass(),

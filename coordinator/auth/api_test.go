@@ -185,6 +185,7 @@ func TestAPI(t *testing.T) {
 	t.Run("node", c.testNode)
 	t.Run("webhook", c.testWebhook)
 	t.Run("policy", c.testPolicy)
+	t.Run("pod_security", c.testPodSecurity)
 }
 
 func (c *cluster) testAnonymous(t *testing.T) {
@@ -477,5 +478,24 @@ func (c *cluster) testPolicy(t *testing.T) {
 	policy.Spec.Validations[0].Expression = "object.x +"
 	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, policy, create); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.validations[0].expression: Invalid value") {
 		t.Errorf("bad expression: %v", err)
+	}
+}
+
+// PSA-1.
+func (c *cluster) testPodSecurity(t *testing.T) {
+	ctx := t.Context()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "safe", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}
+	if _, err := c.admin.CoreV1().Namespaces().Create(ctx, ns, create); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.admin.CoreV1().ServiceAccounts("safe").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	_, err := c.admin.CoreV1().Pods("safe").Create(ctx, pod, create)
+	wantError(t, err, `pods "p" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`)
+	pod.Spec.HostNetwork = false
+	if _, err := c.admin.CoreV1().Pods("safe").Create(ctx, pod, create); err != nil {
+		t.Errorf("a harmless pod: %v", err)
 	}
 }
