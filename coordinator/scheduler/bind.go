@@ -44,10 +44,10 @@ func (b *binder) start(ctx context.Context) {
 	}
 }
 
-func (b *binder) submit(j *binding) {
+func (b *binder) submit(ctx context.Context, j *binding) {
 	if j.wait != nil {
 		// A pod that waits for a permit must not hold up one of the binders.
-		b.wg.Go(func() { j.run(context.WithoutCancel(context.Background()), b.s) })
+		b.wg.Go(func() { j.run(ctx, b.s) })
 		return
 	}
 	b.jobs <- j

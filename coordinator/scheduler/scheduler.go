@@ -175,7 +175,7 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 		return
 	}
 	s.queue.Done(pod.UID)
-	s.binder.submit(b)
+	s.binder.submit(ctx, b)
 }
 
 // noPlace runs the PostFilter plugins and refuses the pod.

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
 // cluster is a scheduler with a client that keeps bindings.
@@ -24,10 +27,17 @@ type cluster struct {
 	t *testing.T
 	*fake.Clientset
 	ctx context.Context
+	s   *Scheduler
 }
 
 // newCluster runs a scheduler until the test ends.
 func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
+	t.Helper()
+	return startCluster(t, func(*Scheduler) {}, objects...)
+}
+
+// startCluster lets change change the scheduler before it runs.
+func startCluster(t *testing.T, change func(*Scheduler), objects ...runtime.Object) *cluster {
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -49,6 +59,7 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	change(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	factory.Start(ctx.Done())
@@ -60,7 +71,7 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 		}
 		factory.Shutdown()
 	})
-	return &cluster{t, client, ctx}
+	return &cluster{t, client, ctx, s}
 }
 
 func (c *cluster) create(pods ...*v1.Pod) {
@@ -245,4 +256,42 @@ func TestForeignAndBoundPodsAreLeftAlone(t *testing.T) {
 	if c.pod("foreign").Spec.NodeName != "" {
 		t.Fatal("took another scheduler's pod")
 	}
+}
+
+// TestFailedBindingIsRetried: the room that the pod was to take is free again meanwhile.
+func TestFailedBindingIsRetried(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi"))
+	failures := 1
+	c.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() == "binding" && failures > 0 {
+			failures--
+			return true, nil, errors.New("etcd is on fire")
+		}
+		return false, nil, nil
+	})
+	c.create(testPod("a", requests("800m", "1Mi")))
+	c.event("a", "FailedScheduling", `running Bind plugin "DefaultBinder": etcd is on fire`)
+	c.bound("a", "n1")
+}
+
+// heldPermit lets each pod wait.
+type heldPermit struct{}
+
+func (heldPermit) Name() string { return "Held" }
+func (heldPermit) Permit(context.Context, *framework.PodInfo, string) (*framework.Status, time.Duration) {
+	return framework.NewStatus(framework.Wait), time.Minute
+}
+
+func TestPermitHoldsUntilAllowed(t *testing.T) {
+	c := startCluster(t, func(s *Scheduler) {
+		s.profiles[v1.DefaultSchedulerName].permit = []framework.PermitPlugin{heldPermit{}}
+	}, testNode("n1", "1", "1Gi"))
+	c.create(testPod("a"), testPod("b"))
+	c.eventually("both wait", func() bool { return c.s.cache.has("a") && c.s.cache.has("b") })
+	c.s.waiting.allow("b", "Held")
+	c.bound("b", "n1")
+	if c.pod("a").Spec.NodeName != "" {
+		t.Fatal("bound without permission")
+	}
+	// a still waits when the scheduler stops: Run must end all the same.
 }
