@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -67,7 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ErrorLog:    log.New(complaints{s.Log}, "", 0),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.Certificate},
 			ClientAuth: tls.RequestClientCert, ClientCAs: s.ClientCAs, NextProtos: []string{"http/1.1"}},
 	}
@@ -77,6 +79,19 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// complaints passes what net/http logs, but not the failures of strangers.
+type complaints struct{ log *slog.Logger }
+
+func (c complaints) Write(b []byte) (int, error) {
+	text := strings.TrimSpace(string(b))
+	if strings.Contains(text, "TLS handshake error") {
+		c.log.Debug(text)
+	} else {
+		c.log.Warn(text)
+	}
+	return len(b), nil
 }
 
 // handler is the list of all there is.

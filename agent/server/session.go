@@ -45,7 +45,8 @@ const (
 	createTimeout = 30 * time.Second
 )
 
-var execProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name, remotecommand.StreamProtocolV3Name,
+// execProtocols are those over SPDY; v5 exists over WebSockets alone.
+var execProtocols = []string{remotecommand.StreamProtocolV4Name, remotecommand.StreamProtocolV3Name,
 	remotecommand.StreamProtocolV2Name, remotecommand.StreamProtocolV1Name}
 
 // target enters one container, whatever name the request gave.
