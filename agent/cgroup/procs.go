@@ -60,8 +60,9 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// killRounds bounds Kill against a group that forks faster than it is killed.
-const killRounds = 200
+// killWait bounds Kill against a group that forks faster than it is killed,
+// or whose processes are stuck in the kernel.
+const killWait = 2 * time.Second
 
 // Kill ends every process of the group and of the groups below it, and waits
 // until they are gone (at most about two seconds).
@@ -69,7 +70,8 @@ func (r *Root) Kill(path string) error {
 	if r.unified != "" && path != "" && path != "/" {
 		_ = write(filepath.Join(r.unified, path), "cgroup.kill", "1")
 	}
-	for range killRounds {
+	wait := time.Millisecond
+	for end := time.Now().Add(killWait); time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
 		pids, err := r.Pids(path)
 		if err != nil || len(pids) == 0 {
 			return err
@@ -77,7 +79,7 @@ func (r *Root) Kill(path string) error {
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		time.Sleep(10 * time.Millisecond) // v1 has no event for an empty group
+		time.Sleep(wait) // v1 has no event for an empty group
 	}
 	return fmt.Errorf("kill cgroup %s: processes are left", path)
 }
@@ -146,18 +148,16 @@ func children(dir string) []string {
 // children must have no processes of its own.
 const monitorGroup = "shoal-monitor"
 
-// AddMonitor puts a container's monitor below the pod's group, so that the
-// pod pays for its memory. On v1 this is the memory hierarchy alone: each
-// move costs a grace period of the kernel.
+// AddMonitor puts a container's monitor below the pod's group, which must
+// exist, so that the pod pays for its memory. On v1 this is the memory
+// hierarchy alone: each move costs a grace period of the kernel.
 func (r *Root) AddMonitor(pod string, pid int) error {
 	dir := r.dir("memory", pod)
-	if r.mode == V2 {
+	if r.on2("memory") {
 		dir = filepath.Join(dir, monitorGroup)
-		if err := r.make2(filepath.Join(pod, monitorGroup)); err != nil {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
 		}
-	} else if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
 	}
 	if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)

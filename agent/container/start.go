@@ -48,7 +48,15 @@ func (m *Manager) Start(_ context.Context, id string) error {
 	m.cfg.OnChange(m.state(s))
 	if err := m.watch.add(c.Monitor, c.ID); err != nil {
 		m.settle(c.ID) // it has ended already
+		return nil
 	}
+	// The pod pays for its monitor from here on. Not earlier: the move waits
+	// for a grace period of the kernel, and so would the container.
+	go func() {
+		if err := m.cfg.Cgroups.AddMonitor(filepath.Dir(c.Cgroup), c.Monitor); err != nil {
+			m.cfg.Log.Debug("conmon stays in the agent's cgroup", "container", c.ID, "err", err)
+		}
+	}()
 	return nil
 }
 
@@ -118,9 +126,6 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 	if err != nil {
 		startW.Close()
 		return 0, fmt.Errorf("start conmon: %w", err)
-	}
-	if err := m.cfg.Cgroups.AddMonitor(filepath.Dir(c.Cgroup), cmd.Process.Pid); err != nil {
-		m.cfg.Log.Debug("conmon stays in the agent's cgroup", "err", err)
 	}
 	_, err = startW.Write([]byte{0})
 	startW.Close()

@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Runtime is one OCI runtime program and the directory of its state.
@@ -38,25 +41,58 @@ func (r Runtime) StateDir(id string) string { return filepath.Join(r.Root, id) }
 // ErrNotCreated tells that the runtime has no container to start.
 var ErrNotCreated = errors.New("the container is not waiting to be started")
 
-// Release lets a created container's process run: it waits until somebody
-// reads exec.fifo (runc's and crun's start do the same).
+// releaseWait bounds the wait for a created process to come to its fifo.
+const releaseWait = 10 * time.Second
+
+// Release lets a created container's process run, as the runtime's start
+// does: runc's process waits until somebody reads exec.fifo, crun's until
+// somebody writes to it.
 func (r Runtime) Release(id string) error {
 	fifo := filepath.Join(r.StateDir(id), "exec.fifo")
+	if _, err := os.Lstat(fifo); err != nil {
+		return ErrNotCreated
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.meet(fifo) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			err = os.Remove(fifo)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+		}
+		return err
+	case <-time.After(releaseWait):
+		// The process has gone. Opening both ends lets the goroutine go on.
+		if f, err := os.OpenFile(fifo, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
+			_, _ = f.Write([]byte{0})
+			<-done
+			f.Close()
+		}
+		return errors.New("the container's process does not wait to be started")
+	}
+}
+
+func (r Runtime) meet(fifo string) error {
+	if filepath.Base(r.Path) == "crun" {
+		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write([]byte{0})
+		return errors.Join(err, f.Close())
+	}
 	f, err := os.OpenFile(fifo, os.O_RDONLY, 0)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return ErrNotCreated
-		}
 		return err
 	}
 	defer f.Close()
-	if n, err := f.Read(make([]byte, 1)); n == 0 {
-		if err == nil {
-			err = ErrNotCreated
-		}
-		return err
+	n, err := f.Read(make([]byte, 1))
+	if n == 0 && err == nil {
+		err = ErrNotCreated
 	}
-	return os.Remove(fifo)
+	return err
 }
 
 // LastError is the last error message in a runtime's JSON log, "" if none.

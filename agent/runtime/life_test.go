@@ -82,7 +82,7 @@ func TestExitCodesAndReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = g.r.StartContainer(context.Background(), id)
-	if err == nil || !strings.Contains(err.Error(), "no such file or directory") {
+	if err == nil || !strings.Contains(strings.ToLower(err.Error()), "no such file or directory") {
 		t.Errorf("start of a missing program: %v", err)
 	}
 	if s := g.status(id); s.ExitCode != 128 || s.Reason != "StartError" || s.State != cri.ContainerState_CONTAINER_EXITED {

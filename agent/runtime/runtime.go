@@ -75,14 +75,14 @@ var (
 
 // Open opens the runtime's state and adopts the containers that run.
 func Open(ctx context.Context, cfg Config) (*Runtime, error) {
-	cfg, err := complete(cfg)
+	groups, err := cgroup.New("")
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg}
-	if r.cgroups, err = cgroup.New(""); err != nil {
+	if cfg, err = complete(cfg, groups.Mode()); err != nil {
 		return nil, err
 	}
+	r := &Runtime{cfg: cfg, cgroups: groups}
 	host, err := oci.ReadHost(r.cgroups.Mode() == cgroup.V2)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sa
 func (r *Runtime) containerRun() string { return filepath.Join(r.cfg.RunDir, "containers") }
 
 // complete finds programs and makes directories.
-func complete(cfg Config) (Config, error) {
+func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 	if os.Geteuid() != 0 {
 		return cfg, errors.New("the container runtime needs root: run shoal-agent as root")
 	}
@@ -125,16 +125,15 @@ func complete(cfg Config) (Config, error) {
 		}
 		cfg.Conmon = path
 	}
-	runtimes := map[string]oci.Runtime{}
+	runtimes, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid)
+	if _, given := cfg.Runtimes[""]; err != nil && !given {
+		return cfg, err
+	}
+	if runtimes == nil {
+		runtimes = map[string]oci.Runtime{}
+	}
 	for name, rt := range cfg.Runtimes {
 		runtimes[name] = rt
-	}
-	if _, ok := runtimes[""]; !ok {
-		path, err := findRuntime()
-		if err != nil {
-			return cfg, err
-		}
-		runtimes[""] = oci.Runtime{Path: path}
 	}
 	for name, rt := range runtimes {
 		if rt.Root == "" {
@@ -153,18 +152,6 @@ func complete(cfg Config) (Config, error) {
 		}
 	}
 	return cfg, nil
-}
-
-// findRuntime prefers runc: crun refuses hosts with hybrid control groups.
-func findRuntime() (string, error) {
-	for _, name := range []string{"runc", "crun"} {
-		for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/", "/usr/local/sbin/", "/usr/local/bin/"} {
-			if path, err := exec.LookPath(dir + name); err == nil {
-				return path, nil
-			}
-		}
-	}
-	return "", errors.New("no OCI runtime is installed: install one (on Debian: apt install runc)")
 }
 
 // Close lets go of the state; containers go on.

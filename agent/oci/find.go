@@ -1,0 +1,93 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Find returns the installed runtimes: those named "crun" and "runc", and the
+// default one under "": crun where it works, as it needs half of runc's time.
+// State and a wrapper, if one is needed, are kept in runDir.
+func Find(runDir string, hybrid bool) (map[string]Runtime, error) {
+	found := map[string]Runtime{}
+	if path, err := lookPath("runc"); err == nil {
+		found["runc"] = Runtime{Path: path}
+		found[""] = found["runc"]
+	}
+	if path, err := lookPath("crun"); err == nil {
+		if hybrid {
+			path, err = wrapCrun(path, filepath.Join(runDir, "bin"))
+		}
+		if err == nil {
+			found["crun"] = Runtime{Path: path}
+			found[""] = found["crun"]
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("no OCI runtime is installed: install one (on Debian: apt install crun)")
+	}
+	return found, nil
+}
+
+func lookPath(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", exec.ErrNotFound
+}
+
+// wrapCrun makes a program that calls crun without the cgroup2 mount of a
+// hybrid host, at which crun gives up. The mount is only hidden in a mount
+// namespace that ends with crun; volumes still propagate as usual.
+func wrapCrun(crun, dir string) (string, error) {
+	unshare, err := lookPath("unshare")
+	if err != nil {
+		return "", err
+	}
+	umount, err := lookPath("umount")
+	if err != nil {
+		return "", err
+	}
+	private := ""
+	if shared("/sys/fs/cgroup") { // or the unmount would reach the host
+		mount, err := lookPath("mount")
+		if err != nil {
+			return "", err
+		}
+		private = mount + " --make-private /sys/fs/cgroup && "
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec %s --mount --propagation unchanged /bin/sh -c '%s%s -i /sys/fs/cgroup/unified && exec %s \"$@\"' crun \"$@\"\n",
+		unshare, private, umount, crun)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "crun")
+	if err := os.WriteFile(path+".tmp", []byte(script), 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".tmp", path)
+}
+
+// shared tells whether mounts at the mount point propagate; unknown is yes.
+func shared(point string) bool {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 6 && f[4] == point {
+			return strings.HasPrefix(f[6], "shared:")
+		}
+	}
+	return true
+}
