@@ -64,12 +64,12 @@ func Chain(c Config) ([]admission.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
-	features := utilfeature.DefaultFeatureGate
-	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
-		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
 	if c.Stop == nil {
 		c.Stop = make(chan struct{})
 	}
+	features := utilfeature.DefaultFeatureGate
+	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
+		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
 	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
 	for _, p := range plugins {
 		generic.Initialize(p)

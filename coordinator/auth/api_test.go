@@ -59,7 +59,7 @@ func start(t *testing.T) *cluster {
 			return apiserver.Security{}, err
 		}
 		plugins, err := admission.Chain(admission.Config{
-			Client: s.Client(), Informers: s.Informers(), Authorizer: a.Authorizer, Dynamic: dynamic, Stop: ctx.Done(),
+			Client: s.Client(), Informers: s.Informers(), Authorizer: a.Authorizer, Dynamic: dynamic,
 		})
 		s.Informers().Start(ctx.Done())
 		return apiserver.Security{
