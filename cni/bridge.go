@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,16 @@ func (n *Network) ensureBridge() (int, error) {
 		return 0, err
 	}
 	return br.Attrs().Index, setSwitches(n.cfg.Bridge)
+}
+
+// whole tells whether bridge and nftables table are still there.
+func (n *Network) whole() bool {
+	br, err := netlink.LinkByName(n.cfg.Bridge)
+	if err != nil || br.Attrs().Index != n.bridge || br.Attrs().Flags&net.FlagUp == 0 {
+		return false
+	}
+	_, err = n.conn.ListTableOfFamily(n.cfg.Table, nftables.TableFamilyIPv4)
+	return err == nil
 }
 
 // setGateway gives the bridge the gateway's address and takes away those of an

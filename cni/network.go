@@ -109,6 +109,18 @@ func (n *Network) Ensure() error {
 	return n.ensureLocked()
 }
 
+// Repair makes anew what somebody else deleted; when nothing is missing it
+// costs two short requests to the kernel.
+func (n *Network) Repair() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.bridge != 0 && n.whole() {
+		return nil
+	}
+	n.bridge = 0
+	return n.ensureLocked()
+}
+
 func (n *Network) ensureLocked() error {
 	if n.bridge != 0 {
 		return nil

@@ -301,6 +301,24 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	}
 }
 
+func TestRepair(t *testing.T) {
+	n := newNetwork(t)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	for _, damage := range [][]string{{"nft", "flush", "ruleset"}, {"ip", "link", "del", DefaultBridge}, {"ip", "link", "set", DefaultBridge, "down"}} {
+		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if n.whole() {
+			t.Errorf("%v: not noticed", damage)
+		}
+		if err := n.Repair(); err != nil || !n.whole() {
+			t.Errorf("%v: not repaired: %v", damage, err)
+		}
+	}
+}
+
 func TestAddressesRunOut(t *testing.T) {
 	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
 	seen := map[netip.Addr]bool{}

@@ -19,9 +19,16 @@ type Gossip interface {
 // routesRetry is how often routes are tried again that could not be made.
 const routesRetry = 30 * time.Second
 
-// Run keeps the routes to the other nodes' pods until ctx ends.
+// checkEvery is how often the own network is looked at. Nothing tells cheaply
+// that another program flushed the whole ruleset or deleted the bridge.
+const checkEvery = time.Minute
+
+// Run keeps the routes to the other nodes' pods, and the own network as a
+// whole, until ctx ends.
 func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
 	var done []cni.Peer
 	var told string
 	for {
@@ -48,7 +55,19 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			return nil
 		case <-changed:
 		case <-retry:
+		case <-check.C:
+			m.repair()
 		}
+	}
+}
+
+func (m *Manager) repair() {
+	n := m.ownNetwork()
+	if n == nil || m.third.current() != nil {
+		return
+	}
+	if err := n.Repair(); err != nil {
+		m.log.Warn("the pod network is damaged", "err", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,16 +20,54 @@ type udpFlows struct {
 }
 
 func (u *udpFlows) add(old, now *service.Service) {
-	for _, s := range []*service.Service{old, now} {
-		if s == nil {
-			continue
-		}
-		for i := range s.Ports {
-			if p := &s.Ports[i]; p.Protocol == "UDP" {
-				u.addPort(s, p, s == now)
+	if old != nil {
+		for i := range old.Ports {
+			if p := &old.Ports[i]; p.Protocol == "UDP" && findPort(now, p) == nil {
+				u.addPort(old, p, false)
 			}
 		}
 	}
+	if now == nil {
+		return
+	}
+	for i := range now.Ports {
+		p := &now.Ports[i]
+		if p.Protocol == "UDP" && !onlyMore(findPort(old, p), p) {
+			u.addPort(now, p, true)
+		}
+	}
+}
+
+func findPort(s *service.Service, like *service.Port) *service.Port {
+	if s == nil {
+		return nil
+	}
+	i := slices.IndexFunc(s.Ports, func(p service.Port) bool {
+		return p.Number == like.Number && p.NodePort == like.NodePort && p.Protocol == like.Protocol
+	})
+	if i < 0 {
+		return nil
+	}
+	return &s.Ports[i]
+}
+
+// onlyMore tells that a port lost no backend and had some: then every flow is
+// still right, and the costly look through all of them is saved.
+func onlyMore(old, now *service.Port) bool {
+	if old == nil {
+		return false
+	}
+	for _, r := range [][2]service.Route{{old.Cluster, now.Cluster}, {old.Internal, now.Internal}, {old.External, now.External}} {
+		if len(r[0].Backends) == 0 && len(r[1].Backends) > 0 {
+			return false
+		}
+		for _, b := range r[0].Backends {
+			if !slices.Contains(r[1].Backends, b) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (u *udpFlows) addPort(s *service.Service, p *service.Port, current bool) {

@@ -55,6 +55,10 @@ func (r *renderer) delta(st state, next service.Tables) (*change, state) {
 		}
 		want.merge(one)
 	}
+	if after.clash && !st.clash { // who has it must not depend on who came first
+		st.clash = true
+		return r.delta(st, next)
+	}
 	c := diff(had, want)
 	c.delPairs, c.addPairs = pairChanges(st.pairs, had.pairs, want.pairs)
 	c.after = func() {

@@ -137,7 +137,7 @@ func (k *kernel) addDispatch() {
 				outside = nft.Rule(outside, nft.SaddrIn(c, true))
 			}
 		}
-		k.rule("dispatch", outside, nft.Mark(markMasquerade))
+		k.rule("dispatch", outside, nft.NotToLocal(), nft.Mark(markMasquerade)) // the cluster DNS is on this node
 	}
 	k.rule("dispatch", nft.AddrProtoPort(), nft.Vmap(k.services))
 	k.rule("dispatch", nft.DaddrIn(loopback, true), nft.ToLocal(), nft.ProtoPort(), nft.Vmap(k.nodePorts))

@@ -1,0 +1,221 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+)
+
+// TestMain runs the tests in a network and mount namespace of their own, and
+// is a CNI plugin when it is called as one.
+func TestMain(m *testing.M) {
+	if cmd := os.Getenv("CNI_COMMAND"); cmd != "" {
+		plugin(cmd)
+		return
+	}
+	if os.Getenv("SHOAL_TEST_NETNS") == "" {
+		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+		cmd.Env = append(os.Environ(), "SHOAL_TEST_NETNS=1")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// plugin is a network that writes down how it is called.
+func plugin(cmd string) {
+	if cmd == "VERSION" {
+		fmt.Println(`{"cniVersion":"1.1.0","supportedVersions":["0.4.0","1.0.0","1.1.0"]}`)
+		return
+	}
+	f, err := os.OpenFile(os.Getenv("SHOAL_TEST_CALLS"), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		fmt.Println(`{"code":100,"msg":"no log"}`)
+		os.Exit(1)
+	}
+	stdin := make([]byte, 1<<16)
+	n, _ := os.Stdin.Read(stdin)
+	ports := ""
+	if strings.Contains(string(stdin[:n]), `"hostPort":8080`) {
+		ports = " port 8080"
+	}
+	ns := "none"
+	if os.Getenv("CNI_NETNS") != "" {
+		ns = "ns"
+	}
+	fmt.Fprintf(f, "%s %s %s%s\n", cmd, os.Getenv("CNI_CONTAINERID"), ns, ports)
+	f.Close()
+	if cmd == "ADD" {
+		fmt.Println(`{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.9.8.7/24","interface":1}]}`)
+	}
+}
+
+func newNS(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ns")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	errc := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), file, "", unix.MS_BIND, "")
+		}
+		errc <- err
+	}()
+	if err := <-errc; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
+	return file
+}
+
+func newManager(t *testing.T) *Manager {
+	t.Helper()
+	dir := t.TempDir()
+	m := New(Config{
+		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), CacheDir: filepath.Join(dir, "cache"),
+		StateDir: filepath.Join(dir, "state"), ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+	})
+	t.Cleanup(func() {
+		if err := m.Cleanup(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func TestOwnNetwork(t *testing.T) {
+	ctx := context.Background()
+	m := newManager(t)
+	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: newNS(t)}
+	if err := m.Status(ctx); !errors.Is(err, ErrNotReady) || err.Error() != "cni plugin not initialized" {
+		t.Errorf("before the pod CIDR is known: %v", err)
+	}
+	if _, err := m.Setup(ctx, pod); !errors.Is(err, ErrNotReady) {
+		t.Errorf("setup before the pod CIDR is known: %v", err)
+	}
+	if err := m.SetPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Status(ctx); err != nil {
+		t.Error(err)
+	}
+	ips, err := m.Setup(ctx, pod)
+	if err != nil || fmt.Sprint(ips) != "[10.244.3.2]" {
+		t.Fatalf("got %v, %v", ips, err)
+	}
+	if err := m.Check(ctx, pod); err != nil {
+		t.Error(err)
+	}
+	// A sandbox that is gone leaves no address behind, one that lives keeps its.
+	if _, err := m.Setup(ctx, Pod{ID: "old", NetNS: newNS(t)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Release(ctx, []string{"abc"}); err != nil {
+		t.Fatal(err)
+	}
+	if ids, _ := m.own.Owners(); !slices.Equal(ids, []string{"abc"}) {
+		t.Errorf("owners %v", ids)
+	}
+	for range 2 {
+		if err := m.Teardown(ctx, pod); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestThirdPartyNetwork(t *testing.T) {
+	ctx := context.Background()
+	m := newManager(t)
+	if err := m.SetPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}); err != nil {
+		t.Fatal(err)
+	}
+	before := Pod{ID: "before", NetNS: newNS(t)}
+	if _, err := m.Setup(ctx, before); err != nil {
+		t.Fatal(err)
+	}
+	calls := filepath.Join(t.TempDir(), "calls")
+	t.Setenv("SHOAL_TEST_CALLS", calls)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{m.cfg.ConfDir, m.cfg.BinDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(exe, filepath.Join(m.cfg.BinDir, "fancy")); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(m.cfg.ConfDir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("00-broken.conflist", "{")
+	write("10-fancy.conflist", `{"cniVersion":"1.0.0","name":"fancy","plugins":[{"type":"fancy","capabilities":{"portMappings":true}}]}`)
+	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: newNS(t), PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}}
+	for range 2 { // the second time from the cache
+		if ips, err := m.Setup(ctx, pod); err != nil || fmt.Sprint(ips) != "[10.9.8.7]" {
+			t.Fatalf("got %v, %v", ips, err)
+		}
+	}
+	if err := m.Status(ctx); err != nil {
+		t.Error(err)
+	}
+	// The configuration may be gone at the end, and the namespace too.
+	if err := os.RemoveAll(m.cfg.ConfDir); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Unmount(pod.NetNS, unix.MNT_DETACH)
+	_ = os.Remove(pod.NetNS)
+	for _, p := range []Pod{pod, pod, before} {
+		if err := m.Teardown(ctx, p); err != nil {
+			t.Error(err)
+		}
+	}
+	if ids, _ := m.own.Owners(); len(ids) != 0 {
+		t.Errorf("owners %v", ids)
+	}
+	got, err := os.ReadFile(calls)
+	if err != nil || string(got) != "ADD abc ns port 8080\nDEL abc none port 8080\n" {
+		t.Errorf("calls %q, %v", got, err)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	cidr := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	at := netip.MustParseAddrPort("192.0.2.1:7946")
+	peers := peersOf([]gossip.Member{
+		{Name: "me", Local: true, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
+		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
+		{Name: "left", State: gossip.StateLeft, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
+		{Name: "coordinator", State: gossip.StateAlive, Addr: at},
+		{Name: "two", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")}}},
+	})
+	if len(peers) != 2 || peers[0].Via.String() != "192.0.2.1" || peers[1].Via.String() != "192.0.2.9" {
+		t.Errorf("got %v", peers)
+	}
+}
