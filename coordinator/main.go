@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -81,11 +82,20 @@ func newLogger(w io.Writer, level string) *slog.Logger {
 	return slog.New(handler)
 }
 
-// librariesOnly passes errors of the libraries that log by klog.
+// librariesOnly passes warnings and errors of the libraries that log by klog.
 type librariesOnly struct{ slog.Handler }
 
 func (h librariesOnly) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+}
+
+// Handle drops what the API server's library says whenever it stops while a
+// client is connected.
+func (h librariesOnly) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "Failed to shutdown server: context deadline exceeded") {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }
 
 func (h librariesOnly) WithAttrs(a []slog.Attr) slog.Handler {

@@ -50,7 +50,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	}
 	defer func() { _ = st.Close() }()
 	s := parts{cfg: cfg, log: log, store: st, advertise: advertise, port: listener.Addr().(*net.TCPAddr).Port, begin: begin, ready: make(chan struct{})}
-	if s.api, err = buildAPI(cfg, st, listener, s.external(), log); err != nil {
+	if s.api, err = s.buildAPI(ctx, listener); err != nil {
 		return err
 	}
 	if s.gossip, err = buildGossip(s); err != nil {
@@ -125,14 +125,14 @@ func advertiseAddress(cfg config.Config) (net.IP, error) {
 
 // buildAPI makes the API server, then what decides for it: authentication,
 // authorization and admission read objects through the server's own informers.
-func buildAPI(cfg config.Config, st *store.Store, listener net.Listener, external string, log *slog.Logger) (*apiserver.Server, error) {
-	dir := keys(cfg)
-	env, err := kindEnv(cfg, dir)
+func (s parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.Server, error) {
+	dir := keys(s.cfg)
+	env, err := kindEnv(s.cfg, dir)
 	if err != nil {
 		return nil, err
 	}
 	api, err := apiserver.New(apiserver.Config{
-		Kinds: registry.Kinds(), Storage: st, Env: env, Listener: listener, ExternalAddress: external, Log: log,
+		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, ExternalAddress: s.external(), Log: s.log,
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path("ca.crt"),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),
@@ -140,7 +140,7 @@ func buildAPI(cfg config.Config, st *store.Store, listener net.Listener, externa
 	if err != nil {
 		return nil, err
 	}
-	a, err := buildAuth(cfg, dir, external)
+	a, err := buildAuth(s.cfg, dir, s.external())
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func buildAPI(cfg config.Config, st *store.Store, listener net.Listener, externa
 	}
 	plugins, err := admission.Chain(admission.Config{
 		Client: api.Client(), Informers: api.Informers(), Authorizer: a.Authorizer, Dynamic: dynamic,
-		Services: api.Services(), WebhookAuth: api.WebhookAuth(),
+		Services: api.Services(), WebhookAuth: api.WebhookAuth(), Stop: ctx.Done(),
 	})
 	if err != nil {
 		return nil, err

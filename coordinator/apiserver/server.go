@@ -211,13 +211,17 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("run API server: nothing is installed")
 	}
 	g := s.aggregator.GenericAPIServer
-	// Watches are cut, not waited for: clients resume them elsewhere.
-	g.ShutdownTimeout = 500 * time.Millisecond
+	// Requests are waited for before; watches are cut: clients resume them.
+	g.ShutdownTimeout = 100 * time.Millisecond
 	go s.signalDiscovery(ctx, g)
 	// The aggregator's own PrepareRun would only add its OpenAPI merging.
 	prepared := g.PrepareRun()
 	s.local.serve(g.Handler)
-	return prepared.RunWithContext(ctx)
+	err := prepared.RunWithContext(ctx)
+	for _, store := range s.stores {
+		store.Destroy()
+	}
+	return err
 }
 
 // signalDiscovery lets paths that are not known be 404 once all are known.

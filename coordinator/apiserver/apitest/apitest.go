@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -79,6 +81,7 @@ func (s *Server) Kubernetes(t testing.TB) kubernetes.Interface {
 }
 
 func start(t testing.TB, o Options) (*Server, error) {
+	quiet()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
@@ -224,3 +227,8 @@ func waitReady(s *Server, done <-chan error) error {
 type testWriter struct{}
 
 func (testWriter) Write(p []byte) (int, error) { return os.Stderr.Write(p) }
+
+// quiet keeps the libraries' notices out of tests' output.
+var quiet = sync.OnceFunc(func() {
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
+})

@@ -1,0 +1,92 @@
+package pki
+
+import (
+	"crypto/x509"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func read(t *testing.T, d Dir, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(d.Path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestEnsure(t *testing.T) {
+	d := Dir(t.TempDir())
+	now := time.Now()
+	cluster := Cluster{Domain: "cluster.local", IPs: []net.IP{net.IPv4(10, 96, 0, 1)}}
+	ensure := func(at time.Time) {
+		t.Helper()
+		if err := d.Ensure(cluster, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ensure(now)
+	ca, err := d.CA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	cert, err := parseCert([]byte(read(t, d, "apiserver.crt")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"localhost", "127.0.0.1", "kubernetes.default.svc.cluster.local", "10.96.0.1"} {
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+			t.Errorf("serving %s: %v", name, err)
+		}
+	}
+
+	before := read(t, d, "apiserver.crt")
+	sa, caBefore := read(t, d, "sa.key"), read(t, d, "ca.crt")
+	ensure(now)
+	if read(t, d, "apiserver.crt") != before {
+		t.Error("a fresh certificate was made again")
+	}
+	ensure(now.Add(CertLifetime * 3 / 4))
+	if read(t, d, "apiserver.crt") == before {
+		t.Error("a certificate with a quarter of its life left was kept")
+	}
+	before = read(t, d, "apiserver.crt")
+	cluster.IPs = append(cluster.IPs, net.IPv4(192, 0, 2, 9))
+	ensure(now.Add(CertLifetime * 3 / 4))
+	if read(t, d, "apiserver.crt") == before {
+		t.Error("a certificate without the new address was kept")
+	}
+	if read(t, d, "sa.key") != sa || read(t, d, "ca.crt") != caBefore {
+		t.Error("the service account key or the CA changed")
+	}
+}
+
+func TestDamaged(t *testing.T) {
+	for _, name := range []string{"ca.crt", "ca.key", "sa.key", "gossip.key"} {
+		d := Dir(t.TempDir())
+		if err := d.Ensure(Cluster{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(d.Path(name), []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Ensure(Cluster{}, time.Now()); err == nil || !strings.Contains(err.Error(), "from a backup") {
+			t.Errorf("damaged %s: %v", name, err)
+		}
+	}
+	d := Dir(t.TempDir())
+	if err := d.Ensure(Cluster{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(d.Path("ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Ensure(Cluster{}, time.Now()); err == nil || !strings.Contains(err.Error(), "the key is missing") {
+		t.Errorf("CA without its key: %v", err)
+	}
+}
