@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
-	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
+	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
 	"github.com/shoal-project/shoal/coordinator/controller/endpoints"

@@ -19,12 +19,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
 	"github.com/shoal-project/shoal/coordinator/registry"
 )
@@ -56,7 +60,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T, http bool) *rig {
-	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
+	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: namespaceLifecycle})
 	c := &rig{client: server.Kubernetes(t), members: &fakeMembers{changed: make(chan struct{}, 1)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	d := controllerDeps{
@@ -88,8 +92,21 @@ func newRig(t *testing.T, http bool) *rig {
 		})
 	}
 	running.Go(func() { c.runPods(ctx) })
+	c.namespace(t, metav1.NamespaceDefault)
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return c
+}
+
+// namespaceLifecycle refuses new objects in namespaces that are being deleted,
+// without which their controllers would fill them again.
+func namespaceLifecycle(s *apiserver.Server) []admission.Interface {
+	plugin, err := lifecycle.NewLifecycle(sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem))
+	if err != nil {
+		panic(err)
+	}
+	plugin.SetExternalKubeClientSet(s.Client())
+	plugin.SetExternalKubeInformerFactory(s.Informers())
+	return []admission.Interface{plugin}
 }
 
 // runPods answers for the agents: a pod runs as soon as it exists, or succeeds
@@ -370,7 +387,10 @@ func (c *rig) testGarbage(t *testing.T) { // GC-3, GC-8..11
 
 func (c *rig) testService(t *testing.T) {
 	ns := c.namespace(t, "service")
+	c.node(t, "host")
+	defer func() { _ = c.client.CoreV1().Nodes().Delete(context.Background(), "host", metav1.DeleteOptions{}) }()
 	c.deploy(t, ns, 1, "")
+	c.patch(t, ns, `{"spec":{"template":{"spec":{"nodeName":"host"}}}}`)
 	_, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}}},

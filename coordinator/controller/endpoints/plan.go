@@ -107,8 +107,11 @@ func addressOf(service *corev1.Service, pod *corev1.Pod) (corev1.EndpointAddress
 			continue
 		}
 		address := corev1.EndpointAddress{
-			IP: a.String(), NodeName: &pod.Spec.NodeName,
+			IP:        a.String(),
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		}
+		if pod.Spec.NodeName != "" {
+			address.NodeName = &pod.Spec.NodeName
 		}
 		if util.ShouldSetHostname(pod, service) {
 			address.Hostname = pod.Spec.Hostname
