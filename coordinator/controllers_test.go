@@ -17,14 +17,18 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -48,6 +52,8 @@ func TestControllers(t *testing.T) {
 			t.Run("DaemonSet", c.testDaemonSet)
 			t.Run("DisruptionBudget", c.testBudget)
 			t.Run("DeadMember", c.testDeadMember)
+			t.Run("CustomResource", c.testCustomResource)
+			t.Run("SecondTerm", c.testSecondTerm)
 		})
 	}
 }
@@ -56,33 +62,46 @@ func TestControllers(t *testing.T) {
 // that makes every pod run.
 type rig struct {
 	client  kubernetes.Interface
+	config  *rest.Config
+	deps    controllerDeps
 	members *fakeMembers
+	resign  func()
 }
 
 func newRig(t *testing.T, http bool) *rig {
 	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: namespaceLifecycle})
-	c := &rig{client: server.Kubernetes(t), members: &fakeMembers{changed: make(chan struct{}, 1)}}
-	ctx, cancel := context.WithCancel(t.Context())
-	d := controllerDeps{
+	c := &rig{client: server.Kubernetes(t), config: server.Config, members: &fakeMembers{changed: make(chan struct{}, 1)}}
+	c.deps = controllerDeps{
 		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
 		RootCA: []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	var err error
-	if d.Metadata, err = server.Metadata(); err != nil {
+	if c.deps.Metadata, err = server.Metadata(); err != nil {
 		t.Fatal(err)
 	}
 	if http {
-		d.Client, d.Informers = c.client, informers.NewSharedInformerFactory(c.client, 0)
-		if d.Metadata, err = metadata.NewForConfig(server.Config); err != nil {
+		c.deps.Client, c.deps.Informers = c.client, informers.NewSharedInformerFactory(c.client, 0)
+		if c.deps.Metadata, err = metadata.NewForConfig(server.Config); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.StartInformers = func() { d.Informers.Start(ctx.Done()) }
-	list, err := controllers(d)
+	c.deps.StartInformers = func() { c.deps.Informers.Start(t.Context().Done()) }
+	c.lead(t)
+	t.Cleanup(func() { c.resign() })
+	go c.runPods(t.Context())
+	c.namespace(t, metav1.NamespaceDefault)
+	return c
+}
+
+// lead starts a term: all controllers run until resign.
+func (c *rig) lead(t *testing.T) {
+	t.Helper()
+	list, err := controllers(c.deps)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.StartInformers()
+	c.deps.StartInformers()
+	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, r := range list {
 		running.Go(func() {
@@ -91,10 +110,7 @@ func newRig(t *testing.T, http bool) *rig {
 			}
 		})
 	}
-	running.Go(func() { c.runPods(ctx) })
-	c.namespace(t, metav1.NamespaceDefault)
-	t.Cleanup(func() { cancel(); running.Wait() })
-	return c
+	c.resign = func() { cancel(); running.Wait() }
 }
 
 // namespaceLifecycle refuses new objects in namespaces that are being deleted,
@@ -556,4 +572,72 @@ func (c *rig) testDeadMember(t *testing.T) { // NODE-38, NODE-48
 	agent.State, agent.Since = gossip.StateAlive, time.Now()
 	c.members.set(agent)
 	within(t, "alive again", state("True", 0, ""))
+}
+
+func (c *rig) testCustomResource(t *testing.T) { // GC-7, for a kind that came later
+	ns := c.namespace(t, "custom")
+	client, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	_, err = crds.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "fish.example.com"},
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "fish", "kind": "Fish"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+			}}},
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fish := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "fish"}).Namespace(ns)
+	create := func(name string, owners ...metav1.OwnerReference) (made *unstructured.Unstructured) {
+		within(t, name+" created", func() error {
+			u := &unstructured.Unstructured{}
+			u.SetAPIVersion("example.com/v1")
+			u.SetKind("Fish")
+			u.SetName(name)
+			u.SetOwnerReferences(owners)
+			var err error
+			made, err = fish.Create(t.Context(), u, metav1.CreateOptions{})
+			return err
+		})
+		return made
+	}
+	owner := create("owner")
+	create("dependent", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Fish", Name: "owner", UID: owner.GetUID()})
+	if err := fish.Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "dependent gone", func() error {
+		if _, err := fish.Get(t.Context(), "dependent", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there, %w", err)
+		}
+		return nil
+	})
+	if err := crds.Delete(t.Context(), "fish.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A new term works on informers that an earlier one has used.
+func (c *rig) testSecondTerm(t *testing.T) {
+	c.resign()
+	ns := c.namespace(t, "second-term")
+	c.deploy(t, ns, 2, "")
+	c.lead(t)
+	c.rolled(t, ns, "1", "one", 2)
+	if err := c.client.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "namespace gone", func() error {
+		if _, err := c.client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("still there, %w", err)
+		}
+		return nil
+	})
 }

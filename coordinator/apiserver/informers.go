@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -38,18 +39,22 @@ import (
 // which list and watch the stores in process: no HTTP, no encoding.
 type informerFactory struct {
 	informers.SharedInformerFactory
-	stores map[reflect.Type]*genericregistry.Store
+	stores  map[reflect.Type]*genericregistry.Store
+	objects map[schema.GroupResource]runtime.Object
 }
 
 func newInformerFactory(client kubernetes.Interface, kinds []kind.Kind, stores kind.Stores) informers.SharedInformerFactory {
 	f := &informerFactory{
 		SharedInformerFactory: informers.NewSharedInformerFactory(client, 0),
 		stores:                map[reflect.Type]*genericregistry.Store{},
+		objects:               map[schema.GroupResource]runtime.Object{},
 	}
 	for _, k := range kinds {
 		names := k.KindNames()
 		if store := stores[names.GroupVersion.Group+"/"+names.Resource]; store != nil {
-			f.stores[reflect.TypeOf(k.NewObject())] = store
+			obj := k.NewObject()
+			f.stores[reflect.TypeOf(obj)] = store
+			f.objects[names.GroupVersion.WithResource(names.Resource).GroupResource()] = obj
 		}
 	}
 	return f
@@ -64,6 +69,15 @@ func (f *informerFactory) InformerFor(obj runtime.Object, create internalinterfa
 	return f.SharedInformerFactory.InformerFor(obj, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
 		return cache.NewSharedIndexInformer(storeListWatch{store}, obj, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	})
+}
+
+// ForResource returns the informer of a resource; that of a served kind is made
+// here first, as client-go's own would go over HTTP.
+func (f *informerFactory) ForResource(gvr schema.GroupVersionResource) (informers.GenericInformer, error) {
+	if obj := f.objects[gvr.GroupResource()]; obj != nil {
+		f.InformerFor(obj, nil)
+	}
+	return f.SharedInformerFactory.ForResource(gvr)
 }
 
 // The typed accessors are client-go's, on this factory's InformerFor.

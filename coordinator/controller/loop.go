@@ -31,7 +31,7 @@ const (
 	lastRetry  = 60 * time.Second
 	// An error that lasts is logged once, when it has outlived conflicts and
 	// other short disturbances.
-	loggedRetry = 6
+	loggedRetry = 10
 )
 
 // Loop runs one Reconciler. Build it with New, add sources with Watch, then
