@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nft"
@@ -122,7 +123,40 @@ func (n *Network) addHostPorts(pod netip.Addr, ports []HostPort) error {
 	if err := n.conn.SetAddElements(t.hairpin, pair); err != nil {
 		return err
 	}
-	return n.conn.Flush()
+	if err := n.conn.Flush(); err != nil {
+		return err
+	}
+	return endOldFlows(pod, ports)
+}
+
+// staleUDP matches flows to UDP host ports that lead elsewhere than to pod.
+// Such a flow has no end of its own as long as the client goes on sending.
+type staleUDP struct {
+	pod   netip.Addr
+	ports map[uint16]bool
+}
+
+func endOldFlows(pod netip.Addr, ports []HostPort) error {
+	f := staleUDP{pod, map[uint16]bool{}}
+	for _, p := range ports {
+		if nft.Proto(p.Protocol) == unix.IPPROTO_UDP {
+			f.ports[p.HostPort] = true
+		}
+	}
+	if len(f.ports) == 0 {
+		return nil
+	}
+	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
+	return err
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (s staleUDP) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] {
+		return false
+	}
+	to, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
+	return to.Unmap() != s.pod
 }
 
 func (n *Network) replaceElements(set *nftables.Set, elems []nftables.SetElement) error {

@@ -133,9 +133,14 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 }
 
-// UpdateMeta changes what this member tells of itself and sends it out. An
-// error is returned only when the result is too long; nothing changed then.
+// UpdateMeta changes what this member tells of itself; it is sent out after the
+// call. An error is returned only when the result is too long; nothing changed then.
 func (g *Group) UpdateMeta(change func(*Meta)) error {
+	return g.updateMeta(change, time.Nanosecond)
+}
+
+// updateMeta waits until the change was passed on or the wait is over.
+func (g *Group) updateMeta(change func(*Meta), wait time.Duration) error {
 	g.update.Lock()
 	defer g.update.Unlock()
 	g.mu.Lock()
@@ -155,8 +160,8 @@ func (g *Group) UpdateMeta(change func(*Meta)) error {
 	}
 	// The broadcast is queued before the wait; a lost one is repaired by the
 	// periodic state exchange, so the time-out is no failure.
-	if err := g.list.UpdateNode(broadcastWait); err != nil {
-		g.log.Debug("gossip metadata not yet sent", "err", err)
+	if err := g.list.UpdateNode(wait); err != nil {
+		g.log.Debug("gossip metadata is on its way", "state", err)
 	}
 	return nil
 }
@@ -166,7 +171,7 @@ const broadcastWait = 2 * time.Second
 
 // Leave tells the others that this end is planned, then ends the membership.
 func (g *Group) Leave() error {
-	if err := g.UpdateMeta(func(m *Meta) { m.Leaving = true }); err != nil {
+	if err := g.updateMeta(func(m *Meta) { m.Leaving = true }, broadcastWait); err != nil {
 		return err
 	}
 	g.update.Lock()
