@@ -22,18 +22,18 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci",
 		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
-		"coordinator/registry/amount", "coordinator/registry/podspec", "cni/netconf",
+		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf",
 	}},
 	{"mechanism", []string{
 		"agent/image", "agent/sandbox", "agent/container", "agent/stream", "agent/runtime", "agent/network", "agent/volume", "agent/probe", "agent/device",
-		"agent/stats", "coordinator/registry/scale", "cni",
+		"agent/stats", "coordinator/registry/scale",
 	}},
 	{"decision", []string{
 		"agent/source", "agent/pod", "agent/pod/...", "agent/status", "agent/node", "agent/evict", "agent/shutdown", "agent/service", "agent/proxy", "agent/dns", "agent/policy",
 		"agent/server", "coordinator/registry/...", "coordinator/auth", "coordinator/auth/...", "coordinator/admission", "coordinator/scheduler",
-		"coordinator/scheduler/...", "coordinator/controller/...", "cni/...",
+		"coordinator/scheduler/...", "coordinator/controller/...",
 	}},
-	{"wiring", []string{"agent", "agent/shoal", "coordinator", "coordinator/registry", "coordinator/apiserver", "coordinator/apiserver/...", "csi/...", "hack/...", "tests/...", "tests"}},
+	{"wiring", []string{"agent", "agent/shoal", "coordinator", "coordinator/registry", "coordinator/apiserver", "coordinator/apiserver/...", "cni/shoal-cni", "csi/...", "hack/...", "tests/...", "tests"}},
 }
 
 // siblings are the imports within a layer that the design allows.
