@@ -30,9 +30,6 @@ func New(env controller.Env) (*controller.Loop, error) {
 	loop := controller.New("clusterrole-aggregation", 2, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, informer.Informer(), func(old, obj *rbacv1.ClusterRole) {
-		if old != nil && obj != nil && old.ResourceVersion == obj.ResourceVersion {
-			return
-		}
 		for _, name := range r.affected(old, obj) {
 			loop.Add(name)
 		}
