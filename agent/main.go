@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,9 +88,17 @@ func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 	return slog.New(handler)
 }
 
-// quiet passes only errors of the libraries that log by klog: lost watches are
-// tried again by themselves.
+// quiet passes only errors of the libraries that log by klog, and of these not
+// what is tried again by itself while the API is away: the agent's own log tells
+// that once.
 type quiet struct{ slog.Handler }
+
+func (h quiet) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "Failed to watch") || strings.HasPrefix(r.Message, "Unable to write event") {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
 
 func (h quiet) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelError && h.Handler.Enabled(ctx, l)

@@ -315,11 +315,25 @@ func (a *agent) buildServices(context.Context) error {
 	return nil
 }
 
+// servicesWait is how long a container's start waits for the services to be
+// known: right after the agent's start they are on their way.
+const servicesWait = 5 * time.Second
+
 // serviceObjects gives the services in the form that environments are made of.
-func (a *agent) serviceObjects() ([]*v1.Service, bool) {
+func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
 	tables := a.services.Tables()
 	if tables == nil {
-		return nil, false
+		changed := a.services.Changed()
+		late := time.After(servicesWait)
+		for tables = a.services.Tables(); tables == nil; tables = a.services.Tables() {
+			select {
+			case <-ctx.Done():
+				return nil, false
+			case <-late:
+				return nil, false
+			case <-changed:
+			}
+		}
 	}
 	out := make([]*v1.Service, 0, len(tables))
 	for key, s := range tables {

@@ -27,7 +27,7 @@ type Objects interface {
 // environment is what the variables of one container are made of.
 type environment struct {
 	objects  Objects
-	services func() ([]*v1.Service, bool)
+	services func(context.Context) ([]*v1.Service, bool)
 	pod      *v1.Pod
 	facts    volume.Facts
 	// volumePath finds a volume of the pod on the host (fileKeyRef).
@@ -37,7 +37,7 @@ type environment struct {
 // build returns the container's variables: envFrom under env over the
 // services' own.
 func (e *environment) build(ctx context.Context, c *v1.Container) ([]*runtimeapi.KeyValue, error) {
-	known, ok := e.services()
+	known, ok := e.services(ctx)
 	if !ok && e.pod.Annotations["kubernetes.io/config.source"] != SourceFile {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
 	}

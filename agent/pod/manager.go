@@ -62,8 +62,9 @@ type Prober interface {
 
 // Reporter tells the API of pods; it is the only writer of their status.
 type Reporter interface {
-	// Report takes the newest facts; it returns at once.
-	Report(p *v1.Pod, r *record.Pod, o *record.Observed)
+	// Report takes the newest facts and returns the status that they make,
+	// at once.
+	Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodStatus
 	// Finish sends what is left to tell, then deletes the API object.
 	Finish(ctx context.Context, p *v1.Pod) error
 	// Forget drops what is kept of a pod.
@@ -80,7 +81,7 @@ type Manager struct {
 	Objects Objects
 	// Services gives all services, false while they are not known: their
 	// variables belong into every container.
-	Services func() ([]*v1.Service, bool)
+	Services func(context.Context) ([]*v1.Service, bool)
 	Probes   Prober
 	Reporter Reporter
 	Records  Records

@@ -175,10 +175,13 @@ func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
 		return
 	}
 	if !w.orphan {
+		// Kept with its status: after a restart transitions are told from it.
+		kept := *p
+		kept.Status = w.m.Reporter.Report(p, w.rec, o)
+		w.rec.Pod = &kept
 		if err := w.m.Records.Put(string(w.uid), w.rec); err != nil {
 			w.m.Log.Warn("pod record is not kept; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
-		w.m.Reporter.Report(p, w.rec, o)
 		w.probes(p, o)
 	}
 	w.wake(plan.Wake)

@@ -62,40 +62,42 @@ func (m *Manager) Start(ctx context.Context) {
 func (m *Manager) Wait() { m.wg.Wait() }
 
 // Report implements pod.Reporter.
-func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) {
+func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodStatus {
 	base := p
 	if mirror, static := m.Mirror(p); static {
-		if mirror == nil {
-			return // sent when the mirror is there
-		}
-		base = mirror
+		base = mirror // nil until the API has it; then it is told
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := m.pods[p.UID]
 	if out == nil {
-		out = &outgoing{pod: base}
+		out = &outgoing{}
 		m.pods[p.UID] = out
 	}
-	if newer(base, out.pod) {
+	if base != nil && (out.pod == nil || newer(base, out.pod)) {
 		out.pod = base
 	}
-	// Transition times follow the status last computed, sent or not.
 	known := *p
-	if out.want != nil {
-		known.Status = merge(out.pod.Status, *out.want)
-	} else {
+	if out.pod != nil {
 		known.Status = out.pod.Status
 	}
+	if out.want != nil {
+		// Transition times follow the status last computed, sent or not.
+		known.Status = merge(known.Status, *out.want)
+	}
 	next := Of(&known, r, o, m.Facts(p))
-	if out.want != nil && equality.Semantic.DeepEqual(*out.want, next) && out.sent == out.version {
-		if equality.Semantic.DeepEqual(next, out.pod.Status) {
-			return
-		}
+	if out.pod == nil {
+		out.want = &next
+		return next
+	}
+	same := out.want != nil && equality.Semantic.DeepEqual(*out.want, next) && out.sent == out.version
+	if same && equality.Semantic.DeepEqual(next, out.pod.Status) {
+		return next
 	}
 	out.want = &next
 	out.version++
 	m.kick(p.UID, out)
+	return next
 }
 
 // merge is the status to compare with: what this node last computed, with
