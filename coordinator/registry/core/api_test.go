@@ -55,6 +55,8 @@ func TestAPI(t *testing.T) {
 	}
 	t.Run("Tables", func(t *testing.T) { tables(t, c, s.Config) })
 	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
+	t.Run("Exec", func(t *testing.T) { execStreams(t, c, s.Config) })
+	t.Run("PortForward", func(t *testing.T) { forwardPorts(t, c, s.Config) })
 }
 
 func ensureNamespace(t *testing.T, c kubernetes.Interface, name string) {
@@ -527,6 +529,9 @@ func newAgent(t *testing.T) *agent {
 		a.mu.Lock()
 		a.seen = append(a.seen, r.URL.String())
 		a.mu.Unlock()
+		if serveStreams(w, r) {
+			return
+		}
 		_, _ = io.WriteString(w, "hello from "+r.URL.Path)
 	}))
 	t.Cleanup(s.Close)

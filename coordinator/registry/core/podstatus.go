@@ -13,6 +13,7 @@ import (
 func validatePodStatus(p, old *corev1.Pod) field.ErrorList {
 	at, s, was := field.NewPath("status"), &p.Status, &old.Status
 	errs := validateFixedAnnotations(p, old)
+	errs = append(errs, podspec.ValidateAnnotations(p.Annotations, &p.Spec, field.NewPath("metadata", "annotations"))...)
 	errs = append(errs, validatePodConditions(s.Conditions, at.Child("conditions"))...)
 	if p.Spec.NodeName != old.Spec.NodeName {
 		errs = append(errs, field.Forbidden(at.Child("nodeName"), "may not be changed directly"))

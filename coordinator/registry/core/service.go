@@ -106,7 +106,7 @@ func defaultService(v *corev1.Service) {
 	if isExternal(v) && s.ExternalTrafficPolicy == "" {
 		s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
-	if s.InternalTrafficPolicy == nil && s.Type != corev1.ServiceTypeExternalName {
+	if s.InternalTrafficPolicy == nil && (hasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP) {
 		cluster := corev1.ServiceInternalTrafficPolicyCluster
 		s.InternalTrafficPolicy = &cluster
 	}

@@ -190,7 +190,8 @@ func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) 
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
 	}
 	for i, ip := range s.ClusterIPs {
-		if i < len(s.IPFamilies) && familyOf(ip) != s.IPFamilies[i] {
+		known := i < len(s.IPFamilies) && (s.IPFamilies[i] == corev1.IPv4Protocol || s.IPFamilies[i] == corev1.IPv6Protocol)
+		if known && familyOf(ip) != s.IPFamilies[i] {
 			errs = append(errs, field.Invalid(p.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
 		}
 	}
@@ -219,8 +220,9 @@ func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.Er
 	}
 	if s.LoadBalancerClass != nil {
 		at := p.Child("loadBalancerClass")
-		errs = append(errs, invalidAll(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
-		if !balancer {
+		if balancer {
+			errs = append(errs, invalidAll(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
+		} else {
 			errs = append(errs, field.Forbidden(at, only))
 		}
 	}
@@ -247,7 +249,7 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	internal := p.Child("internalTrafficPolicy")
 	if s.InternalTrafficPolicy != nil {
 		errs = append(errs, notSupported(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
-	} else if s.Type != corev1.ServiceTypeExternalName {
+	} else if hasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP {
 		errs = append(errs, field.Required(internal, ""))
 	}
 	if s.TrafficDistribution != nil {

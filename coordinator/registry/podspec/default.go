@@ -256,20 +256,46 @@ func DefaultClaim(s *corev1.PersistentVolumeClaimSpec) {
 }
 
 // PullPolicy is the default imagePullPolicy: Always for the tag "latest", which
-// an image with neither tag nor digest has too.
+// an image with neither tag nor digest has too. What is no image name is
+// IfNotPresent.
 func PullPolicy(image string) corev1.PullPolicy {
 	name, _, digested := strings.Cut(image, "@")
-	tag := ""
+	tag := "latest"
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		tag = name[i+1:]
-	} else if !digested && name != "" {
-		tag = "latest"
+		name, tag = name[:i], name[i+1:]
+	} else if digested {
+		tag = ""
 	}
-	if tag == "latest" {
+	if tag == "latest" && isRepository(name) {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent
 }
+
+// isRepository tells whether name is a registry's host, if any, and path
+// components of lower case letters and digits that '.', '_' and '-' separate.
+func isRepository(name string) bool {
+	parts := strings.Split(name, "/")
+	if host := parts[0]; len(parts) > 1 && (strings.ContainsAny(host, ".:") || host == "localhost" || strings.ToLower(host) != host) {
+		if host == "" || !isAlphanumeric(strings.ToLower(host)[0]) || !isAlphanumeric(strings.ToLower(host)[len(host)-1]) {
+			return false
+		}
+		parts = parts[1:]
+	}
+	for _, p := range parts {
+		if p == "" || !isAlphanumeric(p[0]) || !isAlphanumeric(p[len(p)-1]) {
+			return false
+		}
+		for i := range len(p) {
+			if !isAlphanumeric(p[i]) && p[i] != '.' && p[i] != '_' && p[i] != '-' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func isAlphanumeric(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 
 func with(list corev1.ResourceList, name corev1.ResourceName, q quantity) corev1.ResourceList {
 	if list == nil {

@@ -212,8 +212,8 @@ func validateClaimNames(claims []corev1.ResourceClaim, known sets.Set[string], p
 }
 
 // validatePodLevel checks pod level resources against the containers' (KEP-2837).
-func validatePodLevel(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
-	r, at := s.Resources, p.Child("resources")
+func (v *scope) validatePodLevel(p *field.Path) (errs field.ErrorList) {
+	s, r, at := v.spec, v.spec.Resources, p.Child("resources")
 	if r == nil {
 		return nil
 	}
@@ -224,6 +224,7 @@ func validatePodLevel(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.Forbidden(at.Child("claims"), "claims may not be set for Resources at pod-level"))
 	}
 	errs = append(errs, validateLists(r, podResourceName, at)...)
+	errs = append(errs, validateClaimNames(r.Claims, v.claims, at.Child("claims"))...)
 	pod := &corev1.Pod{Spec: *s}
 	for name, sum := range helpers.AggregateContainerRequests(pod, helpers.PodResourcesOptions{}) {
 		if q, set := r.Requests[name]; set && sum.Cmp(q) > 0 {

@@ -46,8 +46,8 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 			corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)...)
 	}
 	if c.SELinuxChangePolicy != nil {
-		errs = append(errs, among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"),
-			corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive)...)
+		// MountOption waits for the feature SELinuxMount, off in v1.36.
+		errs = append(errs, among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"), corev1.SELinuxChangePolicyRecursive)...)
 	}
 	return errs
 }

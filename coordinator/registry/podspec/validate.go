@@ -39,7 +39,7 @@ func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (err
 	errs = append(errs, s.validateVolumes(p.Child("volumes"))...)
 	errs = append(errs, s.validateResourceClaims(p.Child("resourceClaims"))...)
 	errs = append(errs, s.validateContainers(p)...)
-	errs = append(errs, validatePodLevel(spec, p)...)
+	errs = append(errs, s.validatePodLevel(p)...)
 	errs = append(errs, s.validateHostPorts(p.Child("containers"))...)
 	errs = append(errs, validateChoices(spec, p)...)
 	errs = append(errs, metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"fmt"
 	"path"
 	"reflect"
 	"strings"
@@ -24,6 +25,11 @@ func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
 			bad = append(bad, field.Required(at.Child("name"), ""))
 		} else {
 			bad = append(bad, dnsLabel(v.Name, at.Child("name"))...)
+		}
+		if v.Ephemeral != nil && s.inPod() && s.meta.Name != "" && v.Name != "" {
+			for _, msg := range apivalidation.NameIsDNSSubdomain(s.meta.Name+"-"+v.Name, false) {
+				bad = append(bad, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", s.meta.Name+"-"+v.Name, msg)))
+			}
 		}
 		if _, taken := s.volumes[v.Name]; taken {
 			bad = append(bad, field.Duplicate(at.Child("name"), v.Name))
@@ -93,7 +99,7 @@ func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.Err
 			continue
 		}
 		n++
-		errs = append(errs, validateSource(s, p.Child(name))...)
+		errs = append(errs, validateSource(name, s, p.Child(name))...)
 	}
 	if n == 0 {
 		errs = append(errs, field.Required(p, "must specify a volume type"))
@@ -101,84 +107,84 @@ func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.Err
 	return errs
 }
 
-// validateSource checks the first source that is set; p is its path.
-func validateSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
-	switch {
-	case s.HostPath != nil:
+// validateSource checks the source of the given JSON name; p is its path.
+func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.ErrorList {
+	switch name {
+	case "hostPath":
 		return validateHostPath(s.HostPath, p)
-	case s.Secret != nil:
+	case "secret":
 		errs := append(required(s.Secret.SecretName, p.Child("secretName")), fileMode(s.Secret.DefaultMode, p.Child("defaultMode"))...)
 		return append(errs, validateItems(s.Secret.Items, p.Child("items"))...)
-	case s.ConfigMap != nil:
+	case "configMap":
 		errs := append(required(s.ConfigMap.Name, p.Child("name")), fileMode(s.ConfigMap.DefaultMode, p.Child("defaultMode"))...)
 		return append(errs, validateItems(s.ConfigMap.Items, p.Child("items"))...)
-	case s.DownwardAPI != nil:
+	case "downwardAPI":
 		errs := fileMode(s.DownwardAPI.DefaultMode, p.Child("defaultMode"))
 		for i := range s.DownwardAPI.Items {
 			errs = append(errs, validateDownwardFile(&s.DownwardAPI.Items[i], p)...)
 		}
 		return errs
-	case s.Projected != nil:
+	case "projected":
 		return validateProjected(s.Projected, p)
-	case s.PersistentVolumeClaim != nil:
+	case "persistentVolumeClaim":
 		return required(s.PersistentVolumeClaim.ClaimName, p.Child("claimName"))
-	case s.CSI != nil:
+	case "csi":
 		return validateCSI(s.CSI, p)
-	case s.Ephemeral != nil:
+	case "ephemeral":
 		return validateEphemeralClaim(s.Ephemeral, p)
-	case s.Image != nil:
+	case "image":
 		errs := required(s.Image.Reference, p.Child("reference"))
 		return append(errs, oneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
-	case s.NFS != nil:
+	case "nfs":
 		errs := append(required(s.NFS.Server, p.Child("server")), required(s.NFS.Path, p.Child("path"))...)
 		if !path.IsAbs(s.NFS.Path) {
 			errs = append(errs, field.Invalid(p.Child("path"), s.NFS.Path, "must be an absolute path"))
 		}
 		return errs
-	case s.ISCSI != nil:
+	case "iscsi":
 		return validateISCSI(s.ISCSI, p)
 	}
-	return validateLegacySource(s, p)
+	return validateLegacySource(name, s, p)
 }
 
 // validateLegacySource checks what in-tree drivers of the past must have.
-func validateLegacySource(s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
+func validateLegacySource(name string, s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
 	need := func(child, value string) { errs = append(errs, required(value, p.Child(child))...) }
-	switch {
-	case s.GitRepo != nil:
+	switch name {
+	case "gitRepo":
 		need("repository", s.GitRepo.Repository)
 		errs = append(errs, relativePath(s.GitRepo.Directory, p.Child("directory"))...)
-	case s.GCEPersistentDisk != nil:
+	case "gcePersistentDisk":
 		need("pdName", s.GCEPersistentDisk.PDName)
-	case s.AWSElasticBlockStore != nil:
+	case "awsElasticBlockStore":
 		need("volumeID", s.AWSElasticBlockStore.VolumeID)
-	case s.Glusterfs != nil:
+	case "glusterfs":
 		need("endpoints", s.Glusterfs.EndpointsName)
 		need("path", s.Glusterfs.Path)
-	case s.RBD != nil:
+	case "rbd":
 		if len(s.RBD.CephMonitors) == 0 {
 			errs = append(errs, field.Required(p.Child("monitors"), ""))
 		}
 		need("image", s.RBD.RBDImage)
-	case s.Cinder != nil:
+	case "cinder":
 		need("volumeID", s.Cinder.VolumeID)
-	case s.CephFS != nil:
+	case "cephfs":
 		if len(s.CephFS.Monitors) == 0 {
 			errs = append(errs, field.Required(p.Child("monitors"), ""))
 		}
-	case s.FlexVolume != nil:
+	case "flexVolume":
 		need("driver", s.FlexVolume.Driver)
-	case s.AzureFile != nil:
+	case "azureFile":
 		need("secretName", s.AzureFile.SecretName)
 		need("shareName", s.AzureFile.ShareName)
-	case s.AzureDisk != nil:
+	case "azureDisk":
 		need("diskName", s.AzureDisk.DiskName)
 		need("diskURI", s.AzureDisk.DataDiskURI)
-	case s.VsphereVolume != nil:
+	case "vsphereVolume":
 		need("volumePath", s.VsphereVolume.VolumePath)
-	case s.PortworxVolume != nil:
+	case "portworxVolume":
 		need("volumeID", s.PortworxVolume.VolumeID)
-	case s.Quobyte != nil:
+	case "quobyte":
 		need("registry", s.Quobyte.Registry)
 		need("volume", s.Quobyte.Volume)
 	}
@@ -373,7 +379,7 @@ func validateCSI(c *corev1.CSIVolumeSource, p *field.Path) field.ErrorList {
 // characters, upper case allowed.
 func ValidateDriverName(name string, p *field.Path) (errs field.ErrorList) {
 	if name == "" {
-		errs = append(errs, field.Required(p, ""))
+		return field.ErrorList{field.Required(p, "")}
 	}
 	if len(name) > 63 {
 		errs = append(errs, field.TooLong(p, "", 63))
@@ -400,12 +406,12 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 	if len(s.AccessModes) == 0 {
 		errs = append(errs, field.Required(modes, "at least 1 access mode is required"))
 	}
-	alone := false
+	alone, shared := false, false
 	for _, m := range s.AccessModes {
 		errs = append(errs, among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
-		alone = alone || m == corev1.ReadWriteOncePod
+		alone, shared = alone || m == corev1.ReadWriteOncePod, shared || m == corev1.ReadOnlyMany || m == corev1.ReadWriteMany || m == corev1.ReadWriteOnce
 	}
-	if alone && len(s.AccessModes) > 1 {
+	if alone && shared {
 		errs = append(errs, field.Forbidden(modes, "may not use ReadWriteOncePod with other access modes"))
 	}
 	if s.Selector != nil {
@@ -423,6 +429,42 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 	}
 	if s.VolumeMode != nil {
 		errs = append(errs, among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)...)
+	}
+	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
+		errs = append(errs, dnsSubdomain(*c, p.Child("volumeAttributesClassName"))...)
+	}
+	return append(errs, validateDataSources(s, p)...)
+}
+
+// validateDataSources checks what a claim's volume is filled from (KEP-1495).
+func validateDataSources(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs field.ErrorList) {
+	if d := s.DataSource; d != nil {
+		errs = append(errs, validateDataSource(d.APIGroup, d.Kind, d.Name, p.Child("dataSource"))...)
+	}
+	r := s.DataSourceRef
+	if r == nil {
+		return errs
+	}
+	at := p.Child("dataSourceRef")
+	errs = append(errs, validateDataSource(r.APIGroup, r.Kind, r.Name, at)...)
+	if ns := deref(r.Namespace); ns != "" {
+		errs = append(errs, dnsLabel(ns, at.Child("namespace"))...)
+		if s.DataSource != nil {
+			errs = append(errs, field.Invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified"))
+		}
+	} else if d := s.DataSource; d != nil && (d.Kind != r.Kind || d.Name != r.Name || deref(d.APIGroup) != deref(r.APIGroup)) {
+		errs = append(errs, field.Invalid(p, p.Child("dataSource"), "must match dataSourceRef"))
+	}
+	return errs
+}
+
+func validateDataSource(group *string, kind, name string, p *field.Path) field.ErrorList {
+	errs := append(required(name, p.Child("name")), required(kind, p.Child("kind"))...)
+	if deref(group) == "" && kind != "PersistentVolumeClaim" {
+		errs = append(errs, field.Invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
+	}
+	if deref(group) != "" {
+		errs = append(errs, subdomainMessages(*group, p.Child("apiGroup"))...)
 	}
 	return errs
 }
