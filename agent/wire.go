@@ -109,11 +109,27 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyStopping); err != nil {
 		log.Debug("systemd was not told", "error", err)
 	}
-	wg.Wait()
+	wait(&wg, stopWait)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
+}
+
+// stopWait is how long tasks may take to end. client-go's watches do not hear
+// of the end while they pause between tries.
+const stopWait = time.Second
+
+func wait(wg *sync.WaitGroup, limit time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
 }
 
 // build makes every part, in the order in which they need each other.
