@@ -52,20 +52,21 @@ func TestLoopRetriesAndRepeats(t *testing.T) {
 func TestExpectations(t *testing.T) {
 	now := time.Unix(1000, 0)
 	e := controller.NewExpectations()
+	shown := func(m map[types.UID]bool) func() map[types.UID]bool { return func() map[types.UID]bool { return m } }
 	e.Created("k", "new", now)
 	e.Deleted("k", "old", now)
-	if met, wait := e.Met("k", map[types.UID]bool{"old": false}, now); met || wait != 30*time.Second {
+	if met, wait := e.Met("k", shown(map[types.UID]bool{"old": false}), now); met || wait != 30*time.Second {
 		t.Errorf("nothing shown: met %v, wait %v", met, wait)
 	}
-	if met, _ := e.Met("k", map[types.UID]bool{"old": true}, now); met {
+	if met, _ := e.Met("k", shown(map[types.UID]bool{"old": true}), now); met {
 		t.Error("the created one is not shown, yet met")
 	}
 	e.Gone("k", "new")
-	if met, _ := e.Met("k", nil, now); !met {
+	if met, _ := e.Met("k", shown(nil), now); !met {
 		t.Error("created and gone again, yet not met")
 	}
 	e.Created("k", "lost", now)
-	if met, _ := e.Met("k", nil, now.Add(31*time.Second)); !met {
+	if met, _ := e.Met("k", shown(nil), now.Add(31*time.Second)); !met {
 		t.Error("a write that never shows is waited for without end")
 	}
 }

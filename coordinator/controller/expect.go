@@ -4,7 +4,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 )
 
 // expectFor bounds how long a write is waited for that the cache never shows,
@@ -66,23 +68,24 @@ func (e *Expectations) Forget(key string) {
 	delete(e.byKey, key)
 }
 
-// Met tells whether the cache shows every noted write; terminating says for
-// each UID in the cache whether it is being deleted. When it does not, wait is
-// the time after which the rest is no longer waited for.
-func (e *Expectations) Met(key string, terminating map[types.UID]bool, now time.Time) (met bool, wait time.Duration) {
+// Met tells whether the cache shows every noted write; shown, asked only when
+// there is one, says for each UID in the cache whether it is being deleted.
+// When not met, wait is the time after which the rest is no longer waited for.
+func (e *Expectations) Met(key string, shown func() map[types.UID]bool, now time.Time) (met bool, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	x := e.byKey[key]
 	if x == nil {
 		return true, 0
 	}
+	terminating := shown()
 	for uid := range x.created {
-		if _, shown := terminating[uid]; shown {
+		if _, is := terminating[uid]; is {
 			delete(x.created, uid)
 		}
 	}
 	for uid := range x.deleted {
-		if ending, shown := terminating[uid]; ending || !shown {
+		if ending, is := terminating[uid]; ending || !is {
 			delete(x.deleted, uid)
 		}
 	}
@@ -92,4 +95,16 @@ func (e *Expectations) Met(key string, terminating map[types.UID]bool, now time.
 		return true, 0
 	}
 	return false, wait
+}
+
+// ShownPods tells Met what an owner has in the cache.
+func ShownPods(pods cache.Indexer, owner types.UID) func() map[types.UID]bool {
+	return func() map[types.UID]bool {
+		controlled := Controlled[corev1.Pod](pods, owner)
+		shown := make(map[types.UID]bool, len(controlled))
+		for _, p := range controlled {
+			shown[p.UID] = p.DeletionTimestamp != nil
+		}
+		return shown
+	}
 }

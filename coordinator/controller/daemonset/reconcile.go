@@ -150,7 +150,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	met, after := r.expect.Met(key, r.shown(ds), v.now)
+	met, after := r.expect.Met(key, controller.ShownPods(r.podsIx, ds.UID), v.now)
 	var syncErr error
 	if met {
 		after, syncErr = r.sync(ctx, key, v)
@@ -209,15 +209,6 @@ func (r *reconciler) view(ctx context.Context, ds *appsv1.DaemonSet, hash string
 		}
 	}
 	return v, nil
-}
-
-func (r *reconciler) shown(ds *appsv1.DaemonSet) map[types.UID]bool {
-	pods := controller.Controlled[corev1.Pod](r.podsIx, ds.UID)
-	out := make(map[types.UID]bool, len(pods))
-	for _, p := range pods {
-		out[p.UID] = p.DeletionTimestamp != nil
-	}
-	return out
 }
 
 // sync manages, and rolls on when nothing had to be managed.

@@ -20,6 +20,8 @@ const (
 	settle = 250 * time.Millisecond
 	// retryDiscovery is how long until a failed discovery is tried again.
 	retryDiscovery = 10 * time.Second
+	// fillFor bounds the wait for the first lists.
+	fillFor = 15 * time.Second
 )
 
 // monitor feeds one resource's objects to the graph.
@@ -112,10 +114,20 @@ func (m *monitors) refresh(ctx context.Context) error {
 		m.byGR[gr], m.kinds[res.gvk.GroupKind()] = mon, res
 		waits = append(waits, mon.handle.HasSynced)
 	}
-	if !m.c.ready.Load() && !cache.WaitForCacheSync(ctx.Done(), waits...) {
-		return ctx.Err()
+	if !m.c.ready.Load() {
+		m.fill(ctx, waits)
 	}
 	return err
+}
+
+// fill waits for the first lists, but not for ever: a broken aggregated API must
+// not stop collection elsewhere, and what the graph lacks is asked of the API.
+func (m *monitors) fill(ctx context.Context, waits []cache.InformerSynced) {
+	ctx, cancel := context.WithTimeout(ctx, fillFor)
+	defer cancel()
+	if !cache.WaitForCacheSync(ctx.Done(), waits...) && ctx.Err() == context.DeadlineExceeded {
+		m.c.log.Warn("garbage collection starts before all resources are listed")
+	}
 }
 
 // start watches a resource: by the shared informer when the factory knows the

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,7 @@ type Collector struct {
 	startAll  func()
 	events    record.EventRecorder
 	loop      *controller.Loop
+	log       *slog.Logger
 	graph     *graph
 	monitors  *monitors
 	// ready is set when the graph holds every object; until then an owner that
@@ -56,8 +58,8 @@ func New(env controller.Env, deps Deps) *Collector {
 	c := &Collector{
 		discovery: deps.Discovery, metadata: deps.Metadata, informers: env.Informers, startAll: deps.StartInformers,
 		events: env.Recorder("garbage-collector-controller"),
-		loop:   controller.New("garbagecollector", workers, env.Log),
-		graph:  newGraph(), early: map[types.UID]struct{}{},
+		loop:   controller.New("garbagecollector", workers, env.Log), log: env.Log,
+		graph: newGraph(), early: map[types.UID]struct{}{},
 	}
 	c.monitors = &monitors{
 		c: c, byGR: map[schema.GroupResource]*monitor{}, kinds: map[schema.GroupKind]*resource{}, dirty: make(chan struct{}, 1),

@@ -150,20 +150,12 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, err
 	}
 	v := &view{job: job, pods: pods, freed: r.stillFreed(key, pods), now: time.Now()}
-	met, wait := r.expect.Met(key, shown(controller.Controlled[corev1.Pod](r.podsIx, job.UID)), v.now)
+	met, wait := r.expect.Met(key, controller.ShownPods(r.podsIx, job.UID), v.now)
 	after, err := r.sync(ctx, key, shared, v, met)
 	if wait > 0 && (after == 0 || wait < after) {
 		after = wait
 	}
 	return after, err
-}
-
-func shown(pods []*corev1.Pod) map[types.UID]bool {
-	out := make(map[types.UID]bool, len(pods))
-	for _, p := range pods {
-		out[p.UID] = p.DeletionTimestamp != nil
-	}
-	return out
 }
 
 func (r *reconciler) claim(ctx context.Context, job *batchv1.Job) ([]*corev1.Pod, error) {

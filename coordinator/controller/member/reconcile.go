@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -34,6 +33,8 @@ type reconciler struct {
 	mu      sync.Mutex
 	renewed map[string]time.Time
 	before  map[string][]corev1.NodeCondition
+	// known is the gossip's view at its last change, by name.
+	known map[string]gossip.Member
 }
 
 // New builds the controller; its keys are nodes.
@@ -51,18 +52,33 @@ func New(env controller.Env, members Members) (*controller.Loop, error) {
 	return r.loop, nil
 }
 
-// follow has every node looked at when the gossip changes; it ends with ctx.
+// follow takes each change of the gossip; it ends with ctx.
 func (r *reconciler) follow(ctx context.Context) {
 	changed := r.members.Changed()
+	r.look()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
 		}
-		nodes, _ := r.nodes.List(labels.Everything())
-		for _, n := range nodes {
-			r.loop.Add(n.Name)
+		r.look()
+	}
+}
+
+// look takes the gossip's view and wakes the nodes whose member changed.
+func (r *reconciler) look() {
+	now := map[string]gossip.Member{}
+	for _, m := range r.members.Members() {
+		now[m.Name] = m
+	}
+	r.mu.Lock()
+	before := r.known
+	r.known = now
+	r.mu.Unlock()
+	for name, m := range now {
+		if was, ok := before[name]; !ok || was.State != m.State || was.Role != m.Role {
+			r.loop.Add(name)
 		}
 	}
 }
@@ -148,10 +164,10 @@ func (r *reconciler) remember(key string, conditions []corev1.NodeCondition) {
 }
 
 func (r *reconciler) member(name string) *gossip.Member {
-	for _, m := range r.members.Members() {
-		if m.Name == name {
-			return &m
-		}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m, ok := r.known[name]; ok {
+		return &m
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ type reconciler struct {
 	// ended.
 	disrupted bool
 	healed    time.Time
+	seen      view
 }
 
 // New builds the controller; its keys are nodes. It has one worker, which holds
@@ -175,13 +176,30 @@ func (r *reconciler) hear(node *corev1.Node) heard {
 	return heard{gossip: up, last: last}
 }
 
+// view is the gossip's word, taken at most once a second: each look copies all
+// members.
+type view struct {
+	at time.Time
+	up map[string]bool
+	// massLoss: most agents are dead, so it is probably us who are cut off.
+	massLoss bool
+}
+
 // gossip tells whether a node's agent is up, and whether most agents vanished.
 func (r *reconciler) gossip(node string) (up, massLoss bool) {
 	if r.members == nil {
 		return false, false
 	}
+	if now := time.Now(); now.Sub(r.seen.at) > time.Second {
+		r.seen = viewOf(r.members.Members(), now)
+	}
+	return r.seen.up[node], r.seen.massLoss
+}
+
+func viewOf(members []gossip.Member, now time.Time) view {
+	v := view{at: now, up: make(map[string]bool, len(members))}
 	agents, dead := 0, 0
-	for _, m := range r.members.Members() {
+	for _, m := range members {
 		if m.Role != gossip.RoleAgent {
 			continue
 		}
@@ -189,11 +207,10 @@ func (r *reconciler) gossip(node string) (up, massLoss bool) {
 		if m.State == gossip.StateDead {
 			dead++
 		}
-		if m.Name == node {
-			up = m.State.Up()
-		}
+		v.up[m.Name] = m.State.Up()
 	}
-	return up, agents > 1 && dead*2 > agents
+	v.massLoss = agents > 1 && dead*2 > agents
+	return v
 }
 
 func (r *reconciler) markUnknown(ctx context.Context, node *corev1.Node, now time.Time) (*corev1.Node, error) {

@@ -108,7 +108,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	now := time.Now()
 	c := counted{active: active, terminating: terminating}
-	met, wait := r.expect.Met(key, r.shown(rs), now)
+	met, wait := r.expect.Met(key, controller.ShownPods(r.podsIx, rs.UID), now)
 	if met && rs.DeletionTimestamp == nil {
 		c = r.manage(ctx, key, rs, c, now)
 	}
@@ -148,16 +148,6 @@ func (r *reconciler) pods(ctx context.Context, rs *appsv1.ReplicaSet) (active []
 		},
 	}, candidates)
 	return active, terminating, err
-}
-
-// shown lists the UIDs in the cache for the expectations, terminating or not.
-func (r *reconciler) shown(rs *appsv1.ReplicaSet) map[types.UID]bool {
-	pods := controller.Controlled[corev1.Pod](r.podsIx, rs.UID)
-	shown := make(map[types.UID]bool, len(pods))
-	for _, p := range pods {
-		shown[p.UID] = p.DeletionTimestamp != nil
-	}
-	return shown
 }
 
 // manage creates or deletes pods and returns the pods as they are then.
