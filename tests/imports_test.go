@@ -22,11 +22,11 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci",
 		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
-		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf",
+		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft",
 	}},
 	{"mechanism", []string{
 		"agent/image", "agent/sandbox", "agent/container", "agent/stream", "agent/runtime", "agent/network", "agent/volume", "agent/probe", "agent/device",
-		"agent/stats", "coordinator/registry/scale",
+		"agent/stats", "coordinator/registry/scale", "cni",
 	}},
 	{"decision", []string{
 		"agent/source", "agent/pod", "agent/pod/...", "agent/status", "agent/node", "agent/evict", "agent/shutdown", "agent/service", "agent/proxy", "agent/dns", "agent/policy",
@@ -38,6 +38,7 @@ var layers = []struct {
 
 // siblings are the imports within a layer that the design allows.
 var siblings = map[string][]string{
+	"agent/network":  {"cni"},
 	"agent/runtime":  {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/status":   {"agent/pod"},
 	"agent/evict":    {"agent/pod"},
