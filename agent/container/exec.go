@@ -3,17 +3,20 @@ package container
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
 )
@@ -82,7 +85,11 @@ func (m *Manager) Exec(ctx context.Context, id string, args []string, streams IO
 		return 0, fmt.Errorf("failed to exec in container: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	return m.exec(ctx, execution{rt: rt, id: c.ID, dir: dir, args: args, io: streams})
+	e := execution{rt: rt, id: c.ID, dir: dir, args: args, io: streams}
+	if err := e.writeProcess(filepath.Join(m.bundle(c.ID), "config.json")); err != nil {
+		return 0, fmt.Errorf("failed to exec in container: %w", err)
+	}
+	return m.exec(ctx, e)
 }
 
 func criState(s State) string { return "CONTAINER_" + strings.ToUpper(string(s)) }
@@ -97,15 +104,36 @@ type execution struct {
 
 func (e execution) logFile() string { return filepath.Join(e.dir, "log") }
 func (e execution) pidFile() string { return filepath.Join(e.dir, "pid") }
+func (e execution) process() string { return filepath.Join(e.dir, "process.json") }
+
+// writeProcess describes the command: the container's own process with other
+// arguments. (By itself crun would run it as root.)
+func (e execution) writeProcess(config string) error {
+	b, err := os.ReadFile(config)
+	if err != nil {
+		return err
+	}
+	var spec struct {
+		Process *specs.Process `json:"process"`
+	}
+	if err := json.Unmarshal(b, &spec); err != nil || spec.Process == nil {
+		return fmt.Errorf("read %s: %w", config, err)
+	}
+	p := spec.Process
+	p.Args, p.Terminal = e.args, e.io.TTY
+	if e.io.TTY && !slices.ContainsFunc(p.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
+		p.Env = append(p.Env, "TERM=xterm")
+	}
+	if b, err = json.Marshal(p); err != nil {
+		return err
+	}
+	return os.WriteFile(e.process(), b, 0o600)
+}
 
 // command is the runtime's exec, which stays as the parent of the command,
 // passes its streams and exit code on.
 func (e execution) command() *exec.Cmd {
-	args := append(e.rt.GlobalArgs(e.logFile()), "exec", "--pid-file", e.pidFile())
-	if e.io.TTY {
-		args = append(args, "--tty", "--env", "TERM=xterm")
-	}
-	args = append(append(args, e.id), e.args...)
+	args := append(e.rt.GlobalArgs(e.logFile()), "exec", "--pid-file", e.pidFile(), "--process", e.process(), e.id)
 	return exec.Command(e.rt.Path, args...)
 }
 

@@ -46,6 +46,7 @@ type Store struct {
 	db       *metadata.DB
 	content  content.Store
 	snaps    snapshots.Snapshotter
+	layers   snapshots.Snapshotter // below snaps; has a database of its own
 	images   images.Store
 	leases   leases.Manager
 	platform platforms.MatchComparer
@@ -101,11 +102,11 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("open content: %w", err)
 	}
-	layers, err := overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
+	s.layers, err = overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
 	if err != nil {
 		return s, fmt.Errorf("open snapshots: %w", err)
 	}
-	s.db = metadata.NewDB(s.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: layers})
+	s.db = metadata.NewDB(s.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: s.layers})
 	if err := s.db.Init(ctx); err != nil {
 		return s, fmt.Errorf("open metadata: %w", err)
 	}
@@ -117,8 +118,8 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 // Close lets another process open the store.
 func (s *Store) Close() error {
 	var errs []error
-	if s.db != nil {
-		errs = append(errs, s.db.Close()) // the snapshotter's database
+	if s.layers != nil {
+		errs = append(errs, s.layers.Close())
 	}
 	if s.bolt != nil {
 		errs = append(errs, s.bolt.Close())

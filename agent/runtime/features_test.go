@@ -1,0 +1,279 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+const forever = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+
+func TestSecurityContext(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pod := g.run(g.podConfig())
+	caps := func(id string) string {
+		for line := range strings.Lines(g.exec(id, "cat", "/proc/1/status")) {
+			if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
+				return strings.TrimSpace(v)
+			}
+		}
+		return ""
+	}
+	user := shell("user", forever)
+	sc := user.Linux.SecurityContext
+	sc.RunAsUser, sc.SupplementalGroups, sc.NoNewPrivs = &cri.Int64Value{Value: 101}, []int64{2000}, true
+	sc.ReadonlyRootfs = true
+	sc.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+	sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+	id := g.start(pod, user)
+	if got := g.exec(id, "id"); got != "uid=101(web) gid=102(web) groups=102(web),103(extra),2000\n" {
+		t.Errorf("id: %q", got)
+	}
+	if st := g.exec(id, "grep", "-E", "NoNewPrivs|Seccomp:|CapBnd", "/proc/1/status"); !strings.Contains(st, "NoNewPrivs:\t1") ||
+		!strings.Contains(st, "Seccomp:\t2") || !strings.Contains(st, "CapBnd:\t0000000000000400") {
+		t.Errorf("process status:\n%s", st)
+	}
+	if _, _, err := g.r.ExecSync(context.Background(), id, []string{"touch", "/x"}, 0); err == nil {
+		t.Error("the root file system is writable")
+	}
+	strict := shell("strict", forever)
+	sc = strict.Linux.SecurityContext
+	sc.RunAsUser, sc.RunAsGroup = &cri.Int64Value{Value: 101}, &cri.Int64Value{Value: 500}
+	sc.SupplementalGroupsPolicy = cri.SupplementalGroupsPolicy_Strict
+	id = g.start(pod, strict)
+	if got := g.exec(id, "id", "-G"); got != "500\n" {
+		t.Errorf("groups under the Strict policy: %q", got)
+	}
+	privileged := shell("privileged", forever)
+	privileged.Linux.SecurityContext.Privileged = true
+	id = g.start(pod, privileged)
+	if caps(id) == "0000000000000000" || !strings.Contains(g.exec(id, "ls", "/dev"), "kmsg") {
+		t.Error("the privileged container is not privileged")
+	}
+	g.exec(id, "mount", "-t", "tmpfs", "x", "/tmp")
+}
+
+func TestMounts(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	host := filepath.Join(g.dir, "host")
+	if err := os.MkdirAll(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pod := g.run(g.podConfig())
+	c := shell("c", forever)
+	c.Mounts = []*cri.Mount{
+		{HostPath: host, ContainerPath: "/rw"}, {HostPath: host, ContainerPath: "/ro", Readonly: true},
+		{HostPath: host, ContainerPath: "/rro", Readonly: true, RecursiveReadOnly: true},
+		{HostPath: filepath.Join(g.dir, "made"), ContainerPath: "/made"},
+		{Image: &cri.ImageSpec{Image: testImage}, ImageSubPath: "data", ContainerPath: "/image", Readonly: true},
+	}
+	id := g.start(pod, c)
+	g.exec(id, "sh", "-c", "echo hi > /rw/file")
+	if b, err := os.ReadFile(filepath.Join(host, "file")); err != nil || string(b) != "hi\n" {
+		t.Errorf("file on the host: %q, %v", b, err)
+	}
+	for _, dir := range []string{"/ro", "/rro", "/image"} {
+		if _, _, err := g.r.ExecSync(context.Background(), id, []string{"touch", dir + "/x"}, 0); err == nil {
+			t.Errorf("%s is writable", dir)
+		}
+	}
+	if got := g.exec(id, "cat", "/image/hello"); got != "hello\n" {
+		t.Errorf("image volume: %q", got)
+	}
+	if got := g.exec(id, "mount"); strings.Contains(got, g.dir+"/run") && !strings.Contains(got, "overlay") {
+		t.Errorf("mounts: %s", got)
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	config := g.podConfig()
+	config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	config.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
+	pod := g.run(config)
+	shared := func(name string) string {
+		c := shell(name, forever)
+		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+		return g.start(pod, c)
+	}
+	a, b := shared("a"), shared("b")
+	if n := strings.Count(g.exec(a, "ps"), "trap"); n != 2 {
+		t.Errorf("a sees %d main processes of the pod:\n%s", n, g.exec(a, "ps"))
+	}
+	if got := g.exec(a, "cat", "/proc/sys/kernel/shm_rmid_forced", "/proc/sys/net/ipv4/ip_forward"); got != "1\n1\n" {
+		t.Errorf("sysctls: %q", got)
+	}
+	g.exec(a, "touch", "/dev/shm/together")
+	g.exec(b, "ls", "/dev/shm/together")
+	g.reopen()
+	shared("after-restart")
+	host := g.podConfig()
+	host.Metadata.Uid = "uid-2"
+	host.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_NODE, Ipc: cri.NamespaceMode_NODE}
+	hostPod := g.run(host)
+	c := shell("host", forever)
+	c.Linux.SecurityContext.NamespaceOptions = host.Linux.SecurityContext.NamespaceOptions
+	id := g.start(hostPod, c)
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(g.exec(id, "hostname")); got != name {
+		t.Errorf("host name %q, want the node's, %q", got, name)
+	}
+	config.Linux.Sysctls = map[string]string{"vm.overcommit_memory": "1"}
+	if _, err := g.r.RunPodSandbox(context.Background(), config, ""); err == nil {
+		t.Error("a sysctl of the node was set")
+	}
+}
+
+func TestSessions(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pod := g.run(g.podConfig())
+	config := shell("c", `while read l; do echo "got $l"; done; echo over; sleep 1000`)
+	config.Stdin = true
+	id := g.start(pod, config)
+	ctx := context.Background()
+	t.Run("exec", func(t *testing.T) {
+		var out, errOut bytes.Buffer
+		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "cat; echo err >&2; exit 4"}, Streams{Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errOut})
+		var exit utilexec.CodeExitError
+		if !errors.As(err, &exit) || exit.Code != 4 || out.String() != "input" || errOut.String() != "err\n" {
+			t.Errorf("out %q, err %q, %v", out.String(), errOut.String(), err)
+		}
+	})
+	t.Run("terminal", func(t *testing.T) {
+		var out bytes.Buffer
+		resize := make(chan remotecommand.TerminalSize, 1)
+		resize <- remotecommand.TerminalSize{Width: 91, Height: 33}
+		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "sleep 0.2; stty size; exit 5"}, Streams{Stdout: &out, TTY: true, Resize: resize})
+		var exit utilexec.CodeExitError
+		if !errors.As(err, &exit) || exit.Code != 5 || out.String() != "33 91\r\n" {
+			t.Errorf("out %q, %v", out.String(), err)
+		}
+	})
+	t.Run("missing program and timeout", func(t *testing.T) {
+		_, _, err := g.r.ExecSync(ctx, id, []string{"nothing-like-it"}, 0)
+		if err == nil || !strings.Contains(err.Error(), "not found in $PATH") {
+			t.Errorf("missing program: %v", err)
+		}
+		at := time.Now()
+		_, _, err = g.r.ExecSync(ctx, id, []string{"sleep", "77"}, 300*time.Millisecond)
+		if err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") || time.Since(at) > 10*time.Second {
+			t.Errorf("timeout: %v after %v", err, time.Since(at))
+		}
+		eventually(t, "the end of the late command", func() bool { return !strings.Contains(g.exec(id, "ps"), "sleep 77") })
+	})
+	t.Run("attach", func(t *testing.T) {
+		in, feed := io.Pipe()
+		out := &syncBuffer{}
+		attached, leave := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- g.r.AttachTo(attached, id, Streams{Stdin: in, Stdout: out}) }()
+		fmt.Fprintln(feed, "hello")
+		eventually(t, "the answer", func() bool { return out.String() == "got hello\n" })
+		leave()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("port forward", func(t *testing.T) {
+		g.start(pod, shell("server", "echo from the pod | nc -l -p 8080"))
+		here, there := net.Pipe()
+		answer := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(here)
+			answer <- string(b)
+		}()
+		eventually(t, "a connection", func() bool { return g.r.ForwardPort(ctx, pod, 8080, there) == nil })
+		if got := <-answer; got != "from the pod\n" {
+			t.Errorf("answer %q", got)
+		}
+	})
+	t.Run("log rotation", func(t *testing.T) {
+		file := g.status(id).LogPath
+		if err := os.Rename(file, file+".1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.r.ReopenContainerLog(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("limits in place", func(t *testing.T) {
+		err := g.r.UpdateContainerResources(ctx, id, &cri.ContainerResources{Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 48 << 20, CpuShares: 77}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := g.r.containers.Stats(id); err != nil || s.MemoryLimit != 48<<20 {
+			t.Errorf("stats: %+v, %v", s, err)
+		}
+		if got := g.status(id).Resources.Linux; got.CpuShares != 77 {
+			t.Errorf("status: %v", got)
+		}
+	})
+}
+
+func TestSocket(t *testing.T) {
+	g := newRig(t)
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- g.r.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(g.cfg.RunDir, CRISocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	g.importImage()
+	images := cri.NewImageServiceClient(conn)
+	list, err := images.ListImages(ctx, &cri.ListImagesRequest{}, grpc.WaitForReady(true))
+	if err != nil || len(list.Images) != 1 || list.Images[0].RepoTags[0] != testImage {
+		t.Fatalf("images: %v, %v", list, err)
+	}
+	rt := cri.NewRuntimeServiceClient(conn)
+	events, err := rt.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := rt.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: g.podConfig()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev, err := events.Recv(); err != nil || ev.ContainerId != pod.PodSandboxId || ev.PodSandboxStatus.GetId() != pod.PodSandboxId {
+		t.Errorf("event: %v, %v", ev, err)
+	}
+	_, err = rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: "nothing"})
+	if err == nil || !strings.Contains(err.Error(), "code = NotFound") {
+		t.Errorf("status of nothing: %v", err)
+	}
+	st, err := rt.Status(ctx, &cri.StatusRequest{Verbose: true})
+	if err != nil || len(st.Status.Conditions) != 2 || !st.Features.SupplementalGroupsPolicy {
+		t.Errorf("status: %v, %v", st, err)
+	}
+}
