@@ -39,9 +39,6 @@ func endpoints() kind.Kind {
 			}
 			return validateSubsets(e.Subsets)
 		},
-		Warnings: func(_ context.Context, _, _ *corev1.Endpoints) []string {
-			return []string{"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"}
-		},
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(), kind.Column("Endpoints", "string", corev1.Endpoints{}.SwaggerDoc()["subsets"]), kind.AgeColumn(),
 		},

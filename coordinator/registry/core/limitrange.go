@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,12 +27,8 @@ func limitRange() kind.Kind {
 				defaultLimit(&l.Spec.Limits[i])
 			}
 		},
-		Validate:       validate,
-		ValidateUpdate: onBoth(validate),
-		Columns:        []metav1.TableColumnDefinition{kind.NameColumn(), {Name: "Created At", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}},
-		Row: func(l *corev1.LimitRange) []any {
-			return []any{l.Name, l.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z07:00")}
-		},
+		Validate:            validate,
+		ValidateUpdate:      onBoth(validate),
 		AllowCreateOnUpdate: true,
 	}.Kind()
 }

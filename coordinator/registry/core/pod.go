@@ -139,10 +139,11 @@ func podWarnings(_ context.Context, p, old *corev1.Pod) []string {
 	if old != nil {
 		return nil
 	}
+	var out []string
 	if msgs := validation.IsDNS1123Label(p.Name); len(msgs) > 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
+		out = append(out, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
 	}
-	return nil
+	return append(out, podspec.Warnings(&p.ObjectMeta, &p.Spec, nil)...)
 }
 
 func podFields(p *corev1.Pod) fields.Set {

@@ -23,7 +23,10 @@ func podTemplate() kind.Kind {
 		Default:        func(t *corev1.PodTemplate) { podspec.DefaultTemplate(&t.Template) },
 		Validate:       validate,
 		ValidateUpdate: onBoth(validate),
-		Spec:           func(t *corev1.PodTemplate) any { return &t.Template },
+		Warnings: func(_ context.Context, t, _ *corev1.PodTemplate) []string {
+			return podspec.Warnings(&t.Template.ObjectMeta, &t.Template.Spec, field.NewPath("template"))
+		},
+		Spec: func(t *corev1.PodTemplate) any { return &t.Template },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Containers", "string", "Names of each container in the template."),

@@ -31,7 +31,13 @@ func replicationController() kind.Kind {
 		},
 		Validate:       validate,
 		ValidateUpdate: onBoth(validate),
-		Spec:           func(r *corev1.ReplicationController) any { return &r.Spec },
+		Warnings: func(_ context.Context, r, _ *corev1.ReplicationController) []string {
+			if r.Spec.Template == nil {
+				return nil
+			}
+			return podspec.Warnings(&r.Spec.Template.ObjectMeta, &r.Spec.Template.Spec, field.NewPath("spec", "template"))
+		},
+		Spec: func(r *corev1.ReplicationController) any { return &r.Spec },
 		Status: &kind.StatusOf[corev1.ReplicationController]{
 			Copy:     func(to, from *corev1.ReplicationController) { to.Status = from.Status },
 			Validate: validateRCStatus,

@@ -36,6 +36,7 @@ func service() kind.Kind {
 		ValidateUpdate: func(_ context.Context, s, old *corev1.Service) field.ErrorList {
 			return append(validateServiceUpdate(s, old), validateService(s)...)
 		},
+		Warnings: func(_ context.Context, s, _ *corev1.Service) []string { return serviceWarnings(s) },
 		Status: &kind.StatusOf[corev1.Service]{
 			Copy: func(to, from *corev1.Service) { to.Status = from.Status },
 			Validate: func(_ context.Context, s, _ *corev1.Service) field.ErrorList {
@@ -179,6 +180,34 @@ func dropUnused(s, old *corev1.Service) {
 	if n.Type != corev1.ServiceTypeLoadBalancer {
 		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
+}
+
+// serviceWarnings tells which fields of a service have no effect.
+func serviceWarnings(v *corev1.Service) (out []string) {
+	s := &v.Spec
+	if s.Type == corev1.ServiceTypeClusterIP && s.ClusterIP == corev1.ClusterIPNone {
+		if s.LoadBalancerIP != "" {
+			out = append(out, "spec.loadBalancerIP is ignored for headless services")
+		}
+		if len(s.ExternalIPs) > 0 {
+			out = append(out, "spec.externalIPs is ignored for headless services")
+		}
+		if s.SessionAffinity != corev1.ServiceAffinityNone {
+			out = append(out, "spec.SessionAffinity is ignored for headless services")
+		}
+	} else if len(s.ExternalIPs) > 0 && s.Type != corev1.ServiceTypeExternalName {
+		out = append(out, "spec.externalIPs is deprecated and may no longer be implemented in some clusters")
+	}
+	if s.Type == corev1.ServiceTypeExternalName && len(s.ExternalIPs) > 0 {
+		out = append(out, `spec.externalIPs is ignored when spec.type is "ExternalName"`)
+	}
+	if s.Type != corev1.ServiceTypeExternalName && s.ExternalName != "" {
+		out = append(out, `spec.externalName is ignored when spec.type is not "ExternalName"`)
+	}
+	if deref(s.TrafficDistribution) == corev1.ServiceTrafficDistributionPreferClose {
+		out = append(out, `spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"`)
+	}
+	return out
 }
 
 func newNodePorts(now, was []corev1.ServicePort) bool {

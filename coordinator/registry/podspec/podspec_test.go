@@ -204,6 +204,28 @@ func TestValidateTemplate(t *testing.T) {
 	}
 }
 
+func TestWarnings(t *testing.T) {
+	negative := int64(-1)
+	s := &corev1.PodSpec{
+		TerminationGracePeriodSeconds: &negative, ImagePullSecrets: []corev1.LocalObjectReference{{}},
+		Containers: []corev1.Container{
+			{Ports: []corev1.ContainerPort{{Name: "a", ContainerPort: 80, Protocol: "TCP"}}, Env: []corev1.EnvVar{{Name: "X", Value: "1"}, {Name: "X", Value: "$(X)2"}, {Name: "X", Value: "3"}}},
+			{Ports: []corev1.ContainerPort{{Name: "a", ContainerPort: 80, Protocol: "TCP"}}},
+		},
+	}
+	got := Warnings(&metav1.ObjectMeta{}, s, nil)
+	want := []string{
+		`spec.imagePullSecrets[0].name: invalid empty name ""`,
+		`spec.containers[0].env[2]: hides previous definition of "X", which may be dropped when using apply`,
+		"spec.containers[1].ports[0]: duplicate port definition with spec.containers[0].ports[0]",
+		`spec.containers[1].ports[0]: duplicate port name "a" with spec.containers[0].ports[0], services and probes that select ports by name will use spec.containers[0].ports[0]`,
+		"spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+	}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestQOS(t *testing.T) {
 	resources := func(requests, limits string) corev1.ResourceRequirements {
 		r := corev1.ResourceRequirements{}
