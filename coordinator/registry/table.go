@@ -1,0 +1,35 @@
+package registry
+
+import (
+	"slices"
+
+	"github.com/shoal-project/shoal/coordinator/registry/admissionregistration"
+	"github.com/shoal-project/shoal/coordinator/registry/apps"
+	"github.com/shoal-project/shoal/coordinator/registry/authentication"
+	"github.com/shoal-project/shoal/coordinator/registry/authorization"
+	"github.com/shoal-project/shoal/coordinator/registry/batch"
+	"github.com/shoal-project/shoal/coordinator/registry/coordination"
+	"github.com/shoal-project/shoal/coordinator/registry/core"
+	"github.com/shoal-project/shoal/coordinator/registry/discovery"
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/policy"
+	"github.com/shoal-project/shoal/coordinator/registry/rbac"
+	"github.com/shoal-project/shoal/coordinator/registry/scheduling"
+)
+
+// Kinds returns every built-in kind, group by group.
+func Kinds() []kind.Kind {
+	return slices.Concat(
+		core.Kinds(),
+		admissionregistration.Kinds(),
+		apps.Kinds(),
+		authentication.Kinds(),
+		authorization.Kinds(),
+		batch.Kinds(),
+		coordination.Kinds(),
+		discovery.Kinds(),
+		policy.Kinds(),
+		rbac.Kinds(),
+		scheduling.Kinds(),
+	)
+}
