@@ -20,6 +20,8 @@ const (
 	duration = 15 * time.Second
 	deadline = 10 * time.Second
 	period   = 2 * time.Second
+	// renewal is less often than upstream's: two may fail within the deadline.
+	renewal = 4 * time.Second
 )
 
 // Elector competes for the Lease.
@@ -154,7 +156,7 @@ func (e Elector) hold(ctx context.Context, lease *coordinationv1.Lease, lead fun
 			err := <-done
 			e.release(lease)
 			return err
-		case <-time.After(period):
+		case <-time.After(renewal):
 		}
 		next, err := e.renew(leading, lease)
 		switch {
