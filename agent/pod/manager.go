@@ -196,7 +196,7 @@ func (m *Manager) Update(p *v1.Pod, source string) {
 		m.workers[p.UID] = w
 	}
 	m.mu.Unlock()
-	if old := w.desired(); old != nil && w.source() == source && sameWish(old, p) {
+	if old := w.desired(); old != nil && w.heardFrom(source) && sameWish(old, p) {
 		w.refresh(p)
 		return
 	}

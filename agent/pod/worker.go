@@ -26,6 +26,7 @@ type worker struct {
 	mu      sync.Mutex
 	pod     *v1.Pod
 	from    string
+	heard   bool // from its source, in this run of the agent
 	removed bool
 	held    bool
 	dirty   bool
@@ -51,7 +52,7 @@ type job struct {
 
 func (w *worker) update(p *v1.Pod, source string) {
 	w.mu.Lock()
-	w.pod, w.from, w.held, w.removed, w.orphan = p, source, false, false, false
+	w.pod, w.from, w.heard, w.held, w.removed, w.orphan = p, source, true, false, false, false
 	w.mu.Unlock()
 	w.poke()
 }
@@ -77,6 +78,12 @@ func (w *worker) source() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.from
+}
+
+func (w *worker) heardFrom(source string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.heard && w.from == source
 }
 
 func (w *worker) desired() *v1.Pod {

@@ -119,14 +119,15 @@ func merge(api, own v1.PodStatus) v1.PodStatus {
 	return own
 }
 
-// newer compares by resource version, whose order is opaque only across
-// clusters (KEP-5504); equal length and a string order do.
+// newer tells whether a is no older than b by resource version, a number that
+// grows (KEP-5504). Of two of the same version the one just given counts: the
+// other may be what a checkpoint made of it.
 func newer(a, b *v1.Pod) bool {
 	x, y := a.ResourceVersion, b.ResourceVersion
 	if a.UID != b.UID {
 		return true
 	}
-	return len(x) > len(y) || len(x) == len(y) && x > y
+	return len(x) > len(y) || len(x) == len(y) && x >= y
 }
 
 // kick starts the sender; the lock is held.
