@@ -50,16 +50,17 @@ const (
 	quotaBytes     = 8 << 30
 )
 
-// Open starts the embedded etcd, or connects to the outside one. It returns when
-// reads and writes work.
+// Open starts the embedded etcd, or connects to the outside one. The embedded
+// one may still be electing itself: the first reads and writes wait for it, and
+// the API server is built meanwhile.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if len(cfg.Servers) > 0 {
 		return connect(ctx, cfg)
 	}
-	return openEmbedded(ctx, cfg)
+	return openEmbedded(cfg)
 }
 
-func openEmbedded(ctx context.Context, cfg Config) (*Store, error) {
+func openEmbedded(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -67,24 +68,14 @@ func openEmbedded(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
 	}
-	select {
-	case <-e.Server.ReadyNotify():
-	case err := <-e.Err():
-		e.Close()
-		return nil, fmt.Errorf("open store in %s: %w", cfg.Dir, err)
-	case <-ctx.Done():
-		e.Close()
-		return nil, ctx.Err()
-	case <-time.After(startTimeout):
-		e.Close()
-		return nil, fmt.Errorf("open store in %s: not ready after %s", cfg.Dir, startTimeout)
-	}
 	// An in-process client has no endpoints whose version could be asked for; the
 	// embedded server has all features.
 	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
 		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
 	}
-	return newStore(e, v3client.New(e.Server)), nil
+	s := newStore(e, v3client.New(e.Server))
+	s.client.KV = &gate{KV: s.client.KV, etcd: e}
+	return s, nil
 }
 
 func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
