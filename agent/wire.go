@@ -263,7 +263,24 @@ func (a *agent) buildRuntime(ctx context.Context) error {
 		return err
 	}
 	a.runtime, a.images = a.builtin, a.builtin
+	a.releaseNetwork(ctx)
 	return a.readVersion(ctx)
+}
+
+// releaseNetwork frees the addresses and interfaces of sandboxes that a crash
+// or a reboot took.
+func (a *agent) releaseNetwork(ctx context.Context) {
+	sandboxes, err := a.runtime.ListPodSandbox(ctx, nil)
+	ids := make([]string, len(sandboxes))
+	for i, s := range sandboxes {
+		ids[i] = s.Id
+	}
+	if err == nil {
+		err = a.network.Release(ctx, ids)
+	}
+	if err != nil {
+		a.log.Warn("addresses of lost sandboxes are not freed", "error", err)
+	}
 }
 
 // qosGroups makes the groups that pods lie in. All pods together get what the
@@ -599,13 +616,13 @@ func (a *agent) unhold(ctx context.Context) error {
 	return nil
 }
 
-// avoidDead keeps traffic from nodes that the gossip calls dead.
+// avoidDead keeps traffic from nodes that the gossip calls dead or leaving.
 func (a *agent) avoidDead(ctx context.Context) error {
 	changed := a.gossip.Changed()
 	for {
 		down := map[string]bool{}
 		for _, m := range a.gossip.Members() {
-			if m.Role == gossip.RoleAgent && !m.State.Up() {
+			if m.Role == gossip.RoleAgent && m.State != gossip.StateAlive {
 				down[m.Name] = true
 			}
 		}
