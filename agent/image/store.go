@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	bolt "go.etcd.io/bbolt"
 )
@@ -63,6 +64,7 @@ type Store struct {
 // cannot be read is moved aside to Dir.damaged-<time> and an empty one takes
 // its place: images come back by import or pull.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
+	_ = log.SetLevel("error") // the libraries' own notes on requests and file systems
 	s, err := open(ctx, cfg)
 	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) {
 		return s, err
