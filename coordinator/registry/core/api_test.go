@@ -219,135 +219,15 @@ func eviction(t *testing.T, c kubernetes.Interface) {
 	}
 }
 
-func aService(name string, change func(*corev1.ServiceSpec)) *corev1.Service {
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-	if change != nil {
-		change(&s.Spec)
-	}
-	return s
-}
-
-// serviceAddresses: concurrent creates never share an address or a port.
-func serviceAddresses(t *testing.T, c kubernetes.Interface) {
-	services := c.CoreV1().Services("default")
-	const n = 40
-	made := make([]*corev1.Service, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			s, err := services.Create(ctx, aService(fmt.Sprintf("many-%d", i), func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }), create)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			made[i] = s
-		})
-	}
-	wg.Wait()
-	ips, ports := map[string]bool{}, map[int32]bool{}
-	for _, s := range made {
-		if s == nil {
-			t.FailNow()
-		}
-		ips[s.Spec.ClusterIP], ports[s.Spec.Ports[0].NodePort] = true, true
-	}
-	if len(ips) != n || len(ports) != n {
-		t.Fatalf("%d addresses, %d ports", len(ips), len(ports))
-	}
-	ip, port := made[0].Spec.ClusterIP, made[0].Spec.Ports[0].NodePort
-	_, err := services.Create(ctx, aService("same-ip", func(s *corev1.ServiceSpec) { s.ClusterIP = ip }), create)
-	wantError(t, err, "spec.clusterIPs: Invalid value: [\""+ip+"\"]: failed to allocate IP "+ip+": provided IP is already allocated")
-	_, err = services.Create(ctx, aService("same-port", func(s *corev1.ServiceSpec) {
-		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, port
-	}), create)
-	wantError(t, err, "spec.ports[0].nodePort: Invalid value: "+strconv.Itoa(int(port))+": provided port is already allocated")
-	_, err = services.Create(ctx, aService("out", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.97.0.1" }), create)
-	wantError(t, err, "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16")
-	_, err = services.Create(ctx, aService("low", func(s *corev1.ServiceSpec) {
-		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, 80
-	}), create)
-	wantError(t, err, "provided port is not in the valid range. The range of valid ports is 30000-32767")
-	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
-		t.Error(err)
-	}
-	must[*corev1.Service](t)(services.Create(ctx, aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
-	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	must[*corev1.Service](t)(services.Create(ctx, aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
-	_, err = services.Create(ctx, aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)
-	wantError(t, err, "spec.ports: Required value")
-	must[*corev1.Service](t)(services.Create(ctx, aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
-}
-
-// serviceTypes walks a service through its types, as the conformance suite does.
-func serviceTypes(t *testing.T, c kubernetes.Interface) {
-	services := c.CoreV1().Services("default")
-	s := must[*corev1.Service](t)(services.Create(ctx, aService("types", nil), create))
-	if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == "" || !slices.Equal(s.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) ||
-		*s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack || s.Spec.Ports[0].TargetPort.IntValue() != 80 {
-		t.Fatalf("ClusterIP: %+v", s.Spec)
-	}
-	ip := s.Spec.ClusterIP
-	s.Spec.Type = corev1.ServiceTypeNodePort
-	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
-	port := s.Spec.Ports[0].NodePort
-	if port == 0 || s.Spec.ClusterIP != ip || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyCluster {
-		t.Fatalf("NodePort: %+v", s.Spec)
-	}
-	s.Spec.Ports[0].NodePort = 0 // kept, as by applying the manifest again
-	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
-	if s.Spec.Ports[0].NodePort != port {
-		t.Errorf("port %d became %d", port, s.Spec.Ports[0].NodePort)
-	}
-	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
-	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
-	if s.Spec.ClusterIP != "" || s.Spec.ClusterIPs != nil || s.Spec.Ports[0].NodePort != 0 || s.Spec.IPFamilyPolicy != nil {
-		t.Fatalf("ExternalName: %+v", s.Spec)
-	}
-	must[*corev1.Service](t)(services.Create(ctx, aService("took-both", func(s *corev1.ServiceSpec) {
-		s.Type, s.ClusterIP, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, ip, port
-	}), create))
-	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeClusterIP, ""
-	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
-	if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == ip {
-		t.Fatalf("ClusterIP again: %+v", s.Spec)
-	}
-	s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.96.9.9", []string{"10.96.9.9"}
-	_, err := services.Update(ctx, s, update)
-	wantError(t, err, "spec.clusterIPs[0]: Invalid value", "may not change once set")
-	h := must[*corev1.Service](t)(services.Create(ctx, aService("headless", func(s *corev1.ServiceSpec) { s.ClusterIP = "None" }), create))
-	if !slices.Equal(h.Spec.ClusterIPs, []string{"None"}) {
-		t.Errorf("headless: %+v", h.Spec)
-	}
-	lb := must[*corev1.Service](t)(services.Create(ctx, aService("lb", func(s *corev1.ServiceSpec) {
-		s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
-	}), create))
-	if lb.Spec.HealthCheckNodePort == 0 || lb.Spec.Ports[0].NodePort == 0 {
-		t.Errorf("load balancer: %+v", lb.Spec)
-	}
-	lb.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	lb = must[*corev1.Service](t)(services.UpdateStatus(ctx, lb, update))
-	if len(lb.Status.LoadBalancer.Ingress) != 1 || *lb.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
-		t.Errorf("status: %+v", lb.Status)
-	}
-	both := must[*corev1.Service](t)(services.Create(ctx, aService("udp-tcp", func(s *corev1.ServiceSpec) {
-		s.Type = corev1.ServiceTypeNodePort
-		s.Ports = []corev1.ServicePort{{Name: "t", Port: 53}, {Name: "u", Port: 53, Protocol: corev1.ProtocolUDP}}
-	}), create))
-	if both.Spec.Ports[0].NodePort != both.Spec.Ports[1].NodePort {
-		t.Errorf("ports of two protocols: %+v", both.Spec.Ports)
-	}
-}
-
 func namespaceLife(t *testing.T, c kubernetes.Interface) {
 	namespaces := c.CoreV1().Namespaces()
 	n := must[*corev1.Namespace](t)(namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gone-"}}, create))
 	if n.Status.Phase != corev1.NamespaceActive || !slices.Equal(n.Spec.Finalizers, []corev1.FinalizerName{"kubernetes"}) || n.Labels["kubernetes.io/metadata.name"] != n.Name {
 		t.Fatalf("%+v", n)
+	}
+	err := c.CoreV1().RESTClient().Delete().Resource("namespaces").Do(ctx).Error()
+	if !apierrors.IsMethodNotSupported(err) {
+		t.Errorf("deletion of all namespaces: %v", err)
 	}
 	if err := namespaces.Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

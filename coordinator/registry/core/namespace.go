@@ -71,7 +71,9 @@ func namespace() kind.Kind {
 				return ok && len(n.Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
 			}
 		},
-		Main: func(_ *kind.Env, _ kind.Stores, main *kind.REST) rest.Storage { return &namespaceREST{REST: main} },
+		Main: func(_ *kind.Env, _ kind.Stores, main *kind.REST) rest.Storage {
+			return &namespaceREST{namespaceVerbs: main, store: main.Store}
+		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			return map[string]rest.Storage{"finalize": newFinalize(stores["/namespaces"])}
 		},
@@ -115,9 +117,30 @@ func validatePhase(n *corev1.Namespace) field.ErrorList {
 	return nil
 }
 
+// namespaceVerbs are what namespaces share with other kinds: all but deletion,
+// that of collections included, which would not wait for the finalizers.
+type namespaceVerbs interface {
+	rest.Storage
+	rest.Getter
+	rest.Lister
+	rest.Creater
+	rest.Updater
+	rest.Watcher
+	rest.Scoper
+	rest.SingularNameProvider
+	rest.ShortNamesProvider
+	rest.StorageVersionProvider
+	rest.ResetFieldsStrategy
+}
+
 // namespaceREST deletes in two steps: the first request marks the namespace
 // Terminating, the removal of the last of spec.finalizers ends it.
-type namespaceREST struct{ *kind.REST }
+type namespaceREST struct {
+	namespaceVerbs
+	store *genericregistry.Store
+}
+
+var _ rest.GracefulDeleter = &namespaceREST{}
 
 func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := r.Get(ctx, name, &metav1.GetOptions{})
@@ -144,7 +167,7 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	if len(n.Spec.Finalizers) > 0 {
 		return n, false, nil
 	}
-	return r.Store.Delete(ctx, name, validate, options)
+	return r.store.Delete(ctx, name, validate, options)
 }
 
 func checkPreconditions(n *corev1.Namespace, p *metav1.Preconditions) error {
@@ -160,13 +183,13 @@ func checkPreconditions(n *corev1.Namespace, p *metav1.Preconditions) error {
 }
 
 func (r *namespaceREST) terminate(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
-	key, err := r.KeyFunc(ctx, name)
+	key, err := r.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	out := &corev1.Namespace{}
 	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
-	err = r.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+	err = r.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 		n := existing.(*corev1.Namespace)
 		if err := validate(ctx, n); err != nil {
 			return nil, err
