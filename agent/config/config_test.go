@@ -1,0 +1,61 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte("nodeName: Big\nmaxPods: 7\nport: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse([]string{"--config", file, "--port", "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.NodeName != "big" || c.MaxPods != 7 || c.Port != 2 || c.RootDir != "/var/lib/kubelet" {
+		t.Errorf("%+v", c)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("defaults are not valid: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("nodeNam: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Parse([]string{"--config", file}); err == nil || !strings.Contains(err.Error(), "nodeNam") {
+		t.Errorf("unknown field: %v", err)
+	}
+}
+
+func TestValidateTellsAll(t *testing.T) {
+	c := Default()
+	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir = "a_b", "x", 70000, "y", "rel"
+	err := c.Validate()
+	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir"} {
+		if err == nil || !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s is not told: %v", field, err)
+		}
+	}
+}
+
+func TestSecondAgent(t *testing.T) {
+	c := Default()
+	c.DataDir = t.TempDir()
+	l, err := c.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lock(); err == nil || !strings.Contains(err.Error(), "in use by another agent") {
+		t.Errorf("second lock: %v", err)
+	}
+	l.Close()
+	l, err = c.Lock()
+	if err != nil {
+		t.Errorf("after the first ended: %v", err)
+	} else {
+		l.Close()
+	}
+}

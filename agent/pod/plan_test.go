@@ -1,0 +1,256 @@
+package pod
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// testPod makes a pod from words: "init:a", "side:b" and names of containers.
+func testPod(policy v1.RestartPolicy, containers ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	p.Spec.RestartPolicy = policy
+	always := v1.ContainerRestartPolicyAlways
+	for _, c := range containers {
+		kind, name, ok := strings.Cut(c, ":")
+		switch {
+		case !ok:
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: kind, Image: "i:1"})
+		case kind == "side":
+			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: name, Image: "i:1", RestartPolicy: &always})
+		default:
+			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: name, Image: "i:1"})
+		}
+	}
+	return p
+}
+
+// observed makes what the runtime shows from words: "a=run", "a=exit1",
+// "a=exit0@10" (ended 10 s after t0), in a ready sandbox s0.
+func observed(p *v1.Pod, words ...string) *record.Observed {
+	o := &record.Observed{Sandboxes: []record.Sandbox{{ID: "s0", Ready: true, IPs: []string{"10.0.0.1"}}}}
+	for i, w := range words {
+		name, state, _ := strings.Cut(w, "=")
+		ob := record.Observation{ID: name + "0", Name: name, SandboxID: "s0", Created: t0.Add(-time.Duration(i) * time.Second), State: record.Running, Started: t0}
+		if c := containerOf(p, name); c != nil {
+			ob.Hash = Hash(c)
+		}
+		if rest, ok := strings.CutPrefix(state, "exit"); ok {
+			ob.State = record.Exited
+			at := 0
+			code, after, timed := strings.Cut(rest, "@")
+			fmt.Sscan(code, &ob.ExitCode)
+			if timed {
+				fmt.Sscan(after, &at)
+			}
+			ob.Finished = t0.Add(time.Duration(at) * time.Second)
+		}
+		o.Containers = append(o.Containers, ob)
+	}
+	return o
+}
+
+func words(p Plan) string {
+	var out []string
+	for _, a := range p.Actions {
+		w := a.Kind.String()
+		if a.Name != "" {
+			w += ":" + a.Name
+		}
+		switch a.Kind {
+		case Start:
+			w += fmt.Sprintf("#%d", a.Attempt)
+		case Stop:
+			w += fmt.Sprintf("/%d", a.Grace)
+		case Hold, End:
+			w += "(" + a.Verdict.Reason + ")"
+		}
+		out = append(out, w)
+	}
+	return strings.Join(out, " ")
+}
+
+// POD-1..: the order of a pod's life, restart policies and back-off.
+func TestDecide(t *testing.T) {
+	always, never, onFailure := v1.RestartPolicyAlways, v1.RestartPolicyNever, v1.RestartPolicyOnFailure
+	for _, c := range []struct {
+		name   string
+		pod    *v1.Pod
+		see    []string
+		none   bool // nothing in the runtime yet
+		record func(r *record.Pod)
+		at     int // seconds after t0
+		busy   []string
+		want   string
+	}{
+		{name: "new", pod: testPod(always, "a"), none: true, want: "setup"},
+		{name: "first_container", pod: testPod(always, "a", "b"), want: "start:a#0"},
+		{name: "one_by_one", pod: testPod(always, "a", "b"), busy: []string{"a"}, want: ""},
+		{name: "second_container", pod: testPod(always, "a", "b"), see: []string{"a=run"}, want: "start:b#0"},
+		{name: "init_first", pod: testPod(always, "init:i", "a"), want: "start:i#0"},
+		{name: "init_runs", pod: testPod(always, "init:i", "a"), see: []string{"i=run"}, want: ""},
+		{name: "init_done", pod: testPod(always, "init:i", "a"), see: []string{"i=exit0"}, want: "start:a#0"},
+		{name: "init_failed_again", pod: testPod(always, "init:i", "a"), see: []string{"i=exit1"}, want: "start:i#1"},
+		{name: "init_failed_for_good", pod: testPod(never, "init:i", "a"), see: []string{"i=exit1"}, want: "release"},
+		{name: "sidecar_not_started", pod: testPod(always, "side:s", "a"), see: []string{"s=run"}, want: ""},
+		{name: "sidecar_started", pod: testPod(always, "side:s", "a"), see: []string{"s=run"},
+			record: func(r *record.Pod) { r.Of("s").Started = true }, want: "start:a#0"},
+		{name: "sidecar_restarts_beside", pod: testPod(never, "side:s", "a"), see: []string{"a=run", "s=exit0"}, want: "start:s#1"},
+		{name: "first_crash_at_once", pod: testPod(always, "a"), see: []string{"a=exit1"}, want: "start:a#1"},
+		{name: "crash_loop", pod: testPod(always, "a"), see: []string{"a=exit1@5"}, at: 6,
+			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 10*time.Second, t0 }, want: "hold:a(CrashLoopBackOff)"},
+		{name: "crash_loop_over", pod: testPod(always, "a"), see: []string{"a=exit1@5"}, at: 15,
+			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 10*time.Second, t0 }, want: "start:a#1"},
+		{name: "crash_after_long_run", pod: testPod(always, "a"), see: []string{"a=exit1@601"}, at: 601,
+			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 5*time.Minute, t0 }, want: "start:a#1"},
+		{name: "never_done", pod: testPod(never, "a"), see: []string{"a=exit1"}, want: "release"},
+		{name: "on_failure_done", pod: testPod(onFailure, "a"), see: []string{"a=exit0"}, want: "release"},
+		{name: "on_failure_again", pod: testPod(onFailure, "a"), see: []string{"a=exit3"}, want: "start:a#1"},
+		{name: "done_ends_sidecars", pod: testPod(never, "side:s", "a"), see: []string{"a=exit0", "s=run"}, want: "stop:s/30"},
+		{name: "released_rests", pod: testPod(never, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Released = true }, want: ""},
+		{name: "unhealthy", pod: testPod(always, "a"), see: []string{"a=run"},
+			record: func(r *record.Pod) { c := r.Of("a"); c.ID, c.Hooked, c.Unhealthy = "a0", true, "x" }, want: "stop:a/30"},
+		{name: "stopping", pod: testPod(always, "side:s", "a", "b"), see: []string{"a=run", "b=run", "s=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2, want: "stop:a/5 stop:b/5"},
+		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"), see: []string{"a=exit0", "s=run", "r=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "stop:r/7"},
+		{name: "stopped_releases", pod: testPod(always, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "release"},
+		{name: "pull_failed", pod: testPod(always, "a"), at: 1, record: func(r *record.Pod) {
+			c := r.Of("a")
+			c.Fault, c.Retry, c.Delay = &record.Verdict{Reason: "ErrImagePull"}, t0.Add(10*time.Second), 10*time.Second
+		}, want: ""},
+		{name: "pull_backs_off", pod: testPod(always, "a"), at: 3, record: func(r *record.Pod) {
+			c := r.Of("a")
+			c.Fault, c.Retry, c.Delay = &record.Verdict{Reason: "ErrImagePull"}, t0.Add(10*time.Second), 10*time.Second
+		}, want: "hold:a(ImagePullBackOff)"},
+		{name: "lost_container_of_never", pod: testPod(never, "a"), none: true,
+			record: func(r *record.Pod) {
+				r.Of("a").Seen = &record.Exit{ID: "a0", State: v1.ContainerStateTerminated{ExitCode: 137}}
+			}, want: "release"},
+		{name: "lost_container_of_always", pod: testPod(always, "a"), record: func(r *record.Pod) {
+			r.Of("a").Seen = &record.Exit{ID: "a9", Attempt: 4, State: v1.ContainerStateTerminated{ExitCode: 137}}
+		}, want: "start:a#5"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &record.Pod{Admitted: metav1.NewTime(t0)}
+			if c.record != nil {
+				c.record(r)
+			}
+			o := observed(c.pod, c.see...)
+			if c.none {
+				o = &record.Observed{}
+			}
+			busy := map[string]bool{}
+			for _, b := range c.busy {
+				busy[b] = true
+			}
+			got := words(Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy, Now: t0.Add(time.Duration(c.at) * time.Second)}))
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// Whatever the runtime shows, deciding ends nothing that shall run and is
+// repeatable.
+func TestDecideLeavesAloneWhatRuns(t *testing.T) {
+	p := testPod(v1.RestartPolicyAlways, "side:s", "init:i", "a", "b")
+	o := observed(p, "a=run", "b=run", "i=exit0", "s=run")
+	r := &record.Pod{Admitted: metav1.NewTime(t0)}
+	Absorb(p, r, o, nil)
+	if got := words(Decide(Input{Pod: p, Record: r, Observed: o, Now: t0})); got != "" {
+		t.Errorf("a restarted agent would %s", got)
+	}
+	if !r.Get("a").Ready || !r.Get("s").Started {
+		t.Error("readiness is not known without probes")
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	p := testPod(v1.RestartPolicyAlways, "a")
+	limit := int64(5)
+	p.Spec.ActiveDeadlineSeconds = &limit
+	r := &record.Pod{Admitted: metav1.NewTime(t0)}
+	in := Input{Pod: p, Record: r, Observed: observed(p, "a=run"), Now: t0.Add(4 * time.Second)}
+	if plan := Decide(in); len(plan.Actions) != 0 || !plan.Wake.Equal(t0.Add(5*time.Second)) {
+		t.Errorf("before: %s, wake %s", words(plan), plan.Wake)
+	}
+	in.Now = t0.Add(5 * time.Second)
+	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
+		t.Errorf("after: %s", got)
+	}
+}
+
+func TestPodLimits(t *testing.T) {
+	if got := PodLimits(testPod(v1.RestartPolicyAlways, "a")); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
+		t.Errorf("best effort: %+v", got)
+	}
+	if Shares(500) != 512 || Quota(500) != 50000 || Quota(1) != 1000 {
+		t.Error("conversion of CPU amounts")
+	}
+}
+
+func TestRegistryMatches(t *testing.T) {
+	for _, c := range []struct {
+		key, image string
+		want       bool
+	}{
+		{"localhost:5000", "localhost:5000/a:1", true},
+		{"https://r.example.com/v1/", "r.example.com/team/a", true},
+		{"r.example.com/team", "r.example.com/other/a", false},
+		{"*.example.com", "r.example.com/a", true},
+		{"*.example.com", "example.com/a", false},
+		{"https://index.docker.io/v1/", "nginx", true},
+	} {
+		if got := registryMatches(c.key, c.image); got != c.want {
+			t.Errorf("%s for %s: %v", c.key, c.image, got)
+		}
+	}
+}
+
+func TestServiceEnv(t *testing.T) {
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-svc"}}
+	s.Spec.ClusterIP = "10.0.0.9"
+	s.Spec.Ports = []v1.ServicePort{{Name: "http-x", Port: 80}}
+	got := serviceEnv([]*v1.Service{s}, "ns", true)
+	for k, want := range map[string]string{"MY_SVC_SERVICE_HOST": "10.0.0.9", "MY_SVC_SERVICE_PORT_HTTP_X": "80",
+		"MY_SVC_PORT": "tcp://10.0.0.9:80", "MY_SVC_PORT_80_TCP_ADDR": "10.0.0.9"} {
+		if got[k] != want {
+			t.Errorf("%s=%q, want %q", k, got[k], want)
+		}
+	}
+	if len(serviceEnv([]*v1.Service{s}, "other", true))+len(serviceEnv([]*v1.Service{s}, "ns", false)) != 0 {
+		t.Error("services of others show")
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	p := testPod(v1.RestartPolicyAlways, "a")
+	p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: 80, Protocol: v1.ProtocolTCP}}
+	q := p.DeepCopy()
+	q.UID = "v"
+	if v := Admit(p, []*v1.Pod{q}, nil, nil); v == nil || v.Reason != "NodePorts" {
+		t.Errorf("host port conflict: %v", v)
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
+	r := testPod(v1.RestartPolicyAlways, "a")
+	r.Spec.NodeSelector = map[string]string{"disk": "hdd"}
+	if v := Admit(r, nil, node, nil); v == nil || v.Reason != "NodeAffinity" {
+		t.Errorf("node selector: %v", v)
+	}
+	r.Spec.NodeSelector["disk"] = "ssd"
+	if v := Admit(r, nil, node, nil); v != nil {
+		t.Errorf("fitting pod is refused: %v", v)
+	}
+}

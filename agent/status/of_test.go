@@ -1,0 +1,143 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+var now = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+func facts() Facts {
+	return Facts{HostIPs: []string{"192.0.2.1"}, Scheme: "shoal://", QOS: v1.PodQOSBestEffort, Now: now,
+		Restarts: func(p *v1.Pod, _ *v1.Container, code int32) bool {
+			return p.Spec.RestartPolicy == v1.RestartPolicyAlways || p.Spec.RestartPolicy == v1.RestartPolicyOnFailure && code != 0
+		}}
+}
+
+func running(name string) record.Observation {
+	return record.Observation{ID: name + "0", Name: name, State: record.Running, Started: now.Time}
+}
+
+func exited(name string, code int32) record.Observation {
+	return record.Observation{ID: name + "0", Name: name, State: record.Exited, ExitCode: code, Started: now.Time, Finished: now.Time}
+}
+
+func condition(s v1.PodStatus, t v1.PodConditionType) (v1.ConditionStatus, string) {
+	for _, c := range s.Conditions {
+		if c.Type == t {
+			return c.Status, c.Reason
+		}
+	}
+	return "", ""
+}
+
+func TestOf(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		policy v1.RestartPolicy
+		init   bool
+		see    []record.Observation
+		change func(r *record.Pod)
+		phase  v1.PodPhase
+		ready  string // reason of Ready, "yes" when true
+		state  string // of container a
+	}{
+		{"nothing", v1.RestartPolicyAlways, false, nil, nil, v1.PodPending, "ContainersNotReady", "ContainerCreating"},
+		{"init", v1.RestartPolicyAlways, true, []record.Observation{running("i")}, nil, v1.PodPending, "ContainersNotReady", "PodInitializing"},
+		{"runs", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true} }, v1.PodRunning, "yes", "running"},
+		{"runs_unready", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true} }, v1.PodRunning, "ContainersNotReady", "running"},
+		{"done", v1.RestartPolicyNever, false, []record.Observation{exited("a", 0)}, nil, v1.PodSucceeded, "PodCompleted", "Completed"},
+		{"failed", v1.RestartPolicyNever, false, []record.Observation{exited("a", 2)}, nil, v1.PodFailed, "PodFailed", "Error"},
+		{"crash_loop", v1.RestartPolicyAlways, false, []record.Observation{exited("a", 2)},
+			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "CrashLoopBackOff"} }, v1.PodRunning, "ContainersNotReady", "CrashLoopBackOff"},
+		{"no_image", v1.RestartPolicyAlways, false, nil,
+			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "ErrImagePull"} }, v1.PodPending, "ContainersNotReady", "ErrImagePull"},
+		{"init_failed", v1.RestartPolicyNever, true, []record.Observation{exited("i", 1)}, nil, v1.PodFailed, "PodFailed", "PodInitializing"},
+		{"deadline", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} }, v1.PodFailed, "PodFailed", "running"},
+		{"deleted_well", v1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, v1.PodSucceeded, "PodCompleted", "Completed"},
+		{"lost", v1.RestartPolicyNever, false, nil, func(r *record.Pod) {
+			r.Of("a").Seen = &record.Exit{ID: "x", State: v1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+		}, v1.PodFailed, "PodFailed", "ContainerStatusUnknown"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &v1.Pod{}
+			p.Spec.RestartPolicy = c.policy
+			p.Spec.Containers = []v1.Container{{Name: "a", Image: "i"}}
+			if c.init {
+				p.Spec.InitContainers = []v1.Container{{Name: "i", Image: "i"}}
+			}
+			r := &record.Pod{Admitted: now}
+			if c.change != nil {
+				c.change(r)
+			}
+			s := Of(p, r, &record.Observed{Containers: c.see}, facts())
+			if s.Phase != c.phase {
+				t.Errorf("phase %s, want %s", s.Phase, c.phase)
+			}
+			st, reason := condition(s, v1.PodReady)
+			if st == v1.ConditionTrue {
+				reason = "yes"
+			}
+			if reason != c.ready {
+				t.Errorf("Ready: %s, want %s", reason, c.ready)
+			}
+			a := s.ContainerStatuses[0].State
+			got := "running"
+			if a.Waiting != nil {
+				got = a.Waiting.Reason
+			} else if a.Terminated != nil {
+				got = a.Terminated.Reason
+			}
+			if got != c.state {
+				t.Errorf("container: %s, want %s", got, c.state)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "a"}}
+	s := Of(p, &record.Pod{Admitted: now, Ended: &record.Verdict{Reason: "OutOfcpu", Message: "m"}}, &record.Observed{}, facts())
+	if s.Phase != v1.PodFailed || s.Reason != "OutOfcpu" || s.ContainerStatuses != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTransitionTimesAndForeignConditions(t *testing.T) {
+	old := metav1.NewTime(now.Add(-time.Hour))
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "a"}}
+	p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "x/y"}}
+	p.Status.Conditions = []v1.PodCondition{{Type: "x/y", Status: v1.ConditionTrue, LastTransitionTime: old},
+		{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: old}, {Type: v1.ContainersReady, Status: v1.ConditionFalse, LastTransitionTime: old}}
+	r := &record.Pod{Admitted: now}
+	*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
+	s := Of(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
+	for _, c := range s.Conditions {
+		want := old
+		if c.Type == v1.ContainersReady || c.Type == v1.PodInitialized || c.Type == v1.PodScheduled || c.Type == v1.PodReadyToStartContainers {
+			want = now
+		}
+		if !c.LastTransitionTime.Equal(&want) {
+			t.Errorf("%s moved at %s, want %s", c.Type, c.LastTransitionTime, want)
+		}
+	}
+	if st, _ := condition(s, "x/y"); st != v1.ConditionTrue {
+		t.Error("a condition of another is lost")
+	}
+	p.Status.Conditions[0].Status = v1.ConditionFalse
+	s = Of(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
+	if _, reason := condition(s, v1.PodReady); reason != "ReadinessGatesNotReady" {
+		t.Errorf("closed gate: %s", reason)
+	}
+}

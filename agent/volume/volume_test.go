@@ -1,0 +1,199 @@
+package volume
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+type objects struct {
+	configMaps map[string]*v1.ConfigMap
+	secrets    map[string]*v1.Secret
+}
+
+func (o objects) ConfigMap(_ context.Context, _, name string) (*v1.ConfigMap, error) {
+	if c := o.configMaps[name]; c != nil {
+		return c, nil
+	}
+	return nil, apierrors.NewNotFound(v1.Resource("configmaps"), name)
+}
+
+func (o objects) Secret(_ context.Context, _, name string) (*v1.Secret, error) {
+	if s := o.secrets[name]; s != nil {
+		return s, nil
+	}
+	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
+}
+
+type tokens struct{}
+
+func (tokens) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+	return "tok", time.Now().Add(time.Hour), nil
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Volumes of every sort are made, follow changes and leave nothing behind.
+func TestLifeOfVolumes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: make test runs as root")
+	}
+	ctx := context.Background()
+	objs := objects{
+		configMaps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"a": "1", "b": "2"}}},
+		secrets:    map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("v")}}},
+	}
+	m := &Manager{RootDir: t.TempDir(), Objects: objs, Tokens: tokens{}, Facts: func(*v1.Pod) Facts { return Facts{NodeName: "n"} },
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	size := resource.MustParse("1Mi")
+	group := int64(1234)
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u1", Labels: map[string]string{"x": "y"}}}
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+		{Name: "mem", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: &size}}},
+		{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}},
+		{Name: "sec", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "k", Path: "deep/er"}}}}},
+		{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
+			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}},
+			{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
+		}}}},
+	}
+	t.Cleanup(func() {
+		if err := UnmountUnder(m.RootDir); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // repeatable
+		if err := m.Ensure(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := func(name string) string {
+		d, err := m.Path(p, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for _, c := range []struct{ volume, file, want string }{
+		{"cm", "a", "1"}, {"sec", "deep/er", "v"}, {"all", "token", "tok"}, {"all", "labels", `x="y"`},
+	} {
+		if got := read(t, path(c.volume), c.file); got != c.want {
+			t.Errorf("%s/%s = %q, want %q", c.volume, c.file, got, c.want)
+		}
+	}
+	for _, name := range []string{"mem", "sec", "all"} {
+		if ok, err := mounted(path(name)); err != nil || !ok {
+			t.Errorf("%s is not in memory: %v", name, err)
+		}
+	}
+	if st, err := os.Stat(path("disk")); err != nil || st.Mode().Perm() != 0o777 || st.Mode()&os.ModeSetgid == 0 {
+		t.Errorf("emptyDir: %v %v", st.Mode(), err)
+	}
+
+	// A change shows in one moment: through the same link.
+	objs.configMaps["cm"].Data = map[string]string{"a": "one"}
+	if err := m.Refresh(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, path("cm"), "a"); got != "one" {
+		t.Errorf("after the change: %q", got)
+	}
+	if _, err := os.Lstat(filepath.Join(path("cm"), "b")); !os.IsNotExist(err) {
+		t.Error("a removed key is still there")
+	}
+
+	// Sub paths: made when missing, never out of the volume.
+	sub, err := m.SubPath(p, SubPath{Volume: "disk", Container: "c", Path: "x/y"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(sub, "f"), []byte("s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, path("disk"), "x/y/f"); got != "s" {
+		t.Errorf("sub path shows %q", got)
+	}
+	if err := os.Symlink("/etc", filepath.Join(path("disk"), "evil")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.SubPath(p, SubPath{Volume: "disk", Container: "c", Index: 1, Path: "evil/passwd"}); err == nil {
+		t.Error("a link led a sub path out of its volume")
+	}
+	if key, err := m.SubPath(p, SubPath{Volume: "cm", Container: "c", Index: 2, Path: "a"}); err != nil || read(t, key) != "one" {
+		t.Errorf("sub path of a key: %v", err)
+	}
+
+	if err := m.Release(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Release(ctx, p); err != nil {
+		t.Errorf("release again: %v", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), m.RootDir) {
+		t.Error("mounts are left")
+	}
+	if _, err := os.Stat(filepath.Join(m.RootDir, "pods/u1/volumes")); !os.IsNotExist(err) {
+		t.Error("files are left")
+	}
+}
+
+func TestMissingObjects(t *testing.T) {
+	m := &Manager{RootDir: t.TempDir(), Objects: objects{}, Facts: func(*v1.Pod) Facts { return Facts{} }}
+	yes := true
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "x"}}}}}
+	err := m.Ensure(context.Background(), p)
+	if err == nil || err.Error() != `MountVolume.SetUp failed for volume "v" : configmaps "x" not found` {
+		t.Errorf("error: %v", err)
+	}
+	p.Spec.Volumes[0].ConfigMap.Optional = &yes
+	if err := m.Ensure(context.Background(), p); err != nil {
+		t.Errorf("optional: %v", err)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	vars := func(k string) (string, bool) { return map[string]string{"A": "1"}[k], k == "A" }
+	for in, want := range map[string]string{"$(A)x": "1x", "$$(A)": "$(A)", "$(B)": "$(B)", "$A": "$A", "$(A": "$(A", "a$": "a$", "$$$(A)": "$1"} {
+		if got := Expand(in, vars); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestResource(t *testing.T) {
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("250m")}}}}
+	f := Facts{Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
+	for _, c := range []struct{ res, divisor, want string }{
+		{"requests.cpu", "1", "1"}, {"requests.cpu", "1m", "250"}, {"limits.memory", "1Mi", "1024"}, {"requests.memory", "0", "0"},
+	} {
+		got, err := Resource(p, "c", &v1.ResourceFieldSelector{Resource: c.res, Divisor: resource.MustParse(c.divisor)}, f)
+		if err != nil || got != c.want {
+			t.Errorf("%s by %s: %q %v, want %s", c.res, c.divisor, got, err, c.want)
+		}
+	}
+}
