@@ -112,3 +112,15 @@ func TestSlowStartStopsAtAnError(t *testing.T) {
 		t.Errorf("%d of %d calls succeeded, err %v; want 3 of 7 (batches 1, 2, 4)", ok, calls.Load(), err)
 	}
 }
+
+func TestWrites(t *testing.T) {
+	w := controller.NewWrites()
+	w.Wrote("k", "10")
+	if !w.Behind("k", "9") || w.Behind("k", "10") || w.Behind("other", "1") || w.Behind("k", "") {
+		t.Error("wrong versions are behind")
+	}
+	w.Forget("k")
+	if w.Behind("k", "1") {
+		t.Error("not forgotten")
+	}
+}

@@ -35,6 +35,7 @@ type reconciler struct {
 	podsIx      cache.Indexer
 	revisionsIx cache.Indexer
 	expect      *controller.Expectations
+	writes      *controller.Writes
 	loop        *controller.Loop
 	mu          sync.Mutex
 	backoff     map[string]map[string]pause // DaemonSet key -> node
@@ -57,7 +58,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		client: env.Client, events: env.Recorder("daemonset-controller"),
 		sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(),
 		podsIx: core.Pods().Informer().GetIndexer(), revisionsIx: apps.ControllerRevisions().Informer().GetIndexer(),
-		expect: controller.NewExpectations(), loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
+		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.DaemonSets().Informer())
@@ -139,7 +140,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		r.events.Event(ds, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return 0, nil
 	}
-	if ds.DeletionTimestamp != nil {
+	if ds.DeletionTimestamp != nil || r.writes.Behind(key, ds.ResourceVersion) {
 		return 0, nil
 	}
 	current, old, err := r.revisions(ctx, ds)
@@ -295,15 +296,19 @@ func (r *reconciler) writeStatus(ctx context.Context, ds *appsv1.DaemonSet, stat
 	}
 	changed := *ds
 	changed.Status = status
-	_, err := r.client.AppsV1().DaemonSets(ds.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	updated, err := r.client.AppsV1().DaemonSets(ds.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
+	}
+	if err == nil {
+		r.writes.Wrote(controller.Key(ds.Namespace, ds.Name), updated.ResourceVersion)
 	}
 	return err
 }
 
 func (r *reconciler) forget(key string) {
 	r.expect.Forget(key)
+	r.writes.Forget(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.backoff, key)

@@ -33,6 +33,7 @@ type reconciler struct {
 	sets        appslisters.ReplicaSetLister
 	setsIx      cache.Indexer
 	podsIx      cache.Indexer
+	writes      *controller.Writes
 	loop        *controller.Loop
 }
 
@@ -48,7 +49,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		client: env.Client, events: env.Recorder("deployment-controller"),
 		deployments: apps.Deployments().Lister(), sets: apps.ReplicaSets().Lister(),
 		setsIx: apps.ReplicaSets().Informer().GetIndexer(), podsIx: pods.GetIndexer(),
-		loop: controller.New("deployment", 5, env.Log),
+		writes: controller.NewWrites(), loop: controller.New("deployment", 5, env.Log),
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.Deployments().Informer())
@@ -114,9 +115,13 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	cached, err := r.deployments.Deployments(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
+		r.writes.Forget(key)
 		return 0, nil
 	} else if err != nil {
 		return 0, err
+	}
+	if r.writes.Behind(key, cached.ResourceVersion) {
+		return 0, nil
 	}
 	if everything := (metav1.LabelSelector{}); apiequality.Semantic.DeepEqual(cached.Spec.Selector, &everything) {
 		r.events.Eventf(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
@@ -381,9 +386,12 @@ func (s *step) writeStatus(ctx context.Context) error {
 	if apiequality.Semantic.DeepEqual(s.cached.Status, s.d.Status) && s.cached.Annotations[revisionAnnotation] == s.d.Annotations[revisionAnnotation] {
 		return nil
 	}
-	_, err := s.client.AppsV1().Deployments(s.d.Namespace).UpdateStatus(ctx, s.d, metav1.UpdateOptions{})
+	updated, err := s.client.AppsV1().Deployments(s.d.Namespace).UpdateStatus(ctx, s.d, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
+	}
+	if err == nil {
+		s.writes.Wrote(controller.Key(s.d.Namespace, s.d.Name), updated.ResourceVersion)
 	}
 	return err
 }

@@ -40,13 +40,12 @@ type reconciler struct {
 	pods   corelisters.PodLister
 	podsIx cache.Indexer
 	expect *controller.Expectations
+	writes *controller.Writes
 	loop   *controller.Loop
 
 	mu sync.Mutex
 	// freed are pods whose finalizer we took off, until the cache shows it.
 	freed map[string]map[types.UID]bool
-	// wrote is the resourceVersion of our last status write of a Job.
-	wrote map[string]uint64
 }
 
 // New builds the Job controller.
@@ -58,8 +57,8 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("job-controller"),
 		jobs: jobs.Lister(), pods: pods.Lister(), podsIx: pods.Informer().GetIndexer(),
-		expect: controller.NewExpectations(), loop: controller.New("job", 5, env.Log),
-		freed: map[string]map[types.UID]bool{}, wrote: map[string]uint64{},
+		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("job", 5, env.Log),
+		freed: map[string]map[types.UID]bool{},
 	}
 	r.loop.Reconciler = r
 	controller.Watch(r.loop, jobs.Informer(), r.jobChanged)
@@ -141,7 +140,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName || r.behind(key, shared) {
+	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName || r.writes.Behind(key, shared.ResourceVersion) {
 		return 0, nil
 	}
 	job := shared.DeepCopy()
@@ -425,21 +424,8 @@ func (r *reconciler) write(ctx context.Context, key string, v *view) error {
 		return err
 	}
 	v.job.ResourceVersion = updated.ResourceVersion
-	if n, err := strconv.ParseUint(updated.ResourceVersion, 10, 64); err == nil {
-		r.mu.Lock()
-		r.wrote[key] = n
-		r.mu.Unlock()
-	}
+	r.writes.Wrote(key, updated.ResourceVersion)
 	return nil
-}
-
-// behind tells whether the cache does not show our last write yet; the write's
-// event brings the key back. Versions are ordered (KEP-5504).
-func (r *reconciler) behind(key string, job *batchv1.Job) bool {
-	n, err := strconv.ParseUint(job.ResourceVersion, 10, 64)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return err == nil && n < r.wrote[key]
 }
 
 // free takes the tracking finalizer off a pod.
@@ -483,10 +469,10 @@ func (r *reconciler) stillFreed(key string, pods []*corev1.Pod) map[types.UID]bo
 
 func (r *reconciler) forget(key string) {
 	r.expect.Forget(key)
+	r.writes.Forget(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.freed, key)
-	delete(r.wrote, key)
 }
 
 // freeStray takes the finalizer off a pod that no Job counts any more.

@@ -30,6 +30,7 @@ type reconciler struct {
 	setsIx cache.Indexer
 	podsIx cache.Indexer
 	expect *controller.Expectations
+	writes *controller.Writes
 	loop   *controller.Loop
 }
 
@@ -44,7 +45,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("replicaset-controller"),
 		sets: sets.Lister(), setsIx: sets.Informer().GetIndexer(), podsIx: pods.Informer().GetIndexer(),
-		expect: controller.NewExpectations(), loop: controller.New("replicaset", 5, env.Log),
+		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("replicaset", 5, env.Log),
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(sets.Informer())
@@ -98,9 +99,13 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	rs, err := r.sets.ReplicaSets(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		r.expect.Forget(key)
+		r.writes.Forget(key)
 		return 0, nil
 	} else if err != nil {
 		return 0, err
+	}
+	if r.writes.Behind(key, rs.ResourceVersion) {
+		return 0, nil
 	}
 	active, terminating, err := r.pods(ctx, rs)
 	if err != nil {
@@ -233,9 +238,12 @@ func (r *reconciler) writeStatus(ctx context.Context, rs *appsv1.ReplicaSet, sta
 	}
 	changed := *rs
 	changed.Status = status
-	_, err := r.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	updated, err := r.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
+	}
+	if err == nil {
+		r.writes.Wrote(controller.Key(rs.Namespace, rs.Name), updated.ResourceVersion)
 	}
 	return err
 }
