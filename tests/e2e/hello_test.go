@@ -24,10 +24,10 @@ func TestHello(t *testing.T) {
 	cluster.Must(t, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
 	url := "http://hello." + ns + ".svc.cluster.local"
 	answers(t, url, func() (string, error) {
-		return cluster.Kubectl("", "-n", ns, "exec", "client", "--", "wget", "-qO-", "-T", "2", url)
+		return cluster.Kubectl("", "-n", ns, "exec", "client", "--", "timeout", "2", "wget", "-qO-", url)
 	})
 	answers(t, "short name", func() (string, error) {
-		return cluster.Kubectl("", "-n", ns, "exec", "client", "--", "wget", "-qO-", "-T", "2", "http://hello")
+		return cluster.Kubectl("", "-n", ns, "exec", "client", "--", "timeout", "2", "wget", "-qO-", "http://hello")
 	})
 }
 

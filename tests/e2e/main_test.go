@@ -41,10 +41,12 @@ func namespace(t *testing.T) string {
 	cluster.Must(t, "create", "namespace", name)
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := cluster.Kubectl("", "-n", name, "get", "all,events", "-o", "wide")
+			out, _ := cluster.Kubectl("", "-n", name, "get", "pods,deployments,daemonsets,jobs,services,events", "-o", "wide")
 			t.Log(out)
 		}
-		if _, err := cluster.Kubectl("", "delete", "namespace", name, "--timeout=60s"); err != nil {
+		// Most test pods ignore SIGTERM: do not wait out their grace period.
+		_, _ = cluster.Kubectl("", "-n", name, "delete", "pods", "--all", "--force", "--wait=false")
+		if _, err := cluster.Kubectl("", "delete", "namespace", name, "--wait=false"); err != nil {
 			t.Error(err)
 		}
 	})
