@@ -46,3 +46,42 @@ func BenchmarkPod(b *testing.B) {
 		b.ReportMetric(float64(d.Microseconds())/1000/float64(pods), step)
 	}
 }
+
+// BenchmarkThirtyPods starts 30 pods at the same time.
+func BenchmarkThirtyPods(b *testing.B) {
+	g := newRig(b)
+	g.importImage()
+	ctx := context.Background()
+	var start, end time.Duration
+	for b.Loop() {
+		pods := make([]string, 30)
+		each := func(fn func(i int) error) time.Duration {
+			at := time.Now()
+			var wg sync.WaitGroup
+			for i := range pods {
+				wg.Go(func() {
+					if err := fn(i); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			return time.Since(at)
+		}
+		start += each(func(i int) error {
+			id, err := g.r.RunPodSandbox(ctx, g.podConfig(), "")
+			if err != nil {
+				return err
+			}
+			pods[i] = id
+			c, err := g.r.CreateContainer(ctx, id, shell("c", "sleep 1000"), nil)
+			if err != nil {
+				return err
+			}
+			return g.r.StartContainer(ctx, c)
+		})
+		end += each(func(i int) error { return g.r.RemovePodSandbox(ctx, pods[i]) })
+	}
+	b.ReportMetric(float64(start.Milliseconds())/float64(b.N), "start-ms")
+	b.ReportMetric(float64(end.Milliseconds())/float64(b.N), "remove-ms")
+}

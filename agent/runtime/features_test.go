@@ -277,3 +277,45 @@ func TestSocket(t *testing.T) {
 		t.Errorf("status: %v, %v", st, err)
 	}
 }
+
+// A container's own terminal, under each installed runtime.
+func TestTerminalContainerAndHandlers(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	for handler := range g.r.cfg.Runtimes {
+		t.Run("handler "+handler, func(t *testing.T) {
+			ctx := context.Background()
+			config := g.podConfig()
+			config.Metadata.Uid = "uid-" + handler
+			pod, err := g.r.RunPodSandbox(ctx, config, handler)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := shell("tty"+handler, `read x; stty size; echo "$x $TERM"; exit 6`)
+			c.Tty, c.Stdin, c.StdinOnce = true, true, true
+			id := g.start(pod, c)
+			in, feed := io.Pipe()
+			out := &syncBuffer{}
+			resize := make(chan remotecommand.TerminalSize)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- g.r.AttachTo(ctx, id, Streams{Stdin: in, Stdout: out, TTY: true, Resize: resize})
+			}()
+			resize <- remotecommand.TerminalSize{Width: 70, Height: 20}
+			eventually(t, "the new size", func() bool { return strings.Contains(g.exec(id, "sh", "-c", "stty size < /dev/console"), "20 70") })
+			fmt.Fprintln(feed, "typed")
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if s := g.exited(id); s.ExitCode != 6 || !strings.Contains(out.String(), "20 70\r\ntyped xterm\r\n") {
+				t.Errorf("code %d, out %q", s.ExitCode, out.String())
+			}
+			if err := g.r.RemovePodSandbox(ctx, pod); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if _, err := g.r.RunPodSandbox(context.Background(), g.podConfig(), "none"); err == nil || !strings.Contains(err.Error(), `no runtime for "none" is configured`) {
+		t.Errorf("an unknown handler: %v", err)
+	}
+}

@@ -28,14 +28,21 @@ import (
 const testImage = "example.test/busybox:1"
 
 // fakeNetwork gives every pod the same address and remembers who has one.
-type fakeNetwork struct{ up map[string]bool }
+type fakeNetwork struct {
+	mu sync.Mutex
+	up map[string]bool
+}
 
 func (n *fakeNetwork) Setup(_ context.Context, p Pod) (Result, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.up[p.ID] = true
 	return Result{IPs: []netip.Addr{netip.MustParseAddr("10.1.2.3")}}, nil
 }
 
 func (n *fakeNetwork) Teardown(_ context.Context, p Pod) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if p.NetNSPath != "" && n.up[p.ID] && !netns.Exists(p.NetNSPath) {
 		return fmt.Errorf("the network namespace of %s is gone before its network", p.ID)
 	}

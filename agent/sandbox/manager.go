@@ -152,6 +152,7 @@ func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler
 	if Options(config).GetPid() == cri.NamespaceMode_POD {
 		s.PIDPin = filepath.Join(dir, "ns", "pid")
 	}
+	s.Networked = !s.HostNetwork()
 	// Recorded before it matters: a crash from here on leaves nothing unknown.
 	if _, err := m.put(s); err != nil {
 		return nil, err
@@ -203,7 +204,6 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 	if s.HostNetwork() {
 		return nil
 	}
-	s.Networked = true
 	ips, err := m.cfg.Network.Setup(ctx, s)
 	if err != nil {
 		return fmt.Errorf("failed to setup network for sandbox %q: %w", s.ID, err)

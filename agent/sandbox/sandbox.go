@@ -18,7 +18,7 @@ type Sandbox struct {
 	Handler   string // RuntimeClass handler, "" = default
 	CreatedAt time.Time
 	Ready     bool
-	Networked bool // the network was set up and must be torn down
+	Networked bool // the network may have been set up and must be torn down
 	IPs       []netip.Addr
 	Pins      netns.Pins
 	PIDPin    string // shared PID namespace, "" = each container its own
