@@ -82,7 +82,7 @@ func serve(ctx context.Context, s parts) error {
 	users.Go(func() error { return announce(running, s) })
 	users.Go(func() error { return s.gossip.Run(running) })
 	users.Go(func() error {
-		trimAfterStart(running)
+		trim(running)
 		return nil
 	})
 	users.Go(func() error {

@@ -12,23 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long after the start the process is idle enough to trim.
-const settle = 5 * time.Second
+// The process trims once it has settled, then now and then: bursts of work
+// leave memory behind too, and nothing tells when they are over.
+const (
+	settle    = 5 * time.Second
+	trimEvery = 3 * time.Minute
+)
 
-// trimAfterStart gives back, once, what only the start needed: freed heap, and
-// the pages of the binary. Code that runs again is mapped again from the page
+// trim gives back what only the start, or a burst, needed: freed heap, and the
+// pages of the binary. Code that runs again is mapped again from the page
 // cache, at the price of a minor fault.
-func trimAfterStart(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(settle):
-	}
-	debug.FreeOSMemory()
-	for _, m := range binaryMappings() {
-		// Memory that is not the process's own cannot be lost, so that a failure
-		// is only memory that stays.
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+func trim(ctx context.Context) {
+	for wait := settle; ; wait = trimEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		debug.FreeOSMemory()
+		for _, m := range binaryMappings() {
+			// Nothing there is the process's own, so that a failure only keeps memory.
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+		}
 	}
 }
 

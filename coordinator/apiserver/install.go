@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -45,10 +46,22 @@ func (s *Server) Install(sec Security) error {
 	if err := s.newAggregator(base, builtin, crds); err != nil {
 		return err
 	}
+	forgetRouteDocs(builtin.Handler.GoRestfulContainer)
 	for path, handler := range sec.Handlers {
 		s.aggregator.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, handler)
 	}
 	return nil
+}
+
+// forgetRouteDocs drops what routes keep for rendering OpenAPI, some megabytes:
+// the documents are static.
+func forgetRouteDocs(c *restful.Container) {
+	for _, ws := range c.RegisteredWebServices() {
+		for _, route := range ws.Routes() {
+			clear(route.ResponseErrors)
+			clear(route.ParameterDocs)
+		}
+	}
 }
 
 // base returns a server configuration for one of the three schemes; all three
