@@ -16,13 +16,14 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if ! [ -f "$out/busybox.tar" ]; then
-	mmdebstrap --quiet --variant=extract --include=busybox-static bookworm "$work/busybox-all" >/dev/null
+	# The dynamic busybox: the static one cannot resolve names with glibc.
+	mmdebstrap --quiet --variant=extract --include=busybox bookworm "$work/busybox" >/dev/null
 	root=$work/busybox
-	mkdir -p "$root/bin" "$root/etc" "$root/tmp" "$root/root" "$root/var/run" "$root/home"
+	rm -rf "$root/usr/share" "$root/var" "$root/etc"
+	mkdir -p "$root/etc" "$root/tmp" "$root/root" "$root/var/run" "$root/home"
 	chmod 1777 "$root/tmp"
-	cp "$work/busybox-all/bin/busybox" "$root/bin/"
 	for applet in $("$root/bin/busybox" --list); do
-		[ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
+		[ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
 	done
 	printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n' >"$root/etc/passwd"
 	printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
@@ -32,7 +33,7 @@ if ! [ -f "$out/nginx.tar" ]; then
 	mmdebstrap --quiet --variant=extract --include=nginx-light bookworm "$work/nginx" >/dev/null
 	root=$work/nginx
 	rm -rf "$root/usr/share/doc" "$root/usr/share/man" "$root/usr/share/locale" "$root/usr/share/perl" "$root/usr/lib/x86_64-linux-gnu/perl-base" "$root/usr/share/i18n" "$root/var/cache"
-	mkdir -p "$root/var/www/html" "$root/var/log/nginx" "$root/var/lib/nginx"
+	mkdir -p "$root/var/www/html" "$root/var/log/nginx" "$root/var/lib/nginx" "$root/run"
 	echo '<h1>Welcome to nginx!</h1>' >"$root/var/www/html/index.html"
 	printf 'root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/false\n' >"$root/etc/passwd"
 	printf 'root:x:0:\nwww-data:x:33:\n' >"$root/etc/group"
