@@ -133,13 +133,18 @@ func (w *worker) loop() {
 		w.dirty = false
 		inbox := w.inbox
 		w.inbox = nil
-		p, removed, from := w.pod, w.removed, w.from
 		w.mu.Unlock()
-		if from != "" {
-			w.rec.Source = from
-		}
 		for _, f := range inbox {
 			f()
+		}
+		w.mu.Lock()
+		p, removed, from, over := w.pod, w.removed, w.from, w.forgotten
+		w.mu.Unlock()
+		if over {
+			continue
+		}
+		if from != "" {
+			w.rec.Source = from
 		}
 		w.pass(w.m.ctx, p, removed)
 	}

@@ -1,0 +1,269 @@
+package pod
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/volume"
+)
+
+// edges is everything around the manager but the runtime.
+type edges struct {
+	mu       sync.Mutex
+	events   []string
+	records  map[string]*record.Pod
+	finished []string
+}
+
+func (e *edges) Event(_ *v1.Pod, c, _, reason, _ string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = append(e.events, strings.Trim(c+":"+reason, ":"))
+}
+
+func (e *edges) Put(key string, r *record.Pod) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kept := *r
+	kept.Containers = map[string]*record.Container{}
+	for n, c := range r.Containers {
+		cc := *c
+		kept.Containers[n] = &cc
+	}
+	e.records[key] = &kept
+	return nil
+}
+
+func (e *edges) Delete(key string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.records, key)
+	return nil
+}
+
+func (e *edges) Set(types.UID, []probe.Target) {}
+func (e *edges) Report(p *v1.Pod, _ *record.Pod, _ *record.Observed) v1.PodStatus {
+	return p.Status
+}
+func (e *edges) Finish(_ context.Context, p *v1.Pod) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.finished = append(e.finished, p.Name)
+	return nil
+}
+func (e *edges) Forget(types.UID)                                                 {}
+func (e *edges) Path(*v1.Pod, string) (string, error)                             { return "", nil }
+func (e *edges) SubPath(*v1.Pod, volume.SubPath) (string, error)                  { return "", nil }
+func (e *edges) ConfigMap(context.Context, string, string) (*v1.ConfigMap, error) { return nil, io.EOF }
+func (e *edges) Secret(context.Context, string, string) (*v1.Secret, error)       { return nil, io.EOF }
+
+// count is how often an event was told.
+func (e *edges) count(event string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, ev := range e.events {
+		if ev == event {
+			n++
+		}
+	}
+	return n
+}
+
+// start runs a manager on a runtime until stop is called: an agent's life.
+func start(t *testing.T, dir string, f *fakeCRI, e *edges) (m *Manager, stop func()) {
+	t.Helper()
+	m = &Manager{Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: e, Records: e, Events: e,
+		Services: func(context.Context) ([]*v1.Service, bool) { return nil, true },
+		Host:     &Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*v1.Pod) string { return "/x" }},
+		Log:      slog.New(slog.NewTextHandler(io.Discard, nil))}
+	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.mu.Lock()
+	records := map[string]*record.Pod{}
+	for k, r := range e.records {
+		records[k] = r
+	}
+	e.mu.Unlock()
+	if err := m.Restore(ctx, records); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Run(ctx) }()
+	return m, func() { cancel(); <-done }
+}
+
+func expect(t *testing.T, f *fakeCRI, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got := f.String(); got != want {
+		t.Errorf("runtime has %q, want %q", got, want)
+	}
+}
+
+func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(v1.RestartPolicyAlways, "init:i", "a", "b")
+		m.Update(p, SourceAPI)
+		expect(t, f, "i#0=run")
+		f.end("i", 0)
+		expect(t, f, "a#0=run b#0=run i#0=exit0")
+		f.end("a", 1)
+		expect(t, f, "a#0=exit1 a#1=run b#0=run i#0=exit0")
+		f.end("a", 1)
+		expect(t, f, "a#0=exit1 a#1=exit1 b#0=run i#0=exit0")
+		time.Sleep(9 * time.Second)
+		expect(t, f, "a#0=exit1 a#1=exit1 b#0=run i#0=exit0")
+		time.Sleep(2 * time.Second)
+		expect(t, f, "a#1=exit1 a#2=run b#0=run i#0=exit0")
+
+		f.stubborn = true
+		q := p.DeepCopy()
+		now, grace := metav1.Now(), int64(5)
+		q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, &grace
+		m.Update(q, SourceAPI)
+		time.Sleep(4 * time.Second)
+		expect(t, f, "a#1=exit1 a#2=run b#0=run i#0=exit0")
+		time.Sleep(2 * time.Second)
+		expect(t, f, "") // killed, API object deleted, all removed
+		if len(e.finished) != 1 || len(e.records) != 0 {
+			t.Errorf("finished %v, records %d", e.finished, len(e.records))
+		}
+	})
+}
+
+func TestForceDeleteHastens(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		f.stubborn = true
+		p := testPod(v1.RestartPolicyAlways, "a")
+		m.Update(p, SourceAPI)
+		expect(t, f, "a#0=run")
+		now := metav1.Now()
+		for _, grace := range []int64{600, 0} {
+			q := p.DeepCopy()
+			q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, &grace
+			m.Update(q, SourceAPI)
+			time.Sleep(time.Second)
+		}
+		m.Remove(p.UID)
+		expect(t, f, "")
+	})
+}
+
+// A restarted agent goes on with what runs, and knows what ended meanwhile.
+func TestAgentRestart(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		p := testPod(v1.RestartPolicyNever, "a", "b")
+		m.Update(p, SourceAPI)
+		expect(t, f, "a#0=run b#0=run")
+		stop()
+		f.end("a", 4)
+		m, stop = start(t, dir, f, e)
+		defer stop()
+		m.Update(p, SourceAPI)
+		m.Prune(SourceAPI, map[types.UID]bool{p.UID: true})
+		expect(t, f, "a#0=exit4 b#0=run")
+		if r := e.records["u"].Get("b"); !r.Ready {
+			t.Error("readiness was lost")
+		}
+		if s := e.records["u"].Get("a").Seen; s == nil || s.State.ExitCode != 4 {
+			t.Errorf("the exit that nobody watched: %+v", s)
+		}
+		m.Prune(SourceAPI, nil) // deleted while away
+		expect(t, f, "")
+	})
+}
+
+// Nothing that runs is ended before its source was heard.
+func TestUnknownIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		m.Update(testPod(v1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+		stop()
+		e.records = map[string]*record.Pod{} // the checkpoint is lost
+		m, stop = start(t, dir, f, e)
+		defer stop()
+		time.Sleep(time.Hour)
+		expect(t, f, "a#0=run")
+		m.Update(testPod(v1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+	})
+}
+
+func TestImagePullBackoff(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(v1.RestartPolicyAlways, "a")
+		p.Spec.Containers[0].Image = "far/away:1"
+		m.Update(p, SourceAPI)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if e.count("a:Pulling") != 1 || e.count("a:BackOff") != 1 || e.count("a:Failed") != 2 {
+			t.Errorf("events: %v", e.events)
+		}
+		f.mu.Lock()
+		f.pullable["far/away:1"] = true
+		f.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		expect(t, f, "a#0=run")
+	})
+}
+
+// A pod whose processes are all gone (a reboot) starts again in a new sandbox.
+func TestSandboxLost(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		m.Update(testPod(v1.RestartPolicyAlways, "init:i", "a"), SourceAPI)
+		synctest.Wait()
+		f.end("i", 0)
+		expect(t, f, "a#0=run i#0=exit0")
+		stop()
+		f.mu.Lock()
+		for id := range f.containers {
+			delete(f.containers, id)
+		}
+		for id := range f.sandboxes {
+			delete(f.sandboxes, id)
+		}
+		f.mu.Unlock()
+		m, stop = start(t, dir, f, e)
+		defer stop()
+		time.Sleep(time.Minute)
+		expect(t, f, "") // waits for the API or the word that it is away
+		m.Unhold()
+		expect(t, f, "i#1=run")
+		f.end("i", 0)
+		expect(t, f, "a#1=run i#1=exit0")
+	})
+}
