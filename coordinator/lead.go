@@ -82,6 +82,10 @@ func serve(ctx context.Context, s parts) error {
 	users.Go(func() error { return announce(running, s) })
 	users.Go(func() error { return s.gossip.Run(running) })
 	users.Go(func() error {
+		renewKeys(running, s)
+		return nil
+	})
+	users.Go(func() error {
 		trim(running)
 		return nil
 	})
@@ -108,6 +112,21 @@ func serve(ctx context.Context, s parts) error {
 	err := users.Wait()
 	stopAPI()
 	return errors.Join(err, <-apiEnded)
+}
+
+// renewKeys looks once a day for certificates that end in some months; the
+// server reads changed files by itself.
+func renewKeys(ctx context.Context, s parts) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(24 * time.Hour):
+		}
+		if err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now()); err != nil {
+			s.log.Warn("certificates could not be renewed", "err", err)
+		}
+	}
 }
 
 // addStartSteps adds what the API needs before it is ready.
