@@ -435,3 +435,14 @@ func TestLimitRanger(t *testing.T) {
 	check(t, err, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
 	check(t, admit(p, request{resource: "persistentvolumeclaims", namespace: "other", obj: claim}), "")
 }
+
+// TestTaintNodes covers NODE-48: a new node takes no pods before it is Ready.
+func TestTaintNodes(t *testing.T) {
+	node := &corev1.Node{}
+	for range 2 {
+		check(t, admit(newTaintNodes(), request{resource: "nodes", obj: node}), "")
+	}
+	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != corev1.TaintNodeNotReady || node.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+		t.Errorf("got taints %v", node.Spec.Taints)
+	}
+}

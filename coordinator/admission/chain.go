@@ -102,6 +102,7 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newLimitRanger(),
 		newServiceAccount(),
 		newNodeRestriction(),
+		newTaintNodes(),
 		newPodSecurity(),
 		newPriority(),
 		newDefaultTolerationSeconds(),

@@ -327,12 +327,12 @@ func (c *cluster) testNode(t *testing.T) {
 	c.namespace(t, "work")
 	n1 := c.user(t, "system:node:n1", "system:nodes")
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
-	if _, err := n1.CoreV1().Nodes().Create(ctx, node("n1"), create); err != nil {
+	labelled, err := n1.CoreV1().Nodes().Create(ctx, node("n1"), create)
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := n1.CoreV1().Nodes().Create(ctx, node("n2"), create)
+	_, err = n1.CoreV1().Nodes().Create(ctx, node("n2"), create)
 	wantError(t, err, `node "n1" is not allowed to modify node "n2"`)
-	labelled := node("n1")
 	labelled.Labels = map[string]string{"node-restriction.kubernetes.io/team": "x"}
 	_, err = n1.CoreV1().Nodes().Update(ctx, labelled, metav1.UpdateOptions{})
 	wantError(t, err, "is not allowed to modify labels: node-restriction.kubernetes.io/team")
