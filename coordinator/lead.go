@@ -70,6 +70,9 @@ func serve(ctx context.Context, s parts) error {
 	if err := s.addStartSteps(); err != nil {
 		return err
 	}
+	if err := s.store.WaitCaches(ctx); err != nil {
+		return err
+	}
 	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAPI()
 	s.api.Informers().Start(apiCtx.Done())

@@ -115,6 +115,7 @@ func (s *Store) cached(c *storagebackend.ConfigForResource, resourcePrefix strin
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(caching, raw)
+	s.fills(delegator.ReadinessCheck)
 	var once sync.Once
 	return delegator, func() {
 		once.Do(func() {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -37,6 +38,11 @@ type Store struct {
 	etcd   *embed.Etcd
 	client *etcdkube.Client
 	stop   func()
+
+	mu sync.Mutex
+	// filling are the watch caches made before WaitCaches; nil after it.
+	filling []func() error
+	filled  bool
 }
 
 const (
@@ -140,6 +146,41 @@ func (s *Store) Err() <-chan error {
 		return nil
 	}
 	return s.etcd.Err()
+}
+
+// WaitCaches returns when every watch cache made so far is filled: a list before
+// that is refused, and clients come back only after a second. There is no event
+// for it, and it takes some milliseconds.
+func (s *Store) WaitCaches(ctx context.Context) error {
+	s.mu.Lock()
+	checks := s.filling
+	s.filling, s.filled = nil, true
+	s.mu.Unlock()
+	for _, check := range checks {
+		for {
+			err := check()
+			if err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case err := <-s.Err():
+				return fmt.Errorf("fill watch caches: %w", err)
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// fills notes a watch cache for WaitCaches.
+func (s *Store) fills(check func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.filled {
+		s.filling = append(s.filling, check)
+	}
 }
 
 // Ready asks for one linearizable read.

@@ -102,6 +102,10 @@ func start(t testing.TB, o Options) (*Server, error) {
 		_ = st.Close()
 		return nil, err
 	}
+	if err := st.WaitCaches(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
 	stopped := false
