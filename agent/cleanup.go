@@ -26,6 +26,10 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		return err
 	}
 	defer lock.Close()
+	if _, err := os.Stat(cfg.CheckpointDir()); errors.Is(err, fs.ErrNotExist) {
+		log.Debug("no agent ran with this configuration since the last cleanup")
+		return removeFiles(cfg, purge)
+	}
 	a := &agent{cfg: cfg, log: log}
 	if err := errors.Join(a.buildStores(ctx), a.buildNetwork(ctx)); err != nil {
 		log.Warn("what is kept cannot be read; the rest is cleaned up", "error", err)
@@ -38,7 +42,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	if a.network != nil {
 		errs = append(errs, a.network.Cleanup())
 	}
-	if cfg.Proxy() {
+	if cfg.Proxy() && a.claim != nil { // else the names belong to another agent
 		errs = append(errs, a.proxy().Cleanup(), a.dns().Cleanup())
 	}
 	errs = append(errs, removeCgroupRoot(cfg.CgroupRoot))
@@ -48,12 +52,17 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	errs = append(errs, emptyDir(cfg.PodLogsDir), a.unlink())
-	if purge {
-		errs = append(errs, os.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir),
-			removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")), removeEmpty(cfg.RootDir))
-	}
+	errs = append(errs, emptyDir(cfg.PodLogsDir), a.unlink(), removeFiles(cfg, purge))
 	return errors.Join(errs...)
+}
+
+// removeFiles deletes what a purge deletes beside what every cleanup does.
+func removeFiles(cfg *config.Config, purge bool) error {
+	if !purge {
+		return nil
+	}
+	return errors.Join(os.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
+		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")), removeEmpty(cfg.RootDir))
 }
 
 // endContainers has the runtime remove everything; when it cannot be opened,
