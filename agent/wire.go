@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -52,6 +53,7 @@ type agent struct {
 	cfg   *config.Config
 	log   *slog.Logger
 	facts node.Facts
+	claim io.Closer // on the names of bridge and table, while the process lives
 
 	rest    *rest.Config
 	client  kubernetes.Interface // nil without a kubeconfig
@@ -76,6 +78,8 @@ type agent struct {
 	pods     *pod.Manager
 	node     *node.Manager
 	events   *recorder
+	leaving  atomic.Bool
+	ended    chan struct{}
 	saved    atomic.Pointer[v1.Node]
 }
 
@@ -223,6 +227,10 @@ func prefixes(list ...string) []netip.Prefix {
 }
 
 func (a *agent) buildNetwork(context.Context) error {
+	var err error
+	if a.claim, err = network.Claim(a.cfg.Bridge, a.cfg.NFTable); err != nil {
+		return err
+	}
 	a.network = network.New(network.Config{
 		ConfDir: a.cfg.CNIConfDir, BinDir: a.cfg.CNIBinDir, CacheDir: filepath.Join(a.cfg.DataDir, "cni", "cache"),
 		Bridge: a.cfg.Bridge, Table: a.cfg.NFTable + "-pods", StateDir: filepath.Join(a.cfg.DataDir, "cni", "state"),
@@ -243,7 +251,7 @@ func (a *agent) buildNetwork(context.Context) error {
 
 func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
-		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: "/etc/containerd/certs.d",
+		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
 		CgroupRoot: a.kubepods(), Network: podNetwork{a.network}, Log: a.log,
 	}
 }
@@ -403,6 +411,13 @@ func (a *agent) buildPods(ctx context.Context) error {
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
 	a.pods.Steps = a.steps()
+	a.ended = make(chan struct{}, 1)
+	a.pods.Changed = func() {
+		select {
+		case a.ended <- struct{}{}:
+		default:
+		}
+	}
 	a.static = &source.Static{Dir: a.cfg.StaticPodPath, Node: a.cfg.NodeName, Handler: a.pods, Client: a.client,
 		NodeUID: a.nodeUID, Changed: a.pods.Poke, Log: a.log}
 	if a.client != nil {
@@ -491,6 +506,10 @@ func (a *agent) nodeInput(ctx context.Context) node.Input {
 	in := node.Input{Name: a.cfg.NodeName, Facts: a.facts, Labels: a.cfg.NodeLabels, MaxPods: a.cfg.MaxPods, Port: a.cfg.Port,
 		Reserved: a.reserved(), Runtime: a.version, Now: metav1.Now().Rfc3339Copy(), Taints: taints(a.cfg.RegisterWithTaints),
 		Pressure: a.pressure()}
+	if a.leaving.Load() {
+		in.NotReady = "node is shutting down"
+		return in
+	}
 	st, err := a.runtime.Status(ctx, false)
 	if err != nil {
 		in.NotReady = "container runtime is down: " + err.Error()
@@ -577,6 +596,9 @@ func (a *agent) tasks() []task {
 		if len(a.cfg.ClusterDNS) > 0 {
 			list = append(list, task{"dns", func(ctx context.Context) error { return a.dns().Run(ctx) }})
 		}
+	}
+	if a.cfg.ShutdownGracePeriod.Duration > 0 {
+		list = append(list, task{"shutdown", a.leave})
 	}
 	if a.cfg.Port > 0 {
 		list = append(list, task{"kubelet API", a.serve})
