@@ -41,6 +41,10 @@ type Config struct {
 	// ImagesDir holds archives that are imported at start.
 	ImagesDir string `json:"imagesDir,omitempty"`
 
+	// RegistryConfigDir says how registries are reached: mirrors, certificates
+	// (containerd's hosts.toml, one directory a registry, and _default).
+	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
+
 	// CgroupRoot is the parent of the kubepods cgroup, "" for the top.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
 	// CgroupDriver is cgroupfs or systemd.
@@ -108,17 +112,18 @@ const (
 func Default() Config {
 	yes := true
 	return Config{
-		TypeMeta:         metav1.TypeMeta{Kind: Kind, APIVersion: APIVersion},
-		DataDir:          "/var/lib/shoal/agent",
-		RootDir:          "/var/lib/kubelet",
-		PodLogsDir:       "/var/log/pods",
-		ContainerLogsDir: "/var/log/containers",
-		RunDir:           "/run/shoal",
-		CNIConfDir:       "/etc/cni/net.d",
-		CNIBinDir:        "/opt/cni/bin",
-		ImagesDir:        "/var/lib/shoal/images",
-		CgroupDriver:     "cgroupfs",
-		Address:          "0.0.0.0", Port: 10250,
+		TypeMeta:          metav1.TypeMeta{Kind: Kind, APIVersion: APIVersion},
+		DataDir:           "/var/lib/shoal/agent",
+		RootDir:           "/var/lib/kubelet",
+		PodLogsDir:        "/var/log/pods",
+		ContainerLogsDir:  "/var/log/containers",
+		RunDir:            "/run/shoal",
+		CNIConfDir:        "/etc/cni/net.d",
+		CNIBinDir:         "/opt/cni/bin",
+		ImagesDir:         "/var/lib/shoal/images",
+		RegistryConfigDir: "/etc/containerd/certs.d",
+		CgroupDriver:      "cgroupfs",
+		Address:           "0.0.0.0", Port: 10250,
 		MaxPods:            110,
 		EnableServiceProxy: &yes,
 		ClusterDNS:         []string{"10.96.0.10"},

@@ -16,6 +16,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "directory of CNI configurations")
 	fs.StringVar(&c.CNIBinDir, "cni-bin-dir", c.CNIBinDir, "directory of CNI plugins")
 	fs.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "directory of image archives that are imported at start")
+	fs.StringVar(&c.RegistryConfigDir, "registry-config-dir", c.RegistryConfigDir, "directory of registry mirrors and certificates (hosts.toml)")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
 	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
 	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")
