@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e lint bench clean help FORCE
+.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e critest lint bench clean help FORCE
 
 all: build images ## build the binaries and the example image
 
@@ -60,6 +60,9 @@ test-unit: ## rules, API in process, kernel parts; no cluster
 
 test-e2e: ## whole clusters in network namespaces
 	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
+
+critest: setup build test-images ## the CRI validation suite against the agent's runtime
+	GO=$(GO) $(GO) run ./tests/critest
 
 lint: ## gofmt, vet, staticcheck
 	@hack/lint.sh
