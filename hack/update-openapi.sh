@@ -4,12 +4,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-trap 'rm -rf "$work" hack/openapi/definitions' EXIT
+trap 'rm -rf "$work" hack/openapi/definitions/zz_generated.openapi.go' EXIT
 version=$(go list -m -f '{{.Version}}' k8s.io/kube-openapi)
 GOBIN=$work GOFLAGS=-mod=mod go install "k8s.io/kube-openapi/cmd/openapi-gen@$version"
 : >"$work/header"
 api=k8s.io/api machinery=k8s.io/apimachinery/pkg
-mkdir -p hack/openapi/definitions
 "$work/openapi-gen" \
 	--output-dir hack/openapi/definitions --output-pkg github.com/shoal-project/shoal/hack/openapi/definitions \
 	--output-file zz_generated.openapi.go --go-header-file "$work/header" --report-filename "$work/violations" \
