@@ -1,3 +1,3 @@
-// Package evict says when the node is short of memory or disk, and which pod
-// must go first then. It is pure but for Measure.
+// Package evict says when the node is short of memory or disk. It is pure but
+// for Measure. It ends no pod.
 package evict
