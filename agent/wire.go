@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -476,7 +477,7 @@ func (a *agent) buildNode(context.Context) error {
 
 // nodeSeen takes the Node's newest version: its pod network most of all.
 func (a *agent) nodeSeen(n *v1.Node) {
-	a.saved.Store(n)
+	old := a.saved.Swap(n)
 	kept := &v1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec}
 	if err := a.nodes.Put(n.Name, kept); err != nil {
 		a.log.Warn("the node is not kept for when the API is away", "error", err)
@@ -493,6 +494,9 @@ func (a *agent) nodeSeen(n *v1.Node) {
 	}
 	if err := a.network.SetPodCIDRs(cidrs); err != nil {
 		a.log.Warn("the pod network cannot be made", "cidrs", cidrs, "error", err)
+	}
+	if old == nil || !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) {
+		a.node.Poke() // Ready waited for this
 	}
 	if a.gossip != nil {
 		if err := a.gossip.UpdateMeta(func(m *gossip.Meta) { m.PodCIDRs, m.Zone = cidrs, n.Labels[v1.LabelTopologyZone] }); err != nil {

@@ -10,6 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -39,13 +42,16 @@ type row struct {
 
 func run(ctx context.Context, runs int) error {
 	var rows []row
-	cold, err := coldStarts(runs)
+	cold, err := coldStarts(max(runs, 5))
 	if err != nil {
 		return err
 	}
 	rows = append(rows, row{"cold start to a Ready node", "1.5", "3.8", cold, "s"})
-	c, err := harness.Start("bench")
+	c, err := prepare("bench")
 	if err != nil {
+		return err
+	}
+	if err := c.Up(); err != nil {
 		return err
 	}
 	b := &bench{cluster: c}
@@ -62,7 +68,7 @@ func run(ctx context.Context, runs int) error {
 func coldStarts(runs int) (sample, error) {
 	var s sample
 	for range runs {
-		c, err := harness.Prepare("cold")
+		c, err := prepare("cold")
 		if err != nil {
 			return nil, err
 		}
@@ -78,11 +84,33 @@ func coldStarts(runs int) (sample, error) {
 	return s, nil
 }
 
+// prepare makes a cluster that has only the example image to import, as a
+// user's first one.
+func prepare(name string) (*harness.Cluster, error) {
+	c, err := harness.Prepare(name)
+	if err != nil {
+		return nil, err
+	}
+	archives, err := filepath.Glob(filepath.Join(c.Dir, "images", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range archives {
+		if filepath.Base(a) != "hello.tar" {
+			if err := os.Remove(a); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return c, nil
+}
+
 // bench measures one running cluster.
 type bench struct {
 	cluster *harness.Cluster
 	client  kubernetes.Interface
-	phases  map[string]sample
+	phases  phases
+	made    atomic.Int64 // pods and groups so far
 }
 
 // Pods of the steps below.
@@ -92,7 +120,10 @@ const (
 	crowd     = 80
 	deleted   = 40
 	crashes   = 5
-	idleWatch = 20 * time.Second
+	idleWatch = 30 * time.Second
+	// settle is how long a start or a burst may have after-effects: caches fill,
+	// garbage is collected.
+	settle = 10 * time.Second
 )
 
 func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
@@ -103,7 +134,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	if b.client, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	time.Sleep(3 * time.Second) // the start is over: caches are filled, garbage is collected
+	time.Sleep(settle)
 	var rows []row
 	idle, err := b.weigh(ctx, idleWatch)
 	if err != nil {
@@ -112,6 +143,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	rows = append(rows,
 		row{"idle: coordinator PSS", "120", "590", sample{idle.coordinator}, "MB"},
 		row{"idle: agent PSS", "60", "179", sample{idle.agent}, "MB"},
+		row{"idle: supervisor (shoal up) PSS", "", "", sample{idle.supervisor}, "MB"},
 		row{"idle: CPU of both", "1", "", sample{idle.cpu}, "% of a core"})
 
 	single, phases, err := b.oneByOne(ctx, oneByOne)
@@ -145,7 +177,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		return nil, err
 	}
 	rows = append(rows, row{"80 pods at once", "", "12", sample{took.Seconds()}, "s"})
-	time.Sleep(3 * time.Second)
+	time.Sleep(settle)
 	full, err := b.weigh(ctx, idleWatch)
 	if err != nil {
 		return nil, err
@@ -173,7 +205,10 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	return append(rows, row{"40 pods deleted, off the node", "1.5", "5.7", gone, "s"}), nil
 }
 
-func show(rows []row, phases map[string]sample) {
+func show(rows []row, phases phases) {
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		fmt.Printf("%d CPUs, load average now: %s\n", runtime.NumCPU(), load)
+	}
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "what\tmedian\tmin\tmax\tunit\ttarget\tupstream v1.36.3")
 	for _, r := range rows {

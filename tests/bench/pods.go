@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 )
@@ -23,12 +24,15 @@ const namespace = "default"
 // stepTimeout bounds each wait of the bench.
 const stepTimeout = 2 * time.Minute
 
-// phaseOrder are the parts of a pod's start, as a watching client sees them.
-var phaseOrder = []string{"created -> scheduled", "scheduled -> sandbox ready", "sandbox ready -> running"}
+// pauseBetween lets the last pod's late work (events, statuses) end before the
+// next one is measured.
+const pauseBetween = 300 * time.Millisecond
 
-func pod(name string) *corev1.Pod {
+// pod is a pod of a group; names are never used twice, so that no late event of
+// an earlier step is taken for one of this.
+func (b *bench) pod(group string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, b.made.Add(1)), Namespace: namespace, Labels: map[string]string{"group": group}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](0),
 			Containers:                    []corev1.Container{{Name: "c", Image: "localhost/hello:1"}},
@@ -36,15 +40,17 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
-// follow calls seen for each pod event until it returns true.
-func (b *bench) follow(ctx context.Context, start func() error, seen func(watch.EventType, *corev1.Pod, time.Time) bool) error {
+// follow calls seen for each event of a group's pods until it returns true.
+func (b *bench) follow(ctx context.Context, group string, start func() error, seen func(watch.EventType, *corev1.Pod, time.Time) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	opts := metav1.ListOptions{LabelSelector: "group=" + group}
+	list, err := b.client.CoreV1().Pods(namespace).List(ctx, opts)
 	if err != nil {
 		return err
 	}
-	w, err := b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	opts.ResourceVersion = list.ResourceVersion
+	w, err := b.client.CoreV1().Pods(namespace).Watch(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -71,63 +77,61 @@ func (b *bench) follow(ctx context.Context, start func() error, seen func(watch.
 
 // oneByOne starts n pods one after the other; times from the creation's call
 // to the event that shows the pod Running, in ms.
-func (b *bench) oneByOne(ctx context.Context, n int) (sample, map[string]sample, error) {
+func (b *bench) oneByOne(ctx context.Context, n int) (sample, phases, error) {
 	var total sample
-	phases := map[string]sample{}
-	for i := range n {
-		var marks [4]time.Time
-		err := b.follow(ctx, func() error {
-			marks[0] = time.Now()
-			_, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("one-%d", i)), metav1.CreateOptions{})
+	parts := phases{}
+	for range n {
+		var began, answered, scheduled, running time.Time
+		var uid types.UID
+		group := fmt.Sprintf("one-%d", b.made.Add(1))
+		err := b.follow(ctx, group, func() error {
+			began = time.Now()
+			_, err := b.client.CoreV1().Pods(namespace).Create(ctx, b.pod(group), metav1.CreateOptions{})
+			answered = time.Now()
 			return err
 		}, func(_ watch.EventType, p *corev1.Pod, at time.Time) bool {
-			mark := func(i int, reached bool) {
-				if reached && marks[i].IsZero() {
-					marks[i] = at
-				}
+			uid = p.UID
+			if scheduled.IsZero() && p.Spec.NodeName != "" {
+				scheduled = at
 			}
-			mark(1, p.Spec.NodeName != "")
-			mark(2, has(p, corev1.PodReadyToStartContainers))
-			mark(3, p.Status.Phase == corev1.PodRunning)
-			return !marks[3].IsZero()
+			running = at
+			return p.Status.Phase == corev1.PodRunning && !answered.IsZero()
 		})
 		if err != nil {
 			return nil, nil, err
 		}
-		if marks[2].IsZero() {
-			marks[2] = marks[3]
+		total = append(total, ms(running.Sub(began)))
+		marks, err := b.marks(string(uid))
+		if err != nil {
+			return nil, nil, err
 		}
-		for k, name := range phaseOrder {
-			phases[name] = append(phases[name], ms(marks[k+1].Sub(marks[k])))
-		}
-		total = append(total, ms(marks[3].Sub(marks[0])))
+		parts.add(began, append([]time.Time{answered, scheduled}, append(marks, running)...))
+		time.Sleep(pauseBetween)
 	}
 	_, err := b.deleteAll(ctx)
-	return total, phases, err
+	return total, parts, err
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func has(p *corev1.Pod, t corev1.PodConditionType) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == t {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // together creates n pods at once and returns when all are Running.
 func (b *bench) together(ctx context.Context, n int) (time.Duration, error) {
+	_, took, err := b.start(ctx, n)
+	return took, err
+}
+
+// start is together, and returns the pods' group too.
+func (b *bench) start(ctx context.Context, n int) (string, time.Duration, error) {
 	var start, last time.Time
 	running := map[string]bool{}
-	err := b.follow(ctx, func() error {
+	group := fmt.Sprintf("many-%d", b.made.Add(1))
+	err := b.follow(ctx, group, func() error {
 		start = time.Now()
 		var wg sync.WaitGroup
 		errs := make([]error, n)
 		for i := range n {
 			wg.Go(func() {
-				_, errs[i] = b.client.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("many-%d", i)), metav1.CreateOptions{})
+				_, errs[i] = b.client.CoreV1().Pods(namespace).Create(ctx, b.pod(group), metav1.CreateOptions{})
 			})
 		}
 		wg.Wait()
@@ -138,7 +142,7 @@ func (b *bench) together(ctx context.Context, n int) (time.Duration, error) {
 		}
 		return len(running) == n
 	})
-	return last.Sub(start), err
+	return group, last.Sub(start), err
 }
 
 // deleteAll deletes every pod with grace period 0 and returns when none has a
@@ -183,11 +187,12 @@ func (b *bench) podGroups() ([]string, error) {
 func (b *bench) crash(ctx context.Context, n int) (sample, error) {
 	var s sample
 	for i := range n {
-		if _, err := b.together(ctx, 1); err != nil {
+		group, _, err := b.start(ctx, 1)
+		if err != nil {
 			return nil, err
 		}
 		var killed, back time.Time
-		err := b.follow(ctx, func() error {
+		err = b.follow(ctx, group, func() error {
 			pid, err := b.workload()
 			if err != nil {
 				return err

@@ -12,7 +12,7 @@ import (
 )
 
 // weight is memory in MB of PSS (smaps_rollup) and CPU in percent of a core.
-type weight struct{ coordinator, agent, monitors, cpu float64 }
+type weight struct{ coordinator, agent, supervisor, monitors, cpu float64 }
 
 func (w weight) total() float64 { return w.coordinator + w.agent + w.monitors }
 
@@ -51,6 +51,17 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 		return w, err
 	}
 	if w.agent, err = pss(pids["agent"]); err != nil {
+		return w, err
+	}
+	supervisor, err := os.ReadFile(filepath.Join(b.cluster.Dir, "shoal.pid"))
+	if err != nil {
+		return w, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(supervisor)))
+	if err != nil {
+		return w, err
+	}
+	if w.supervisor, err = pss(pid); err != nil {
 		return w, err
 	}
 	w.monitors, err = b.monitors()
