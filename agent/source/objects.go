@@ -121,7 +121,7 @@ func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.Co
 		return nil, err
 	}
 	if v == nil {
-		return nil, apierrors.NewNotFound(v1.Resource("configmaps"), name)
+		return nil, apierrors.NewNotFound(v1.Resource("configmap"), name)
 	}
 	return v.ConfigMap, nil
 }
@@ -133,7 +133,7 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 		return nil, err
 	}
 	if v == nil {
-		return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
+		return nil, apierrors.NewNotFound(v1.Resource("secret"), name)
 	}
 	return v.Secret, nil
 }

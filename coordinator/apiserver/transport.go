@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -42,11 +43,25 @@ func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return stream(t.handler, in)
 	}
 	w := &bufferedResponse{header: http.Header{}}
-	t.handler.ServeHTTP(w, in)
+	if err := serveSafely(t.handler, w, in); err != nil {
+		return nil, err
+	}
 	if err := req.Context().Err(); err != nil {
 		return nil, err
 	}
 	return w.response(req), nil
+}
+
+// serveSafely turns a panic into an error, as net/http's server does for
+// clients on a socket: the API server's filters log it and panic again.
+func serveSafely(h http.Handler, w http.ResponseWriter, req *http.Request) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the handler of %s %s panicked", req.Method, req.URL.Path)
+		}
+	}()
+	h.ServeHTTP(w, req)
+	return nil
 }
 
 func streams(req *http.Request) bool {
@@ -90,9 +105,9 @@ func stream(h http.Handler, req *http.Request) (*http.Response, error) {
 	r, w := io.Pipe()
 	out := &streamedResponse{header: http.Header{}, body: w, started: make(chan struct{})}
 	go func() {
-		h.ServeHTTP(out, req)
+		err := serveSafely(h, out, req)
 		out.WriteHeader(http.StatusOK)
-		_ = w.Close()
+		_ = w.CloseWithError(err)
 	}()
 	select {
 	case <-out.started:

@@ -146,7 +146,7 @@ func validateEventUpdate(ctx context.Context, e, old *corev1.Event) field.ErrorL
 		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message},
 		{"source", e.Source, old.Source}, {"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp},
 		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp}, {"count", e.Count, old.Count}, {"type", e.Type, old.Type},
-		{"eventTime", e.EventTime.Truncate(time.Microsecond).UTC(), old.EventTime.Truncate(time.Microsecond).UTC()},
+		{"eventTime", metav1.NewMicroTime(e.EventTime.Truncate(time.Microsecond)), metav1.NewMicroTime(old.EventTime.Truncate(time.Microsecond))},
 		{"action", e.Action, old.Action}, {"related", e.Related, old.Related},
 		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
 	} {
