@@ -118,13 +118,15 @@ func uplinkMTU() int {
 	return defaultMTU
 }
 
-// setSwitches turns on forwarding and turns off the redirects that would tell
+// setSwitches turns on forwarding, lets host ports be reached by loopback
+// addresses, and turns off the redirects that would tell
 // neighbours on the bridge to go around the node's rules.
 func setSwitches(bridge string) error {
 	for path, value := range map[string]string{
 		"net/ipv4/ip_forward":                         "1",
 		"net/ipv4/conf/all/send_redirects":            "0",
 		"net/ipv4/conf/" + bridge + "/send_redirects": "0",
+		"net/ipv4/conf/" + bridge + "/route_localnet": "1", // host ports on 127.0.0.1; see addGuard
 		"net/ipv6/conf/" + bridge + "/accept_ra":      "0",
 	} {
 		if err := writeSysctl(path, value); err != nil {

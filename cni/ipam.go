@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // pool gives out the addresses of one prefix. A reservation is a symbolic link
@@ -25,12 +26,18 @@ const lastLink = "last"
 // gateway is the first address of the prefix; it belongs to the bridge.
 func (p pool) gateway() netip.Addr { return p.prefix.Masked().Addr().Next() }
 
-// reserve returns owner's address, a new one if it has none.
-func (p pool) reserve(owner string) (netip.Addr, error) {
+// usedPrefix begins the name of a link from an address to the pod that had it
+// last. There is at most one an address.
+const usedPrefix = "used-"
+
+// reserve returns owner's address, a new one if it has none. A pod gets the
+// address that it had last where that is free: after a reboot what others know
+// of it stays true.
+func (p pool) reserve(owner, pod string) (netip.Addr, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
 	}
-	held, err := p.held()
+	held, used, err := p.read()
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -39,6 +46,20 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 			return a, nil
 		}
 	}
+	if last, ok := used[pod]; ok && pod != "" && p.usable(last) {
+		if err := os.Symlink(owner, filepath.Join(p.dir, last.String())); err == nil {
+			return last, nil
+		}
+	}
+	a, err := p.next(owner, held)
+	if err == nil && pod != "" {
+		p.link(pod, usedPrefix+a.String())
+	}
+	return a, err
+}
+
+// next reserves the free address that comes after the one given out last.
+func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error) {
 	first := p.gateway().Next()
 	a := first
 	if t, err := os.Readlink(filepath.Join(p.dir, lastLink)); err == nil {
@@ -62,7 +83,7 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 		err := os.Symlink(owner, filepath.Join(p.dir, a.String()))
 		switch {
 		case err == nil:
-			p.remember(a)
+			p.link(a.String(), lastLink)
 			return a, nil
 		case !errors.Is(err, fs.ErrExist):
 			return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
@@ -76,39 +97,52 @@ func (p pool) usable(a netip.Addr) bool {
 	return p.prefix.Contains(a) && (!a.Is4() || p.prefix.Contains(a.Next()))
 }
 
-// remember is advisory: a lost update only lets an address return earlier.
-func (p pool) remember(a netip.Addr) {
-	tmp := filepath.Join(p.dir, "."+a.String())
-	if os.Symlink(a.String(), tmp) != nil || os.Rename(tmp, filepath.Join(p.dir, lastLink)) != nil {
+// link replaces a link that is advisory: a lost update only lets an address
+// return earlier, or a pod get another one.
+func (p pool) link(target, name string) {
+	tmp := filepath.Join(p.dir, "."+name)
+	if os.Symlink(target, tmp) != nil || os.Rename(tmp, filepath.Join(p.dir, name)) != nil {
 		_ = os.Remove(tmp)
 	}
 }
 
 // held lists every reservation and its owner; none if the directory is missing.
 func (p pool) held() (map[netip.Addr]string, error) {
+	held, _, err := p.read()
+	return held, err
+}
+
+// read lists the reservations with their owners, and the pods with the address
+// that each had last.
+func (p pool) read() (held map[netip.Addr]string, used map[string]netip.Addr, err error) {
 	d, err := os.Open(p.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(-1)
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
 	}
-	held := make(map[netip.Addr]string, len(names))
+	held, used = make(map[netip.Addr]string, len(names)), make(map[string]netip.Addr, len(names))
 	for _, name := range names {
-		a, err := netip.ParseAddr(name)
+		text, isUsed := strings.CutPrefix(name, usedPrefix)
+		a, err := netip.ParseAddr(text)
 		if err != nil {
 			continue
 		}
-		if owner, err := os.Readlink(filepath.Join(p.dir, name)); err == nil {
-			held[a] = owner
+		switch target, err := os.Readlink(filepath.Join(p.dir, name)); {
+		case err != nil: // freed at this moment
+		case isUsed:
+			used[target] = a
+		default:
+			held[a] = target
 		}
 	}
-	return held, nil
+	return held, used, nil
 }
 
 // release frees one address; freeing a free one is no error.

@@ -49,6 +49,7 @@ type Network struct {
 // Attachment is one interface of one pod.
 type Attachment struct {
 	ID        string // container (sandbox) id
+	Pod       string // UID: a pod's next sandbox gets its last address if that is free; may be empty
 	IfName    string // in the pod, usually eth0
 	NetNS     string // path of the pod's network namespace
 	HostPorts []HostPort
@@ -146,7 +147,7 @@ func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	addr, err := n.pool.reserve(a.owner())
+	addr, err := n.pool.reserve(a.owner(), a.Pod)
 	if err != nil {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}

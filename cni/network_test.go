@@ -323,19 +323,19 @@ func TestAddressesRunOut(t *testing.T) {
 	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
 	seen := map[netip.Addr]bool{}
 	for i := range 5 {
-		a, err := p.reserve(fmt.Sprintf("c%d/eth0", i))
+		a, err := p.reserve(fmt.Sprintf("c%d/eth0", i), "")
 		if err != nil || seen[a] {
 			t.Fatalf("address %d: %v, %v", i, a, err)
 		}
 		seen[a] = true
 	}
-	if _, err := p.reserve("more/eth0"); err == nil || !strings.Contains(err.Error(), "no free address in 10.0.0.0/29") {
+	if _, err := p.reserve("more/eth0", ""); err == nil || !strings.Contains(err.Error(), "no free address in 10.0.0.0/29") {
 		t.Errorf("got %v", err)
 	}
 	if err := p.release(netip.MustParseAddr("10.0.0.4")); err != nil {
 		t.Fatal(err)
 	}
-	if a, err := p.reserve("more/eth0"); err != nil || a.String() != "10.0.0.4" {
+	if a, err := p.reserve("more/eth0", ""); err != nil || a.String() != "10.0.0.4" {
 		t.Errorf("got %v, %v", a, err)
 	}
 }
@@ -347,7 +347,7 @@ func TestConcurrentReservations(t *testing.T) {
 	seen := map[netip.Addr]int{}
 	for i := range 100 {
 		wg.Go(func() {
-			a, err := p.reserve(fmt.Sprintf("c%d/eth0", i))
+			a, err := p.reserve(fmt.Sprintf("c%d/eth0", i), "")
 			if err != nil {
 				t.Error(err)
 			}
@@ -400,4 +400,28 @@ func BenchmarkAddDel(b *testing.B) {
 	b.ReportMetric(float64(time.Since(start).Microseconds()), "µs/40del")
 	b.ReportMetric(float64(add.Microseconds())/float64(b.N), "µs/add")
 	b.ReportMetric(float64(del.Microseconds())/float64(b.N), "µs/del")
+}
+
+// TestPodKeepsItsAddress: a pod's next sandbox, after a reboot say, gets the
+// address that its last one had, unless another pod has it by now.
+func TestPodKeepsItsAddress(t *testing.T) {
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
+	take := func(owner, pod, want string) {
+		t.Helper()
+		a, err := p.reserve(owner, pod)
+		if err != nil || a.String() != want {
+			t.Fatalf("%s of pod %s: got %v %v, want %s", owner, pod, a, err, want)
+		}
+	}
+	take("s1", "a", "10.0.0.2")
+	take("s2", "b", "10.0.0.3")
+	for _, a := range []string{"10.0.0.2", "10.0.0.3"} {
+		if err := p.release(netip.MustParseAddr(a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take("s3", "b", "10.0.0.3")
+	take("s4", "c", "10.0.0.4")
+	take("s5", "a", "10.0.0.2")
+	take("s6", "a", "10.0.0.5") // two sandboxes of one pod at once
 }

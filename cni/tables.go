@@ -22,7 +22,10 @@ type tables struct {
 	hairpin   *nftables.Set // address pairs of pods that may reach themselves through a host port
 }
 
-var multicast = netip.MustParsePrefix("224.0.0.0/4")
+var (
+	multicast   = netip.MustParsePrefix("224.0.0.0/4")
+	loopbackNet = netip.MustParsePrefix("127.0.0.0/8")
+)
 
 func (n *Network) newTables() *tables {
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table}
@@ -58,6 +61,7 @@ func (n *Network) ensureTable() error {
 		return fmt.Errorf("nftables sets: %w", err)
 	}
 	n.addPostrouting(t)
+	n.addGuard(t)
 	// Just before Services, which live at the usual place.
 	for _, h := range []struct {
 		name string
@@ -77,6 +81,8 @@ func (n *Network) ensureTable() error {
 func (n *Network) addPostrouting(t *tables) {
 	ch := n.baseChain(t, "postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
 	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrPair(), nft.In(t.hairpin, false), nft.Masquerade())})
+	// To a host port by the loopback address: the pod answers to the gateway.
+	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.SaddrIn(loopbackNet, false), nft.DaddrIn(n.pool.prefix, false), nft.Masquerade())})
 	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.SaddrIn(n.pool.prefix, true), nft.Return())})
 	for _, p := range append([]netip.Prefix{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs...) {
 		if p.Addr().Is4() {
@@ -84,6 +90,17 @@ func (n *Network) addPostrouting(t *tables) {
 		}
 	}
 	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Masquerade()})
+}
+
+// addGuard keeps pods from what listens on the node's loopback addresses: the
+// bridge routes these addresses, so that host ports work on them
+// (CVE-2020-8558).
+func (n *Network) addGuard(t *tables) {
+	ch := n.conn.AddChain(&nftables.Chain{
+		Name: "guard", Table: t.table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	n.conn.FlushChain(ch)
+	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.NotFromLoopback(), nft.DaddrIn(loopbackNet, false), nft.Drop())})
 }
 
 // baseChain returns an empty NAT chain on a hook.

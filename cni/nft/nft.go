@@ -170,6 +170,15 @@ func fibLocal(f *expr.Fib, invert bool) []expr.Any {
 	return []expr.Any{f, &expr.Cmp{Op: cmpOp(invert), Register: reg0, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)}}
 }
 
+// NotFromLoopback continues only for packets that came by another interface
+// than the loopback.
+func NotFromLoopback() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: reg0},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg0, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_LOOPBACK)},
+	}
+}
+
 // ProtoIs continues only for the given IP protocol number.
 func ProtoIs(p uint8) []expr.Any {
 	return []expr.Any{proto(reg0), &expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: []byte{p}}}
