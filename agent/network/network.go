@@ -186,7 +186,7 @@ func (m *Manager) Cleanup() error {
 }
 
 func attachment(p Pod) (cni.Attachment, error) {
-	a := cni.Attachment{ID: p.ID, IfName: ifName, NetNS: p.NetNS}
+	a := cni.Attachment{ID: p.ID, Pod: p.UID, IfName: ifName, NetNS: p.NetNS}
 	for _, pm := range p.PortMappings {
 		if pm.HostPort == 0 {
 			continue
