@@ -29,7 +29,7 @@ const (
 type Container struct {
 	ID         string
 	SandboxID  string
-	Handler    string
+	Handler    string // OCI runtime by name: a later default does not change it
 	Config     *cri.ContainerConfig
 	ImageID    string
 	ImageRef   string

@@ -44,11 +44,12 @@ type Image struct {
 // Create prepares a container: root file system, specification and record.
 // No process exists yet.
 func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
-	if _, err := m.runtime(req.Handler); err != nil {
+	rt, err := m.runtime(req.Handler)
+	if err != nil {
 		return nil, err
 	}
 	c := Container{
-		ID: req.ID, SandboxID: req.SandboxID, Handler: req.Handler, Config: req.Config, ImageID: req.Image.ID, ImageRef: req.Image.Ref,
+		ID: req.ID, SandboxID: req.SandboxID, Handler: m.pinned(req.Handler, rt), Config: req.Config, ImageID: req.Image.ID, ImageRef: req.Image.Ref,
 		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: filepath.Join(req.Cgroup, req.ID), State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}

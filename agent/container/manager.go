@@ -124,6 +124,15 @@ func (m *Manager) runtime(handler string) (oci.Runtime, error) {
 	return r, nil
 }
 
+// pinned names a container's runtime so that a later change of the default does
+// not reach containers that another program made.
+func (m *Manager) pinned(handler string, rt oci.Runtime) string {
+	if name := filepath.Base(rt.Path); handler == "" && m.cfg.Runtimes[name].Path == rt.Path {
+		return name
+	}
+	return handler
+}
+
 // find returns the slot of a container by ID or by a unique beginning of it.
 func (m *Manager) find(id string) (*slot, error) {
 	m.mu.RLock()
