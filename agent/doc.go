@@ -9,6 +9,7 @@
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	gossip ── who lives ─> network routes, service backends
 //	server ── the kubelet's API on 10250
+//	shutdown ─ logind says that the machine goes ─> pods end in order
 //
 // main.go reads the configuration, wire.go builds everything in the order in
 // which it depends on each other, steps.go is the list of what a pod gets before
