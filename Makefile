@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e critest lint bench clean help FORCE
+.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench clean help FORCE
 
 all: build images ## build the binaries and the example image
 
@@ -64,6 +64,22 @@ test-e2e: ## whole clusters in network namespaces
 critest: setup build test-images ## the CRI validation suite against the agent's runtime
 	$(GO) build -o bin/critest-rig ./tests/critest
 	GO=$(GO) bin/critest-rig
+
+NODES ?= 2
+JOBS  ?= 4
+CONFORMANCE = GO=$(GO) FOCUS='$(FOCUS)' SKIP='$(SKIP)' bin/conformance-rig -nodes $(NODES) -jobs $(JOBS)
+
+conformance: bin/conformance-rig ## upstream's conformance specs; FOCUS, SKIP, NODES, JOBS
+	$(CONFORMANCE)
+
+conformance-failed: bin/conformance-rig ## those that failed the last time
+	$(CONFORMANCE) -failed
+
+conformance-subset: bin/conformance-rig ## those that have to pass
+	$(CONFORMANCE) -list tests/conformance/ci-subset.txt
+
+bin/conformance-rig: setup build images test-images kubectl FORCE
+	$(GO) build -o $@ ./tests/conformance
 
 lint: ## gofmt, vet, staticcheck
 	@hack/lint.sh

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// startCluster starts a cluster whose nodes have the suite's images. After an
+// error the cluster, if there is one, has to be stopped as well.
+func startCluster(o options, archive string) (*harness.Cluster, error) {
+	c, err := harness.Prepare("cf")
+	if err != nil {
+		return c, err
+	}
+	fmt.Println("cluster:", c.Dir, "network namespace:", c.NetNS)
+	if err := os.Symlink(archive, filepath.Join(c.Dir, "images", "suite.tar")); err != nil {
+		return c, err
+	}
+	if err := c.Up(); err != nil {
+		return c, err
+	}
+	for i := 2; i <= o.nodes; i++ {
+		if _, err := c.Join("node" + strconv.Itoa(i)); err != nil {
+			return c, err
+		}
+	}
+	_, err = c.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
+	return c, err
+}
+
+// suite is a run of e2e.test.
+type suite struct {
+	cluster       *harness.Cluster
+	cache, report string
+	names         []string // of the specs, where not all
+	options       options
+}
+
+// run runs the specs on the first machine. That some fail is no error.
+func (s suite) run(ctx context.Context) error {
+	if err := os.RemoveAll(s.report); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.report, 0o755); err != nil {
+		return err
+	}
+	args := append([]string{"--net=/run/netns/" + s.cluster.NetNS, "--", filepath.Join(s.cache, "ginkgo")}, s.ginkgoArgs()...)
+	args = append(append(args, filepath.Join(s.cache, "e2e.test"), "--"), s.suiteArgs()...)
+	log, err := os.Create(filepath.Join(s.report, "e2e.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	fmt.Println("log:", log.Name())
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = time.Minute
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = s.report
+	cmd.Env = append(os.Environ(), "HOME="+s.cluster.Dir)
+	runErr := cmd.Run()
+	if _, err := os.Stat(filepath.Join(s.report, "report.json")); err != nil {
+		return fmt.Errorf("the suite wrote no report: %w (log: %s)", runErr, log.Name())
+	}
+	return nil
+}
+
+func (s suite) ginkgoArgs() []string {
+	o := s.options
+	args := []string{
+		"run", "--procs=" + strconv.Itoa(o.jobs), "--label-filter=Conformance", "--timeout=" + o.timeout.String(), "--grace-period=10s", "--no-color", "--keep-going",
+		"--silence-skips", "--output-dir=" + s.report, "--json-report=report.json", "--junit-report=junit.xml",
+	}
+	if o.focus != "" {
+		args = append(args, "--focus="+o.focus)
+	}
+	if o.skip != "" {
+		args = append(args, "--skip="+o.skip)
+	}
+	for _, n := range s.names {
+		args = append(args, "--focus="+regexp.QuoteMeta(n)+"$")
+	}
+	return args
+}
+
+func (s suite) suiteArgs() []string {
+	c := s.cluster
+	return []string{
+		"--provider=local", "--kubeconfig=" + c.Kubeconfig(), "--host=https://" + c.Address + ":6443", "--kubectl-path=" + filepath.Join(c.Bin, "kubectl"),
+		"--num-nodes=" + strconv.Itoa(s.options.nodes), "--allowed-not-ready-nodes=0", "--disable-log-dump=true", "--dump-logs-on-failure=false", "--report-dir=" + s.report,
+	}
+}

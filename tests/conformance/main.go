@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// results is the record that a run's results are merged into.
+const (
+	results = "tests/conformance/results.txt"
+	page    = "docs/conformance.md"
+)
+
+type options struct {
+	bin, focus, skip, list string
+	failed, keep, build    bool
+	nodes, jobs            int
+	timeout                time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "directory of the product's programs; the suite is built into bin/conformance")
+	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
+	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
+	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
+	flag.BoolVar(&o.failed, "failed", false, "run what failed according to "+results)
+	flag.BoolVar(&o.keep, "keep", false, "keep the cluster running at the end")
+	flag.BoolVar(&o.build, "build", false, "only build the suite and its images")
+	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster")
+	flag.IntVar(&o.jobs, "jobs", 4, "specs at the same time, where a spec does not ask to be alone")
+	flag.DurationVar(&o.timeout, "timeout", 4*time.Hour, "time after which the run ends; what did not run keeps its recorded result")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	cache := filepath.Join(bin, "conformance")
+	if err := build(ctx, cache); err != nil {
+		return err
+	}
+	archive, err := pack(cache, bin)
+	if err != nil || o.build {
+		return err
+	}
+	all, err := conformanceSpecs(cache)
+	if err != nil {
+		return err
+	}
+	old, err := readRecord(results)
+	if err != nil {
+		return err
+	}
+	names, err := o.chosen(old)
+	if err != nil {
+		return err
+	}
+	c, err := startCluster(o, archive)
+	if err != nil {
+		if c != nil && !o.keep {
+			err = errors.Join(err, c.Stop())
+		}
+		return err
+	}
+	report := filepath.Join(cache, "report")
+	err = suite{cluster: c, cache: cache, report: report, names: names, options: o}.run(ctx)
+	if !o.keep {
+		if serr := c.Stop(); serr != nil {
+			fmt.Fprintln(os.Stderr, "conformance: stop the cluster:", serr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return o.record(all, old, names, report)
+}
+
+// chosen are the names of the specs that -list or -failed select; none for all.
+func (o options) chosen(old record) ([]string, error) {
+	if o.list != "" {
+		return readList(o.list)
+	}
+	if !o.failed {
+		return nil, nil
+	}
+	var names []string
+	for name, r := range old {
+		if r.state == failed {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return nil, errors.New("nothing failed in " + results)
+	}
+	return names, nil
+}
+
+// record prints what the run gave, merges it into the record and the page of
+// the documentation. With -list it only tells what did not pass.
+func (o options) record(all []string, old record, names []string, report string) error {
+	ran, err := readReport(filepath.Join(report, "report.json"))
+	if err != nil {
+		return err
+	}
+	if err := writeFailures(filepath.Join(report, "failures.txt"), ran); err != nil {
+		return err
+	}
+	if o.list != "" {
+		return allPassed(names, ran)
+	}
+	merged := merge(all, old, ran)
+	fmt.Print(changes(old, ran))
+	fmt.Print(ran.table())
+	if err := merged.write(results); err != nil {
+		return err
+	}
+	return updatePage(page, merged.table())
+}

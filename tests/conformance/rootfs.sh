@@ -1,0 +1,40 @@
+#!/bin/sh
+# Packs the programs that upstream's specs call inside of agnhost (dig, curl,
+# nc, ss, ipcs, a shell ...) from Debian's packages: rootfs.sh OUT.tar
+set -eu
+out=$1
+[ -f "$out" ] && exit 0
+if ! command -v mmdebstrap >/dev/null 2>&1; then
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -q >/dev/null
+	apt-get install -qy --no-install-recommends mmdebstrap >/dev/null
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mmdebstrap --quiet --variant=extract --include=busybox,bash,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf,ca-certificates bookworm "$root" >/dev/null
+rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root/usr/lib/x86_64-linux-gnu/perl-base" "$root/usr/lib/systemd" "$root/lib/systemd"
+for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
+chmod 1777 "$root/tmp"
+for applet in $("$root/bin/busybox" --list); do
+	for dir in bin sbin usr/bin usr/sbin; do
+		[ -e "$root/$dir/$applet" ] && continue 2
+	done
+	ln -s busybox "$root/bin/$applet"
+done
+ln -sf nc.openbsd "$root/bin/nc"
+ln -sf busybox "$root/bin/sh"
+ln -s /agnhost "$root/agnhost-2"
+cat >"$root/etc/passwd" <<'P'
+root:x:0:0:root:/root:/bin/sh
+nobody:x:65534:65534:nobody:/home:/bin/false
+user-defined-in-image:x:1000:1000::/home:/bin/sh
+P
+cat >"$root/etc/group" <<'G'
+root:x:0:
+nogroup:x:65534:
+user-defined-in-image:x:1000:
+group-defined-in-image:x:50000:user-defined-in-image
+G
+tar -C "$root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$out.part" .
+mv "$out.part" "$out"
