@@ -150,8 +150,10 @@ func (m *Manager) exec(ctx context.Context, e execution) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("failed to exec in container: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { e.kill(cmd) })
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { e.kill(cmd, over) })
 	err = cmd.Wait()
+	close(over)
 	stop()
 	finish()
 	if ctx.Err() != nil {
@@ -173,12 +175,33 @@ func (m *Manager) exec(ctx context.Context, e execution) (int, error) {
 	return exit.ExitCode(), nil
 }
 
-// kill ends the command in the container, and the runtime with it.
-func (e execution) kill(cmd *exec.Cmd) {
-	if pid, err := readPID(e.pidFile()); err == nil {
-		_ = unix.Kill(pid, unix.SIGKILL)
+// killPatience is how long a command may take to come up or to go once it
+// shall end.
+const killPatience = 2 * time.Second
+
+// kill ends the command in the container. The runtime ends with it: it must
+// live until then, as nobody else collects the ended command.
+func (e execution) kill(cmd *exec.Cmd, over <-chan struct{}) {
+	late := time.After(killPatience)
+	for tick := time.NewTicker(5 * time.Millisecond); ; { // the runtime tells by a file, without an event
+		if pid, err := readPID(e.pidFile()); err == nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			break
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-over:
+			return
+		case <-late:
+		}
+		break
 	}
-	_ = cmd.Process.Kill()
+	select {
+	case <-over:
+	case <-late:
+		_ = cmd.Process.Kill()
+	}
 }
 
 // startPipes starts a command without a terminal.

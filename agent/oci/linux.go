@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -99,6 +100,9 @@ func (in Input) setMounts(s *specs.Spec) error {
 		}
 	}
 	for _, m := range in.Mounts {
+		if err := m.check(); err != nil {
+			return err
+		}
 		s.Mounts = append(s.Mounts, in.volume(m, s))
 	}
 	return nil
@@ -117,6 +121,19 @@ func (in Input) defaultMounts() []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", sys}},
 	}
+}
+
+// check refuses what the CRI forbids for recursively read-only mounts.
+func (m Mount) check() error {
+	switch {
+	case !m.RecursiveReadOnly:
+		return nil
+	case !m.ReadOnly:
+		return fmt.Errorf("mount %s: recursive read-only needs a read-only mount: %w", m.Container, errdefs.ErrInvalidArgument)
+	case m.Propagation != cri.MountPropagation_PROPAGATION_PRIVATE:
+		return fmt.Errorf("mount %s: recursive read-only needs private propagation, not %v: %w", m.Container, m.Propagation, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // volume is one bind mount with its propagation, which the root must have

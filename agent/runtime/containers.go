@@ -193,7 +193,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, id string, verbose bool) (*
 func (r *Runtime) containerStatus(c *container.Container) *cri.ContainerStatus {
 	s := &cri.ContainerStatus{
 		Id: c.ID, Metadata: c.Config.GetMetadata(), State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(),
-		ExitCode: c.ExitCode, Image: &cri.ImageSpec{Image: r.imageName(c), Annotations: c.Config.GetImage().GetAnnotations()}, ImageRef: c.ImageRef,
+		ExitCode: c.ExitCode, Image: r.imageSpec(c), ImageRef: c.ImageRef,
 		ImageId: c.ImageID, Reason: c.Reason, Message: c.Message, Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
 		Mounts: c.Config.GetMounts(), LogPath: c.LogPath, StopSignal: stopSignal(c.StopSignal),
 		Resources: &cri.ContainerResources{Linux: c.Config.GetLinux().GetResources()},
@@ -209,6 +209,11 @@ func (r *Runtime) containerStatus(c *container.Container) *cri.ContainerStatus {
 		s.FinishedAt = c.FinishedAt.UnixNano()
 	}
 	return s
+}
+
+func (r *Runtime) imageSpec(c *container.Container) *cri.ImageSpec {
+	asked := c.Config.GetImage()
+	return &cri.ImageSpec{Image: r.imageName(c), Annotations: asked.GetAnnotations(), UserSpecifiedImage: asked.GetUserSpecifiedImage()}
 }
 
 // imageName is the image's tag if it has one, else what the user wrote.
