@@ -124,7 +124,10 @@ func suiteImages(bin string) (map[string]v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]v1.Image{"e2e-test-images/busybox:1.29-2": busybox, "pause:3.9": busybox}
+	if busybox, err = complete(busybox); err != nil {
+		return nil, err
+	}
+	all := map[string]v1.Image{"e2e-test-images/busybox:1.29-2": busybox}
 	for _, add := range []func(map[string]v1.Image, v1.Image, v1.Image) error{addServers, addUsers, addSmall} {
 		if err := add(all, busybox, nginx); err != nil {
 			return nil, err
@@ -230,19 +233,110 @@ func addNNP(all map[string]v1.Image, busybox v1.Image, program []byte) error {
 }
 
 // addSmall adds images that are only pulled, listed and removed.
-func addSmall(all map[string]v1.Image, _, _ v1.Image) error {
+func addSmall(all map[string]v1.Image, busybox, _ v1.Image) error {
 	for n, content := range map[string]string{
-		"test-image-latest:latest": "latest", "test-image-tag:test": "test", "test-image-tag:all": "all", "test-image-digest:latest": "digest",
+		"test-image-latest:latest": "latest", "test-image-tag:test": "test", "test-image-tag:all": "all",
 		"test-image-1:latest": "1", "test-image-2:latest": "2", "test-image-3:latest": "3",
 		"test-image-tags:1": "same", "test-image-tags:2": "same", "test-image-tags:3": "same",
 	} {
-		img, err := smallImage(content)
+		img, err := variant(busybox, content)
 		if err != nil {
 			return err
 		}
 		all["k8s-staging-cri-tools/"+n] = img
 	}
+	pause, err := variant(busybox, "pause")
+	if err != nil {
+		return err
+	}
+	digest, err := smallImage("digest")
+	if err != nil {
+		return err
+	}
+	all["pause:3.9"], all["k8s-staging-cri-tools/test-image-digest:latest"] = pause, digest
 	return nil
+}
+
+// variant is img with one more file.
+func variant(img v1.Image, content string) (v1.Image, error) {
+	layer, err := files(file{"/" + content, 0o644, []byte(content)})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(img, layer)
+}
+
+// Programs that Debian's busybox lacks.
+const (
+	pgrep = `#!/bin/sh
+for p in /proc/[0-9]*; do
+	read -r name <$p/comm && [ "$name" = "$1" ] && echo ${p#/proc/}
+done 2>/dev/null
+`
+	ipcs = `#!/bin/sh
+exec cat /proc/sysvipc/shm
+`
+)
+
+// complete is Debian's busybox as the suite expects it: with two more programs,
+// and its names as hard links, so that one of them can be masked.
+func complete(busybox v1.Image) (v1.Image, error) {
+	flat := mutate.Extract(busybox)
+	defer flat.Close()
+	var buf bytes.Buffer
+	var links []*tar.Header
+	in, out := tar.NewReader(flat), tar.NewWriter(&buf)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag == tar.TypeSymlink && path.Dir(h.Name) == "bin" && h.Linkname == "busybox" {
+			h.Typeflag, h.Linkname = tar.TypeLink, "bin/busybox"
+			links = append(links, h) // after what they link to
+			continue
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range links {
+		if err := out.WriteHeader(h); err != nil {
+			return nil, err
+		}
+	}
+	if err := out.Close(); err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	if err != nil {
+		return nil, err
+	}
+	more, err := files(file{"/bin/pgrep", 0o755, []byte(pgrep)}, file{"/bin/ipcs", 0o755, []byte(ipcs)})
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer, more)
+	if err != nil {
+		return nil, err
+	}
+	old, err := busybox.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture, c.Config = old.OS, old.Architecture, old.Config
+	return mutate.ConfigFile(img, c)
 }
 
 // smallImage holds one file and is the same in each run.
