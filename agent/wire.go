@@ -408,7 +408,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}
 	a.pods = &pod.Manager{
 		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
-		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode,
+		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
 	a.pods.Steps = a.steps()

@@ -89,7 +89,10 @@ type Manager struct {
 	// Node returns the Node object that pods are admitted against, or nil.
 	Node func() *v1.Node
 	// Changed is told when a pod's facts or desires changed, may be nil.
-	Changed    func()
+	Changed func()
+	// Relabelled brings the volumes of a pod up to date after its labels or
+	// annotations changed, may be nil.
+	Relabelled func(ctx context.Context, p *v1.Pod) error
 	MaxBackoff time.Duration
 	Log        *slog.Logger
 

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -152,6 +153,7 @@ func (w *worker) loop() {
 
 // pass is one look at the pod.
 func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
+	w.relabelled(ctx, p)
 	w.rec.Pod = p
 	now := time.Now()
 	o, err := w.m.observe(ctx, w.uid)
@@ -175,6 +177,17 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
 	w.finishPass(p, o, plan)
 	if again {
 		w.poke()
+	}
+}
+
+// relabelled lets downward API volumes follow the pod's own object.
+func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
+	old := w.rec.Pod
+	if old == nil || w.m.Relabelled == nil || maps.Equal(old.Labels, p.Labels) && maps.Equal(old.Annotations, p.Annotations) {
+		return
+	}
+	if err := w.m.Relabelled(ctx, p); err != nil && ctx.Err() == nil {
+		w.m.Log.Warn("volumes do not show the pod's new labels", "pod", p.Namespace+"/"+p.Name, "error", err)
 	}
 }
 

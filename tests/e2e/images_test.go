@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+const registryUser, registryPassword = "puller", "pa ss:wörd"
+
+// startRegistry serves a registry with basic auth on the first machine's
+// loopback. It has nginx and busybox, busybox also for another platform, and
+// returns its address and busybox's digest.
+func startRegistry(t *testing.T) (address, digest string) {
+	t.Helper()
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	var listener net.Listener
+	err := harness.Inside(cluster.NetNS, func() (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != registryUser || password != registryPassword {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	address = listener.Addr().String()
+
+	busybox := load(t, "busybox")
+	push(t, address+"/lib/nginx:1", load(t, "nginx"))
+	push(t, address+"/lib/busybox:1", busybox)
+	config, err := busybox.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.Architecture = "arm64"
+	arm, err := mutate.ConfigFile(busybox, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push(t, address+"/lib/busybox:arm64", arm)
+	hash, err := busybox.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address, hash.String()
+}
+
+func load(t *testing.T, image string) v1.Image {
+	t.Helper()
+	img, err := tarball.ImageFromPath(filepath.Join(cluster.Bin, "test-images", image+".tar"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func push(t *testing.T, reference string, img v1.Image) {
+	t.Helper()
+	ref, err := name.ParseReference(reference, name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := cluster.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: config.Dial, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	if err := remote.Write(ref, img, remote.WithTransport(transport), remote.WithAuth(&authn.Basic{Username: registryUser, Password: registryPassword})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRegistry pulls by tag and by digest, with the pod's pull secret and with
+// the service account's, and tells what is wrong when it cannot (IMG rows).
+func TestRegistry(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	address, digest := startRegistry(t)
+	s.k("create", "secret", "docker-registry", "pull", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password="+registryPassword)
+	s.k("create", "secret", "docker-registry", "wrong", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password=no")
+	pod := func(name, image, secret string) {
+		t.Helper()
+		s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0, imagePullSecrets: [%s],
+  containers: [{name: c, image: "%s/%s", imagePullPolicy: Always, %s}]}}`, name, secret, address, image, command(image)))
+	}
+	pod("tag", "lib/nginx:1", "{name: pull}")
+	pod("digest", "lib/busybox@"+digest, "{name: pull}")
+	pod("anonymous", "lib/busybox:1", "")
+	pod("wrong", "lib/busybox:1", "{name: wrong}")
+	pod("missing", "lib/none:1", "{name: pull}")
+	pod("platform", "lib/busybox:arm64", "{name: pull}")
+	pod("invalid", "lib/UPPER:1", "{name: pull}")
+	s.ready("tag", "digest")
+	ip := s.k("get", "pod", "tag", "-o", "jsonpath={.status.podIP}")
+	if page, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://"+ip); err != nil || !strings.Contains(page, "Welcome to nginx!") {
+		t.Errorf("nginx: %v %s", err, page)
+	}
+	s.says(address+"/lib/busybox@"+digest, "get", "pod", "digest", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+	event := func(pod string, wants ...string) {
+		t.Helper()
+		for _, want := range wants {
+			s.shows(want, "get", "events", "--field-selector=involvedObject.name="+pod)
+		}
+	}
+	event("tag", `Pulling image "`+address+`/lib/nginx:1"`, `Successfully pulled image "`+address+`/lib/nginx:1" in `, "Image size: ")
+	event("anonymous", `Failed to pull image "`+address+`/lib/busybox:1": `, "Error: ErrImagePull", `Back-off pulling image "`+address+`/lib/busybox:1"`, "Error: ImagePullBackOff", "401 Unauthorized")
+	event("wrong", "401 Unauthorized", "ErrImagePull")
+	event("missing", "not found", "ErrImagePull")
+	event("platform", "no match for platform in manifest")
+	event("invalid", "Failed to apply default image tag", "InvalidImageName")
+	s.shows("InvalidImageName", "get", "pod", "invalid")
+	for _, name := range []string{"anonymous", "wrong", "missing", "platform"} {
+		s.shows("ImagePullBackOff", "get", "pod", name)
+	}
+
+	s.k("patch", "serviceaccount", "default", "-p", `{"imagePullSecrets":[{"name":"pull"}]}`)
+	pod("account", "lib/busybox:1", "")
+	s.ready("account")
+	s.apply(`{apiVersion: v1, kind: Pod, metadata: {name: never}, spec: {containers: [{name: c, image: "localhost/none:1", imagePullPolicy: Never}]}}`)
+	s.shows("ErrImageNeverPull", "get", "pod", "never")
+	event("never", `Container image "localhost/none:1" is not present with pull policy of Never`)
+}
+
+func command(image string) string {
+	if strings.Contains(image, "nginx") {
+		return ""
+	}
+	return `command: [sleep, "999"]`
+}
