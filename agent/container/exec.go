@@ -142,9 +142,12 @@ func (m *Manager) exec(ctx context.Context, e execution) (int, error) {
 	cmd.WaitDelay = drain
 	var finish func()
 	var err error
-	if e.io.TTY {
+	switch {
+	case e.io.TTY && e.rt.HandsOutConsole():
+		finish, err = e.startConsole(cmd)
+	case e.io.TTY:
 		finish, err = startTerminal(cmd, e.io)
-	} else {
+	default:
 		finish, err = startPipes(cmd, e.io)
 	}
 	if err != nil {
@@ -226,104 +229,4 @@ func startPipes(cmd *exec.Cmd, streams IO) (finish func(), err error) {
 		}()
 	}
 	return func() {}, nil
-}
-
-// startTerminal starts a command on a terminal of its own; the runtime passes
-// its size changes on into the container.
-func startTerminal(cmd *exec.Cmd, streams IO) (finish func(), err error) {
-	master, slave, err := openPTY()
-	if err != nil {
-		return nil, err
-	}
-	defer slave.Close()
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	first, resizing := firstSize(streams.Resize)
-	if resizing {
-		setSize(master, first)
-	}
-	if err := cmd.Start(); err != nil {
-		master.Close()
-		return nil, err
-	}
-	copied, over := make(chan struct{}), make(chan struct{})
-	if streams.Stdin != nil {
-		go io.Copy(master, streams.Stdin) // ends with master or with the client
-	}
-	go func() {
-		defer close(copied)
-		if streams.Stdout != nil {
-			_, _ = io.Copy(streams.Stdout, master) // ends with EIO when the command has ended
-		}
-	}()
-	go follow(streams.Resize, over, func(s Size) { setSize(master, s) })
-	return func() {
-		close(over)
-		select {
-		case <-copied:
-		case <-time.After(drain):
-		}
-		master.Close()
-	}, nil
-}
-
-// firstSize takes a size that is there already, so that the command starts
-// with it.
-func firstSize(ch <-chan Size) (Size, bool) {
-	select {
-	case s, ok := <-ch:
-		return s, ok
-	case <-time.After(20 * time.Millisecond): // clients send it at once, if at all
-		return Size{}, false
-	}
-}
-
-func follow(sizes <-chan Size, over <-chan struct{}, set func(Size)) {
-	for {
-		select {
-		case s, ok := <-sizes:
-			if !ok {
-				return
-			}
-			set(s)
-		case <-over:
-			return
-		}
-	}
-}
-
-// openPTY opens a pseudo-terminal, pts(4).
-func openPTY() (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open terminal: %w", err)
-	}
-	n := 0
-	conn, err := master.SyscallConn()
-	if err == nil {
-		cerr := conn.Control(func(fd uintptr) {
-			if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
-				n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-			}
-		})
-		err = errors.Join(err, cerr)
-	}
-	if err == nil {
-		slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	}
-	if err != nil {
-		master.Close()
-		return nil, nil, fmt.Errorf("open terminal: %w", err)
-	}
-	return master, slave, nil
-}
-
-func setSize(master *os.File, s Size) {
-	conn, err := master.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = conn.Control(func(fd uintptr) {
-		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Height, Col: s.Width})
-	})
 }

@@ -35,6 +35,10 @@ func (r Runtime) Direct() bool {
 	return base == "runc" || base == "crun"
 }
 
+// HandsOutConsole tells whether exec without --detach takes --console-socket.
+// runc refuses it.
+func (r Runtime) HandsOutConsole() bool { return filepath.Base(r.Path) == "crun" }
+
 // StateDir is where the runtime keeps what it knows about a container.
 func (r Runtime) StateDir(id string) string { return filepath.Join(r.Root, id) }
 

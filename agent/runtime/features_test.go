@@ -114,7 +114,7 @@ func TestNamespaces(t *testing.T) {
 		return g.start(pod, c)
 	}
 	a, b := shared("a"), shared("b")
-	if n := strings.Count(g.exec(a, "ps"), "trap"); n != 2 {
+	if n := strings.Count(g.exec(a, "ps"), "while :"); n != 2 {
 		t.Errorf("a sees %d main processes of the pod:\n%s", n, g.exec(a, "ps"))
 	}
 	if got := g.exec(a, "cat", "/proc/sys/kernel/shm_rmid_forced", "/proc/sys/net/ipv4/ip_forward"); got != "1\n1\n" {
@@ -232,6 +232,25 @@ func TestSessions(t *testing.T) {
 			t.Errorf("status: %v", got)
 		}
 	})
+}
+
+// The output of a command that ends at once must not be lost on a terminal.
+func TestShortTerminalSessions(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	id := g.start(g.run(g.podConfig()), shell("c", forever))
+	for i := range 20 {
+		in, idle := io.Pipe()
+		var out syncBuffer
+		sizes := make(chan remotecommand.TerminalSize, 1)
+		sizes <- remotecommand.TerminalSize{Width: 90, Height: 30}
+		err := g.r.ExecIn(context.Background(), id, []string{"/bin/sh", "-c", "printf hello; exit 3"}, Streams{Stdin: in, Stdout: &out, TTY: true, Resize: sizes})
+		idle.Close()
+		var exit utilexec.CodeExitError
+		if !errors.As(err, &exit) || exit.Code != 3 || out.String() != "hello" {
+			t.Fatalf("session %d: %v, output %q", i, err, out.String())
+		}
+	}
 }
 
 func TestSocket(t *testing.T) {

@@ -148,16 +148,24 @@ func writeSysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644)
 }
 
-// holder waits forever as the first process of a shared PID namespace. It
-// ignores the end of its children, so that the kernel reaps them.
-const holder = `trap "" CHLD TERM INT HUP; exec sleep infinity`
+// holder waits forever as the first process of a shared PID namespace, under
+// the name that people know it by. It ignores the end of its children, so that
+// the kernel reaps them. Its input is a pipe that it holds both ends of.
+const holder = `trap "" CHLD TERM INT HUP; printf pause >/proc/self/comm; read -r end`
 
 // holdPID makes the shared PID namespace and pins it. It lives as long as its
 // first process does.
 func (m *Manager) holdPID(s *Sandbox) error {
+	input, silent, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start holder of shared PID namespace: %w", err)
+	}
+	defer input.Close()
+	defer silent.Close()
 	cmd := exec.Command("/bin/sh", "-c", holder)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	cmd.Stdin, cmd.ExtraFiles = input, []*os.File{silent}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start holder of shared PID namespace: %w", err)
