@@ -92,6 +92,15 @@ func save(dir string, c *Container) error {
 
 // load reads all records; a damaged one is moved aside with a message.
 func load(dir string, log *slog.Logger) ([]*Container, error) {
+	unfinished, err := filepath.Glob(filepath.Join(dir, "*.json.tmp"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range unfinished { // of an agent that was killed while it wrote
+		if err := os.Remove(f); err != nil {
+			return nil, err
+		}
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, err

@@ -44,6 +44,15 @@ func save(dir string, s *Sandbox) error {
 // load reads all records; one that cannot be read is moved aside with a
 // message, and what it was about is swept.
 func load(dir string, log *slog.Logger) ([]*Sandbox, error) {
+	unfinished, err := filepath.Glob(filepath.Join(dir, "*.json.tmp"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range unfinished { // of an agent that was killed while it wrote
+		if err := os.Remove(f); err != nil {
+			return nil, err
+		}
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, err
