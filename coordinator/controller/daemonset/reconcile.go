@@ -257,37 +257,21 @@ func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Durati
 
 func (r *reconciler) create(ctx context.Context, key string, v *view, nodes []string) error {
 	_, err := controller.SlowStart(ctx, len(nodes), func(ctx context.Context, i int) error {
-		pod, err := r.client.CoreV1().Pods(v.ds.Namespace).Create(ctx, newPod(v.ds, nodes[i], v.hash), metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil
-		}
-		if err != nil {
-			r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
-			return err
-		}
-		r.expect.Created(key, pod.UID, time.Now())
-		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
-		return nil
+		_, err := r.writer().Create(ctx, key, v.ds, newPod(v.ds, nodes[i], v.hash))
+		return err
 	})
 	return err
 }
 
 func (r *reconciler) delete(ctx context.Context, key string, v *view, pods []*corev1.Pod) error {
 	_, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
-		p := pods[i]
-		err := r.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil
-		}
-		if err != nil {
-			r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-			return err
-		}
-		r.expect.Deleted(key, p.UID, time.Now())
-		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
-		return nil
+		return r.writer().Delete(ctx, key, v.ds, pods[i])
 	})
 	return err
+}
+
+func (r *reconciler) writer() controller.PodWriter {
+	return controller.PodWriter{Client: r.client, Events: r.events, Expect: r.expect}
 }
 
 func (r *reconciler) writeStatus(ctx context.Context, ds *appsv1.DaemonSet, status appsv1.DaemonSetStatus) error {

@@ -259,19 +259,14 @@ func (r *reconciler) manage(ctx context.Context, key string, v *view, t *tally, 
 		if i < len(do.indexes) {
 			index = do.indexes[i]
 		}
-		pod, err := r.client.CoreV1().Pods(v.job.Namespace).Create(ctx, newPod(v.job, index, t.replaced[index]), metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil
-		}
-		if err != nil {
-			r.events.Eventf(v.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
-			return err
-		}
-		r.expect.Created(key, pod.UID, time.Now())
-		r.events.Eventf(v.job, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
-		return nil
+		_, err := r.writer().Create(ctx, key, v.job, newPod(v.job, index, t.replaced[index]))
+		return err
 	})
 	return active + int32(created), err
+}
+
+func (r *reconciler) writer() controller.PodWriter {
+	return controller.PodWriter{Client: r.client, Events: r.events, Expect: r.expect}
 }
 
 // newPod makes a pod of the Job; replaced is the failed pod of its index.
@@ -340,16 +335,7 @@ func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tall
 				return err
 			}
 		}
-		err := r.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			r.events.Eventf(v.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-			return err
-		}
-		if err == nil {
-			r.expect.Deleted(key, p.UID, time.Now())
-			r.events.Eventf(v.job, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
-		}
-		return nil
+		return r.writer().Delete(ctx, key, v.job, p)
 	})
 	if err == nil {
 		for _, p := range pods {

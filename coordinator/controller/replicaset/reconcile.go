@@ -179,16 +179,10 @@ func (r *reconciler) create(ctx context.Context, key string, rs *appsv1.ReplicaS
 	)
 	ref := metav1.NewControllerRef(rs, ownKind)
 	_, err := controller.SlowStart(ctx, count, func(ctx context.Context, _ int) error {
-		pod, err := r.client.CoreV1().Pods(rs.Namespace).Create(ctx, controller.NewPod(&rs.Spec.Template, rs, ref), metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil
-		}
-		if err != nil {
-			r.events.Eventf(rs, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+		pod, err := r.writer().Create(ctx, key, rs, controller.NewPod(&rs.Spec.Template, rs, ref))
+		if pod == nil {
 			return err
 		}
-		r.expect.Created(key, pod.UID, time.Now())
-		r.events.Eventf(rs, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
 		mu.Lock()
 		defer mu.Unlock()
 		created = append(created, pod)
@@ -199,20 +193,13 @@ func (r *reconciler) create(ctx context.Context, key string, rs *appsv1.ReplicaS
 
 func (r *reconciler) delete(ctx context.Context, key string, rs *appsv1.ReplicaSet, pods []*corev1.Pod) error {
 	_, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
-		pod := pods[i]
-		err := r.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil
-		}
-		if err != nil {
-			r.events.Eventf(rs, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-			return err
-		}
-		r.expect.Deleted(key, pod.UID, time.Now())
-		r.events.Eventf(rs, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
-		return nil
+		return r.writer().Delete(ctx, key, rs, pods[i])
 	})
 	return err
+}
+
+func (r *reconciler) writer() controller.PodWriter {
+	return controller.PodWriter{Client: r.client, Events: r.events, Expect: r.expect}
 }
 
 // related are the active pods of the ReplicaSets with the same controller.
