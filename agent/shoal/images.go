@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -61,7 +62,7 @@ func importImages(ctx context.Context, dataDir string, files []string) error {
 			return err
 		}
 		if err := importImage(ctx, client, path); err != nil {
-			return fmt.Errorf("import %s: %w", file, err)
+			return err
 		}
 	}
 	return nil
@@ -74,7 +75,7 @@ func importImage(ctx context.Context, client *http.Client, path string) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w; is the agent running? see `shoal status`", err)
+		return fmt.Errorf("import %s: %w; is the agent running? see `shoal status`", path, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -82,7 +83,7 @@ func importImage(ctx context.Context, client *http.Client, path string) error {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s", strings.TrimSpace(string(body)))
+		return errors.New(strings.TrimSpace(string(body))) // it names the file
 	}
 	var answer struct{ Images []string }
 	if err := json.Unmarshal(body, &answer); err != nil {
