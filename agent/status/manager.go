@@ -26,7 +26,8 @@ type Pods interface {
 }
 
 // Manager sends statuses: each as soon as it changes, the newest only, and
-// again when the API comes back.
+// again when the API comes back. Only those of a pod whose containers are still
+// being made are gathered for a moment.
 type Manager struct {
 	API   Pods
 	Facts func(p *v1.Pod) Facts
@@ -49,8 +50,15 @@ type outgoing struct {
 	version uint64
 	sent    uint64
 	active  bool
+	gone    bool        // the API has it no more: nobody is told
+	late    *time.Timer // sends a status that may wait a little for the next
 	idle    []chan struct{}
 }
+
+// brewing is how long a status that only says that containers are being made
+// waits for the next one, which mostly follows at once: a pod's start is one
+// write, not four.
+const brewing = 500 * time.Millisecond
 
 // Start makes the manager ready; ctx bounds every request.
 func (m *Manager) Start(ctx context.Context) {
@@ -75,6 +83,7 @@ func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodSta
 		m.pods[p.UID] = out
 	}
 	if base != nil && (out.pod == nil || newer(base, out.pod)) {
+		out.gone = out.gone && out.pod.ResourceVersion == base.ResourceVersion
 		out.pod = base
 	}
 	known := *p
@@ -96,8 +105,39 @@ func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodSta
 	}
 	out.want = &next
 	out.version++
-	m.kick(p.UID, out)
+	m.soon(p.UID, out, beingMade(&next))
 	return next
+}
+
+// soon sends the newest status, at once or a moment later; the lock is held.
+func (m *Manager) soon(uid types.UID, out *outgoing, mayWait bool) {
+	if !mayWait {
+		m.kick(uid, out)
+		return
+	}
+	if out.late == nil {
+		out.late = time.AfterFunc(brewing, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			out.late = nil
+			m.kick(uid, out)
+		})
+	}
+}
+
+// beingMade tells whether nothing but the making of containers has happened.
+func beingMade(s *v1.PodStatus) bool {
+	if s.Phase != v1.PodPending || s.Reason != "" {
+		return false
+	}
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for _, c := range list {
+			if w := c.State.Waiting; w == nil || w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // merge is the status to compare with: what this node last computed, with
@@ -132,8 +172,12 @@ func newer(a, b *v1.Pod) bool {
 
 // kick starts the sender; the lock is held.
 func (m *Manager) kick(uid types.UID, out *outgoing) {
-	if out.active || m.ctx.Err() != nil {
+	if out.active || out.gone || out.sent == out.version || m.ctx.Err() != nil {
 		return
+	}
+	if out.late != nil {
+		out.late.Stop()
+		out.late = nil
 	}
 	out.active = true
 	m.wg.Go(func() { m.send(uid, out) })
@@ -143,7 +187,7 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 	pause := 100 * time.Millisecond
 	for {
 		m.mu.Lock()
-		if out.sent == out.version || m.ctx.Err() != nil || m.pods[uid] != out {
+		if out.sent == out.version || out.gone || m.ctx.Err() != nil || m.pods[uid] != out {
 			out.active = false
 			for _, c := range out.idle {
 				close(c)
@@ -165,6 +209,8 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 			m.failed, pause = false, 100*time.Millisecond
 		case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || errors.Is(err, errReplaced):
 			out.sent = version // gone, or another pod of that name: nothing to tell
+			// A static pod's mirror, which has another UID, may come again.
+			out.gone = base.UID == uid && !apierrors.IsConflict(err)
 		}
 		if err != nil && out.sent != version {
 			if !m.failed && m.ctx.Err() == nil {
@@ -237,7 +283,7 @@ func (m *Manager) Finish(ctx context.Context, p *v1.Pod) error {
 func (m *Manager) flush(ctx context.Context, uid types.UID) error {
 	m.mu.Lock()
 	out := m.pods[uid]
-	if out == nil || out.sent == out.version {
+	if out == nil || out.gone || out.sent == out.version {
 		m.mu.Unlock()
 		return nil
 	}
@@ -257,6 +303,9 @@ func (m *Manager) flush(ctx context.Context, uid types.UID) error {
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if out := m.pods[uid]; out != nil && out.late != nil {
+		out.late.Stop()
+	}
 	delete(m.pods, uid)
 }
 

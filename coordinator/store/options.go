@@ -93,6 +93,10 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	}, nil
 }
 
+// uncached are resources that are written much more than read. Upstream keeps
+// no watch cache of them either.
+var uncached = map[schema.GroupResource]bool{{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true}
+
 // cached is the generic.StorageDecorator of every resource: etcd behind a watch
 // cache, all on the one client.
 func (s *Store) cached(c *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
@@ -104,6 +108,9 @@ func (s *Store) cached(c *storagebackend.ConfigForResource, resourcePrefix strin
 		transformer, c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)
+	}
+	if uncached[c.GroupResource] {
+		return raw, raw.Close, nil
 	}
 	caching, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage: raw, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,

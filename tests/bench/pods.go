@@ -214,8 +214,18 @@ func (b *bench) crash(ctx context.Context, n int) (sample, error) {
 	return s, nil
 }
 
-// workload finds the one container process of the one pod.
+// workload finds the one container process of the one pod. A container runs a
+// moment before its program replaces the OCI runtime's.
 func (b *bench) workload() (int, error) {
+	for deadline := time.Now().Add(stepTimeout); ; time.Sleep(time.Millisecond) {
+		pid, err := b.findWorkload()
+		if err == nil || time.Now().After(deadline) {
+			return pid, err
+		}
+	}
+}
+
+func (b *bench) findWorkload() (int, error) {
 	groups, err := b.podGroups()
 	if err != nil {
 		return 0, err
