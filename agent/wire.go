@@ -55,6 +55,8 @@ type agent struct {
 	log   *slog.Logger
 	facts node.Facts
 	claim io.Closer // on the names of bridge and table, while the process lives
+	// cutOff is true once pods started without the API.
+	cutOff atomic.Bool
 
 	rest    *rest.Config
 	client  kubernetes.Interface // nil without a kubeconfig
@@ -372,7 +374,7 @@ func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
 			case <-ctx.Done():
 				return nil, false
 			case <-late:
-				return nil, false
+				return nil, a.cutOff.Load() // then none beats not starting
 			case <-changed:
 			}
 		}
@@ -638,6 +640,7 @@ func (a *agent) unhold(ctx context.Context) error {
 	case <-time.After(offlineAfter):
 	}
 	a.log.Info("the API is not heard: pods start from the checkpoint")
+	a.cutOff.Store(true)
 	a.pods.Unhold()
 	return nil
 }

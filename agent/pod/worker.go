@@ -395,6 +395,7 @@ func (w *worker) holdContainer(p *v1.Pod, a Action) {
 	case "ImagePullBackOff":
 		if c := containerOf(p, a.Name); c != nil {
 			w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "BackOff", "Back-off pulling image "+strconv.Quote(c.Image))
+			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
 		}
 	}
 }

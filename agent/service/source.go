@@ -130,8 +130,9 @@ const (
 	// after a restart of this process alone the file may be older than the
 	// rules in the kernel.
 	fileAfter = 1500 * time.Millisecond
-	// saveAfter gathers changes before the file is written.
-	saveAfter = 5 * time.Second
+	// saveAfter gathers changes before the file is written: what a power cut
+	// may take from the file.
+	saveAfter = 200 * time.Millisecond
 )
 
 // Run watches and builds until ctx ends.
@@ -152,6 +153,7 @@ func (s *Source) build(ctx context.Context) error {
 		grace.Reset(0)
 	}
 	var save <-chan time.Time
+	unsaved := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,10 +165,11 @@ func (s *Source) build(ctx context.Context) error {
 			s.restore()
 		case <-s.wake:
 		case <-save:
-			save = nil
+			save, unsaved = nil, false
 			s.save()
 		}
-		if s.rebuild() && save == nil && s.Synced() && s.cfg.File != "" {
+		unsaved = s.rebuild() || unsaved
+		if unsaved && save == nil && s.Synced() && s.cfg.File != "" {
 			save = time.After(saveAfter)
 		}
 	}

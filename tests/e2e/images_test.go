@@ -133,7 +133,7 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	event("tag", `Pulling image "`+address+`/lib/nginx:1"`, `Successfully pulled image "`+address+`/lib/nginx:1" in `, "Image size: ")
-	event("anonymous", `Failed to pull image "`+address+`/lib/busybox:1": `, "Error: ErrImagePull", `Back-off pulling image "`+address+`/lib/busybox:1"`, "Error: ImagePullBackOff", "401 Unauthorized")
+	event("anonymous", `Failed to pull image "`+address+`/lib/busybox:1": `, "Error: ErrImagePull", `Back-off pulling image "`+address+`/lib/busybox:1"`, "Error: ImagePullBackOff", "pull access denied, repository does not exist or may require authorization")
 	event("wrong", "401 Unauthorized", "ErrImagePull")
 	event("missing", "not found", "ErrImagePull")
 	event("platform", "no match for platform in manifest")

@@ -12,7 +12,7 @@ import (
 // pids returns the start of each container of the namespace's pods as the
 // kernel knows it: pod, container id and process. They stay the same as long
 // as nothing restarts.
-func pids(t *testing.T, ns string) string {
+func pids(t *testing.T, ns string, container ...string) string {
 	t.Helper()
 	ids := cluster.Must(t, "-n", ns, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}`)
 	var b strings.Builder
@@ -21,7 +21,11 @@ func pids(t *testing.T, ns string) string {
 		if len(f) < 3 {
 			t.Fatalf("pod without container: %q", line)
 		}
-		out, err := cluster.Kubectl("", "-n", ns, "exec", f[0], "--", "cat", "/proc/1/stat")
+		args := []string{"-n", ns, "exec", f[0]}
+		for _, c := range container {
+			args = append(args, "-c", c)
+		}
+		out, err := cluster.Kubectl("", append(args, "--", "cat", "/proc/1/stat")...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"sigs.k8s.io/yaml"
@@ -98,6 +99,7 @@ func (a *Agent) Kill() error {
 
 // Stop ends the agent and removes all that it made.
 func (a *Agent) Stop() error {
+	a.cluster.agents = slices.DeleteFunc(a.cluster.agents, func(other *Agent) bool { return other == a })
 	if a.cmd != nil {
 		_ = a.cmd.Process.Signal(syscall.SIGTERM)
 		_ = a.cmd.Wait()
@@ -108,4 +110,10 @@ func (a *Agent) Stop() error {
 		err = fmt.Errorf("cleanup of %s: %w: %s", a.Name, err, out)
 	}
 	return errors.Join(err, os.RemoveAll(a.Dir))
+}
+
+// Logs returns the end of the agent's log.
+func (a *Agent) Logs() string {
+	data, _ := os.ReadFile(a.path("agent.log"))
+	return string(data[max(0, len(data)-4000):])
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -149,7 +150,7 @@ func (c *Cluster) Stop() error {
 		return nil
 	}
 	var errs []error
-	for _, a := range c.agents {
+	for _, a := range slices.Clone(c.agents) {
 		errs = append(errs, a.Stop())
 	}
 	errs = append(errs, c.Down("--purge"), c.leftovers(c.NetNS), c.lan.close())
@@ -196,6 +197,11 @@ func (c *Cluster) Run(name string, args ...string) (string, error) {
 		return string(out), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
 	}
 	return string(out), nil
+}
+
+// Command returns a command of one of the built programs on the first machine.
+func (c *Cluster) Command(program string, args ...string) *exec.Cmd {
+	return in(c.NetNS, filepath.Join(c.Bin, program), args...)
 }
 
 // KubectlCommand returns a kubectl command with the admin's kubeconfig.
