@@ -1,18 +1,21 @@
 // Command hello is the workload of the example image: a web page that names
 // the pod and the node that served it. It learns both from its service account
 // token (KEP-4193 puts pod and node into the claims), so that it needs no
-// configuration, and falls back to the hostname.
+// configuration, and falls back to the hostname. `hello get URL` prints another
+// page instead, so that one image also tries a Service from inside the cluster.
 package main
 
 import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
@@ -31,6 +34,12 @@ type claims struct {
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "get" {
+		if err := get(os.Args[2]); err != nil {
+			fail(err)
+		}
+		return
+	}
 	addr := ":8080"
 	if port := os.Getenv("PORT"); port != "" {
 		addr = ":" + port
@@ -44,9 +53,23 @@ func main() {
 	http.HandleFunc("/", page)
 	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	if err := http.ListenAndServe(addr, nil); err != nil {
-		fmt.Fprintln(os.Stderr, "hello:", err)
-		os.Exit(1)
+		fail(err)
 	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "hello:", err)
+	os.Exit(1)
+}
+
+func get(url string) error {
+	resp, err := (&http.Client{Timeout: 5 * time.Second}).Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(os.Stdout, resp.Body)
+	return err
 }
 
 func page(w http.ResponseWriter, r *http.Request) {
