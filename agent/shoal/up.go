@@ -237,7 +237,7 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 	for range count {
 		<-ended
 	}
-	if cleanErr := cleanup(context.WithoutCancel(ctx), o, false); cleanErr != nil {
+	if cleanErr := cleanup(context.WithoutCancel(ctx), o, false); cleanErr != nil { // quick where no agent ran
 		return errors.Join(err, cleanErr)
 	}
 	if stopped {
@@ -384,6 +384,7 @@ The cluster is up. Its kubeconfig: %[1]s
   %[2]s get pods,services -o wide
   curl http://$(%[2]s get service hello -o jsonpath='{.spec.clusterIP}')
   curl http://%[5]s:$(%[2]s get service hello -o jsonpath='{.spec.ports[0].nodePort}')
+  %[2]s exec deployment/hello -- /hello get http://hello
 
 Status: shoal status%[4]s    Stop: %[3]s
 `, o.kubeconfig(), kubectl, stop, flag, cmp.Or(nodeIP(o), "NODE-IP"))
