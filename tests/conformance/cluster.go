@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -22,8 +23,12 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 		return c, err
 	}
 	fmt.Println("cluster:", c.Dir, "network namespace:", c.NetNS)
-	if err := os.Symlink(archive, filepath.Join(c.Dir, "images", "suite.tar")); err != nil {
-		return c, err
+	// The agent takes no symbolic links; the directories may be on two disks.
+	suiteArchive := filepath.Join(c.Dir, "images", filepath.Base(archive))
+	if err := os.Link(archive, suiteArchive); err != nil {
+		if err := copyFile(archive, suiteArchive); err != nil {
+			return c, err
+		}
 	}
 	if err := c.Up(); err != nil {
 		return c, err
@@ -33,8 +38,33 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 			return c, err
 		}
 	}
-	_, err = c.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
-	return c, err
+	if _, err = c.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s"); err != nil {
+		return c, err
+	}
+	logs := []string{filepath.Join(c.Dir, "log", "agent.log")}
+	for i := 2; i <= o.nodes; i++ {
+		logs = append(logs, filepath.Join(c.Dir, "node"+strconv.Itoa(i), "agent.log"))
+	}
+	return c, waitForImport(suiteArchive, logs)
+}
+
+// waitForImport waits until all agents have logged the archive's import: no
+// spec has to find that its image cannot be pulled.
+func waitForImport(archive string, logs []string) error {
+	deadline := time.Now().Add(5 * time.Minute)
+	for _, log := range logs {
+		for {
+			data, err := os.ReadFile(log)
+			if err == nil && bytes.Contains(data, []byte(archive)) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s does not tell of the import of %s: %w", log, archive, err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // suite is a run of e2e.test.
@@ -66,7 +96,7 @@ func (s suite) run(ctx context.Context) error {
 	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.report
-	cmd.Env = append(os.Environ(), "HOME="+s.cluster.Dir)
+	cmd.Env = append(os.Environ(), "HOME="+s.report)
 	runErr := cmd.Run()
 	if _, err := os.Stat(filepath.Join(s.report, "report.json")); err != nil {
 		return fmt.Errorf("the suite wrote no report: %w (log: %s)", runErr, log.Name())

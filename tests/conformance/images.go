@@ -55,7 +55,7 @@ func images(cache, bin string) []image {
 		animal("kitten"),
 		animal("nautilus"),
 		{registry + "glibc-dns-testing:2.0.0", rootfs, nil, v1.Config{Cmd: []string{"bash"}}},
-		{registry + "busybox:1.37.0-1", busybox, nil, v1.Config{Cmd: []string{"sh"}}},
+		{registry + "busybox:1.37.0-1", rootfs, nil, v1.Config{Cmd: []string{"sh"}}},
 		{registry + "nonroot:1.5", busybox, nil, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
 		{registry + "nonewprivs:1.4", busybox, []file{{"usr/local/bin/nnp", in("nnp"), 0o6755}}, v1.Config{Cmd: []string{"nnp"}}},
 		{registry + "nginx:1.15-4", nginx, nil, web},

@@ -12,8 +12,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mmdebstrap --quiet --variant=extract --include=busybox,bash,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf,ca-certificates bookworm "$root" >/dev/null
-rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root/usr/lib/x86_64-linux-gnu/perl-base" "$root/usr/lib/systemd" "$root/lib/systemd"
+mmdebstrap --quiet --variant=extract --include=busybox,bash,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf bookworm "$root" >/dev/null
+rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root"/usr/lib/x86_64-linux-gnu/perl* "$root"/usr/bin/perl* "$root/usr/lib/systemd" "$root/lib/systemd"
 for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
 chmod 1777 "$root/tmp"
 for applet in $("$root/bin/busybox" --list); do
@@ -23,7 +23,8 @@ for applet in $("$root/bin/busybox" --list); do
 	ln -s busybox "$root/bin/$applet"
 done
 ln -sf nc.openbsd "$root/bin/nc"
-ln -sf busybox "$root/bin/sh"
+# Only bash keeps variables whose names are no identifiers, which specs print.
+ln -sf bash "$root/bin/sh"
 ln -s /agnhost "$root/agnhost-2"
 cat >"$root/etc/passwd" <<'P'
 root:x:0:0:root:/root:/bin/sh
