@@ -95,7 +95,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(podgc.New(env))
 	add(taint.New(env))
-	add(disruption.New(env, nil))
+	add(disruption.New(env, newScales(d.Client.Discovery())))
 	if d.Members != nil {
 		add(member.New(env, d.Members))
 		add(nodelifecycle.New(env, d.Members))

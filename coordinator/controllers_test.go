@@ -36,6 +36,7 @@ func TestControllers(t *testing.T) {
 			t.Run("Job", c.testJob)
 			t.Run("DaemonSet", c.testDaemonSet)
 			t.Run("DisruptionBudget", c.testBudget)
+			t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)
 			t.Run("DeadMember", c.testDeadMember)
 			t.Run("CustomResource", c.testCustomResource)
 			t.Run("SecondTerm", c.testSecondTerm)
@@ -372,6 +373,38 @@ func (c *rig) testBudget(t *testing.T) {
 	within(t, "budget", func() error {
 		b, err := c.client.PolicyV1().PodDisruptionBudgets(ns).Get(t.Context(), "web", metav1.GetOptions{})
 		if err == nil && (b.Status.ExpectedPods != 3 || b.Status.DesiredHealthy != 2 || b.Status.DisruptionsAllowed != 1) {
+			err = fmt.Errorf("status %+v", b.Status)
+		}
+		return err
+	})
+}
+
+// testScaledBudget: a budget counts the replicas of any owner that has a scale,
+// here a ReplicationController, of which this cluster runs no controller.
+func (c *rig) testScaledBudget(t *testing.T) {
+	ns := c.namespace(t, "scaled")
+	three, one := int32(3), intstr.FromInt32(1)
+	spec := template("rc", "one")
+	owner, err := c.client.CoreV1().ReplicationControllers(ns).Create(t.Context(), &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"},
+		Spec:       corev1.ReplicationControllerSpec{Replicas: &three, Selector: map[string]string{"app": "rc"}, Template: &spec},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "rc"}}, Spec: spec.Spec}
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ReplicationController"))}
+	if _, err := c.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.PolicyV1().PodDisruptionBudgets(ns).Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector("rc"), MaxUnavailable: &one},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "budget", func() error {
+		b, err := c.client.PolicyV1().PodDisruptionBudgets(ns).Get(t.Context(), "rc", metav1.GetOptions{})
+		if err == nil && (b.Status.ExpectedPods != 3 || b.Status.DesiredHealthy != 2) {
 			err = fmt.Errorf("status %+v", b.Status)
 		}
 		return err
