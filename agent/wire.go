@@ -408,9 +408,14 @@ func (a *agent) buildPods(ctx context.Context) error {
 	a.volumes = &volume.Manager{RootDir: a.cfg.RootDir, Objects: a.objects, Tokens: a.tokens, Facts: a.volumeFacts, Log: a.log}
 	a.probes = &probe.Manager{Exec: a.runtime, Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
 	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}
+	sysctls, err := pod.NewSysctls(a.cfg.AllowedUnsafeSysctls)
+	if err != nil {
+		return fmt.Errorf("allowedUnsafeSysctls: %w", err)
+	}
 	a.pods = &pod.Manager{
 		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
 		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh,
+		Sysctls: sysctls,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
 	a.pods.Steps = a.steps()

@@ -88,6 +88,8 @@ type Manager struct {
 	Events   Recorder
 	// Node returns the Node object that pods are admitted against, or nil.
 	Node func() *v1.Node
+	// Sysctls are those that pods may set; nil does not look at them.
+	Sysctls *Sysctls
 	// Changed is told when a pod's facts or desires changed, may be nil.
 	Changed func()
 	// Relabelled brings the volumes of a pod up to date after its labels or

@@ -246,9 +246,12 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 	if w.m.Node != nil {
 		node = w.m.Node()
 	}
-	if v := Admit(p, w.m.others(p), node, w.m.Host.Allocatable); v != nil {
-		v.Phase = v1.PodFailed
-		w.rec.Ended = v
+	v := w.m.Sysctls.admit(p)
+	if v == nil {
+		v = Admit(p, w.m.others(p), node, w.m.Host.Allocatable)
+	}
+	if v != nil {
+		w.rec.Ended = &record.Verdict{Phase: v1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
 		w.rec.Released = true
 		w.m.Events.Event(p, "", v1.EventTypeWarning, v.Reason, v.Message)
 	}

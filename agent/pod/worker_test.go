@@ -227,7 +227,7 @@ func TestImagePullBackoff(t *testing.T) {
 		m.Update(p, SourceAPI)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if e.count("a:Pulling") != 1 || e.count("a:BackOff") != 1 || e.count("a:Failed") != 2 {
+		if e.count("a:Pulling") != 1 || e.count("a:BackOff") != 1 || e.count("a:Failed") != 3 { // the pull, ErrImagePull, ImagePullBackOff
 			t.Errorf("events: %v", e.events)
 		}
 		f.mu.Lock()
