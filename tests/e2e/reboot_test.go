@@ -211,6 +211,12 @@ func TestRebootCutOff(t *testing.T) {
 	s.ready("app")
 	uid := s.k("get", "pod", "app", "-o", "jsonpath={.metadata.uid}")
 	address := s.k("get", "service", "app", "-o", "jsonpath={.spec.clusterIP}")
+	serviceAnswers(t, s)
+	ip := s.k("get", "pod", "app", "-o", "jsonpath={.status.podIP}")
+	harness.Eventually(t, "the Service is on the disk", func() (bool, string) {
+		data, err := os.ReadFile(filepath.Join(cluster.Dir, "agent", "checkpoint", "services.json"))
+		return bytes.Contains(data, []byte(ip)), fmt.Sprint(string(data), err)
+	})
 	starts := filepath.Join(cluster.Dir, "kubelet", "pods", uid, "volumes", "kubernetes.io~empty-dir", "d", "starts")
 	seen := filepath.Join(filepath.Dir(starts), "seen")
 	reboot(t)
