@@ -56,7 +56,7 @@ const (
 	// The database file follows the log this much later. Every write that was
 	// acknowledged is in the log, on disk, before; what the file misses after a
 	// crash is played back.
-	databaseAfter = time.Second
+	databaseAfter = 250 * time.Millisecond
 	quotaBytes    = 8 << 30
 )
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -54,7 +55,7 @@ func (b *bench) follow(ctx context.Context, group string, start func() error, se
 	if err != nil {
 		return err
 	}
-	defer w.Stop()
+	defer func() { w.Stop() }()
 	started := make(chan error, 1)
 	go func() { started <- start() }()
 	for {
@@ -66,9 +67,18 @@ func (b *bench) follow(ctx context.Context, group string, start func() error, se
 			started = nil
 		case e, ok := <-w.ResultChan():
 			if !ok {
-				return errors.Join(errors.New("the watch ended before all was seen"), ctx.Err())
+				// The server cuts off watchers that fall behind; they resume.
+				if w, err = b.client.CoreV1().Pods(namespace).Watch(ctx, opts); err != nil {
+					return err
+				}
+				continue
 			}
-			if p, isPod := e.Object.(*corev1.Pod); isPod && seen(e.Type, p, time.Now()) {
+			p, isPod := e.Object.(*corev1.Pod)
+			if !isPod {
+				return apierrors.FromObject(e.Object)
+			}
+			opts.ResourceVersion = p.ResourceVersion
+			if seen(e.Type, p, time.Now()) {
 				return nil
 			}
 		}
