@@ -86,6 +86,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(clusterroleaggregation.New(env))
 	add(deployment.New(env))
 	add(replicaset.New(env))
+	add(replicaset.NewReplication(env))
 	add(daemonset.New(env))
 	add(job.New(env))
 	add(ttlafterfinished.New(env))

@@ -12,21 +12,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-var ownKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
-
 type reconciler struct {
 	client kubernetes.Interface
 	events record.EventRecorder
-	sets   appslisters.ReplicaSetLister
+	sets   sets
+	kind   schema.GroupVersionKind
 	setsIx cache.Indexer
 	podsIx cache.Indexer
 	expect *controller.Expectations
@@ -36,28 +35,44 @@ type reconciler struct {
 
 // New builds the ReplicaSet controller.
 func New(env controller.Env) (*controller.Loop, error) {
-	sets, pods := env.Informers.Apps().V1().ReplicaSets(), env.Informers.Core().V1().Pods()
-	for _, informer := range []cache.SharedIndexInformer{sets.Informer(), pods.Informer()} {
+	informer := env.Informers.Apps().V1().ReplicaSets()
+	r := &reconciler{
+		client: env.Client, events: env.Recorder("replicaset-controller"), kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		sets: replicaSets{env.Client, informer.Lister()}, loop: controller.New("replicaset", 5, env.Log),
+	}
+	return r.loop, r.watch(informer.Informer(), env.Informers.Core().V1().Pods().Informer())
+}
+
+// NewReplication builds the ReplicationController controller. One is handled as
+// a ReplicaSet of another kind.
+func NewReplication(env controller.Env) (*controller.Loop, error) {
+	informer := env.Informers.Core().V1().ReplicationControllers()
+	r := &reconciler{
+		client: env.Client, events: env.Recorder("replication-controller"), kind: replicationKind,
+		sets: replicationControllers{env.Client, informer.Lister()}, loop: controller.New("replicationcontroller", 5, env.Log),
+	}
+	return r.loop, r.watch(informer.Informer(), env.Informers.Core().V1().Pods().Informer())
+}
+
+func (r *reconciler) watch(sets, pods cache.SharedIndexInformer) error {
+	for _, informer := range []cache.SharedIndexInformer{sets, pods} {
 		if err := controller.IndexByController(informer); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	r := &reconciler{
-		client: env.Client, events: env.Recorder("replicaset-controller"),
-		sets: sets.Lister(), setsIx: sets.Informer().GetIndexer(), podsIx: pods.Informer().GetIndexer(),
-		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("replicaset", 5, env.Log),
-	}
+	r.setsIx, r.podsIx = sets.GetIndexer(), pods.GetIndexer()
+	r.expect, r.writes = controller.NewExpectations(), controller.NewWrites()
 	r.loop.Reconciler = r
-	r.loop.WatchKeys(sets.Informer())
-	controller.Watch(r.loop, pods.Informer(), r.podChanged)
-	return r.loop, nil
+	r.loop.WatchKeys(sets)
+	controller.Watch(r.loop, pods, r.podChanged)
+	return nil
 }
 
 // podChanged wakes the owners before and after the change, or, for a pod that
 // nobody controls, every ReplicaSet that may adopt it.
 func (r *reconciler) podChanged(old, pod *corev1.Pod) {
 	if pod == nil {
-		if key, ok := controller.OwnerKey(old, ownKind); ok {
+		if key, ok := controller.OwnerKey(old, r.kind); ok {
 			r.expect.Gone(key, old.UID)
 			r.loop.Add(key)
 		}
@@ -67,12 +82,12 @@ func (r *reconciler) podChanged(old, pod *corev1.Pod) {
 		if old.ResourceVersion == pod.ResourceVersion {
 			return
 		}
-		before, ok := controller.OwnerKey(old, ownKind)
-		if after, _ := controller.OwnerKey(pod, ownKind); ok && before != after {
+		before, ok := controller.OwnerKey(old, r.kind)
+		if after, _ := controller.OwnerKey(pod, r.kind); ok && before != after {
 			r.loop.Add(before)
 		}
 	}
-	if key, ok := controller.OwnerKey(pod, ownKind); ok {
+	if key, ok := controller.OwnerKey(pod, r.kind); ok {
 		r.loop.Add(key)
 		return
 	}
@@ -82,8 +97,7 @@ func (r *reconciler) podChanged(old, pod *corev1.Pod) {
 }
 
 func (r *reconciler) wakeAdopters(pod *corev1.Pod) {
-	sets, _ := r.sets.ReplicaSets(pod.Namespace).List(labels.Everything())
-	for _, rs := range sets {
+	for _, rs := range r.sets.list(pod.Namespace) {
 		if s, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
 			r.loop.Add(controller.Key(rs.Namespace, rs.Name))
 		}
@@ -96,7 +110,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	rs, err := r.sets.ReplicaSets(namespace).Get(name)
+	rs, err := r.sets.get(namespace, name)
 	if apierrors.IsNotFound(err) {
 		r.expect.Forget(key)
 		r.writes.Forget(key)
@@ -143,9 +157,9 @@ func (r *reconciler) pods(ctx context.Context, rs *appsv1.ReplicaSet) (active []
 		}
 	}
 	active, err = controller.Claim(ctx, &controller.Claimer{
-		Owner: rs, Kind: ownKind, Selector: selector,
+		Owner: rs, Kind: r.kind, Selector: selector,
 		Live: func(ctx context.Context) (metav1.Object, error) {
-			return r.client.AppsV1().ReplicaSets(rs.Namespace).Get(ctx, rs.Name, metav1.GetOptions{})
+			return r.sets.live(ctx, rs.Namespace, rs.Name)
 		},
 		Patch: func(ctx context.Context, name string, patch []byte) error {
 			_, err := r.client.CoreV1().Pods(rs.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
@@ -177,7 +191,7 @@ func (r *reconciler) create(ctx context.Context, key string, rs *appsv1.ReplicaS
 		mu      sync.Mutex
 		created []*corev1.Pod
 	)
-	ref := metav1.NewControllerRef(rs, ownKind)
+	ref := metav1.NewControllerRef(rs, r.kind)
 	_, err := controller.SlowStart(ctx, count, func(ctx context.Context, _ int) error {
 		pod, err := r.writer().Create(ctx, key, rs, controller.NewPod(&rs.Spec.Template, rs, ref))
 		if pod == nil {
@@ -220,17 +234,20 @@ func (r *reconciler) related(rs *appsv1.ReplicaSet, own []*corev1.Pod) []*corev1
 }
 
 func (r *reconciler) writeStatus(ctx context.Context, rs *appsv1.ReplicaSet, status appsv1.ReplicaSetStatus) error {
+	if r.kind == replicationKind {
+		status.TerminatingReplicas = nil
+	}
 	if apiequality.Semantic.DeepEqual(rs.Status, status) {
 		return nil
 	}
 	changed := *rs
 	changed.Status = status
-	updated, err := r.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, &changed, metav1.UpdateOptions{})
+	updated, err := r.sets.writeStatus(ctx, &changed)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err == nil {
-		r.writes.Wrote(controller.Key(rs.Namespace, rs.Name), updated.ResourceVersion)
+		r.writes.Wrote(controller.Key(rs.Namespace, rs.Name), updated.GetResourceVersion())
 	}
 	return err
 }
