@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench clean help FORCE
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench clean help FORCE
 
 all: build images ## build the binaries and the example image
 
@@ -47,19 +47,27 @@ kubectl: bin/kubectl ## build upstream's kubectl from its library
 bin/kubectl: tests/kubectl/main.go tests/kubectl/go.mod
 	cd tests/kubectl && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ .
 
+helm: bin/helm ## build upstream's helm, for the tests
+
+bin/helm:
+	GOBIN=$(abspath bin) $(GO) install -ldflags "-s -w" helm.sh/helm/v3/cmd/helm@v3.22.0
+
 run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops it
 	bin/shoal up $(UP_FLAGS)
 
 down: ## stop the cluster that `make run` started
 	bin/shoal down $(UP_FLAGS)
 
-test: setup build images test-images kubectl test-unit test-e2e ## run all tests of this machine
+test: setup build images test-images kubectl helm test-unit test-e2e ## run all tests of this machine
 
 test-unit: ## rules, API in process, kernel parts; no cluster
-	$(GO) test -timeout 15m $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) test -timeout 15m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos)')
 
 test-e2e: ## whole clusters in network namespaces
 	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
+
+test-chaos: ## kill daemons under load; takes minutes
+	$(GO) test -count=1 -timeout 10m ./tests/chaos/...
 
 critest: setup build test-images ## the CRI validation suite against the agent's runtime
 	$(GO) build -o bin/critest-rig ./tests/critest
