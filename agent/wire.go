@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -402,7 +403,8 @@ func (a *agent) buildPods(ctx context.Context) error {
 	}
 	host := &pod.Host{
 		NodeName: a.cfg.NodeName, Hostname: hostname, IPs: a.facts.IPs, MemoryBytes: a.facts.MemoryBytes, Allocatable: allocatable,
-		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.ContainerLogsDir,
+		PageSizes: slices.Sorted(maps.Keys(a.facts.HugePages)),
+		RootDir:   a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.ContainerLogsDir,
 		ClusterDNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, CgroupParent: a.cgroupOf,
 	}
 	a.volumes = &volume.Manager{RootDir: a.cfg.RootDir, Objects: a.objects, Tokens: a.tokens, Facts: a.volumeFacts, Log: a.log}
@@ -415,7 +417,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 	a.pods = &pod.Manager{
 		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
 		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh,
-		Sysctls: sysctls,
+		Sysctls:    sysctls,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
 	a.pods.Steps = a.steps()

@@ -2,6 +2,9 @@ package evict
 
 import (
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -24,7 +27,37 @@ func Measure(nodeDir, imageDir string, memory Signal) map[string]Signal {
 		out[name+".available"] = Signal{int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize}
 		out[name+".inodesFree"] = Signal{int64(st.Ffree), int64(st.Files)}
 	}
+	if s, err := tasks("/proc"); err == nil {
+		out["pid.available"] = s
+	}
 	return out
+}
+
+// tasks is how many more tasks the kernel lets run, of how many at most
+// (proc(5): kernel/pid_max, kernel/threads-max, loadavg).
+func tasks(proc string) (Signal, error) {
+	limit := int64(math.MaxInt64)
+	for _, file := range []string{"pid_max", "threads-max"} {
+		data, err := os.ReadFile(filepath.Join(proc, "sys/kernel", file))
+		if err != nil {
+			return Signal{}, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		if err != nil {
+			return Signal{}, err
+		}
+		limit = min(limit, n)
+	}
+	data, err := os.ReadFile(filepath.Join(proc, "loadavg"))
+	if err != nil {
+		return Signal{}, err
+	}
+	var a, b, c string
+	var running, all int64
+	if _, err := fmt.Sscanf(string(data), "%s %s %s %d/%d", &a, &b, &c, &running, &all); err != nil {
+		return Signal{}, fmt.Errorf("loadavg: %w", err)
+	}
+	return Signal{Available: limit - all, Capacity: limit}, nil
 }
 
 // Pressure returns the conditions that hold, given hard thresholds as in
@@ -40,9 +73,12 @@ func Pressure(thresholds map[string]string, have map[string]Signal) map[v1.NodeC
 		if err != nil || s.Available >= limit {
 			continue
 		}
-		if name == "memory.available" {
+		switch name {
+		case "memory.available":
 			out[v1.NodeMemoryPressure] = true
-		} else {
+		case "pid.available":
+			out[v1.NodePIDPressure] = true
+		default:
 			out[v1.NodeDiskPressure] = true
 		}
 	}

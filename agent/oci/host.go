@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,8 +39,13 @@ func ReadHost(cgroupV2 bool) (Host, error) {
 		}
 		h.OOMScoreAdj, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	_, err = os.Stat("/sys/fs/cgroup/hugetlb")
-	h.Hugetlb = err == nil || cgroupV2
+	if cgroupV2 {
+		controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+		h.Hugetlb = slices.Contains(strings.Fields(string(controllers)), "hugetlb")
+	} else {
+		_, err = os.Stat("/sys/fs/cgroup/hugetlb")
+		h.Hugetlb = err == nil
+	}
 	on, _ := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	h.Apparmor = strings.HasPrefix(string(on), "Y")
 	return h, nil

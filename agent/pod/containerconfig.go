@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,7 +73,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 			LabelPodUID: string(l.pod.UID), LabelContainerName: l.c.Name},
 		Annotations: l.annotations(),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       linuxResources(l.pod, l.c, l.host.MemoryBytes),
+			Resources:       linuxResources(l.pod, l.c, l.host),
 			SecurityContext: l.security(),
 		},
 	}
@@ -269,8 +270,12 @@ func (l *launch) mounts(lookup func(string) (string, bool)) ([]*runtimeapi.Mount
 		}
 		out = append(out, m)
 	}
+	// Outer ones first, so that none hides another.
+	slices.SortStableFunc(out, func(a, b *runtimeapi.Mount) int { return depth(a) - depth(b) })
 	return out, nil
 }
+
+func depth(m *runtimeapi.Mount) int { return strings.Count(filepath.Clean(m.ContainerPath), "/") }
 
 func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bool)) (*runtimeapi.Mount, error) {
 	out := &runtimeapi.Mount{ContainerPath: m.MountPath, Readonly: m.ReadOnly}

@@ -195,7 +195,7 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
 		return func() {
 			cr := w.rec.Of(a.Name)
 			if cr.ID == a.ID {
-				cr.Unhealthy, cr.Hooked = "FailedPostStartHook", true
+				cr.Unhealthy = "FailedPostStartHook"
 			}
 		}
 	}
@@ -243,7 +243,7 @@ func (m *Manager) hook(ctx context.Context, p *v1.Pod, c *v1.Container, id strin
 		}
 		return nil
 	case h.HTTPGet != nil:
-		return probe.Get(ctx, p, c, h.HTTPGet, m.podIP(p))
+		return probe.Get(ctx, c, h.HTTPGet, m.podIP(p))
 	case h.Sleep != nil:
 		select {
 		case <-ctx.Done():
@@ -251,7 +251,7 @@ func (m *Manager) hook(ctx context.Context, p *v1.Pod, c *v1.Container, id strin
 		}
 		return nil
 	}
-	return nil
+	return errors.New("invalid handler: only exec, httpGet and sleep run as hooks")
 }
 
 func (m *Manager) podIP(p *v1.Pod) string {

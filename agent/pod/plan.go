@@ -359,7 +359,7 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 			grace = *r.ProbeGrace
 		}
 		msg := r.Unhealthy
-		if Restarts(d.Pod, c, 137) {
+		if r.Hooked && Restarts(d.Pod, c, 137) { // a failed hook is told without
 			msg += ", will be restarted"
 		}
 		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: grace, Message: msg})

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"strings"
+
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -94,7 +96,7 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
 }
 
 // linuxResources is what the runtime limits the container to.
-func linuxResources(p *v1.Pod, c *v1.Container, capacity int64) *runtimeapi.LinuxContainerResources {
+func linuxResources(p *v1.Pod, c *v1.Container, host *Host) *runtimeapi.LinuxContainerResources {
 	request := c.Resources.Requests.Cpu()
 	if request.IsZero() {
 		request = c.Resources.Limits.Cpu()
@@ -104,9 +106,26 @@ func linuxResources(p *v1.Pod, c *v1.Container, capacity int64) *runtimeapi.Linu
 		CpuPeriod:          cfsPeriod,
 		CpuQuota:           Quota(c.Resources.Limits.Cpu().MilliValue()),
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
-		OomScoreAdj:        oomScoreAdj(p, c, capacity),
+		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
 	}
+	r.HugepageLimits = hugepages(p, c, host.PageSizes)
 	return r
+}
+
+// hugepages limits every size of huge pages that the node has, to nothing
+// where the container, or else the pod, names no limit.
+func hugepages(p *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.HugepageLimit {
+	var out []*runtimeapi.HugepageLimit
+	for _, size := range sizes {
+		name := v1.ResourceName(v1.ResourceHugePagesPrefix + size)
+		q, ok := c.Resources.Limits[name]
+		if !ok && p.Spec.Resources != nil {
+			q = p.Spec.Resources.Limits[name]
+		}
+		// The kernel says 2MB for what the API calls 2Mi.
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: strings.TrimSuffix(size, "i") + "B", Limit: uint64(q.Value())})
+	}
+	return out
 }
 
 // Limits is what a pod as a whole is limited to.

@@ -34,6 +34,8 @@ type Host struct {
 	// MemoryBytes is the node's capacity.
 	MemoryBytes int64
 	Allocatable v1.ResourceList
+	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
+	PageSizes []string
 
 	RootDir, PodLogsDir, ContainerLogsDir string
 

@@ -59,7 +59,7 @@ type Container struct {
 	Started bool `json:"started,omitempty"`
 	// Ready is the readiness probe's word, or Started without such a probe.
 	Ready bool `json:"ready,omitempty"`
-	// Hooked: the postStart hook of ID is done.
+	// Hooked: the postStart hook of ID went well, or there is none.
 	Hooked bool `json:"hooked,omitempty"`
 	// Unhealthy is why ID must be restarted: a failed liveness or startup
 	// probe or hook.

@@ -132,7 +132,7 @@ func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
 	} else {
 		s.Resources = &v1.ResourceRequirements{}
 	}
-	if o := b.obs.Latest(c.Name); o != nil {
+	if o := b.shown(c, cr); o != nil {
 		b.observed(&s, o)
 	} else {
 		b.unseen(&s, cr)
@@ -151,6 +151,22 @@ func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
 		s.State.Waiting = &v1.ContainerStateWaiting{Reason: b.defaultReason(init)}
 	}
 	return s
+}
+
+// shown is the run of a container that its status tells of: the newest, or the
+// one before while the postStart hook of the newest is not done.
+func (b *builder) shown(c *v1.Container, cr record.Container) *record.Observation {
+	o := b.obs.Latest(c.Name)
+	if o == nil || o.State != record.Running || c.Lifecycle == nil || c.Lifecycle.PostStart == nil ||
+		cr.ID == o.ID && cr.Hooked || b.rec.Stopping != nil {
+		return o
+	}
+	for i := range b.obs.Containers {
+		if old := &b.obs.Containers[i]; old.Name == c.Name && old.ID != o.ID {
+			return old
+		}
+	}
+	return nil
 }
 
 func (b *builder) defaultReason(init bool) string {

@@ -104,6 +104,29 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// A container is not shown as running before its postStart hook is done.
+func TestHookGoesOn(t *testing.T) {
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "a", Lifecycle: &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 9}}}}}
+	r := &record.Pod{Admitted: now}
+	o := &record.Observed{Containers: []record.Observation{running("a")}}
+	*r.Of("a") = record.Container{ID: "a0"}
+	s := Of(p, r, o, facts())
+	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ContainerCreating" || s.Phase != v1.PodPending {
+		t.Errorf("while the hook goes on: %s, %+v", s.Phase, s.ContainerStatuses[0].State)
+	}
+	before := exited("a", 1)
+	before.ID = "a9"
+	o.Containers = append(o.Containers, before)
+	if s = Of(p, r, o, facts()); s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].ContainerID != "shoal://a9" {
+		t.Errorf("while the hook of a later run goes on: %+v", s.ContainerStatuses[0])
+	}
+	*r.Of("a") = record.Container{ID: "a0", Hooked: true, Started: true, Ready: true}
+	if s = Of(p, r, o, facts()); s.ContainerStatuses[0].State.Running == nil || s.Phase != v1.PodRunning {
+		t.Errorf("after the hook: %s, %+v", s.Phase, s.ContainerStatuses[0].State)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	p := &v1.Pod{}
 	p.Spec.Containers = []v1.Container{{Name: "a"}}
