@@ -3,6 +3,7 @@ package node
 import (
 	"runtime"
 	"sort"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -88,7 +89,14 @@ func Build(old *v1.Node, in Input) *v1.Node {
 	}
 	n.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
 	s := &n.Status
+	given := s.Capacity
 	s.Capacity, s.Allocatable = Capacity(in.Facts, in.MaxPods, in.Reserved)
+	for name, q := range given {
+		// What others advertise stays theirs to change and to remove.
+		if _, mine := s.Capacity[name]; !mine && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+			s.Capacity[name], s.Allocatable[name] = q, q
+		}
+	}
 	s.Addresses = nil
 	for _, ip := range in.Facts.IPs {
 		s.Addresses = append(s.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})

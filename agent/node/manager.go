@@ -272,9 +272,11 @@ func (m *Manager) events(ctx context.Context, w watch.Interface) error {
 	}
 }
 
-// stale tells whether somebody else changed the conditions that are ours.
+// stale tells whether somebody else changed the conditions that are ours, or
+// a capacity that allocatable must follow.
 func stale(old, n *v1.Node) bool {
-	return !equality.Semantic.DeepEqual(strip(old.Status).Conditions, strip(n.Status).Conditions)
+	return !equality.Semantic.DeepEqual(old.Status.Capacity, n.Status.Capacity) ||
+		!equality.Semantic.DeepEqual(strip(old.Status).Conditions, strip(n.Status).Conditions)
 }
 
 // lease renews the node's Lease until ctx ends.

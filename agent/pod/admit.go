@@ -2,6 +2,9 @@ package pod
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
@@ -13,7 +16,7 @@ import (
 // Admit tells why the node cannot take a pod beside the others, nil when it
 // can. It is pure; the reasons are the kubelet's (pkg/kubelet/lifecycle).
 func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceList) *record.Verdict {
-	if v := fits(p, others, allocatable); v != nil {
+	if v := fits(p, others, extended(allocatable, node)); v != nil {
 		return v
 	}
 	if v := ports(p, others); v != nil {
@@ -34,6 +37,20 @@ func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceLi
 	return nil
 }
 
+// extended adds what others advertise on the node to its own resources.
+func extended(allocatable v1.ResourceList, node *v1.Node) v1.ResourceList {
+	if node == nil || len(allocatable) == 0 {
+		return allocatable
+	}
+	out := maps.Clone(allocatable)
+	for name, q := range node.Status.Allocatable {
+		if _, own := out[name]; !own && strings.Contains(string(name), "/") {
+			out[name] = q
+		}
+	}
+	return out
+}
+
 // fits holds the pod's requests against what the others leave.
 func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verdict {
 	if len(allocatable) == 0 {
@@ -51,12 +68,13 @@ func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verd
 			used[name] = sum
 		}
 	}
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
-		q, ok := want[name]
-		if !ok || q.IsZero() {
-			continue
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		q := want[name]
+		have, known := allocatable[name]
+		if q.IsZero() || !known {
+			continue // as upstream: the scheduler alone counts what the node does not
 		}
-		have, in := allocatable[name], used[name]
+		in := used[name]
 		if name == v1.ResourceCPU {
 			if q.MilliValue()+in.MilliValue() > have.MilliValue() {
 				return outOf(name, q.MilliValue(), in.MilliValue(), have.MilliValue())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -251,6 +252,20 @@ func TestAdmit(t *testing.T) {
 	}
 	r.Spec.NodeSelector["disk"] = "ssd"
 	if v := Admit(r, nil, node, nil); v != nil {
+		t.Errorf("fitting pod is refused: %v", v)
+	}
+	list := func(cpu, foo string) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), "example.com/foo": resource.MustParse(foo), v1.ResourcePods: resource.MustParse("9")}
+	}
+	r.Spec.Containers[0].Resources.Requests = list("1", "3")
+	r.Spec.Containers[0].Resources.Requests[v1.ResourcePods] = resource.MustParse("0")
+	node.Status.Allocatable = list("8", "2")
+	own := v1.ResourceList{v1.ResourceCPU: resource.MustParse("8"), v1.ResourcePods: resource.MustParse("9")}
+	if v := Admit(r, nil, node, own); v == nil || v.Reason != "OutOfexample.com/foo" {
+		t.Errorf("extended resource: %v", v)
+	}
+	node.Status.Allocatable = list("8", "3")
+	if v := Admit(r, nil, node, own); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
 	}
 }
