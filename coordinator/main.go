@@ -51,7 +51,7 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
-	cmd.AddCommand(kubeconfigCommand(load))
+	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load))
 	return cmd
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -197,15 +199,20 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 	count := 1
 	start(coordinator)
 	err = func() error {
+		if err := awaitKeys(ctx, o, failed); err != nil {
+			return err
+		}
+		if err := credentials(ctx, o); err != nil {
+			return err
+		}
+		// The agent starts beside the coordinator: its first requests wait in the
+		// socket that the coordinator has opened already.
+		count++
+		start(agent)
 		if err := await(ctx, coordinator.ready, failed); err != nil {
 			return err
 		}
 		steps.done("coordinator serves the API at https://127.0.0.1:%d", o.Port)
-		if err := credentials(ctx, o); err != nil {
-			return err
-		}
-		count++
-		start(agent)
 		if err := await(ctx, agent.ready, failed); err != nil {
 			return err
 		}
@@ -294,35 +301,65 @@ func credentials(ctx context.Context, o *options) error {
 		return err
 	}
 	server := fmt.Sprintf("https://127.0.0.1:%d", o.Port)
-	sans := []string{"--san", o.NodeName, "--san", "127.0.0.1", "--san", "localhost"}
+	names := []string{o.NodeName, "127.0.0.1", "localhost"}
 	if ip := nodeIP(o); ip != "" {
-		sans = append(sans, "--san", ip)
+		names = append(names, ip)
 	}
-	var calls [][]string
+	node := credential{User: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}, Server: server}
+	var missing []credential
 	if !fresh(o.kubeconfig()) {
-		calls = append(calls, []string{"--user", "kubernetes-admin", "--group", "system:masters", "--server", server, "--out", o.kubeconfig()})
+		missing = append(missing, credential{User: "kubernetes-admin", Groups: []string{"system:masters"}, Server: server, Out: o.kubeconfig()})
 	}
-	if kubeconfig := filepath.Join(o.agentDir(), "kubeconfig"); !fresh(kubeconfig) {
-		calls = append(calls, []string{"--user", "system:node:" + o.NodeName, "--group", "system:nodes", "--server", server, "--out", kubeconfig})
+	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out) {
+		missing = append(missing, node)
 	}
-	if serving := filepath.Join(o.agentDir(), "serving"); !fresh(serving + ".crt") {
-		calls = append(calls, append([]string{"--serving", "--user", "system:node:" + o.NodeName, "--group", "system:nodes", "--out", serving}, sans...))
+	if node.Out = filepath.Join(o.agentDir(), "serving"); !fresh(node.Out + ".crt") {
+		node.Serving, node.Names = true, names
+		missing = append(missing, node)
 	}
-	results := make(chan error, len(calls))
-	for _, args := range calls {
-		go func() {
-			cmd := exec.CommandContext(ctx, bin, append([]string{"kubeconfig", "--config", o.path("coordinator.yaml")}, args...)...)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				results <- fmt.Errorf("issue a certificate: %w: %s", err, out)
-				return
-			}
-			results <- nil
-		}()
+	if len(missing) == 0 {
+		return nil
 	}
-	for range calls {
-		err = errors.Join(err, <-results)
+	list, err := json.Marshal(missing)
+	if err != nil {
+		return err
 	}
-	return err
+	cmd := exec.CommandContext(ctx, bin, "credentials", "--config", o.path("coordinator.yaml"))
+	cmd.Stdin = bytes.NewReader(list)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("issue certificates: %w: %s", err, out)
+	}
+	return nil
+}
+
+// credential is what `shoal-coordinator credentials` reads.
+type credential struct {
+	User    string   `json:"user"`
+	Groups  []string `json:"groups,omitempty"`
+	Server  string   `json:"server,omitempty"`
+	Serving bool     `json:"serving,omitempty"`
+	Names   []string `json:"names,omitempty"`
+	Out     string   `json:"out"`
+}
+
+// awaitKeys returns when the coordinator has made its keys, which it does first
+// of all; gossip.key is the last. Polled: it takes some milliseconds, once.
+func awaitKeys(ctx context.Context, o *options, failed <-chan error) error {
+	late := time.After(startTimeout)
+	for {
+		if _, err := os.Stat(o.path("coordinator", "pki", "gossip.key")); err == nil {
+			return nil
+		}
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return fmt.Errorf("the coordinator made no keys in %s", startTimeout)
+		case <-time.After(3 * time.Millisecond):
+		}
+	}
 }
 
 // fresh tells whether a kubeconfig or certificate file exists with enough time
