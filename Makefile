@@ -80,8 +80,8 @@ CONFORMANCE = GO=$(GO) FOCUS='$(FOCUS)' SKIP='$(SKIP)' bin/conformance-rig -node
 conformance: bin/conformance-rig ## upstream's conformance specs; FOCUS, SKIP, NODES, JOBS
 	$(CONFORMANCE)
 
-conformance-failed: bin/conformance-rig ## those that failed the last time
-	$(CONFORMANCE) -failed
+conformance-failed: bin/conformance-rig ## those that failed or did not run the last time
+	$(CONFORMANCE) -failed -missing
 
 conformance-subset: bin/conformance-rig ## those that have to pass
 	$(CONFORMANCE) -list tests/conformance/ci-subset.txt

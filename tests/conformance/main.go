@@ -20,7 +20,8 @@ const (
 
 type options struct {
 	bin, focus, skip, list string
-	failed, keep, build    bool
+	failed, missing        bool
+	keep, build            bool
 	nodes, jobs            int
 	timeout                time.Duration
 }
@@ -32,6 +33,7 @@ func main() {
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
 	flag.BoolVar(&o.failed, "failed", false, "run what failed according to "+results)
+	flag.BoolVar(&o.missing, "missing", false, "run what has no result yet according to "+results)
 	flag.BoolVar(&o.keep, "keep", false, "keep the cluster running at the end")
 	flag.BoolVar(&o.build, "build", false, "only build the suite and its images")
 	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster")
@@ -91,22 +93,23 @@ func run(ctx context.Context, o options) error {
 	return o.record(all, old, names, report)
 }
 
-// chosen are the names of the specs that -list or -failed select; none for all.
+// chosen are the names of the specs that -list, -failed and -missing select;
+// none for all.
 func (o options) chosen(old record) ([]string, error) {
 	if o.list != "" {
 		return readList(o.list)
 	}
-	if !o.failed {
+	if !o.failed && !o.missing {
 		return nil, nil
 	}
 	var names []string
 	for name, r := range old {
-		if r.state == failed {
+		if o.failed && r.state == failed || o.missing && r.state == notRun {
 			names = append(names, name)
 		}
 	}
 	if names == nil {
-		return nil, errors.New("nothing failed in " + results)
+		return nil, errors.New("nothing to run: " + results)
 	}
 	return names, nil
 }

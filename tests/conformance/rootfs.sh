@@ -16,15 +16,16 @@ mmdebstrap --quiet --variant=extract --include=busybox,bash,coreutils,grep,sed,b
 rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root"/usr/lib/x86_64-linux-gnu/perl* "$root"/usr/bin/perl* "$root/usr/lib/systemd" "$root/lib/systemd"
 for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
 chmod 1777 "$root/tmp"
+# Debian's own programs come first in PATH; all of busybox's are in /bin, where
+# specs look for some by their full names.
 for applet in $("$root/bin/busybox" --list); do
-	for dir in bin sbin usr/bin usr/sbin; do
-		[ -e "$root/$dir/$applet" ] && continue 2
-	done
-	ln -s busybox "$root/bin/$applet"
+	[ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
 done
 ln -sf nc.openbsd "$root/bin/nc"
-# Only bash keeps variables whose names are no identifiers, which specs print.
-ln -sf bash "$root/bin/sh"
+# Only bash keeps variables whose names are no identifiers, which specs print
+# with "sh"; others want the messages of busybox's shell from "/bin/sh".
+ln -sf busybox "$root/bin/sh"
+ln -sf /bin/bash "$root/usr/bin/sh"
 ln -s /agnhost "$root/agnhost-2"
 cat >"$root/etc/passwd" <<'P'
 root:x:0:0:root:/root:/bin/sh
