@@ -281,8 +281,11 @@ func criImage(i *image.Image) *cri.Image {
 }
 
 // ImageStatus describes an image; Image is nil for one that is not there.
-func (r *Runtime) ImageStatus(_ context.Context, spec *cri.ImageSpec, verbose bool) (*cri.ImageStatusResponse, error) {
+func (r *Runtime) ImageStatus(ctx context.Context, spec *cri.ImageSpec, verbose bool) (*cri.ImageStatusResponse, error) {
 	img, err := r.images.Find(spec.GetImage())
+	if errdefs.IsNotFound(err) && r.awaitImports(ctx) {
+		img, err = r.images.Find(spec.GetImage())
+	}
 	if errdefs.IsNotFound(err) {
 		return &cri.ImageStatusResponse{}, nil
 	}

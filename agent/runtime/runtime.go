@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/container"
@@ -66,6 +67,8 @@ type Runtime struct {
 	containers *container.Manager
 	stream     *stream.Server
 	events     events
+	imported   chan struct{} // closed, once, when the archives of ImportDir are imported
+	once       sync.Once
 }
 
 var (
@@ -82,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if cfg, err = complete(cfg, groups.Mode()); err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, cgroups: groups}
+	r := &Runtime{cfg: cfg, cgroups: groups, imported: make(chan struct{})}
 	host, err := oci.ReadHost(r.cgroups.Mode() == cgroup.V2)
 	if err != nil {
 		return nil, err

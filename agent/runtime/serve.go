@@ -76,12 +76,28 @@ func listen(path string) (net.Listener, error) {
 }
 
 func (r *Runtime) importArchives(ctx context.Context) {
+	defer r.importsDone()
 	if r.cfg.ImportDir == "" {
 		return
 	}
 	if err := r.images.ImportDir(ctx, r.cfg.ImportDir); err != nil && ctx.Err() == nil {
 		r.cfg.Log.Error("some image archives could not be imported", "dir", r.cfg.ImportDir, "err", err)
 	}
+}
+
+func (r *Runtime) importsDone() { r.once.Do(func() { close(r.imported) }) }
+
+// awaitImports waits while archives are still imported at start, so that an
+// image among them is not pulled. False: there are none.
+func (r *Runtime) awaitImports(ctx context.Context) bool {
+	if r.cfg.ImportDir == "" {
+		return false
+	}
+	select {
+	case <-r.imported:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // serveImport answers POST /import?path=FILE with the names of the images.

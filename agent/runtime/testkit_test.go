@@ -91,6 +91,7 @@ func (g *rig) open() {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	r.importsDone() // most tests do not run it
 	g.r = r
 }
 

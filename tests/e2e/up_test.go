@@ -100,8 +100,10 @@ func TestUp(t *testing.T) {
 		writeFile(t, db, "damaged")
 	}
 	up()
+	began = time.Now()
 	c.Must(t, "get", "configmap", "kept")
 	c.Must(t, "wait", "pod/kept", "--for=condition=Ready", "--timeout=60s")
+	t.Logf("the pod is Ready %v after up", time.Since(began).Round(10*time.Millisecond))
 	if !strings.Contains(c.Logs(), "damaged") {
 		t.Errorf("nothing is told about damaged files:\n%s", c.Logs())
 	}
