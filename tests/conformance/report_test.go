@@ -1,0 +1,85 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const report = `[{"SpecReports":[
+{"ContainerHierarchyTexts":["[sig-node] Pods"],"LeafNodeType":"It","LeafNodeText":"run [Conformance]","State":"passed","RunTime":2600000000},
+{"ContainerHierarchyTexts":["[sig-apps] Job"],"LeafNodeType":"It","LeafNodeText":"ends [Conformance]","State":"failed","Failure":{"Message":"no job"}},
+{"ContainerHierarchyTexts":["[sig-apps] Job"],"LeafNodeType":"It","LeafNodeText":"out of focus","State":"skipped"},
+{"ContainerHierarchyTexts":["[sig-apps] Job"],"LeafNodeType":"It","LeafNodeText":"wants more","State":"skipped","Failure":{"Message":"needs 3 nodes"}},
+{"ContainerHierarchyTexts":["[sig-apps] Job"],"LeafNodeType":"It","LeafNodeText":"cut off","State":"interrupted"},
+{"LeafNodeType":"SynchronizedBeforeSuite","State":"passed"}]}]`
+
+func TestReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ran, err := readReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := record{
+		"[sig-node] Pods run [Conformance]": {state: passed, seconds: 3},
+		"[sig-apps] Job ends [Conformance]": {state: failed, message: "no job"},
+		"[sig-apps] Job wants more":         {state: skip, message: "needs 3 nodes"},
+	}
+	if !maps.Equal(ran, want) {
+		t.Errorf("ran %+v", ran)
+	}
+	if err := allPassed([]string{"[sig-node] Pods run [Conformance]"}, ran); err != nil {
+		t.Error(err)
+	}
+	if err := allPassed([]string{"[sig-apps] Job cut off"}, ran); err == nil || !strings.Contains(err.Error(), "not-run: [sig-apps] Job cut off") {
+		t.Errorf("a spec that did not run: %v", err)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	old := record{"[sig-node] a": {state: passed, seconds: 1}, "[sig-node] gone": {state: passed}}
+	ran := record{"[sig-node] a": {state: failed, seconds: 4, message: "why"}}
+	if got, want := changes(old, ran), "pass -> fail: [sig-node] a\n"; got != want {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+	merged := merge([]string{"[sig-node] a", "[sig-cli] b"}, old, ran)
+	file := filepath.Join(t.TempDir(), "results.txt")
+	if err := merged.write(file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := readRecord(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (record{"[sig-node] a": {state: failed, seconds: 4}, "[sig-cli] b": {state: notRun}}); !maps.Equal(again, want) {
+		t.Errorf("record %+v", again)
+	}
+	if table := merged.table(); !strings.Contains(table, "| sig-node | 0 | 1 | 0 | 0 |\n| all | 0 | 1 | 0 | 1 |\n") {
+		t.Errorf("table\n%s", table)
+	}
+}
+
+func TestPage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(file, []byte("before\n"+beginTable+"old\n"+endTable+"after\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := updatePage(file, "new\n"); err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := os.ReadFile(file); string(data) != "before\n"+beginTable+"new\n"+endTable+"after\n" {
+		t.Errorf("page %q", data)
+	}
+}
+
+func TestRequireStaging(t *testing.T) {
+	got := string(requireStaging([]byte("require (\n\tk8s.io/api v0.0.0\n\tk8s.io/klog/v2 v2.1.0\n\tk8s.io/utils v0.0.0-2026\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n")))
+	if want := "require (\n\tk8s.io/api v0.36.3\n\tk8s.io/klog/v2 v2.1.0\n\tk8s.io/utils v0.0.0-2026\n)\n\n"; got != want {
+		t.Errorf("go.mod %q, want %q", got, want)
+	}
+}
