@@ -47,7 +47,21 @@ func (a *agent) ensureCgroup(_ context.Context, s *pod.Setting) error {
 	if a.cgroups == nil {
 		return nil // another runtime makes them
 	}
-	l := pod.PodLimits(s.Pod)
+	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), podResources(pod.PodLimits(s.Pod))); err != nil {
+		return &pod.Fault{Reason: "FailedCreatePodContainer", Message: "unable to ensure pod container exists: " + err.Error()}
+	}
+	return nil
+}
+
+// limitPod changes the limits of a pod that runs.
+func (a *agent) limitPod(p *v1.Pod, l pod.Limits) error {
+	if a.cgroups == nil {
+		return nil // only its runtime could
+	}
+	return a.cgroups.Set(a.cgroupOf(p), podResources(l))
+}
+
+func podResources(l pod.Limits) cgroup.Resources {
 	shares := uint64(l.CPUShares)
 	r := cgroup.Resources{CPUShares: &shares}
 	if l.CPUQuota > 0 {
@@ -57,10 +71,7 @@ func (a *agent) ensureCgroup(_ context.Context, s *pod.Setting) error {
 	if l.MemoryBytes > 0 {
 		r.MemoryLimit = &l.MemoryBytes
 	}
-	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), r); err != nil {
-		return &pod.Fault{Reason: "FailedCreatePodContainer", Message: "unable to ensure pod container exists: " + err.Error()}
-	}
-	return nil
+	return r
 }
 
 func (a *agent) releaseCgroup(_ context.Context, s *pod.Setting) error {

@@ -40,6 +40,9 @@ func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
 			adopt(c, cr, o)
 		}
 		settle(c, cr)
+		if cr.Actuated == nil {
+			cr.Actuated = c.Resources.DeepCopy()
+		}
 	case o.State == record.Exited:
 		cr = r.Of(c.Name)
 		if cr.Seen == nil || cr.Seen.ID != o.ID {
@@ -52,6 +55,7 @@ func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
 // adopt begins the record of a container that runs and was not known.
 func adopt(c *v1.Container, cr *record.Container, o *record.Observation) {
 	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
+	cr.Actuated = nil
 	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
 }
 

@@ -191,6 +191,29 @@ func (f *fakeCRI) StopContainer(ctx context.Context, id string, grace int64) err
 	return nil
 }
 
+func (f *fakeCRI) UpdateContainerResources(_ context.Context, id string, r *runtimeapi.ContainerResources) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.containers[id].Resources = r
+	return nil
+}
+
+func (f *fakeCRI) ContainerStats(context.Context, string) (*runtimeapi.ContainerStats, error) {
+	return &runtimeapi.ContainerStats{Memory: &runtimeapi.MemoryUsage{UsageBytes: &runtimeapi.UInt64Value{Value: 50 << 20}}}, nil
+}
+
+// memory is the limit that the newest container of a name was given later.
+func (f *fakeCRI) memory(name string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.containers {
+		if c.Metadata.Name == name && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return c.Resources.GetLinux().GetMemoryLimitInBytes()
+		}
+	}
+	return -1
+}
+
 func (f *fakeCRI) RemoveContainer(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -88,6 +88,8 @@ type Manager struct {
 	Events   Recorder
 	// Node returns the Node object that pods are admitted against, or nil.
 	Node func() *v1.Node
+	// Limit changes what the pod as a whole is limited to, may be nil.
+	Limit func(p *v1.Pod, l Limits) error
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *Sysctls
 	// Changed is told when a pod's facts or desires changed, may be nil.
@@ -201,11 +203,19 @@ func (m *Manager) Update(p *v1.Pod, source string) {
 		m.workers[p.UID] = w
 	}
 	m.mu.Unlock()
-	if old := w.desired(); old != nil && w.heardFrom(source) && sameWish(old, p) {
+	old := w.desired()
+	if over(p) && old != nil && !over(old) {
+		defer m.retryResizes()
+	}
+	if old != nil && w.heardFrom(source) && sameWish(old, p) {
 		w.refresh(p)
 		return
 	}
 	w.update(p, source)
+}
+
+func over(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }
 
 // sameWish tells whether two versions of a pod ask for the same: only what
@@ -399,4 +409,5 @@ func (m *Manager) drop(uid types.UID) {
 	m.mu.Lock()
 	delete(m.workers, uid)
 	m.mu.Unlock()
+	m.retryResizes()
 }

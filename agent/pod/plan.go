@@ -17,6 +17,7 @@ const (
 	Setup         Kind = iota // (job) ensure every step before containers
 	Start                     // (job) pull, create, start container Name
 	Hook                      // (job) run the postStart hook of a running container again
+	Resize                    // (job) give running containers what is allocated to them
 	Stop                      // (job) end container ID with Grace
 	Remove                    // remove the ended container ID
 	RemoveSandbox             // remove the ended sandbox ID
@@ -28,7 +29,7 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"setup", "start", "hook", "stop", "remove", "remove-sandbox", "hold", "end", "release", "finish", "forget"}[k]
+	return [...]string{"setup", "start", "hook", "resize", "stop", "remove", "remove-sandbox", "hold", "end", "release", "finish", "forget"}[k]
 }
 
 // Action is one thing to do for a pod.
@@ -42,6 +43,8 @@ type Action struct {
 	Grace int64
 	// Message tells why, in the words of the event.
 	Message string
+	// Resize: the container is stopped only to start with other resources.
+	Resize bool
 	// Backoff is the pause after the next failure (Start).
 	Backoff time.Duration
 	Verdict record.Verdict
@@ -118,10 +121,30 @@ func (d *decision) live() {
 		d.sandbox(sb)
 		return
 	}
+	if d.resize() {
+		return
+	}
 	d.clean(sb)
 	if d.inits(sb) {
 		d.mains(sb)
 	}
+}
+
+// resize tells whether it is time to try a resize.
+func (d *decision) resize() bool {
+	z := &d.Record.Resize
+	if !z.Actuating || len(d.Busy) > 0 {
+		return false
+	}
+	if d.Now.Before(z.Retry) {
+		d.plan.wake(z.Retry)
+		return false
+	}
+	if z.Updated {
+		return false
+	}
+	d.plan.add(Action{Kind: Resize})
+	return true
 }
 
 // verdict is the pod's own deadline (activeDeadlineSeconds).
@@ -353,6 +376,9 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 	case o.Hash != "" && o.Hash != Hash(c):
 		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod),
 			Message: "Container " + c.Name + " definition changed, will be restarted"})
+	case d.outgrown(c, o):
+		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod), Resize: true,
+			Message: "Container " + c.Name + " resize requires restart"})
 	case r.Unhealthy != "":
 		grace := defaultGrace(d.Pod)
 		if r.ProbeGrace != nil {
@@ -366,6 +392,12 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 	case !r.Hooked && c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
 		d.plan.add(Action{Kind: Hook, Name: c.Name, ID: o.ID})
 	}
+}
+
+// outgrown tells whether a container must be restarted for its resources.
+func (d *decision) outgrown(c *v1.Container, o *record.Observation) bool {
+	had := actuated(d.Record, c, o.ID)
+	return had != nil && needsRestart(c, had)
 }
 
 // restart starts an ended container again, after its pause.

@@ -35,6 +35,10 @@ type worker struct {
 	inbox   []func()
 	timer   *time.Timer
 	seen    *record.Observed
+	// given is the pod with the resources that are allocated to it; deferred
+	// is set while it asks for others.
+	given    *v1.Pod
+	deferred bool
 
 	// Of the goroutine alone.
 	rec       *record.Pod
@@ -154,6 +158,7 @@ func (w *worker) loop() {
 // pass is one look at the pod.
 func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
 	w.relabelled(ctx, p)
+	p = w.allocate(p)
 	w.rec.Pod = p
 	now := time.Now()
 	o, err := w.m.observe(ctx, w.uid)
@@ -168,6 +173,7 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
 		w.admit(p, now)
 	}
 	w.stopping(p, removed, now)
+	w.resizeDone(p, o, now)
 	plan := Decide(Input{Pod: p, Record: w.rec, Observed: o, Removed: removed, Busy: busy,
 		MaxBackoff: w.m.MaxBackoff, Now: now})
 	again := false
@@ -248,7 +254,7 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 	}
 	v := w.m.Sysctls.admit(p)
 	if v == nil {
-		v = Admit(p, w.m.others(p), node, w.m.Host.Allocatable)
+		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)
 	}
 	if v != nil {
 		w.rec.Ended = &record.Verdict{Phase: v1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
@@ -257,8 +263,9 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 	}
 }
 
-// others are the active pods beside p.
-func (m *Manager) others(p *v1.Pod) []*v1.Pod {
+// others are the active pods beside p; only older ones when p is new, for they
+// have the right of way.
+func (m *Manager) others(p *v1.Pod, older bool) []*v1.Pod {
 	m.mu.Lock()
 	workers := m.list()
 	m.mu.Unlock()
@@ -266,13 +273,17 @@ func (m *Manager) others(p *v1.Pod) []*v1.Pod {
 	for _, w := range workers {
 		w.mu.Lock()
 		q := w.pod
+		given := w.given
 		gone := w.removed || w.orphan
 		w.mu.Unlock()
-		if q == nil || q.UID == p.UID || gone || q.Status.Phase == v1.PodSucceeded || q.Status.Phase == v1.PodFailed {
+		if q == nil || q.UID == p.UID || gone || over(q) {
 			continue
 		}
-		if q.CreationTimestamp.After(p.CreationTimestamp.Time) {
-			continue // older pods have the right of way
+		if older && q.CreationTimestamp.After(p.CreationTimestamp.Time) {
+			continue
+		}
+		if given != nil {
+			q = given
 		}
 		out = append(out, q)
 	}
@@ -288,7 +299,7 @@ func (w *worker) stopping(p *v1.Pod, removed bool, now time.Time) {
 	}
 	for key, j := range w.busy {
 		switch {
-		case j.kind == Start || j.kind == Setup || j.kind == Hook:
+		case j.kind == Start || j.kind == Setup || j.kind == Hook || j.kind == Resize:
 			j.cancel()
 		case j.kind == Stop && before != nil:
 			j.cancel() // asked again with less grace
@@ -326,7 +337,13 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, l, o.Sandbox().ID) })
 	case Hook:
 		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.postStart(ctx, p, a) })
+	case Resize:
+		z := w.resizing(p, o)
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.actuate(ctx, z) })
 	case Stop:
+		if a.Resize {
+			w.rec.Of(a.Name).Backoff = 0 // no failure: it starts again at once
+		}
 		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
 	case Remove:
 		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {
@@ -533,7 +550,10 @@ func (w *worker) release(ctx context.Context, s *Setting) func() {
 			w.retryLater(w.m.ctx, "release the pod", err)
 		}
 	}
-	return func() { w.rec.Released = true }
+	return func() {
+		w.rec.Released = true
+		w.m.retryResizes()
+	}
 }
 
 // finish deletes the API object. The source tells when it is gone.

@@ -31,10 +31,37 @@ type Pod struct {
 	// Retry is when setup is tried again after Fault; Delay the pause used.
 	Retry time.Time     `json:"retry,omitzero"`
 	Delay time.Duration `json:"delay,omitempty"`
+	// Allocated is what the node gave the pod, which is what it asked for
+	// until that changes; Resize tells of a change under way.
+	Allocated *Allocation `json:"allocated,omitempty"`
+	Resize    Resize      `json:"resize,omitzero"`
 	// Containers is by container name, of all three sorts.
 	Containers map[string]*Container `json:"containers,omitempty"`
 	// Disrupted is the reason of the DisruptionTarget condition, if any.
 	Disrupted *Verdict `json:"disrupted,omitempty"`
+}
+
+// Allocation is the resources of a pod and of its containers by name.
+type Allocation struct {
+	Pod        *v1.ResourceRequirements           `json:"pod,omitempty"`
+	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
+}
+
+// Resize is a change of a running pod's resources (KEP-1287).
+type Resize struct {
+	// Pending is why what the pod asks for is not given, and since which
+	// generation.
+	Pending           *Verdict `json:"pending,omitempty"`
+	PendingGeneration int64    `json:"pendingGeneration,omitempty"`
+	// Actuating: Allocated is not yet what all containers have. Updated: those
+	// that need no restart for it have it.
+	Actuating  bool  `json:"actuating,omitempty"`
+	Updated    bool  `json:"updated,omitempty"`
+	Generation int64 `json:"generation,omitempty"`
+	// Error is of the last try, Retry when the next is, Delay the pause used.
+	Error string        `json:"error,omitempty"`
+	Retry time.Time     `json:"retry,omitzero"`
+	Delay time.Duration `json:"delay,omitempty"`
 }
 
 // Verdict is a reason with its message as they show in the API.
@@ -61,6 +88,8 @@ type Container struct {
 	Ready bool `json:"ready,omitempty"`
 	// Hooked: the postStart hook of ID went well, or there is none.
 	Hooked bool `json:"hooked,omitempty"`
+	// Actuated is what ID was given; nil while not known.
+	Actuated *v1.ResourceRequirements `json:"actuated,omitempty"`
 	// Unhealthy is why ID must be restarted: a failed liveness or startup
 	// probe or hook.
 	Unhealthy string `json:"unhealthy,omitempty"`

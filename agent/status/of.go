@@ -143,6 +143,9 @@ func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
 	if cr.ID != "" && s.State.Running != nil && b.f.Scheme+cr.ID == s.ContainerID {
 		started := cr.Started
 		s.Started, s.Ready = &started, cr.Ready
+		if cr.Actuated != nil {
+			s.Resources = cr.Actuated.DeepCopy()
+		}
 	}
 	if init && !record.Sidecar(c) {
 		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
@@ -349,6 +352,7 @@ func mains(p *v1.Pod, s *v1.PodStatus, f Facts) counts {
 var owned = map[v1.PodConditionType]bool{
 	v1.PodReadyToStartContainers: true, v1.PodInitialized: true, v1.PodReady: true,
 	v1.ContainersReady: true, v1.PodScheduled: true,
+	v1.PodResizePending: true, v1.PodResizeInProgress: true,
 }
 
 func conditions(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Facts) []v1.PodCondition {
@@ -373,6 +377,18 @@ func conditions(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f
 	}
 	if d := r.Disrupted; d != nil {
 		add(v1.DisruptionTarget, true, d.Reason, d.Message)
+	}
+	if z := r.Resize; z.Pending != nil {
+		add(v1.PodResizePending, true, z.Pending.Reason, z.Pending.Message)
+		out[len(out)-1].ObservedGeneration = z.PendingGeneration
+	}
+	if z := r.Resize; z.Actuating {
+		reason := ""
+		if z.Error != "" {
+			reason = v1.PodReasonError
+		}
+		add(v1.PodResizeInProgress, true, reason, z.Error)
+		out[len(out)-1].ObservedGeneration = z.Generation
 	}
 	sb := o.Sandbox()
 	add(v1.PodReadyToStartContainers, sb != nil && sb.Ready && !r.Released, "", "")
