@@ -90,11 +90,16 @@ func (h librariesOnly) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
 }
 
-// Handle drops what the API server's library says whenever it stops while a
-// client is connected.
+// usual begins what the API server's library says when all is well: it stops
+// while a client is connected, or a client ends a session or a watch.
+var usual = []string{"Failed to shutdown server: context deadline exceeded", "Error on socket receive", "Failed to encode watch event"}
+
+// Handle drops what is usual.
 func (h librariesOnly) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "Failed to shutdown server: context deadline exceeded") {
-		return nil
+	for _, u := range usual {
+		if strings.HasPrefix(r.Message, u) {
+			return nil
+		}
 	}
 	return h.Handler.Handle(ctx, r)
 }

@@ -47,6 +47,7 @@ type entry struct {
 	pod *v1.Pod
 	// renew is when the earliest token wants renewal, zero for never.
 	renew time.Time
+	made  bool // once: until then the pod's own start tells what is wrong
 	gone  bool
 }
 
@@ -68,7 +69,9 @@ func (m *Manager) Ensure(ctx context.Context, p *v1.Pod) error {
 	e := m.entry(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	m.mu.Lock()
 	e.pod, e.gone = p, false
+	m.mu.Unlock()
 	return m.write(ctx, e, false)
 }
 
@@ -85,7 +88,9 @@ func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	if e.gone {
 		return nil
 	}
+	m.mu.Lock()
 	e.pod = p
+	m.mu.Unlock()
 	return m.write(ctx, e, true)
 }
 
@@ -119,7 +124,7 @@ func (m *Manager) refreshIf(ctx context.Context, want func(*entry) bool) {
 	m.mu.Lock()
 	var pods []*v1.Pod
 	for _, e := range m.pods {
-		if e.pod != nil && want(e) {
+		if e.made && e.pod.DeletionTimestamp == nil && want(e) {
 			pods = append(pods, e.pod)
 		}
 	}
@@ -162,7 +167,7 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 		}
 	}
 	m.mu.Lock()
-	e.renew = renew
+	e.renew, e.made = renew, true
 	m.mu.Unlock()
 	return nil
 }

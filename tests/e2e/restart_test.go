@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,19 +59,47 @@ metadata: {name: counter}
 spec: {selector: {app: counter}, ports: [{port: 80}]}
 `
 
+// ending is a pod that ends when told, by files in a directory of the host.
+const ending = `
+apiVersion: v1
+kind: Pod
+metadata: {name: ends}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, "while [ ! -f /h/go ]; do sleep 0.05; done; touch /h/gone; exit 7"]
+    volumeMounts: [{name: h, mountPath: /h}]
+  volumes: [{name: h, hostPath: {path: %s}}]
+`
+
+// holdSupervisor keeps the supervisor from starting what ends until release.
+func holdSupervisor(t *testing.T) (release func()) {
+	t.Helper()
+	pid, err := cluster.SupervisorPid()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	release = func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
+	t.Cleanup(release)
+	return release
+}
+
 // TestAgentRestartTouchesNothing: kill -9 of the agent leaves every process,
 // the logs have no gap, readiness and endpoints do not flap, and a container
 // that ended meanwhile has its true exit code.
 func TestAgentRestartTouchesNothing(t *testing.T) {
 	ns := namespace(t)
 	cluster.MustWith(t, counter, "-n", ns, "apply", "-f", "-")
-	cluster.Must(t, "-n", ns, "run", "ends", "--image=localhost/busybox:1", "--restart=Never", "--", "sh", "-c", "sleep 2; exit 7")
 	cluster.Must(t, "-n", ns, "wait", "pod/counter", "--for=condition=Ready", "--timeout=60s")
-	harness.Eventually(t, "ends runs", func() (bool, string) {
-		phase := cluster.Must(t, "-n", ns, "get", "pod", "ends", "-o", "jsonpath={.status.phase}")
-		return phase == "Running", phase
-	})
 	before := pids(t, ns)
+	ends := t.TempDir()
+	cluster.MustWith(t, fmt.Sprintf(ending, ends), "-n", ns, "apply", "-f", "-")
+	cluster.Must(t, "-n", ns, "wait", "pod/ends", "--for=condition=Ready", "--timeout=60s")
 	readySince := func() string {
 		return cluster.Must(t, "-n", ns, "get", "pod", "counter", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
 	}
@@ -76,11 +107,29 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 		return cluster.Must(t, "-n", ns, "get", "endpointslices", "-l", "kubernetes.io/service-name=counter", "-o", "jsonpath={.items[0].endpoints[*].conditions.ready} {.items[0].metadata.resourceVersion}")
 	}
 	ready, endpoints := readySince(), slice()
-	cluster.Kill(t, "agent")
+	release := holdSupervisor(t)
+	killed, err := cluster.Pid("agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, []int{killed})
+	if err := os.WriteFile(filepath.Join(ends, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the container ends without an agent", func() (bool, string) {
+		_, err := os.Stat(filepath.Join(ends, "gone"))
+		return err == nil, fmt.Sprint(err)
+	})
+	ended := time.Now()
+	release()
 	harness.Eventually(t, "exit code of the pod that ended", func() (bool, string) {
 		code := cluster.Must(t, "-n", ns, "get", "pod", "ends", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
 		return code == "7", code
 	})
+	at := cluster.Must(t, "-n", ns, "get", "pod", "ends", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.finishedAt}")
+	if told, err := time.Parse(time.RFC3339, at); err != nil || told.Sub(ended).Abs() > 2*time.Second {
+		t.Errorf("ended at %s, the status tells %s %v", ended, at, err)
+	}
 	cluster.Must(t, "-n", ns, "delete", "pod", "ends", "--now")
 	if after := pids(t, ns); !strings.Contains(before, after) {
 		t.Errorf("containers restarted:\nbefore %safter  %s", before, after)
