@@ -43,6 +43,7 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
+	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
@@ -616,6 +617,7 @@ func (a *agent) tasks() []task {
 	if a.cfg.Port > 0 {
 		list = append(list, task{"kubelet API", a.serve})
 	}
+	list = append(list, task{"memory", func(ctx context.Context) error { trim.Run(ctx); return nil }})
 	return append(list, task{"log rotation", a.rotate}, task{"watchdog", watchdog})
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
@@ -89,7 +90,11 @@ func serve(ctx context.Context, s parts) error {
 		return nil
 	})
 	users.Go(func() error {
-		trim(running)
+		gatherTimers(running)
+		return nil
+	})
+	users.Go(func() error {
+		trim.Run(running)
 		return nil
 	})
 	users.Go(func() error {

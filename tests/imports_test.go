@@ -20,7 +20,7 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci",
+		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim",
 		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
 		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft",
 	}},
@@ -84,8 +84,8 @@ func refuse(from, to string, mine int) string {
 	switch {
 	case under(from, "agent") && under(to, "coordinator"):
 		return "the agent never imports the coordinator"
-	case under(from, "coordinator") && under(to, "agent") && !under(to, "agent/gossip"):
-		return "of the agent, the coordinator imports only agent/gossip"
+	case under(from, "coordinator") && under(to, "agent") && !under(to, "agent/gossip") && to != "agent/trim":
+		return "of the agent, the coordinator imports only agent/gossip and agent/trim"
 	case (under(from, "cni") || under(from, "csi")) && (under(to, "agent") || under(to, "coordinator")):
 		return "cni and csi import neither agent nor coordinator"
 	case layer(to) > mine:

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/shoal-project/shoal/agent/trim"
 )
 
 const (
@@ -196,6 +198,7 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 			ended <- struct{}{}
 		}()
 	}
+	go trim.Run(runCtx)
 	count := 1
 	start(coordinator)
 	err = func() error {
