@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/continuity/fs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -32,6 +33,7 @@ type Request struct {
 	LogPath    string
 	Image      Image
 	Volumes    map[string]Image // by container path: mounts that are images
+	IDs        oci.IDs          // of the pod's user namespace
 }
 
 // Image is a root file system and its configuration.
@@ -78,7 +80,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 			return fmt.Errorf("create container: %w", err)
 		}
 	}
-	if err := mountOverlay(m.rootfs(c.ID), req.Image.Lower, m.upper(c.ID), filepath.Join(m.layer(c.ID), "work")); err != nil {
+	if err := m.mountRoot(req); err != nil {
 		return err
 	}
 	user, err := lookupUser(m.rootfs(c.ID), req.Config.GetLinux().GetSecurityContext(), req.Image.Config.User)
@@ -92,7 +94,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	}
 	in := oci.Input{
 		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config, User: user, Rootfs: m.rootfs(c.ID),
-		CgroupsPath: c.Cgroup, Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, Host: m.cfg.Host,
+		CgroupsPath: c.Cgroup, Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {
@@ -110,20 +112,83 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	return os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
 }
 
-// mountOverlay mounts a root file system; without upper it is read-only.
-func mountOverlay(target string, lower []string, upper, work string) error {
-	opts := []string{"lowerdir=" + strings.Join(lower, ":")}
-	if upper != "" {
-		opts = append(opts, "upperdir="+upper, "workdir="+work)
+func (m *Manager) mountRoot(req Request) error {
+	upper, work := m.upper(req.ID), filepath.Join(m.layer(req.ID), "work")
+	if len(req.IDs.UIDs) > 0 {
+		if err := os.Chown(upper, int(req.IDs.UIDs[0].HostID), int(req.IDs.GIDs[0].HostID)); err != nil {
+			return fmt.Errorf("create container: %w", err)
+		}
 	}
-	mnt := mount.Mount{Type: "overlay", Source: "overlay", Options: opts}
-	if upper == "" && len(lower) == 1 { // overlay needs two layers
+	return mountLayers(m.rootfs(req.ID), req.Image.Lower, req.IDs, "upperdir="+upper, "workdir="+work)
+}
+
+// mountLayers mounts an image's layers with the overlay's options; without any
+// it is read-only. The layers' owners are mapped by ids.
+func mountLayers(target string, lower []string, ids oci.IDs, options ...string) error {
+	mnt := mount.Mount{Type: "overlay", Source: "overlay", Options: append(options, "lowerdir="+strings.Join(lower, ":"))}
+	if len(options) == 0 && len(lower) == 1 { // overlay needs two layers
+		if len(ids.UIDs) > 0 {
+			return mountMapped(lower[0], target, ids, unix.MOUNT_ATTR_RDONLY)
+		}
 		mnt = mount.Mount{Type: "bind", Source: lower[0], Options: []string{"rbind", "ro"}}
+	}
+	if len(ids.UIDs) > 0 {
+		mnt.Options = append(mnt.Options, "uidmap="+idMap(ids.UIDs), "gidmap="+idMap(ids.GIDs))
 	}
 	if err := mount.All([]mount.Mount{mnt}, target); err != nil {
 		return fmt.Errorf("mount root file system: %w", err)
 	}
 	return nil
+}
+
+// idMap is the form of a mount option.
+func idMap(list []specs.LinuxIDMapping) string {
+	var maps []string
+	for _, e := range list {
+		maps = append(maps, fmt.Sprintf("%d:%d:%d", e.ContainerID, e.HostID, e.Size))
+	}
+	return strings.Join(maps, ",")
+}
+
+// mountMapped mounts source at target with its owners mapped. It must not be
+// stacked on a bind mount of source: that would propagate to source itself.
+func mountMapped(source, target string, ids oci.IDs, attributes uint64) error {
+	users, err := mount.GetUsernsFD(idMap(ids.UIDs), idMap(ids.GIDs))
+	if err != nil {
+		return fmt.Errorf("map owners of %s: %w", source, err)
+	}
+	defer users.Close()
+	if err := mount.IDMapMountWithAttrs(source, target, int(users.Fd()), attributes, 0); err != nil {
+		return fmt.Errorf("map owners of %s (its file system may lack ID mapped mounts): %w", source, err)
+	}
+	return nil
+}
+
+// mapOwners makes a volume's owners those that the pod's user namespace maps
+// them to, if that is asked for, by another mount of it. Its path is one that
+// the container's root may go, who is nobody on the node.
+func (m *Manager) mapOwners(id, src string, v *cri.Mount, i int) (string, error) {
+	info, err := os.Stat(src)
+	if err != nil {
+		return "", fmt.Errorf("map owners of %s: %w", src, err)
+	}
+	target := filepath.Join(m.bundle(id), fmt.Sprintf("mapped-%d", i))
+	if info.IsDir() {
+		err = os.MkdirAll(target, 0o755)
+	} else {
+		err = os.WriteFile(target, nil, 0o644)
+	}
+	if err != nil {
+		return "", fmt.Errorf("map owners of %s: %w", src, err)
+	}
+	ids := oci.IDs{UIDs: oci.IDMappings(v.GetUidMappings()), GIDs: oci.IDMappings(v.GetGidMappings())}
+	if len(ids.UIDs) > 0 {
+		return target, mountMapped(src, target, ids, 0)
+	}
+	if err := unix.Mount(src, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return "", fmt.Errorf("mount %s: %w", src, err)
+	}
+	return target, nil
 }
 
 // mounts resolves the container's volumes to host paths: links are followed,
@@ -141,6 +206,11 @@ func (m *Manager) mounts(req Request) ([]oci.Mount, error) {
 		src, err := hostPath(src)
 		if err != nil {
 			return nil, err
+		}
+		if (len(v.GetUidMappings()) > 0 || len(req.IDs.UIDs) > 0) && v.GetImage().GetImage() == "" {
+			if src, err = m.mapOwners(req.ID, src, v, i); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, oci.Mount{
 			Host: src, Container: v.GetContainerPath(), ReadOnly: v.GetReadonly() || v.GetImage().GetImage() != "",
@@ -178,7 +248,7 @@ func (m *Manager) imageVolume(req Request, v *cri.Mount, i int) (string, error) 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("image volume: %w", err)
 	}
-	if err := mountOverlay(dir, img.Lower, "", ""); err != nil {
+	if err := mountLayers(dir, img.Lower, req.IDs); err != nil {
 		return "", err
 	}
 	sub, err := fs.RootPath(dir, v.GetImageSubPath())

@@ -143,12 +143,14 @@ func (m *Manager) sweep(c *Container) error {
 	return errors.Join(errs...)
 }
 
-// unmountAll unmounts the root file system and image volumes.
+// unmountAll unmounts the root file system and the volumes that are mounts of our own.
 func (m *Manager) unmountAll(id string) error {
 	errs := []error{unmount(m.rootfs(id))}
-	images, _ := filepath.Glob(filepath.Join(m.bundle(id), "image-*"))
-	for _, dir := range images {
-		errs = append(errs, unmount(dir))
+	for _, kind := range []string{"image-*", "mapped-*"} {
+		volumes, _ := filepath.Glob(filepath.Join(m.bundle(id), kind))
+		for _, v := range volumes {
+			errs = append(errs, unmount(v))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -17,12 +17,15 @@ type Pins struct {
 	Net string `json:"net,omitempty"`
 	UTS string `json:"uts,omitempty"`
 	IPC string `json:"ipc,omitempty"`
+	// User owns the others. Create does not make it: see PinProcess.
+	User string `json:"user,omitempty"`
 }
 
 func (p Pins) all() []pin {
 	var out []pin
 	for _, e := range []pin{
 		{p.Net, "net", unix.CLONE_NEWNET}, {p.UTS, "uts", unix.CLONE_NEWUTS}, {p.IPC, "ipc", unix.CLONE_NEWIPC},
+		{p.User, "user", unix.CLONE_NEWUSER},
 	} {
 		if e.path != "" {
 			out = append(out, e)
@@ -58,6 +61,54 @@ func create(p Pins, setup func() error) error {
 			p.Remove()
 			return err
 		}
+	}
+	return nil
+}
+
+// Flags are the clone(2) flags of the namespaces of p.
+func (p Pins) Flags() uintptr {
+	flags := 0
+	for _, e := range p.all() {
+		flags |= e.flag
+	}
+	return uintptr(flags)
+}
+
+// PinProcess pins the namespaces of p that a process was started in, and runs
+// setup inside all of them but the user namespace, which a process with
+// threads cannot enter. On an error nothing is left.
+func PinProcess(p Pins, pid int, setup func() error) error {
+	for _, e := range p.all() {
+		if err := Pin(fmt.Sprintf("/proc/%d/ns/%s", pid, e.kind), e.path); err != nil {
+			p.Remove()
+			return err
+		}
+	}
+	err := onOwnThread(func() error {
+		for _, e := range p.all() {
+			if e.path == p.User {
+				continue
+			}
+			if err := enter(e); err != nil {
+				return err
+			}
+		}
+		return setup()
+	})
+	if err != nil {
+		p.Remove()
+	}
+	return err
+}
+
+func enter(e pin) error {
+	fd, err := unix.Open(e.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s namespace %s: %w", e.kind, e.path, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, e.flag); err != nil {
+		return fmt.Errorf("enter %s namespace %s: %w", e.kind, e.path, err)
 	}
 	return nil
 }
@@ -128,13 +179,8 @@ func Do(path string, fn func() error) error {
 		return fn()
 	}
 	return onOwnThread(func() error {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open network namespace %s: %w", path, err)
-		}
-		defer unix.Close(fd)
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter network namespace %s: %w", path, err)
+		if err := enter(pin{path, "network", unix.CLONE_NEWNET}); err != nil {
+			return err
 		}
 		return fn()
 	})

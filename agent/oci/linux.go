@@ -19,6 +19,15 @@ var knownCapabilities = func() map[string]bool {
 	return m
 }()
 
+// IDMappings converts a user namespace's mappings.
+func IDMappings(list []*cri.IDMapping) []specs.LinuxIDMapping {
+	var out []specs.LinuxIDMapping
+	for _, e := range list {
+		out = append(out, specs.LinuxIDMapping{ContainerID: e.GetContainerId(), HostID: e.GetHostId(), Size: e.GetLength()})
+	}
+	return out
+}
+
 // Resources converts a container's limits. Zero values set nothing.
 func Resources(r *cri.LinuxContainerResources, host Host) *specs.LinuxResources {
 	out := &specs.LinuxResources{Unified: r.GetUnified()}

@@ -39,6 +39,10 @@ func (r Runtime) Direct() bool {
 // runc refuses it.
 func (r Runtime) HandsOutConsole() bool { return filepath.Base(r.Path) == "crun" }
 
+// UserNamespaces tells whether containers can join a sandbox's user namespace.
+// runc before 1.2 cannot.
+func (r Runtime) UserNamespaces() bool { return filepath.Base(r.Path) == "crun" }
+
 // StateDir is where the runtime keeps what it knows about a container.
 func (r Runtime) StateDir(id string) string { return filepath.Join(r.Root, id) }
 

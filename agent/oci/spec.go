@@ -27,14 +27,19 @@ type Input struct {
 	Files       Files
 	Mounts      []Mount // Config.Mounts with image volumes resolved to host paths
 	Devices     []specs.LinuxDevice
+	IDs         IDs // of Namespaces.User
 	Host        Host
 }
+
+// IDs are a user namespace's mappings; nil in the node's.
+type IDs struct{ UIDs, GIDs []specs.LinuxIDMapping }
 
 // Namespaces are paths of namespaces to join; empty means the host's, except
 // for PID, where empty means a new one unless HostPID is set.
 type Namespaces struct {
 	Net, UTS, IPC, PID string
 	HostPID            bool
+	User               string // the user namespace that owns the others
 }
 
 // Files are the sandbox's files that every container sees; empty = none.
@@ -68,6 +73,8 @@ func Spec(in Input) (*specs.Spec, error) {
 			Resources:     Resources(in.Config.GetLinux().GetResources(), in.Host),
 			MaskedPaths:   sc.GetMaskedPaths(),
 			ReadonlyPaths: sc.GetReadonlyPaths(),
+			UIDMappings:   in.IDs.UIDs,
+			GIDMappings:   in.IDs.GIDs,
 		},
 		Annotations: in.annotations(),
 	}
@@ -115,6 +122,7 @@ func (in Input) namespaces() []specs.LinuxNamespace {
 			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: path})
 		}
 	}
+	add(specs.UserNamespace, in.Namespaces.User)
 	add(specs.NetworkNamespace, in.Namespaces.Net)
 	add(specs.UTSNamespace, in.Namespaces.UTS)
 	add(specs.IPCNamespace, in.Namespaces.IPC)

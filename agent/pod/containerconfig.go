@@ -53,7 +53,11 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 		vars[e.Key] = string(e.Value)
 	}
 	lookup := func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
-	mounts, err := l.mounts(lookup)
+	users, err := l.host.userNamespace(l.pod)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := l.mounts(lookup, users)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +81,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 			SecurityContext: l.security(),
 		},
 	}
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users
 	if l.c.Lifecycle != nil && l.c.Lifecycle.StopSignal != nil {
 		c.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*l.c.Lifecycle.StopSignal)])
 	}
@@ -244,7 +249,7 @@ func apparmor(p *v1.AppArmorProfile) *runtimeapi.SecurityProfile {
 
 // mounts are the container's volumes, its /etc/hosts and its termination
 // message file.
-func (l *launch) mounts(lookup func(string) (string, bool)) ([]*runtimeapi.Mount, error) {
+func (l *launch) mounts(lookup func(string) (string, bool), users *runtimeapi.UserNamespace) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	hosts := true
 	for i := range l.c.VolumeMounts {
@@ -254,6 +259,7 @@ func (l *launch) mounts(lookup func(string) (string, bool)) ([]*runtimeapi.Mount
 		if err != nil {
 			return nil, err
 		}
+		mount.UidMappings, mount.GidMappings = users.GetUids(), users.GetGids()
 		out = append(out, mount)
 	}
 	if hosts {

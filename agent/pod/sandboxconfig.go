@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -42,6 +43,7 @@ type Host struct {
 	ClusterDNS    []string
 	ClusterDomain string
 	ResolvConf    string
+	users         sync.Mutex // one allocation of IDs at a time
 	// CgroupParent is the pod's cgroup, made by a step before the sandbox.
 	CgroupParent func(*v1.Pod) string
 }
@@ -56,8 +58,9 @@ func (h *Host) Dir(p *v1.Pod) string { return filepath.Join(h.RootDir, "pods", s
 
 // sandboxConfig is the CRI's form of the pod.
 func (h *Host) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
-	if p.Spec.HostUsers != nil && !*p.Spec.HostUsers {
-		return nil, errors.New("hostUsers: false (user namespaces) is not supported by this node")
+	users, err := h.userNamespace(p)
+	if err != nil {
+		return nil, err
 	}
 	dns, err := h.dns(p)
 	if err != nil {
@@ -79,6 +82,7 @@ func (h *Host) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxC
 		return nil, err
 	}
 	c.Linux = h.linuxSandbox(p)
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users
 	return c, nil
 }
 

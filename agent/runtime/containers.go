@@ -55,6 +55,11 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.C
 	if req.Namespaces, err = r.namespaces(s, config); err != nil {
 		return container.Request{}, err
 	}
+	userns, err := sandbox.UserNamespace(s.Config)
+	if err != nil {
+		return container.Request{}, err
+	}
+	req.IDs = oci.IDs{UIDs: oci.IDMappings(userns.GetUids()), GIDs: oci.IDMappings(userns.GetGids())}
 	for _, m := range config.GetMounts() {
 		if m.GetImage().GetImage() == "" {
 			continue
@@ -72,7 +77,7 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.C
 }
 
 func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (oci.Namespaces, error) {
-	ns := oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC}
+	ns := oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC, User: s.Pins.User}
 	opts := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch opts.GetPid() {
 	case cri.NamespaceMode_POD:

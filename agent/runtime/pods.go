@@ -18,8 +18,14 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, config *cri.PodSandboxConfi
 	if config.GetMetadata() == nil {
 		return "", toStatus(badRequest("sandbox config must include metadata"))
 	}
-	if _, ok := r.cfg.Runtimes[handler]; !ok {
+	rt, ok := r.cfg.Runtimes[handler]
+	if !ok {
 		return "", toStatus(fmt.Errorf("failed to get sandbox runtime: no runtime for %q is configured", handler))
+	}
+	if u, err := sandbox.UserNamespace(config); err != nil {
+		return "", toStatus(err)
+	} else if u != nil && !rt.UserNamespaces() {
+		return "", toStatus(badRequest("runtime handler %q does not support user namespaces", handler))
 	}
 	s, err := r.sandboxes.Run(ctx, config, handler)
 	if err != nil {

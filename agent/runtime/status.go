@@ -42,11 +42,11 @@ func (r *Runtime) Status(_ context.Context, verbose bool) (*cri.StatusResponse, 
 	}
 	for name, rt := range r.cfg.Runtimes {
 		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &cri.RuntimeHandler{
-			Name: name, Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: rt.Direct()},
+			Name: name, Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: rt.Direct(), UserNamespaces: rt.UserNamespaces()},
 		})
 	}
 	if verbose {
-		info, err := json.Marshal(map[string]any{"runtimes": r.cfg.Runtimes, "conmon": r.cfg.Conmon, "cgroups": r.cgroups.Mode(), "dataDir": r.cfg.DataDir})
+		info, err := json.Marshal(map[string]any{"runtimes": r.cfg.Runtimes, "conmon": r.cfg.Conmon, "cgroups": r.cgroups.Mode(), "dataDir": r.cfg.DataDir, "stateDir": r.cfg.RunDir})
 		if err != nil {
 			return nil, err
 		}

@@ -43,7 +43,11 @@ func writeFiles(s *Sandbox) error {
 	if err := os.MkdirAll(s.Shm(), 0o1777); err != nil {
 		return fmt.Errorf("sandbox files: %w", err)
 	}
-	err = unix.Mount("shm", s.Shm(), "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+shmSize)
+	options := "mode=1777,size=" + shmSize
+	if u, err := UserNamespace(s.Config); err == nil && u != nil {
+		options += fmt.Sprintf(",uid=%d,gid=%d", u.GetUids()[0].GetHostId(), u.GetGids()[0].GetHostId())
+	}
+	err = unix.Mount("shm", s.Shm(), "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", s.Shm(), err)
 	}
@@ -118,11 +122,31 @@ func setSysctls(s *Sandbox) error {
 		if !namespaced(k, s) {
 			return fmt.Errorf("sysctl %q is not separate kernel parameter for this pod", k)
 		}
-		if err := writeSysctl(k, set[k]); err != nil {
+		write := func() error { return writeSysctl(k, set[k]) }
+		err := write()
+		if u, uerr := UserNamespace(s.Config); errors.Is(err, os.ErrPermission) && uerr == nil && u != nil {
+			err = asOwner(int(u.GetUids()[0].GetHostId()), write)
+		}
+		if err != nil {
 			return fmt.Errorf("sysctl %q: %w", k, err)
 		}
 	}
 	return nil
+}
+
+// asOwner runs fn as the user that a user namespace's root is on the node: the
+// parameters of an IPC namespace are nobody else's, ipc_permissions in the
+// kernel. Only the calling thread changes, which must be thrown away.
+func asOwner(uid int, fn func() error) error {
+	const keep = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
+		return fmt.Errorf("become user %d: %w", uid, errno)
+	}
+	err := fn()
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
+		return errors.Join(err, fmt.Errorf("become root again: %w", errno))
+	}
+	return err
 }
 
 func namespaced(name string, s *Sandbox) bool {
@@ -153,24 +177,79 @@ func writeSysctl(name, value string) error {
 // the kernel reaps them. Its input is a pipe that it holds both ends of.
 const holder = `trap "" CHLD TERM INT HUP; printf pause >/proc/self/comm; read -r end`
 
-// holdPID makes the shared PID namespace and pins it. It lives as long as its
-// first process does.
-func (m *Manager) holdPID(s *Sandbox) error {
+// makeNamespaces makes and pins the sandbox's namespaces.
+func (m *Manager) makeNamespaces(s *Sandbox) error {
+	if s.Pins.User != "" {
+		return m.makeOwned(s)
+	}
+	if err := netns.Create(s.Pins, func() error { return inside(s) }); err != nil || s.PIDPin == "" {
+		return err
+	}
+	cmd, err := startHolder(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
+	if err != nil {
+		return err
+	}
+	return m.holdPID(s, cmd)
+}
+
+// makeOwned makes a user namespace and the others as its own. A process has to
+// be started in them first; it stays as the holder of a shared PID namespace.
+func (m *Manager) makeOwned(s *Sandbox) error {
+	u, err := UserNamespace(s.Config)
+	if err != nil {
+		return err
+	}
+	attr := &syscall.SysProcAttr{
+		Cloneflags: s.Pins.Flags(), UidMappings: idMap(u.GetUids()), GidMappings: idMap(u.GetGids()), GidMappingsEnableSetgroups: true,
+	}
+	if s.PIDPin != "" {
+		attr.Cloneflags |= syscall.CLONE_NEWPID
+	}
+	cmd, err := startHolder(attr)
+	if err != nil {
+		return err
+	}
+	if err := netns.PinProcess(s.Pins, cmd.Process.Pid, func() error { return inside(s) }); err != nil {
+		_ = cmd.Process.Kill()
+		return err
+	}
+	if s.PIDPin == "" {
+		return cmd.Process.Kill()
+	}
+	return m.holdPID(s, cmd)
+}
+
+func idMap(list []*cri.IDMapping) []syscall.SysProcIDMap {
+	var out []syscall.SysProcIDMap
+	for _, e := range list {
+		out = append(out, syscall.SysProcIDMap{ContainerID: int(e.GetContainerId()), HostID: int(e.GetHostId()), Size: int(e.GetLength())})
+	}
+	return out
+}
+
+// startHolder starts a process that waits until it is killed.
+func startHolder(attr *syscall.SysProcAttr) (*exec.Cmd, error) {
 	input, silent, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("start holder of shared PID namespace: %w", err)
+		return nil, fmt.Errorf("start holder of namespaces: %w", err)
 	}
 	defer input.Close()
 	defer silent.Close()
+	attr.Setsid = true
 	cmd := exec.Command("/bin/sh", "-c", holder)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
-	cmd.Stdin, cmd.ExtraFiles = input, []*os.File{silent}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true}
+	cmd.Stdin, cmd.ExtraFiles, cmd.SysProcAttr = input, []*os.File{silent}, attr
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start holder of shared PID namespace: %w", err)
+		return nil, fmt.Errorf("start holder of namespaces: %w", err)
 	}
 	go cmd.Wait() // ends with the sandbox
+	return cmd, nil
+}
+
+// holdPID records the first process of the shared PID namespace, with which
+// the namespace ends, and pins it.
+func (m *Manager) holdPID(s *Sandbox, cmd *exec.Cmd) error {
 	s.HolderPID = cmd.Process.Pid
 	if _, err := m.put(*s); err != nil {
 		return err

@@ -148,7 +148,14 @@ func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler
 	if s.Cgroup == "" {
 		s.Cgroup, s.OwnCgroup = filepath.Join(m.cfg.CgroupRoot, "pod-"+id), true
 	}
+	userns, err := UserNamespace(config)
+	if err != nil {
+		return nil, err
+	}
 	s.Pins = m.pins(&s)
+	if userns != nil {
+		s.Pins.User = filepath.Join(dir, "ns", "user")
+	}
 	if Options(config).GetPid() == cri.NamespaceMode_POD {
 		s.PIDPin = filepath.Join(dir, "ns", "pid")
 	}
@@ -193,13 +200,8 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 	if err := writeFiles(s); err != nil {
 		return err
 	}
-	if err := netns.Create(s.Pins, func() error { return inside(s) }); err != nil {
+	if err := m.makeNamespaces(s); err != nil {
 		return err
-	}
-	if s.PIDPin != "" {
-		if err := m.holdPID(s); err != nil {
-			return err
-		}
 	}
 	if s.HostNetwork() {
 		return nil

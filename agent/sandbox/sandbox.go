@@ -3,10 +3,12 @@ package sandbox
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/netns"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -41,6 +43,24 @@ func (s *Sandbox) options() *cri.NamespaceOption { return Options(s.Config) }
 // Options are the pod's namespace modes.
 func Options(c *cri.PodSandboxConfig) *cri.NamespaceOption {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+// UserNamespace is how the pod's users are mapped, nil for the node's users.
+// One range each, from 0 on, is all that the kubelet asks for (KEP-127).
+func UserNamespace(c *cri.PodSandboxConfig) (*cri.UserNamespace, error) {
+	u := Options(c).GetUsernsOptions()
+	switch {
+	case u == nil || u.GetMode() == cri.NamespaceMode_NODE:
+		return nil, nil
+	case u.GetMode() != cri.NamespaceMode_POD:
+		return nil, fmt.Errorf("unsupported user namespace mode %v: %w", u.GetMode(), errdefs.ErrInvalidArgument)
+	}
+	for _, list := range [][]*cri.IDMapping{u.GetUids(), u.GetGids()} {
+		if len(list) != 1 || list[0].GetContainerId() != 0 || list[0].GetLength() == 0 {
+			return nil, fmt.Errorf("unsupported user namespace mapping %v: want one, of container ID 0: %w", list, errdefs.ErrInvalidArgument)
+		}
+	}
+	return u, nil
 }
 
 // HostNetwork tells whether the pod uses the node's network.

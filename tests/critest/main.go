@@ -90,6 +90,10 @@ func runInside(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	// Mapped users must come through to the containers' files.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return err
+	}
 	if o.keep {
 		fmt.Println("directory:", dir)
 	} else {
