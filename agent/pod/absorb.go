@@ -55,7 +55,7 @@ func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
 // adopt begins the record of a container that runs and was not known.
 func adopt(c *v1.Container, cr *record.Container, o *record.Observation) {
 	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
-	cr.Actuated = nil
+	cr.Actuated, cr.Again = nil, false
 	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
 }
 

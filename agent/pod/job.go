@@ -138,7 +138,7 @@ func (w *worker) start(ctx context.Context, l *launch, sandbox string) func() {
 		cr := w.rec.Of(l.c.Name)
 		cr.ID, cr.Fault, cr.Delay, cr.Retry = id, nil, 0, time.Time{}
 		cr.Started, cr.Ready, cr.Hooked, cr.Unhealthy, cr.ProbeGrace = false, false, hooked, "", nil
-		cr.Actuated = l.c.Resources.DeepCopy()
+		cr.Actuated, cr.Again = l.c.Resources.DeepCopy(), false
 	}
 	if hooked {
 		return begun

@@ -170,14 +170,14 @@ func (d *decision) done() bool {
 		if record.Sidecar(c) {
 			continue
 		}
-		if e := d.exit(c.Name); e != nil && e.ExitCode != 0 && !Restarts(d.Pod, c, e.ExitCode) {
+		if e := d.exit(c.Name); e != nil && e.ExitCode != 0 && !d.restarts(c, e.ExitCode) {
 			return true
 		}
 	}
 	for i := range d.Pod.Spec.Containers {
 		c := &d.Pod.Spec.Containers[i]
 		e := d.exit(c.Name)
-		if e == nil || Restarts(d.Pod, c, e.ExitCode) {
+		if e == nil || d.restarts(c, e.ExitCode) {
 			return false
 		}
 	}
@@ -349,7 +349,7 @@ func (d *decision) keep(sb *record.Sandbox, c *v1.Container, o *record.Observati
 		d.running(c, o)
 	case o.State == record.Exited:
 		t := o.Terminated()
-		if Restarts(d.Pod, c, t.ExitCode) {
+		if d.restarts(c, t.ExitCode) {
 			d.restart(c, t.FinishedAt.Time)
 		}
 	}
@@ -360,7 +360,7 @@ func (d *decision) keep(sb *record.Sandbox, c *v1.Container, o *record.Observati
 func (d *decision) ended(c *v1.Container, e *v1.ContainerStateTerminated) bool {
 	for i := range d.Pod.Spec.Containers {
 		if d.Pod.Spec.Containers[i].Name == c.Name {
-			return !Restarts(d.Pod, c, e.ExitCode)
+			return !d.restarts(c, e.ExitCode)
 		}
 	}
 	return false
@@ -398,6 +398,11 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 func (d *decision) outgrown(c *v1.Container, o *record.Observation) bool {
 	had := actuated(d.Record, c, o.ID)
 	return had != nil && needsRestart(c, had)
+}
+
+// restarts tells whether a container that ended runs again.
+func (d *decision) restarts(c *v1.Container, code int32) bool {
+	return d.Record.Get(c.Name).Again || Restarts(d.Pod, c, code)
 }
 
 // restart starts an ended container again, after its pause.

@@ -55,6 +55,10 @@ func withResources(p *v1.Pod, a *record.Allocation) *v1.Pod {
 // allocate takes in what the API asks for and returns the pod as it shall run.
 func (w *worker) allocate(p *v1.Pod) *v1.Pod {
 	r := w.rec
+	if p == w.wish && r.Resize.Pending == nil {
+		return w.given
+	}
+	w.wish = p
 	given := withResources(p, r.Allocated)
 	switch {
 	case r.Allocated == nil:

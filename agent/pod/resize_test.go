@@ -86,7 +86,7 @@ func TestResizeRestarts(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
-		base := testPod(v1.RestartPolicyAlways, "a")
+		base := testPod(v1.RestartPolicyOnFailure, "a") // it ends well, yet starts again
 		base.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
 		m.Update(sized(base, 1, "100Mi"), SourceAPI)
 		expect(t, f, "a#0=run")

@@ -42,6 +42,7 @@ type worker struct {
 
 	// Of the goroutine alone.
 	rec       *record.Pod
+	wish      *v1.Pod // what given was made of
 	busy      map[string]*job
 	failed    string
 	targets   map[string]string
@@ -342,7 +343,8 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.actuate(ctx, z) })
 	case Stop:
 		if a.Resize {
-			w.rec.Of(a.Name).Backoff = 0 // no failure: it starts again at once
+			cr := w.rec.Of(a.Name)
+			cr.Again, cr.Backoff = true, 0 // no failure: it starts again at once
 		}
 		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
 	case Remove:

@@ -25,6 +25,8 @@ type Facts struct {
 // Of returns the pod's status. It is pure. What others own in the last status
 // (their conditions) is kept, transition times move only with transitions.
 func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
+	restarts := f.Restarts
+	f.Restarts = func(p *v1.Pod, c *v1.Container, code int32) bool { return r.Get(c.Name).Again || restarts(p, c, code) }
 	s := v1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
 	if !r.Admitted.IsZero() {
 		t := r.Admitted.Rfc3339Copy()
