@@ -19,16 +19,18 @@ const (
 )
 
 type options struct {
-	bin, focus, skip, list string
-	failed, missing        bool
-	keep, build            bool
-	nodes, jobs            int
-	timeout                time.Duration
+	bin, report       string
+	focus, skip, list string
+	failed, missing   bool
+	keep, build       bool
+	nodes, jobs       int
+	timeout           time.Duration
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the product's programs; the suite is built into bin/conformance")
+	flag.StringVar(&o.report, "report", "bin/conformance/report", "directory of the log, the reports and the failures' messages")
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
@@ -80,8 +82,10 @@ func run(ctx context.Context, o options) error {
 		}
 		return err
 	}
-	report := filepath.Join(cache, "report")
-	err = suite{cluster: c, cache: cache, report: report, names: names, options: o}.run(ctx)
+	report, err := filepath.Abs(o.report)
+	if err == nil {
+		err = suite{cluster: c, cache: cache, report: report, names: names, options: o}.run(ctx)
+	}
 	if !o.keep {
 		if serr := c.Stop(); serr != nil {
 			fmt.Fprintln(os.Stderr, "conformance: stop the cluster:", serr)
@@ -90,7 +94,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return o.record(all, old, names, report)
+	return o.record(all, names, report)
 }
 
 // chosen are the names of the specs that -list, -failed and -missing select;
@@ -116,7 +120,7 @@ func (o options) chosen(old record) ([]string, error) {
 
 // record prints what the run gave, merges it into the record and the page of
 // the documentation. With -list it only tells what did not pass.
-func (o options) record(all []string, old record, names []string, report string) error {
+func (o options) record(all, names []string, report string) error {
 	ran, err := readReport(filepath.Join(report, "report.json"))
 	if err != nil {
 		return err
@@ -126,6 +130,10 @@ func (o options) record(all []string, old record, names []string, report string)
 	}
 	if o.list != "" {
 		return allPassed(names, ran)
+	}
+	old, err := readRecord(results) // again: another run may have ended meanwhile
+	if err != nil {
+		return err
 	}
 	merged := merge(all, old, ran)
 	fmt.Print(changes(old, ran))

@@ -12,7 +12,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mmdebstrap --quiet --variant=extract --include=busybox,bash,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf bookworm "$root" >/dev/null
+mmdebstrap --quiet --variant=extract --include=busybox,bash,libc-bin,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf bookworm "$root" >/dev/null
 rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root"/usr/lib/x86_64-linux-gnu/perl* "$root"/usr/bin/perl* "$root/usr/lib/systemd" "$root/lib/systemd"
 for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
 chmod 1777 "$root/tmp"
