@@ -77,7 +77,7 @@ func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) erro
 		errs = append(errs, os.RemoveAll(m.Host.LogDir(p)))
 	}
 	dir := m.Host.Dir(p)
-	for _, e := range []string{"etc-hosts", "containers"} {
+	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
 	}
 	for _, e := range []string{"volumes", "plugins", ""} {
