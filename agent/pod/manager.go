@@ -224,6 +224,9 @@ func sameWish(a, b *v1.Pod) bool {
 	if a.Generation == 0 || a.Generation != b.Generation || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) {
 		return false
 	}
+	if condition(a, v1.PodReady) == v1.ConditionTrue && condition(b, v1.PodReady) != v1.ConditionTrue {
+		return false // the control plane gave this node up: look, and tell it
+	}
 	if x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds; (x == nil) != (y == nil) || x != nil && *x != *y {
 		return false
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/tests/harness"
 )
 
 // TestInformer: a client-go program over the network sees additions, changes
@@ -159,4 +162,54 @@ spec:
 	s.says("deleted", "delete", "boat", "argo")
 	s.says("deleted", "delete", "crd", "boats.e2e.example.com", "--timeout=30s")
 	s.refused("the server", "get", "boats") // "doesn't have" it, or "could not find" what discovery remembers
+}
+
+// TestBootstrapToken: a joining node's first credential.
+func TestBootstrapToken(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	t.Cleanup(func() { _, _ = cluster.Kubectl("", "-n", "kube-system", "delete", "secret", "bootstrap-token-e2etok") })
+	s.k("-n", "kube-system", "create", "secret", "generic", "bootstrap-token-e2etok", "--type=bootstrap.kubernetes.io/token",
+		"--from-literal=token-id=e2etok", "--from-literal=token-secret=0123456789abcdef", "--from-literal=usage-bootstrap-authentication=true")
+	with := func(secret string) []string {
+		return []string{"--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token=e2etok." + secret, "auth", "whoami"}
+	}
+	s.shows("system:bootstrap:e2etok", with("0123456789abcdef")...)
+	s.says("system:bootstrappers", with("0123456789abcdef")...)
+	s.refused("Unauthorized", with("fedcba9876543210")...)
+}
+
+// TestWebhook: a validating webhook that a pod serves is asked, and its failure
+// policy holds when it does not answer.
+func TestWebhook(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	name := s.ns + "-guard"
+	t.Cleanup(func() {
+		_, _ = cluster.Kubectl("", "delete", "validatingwebhookconfiguration", name, "--ignore-not-found")
+	})
+	hook := `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: ` + name + `}
+webhooks:
+- name: guard.e2e.example.com
+  clientConfig: {service: {namespace: ` + s.ns + `, name: nobody, path: /}}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
+  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ` + s.ns + `}}
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  timeoutSeconds: 1
+  failurePolicy: `
+	s.apply(hook + "Fail")
+	harness.Eventually(t, "the webhook is asked", func() (bool, string) {
+		out, err := cluster.Kubectl("", "-n", s.ns, "create", "configmap", "c", "--dry-run=server")
+		return err != nil && strings.Contains(err.Error(), `failed calling webhook "guard.e2e.example.com"`), fmt.Sprint(out, err)
+	})
+	s.refused(`service "nobody" not found`, "create", "configmap", "c")
+	s.apply(hook + "Ignore")
+	harness.Eventually(t, "its failure is ignored", func() (bool, string) {
+		out, err := cluster.Kubectl("", "-n", s.ns, "create", "configmap", "c")
+		return err == nil, fmt.Sprint(out, err)
+	})
 }
