@@ -31,7 +31,7 @@ func TestMountsOuterFirst(t *testing.T) {
 	}
 	c.TerminationMessagePath = "/data/log"
 	l := &launch{host: h, volumes: &edges{}, pod: p, c: c}
-	mounts, err := l.mounts(nil)
+	mounts, err := l.mounts(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
