@@ -203,7 +203,7 @@ func snapshot(t *testing.T) []string {
 	var all []string
 	for _, pattern := range []string{
 		"run/containers/*", "run/containers/exits/*", "run/sandboxes/*", "run/crun/*", "run/runc/*", "agent/containers/*", "agent/sandboxes/*",
-		"kubelet/pods/*", "pod-logs/*", "container-logs/*", "agent/checkpoint/pods/*", "agent/cni/state/*/*.*",
+		"kubelet/pods/*", "pod-logs/*", "container-logs/*", "agent/checkpoint/pods/*", "agent/cni/state/*/10.*",
 	} {
 		files, err := filepath.Glob(filepath.Join(cluster.Dir, pattern))
 		if err != nil {
