@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
@@ -78,6 +79,19 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return open(ctx, cfg)
 }
 
+// sweepMounts has layers mounted below dir while they are unpacked, and removes
+// the mounts that an agent left there when it was killed.
+func sweepMounts(dir string) error {
+	if err := mount.SetTempMountLocation(dir); err != nil {
+		return fmt.Errorf("directory for unpacking: %w", err)
+	}
+	left, err := mount.CleanupTempMounts(0)
+	if err := errors.Join(append(left, err)...); err != nil {
+		return fmt.Errorf("remove mounts of an earlier run: %w", err)
+	}
+	return nil
+}
+
 func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	defer func() { // the database library panics on some damaged pages
 		if p := recover(); p != nil {
@@ -88,6 +102,9 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 			s = nil
 		}
 	}()
+	if err := sweepMounts(filepath.Join(cfg.Dir, "mounts")); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(cfg.Dir, 0o711); err != nil {
 		return nil, err
 	}
