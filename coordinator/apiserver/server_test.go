@@ -409,3 +409,18 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 	t.Fatalf("%s: %v", what, err)
 }
+
+// Pods of kube-system name these classes; admission refuses a pod whose class
+// does not exist.
+func TestSystemClasses(t *testing.T) {
+	s, ctx := start(t)
+	for name, value := range map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000} {
+		class, err := s.Client().SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if class.Value != value || class.GlobalDefault {
+			t.Errorf("%s: value %d, default %v", name, class.Value, class.GlobalDefault)
+		}
+	}
+}

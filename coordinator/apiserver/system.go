@@ -9,11 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/coordinator/registry/scheduling"
 )
 
 // System is where this API server can be reached.
@@ -35,12 +38,17 @@ const (
 	apiServicePort = 443
 )
 
-// EnsureSystem makes the system namespaces and the Service "kubernetes" with
-// its endpoints. It can be repeated.
+// EnsureSystem makes the system namespaces and priority classes, and the Service
+// "kubernetes" with its endpoints. It can be repeated.
 func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) error {
 	for _, name := range systemNamespaces {
 		err := ensureNamespace(ctx, client, name)
 		if err != nil {
+			return err
+		}
+	}
+	for _, class := range scheduling.SystemClasses() {
+		if err := ensureClass(ctx, client, class); err != nil {
 			return err
 		}
 	}
@@ -61,6 +69,18 @@ func ensureNamespace(ctx context.Context, client kubernetes.Interface, name stri
 	_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+func ensureClass(ctx context.Context, client kubernetes.Interface, class *schedulingv1.PriorityClass) error {
+	classes := client.SchedulingV1().PriorityClasses()
+	if _, err := classes.Get(ctx, class.Name, metav1.GetOptions{}); err == nil {
+		return nil
+	}
+	_, err := classes.Create(ctx, class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make priority class %s: %w", class.Name, err)
 	}
 	return nil
 }
