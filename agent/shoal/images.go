@@ -149,3 +149,50 @@ func removeImages(ctx context.Context, client cri.ImageServiceClient, names []st
 	}
 	return nil
 }
+
+// seedImages copies the archives that the build packs, in images/ beside this
+// program, to where the agent imports from. One that is there already, with the
+// same size and time, stays.
+func seedImages(o *options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	archives, err := filepath.Glob(filepath.Join(filepath.Dir(self), "images", "*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, from := range archives {
+		if err := copyChanged(from, o.path("images", filepath.Base(from))); err != nil {
+			return fmt.Errorf("copy image archive: %w", err)
+		}
+	}
+	return nil
+}
+
+func copyChanged(from, to string) error {
+	source, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if there, err := os.Stat(to); err == nil && there.Size() == source.Size() && there.ModTime().Equal(source.ModTime()) {
+		return nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to + ".tmp") // the agent reads only what ends like an archive
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if err := os.Chtimes(out.Name(), source.ModTime(), source.ModTime()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}

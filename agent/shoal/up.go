@@ -173,6 +173,9 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 	if err := o.save(); err != nil {
 		return err
 	}
+	if err := seedImages(o); err != nil {
+		return err
+	}
 	if err := os.WriteFile(o.path("shoal.pid"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		return err
 	}
