@@ -11,7 +11,7 @@ import (
 const settle = 5 * time.Second
 
 // slack is how much later a timer of an idle process may fire.
-const slack = 20 * time.Millisecond
+const slack = 60 * time.Millisecond
 
 // gatherTimers lets the kernel wake the process once for timers that lie close
 // together. The libraries keep more than a hundred a second, the embedded
