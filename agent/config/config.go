@@ -47,7 +47,7 @@ type Config struct {
 
 	// CgroupRoot is the parent of the kubepods cgroup, "" for the top.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
-	// CgroupDriver is cgroupfs or systemd.
+	// CgroupDriver is cgroupfs; the systemd driver is not built and refused.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
 	// runtime in process.
