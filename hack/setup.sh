@@ -9,7 +9,7 @@ want conmon conmon
 want ip iproute2
 want nft nftables
 want curl curl
-want gcc gcc
+want busybox busybox-static # for tests
 if [ -n "$need" ]; then
 	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
 	command -v apt-get >/dev/null || { echo "setup: install these by hand:$need" >&2; exit 1; }

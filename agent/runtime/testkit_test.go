@@ -68,7 +68,7 @@ func newRig(t testing.TB) *rig {
 	}
 	for _, p := range []string{"conmon", "busybox"} {
 		if _, err := exec.LookPath(p); err != nil {
-			t.Skipf("%s is not installed: apt install conmon runc busybox-static", p)
+			t.Fatalf("%s is not installed: run `make setup`", p)
 		}
 	}
 	dir, err := os.MkdirTemp("", "rt")
