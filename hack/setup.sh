@@ -9,6 +9,8 @@ want conmon conmon
 want ip iproute2
 want nft nftables
 want curl curl
+want pgrep procps
+want nsenter util-linux
 want busybox busybox-static # for tests
 if [ -n "$need" ]; then
 	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
