@@ -11,7 +11,7 @@ import (
 
 func TestNamespacesArePinnedAndRemoved(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("namespaces need root: run the tests as root")
+		t.Fatal("namespaces need root: run the tests as root")
 	}
 	dir := t.TempDir()
 	p := Pins{Net: filepath.Join(dir, "net"), UTS: filepath.Join(dir, "uts"), IPC: filepath.Join(dir, "ipc")}

@@ -177,12 +177,16 @@ func (c *Cluster) leftovers(netns string) error {
 	if out, err := in(netns, "nft", "list", "tables").Output(); err != nil || len(bytes.TrimSpace(out)) > 0 {
 		errs = append(errs, fmt.Errorf("nftables left: %s %v", out, err))
 	}
-	if groups, err := filepath.Glob("/sys/fs/cgroup/*/" + c.Name); err != nil || len(groups) > 0 {
-		errs = append(errs, fmt.Errorf("cgroups left: %v %v", groups, err))
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} { // v2, and v1 or hybrid
+		if groups, err := filepath.Glob(pattern + c.Name); err != nil || len(groups) > 0 {
+			errs = append(errs, fmt.Errorf("cgroups left: %v %v", groups, err))
+		}
 	}
-	out, _ := exec.Command("pgrep", "-af", c.Dir).Output()
-	if len(out) > 0 {
+	var none *exec.ExitError // pgrep's status 1: no process matched
+	if out, err := exec.Command("pgrep", "-af", c.Dir).Output(); len(out) > 0 {
 		errs = append(errs, fmt.Errorf("processes left: %s", out))
+	} else if !errors.As(err, &none) || none.ExitCode() != 1 {
+		errs = append(errs, fmt.Errorf("look for processes left: %w", err))
 	}
 	return errors.Join(errs...)
 }
