@@ -142,7 +142,10 @@ func TestKubectlWrite(t *testing.T) {
 	s.saysWith(changed, "configured", "apply", "-f", "-")
 	s.says("patched", "patch", "deployment", "web", `-p={"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"A","value":"B"}]}]}}}}`)
 	s.says("localhost/hello:1 A", "get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].env[0].name}")
-	s.says("no change", "patch", "deployment", "web", `-p={"metadata":{"labels":{"app":"web"}}}`)
+	// On an object that no controller writes: kubectl compares what it read
+	// before with what the patch returned.
+	s.says("created", "create", "configmap", "still", "--from-literal=a=b")
+	s.says("no change", "patch", "configmap", "still", `-p={"data":{"a":"b"}}`)
 
 	own := "{apiVersion: v1, kind: ConfigMap, metadata: {name: owned}, data: {k: %s}}"
 	s.saysWith(fmt.Sprintf(own, "a"), "serverside-applied", "apply", "--server-side", "--field-manager=one", "-f", "-")
