@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-project/shoal/tests/harness"
@@ -12,6 +13,9 @@ import (
 // cluster is shared by all tests that do not break it; each uses a namespace
 // of its own.
 var cluster *harness.Cluster
+
+// namespaces counts those made.
+var namespaces atomic.Int64
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -34,10 +38,11 @@ func run(m *testing.M) int {
 	return code
 }
 
-// namespace makes a namespace for one test and deletes it in the end.
+// namespace makes a namespace for one test and deletes it in the end. Its name
+// is a new one each time: with -count the one before may still be ending.
 func namespace(t *testing.T) string {
 	t.Helper()
-	name := "e2e-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	name := fmt.Sprintf("e2e-%s-%d", strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), namespaces.Add(1))
 	cluster.Must(t, "create", "namespace", name)
 	t.Cleanup(func() {
 		if t.Failed() {

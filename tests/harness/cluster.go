@@ -61,8 +61,12 @@ func Prepare(name string) (*Cluster, error) {
 	return c, c.importImages()
 }
 
-// binDir is the repository's bin folder, which `make build` fills.
+// binDir is SHOAL_BIN in the environment, or else the repository's bin folder,
+// which `make build` fills.
 func binDir() (string, error) {
+	if bin := os.Getenv("SHOAL_BIN"); bin != "" {
+		return bin, nil
+	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
