@@ -27,8 +27,10 @@ const suffix = ".json"
 
 // Store is one directory of records of type T.
 type Store[T any] struct {
-	dir string
-	log *slog.Logger
+	dir      string
+	log      *slog.Logger
+	volatile bool
+	damaged  string // what is said of a damaged record
 
 	mu      sync.Mutex
 	last    map[string]uint32 // sum of what the file of a key holds
@@ -40,7 +42,21 @@ func Open[T any](dir string, log *slog.Logger) (*Store[T], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	return &Store[T]{dir: dir, log: log, last: map[string]uint32{}}, nil
+	return &Store[T]{
+		dir: dir, log: log, last: map[string]uint32{},
+		damaged: "a checkpoint record is damaged and was moved aside; its state is read again from the runtime and the API",
+	}, nil
+}
+
+// OpenVolatile is Open for records about processes and namespaces, which end
+// with the machine: none is forced to the disk. damaged is what the log says of
+// a record that cannot be read.
+func OpenVolatile[T any](dir, damaged string, log *slog.Logger) (*Store[T], error) {
+	s, err := Open[T](dir, log)
+	if err == nil {
+		s.volatile, s.damaged = true, damaged
+	}
+	return s, err
 }
 
 // Put replaces the record of key. A record that is unchanged is not written.
@@ -59,7 +75,7 @@ func (s *Store[T]) Put(key string, v *T) error {
 		return fmt.Errorf("checkpoint %s: %w", key, err)
 	}
 	s.last[key] = sum
-	if s.pending == nil {
+	if s.pending == nil && !s.volatile {
 		s.pending = time.AfterFunc(syncDelay, s.flush)
 	}
 	return nil
@@ -127,8 +143,7 @@ func (s *Store[T]) All() (map[string]*T, error) {
 		if err != nil {
 			aside := filepath.Join(s.dir, name+".damaged")
 			os.Rename(filepath.Join(s.dir, name), aside)
-			s.log.Warn("a checkpoint record is damaged and was moved aside; its state is read again from the runtime and the API",
-				"record", key, "error", err, "file", aside)
+			s.log.Error(s.damaged, "record", key, "error", err, "file", aside)
 			continue
 		}
 		if v != nil {

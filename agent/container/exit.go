@@ -145,7 +145,7 @@ func (m *Manager) finish(s *slot, c Container) {
 	}
 	s.c = &c
 	m.mu.Unlock()
-	if err := save(m.cfg.DataDir, &c); err != nil {
+	if err := m.records.Put(c.ID, &record{&c}); err != nil {
 		m.cfg.Log.Error("cannot record a container's end", "container", c.ID, "err", err)
 	}
 	close(s.exited)

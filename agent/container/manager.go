@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/oci"
 )
 
@@ -31,8 +32,9 @@ type Config struct {
 
 // Manager owns the node's containers.
 type Manager struct {
-	cfg   Config
-	watch *watcher
+	cfg     Config
+	records *checkpoint.Store[record]
+	watch   *watcher
 
 	mu  sync.RWMutex
 	all map[string]*slot
@@ -55,22 +57,26 @@ func Open(cfg Config) (*Manager, error) {
 			return nil, fmt.Errorf("open containers: %w", err)
 		}
 	}
-	list, err := load(cfg.DataDir, cfg.Log)
+	var err error
+	if m.records, err = checkpoint.OpenVolatile[record](cfg.DataDir, damagedRecord, cfg.Log); err != nil {
+		return nil, fmt.Errorf("open containers: %w", err)
+	}
+	kept, err := m.records.All()
 	if err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	if m.watch, err = newWatcher(m.settle); err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
-	for _, c := range list {
-		s := &slot{c: c, exited: make(chan struct{})}
-		m.all[c.ID] = s
-		if c.State == Exited {
+	for id, r := range kept {
+		s := &slot{c: r.Container, exited: make(chan struct{})}
+		m.all[id] = s
+		if r.State == Exited {
 			close(s.exited)
 		}
 	}
-	for _, c := range list {
-		m.adopt(c)
+	for _, r := range kept {
+		m.adopt(r.Container)
 	}
 	return m, nil
 }
@@ -196,7 +202,7 @@ func (m *Manager) InUse(chainID string) bool {
 
 // put records and publishes a new state.
 func (m *Manager) put(s *slot, c Container) error {
-	if err := save(m.cfg.DataDir, &c); err != nil {
+	if err := m.records.Put(c.ID, &record{&c}); err != nil {
 		return err
 	}
 	m.mu.Lock()

@@ -82,7 +82,7 @@ func (m *Manager) start(c *Container) error {
 	c.State, c.StartedAt = Running, time.Now()
 	// The record says Running before the process does: an agent killed right
 	// here finds the container and its monitor again.
-	if err := save(m.cfg.DataDir, c); err != nil {
+	if err := m.records.Put(c.ID, &record{c}); err != nil {
 		return err
 	}
 	if !rt.Direct() {

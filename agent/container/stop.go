@@ -119,7 +119,7 @@ func (m *Manager) Remove(ctx context.Context, id string) error {
 	if err := m.sweep(c); err != nil {
 		return err
 	}
-	if err := forget(m.cfg.DataDir, id); err != nil {
+	if err := m.records.Delete(id); err != nil {
 		return fmt.Errorf("remove container record: %w", err)
 	}
 	m.mu.Lock()

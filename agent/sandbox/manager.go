@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/netns"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -39,7 +40,8 @@ type Config struct {
 
 // Manager owns the node's sandboxes.
 type Manager struct {
-	cfg Config
+	cfg     Config
+	records *checkpoint.Store[record]
 
 	mu  sync.RWMutex
 	all map[string]*Sandbox
@@ -48,24 +50,26 @@ type Manager struct {
 // Open reads the records. A sandbox whose namespaces are gone (a reboot) is
 // NotReady.
 func Open(cfg Config) (*Manager, error) {
-	for _, d := range []string{cfg.RecordDir, cfg.RunDir} {
-		if err := os.MkdirAll(d, 0o711); err != nil {
-			return nil, fmt.Errorf("open sandboxes: %w", err)
-		}
+	if err := os.MkdirAll(cfg.RunDir, 0o711); err != nil {
+		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}
-	list, err := load(cfg.RecordDir, cfg.Log)
+	records, err := checkpoint.OpenVolatile[record](cfg.RecordDir, damagedRecord, cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}
-	m := &Manager{cfg: cfg, all: map[string]*Sandbox{}}
-	for _, s := range list {
-		if s.Ready && !alive(s) {
-			s.Ready = false
-			if err := save(cfg.RecordDir, s); err != nil {
+	kept, err := records.All()
+	if err != nil {
+		return nil, fmt.Errorf("open sandboxes: %w", err)
+	}
+	m := &Manager{cfg: cfg, records: records, all: map[string]*Sandbox{}}
+	for id, r := range kept {
+		m.all[id] = r.Sandbox
+		if r.Ready && !alive(r.Sandbox) {
+			r.Ready = false
+			if err := records.Put(id, r); err != nil {
 				return nil, err
 			}
 		}
-		m.all[s.ID] = s
 	}
 	return m, nil
 }
@@ -131,7 +135,7 @@ func (m *Manager) List() []*Sandbox {
 
 // put records a new state of s.
 func (m *Manager) put(s Sandbox) (*Sandbox, error) {
-	if err := save(m.cfg.RecordDir, &s); err != nil {
+	if err := m.records.Put(s.ID, &record{&s}); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -268,7 +272,7 @@ func (m *Manager) drop(id string) error {
 	if err := os.RemoveAll(filepath.Join(m.cfg.RunDir, id)); err != nil {
 		return fmt.Errorf("remove sandbox files: %w", err)
 	}
-	if err := forget(m.cfg.RecordDir, id); err != nil {
+	if err := m.records.Delete(id); err != nil {
 		return fmt.Errorf("remove sandbox record: %w", err)
 	}
 	m.mu.Lock()
