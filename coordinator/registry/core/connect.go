@@ -26,7 +26,7 @@ func podConnections(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
 		"exec":        &execREST{k},
 		"attach":      &attachREST{k},
 		"portforward": &portForwardREST{k},
-		"proxy":       &podProxyREST{podProxy{k}},
+		"proxy":       newPodProxy(k),
 	}
 }
 

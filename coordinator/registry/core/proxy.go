@@ -29,10 +29,35 @@ var proxyMethods = []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OP
 // plain dials pods. Their certificates are their own affair, as upstream.
 var plain = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 
-// proxying rewrites a request to location; links in HTML are rewritten back.
-func proxying(location *url.URL, transport http.RoundTripper, path string, responder rest.Responder) http.Handler {
-	location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, path)
-	return proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder))
+// proxyREST passes a request on to what an ID names. O is the kind of options
+// that carry the rest of the path.
+type proxyREST[O runtime.Object] struct {
+	locate func(ctx context.Context, id string) (*url.URL, http.RoundTripper, error)
+	empty  func() O
+	path   func(O) string
+}
+
+var _ rest.Connecter = &proxyREST[*corev1.PodProxyOptions]{}
+
+func (r *proxyREST[O]) New() runtime.Object      { return r.empty() }
+func (r *proxyREST[O]) Destroy()                 {}
+func (r *proxyREST[O]) ConnectMethods() []string { return proxyMethods }
+func (r *proxyREST[O]) NewConnectOptions() (runtime.Object, bool, string) {
+	return r.empty(), true, "path"
+}
+
+// Connect rewrites a request to its location; links in HTML are rewritten back.
+func (r *proxyREST[O]) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	o, ok := options.(O)
+	if !ok {
+		return nil, fmt.Errorf("Invalid options object: %#v", options)
+	}
+	location, transport, err := r.locate(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, r.path(o))
+	return proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder)), nil
 }
 
 // reachable refuses addresses of the API server's own machine and links.
@@ -41,17 +66,25 @@ func reachable(ip string) bool {
 	return err == nil && a.IsGlobalUnicast()
 }
 
+func newPodProxy(k kubelets) rest.Storage {
+	return &proxyREST[*corev1.PodProxyOptions]{
+		locate: podProxy{k}.locate,
+		empty:  func() *corev1.PodProxyOptions { return &corev1.PodProxyOptions{} },
+		path:   func(o *corev1.PodProxyOptions) string { return o.Path },
+	}
+}
+
 type podProxy struct{ kubelets }
 
 // locate understands "pod", "pod:port" and "scheme:pod:port".
-func (r *podProxy) locate(ctx context.Context, id string) (*url.URL, error) {
+func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTripper, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q", id))
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q", id))
 	}
 	p, err := r.pod(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i := range p.Spec.Containers {
 		if ports := p.Spec.Containers[i].Ports; port == "" && len(ports) > 0 {
@@ -63,124 +96,83 @@ func (r *podProxy) locate(ctx context.Context, id string) (*url.URL, error) {
 		ip = p.Status.PodIPs[0].IP
 	}
 	if !reachable(ip) {
-		return nil, apierrors.NewBadRequest("address not allowed")
+		return nil, nil, apierrors.NewBadRequest("address not allowed")
 	}
 	host := net.JoinHostPort(ip, port)
 	if port == "" {
 		host = host[:len(host)-1]
 	}
-	return &url.URL{Scheme: scheme, Host: host}, nil
+	return &url.URL{Scheme: scheme, Host: host}, plain, nil
 }
-
-type podProxyREST struct{ podProxy }
-
-var _ rest.Connecter = &podProxyREST{}
-
-func (r *podProxyREST) New() runtime.Object      { return &corev1.PodProxyOptions{} }
-func (r *podProxyREST) Destroy()                 {}
-func (r *podProxyREST) ConnectMethods() []string { return proxyMethods }
-func (r *podProxyREST) NewConnectOptions() (runtime.Object, bool, string) {
-	return &corev1.PodProxyOptions{}, true, "path"
-}
-
-func (r *podProxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
-	o, ok := options.(*corev1.PodProxyOptions)
-	if !ok {
-		return nil, fmt.Errorf("Invalid options object: %#v", options)
-	}
-	location, err := r.locate(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return proxying(location, plain, o.Path, responder), nil
-}
-
-type nodeProxyREST struct{ kubelets }
-
-var _ rest.Connecter = &nodeProxyREST{}
 
 func newNodeProxy(env *kind.Env, stores kind.Stores) rest.Storage {
-	return &nodeProxyREST{kubelets{nodes: stores["/nodes"], transport: env.KubeletTransport}}
-}
-
-func (r *nodeProxyREST) New() runtime.Object      { return &corev1.NodeProxyOptions{} }
-func (r *nodeProxyREST) Destroy()                 {}
-func (r *nodeProxyREST) ConnectMethods() []string { return proxyMethods }
-func (r *nodeProxyREST) NewConnectOptions() (runtime.Object, bool, string) {
-	return &corev1.NodeProxyOptions{}, true, "path"
-}
-
-func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
-	o, ok := options.(*corev1.NodeProxyOptions)
-	if !ok {
-		return nil, fmt.Errorf("Invalid options object: %#v", options)
+	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: env.KubeletTransport}}
+	return &proxyREST[*corev1.NodeProxyOptions]{
+		locate: n.locate,
+		empty:  func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
+		path:   func(o *corev1.NodeProxyOptions) string { return o.Path },
 	}
+}
+
+type nodeProxy struct{ kubelets }
+
+// locate understands "node", "node:port" and "scheme:node:port"; without a port
+// it is the agent's.
+func (r nodeProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTripper, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
 	}
 	hostPort, err := r.host(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	host, agentPort, err := net.SplitHostPort(hostPort)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, nil, apierrors.NewInternalError(err)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsGlobalUnicast() {
-		return nil, apierrors.NewBadRequest("address not allowed")
+		return nil, nil, apierrors.NewBadRequest("address not allowed")
 	}
 	if port == "" || port == agentPort {
-		return proxying(&url.URL{Scheme: "https", Host: hostPort}, r.transport, o.Path, responder), nil
+		return &url.URL{Scheme: "https", Host: hostPort}, r.transport, nil
 	}
-	return proxying(&url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, plain, o.Path, responder), nil
+	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, plain, nil
 }
 
-// serviceProxyREST sends a request to one endpoint of a service.
-type serviceProxyREST struct {
+func newServiceProxy(stores kind.Stores) rest.Storage {
+	p := serviceProxy{services: stores["/services"], endpoints: stores["/endpoints"], pods: stores["/pods"]}
+	return &proxyREST[*corev1.ServiceProxyOptions]{
+		locate: p.locate,
+		empty:  func() *corev1.ServiceProxyOptions { return &corev1.ServiceProxyOptions{} },
+		path:   func(o *corev1.ServiceProxyOptions) string { return o.Path },
+	}
+}
+
+// serviceProxy sends a request to one endpoint of a service.
+type serviceProxy struct {
 	services, endpoints, pods *genericregistry.Store
-}
-
-var _ rest.Connecter = &serviceProxyREST{}
-
-func (r *serviceProxyREST) New() runtime.Object      { return &corev1.ServiceProxyOptions{} }
-func (r *serviceProxyREST) Destroy()                 {}
-func (r *serviceProxyREST) ConnectMethods() []string { return proxyMethods }
-func (r *serviceProxyREST) NewConnectOptions() (runtime.Object, bool, string) {
-	return &corev1.ServiceProxyOptions{}, true, "path"
-}
-
-func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
-	o, ok := options.(*corev1.ServiceProxyOptions)
-	if !ok {
-		return nil, fmt.Errorf("Invalid options object: %#v", options)
-	}
-	location, err := r.locate(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return proxying(location, plain, o.Path, responder), nil
 }
 
 // locate understands "service", "service:port" and "scheme:service:port", port
 // being a name or a number.
-func (r *serviceProxyREST) locate(ctx context.Context, id string) (*url.URL, error) {
+func (r serviceProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTripper, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
 	}
 	if n, err := strconv.Atoi(port); err == nil {
 		if port, err = r.portName(ctx, name, int32(n)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	obj, err := r.endpoints.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	e := obj.(*corev1.Endpoints)
 	if len(e.Subsets) == 0 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+		return nil, nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 	}
 	for _, i := range rand.Perm(len(e.Subsets)) {
 		for _, p := range e.Subsets[i].Ports {
@@ -189,15 +181,15 @@ func (r *serviceProxyREST) locate(ctx context.Context, id string) (*url.URL, err
 			}
 			for _, j := range rand.Perm(len(e.Subsets[i].Addresses)) {
 				if a := &e.Subsets[i].Addresses[j]; r.isPod(ctx, a) {
-					return &url.URL{Scheme: scheme, Host: net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port)))}, nil
+					return &url.URL{Scheme: scheme, Host: net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port)))}, plain, nil
 				}
 			}
 		}
 	}
-	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
+	return nil, nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
 }
 
-func (r *serviceProxyREST) portName(ctx context.Context, name string, number int32) (string, error) {
+func (r serviceProxy) portName(ctx context.Context, name string, number int32) (string, error) {
 	obj, err := r.services.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -212,7 +204,7 @@ func (r *serviceProxyREST) portName(ctx context.Context, name string, number int
 
 // isPod checks that an address is the pod's that it names: an Endpoints object
 // must not open the API server's network to whoever may write it.
-func (r *serviceProxyREST) isPod(ctx context.Context, a *corev1.EndpointAddress) bool {
+func (r serviceProxy) isPod(ctx context.Context, a *corev1.EndpointAddress) bool {
 	if a.TargetRef == nil || a.TargetRef.Kind != "Pod" || !reachable(a.IP) {
 		return false
 	}

@@ -70,9 +70,7 @@ func service() kind.Kind {
 			newAllocation(env, store).install(store)
 		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
-			return map[string]rest.Storage{"proxy": &serviceProxyREST{
-				services: stores["/services"], endpoints: stores["/endpoints"], pods: stores["/pods"],
-			}}
+			return map[string]rest.Storage{"proxy": newServiceProxy(stores)}
 		},
 	}.Kind()
 }
