@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/cni/nstest"
 )
 
 // TestMain runs the tests in a network and mount namespace of their own.
@@ -46,52 +47,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newNS pins a fresh network namespace to a file.
-func newNS(t testing.TB) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "ns")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), file, "", unix.MS_BIND, "")
-		}
-		errc <- err
-	}()
-	if err := <-errc; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
-	return file
-}
-
-// inNS runs f on a thread of its own in the namespace.
-func inNS(t testing.TB, file string, f func() error) error {
-	t.Helper()
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		ns, err := netns.GetFromPath(file)
-		if err == nil {
-			err = netns.Set(ns)
-		}
-		if err == nil {
-			err = f()
-		}
-		errc <- err
-	}()
-	return <-errc
-}
-
 // serve answers every connection in the namespace with the peer's address.
 func serve(t testing.TB, ns, addr string) {
 	t.Helper()
 	var l net.Listener
-	if err := inNS(t, ns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+	if err := nstest.In(ns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
@@ -128,7 +88,7 @@ func ask(t testing.TB, ns, addr string) (string, error) {
 	if ns == "" {
 		return got, dial()
 	}
-	err := inNS(t, ns, dial)
+	err := nstest.In(ns, dial)
 	return got, err
 }
 
@@ -153,7 +113,7 @@ func newNetwork(t testing.TB) *Network {
 
 func attach(t testing.TB, n *Network, id string, ports ...HostPort) (Attachment, Result) {
 	t.Helper()
-	a := Attachment{ID: id, IfName: "eth0", NetNS: newNS(t), HostPorts: ports}
+	a := Attachment{ID: id, IfName: "eth0", NetNS: nstest.New(t), HostPorts: ports}
 	r, err := n.Add(context.Background(), a)
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +201,7 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	n := newNetwork(t)
 	a, _ := attach(t, n, "a")
 	// The world is a namespace on a link of its own.
-	world := newNS(t)
+	world := nstest.New(t)
 	ns, _ := netns.GetFromPath(world)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "up0"
@@ -265,7 +225,7 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	if err := up("up0", "192.0.2.1/24"); err != nil {
 		t.Fatal(err)
 	}
-	if err := inNS(t, world, func() error { return up("eth0", "192.0.2.2/24") }); err != nil {
+	if err := nstest.In(world, func() error { return up("eth0", "192.0.2.2/24") }); err != nil {
 		t.Fatal(err)
 	}
 	serve(t, world, ":80")
@@ -276,7 +236,7 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Traffic to other nodes' pods keeps the pod's address.
-	if err := inNS(t, world, func() error {
+	if err := nstest.In(world, func() error {
 		l, _ := netlink.LinkByName("eth0")
 		ad, _ := netlink.ParseAddr("10.244.9.9/32")
 		dst, _ := netlink.ParseIPNet("10.244.7.0/24")
@@ -366,7 +326,7 @@ func BenchmarkAddDel(b *testing.B) {
 	n := newNetwork(b)
 	nss := make([]string, b.N)
 	for i := range nss {
-		nss[i] = newNS(b)
+		nss[i] = nstest.New(b)
 	}
 	b.ResetTimer()
 	var add, del time.Duration
@@ -386,7 +346,7 @@ func BenchmarkAddDel(b *testing.B) {
 	}
 	var wg sync.WaitGroup
 	for i := range 40 {
-		a := Attachment{ID: fmt.Sprint("x", i), IfName: "eth0", NetNS: newNS(b)}
+		a := Attachment{ID: fmt.Sprint("x", i), IfName: "eth0", NetNS: nstest.New(b)}
 		if _, err := n.Add(context.Background(), a); err != nil {
 			b.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/cni/nstest"
 )
 
 // TestMain runs the tests in a network and mount namespace of their own, and
@@ -68,28 +68,6 @@ func plugin(cmd string) {
 	}
 }
 
-func newNS(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "ns")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), file, "", unix.MS_BIND, "")
-		}
-		errc <- err
-	}()
-	if err := <-errc; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
-	return file
-}
-
 func newManager(t *testing.T) *Manager {
 	t.Helper()
 	dir := t.TempDir()
@@ -108,7 +86,7 @@ func newManager(t *testing.T) *Manager {
 func TestOwnNetwork(t *testing.T) {
 	ctx := context.Background()
 	m := newManager(t)
-	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: newNS(t)}
+	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: nstest.New(t)}
 	if err := m.Status(ctx); !errors.Is(err, ErrNotReady) || err.Error() != "cni plugin not initialized" {
 		t.Errorf("before the pod CIDR is known: %v", err)
 	}
@@ -129,7 +107,7 @@ func TestOwnNetwork(t *testing.T) {
 		t.Error(err)
 	}
 	// A sandbox that is gone leaves no address behind, one that lives keeps its.
-	if _, err := m.Setup(ctx, Pod{ID: "old", NetNS: newNS(t)}); err != nil {
+	if _, err := m.Setup(ctx, Pod{ID: "old", NetNS: nstest.New(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Release(ctx, []string{"abc"}); err != nil {
@@ -151,7 +129,7 @@ func TestThirdPartyNetwork(t *testing.T) {
 	if err := m.SetPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}); err != nil {
 		t.Fatal(err)
 	}
-	before := Pod{ID: "before", NetNS: newNS(t)}
+	before := Pod{ID: "before", NetNS: nstest.New(t)}
 	if _, err := m.Setup(ctx, before); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +154,7 @@ func TestThirdPartyNetwork(t *testing.T) {
 	}
 	write("00-broken.conflist", "{")
 	write("10-fancy.conflist", `{"cniVersion":"1.0.0","name":"fancy","plugins":[{"type":"fancy","capabilities":{"portMappings":true}}]}`)
-	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: newNS(t), PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}}
+	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: nstest.New(t), PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}}
 	for range 2 { // the second time from the cache
 		if ips, err := m.Setup(ctx, pod); err != nil || fmt.Sprint(ips) != "[10.9.8.7]" {
 			t.Fatalf("got %v, %v", ips, err)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/nstest"
 )
 
 // TestMain runs the tests in a network and mount namespace of their own.
@@ -105,47 +105,6 @@ func (n *node) apply() {
 	n.must(err)
 }
 
-func newNS(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "ns")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), file, "", unix.MS_BIND, "")
-		}
-		errc <- err
-	}()
-	if err := <-errc; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
-	return file
-}
-
-func inNS(file string, f func() error) error {
-	if file == "" {
-		return f()
-	}
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		ns, err := netns.GetFromPath(file)
-		if err == nil {
-			err = netns.Set(ns)
-		}
-		if err == nil {
-			err = f()
-		}
-		errc <- err
-	}()
-	return <-errc
-}
-
 type pod struct {
 	ns   string
 	addr netip.Addr
@@ -155,7 +114,7 @@ type pod struct {
 // client's address.
 func (n *node) pod(name string) pod {
 	n.t.Helper()
-	ns := newNS(n.t)
+	ns := nstest.New(n.t)
 	r, err := n.net.Add(context.Background(), cni.Attachment{ID: name, IfName: "eth0", NetNS: ns})
 	n.must(err)
 	serve(n.t, ns, name)
@@ -166,7 +125,7 @@ func serve(t *testing.T, ns, name string) {
 	t.Helper()
 	var l net.Listener
 	var u net.PacketConn
-	err := inNS(ns, func() (err error) {
+	err := nstest.In(ns, func() (err error) {
 		if l, err = net.Listen("tcp4", ":80"); err == nil {
 			u, err = net.ListenPacket("udp4", ":80")
 		}
@@ -205,7 +164,7 @@ func (n *node) outside() string {
 	if n.world != "" {
 		return n.world
 	}
-	n.world = newNS(n.t)
+	n.world = nstest.New(n.t)
 	ns, err := netns.GetFromPath(n.world)
 	n.must(err)
 	attrs := netlink.NewLinkAttrs()
@@ -214,7 +173,7 @@ func (n *node) outside() string {
 	veth.PeerName, veth.PeerNamespace = "eth0", netlink.NsFd(int(ns))
 	n.must(netlink.LinkAdd(veth))
 	n.must(exec.Command("sh", "-c", "ip addr add 192.0.2.1/24 dev up0 && ip link set up0 up").Run())
-	n.must(inNS(n.world, func() error {
+	n.must(nstest.In(n.world, func() error {
 		return exec.Command("sh", "-c", "ip link set lo up; ip addr add 192.0.2.2/24 dev eth0 && ip link set eth0 up && ip route add 10.0.0.0/8 via 192.0.2.1; ip route add 203.0.113.0/24 via 192.0.2.1").Run()
 	}))
 	return n.world
@@ -223,7 +182,7 @@ func (n *node) outside() string {
 // call returns what the server says, "pod client".
 func call(ns, network, addr string) (string, error) {
 	var got string
-	err := inNS(ns, func() error {
+	err := nstest.In(ns, func() error {
 		c, err := net.DialTimeout(network+"4", addr, 2*time.Second)
 		if err != nil {
 			return err
@@ -462,7 +421,7 @@ func TestUDPFlowMovesWithItsBackend(t *testing.T) {
 	svc := newService("web", "10.96.0.50", nil)
 	n.set(svc, a.addr)
 	var conn net.Conn
-	n.must(inNS(c.ns, func() (err error) { conn, err = net.Dial("udp4", "10.96.0.50:8000"); return err }))
+	n.must(nstest.In(c.ns, func() (err error) { conn, err = net.Dial("udp4", "10.96.0.50:8000"); return err }))
 	defer conn.Close()
 	say := func() string {
 		t.Helper()
