@@ -88,8 +88,15 @@ func (e execution) startConsole(cmd *exec.Cmd) (finish func(), err error) {
 		}
 	}()
 	return func() {
-		l.Close() // a runtime that failed has sent nothing
+		// The runtime has ended: a terminal that it sent waits in the queue. Our
+		// own connection behind it ends the wait if it sent none.
+		if conn, err := e.dialConsole(); err == nil {
+			conn.Close()
+		} else {
+			l.Close()
+		}
 		<-came
+		l.Close()
 		if session != nil {
 			session()
 		}
@@ -100,19 +107,28 @@ func (e execution) startConsole(cmd *exec.Cmd) (finish func(), err error) {
 // socket's name can be.
 const consoleSocket = "console"
 
-func (e execution) listenConsole() (*net.UnixListener, error) {
-	dir, err := os.Open(e.dir)
-	if err != nil {
-		return nil, fmt.Errorf("listen for terminal: %w", err)
-	}
-	defer dir.Close()
-	name := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), consoleSocket)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+func (e execution) listenConsole() (l *net.UnixListener, err error) {
+	err = e.atConsole(func(a *net.UnixAddr) error { l, err = net.ListenUnix("unix", a); return err })
 	if err != nil {
 		return nil, fmt.Errorf("listen for terminal: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // goes with the directory
 	return l, nil
+}
+
+func (e execution) dialConsole() (conn *net.UnixConn, err error) {
+	err = e.atConsole(func(a *net.UnixAddr) error { conn, err = net.DialUnix("unix", nil, a); return err })
+	return conn, err
+}
+
+// atConsole calls f with the socket's address in a short form.
+func (e execution) atConsole(f func(*net.UnixAddr) error) error {
+	dir, err := os.Open(e.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), consoleSocket), Net: "unix"})
 }
 
 // receiveConsole waits for a terminal's descriptor.
