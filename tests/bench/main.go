@@ -12,13 +12,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -36,7 +36,7 @@ func main() {
 // row is one line of the table.
 type row struct {
 	what, target, upstream string
-	values                 sample
+	values                 measure.Sample
 	unit                   string
 }
 
@@ -65,8 +65,8 @@ func run(ctx context.Context, runs int) error {
 	return err
 }
 
-func coldStarts(runs int) (sample, error) {
-	var s sample
+func coldStarts(runs int) (measure.Sample, error) {
+	var s measure.Sample
 	for range runs {
 		c, err := prepare("cold")
 		if err != nil {
@@ -108,9 +108,8 @@ func prepare(name string) (*harness.Cluster, error) {
 // bench measures one running cluster.
 type bench struct {
 	cluster *harness.Cluster
-	client  kubernetes.Interface
+	pods    *measure.Pods
 	phases  phases
-	made    atomic.Int64 // pods and groups so far
 }
 
 // Pods of the steps below.
@@ -131,9 +130,11 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.client, err = kubernetes.NewForConfig(config); err != nil {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
 		return nil, err
 	}
+	b.pods = &measure.Pods{Client: client, CgroupRoot: b.cluster.Name}
 	time.Sleep(settle)
 	var rows []row
 	idle, err := b.weigh(ctx, idleWatch)
@@ -141,10 +142,10 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		return nil, err
 	}
 	rows = append(rows,
-		row{"idle: coordinator PSS", "120", "590", sample{idle.coordinator}, "MB"},
-		row{"idle: agent PSS", "60", "179", sample{idle.agent}, "MB"},
-		row{"idle: supervisor (shoal up) PSS", "", "", sample{idle.supervisor}, "MB"},
-		row{"idle: CPU of both", "1", "", sample{idle.cpu}, "% of a core"})
+		row{"idle: coordinator PSS", "120", "590", measure.Sample{idle.coordinator}, "MB"},
+		row{"idle: agent PSS", "60", "179", measure.Sample{idle.agent}, "MB"},
+		row{"idle: supervisor (shoal up) PSS", "", "", measure.Sample{idle.supervisor}, "MB"},
+		row{"idle: CPU of both", "1", "", measure.Sample{idle.cpu}, "% of a core"})
 
 	single, phases, err := b.oneByOne(ctx, oneByOne)
 	if err != nil {
@@ -153,14 +154,14 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	b.phases = phases
 	rows = append(rows, row{"pod start, one by one", "150", "490", single, "ms"})
 
-	var many, gone sample
+	var many, gone measure.Sample
 	for range runs {
-		took, err := b.together(ctx, atOnce)
+		_, took, err := b.pods.Together(ctx, atOnce)
 		if err != nil {
 			return nil, err
 		}
 		many = append(many, took.Seconds())
-		if _, err := b.deleteAll(ctx); err != nil {
+		if _, err := b.pods.DeleteAll(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -172,11 +173,11 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	}
 	rows = append(rows, row{"crashed container is back", "", "500-1000", restarts, "ms"})
 
-	took, err := b.together(ctx, crowd)
+	_, took, err := b.pods.Together(ctx, crowd)
 	if err != nil {
 		return nil, err
 	}
-	rows = append(rows, row{"80 pods at once", "", "12", sample{took.Seconds()}, "s"})
+	rows = append(rows, row{"80 pods at once", "", "12", measure.Sample{took.Seconds()}, "s"})
 	time.Sleep(settle)
 	full, err := b.weigh(ctx, idleWatch)
 	if err != nil {
@@ -184,19 +185,19 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	}
 	perPod := (full.total() - idle.total()) / crowd
 	rows = append(rows,
-		row{"80 pods: CPU of both", "1", "22", sample{full.cpu}, "% of a core"},
-		row{"80 pods: coordinator PSS", "", "", sample{full.coordinator}, "MB"},
-		row{"80 pods: agent PSS", "", "", sample{full.agent}, "MB"},
-		row{"80 pods: monitors PSS", "", "", sample{full.monitors}, "MB"},
-		row{"weight of a pod beyond its workload", "1", "7", sample{perPod}, "MB"})
-	if _, err := b.deleteAll(ctx); err != nil {
+		row{"80 pods: CPU of both", "1", "22", measure.Sample{full.cpu}, "% of a core"},
+		row{"80 pods: coordinator PSS", "", "", measure.Sample{full.coordinator}, "MB"},
+		row{"80 pods: agent PSS", "", "", measure.Sample{full.agent}, "MB"},
+		row{"80 pods: monitors PSS", "", "", measure.Sample{full.monitors}, "MB"},
+		row{"weight of a pod beyond its workload", "1", "7", measure.Sample{perPod}, "MB"})
+	if _, err := b.pods.DeleteAll(ctx); err != nil {
 		return nil, err
 	}
 	for range runs {
-		if _, err := b.together(ctx, deleted); err != nil {
+		if _, _, err := b.pods.Together(ctx, deleted); err != nil {
 			return nil, err
 		}
-		took, err := b.deleteAll(ctx)
+		took, err := b.pods.DeleteAll(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -212,12 +213,12 @@ func show(rows []row, phases phases) {
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "what\tmedian\tmin\tmax\tunit\ttarget\tupstream v1.36.3")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\t%s\t%s\t%s\n", r.what, r.values.median(), r.values.min(), r.values.max(), r.unit, r.target, r.upstream)
+		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\t%s\t%s\t%s\n", r.what, r.values.Median(), r.values.Min(), r.values.Max(), r.unit, r.target, r.upstream)
 	}
 	fmt.Fprintln(t, "\nwhere a pod's start goes, one by one\tmedian\tmin\tmax\tunit")
 	for _, p := range phaseOrder {
 		s := phases[p]
-		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\tms\n", p, s.median(), s.min(), s.max())
+		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\tms\n", p, s.Median(), s.Min(), s.Max())
 	}
 	_ = t.Flush()
 }

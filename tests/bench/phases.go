@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/shoal-project/shoal/tests/bench/measure"
 )
 
 // phaseOrder are the parts of a pod's start. Two are a client's view, the
@@ -20,7 +22,7 @@ var phaseOrder = []string{
 }
 
 // phases are the times of each part, in ms.
-type phases map[string]sample
+type phases map[string]measure.Sample
 
 // add takes the moments at which the parts of one start ended. Parts that ran
 // beside each other count once: a part ends no earlier than the one before.
@@ -30,7 +32,7 @@ func (p phases) add(began time.Time, ends []time.Time) {
 		if end.Before(last) {
 			end = last
 		}
-		p[phaseOrder[i]] = append(p[phaseOrder[i]], ms(end.Sub(last)))
+		p[phaseOrder[i]] = append(p[phaseOrder[i]], measure.Ms(end.Sub(last)))
 		last = end
 	}
 }

@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-project/shoal/tests/bench/measure"
 )
 
 // weight is memory in MB of PSS (smaps_rollup) and CPU in percent of a core.
@@ -28,7 +28,7 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 			return w, err
 		}
 		pids[d] = pid
-		if before[d], err = cpuSeconds(pid); err != nil {
+		if before[d], err = measure.CPUSeconds(pid); err != nil {
 			return w, err
 		}
 	}
@@ -39,7 +39,7 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 	}
 	var used float64
 	for d, pid := range pids {
-		after, err := cpuSeconds(pid)
+		after, err := measure.CPUSeconds(pid)
 		if err != nil {
 			return w, err
 		}
@@ -47,10 +47,10 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 	}
 	w.cpu = 100 * used / over.Seconds()
 	var err error
-	if w.coordinator, err = pss(pids["coordinator"]); err != nil {
+	if w.coordinator, err = measure.PSS(pids["coordinator"]); err != nil {
 		return w, err
 	}
-	if w.agent, err = pss(pids["agent"]); err != nil {
+	if w.agent, err = measure.PSS(pids["agent"]); err != nil {
 		return w, err
 	}
 	supervisor, err := os.ReadFile(filepath.Join(b.cluster.Dir, "shoal.pid"))
@@ -61,7 +61,7 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 	if err != nil {
 		return w, err
 	}
-	if w.supervisor, err = pss(pid); err != nil {
+	if w.supervisor, err = measure.PSS(pid); err != nil {
 		return w, err
 	}
 	w.monitors, err = b.monitors()
@@ -89,45 +89,9 @@ func (b *bench) monitors() (float64, error) {
 		if err != nil {
 			continue
 		}
-		if mb, err := pss(pid); err == nil {
+		if mb, err := measure.PSS(pid); err == nil {
 			sum += mb
 		}
 	}
 	return sum, nil
-}
-
-// pss is a process's proportional set size in MB.
-func pss(pid int) (float64, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	for in := bufio.NewScanner(f); in.Scan(); {
-		if fields := strings.Fields(in.Text()); len(fields) > 1 && fields[0] == "Pss:" {
-			kb, err := strconv.ParseFloat(fields[1], 64)
-			return kb / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("no Pss in smaps_rollup of %d", pid)
-}
-
-// cpuSeconds is the CPU time that a process has used (proc(5), stat fields 14
-// and 15, in ticks of 10 ms).
-func cpuSeconds(pid int) (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, ok := strings.Cut(string(data), ") ")
-	f := strings.Fields(rest)
-	if !ok || len(f) < 13 {
-		return 0, fmt.Errorf("stat of %d is of another form", pid)
-	}
-	user, err := strconv.ParseFloat(f[11], 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseFloat(f[12], 64)
-	return (user + system) / 100, err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/tests/harness"
+	"github.com/shoal-project/shoal/tests/upstream"
 )
 
 // startCluster starts a cluster whose nodes have the suite's images. After an
@@ -26,7 +27,7 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	// The agent takes no symbolic links; the directories may be on two disks.
 	suiteArchive := filepath.Join(c.Dir, "images", filepath.Base(archive))
 	if err := os.Link(archive, suiteArchive); err != nil {
-		if err := copyFile(archive, suiteArchive); err != nil {
+		if err := upstream.CopyFile(archive, suiteArchive); err != nil {
 			return c, err
 		}
 	}

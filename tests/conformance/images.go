@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/shoal-project/shoal/tests/upstream"
 )
 
 // image is one of those in upstream's test/utils/image/manifest.go of the
@@ -69,7 +71,7 @@ func images(cache, bin string) []image {
 // pack writes all images into one archive, in which layers are kept once.
 func pack(cache, bin string) (string, error) {
 	out := filepath.Join(cache, "suite.tar")
-	if have(out) {
+	if upstream.Have(out) {
 		return out, nil
 	}
 	cmd := exec.Command("tests/conformance/rootfs.sh", filepath.Join(cache, "rootfs.tar"))

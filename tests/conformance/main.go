@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/shoal-project/shoal/tests/page"
 )
 
 // results is the record that a run's results are merged into.
 const (
-	results = "tests/conformance/results.txt"
-	page    = "docs/conformance.md"
+	results  = "tests/conformance/results.txt"
+	docsPage = "docs/conformance.md"
 )
 
 type options struct {
@@ -141,5 +143,5 @@ func (o options) record(all, names []string, report string) error {
 	if err := merged.write(results); err != nil {
 		return err
 	}
-	return updatePage(page, merged.table())
+	return page.Replace(docsPage, beginTable, endTable, merged.table())
 }

@@ -183,20 +183,6 @@ func (r record) table() string {
 
 const beginTable, endTable = "<!-- totals: written by make conformance -->\n", "<!-- end of totals -->\n"
 
-// updatePage replaces the table between the two marks in a page.
-func updatePage(file, table string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(data), beginTable)
-	_, after, ok2 := strings.Cut(rest, endTable)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no marks for the table of totals", file)
-	}
-	return os.WriteFile(file, []byte(before+beginTable+table+endTable+after), 0o644)
-}
-
 // writeFailures writes the failures' messages, for the one who looks for causes.
 func writeFailures(file string, ran record) error {
 	var b strings.Builder

@@ -63,23 +63,3 @@ func TestRecord(t *testing.T) {
 		t.Errorf("table\n%s", table)
 	}
 }
-
-func TestPage(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(file, []byte("before\n"+beginTable+"old\n"+endTable+"after\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := updatePage(file, "new\n"); err != nil {
-		t.Fatal(err)
-	}
-	if data, _ := os.ReadFile(file); string(data) != "before\n"+beginTable+"new\n"+endTable+"after\n" {
-		t.Errorf("page %q", data)
-	}
-}
-
-func TestRequireStaging(t *testing.T) {
-	got := string(requireStaging([]byte("require (\n\tk8s.io/api v0.0.0\n\tk8s.io/klog/v2 v2.1.0\n\tk8s.io/utils v0.0.0-2026\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n")))
-	if want := "require (\n\tk8s.io/api v0.36.3\n\tk8s.io/klog/v2 v2.1.0\n\tk8s.io/utils v0.0.0-2026\n)\n\n"; got != want {
-		t.Errorf("go.mod %q, want %q", got, want)
-	}
-}

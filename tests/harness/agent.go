@@ -19,6 +19,7 @@ type Agent struct {
 	Name, NetNS, Address, Dir string
 
 	cluster *Cluster
+	host    int // its number on the lan
 	config  string
 	cmd     *exec.Cmd
 }
@@ -29,7 +30,7 @@ func (c *Cluster) Join(name string) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Name: name, NetNS: netns, Address: address, Dir: c.path(name), cluster: c}
+	a := &Agent{Name: name, NetNS: netns, Address: address, Dir: c.path(name), cluster: c, host: c.lan.hosts}
 	c.agents = append(c.agents, a)
 	if err := os.MkdirAll(a.Dir, 0o700); err != nil {
 		return nil, err

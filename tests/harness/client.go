@@ -13,15 +13,19 @@ import (
 
 // RESTConfig returns the admin's client configuration for use by this process,
 // which stands outside the cluster's network namespace: dialing steps inside.
-func (c *Cluster) RESTConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+func (c *Cluster) RESTConfig() (*rest.Config, error) { return RESTConfig(c.NetNS, c.Kubeconfig()) }
+
+// RESTConfig is a kubeconfig's client configuration that dials from a network
+// namespace and limits no rates.
+func RESTConfig(netns, kubeconfig string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS, config.Burst = -1, -1
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		var conn net.Conn
-		err := Inside(c.NetNS, func() (err error) {
+		err := Inside(netns, func() (err error) {
 			conn, err = new(net.Dialer).DialContext(ctx, network, address)
 			return err
 		})

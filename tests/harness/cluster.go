@@ -22,6 +22,9 @@ type Cluster struct {
 	Address string // of the first machine
 	Bin     string // where the built programs are
 	Name    string // unique; also the cgroup root
+	// Prefix is put before the command that starts the daemons: a wrapper that
+	// sets something which they inherit.
+	Prefix []string
 
 	lan    *lan
 	agents []*Agent
@@ -117,7 +120,8 @@ func (c *Cluster) Up(flags ...string) error {
 		"--root-dir", c.path("kubelet"), "--pod-logs-dir", c.path("pod-logs"), "--container-logs-dir", c.path("container-logs"),
 		"--run-dir", c.path("run"), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"), "--cgroup-root", "/" + c.Name,
 	}, flags...)
-	out, err := in(c.NetNS, filepath.Join(c.Bin, "shoal"), args...).CombinedOutput()
+	command := append(append(slices.Clone(c.Prefix), filepath.Join(c.Bin, "shoal")), args...)
+	out, err := in(c.NetNS, command[0], command[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("shoal up: %w\n%s%s", err, out, c.Logs())
 	}

@@ -44,6 +44,11 @@ func (l *lan) host() (netns, address string, err error) {
 	)
 }
 
+// cut takes a host's port down; hosts count from 1.
+func (l *lan) cut(host int) error {
+	return ip(fmt.Sprintf("-n %s link set h%d down", l.name, host))
+}
+
 // close removes the lan and its hosts.
 func (l *lan) close() error {
 	var failed []string

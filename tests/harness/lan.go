@@ -1,0 +1,29 @@
+package harness
+
+import "os/exec"
+
+// LAN is the network of a cluster for what is not a Shoal cluster: hosts are
+// network namespaces on one bridge.
+type LAN struct{ lan *lan }
+
+// NewLAN makes a LAN without hosts. The name is unique and short: it is the
+// prefix of the namespaces' names.
+func NewLAN(name string) (*LAN, error) {
+	l, err := newLAN(name)
+	return &LAN{lan: l}, err
+}
+
+// Host adds a host, and returns its namespace and its address.
+func (l *LAN) Host() (netns, address string, err error) { return l.lan.host() }
+
+// Close removes the LAN and its hosts.
+func (l *LAN) Close() error { return l.lan.close() }
+
+// Cut takes a host off the network, as a pulled cable does. Hosts count from 1.
+func (l *LAN) Cut(host int) error { return l.lan.cut(host) }
+
+// Cut takes a further node off the network, as a pulled cable does.
+func (a *Agent) Cut() error { return a.cluster.lan.cut(a.host) }
+
+// Command returns a command that runs in a network namespace.
+func Command(netns, program string, args ...string) *exec.Cmd { return in(netns, program, args...) }
