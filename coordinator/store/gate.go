@@ -11,11 +11,13 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// gate holds requests back until the embedded etcd has elected itself.
+// gate holds requests back until the embedded etcd has elected itself, and
+// writes that its disk has no space for.
 type gate struct {
 	clientv3.KV
-	etcd *embed.Etcd
-	open atomic.Bool
+	etcd  *embed.Etcd
+	space *space
+	open  atomic.Bool
 }
 
 var errStopped = errors.New("store has stopped")
@@ -47,5 +49,5 @@ func (g *gate) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 func (g *gate) Txn(ctx context.Context) clientv3.Txn {
 	// An error shows when the transaction is committed.
 	_ = g.wait(ctx)
-	return g.KV.Txn(ctx)
+	return &careful{Txn: g.KV.Txn(ctx), space: g.space}
 }

@@ -29,13 +29,17 @@ func (c logCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Check
 }
 
 // expected tells what every start on a new directory, or of one member, or
-// every stop says.
+// every stop says, and what is told again.
 func expected(message string) bool {
 	return strings.Contains(message, "Failed to detect schema version") ||
 		strings.Contains(message, "failed to update storage version") ||
 		strings.Contains(message, "Running http and grpc server on single port") ||
 		strings.Contains(message, "setting up serving from embedded etcd failed") ||
-		strings.Contains(message, "simple token is not cryptographically signed")
+		strings.Contains(message, "simple token is not cryptographically signed") ||
+		// bbolt tells a failed write three times, then etcd tells it.
+		strings.HasPrefix(message, "writeAt failed") ||
+		strings.HasPrefix(message, "writing data failed") ||
+		strings.HasPrefix(message, "Committing transaction failed")
 }
 
 func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
@@ -47,6 +51,9 @@ func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	attrs = append(attrs, slog.String("from", "etcd"))
 	for k, v := range enc.Fields {
 		attrs = append(attrs, slog.Any(k, v))
+	}
+	if failure, _ := enc.Fields["error"].(string); strings.Contains(failure, "no space left on device") {
+		attrs = append(attrs, slog.String("remedy", "the disk is full: free some space; nothing that was acknowledged is lost, and the coordinator starts again by itself"))
 	}
 	level := slog.LevelWarn
 	if e.Level > zapcore.WarnLevel {

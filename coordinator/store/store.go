@@ -16,6 +16,7 @@ import (
 	etcdkube "go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
@@ -74,6 +75,11 @@ func openEmbedded(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	disk := newSpace(cfg.Dir, cfg.Log)
+	disk.reserve()
+	if wal.SegmentSizeBytes != segmentBytes { // two of them lie on the disk, allocated
+		wal.SegmentSizeBytes = segmentBytes
+	}
 	e, err := embed.StartEtcd(embedConfig(cfg))
 	if err != nil {
 		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
@@ -84,7 +90,7 @@ func openEmbedded(cfg Config) (*Store, error) {
 		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
 	}
 	s := newStore(e, v3client.New(e.Server))
-	s.client.KV = &gate{KV: s.client.KV, etcd: e}
+	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
 	return s, nil
 }
 

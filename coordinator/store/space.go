@@ -1,0 +1,151 @@
+package store
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// etcd ends when a write to its files fails, and with it all reads. So writes
+// are refused before the disk is full: new objects first, then changes. Two
+// segments of the log fit below the first limit.
+const (
+	spaceToCreate = 2*segmentBytes + 8<<20
+	spaceToUpdate = segmentBytes
+	segmentBytes  = 16 << 20
+	reserveEvery  = 256 // writes
+)
+
+// vital keys are written as long as etcd can: small ones that say who leads
+// and what state nodes are in. Without them a full disk would look like nodes
+// that died.
+var vital = []string{prefix + "/leases/", prefix + "/minions/"}
+
+// space watches the file system that etcd writes to.
+type space struct {
+	dir  string
+	log  *slog.Logger
+	free func(dir string) (int64, error) // in bytes
+	low  atomic.Bool                     // told, and not over yet
+
+	writes atomic.Uint64
+}
+
+func newSpace(dir string, log *slog.Logger) *space {
+	return &space{dir: dir, log: log, free: freeBytes}
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// allow returns the error that refuses a write; need is a limit of above.
+func (s *space) allow(need int64) error {
+	if s.writes.Add(1)%reserveEvery == 1 {
+		s.reserve()
+	}
+	free, err := s.free(s.dir)
+	if err != nil {
+		return nil // what is wrong there shows when etcd writes
+	}
+	if free >= need {
+		if free >= spaceToCreate && s.low.CompareAndSwap(true, false) {
+			s.log.Info("there is space on the disk again: all writes are taken", "dir", s.dir, "free", mebibytes(free))
+		}
+		return nil
+	}
+	if s.low.CompareAndSwap(false, true) {
+		s.log.Error("the disk is full: writes are refused, reads and deletions go on; free some space", "dir", s.dir, "free", mebibytes(free), "needed", mebibytes(spaceToCreate))
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
+		Message: fmt.Sprintf("the coordinator's disk is full: %s has %s free and needs %s; free some space on its file system (deletions and reads still work)",
+			s.dir, mebibytes(free), mebibytes(need)),
+	}}
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+
+// reserve gives the database's file the blocks of its whole length, of which
+// bbolt leaves holes: then a full disk does not keep etcd from writing what is
+// small. Best effort: etcd tells what fails.
+func (s *space) reserve() {
+	f, err := os.OpenFile(filepath.Join(s.dir, "member", "snap", "db"), os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err == nil && st.Blocks*512 < st.Size {
+		_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, st.Size)
+	}
+}
+
+// careful is a transaction that is not sent when there is no space for it.
+type careful struct {
+	clientv3.Txn
+	space   *space
+	creates bool
+	refused error
+}
+
+func (t *careful) If(conditions ...clientv3.Cmp) clientv3.Txn {
+	for i := range conditions {
+		c := (*etcdserverpb.Compare)(&conditions[i])
+		// A key at revision 0 is one that does not exist.
+		if c.Target == etcdserverpb.Compare_MOD && c.Result == etcdserverpb.Compare_EQUAL && c.GetModRevision() == 0 {
+			t.creates = true
+		}
+	}
+	t.Txn = t.Txn.If(conditions...)
+	return t
+}
+
+func (t *careful) Then(ops ...clientv3.Op) clientv3.Txn {
+	need := int64(spaceToUpdate)
+	if t.creates {
+		need = spaceToCreate
+	}
+	for i := range ops {
+		if ops[i].IsPut() && !isVital(string(ops[i].KeyBytes())) && t.refused == nil {
+			t.refused = t.space.allow(need)
+		}
+	}
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *careful) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *careful) Commit() (*clientv3.TxnResponse, error) {
+	if t.refused != nil {
+		return nil, t.refused
+	}
+	return t.Txn.Commit()
+}
+
+func isVital(key string) bool {
+	for _, v := range vital {
+		if strings.HasPrefix(key, v) {
+			return true
+		}
+	}
+	return false
+}
