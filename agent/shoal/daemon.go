@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -56,7 +57,7 @@ func (d *daemon) run(ctx context.Context) error {
 		if time.Since(started) > longEnough {
 			backoff = firstBackoff
 		}
-		d.said("%s ended (%v); starting it again", d.name, err)
+		d.said("%s ended (%v); starting it again%s", d.name, err, d.reason(err))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -126,13 +127,39 @@ func stop(p *os.Process, ended <-chan error) error {
 	}
 }
 
-// tail returns the last lines of a log, for an error message.
-func tail(file string) string {
-	data, err := os.ReadFile(file)
-	if err != nil || len(data) == 0 {
+// reason is the last line of a daemon that ended by itself, for its log says
+// why; who was killed said nothing.
+func (d *daemon) reason(err error) string {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() {
 		return ""
 	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	text := strings.TrimSpace(logEnd(d.logFile()))
+	return ": " + text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// logEnd reads the last kilobytes of a log: it may be large.
+func logEnd(file string) string {
+	const enough = 8 << 10
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > enough {
+		_, _ = f.Seek(-enough, io.SeekEnd)
+	}
+	data, _ := io.ReadAll(f)
+	return string(data)
+}
+
+// tail returns the last lines of a log, for an error message.
+func tail(file string) string {
+	text := strings.TrimSpace(logEnd(file))
+	if text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
 	return "\n  " + strings.Join(lines[max(0, len(lines)-3):], "\n  ") + "\n  (whole log: " + file + ")"
 }
 
