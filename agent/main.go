@@ -58,10 +58,16 @@ func command(ctx context.Context, args []string) error {
 	if cleaning {
 		return cleanup(ctx, &cfg, purge, log)
 	}
-	if err := cfg.CheckHost(); err != nil {
+	if err := cfg.CheckKubeconfig(time.Now()); err != nil {
 		return err
 	}
-	if err := cfg.CheckKubeconfig(time.Now()); err != nil {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if cfg.Hollow.Nodes > 0 {
+		return runHollow(ctx, &cfg, log)
+	}
+	if err := cfg.CheckHost(); err != nil {
 		return err
 	}
 	lock, err := cfg.Lock()
@@ -69,9 +75,6 @@ func command(ctx context.Context, args []string) error {
 		return err
 	}
 	defer lock.Close()
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	return run(ctx, &cfg, log)
 }
 

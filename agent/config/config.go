@@ -100,6 +100,8 @@ type Config struct {
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+
+	Hollow Hollow `json:"-"`
 }
 
 // Kind and APIVersion of agent.yaml, both optional in the file.
@@ -147,6 +149,7 @@ func Default() Config {
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},
 		LogLevel:                  "info",
+		Hollow:                    defaultHollow(),
 	}
 }
 

@@ -38,6 +38,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Join, "join", c.Join, "addresses of other gossip members")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of the Node object")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	c.Hollow.flags(fs)
 }
 
 // Parse returns the configuration of args: defaults, under the file that

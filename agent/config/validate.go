@@ -94,7 +94,7 @@ func (c *Config) Validate() error {
 	if _, err := c.Level(); err != nil {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
 }
 
 // Level is the slog level of LogLevel.

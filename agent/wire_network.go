@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/dns"
+	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/agent/proxy"
+	"github.com/shoal-project/shoal/agent/service"
+)
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (a *agent) buildNetwork(context.Context) error {
+	var err error
+	if a.claim, err = network.Claim(a.cfg.Bridge, a.cfg.NFTable); err != nil {
+		return err
+	}
+	a.network = network.New(network.Config{
+		ConfDir: a.cfg.CNIConfDir, BinDir: a.cfg.CNIBinDir, CacheDir: filepath.Join(a.cfg.DataDir, "cni", "cache"),
+		Bridge: a.cfg.Bridge, Table: a.cfg.NFTable + "-pods", StateDir: filepath.Join(a.cfg.DataDir, "cni", "state"),
+		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), ServiceCIDRs: prefixes(a.cfg.ServiceCIDR), Log: a.log,
+	})
+	a.setPodCIDRs = a.network.SetPodCIDRs
+	cidrs := prefixes(a.cfg.PodCIDR)
+	if n, err := a.nodes.Get(a.cfg.NodeName); err == nil && n != nil {
+		a.saved.Store(n)
+		if len(cidrs) == 0 {
+			cidrs = prefixes(n.Spec.PodCIDRs...)
+		}
+	}
+	if len(cidrs) == 0 {
+		return nil // the Node object will tell
+	}
+	return a.setPodCIDRs(cidrs)
+}
+
+func (a *agent) buildGossip(context.Context) error {
+	if a.cfg.GossipPort == 0 {
+		return nil
+	}
+	key, err := gossipKey(a.cfg.GossipKeyFile)
+	if err != nil {
+		return err
+	}
+	meta := gossip.Meta{Role: gossip.RoleAgent}
+	for _, ip := range a.facts.IPs {
+		if addr, err := netip.ParseAddr(ip); err == nil {
+			meta.NodeIPs = append(meta.NodeIPs, addr)
+		}
+	}
+	a.gossip, err = gossip.New(gossip.Config{Name: a.cfg.NodeName, BindPort: a.cfg.GossipPort, AdvertiseAddr: a.facts.IPs[0],
+		Join: a.cfg.Join, Key: key, Meta: meta, Log: a.log})
+	return err
+}
+
+func (a *agent) buildServices(context.Context) error {
+	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName,
+		File: filepath.Join(a.cfg.CheckpointDir(), "services.json"), Log: a.log})
+	return nil
+}
+
+// servicesWait is how long a container's start waits for the services to be
+// known: right after the agent's start they are on their way.
+const servicesWait = 5 * time.Second
+
+// serviceObjects gives the services in the form that environments are made of.
+func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
+	if a.services == nil {
+		return nil, true
+	}
+	tables := a.services.Tables()
+	if tables == nil {
+		changed := a.services.Changed()
+		late := time.After(servicesWait)
+		for tables = a.services.Tables(); tables == nil; tables = a.services.Tables() {
+			select {
+			case <-ctx.Done():
+				return nil, false
+			case <-late:
+				return nil, a.cutOff.Load() // then none beats not starting
+			case <-changed:
+			}
+		}
+	}
+	out := make([]*v1.Service, 0, len(tables))
+	for key, s := range tables {
+		if len(s.ClusterIPs) == 0 {
+			continue
+		}
+		o := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		o.Spec.ClusterIP = s.ClusterIPs[0].String()
+		for _, p := range s.Ports {
+			o.Spec.Ports = append(o.Spec.Ports, v1.ServicePort{Name: p.Name, Protocol: v1.Protocol(p.Protocol), Port: int32(p.Number)})
+		}
+		out = append(out, o)
+	}
+	return out, true
+}
+
+func (a *agent) proxy() *proxy.Proxy {
+	return proxy.New(proxy.Config{Table: a.cfg.NFTable, ServiceCIDRs: prefixes(a.cfg.ServiceCIDR), ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), Log: a.log})
+}
+
+func (a *agent) dns() *dns.Server {
+	var addrs []netip.Addr
+	for _, s := range a.cfg.ClusterDNS {
+		if ip, err := netip.ParseAddr(s); err == nil {
+			addrs = append(addrs, ip)
+		}
+	}
+	return dns.New(dns.Config{Addrs: addrs, Domain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, Log: a.log}, a.services)
+}
+
+// avoidDead keeps traffic from nodes that the gossip calls dead or leaving.
+func (a *agent) avoidDead(ctx context.Context) error {
+	changed := a.gossip.Changed()
+	for {
+		down := map[string]bool{}
+		for _, m := range a.gossip.Members() {
+			if m.Role == gossip.RoleAgent && m.State != gossip.StateAlive {
+				down[m.Name] = true
+			}
+		}
+		a.services.SetDown(down)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}

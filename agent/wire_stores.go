@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	authv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shoal-project/shoal/agent/checkpoint"
+	"github.com/shoal-project/shoal/agent/node"
+	podrecord "github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/source"
+	"github.com/shoal-project/shoal/agent/volume"
+)
+
+func (a *agent) buildDirs(context.Context) error {
+	dirs := []string{a.cfg.RootDir, filepath.Join(a.cfg.RootDir, "pods"), filepath.Join(a.cfg.RootDir, "plugins_registry"),
+		filepath.Join(a.cfg.RootDir, "plugins"), a.cfg.PodLogsDir, a.cfg.RunDir}
+	if d := a.cfg.ContainerLogsDir; d != "" && d != "-" {
+		dirs = append(dirs, d)
+	}
+	for _, d := range dirs {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	a.measure = a.pressure
+	var err error
+	a.facts, err = node.Look(a.cfg.RootDir, a.cfg.NodeIP)
+	return err
+}
+
+func (a *agent) buildStores(context.Context) (err error) {
+	dir := a.cfg.CheckpointDir()
+	if a.records, err = checkpoint.Open[podrecord.Pod](filepath.Join(dir, "pods"), a.log); err != nil {
+		return err
+	}
+	if a.nodes, err = checkpoint.Open[v1.Node](filepath.Join(dir, "node"), a.log); err != nil {
+		return err
+	}
+	objects, err := checkpoint.Open[source.SavedObject](filepath.Join(dir, "objects"), a.log)
+	if err != nil {
+		return err
+	}
+	tokens, err := checkpoint.Open[volume.PodTokens](filepath.Join(dir, "tokens"), a.log)
+	if err != nil {
+		return err
+	}
+	a.keep(objects, tokens)
+	return nil
+}
+
+// keep makes what holds objects and tokens of pods.
+func (a *agent) keep(objects source.Saved, tokens volume.Saved) {
+	a.objects = &source.Objects{Saved: objects, Log: a.log}
+	a.tokens = &volume.TokenCache{Saved: tokens, Request: a.requestToken}
+}
+
+func (a *agent) requestToken(ctx context.Context, namespace, account string, r *authv1.TokenRequest) (*authv1.TokenRequest, error) {
+	if a.client == nil {
+		return nil, errors.New("no API server is configured")
+	}
+	return a.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
+}
+
+func (a *agent) buildClient(ctx context.Context) error {
+	if a.cfg.Kubeconfig == "" {
+		a.events = &recorder{}
+		return nil
+	}
+	rc, err := clientcmd.BuildConfigFromFlags("", a.cfg.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", a.cfg.Kubeconfig, err)
+	}
+	rc.ContentType = "application/vnd.kubernetes.protobuf"
+	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	rc.UserAgent = "kubelet/" + node.Version + " shoal-agent"
+	rc.QPS = -1 // the API server's flow control decides
+	if a.adjust != nil {
+		a.adjust(rc)
+	}
+	a.rest = rc
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", a.cfg.Kubeconfig, err)
+	}
+	a.client, a.objects.Client = client, client
+	a.events = newRecorder(ctx, client, a.cfg.NodeName)
+	return nil
+}
