@@ -12,9 +12,11 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/core"
 	"github.com/shoal-project/shoal/coordinator/registry/discovery"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/node"
 	"github.com/shoal-project/shoal/coordinator/registry/policy"
 	"github.com/shoal-project/shoal/coordinator/registry/rbac"
 	"github.com/shoal-project/shoal/coordinator/registry/scheduling"
+	"github.com/shoal-project/shoal/coordinator/registry/storage"
 )
 
 // Kinds returns every built-in kind, group by group.
@@ -28,8 +30,10 @@ func Kinds() []kind.Kind {
 		batch.Kinds(),
 		coordination.Kinds(),
 		discovery.Kinds(),
+		node.Kinds(),
 		policy.Kinds(),
 		rbac.Kinds(),
 		scheduling.Kinds(),
+		storage.Kinds(),
 	)
 }

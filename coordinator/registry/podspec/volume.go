@@ -142,7 +142,7 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 		}
 		return errs
 	case "iscsi":
-		return validateISCSI(s.ISCSI, p)
+		return ValidateISCSI(s.ISCSI, p)
 	}
 	return validateLegacySource(name, s, p)
 }
@@ -201,7 +201,8 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
 }
 
-func validateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
+// ValidateISCSI checks an iSCSI source; a persistent volume has the same fields.
+func ValidateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
 	errs := append(required(s.TargetPortal, p.Child("targetPortal")), required(s.IQN, p.Child("iqn"))...)
 	if s.IQN != "" && !strings.HasPrefix(s.IQN, "iqn") && !strings.HasPrefix(s.IQN, "eui") && !strings.HasPrefix(s.IQN, "naa") {
 		errs = append(errs, field.Invalid(p.Child("iqn"), s.IQN, "must be valid format starting with iqn, eui, or naa"))

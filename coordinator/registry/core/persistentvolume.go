@@ -1,0 +1,145 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/volumespec"
+)
+
+func persistentVolume() kind.Kind {
+	spec, status := corev1.PersistentVolumeSpec{}.SwaggerDoc(), corev1.PersistentVolumeStatus{}.SwaggerDoc()
+	return kind.Of[corev1.PersistentVolume]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "persistentvolumes", Singular: "persistentvolume",
+			ShortNames: []string{"pv"}, ClusterScoped: true, List: &corev1.PersistentVolumeList{},
+		},
+		Default: func(v *corev1.PersistentVolume) {
+			if v.Status.Phase == "" {
+				v.Status.Phase = corev1.VolumePending
+			}
+			volumespec.Default(&v.Spec)
+		},
+		Create: func(_ context.Context, v *corev1.PersistentVolume) {
+			now := metav1.Now()
+			v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: &now}
+		},
+		Validate: func(_ context.Context, v *corev1.PersistentVolume) field.ErrorList { return validateVolume(v) },
+		ValidateUpdate: func(_ context.Context, v, old *corev1.PersistentVolume) field.ErrorList {
+			return append(validateVolume(v), validateVolumeUpdate(v, old)...)
+		},
+		Warnings: func(_ context.Context, v, _ *corev1.PersistentVolume) []string {
+			return volumespec.Warnings(&v.ObjectMeta, &v.Spec)
+		},
+		Status: &kind.StatusOf[corev1.PersistentVolume]{
+			Copy:   func(to, from *corev1.PersistentVolume) { to.Status = from.Status },
+			Update: stampPhase,
+		},
+		Store:  returnsDeleted,
+		Fields: func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Capacity", "string", spec["capacity"]),
+			kind.Column("Access Modes", "string", spec["accessModes"]),
+			kind.Column("Reclaim Policy", "string", spec["persistentVolumeReclaimPolicy"]),
+			kind.Column("Status", "string", status["phase"]),
+			kind.Column("Claim", "string", spec["claimRef"]),
+			kind.Column("StorageClass", "string", "StorageClass of the pv"),
+			kind.Column("VolumeAttributesClass", "string", "VolumeAttributesClass of the pv"),
+			kind.Column("Reason", "string", status["reason"]),
+			kind.AgeColumn(),
+			kind.Wide("VolumeMode", "string", spec["volumeMode"]),
+		},
+		Row: volumeRow,
+	}.Kind()
+}
+
+// returnsDeleted makes a deletion answer with the object, as upstream's stores
+// of volumes and claims do.
+func returnsDeleted(_ *kind.Env, store *genericregistry.Store) { store.ReturnDeletedObject = true }
+
+// stampPhase notes when the phase changed, unless the writer says so itself (KEP-3762).
+func stampPhase(_ context.Context, v, old *corev1.PersistentVolume) {
+	at, was := &v.Status.LastPhaseTransitionTime, old.Status.LastPhaseTransitionTime
+	same := v.Status.Phase == old.Status.Phase
+	if same && *at == nil {
+		*at = was
+	}
+	if !same && (*at == nil || (*at).Equal(was)) {
+		now := metav1.Now()
+		*at = &now
+	}
+}
+
+func validateVolume(v *corev1.PersistentVolume) field.ErrorList {
+	return append(volumespec.Validate(&v.Spec, v.Name, field.NewPath("spec")), volumespec.ValidateAnnotations(&v.ObjectMeta, &v.Spec)...)
+}
+
+func validateVolumeUpdate(v, old *corev1.PersistentVolume) (errs field.ErrorList) {
+	now, was := v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
+	if was.CSI != nil && was.CSI.ControllerExpandSecretRef == nil && now.CSI != nil {
+		now.CSI = now.CSI.DeepCopy()
+		now.CSI.ControllerExpandSecretRef = nil
+	}
+	if !equality.Semantic.DeepEqual(now, was) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "persistentvolumesource"), "spec.persistentvolumesource is immutable after creation"))
+	}
+	errs = append(errs, immutable(v.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
+	if old.Spec.NodeAffinity != nil {
+		errs = append(errs, immutable(v.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))...)
+	}
+	if old.Spec.VolumeAttributesClassName != nil && v.Spec.VolumeAttributesClassName == nil {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden"))
+	}
+	return errs
+}
+
+func volumeRow(v *corev1.PersistentVolume) []any {
+	claim := ""
+	if ref := v.Spec.ClaimRef; ref != nil {
+		claim = ref.Namespace + "/" + ref.Name
+	}
+	phase := string(v.Status.Phase)
+	if v.DeletionTimestamp != nil {
+		phase = "Terminating"
+	}
+	class := v.Annotations[corev1.BetaStorageClassAnnotation]
+	if class == "" {
+		class = v.Spec.StorageClassName
+	}
+	size := v.Spec.Capacity[corev1.ResourceStorage]
+	return []any{
+		v.Name, size.String(), accessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, class,
+		orUnset(deref(v.Spec.VolumeAttributesClassName)), v.Status.Reason, kind.Age(v.CreationTimestamp), orUnset(string(deref(v.Spec.VolumeMode))),
+	}
+}
+
+func orUnset(s string) string {
+	if s == "" {
+		return "<unset>"
+	}
+	return s
+}
+
+// accessModes prints modes in one order: RWO,ROX,RWX,RWOP.
+func accessModes(modes []corev1.PersistentVolumeAccessMode) string {
+	var out []string
+	for _, m := range []struct {
+		mode corev1.PersistentVolumeAccessMode
+		text string
+	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"}} {
+		if slices.Contains(modes, m.mode) {
+			out = append(out, m.text)
+		}
+	}
+	return strings.Join(out, ",")
+}
