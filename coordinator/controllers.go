@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
+	"github.com/shoal-project/shoal/coordinator/controller/cronjob"
 	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
@@ -30,8 +31,10 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/nodelifecycle"
 	"github.com/shoal-project/shoal/coordinator/controller/podgc"
 	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
+	"github.com/shoal-project/shoal/coordinator/controller/resourcequota"
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
+	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
 )
@@ -88,7 +91,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(replicaset.New(env))
 	add(replicaset.NewReplication(env))
 	add(daemonset.New(env))
+	add(statefulset.New(env))
 	add(job.New(env))
+	add(cronjob.New(env))
 	add(ttlafterfinished.New(env))
 	add(endpointslice.New(env))
 	add(endpoints.New(env))
@@ -103,6 +108,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	} else {
 		add(nodelifecycle.New(env, nil))
 	}
+	list = append(list, resourcequota.New(env, resourcequota.Deps{
+		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
+	}))
 	list = append(list, garbagecollector.New(env, garbagecollector.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))

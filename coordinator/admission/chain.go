@@ -97,6 +97,10 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("validating webhooks: %w", err)
 	}
+	quotas, err := newResourceQuota()
+	if err != nil {
+		return nil, err
+	}
 	plugins := []admission.Interface{
 		namespaces,
 		newLimitRanger(),
@@ -116,7 +120,7 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		}
 		plugins = append(plugins, policies)
 	}
-	return append(plugins, validate), nil
+	return append(plugins, validate, quotas), nil
 }
 
 // mapper finds the resource of a parameter's kind. It asks discovery when it is

@@ -52,7 +52,6 @@ func resourceQuota() kind.Kind {
 			requests, limits := quotaCells(&q.Status)
 			return []any{q.Name, requests, limits, kind.Age(q.CreationTimestamp)}
 		},
-		AllowCreateOnUpdate: true,
 	}.Kind()
 }
 
