@@ -28,17 +28,17 @@ const firstBackoff, lastBackoff = time.Second, 15 * time.Minute
 var ownKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 
 type reconciler struct {
-	client      kubernetes.Interface
-	events      record.EventRecorder
-	sets        appslisters.DaemonSetLister
-	nodes       corelisters.NodeLister
-	podsIx      cache.Indexer
-	revisionsIx cache.Indexer
-	expect      *controller.Expectations
-	writes      *controller.Writes
-	loop        *controller.Loop
-	mu          sync.Mutex
-	backoff     map[string]map[string]pause // DaemonSet key -> node
+	client  kubernetes.Interface
+	events  record.EventRecorder
+	sets    appslisters.DaemonSetLister
+	nodes   corelisters.NodeLister
+	podsIx  cache.Indexer
+	history controller.History
+	expect  *controller.Expectations
+	writes  *controller.Writes
+	loop    *controller.Loop
+	mu      sync.Mutex
+	backoff map[string]map[string]pause // DaemonSet key -> node
 }
 
 type pause struct {
@@ -57,7 +57,10 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("daemonset-controller"),
 		sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(),
-		podsIx: core.Pods().Informer().GetIndexer(), revisionsIx: apps.ControllerRevisions().Informer().GetIndexer(),
+		podsIx: core.Pods().Informer().GetIndexer(),
+		history: controller.History{
+			Client: env.Client, Revisions: apps.ControllerRevisions().Informer().GetIndexer(), Kind: ownKind, HashLabel: appsv1.DefaultDaemonSetUniqueLabelKey,
+		},
 		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
 	}
 	r.loop.Reconciler = r
@@ -143,11 +146,11 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if ds.DeletionTimestamp != nil || r.writes.Behind(key, ds.ResourceVersion) {
 		return 0, nil
 	}
-	current, old, err := r.revisions(ctx, ds)
+	revisions, err := r.revisions(ctx, ds)
 	if err != nil {
 		return 0, fmt.Errorf("revisions: %w", err)
 	}
-	v, err := r.view(ctx, ds, current.Labels[appsv1.DefaultDaemonSetUniqueLabelKey])
+	v, err := r.view(ctx, ds, revisions.Update.Labels[appsv1.DefaultDaemonSetUniqueLabelKey])
 	if err != nil {
 		return 0, err
 	}
@@ -157,14 +160,12 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		after, syncErr = r.sync(ctx, key, v)
 	}
 	if met && syncErr == nil {
-		for _, rev := range expired(ds, old, v.pods) {
-			err := r.client.AppsV1().ControllerRevisions(namespace).Delete(ctx, rev.Name, metav1.DeleteOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return 0, err
-			}
+		if err := r.trim(ctx, ds, revisions.Old, v.pods); err != nil {
+			return 0, err
 		}
 	}
 	status, wait := v.status()
+	status.CollisionCount = revisions.Collisions
 	if err := r.writeStatus(ctx, ds, status); err != nil {
 		return 0, err
 	}

@@ -17,15 +17,18 @@ var groupVersion = appsv1.SchemeGroupVersion
 
 // Kinds lists the group's kinds.
 func Kinds() []kind.Kind {
-	return []kind.Kind{deployment(), replicaSet(), daemonSet(), controllerRevision()}
+	return []kind.Kind{deployment(), replicaSet(), daemonSet(), statefulSet(), controllerRevision()}
 }
 
-// workload is what the three pod owners of this group share.
+// workload is what the pod owners of this group share.
 type workload struct {
 	name     string // in messages: "deployment"
 	kind     string // in messages: "ReplicaSet"
 	selector *metav1.LabelSelector
 	template *corev1.PodTemplateSpec
+	// skipTemplate leaves out the template's own checks, but for its selector,
+	// restart policy and deadline.
+	skipTemplate bool
 }
 
 // validate checks selector and template, and that they match each other.
@@ -46,7 +49,9 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 	} else if !selector.Matches(labels.Set(w.template.Labels)) && w.selector != nil {
 		errs = append(errs, field.Invalid(template.Child("metadata", "labels"), w.template.Labels, "`selector` does not match template `labels`"))
 	}
-	errs = append(errs, podspec.ValidateTemplate(w.template, template)...)
+	if !w.skipTemplate {
+		errs = append(errs, podspec.ValidateTemplate(w.template, template)...)
+	}
 	if policy := w.template.Spec.RestartPolicy; policy != corev1.RestartPolicyAlways {
 		errs = append(errs, field.NotSupported(template.Child("spec", "restartPolicy"), policy, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}

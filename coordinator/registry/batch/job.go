@@ -28,7 +28,7 @@ const (
 )
 
 // Kinds lists the group's kinds.
-func Kinds() []kind.Kind { return []kind.Kind{job()} }
+func Kinds() []kind.Kind { return []kind.Kind{job(), cronJob()} }
 
 func job() kind.Kind {
 	return kind.Of[batchv1.Job]{

@@ -77,6 +77,11 @@ func validateGeneratedSelector(j *batchv1.Job, newLabels bool) field.ErrorList {
 }
 
 func validateSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	return append(validateSpecParts(s, p), validateSelector(s, p)...)
+}
+
+// validateSpecParts checks all of a job but its selector.
+func validateSpecParts(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for name, v := range map[string]*int32{
 		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit, "ttlSecondsAfterFinished": s.TTLSecondsAfterFinished,
@@ -100,8 +105,7 @@ func validateSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	}
 	errs = append(errs, validateReplacement(s, p.Child("podReplacementPolicy"))...)
 	errs = append(errs, podspec.ValidateTemplate(&s.Template, p.Child("template"))...)
-	errs = append(errs, validateRestartPolicy(s, p.Child("template", "spec", "restartPolicy"))...)
-	return append(errs, validateSelector(s, p)...)
+	return append(errs, validateRestartPolicy(s, p.Child("template", "spec", "restartPolicy"))...)
 }
 
 func validateSelector(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
