@@ -27,6 +27,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = fmt.Errorf("%w: the disk is full, free some space", err)
+		}
 		fmt.Fprintln(os.Stderr, "shoal-agent:", err)
 		os.Exit(1)
 	}

@@ -26,6 +26,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = fmt.Errorf("%w: the disk is full, free some space", err)
+		}
 		fmt.Fprintln(os.Stderr, "shoal-coordinator:", err)
 		os.Exit(1)
 	}

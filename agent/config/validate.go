@@ -69,6 +69,14 @@ func (c *Config) Validate() error {
 	if c.CgroupDriver != "cgroupfs" {
 		bad("cgroupDriver", "%q: use cgroupfs, the only driver that there is so far", c.CgroupDriver)
 	}
+	for name, program := range c.RuntimeHandlers {
+		if msgs := validation.IsDNS1123Label(name); name != "" && len(msgs) > 0 {
+			bad("runtimeHandlers", "%q: %s", name, msgs[0])
+		}
+		if program == "" {
+			bad("runtimeHandlers", "%q has no program", name)
+		}
+	}
 	if c.MaxPods < 1 {
 		bad("maxPods", "%d must be positive", c.MaxPods)
 	}
@@ -177,11 +185,7 @@ func (c *Config) Lock() (*os.File, error) {
 			c.DataDir, strings.TrimSpace(string(pid)))
 	}
 	if err := f.Truncate(0); err == nil {
-		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("data directory: %w", err)
-		}
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only a hint; a full disk takes none
 	}
 	return f, nil
 }

@@ -26,7 +26,7 @@ func (s *Store) Import(ctx context.Context, file string) ([]string, error) {
 	unlock := s.pulls.lock("import")
 	defer unlock()
 	names, err := s.importFile(ctx, file)
-	if err != nil {
+	if err = s.giveBack(ctx, err); err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
 	return names, nil

@@ -45,7 +45,7 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	unlock := s.pulls.lock(named.String())
 	defer unlock()
 	id, err := s.pull(ctx, named, auth)
-	if err != nil {
+	if err = s.giveBack(ctx, err); err != nil {
 		return "", fmt.Errorf("failed to pull and unpack image %q: %w", named, err)
 	}
 	return id, nil

@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // Config says where images are kept and where they come from.
@@ -67,7 +68,7 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	_ = log.SetLevel("error") // the libraries' own notes on requests and file systems
 	s, err := open(ctx, cfg)
-	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) {
+	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || Full(err) {
 		return s, err
 	}
 	aside := fmt.Sprintf("%s.damaged-%d", cfg.Dir, time.Now().Unix())
@@ -134,6 +135,9 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	return s, s.reload(ctx)
 }
 
+// Full tells whether an error comes from a disk that has no space left.
+func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
 // Close lets another process open the store.
 func (s *Store) Close() error {
 	var errs []error
@@ -166,6 +170,15 @@ func (s *Store) collect(ctx context.Context) error {
 		return fmt.Errorf("collect unused image content: %w", err)
 	}
 	return nil
+}
+
+// giveBack removes what a pull or an import wrote before the disk was full:
+// others need the space.
+func (s *Store) giveBack(ctx context.Context, err error) error {
+	if Full(err) {
+		return errors.Join(err, s.collect(context.WithoutCancel(ctx)))
+	}
+	return err
 }
 
 // keyed is a lock for each name.

@@ -15,6 +15,8 @@ import (
 
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/image"
 )
 
 // Names of the sockets in RunDir.
@@ -80,10 +82,31 @@ func (r *Runtime) importArchives(ctx context.Context) {
 	if r.cfg.ImportDir == "" {
 		return
 	}
-	if err := r.images.ImportDir(ctx, r.cfg.ImportDir); err != nil && ctx.Err() == nil {
-		r.cfg.Log.Error("some image archives could not be imported", "dir", r.cfg.ImportDir, "err", err)
+	for told := false; ; told = true {
+		err := r.images.ImportDir(ctx, r.cfg.ImportDir)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if !told {
+			r.cfg.Log.Error("some image archives could not be imported", "dir", r.cfg.ImportDir, "err", err)
+		}
+		if !image.Full(err) {
+			return
+		}
+		if !told {
+			r.cfg.Log.Error("the disk is full: free some space; the image archives that are missing are imported then", "dir", r.images.Dir())
+		}
+		r.importsDone()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(importAgain): // nothing tells when a disk has space again
+		}
 	}
 }
+
+// importAgain is how often archives that a full disk had no space for are tried.
+const importAgain = 15 * time.Second
 
 func (r *Runtime) importsDone() { r.once.Do(func() { close(r.imported) }) }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -159,8 +160,8 @@ func tail(file string) string {
 	if text == "" {
 		return ""
 	}
-	lines := strings.Split(text, "\n")
-	return "\n  " + strings.Join(lines[max(0, len(lines)-3):], "\n  ") + "\n  (whole log: " + file + ")"
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+	return "\n  " + strings.Join(lines[max(0, len(lines)-5):], "\n  ") + "\n  (whole log: " + file + ")"
 }
 
 // notify is the receiving end of sd_notify(3).

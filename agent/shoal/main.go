@@ -15,6 +15,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = fmt.Errorf("%w: the disk is full, free some space", err)
+		}
 		if !errors.Is(err, errShown) {
 			fmt.Fprintln(os.Stderr, "shoal:", err)
 		}
