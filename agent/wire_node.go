@@ -95,6 +95,7 @@ func (a *agent) nodeInput(ctx context.Context) node.Input {
 		}
 	}
 	in.Images = a.nodeImages(ctx)
+	in.Handlers = node.Handlers(st.GetRuntimeHandlers())
 	return in
 }
 

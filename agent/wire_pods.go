@@ -46,7 +46,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 	a.pods = &pod.Manager{
 		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
 		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh,
-		Limit: a.limitPod, Sysctls: sysctls,
+		Limit: a.limitPod, Sysctls: sysctls, Handler: a.runtimeHandler,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
 	a.pods.Steps = a.steps()
@@ -82,6 +82,15 @@ func (a *agent) volumeFacts(p *v1.Pod) volume.Facts {
 		}
 	}
 	return f
+}
+
+// runtimeHandler is the CRI's name of what a RuntimeClass stands for.
+func (a *agent) runtimeHandler(ctx context.Context, class string) (string, error) {
+	c, err := a.objects.RuntimeClass(ctx, class)
+	if err != nil {
+		return "", err
+	}
+	return c.Handler, nil
 }
 
 func (a *agent) statusFacts(p *v1.Pod) status.Facts {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/runtime"
 )
@@ -18,8 +19,17 @@ import (
 func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
 		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
-		CgroupRoot: a.kubepods(), Network: podNetwork{a.network}, Log: a.log,
+		CgroupRoot: a.kubepods(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Log: a.log,
 	}
+}
+
+// handlers are the OCI runtimes that the configuration names.
+func (a *agent) handlers() map[string]oci.Runtime {
+	out := map[string]oci.Runtime{}
+	for name, program := range a.cfg.RuntimeHandlers {
+		out[name] = oci.Runtime{Path: program}
+	}
+	return out
 }
 
 func (a *agent) buildRuntime(ctx context.Context) error {

@@ -52,6 +52,10 @@ type Config struct {
 	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
 	// runtime in process.
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"`
+	// RuntimeHandlers are programs that run containers as runc does, by the
+	// name that a RuntimeClass's handler gives. runc and crun are there if they
+	// are installed; the name "" makes another one the default.
+	RuntimeHandlers map[string]string `json:"runtimeHandlers,omitempty"`
 
 	Address            string `json:"address,omitempty"`
 	Port               int    `json:"port,omitempty"`

@@ -25,6 +25,8 @@ type Input struct {
 	Reserved v1.ResourceList
 	Runtime  string // as in shoal://0.1
 	Images   []v1.ContainerImage
+	// Handlers are what RuntimeClasses can ask for, by name.
+	Handlers []v1.NodeRuntimeHandler
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure.
@@ -115,6 +117,9 @@ func Build(old *v1.Node, in Input) *v1.Node {
 	yes := true
 	s.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &yes}
 	s.Images = in.Images
+	if in.Handlers != nil {
+		s.RuntimeHandlers = in.Handlers
+	}
 	s.Conditions = conditions(s.Conditions, in)
 	return n
 }

@@ -31,11 +31,11 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 	if err == nil {
 		err = os.MkdirAll(config.LogDirectory, 0o755)
 	}
+	handler := ""
+	if c := s.Pod.Spec.RuntimeClassName; err == nil && c != nil && *c != "" {
+		handler, err = m.Handler(ctx, *c)
+	}
 	if err == nil {
-		handler := ""
-		if c := s.Pod.Spec.RuntimeClassName; c != nil {
-			handler = *c
-		}
 		_, err = m.Runtime.RunPodSandbox(ctx, config, handler)
 	}
 	if err != nil {

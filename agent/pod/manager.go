@@ -92,6 +92,8 @@ type Manager struct {
 	Limit func(p *v1.Pod, l Limits) error
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *Sysctls
+	// Handler is the runtime's name of what a RuntimeClass stands for.
+	Handler func(ctx context.Context, class string) (string, error)
 	// Changed is told when a pod's facts or desires changed, may be nil.
 	Changed func()
 	// Relabelled brings the volumes of a pod up to date after its labels or

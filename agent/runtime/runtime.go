@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -129,15 +130,22 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 		cfg.Conmon = path
 	}
 	runtimes, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid)
-	if _, given := cfg.Runtimes[""]; err != nil && !given {
+	if _, other := cfg.Runtimes[""]; err != nil && !other {
 		return cfg, err
 	}
 	if runtimes == nil {
 		runtimes = map[string]oci.Runtime{}
 	}
+	given := map[string]oci.Runtime{}
 	for name, rt := range cfg.Runtimes {
-		runtimes[name] = rt
+		if known, ok := runtimes[rt.Path]; ok {
+			rt.Path = known.Path // runc or crun, the latter wrapped where need be
+		} else if rt.Path, err = exec.LookPath(rt.Path); err != nil {
+			return cfg, fmt.Errorf("runtime handler %q: %w", name, err)
+		}
+		given[name] = rt
 	}
+	maps.Copy(runtimes, given)
 	for name, rt := range runtimes {
 		if rt.Root == "" {
 			rt.Root = filepath.Join(cfg.RunDir, filepath.Base(rt.Path))

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,10 +20,22 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// SavedObject is a ConfigMap or a Secret as kept over restarts.
+// SavedObject is an object that a pod refers to as kept over restarts: one of
+// these.
 type SavedObject struct {
-	ConfigMap *v1.ConfigMap `json:"configMap,omitempty"`
-	Secret    *v1.Secret    `json:"secret,omitempty"`
+	ConfigMap    *v1.ConfigMap        `json:"configMap,omitempty"`
+	Secret       *v1.Secret           `json:"secret,omitempty"`
+	RuntimeClass *nodev1.RuntimeClass `json:"runtimeClass,omitempty"`
+}
+
+func (s *SavedObject) meta() metav1.Object {
+	switch {
+	case s.ConfigMap != nil:
+		return s.ConfigMap
+	case s.Secret != nil:
+		return s.Secret
+	}
+	return s.RuntimeClass
 }
 
 // Saved keeps objects over restarts.
@@ -35,14 +49,16 @@ type Saved interface {
 type ref struct{ kind, namespace, name string }
 
 const (
-	configMap = "configmap"
-	secret    = "secret"
+	configMap    = "configmap"
+	secret       = "secret"
+	runtimeClass = "runtimeclass"
 )
 
 func (r ref) key() string { return r.kind + "_" + r.namespace + "_" + r.name }
 
-// Objects holds the ConfigMaps and Secrets that pods of the node refer to, each
-// by a watch of that one object, for as long as a pod refers to it.
+// Objects holds the ConfigMaps, Secrets and RuntimeClasses that pods of the
+// node refer to, each by a watch of that one object, for as long as a pod
+// refers to it.
 type Objects struct {
 	Client kubernetes.Interface
 	Saved  Saved
@@ -138,6 +154,18 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	return v.Secret, nil
 }
 
+// RuntimeClass returns a RuntimeClass as last known.
+func (o *Objects) RuntimeClass(ctx context.Context, name string) (*nodev1.RuntimeClass, error) {
+	v, err := o.get(ctx, ref{kind: runtimeClass, name: name})
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, apierrors.NewNotFound(nodev1.Resource("runtimeclass"), name)
+	}
+	return v.RuntimeClass, nil
+}
+
 func (o *Objects) get(ctx context.Context, r ref) (*SavedObject, error) {
 	o.mu.Lock()
 	t := o.tracked[r]
@@ -189,9 +217,10 @@ func immutable(v *SavedObject) bool {
 		return false
 	case v.ConfigMap != nil:
 		return v.ConfigMap.Immutable != nil && *v.ConfigMap.Immutable
-	default:
+	case v.Secret != nil:
 		return v.Secret.Immutable != nil && *v.Secret.Immutable
 	}
+	return false
 }
 
 // fallBack uses what was saved while the API cannot be asked.
@@ -238,10 +267,8 @@ func equalObjects(a, b *SavedObject) bool {
 }
 
 func version(s *SavedObject) string {
-	if s.ConfigMap != nil {
-		return string(s.ConfigMap.UID) + s.ConfigMap.ResourceVersion
-	}
-	return string(s.Secret.UID) + s.Secret.ResourceVersion
+	m := s.meta()
+	return string(m.GetUID()) + m.GetResourceVersion()
 }
 
 func one(name string) metav1.ListOptions {
@@ -252,24 +279,33 @@ func (o *Objects) list(ctx context.Context, r ref) (*SavedObject, string, error)
 	if o.Client == nil {
 		return nil, "", errors.New("no API server is configured")
 	}
-	if r.kind == configMap {
-		l, err := o.Client.CoreV1().ConfigMaps(r.namespace).List(ctx, one(r.name))
-		if err != nil {
-			return nil, "", err
-		}
-		for i := range l.Items {
-			return saved(&l.Items[i]), l.ResourceVersion, nil
-		}
-		return nil, l.ResourceVersion, nil
+	var l runtime.Object
+	var err error
+	switch r.kind {
+	case configMap:
+		l, err = o.Client.CoreV1().ConfigMaps(r.namespace).List(ctx, one(r.name))
+	case secret:
+		l, err = o.Client.CoreV1().Secrets(r.namespace).List(ctx, one(r.name))
+	default:
+		l, err = o.Client.NodeV1().RuntimeClasses().List(ctx, one(r.name))
 	}
-	l, err := o.Client.CoreV1().Secrets(r.namespace).List(ctx, one(r.name))
 	if err != nil {
 		return nil, "", err
 	}
-	for i := range l.Items {
-		return saved(&l.Items[i]), l.ResourceVersion, nil
+	return first(l)
+}
+
+// first takes the one object out of a list.
+func first(l runtime.Object) (*SavedObject, string, error) {
+	m, err := meta.ListAccessor(l)
+	if err != nil {
+		return nil, "", err
 	}
-	return nil, l.ResourceVersion, nil
+	items, err := meta.ExtractList(l)
+	if err != nil || len(items) == 0 {
+		return nil, m.GetResourceVersion(), err
+	}
+	return saved(items[0]), m.GetResourceVersion(), nil
 }
 
 func saved(obj runtime.Object) *SavedObject {
@@ -280,6 +316,9 @@ func saved(obj runtime.Object) *SavedObject {
 	case *v1.Secret:
 		v.ManagedFields = nil
 		return &SavedObject{Secret: v}
+	case *nodev1.RuntimeClass:
+		v.ManagedFields = nil
+		return &SavedObject{RuntimeClass: v}
 	}
 	return nil
 }
@@ -290,10 +329,13 @@ func (o *Objects) watch(ctx context.Context, r ref, t *tracked, from string) err
 	opts.ResourceVersion, opts.AllowWatchBookmarks = from, false
 	var w watch.Interface
 	var err error
-	if r.kind == configMap {
+	switch r.kind {
+	case configMap:
 		w, err = o.Client.CoreV1().ConfigMaps(r.namespace).Watch(ctx, opts)
-	} else {
+	case secret:
 		w, err = o.Client.CoreV1().Secrets(r.namespace).Watch(ctx, opts)
+	default:
+		w, err = o.Client.NodeV1().RuntimeClasses().Watch(ctx, opts)
 	}
 	if err != nil {
 		return err
@@ -318,7 +360,7 @@ func (o *Objects) watch(ctx context.Context, r ref, t *tracked, from string) err
 	}
 }
 
-// refs are all ConfigMaps and Secrets that a pod names.
+// refs are all objects of these kinds that a pod names.
 func refs(p *v1.Pod) []ref {
 	seen := map[ref]bool{}
 	var out []ref
@@ -328,6 +370,9 @@ func refs(p *v1.Pod) []ref {
 			seen[r] = true
 			out = append(out, r)
 		}
+	}
+	if c := p.Spec.RuntimeClassName; c != nil && *c != "" && !strings.Contains(*c, "/") {
+		out = append(out, ref{kind: runtimeClass, name: *c})
 	}
 	for _, s := range p.Spec.ImagePullSecrets {
 		add(secret, s.Name)
