@@ -52,7 +52,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	}
 	c := Container{
 		ID: req.ID, SandboxID: req.SandboxID, Handler: m.pinned(req.Handler, rt), Config: req.Config, ImageID: req.Image.ID, ImageRef: req.Image.Ref,
-		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: filepath.Join(req.Cgroup, req.ID), State: Created, CreatedAt: time.Now(),
+		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: m.cfg.Cgroups.Driver().Container(req.Cgroup, req.ID), State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
 	s := &slot{c: &c, exited: make(chan struct{})}
@@ -94,7 +94,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	}
 	in := oci.Input{
 		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config, User: user, Rootfs: m.rootfs(c.ID),
-		CgroupsPath: c.Cgroup, Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
+		CgroupsPath: m.cfg.Cgroups.Driver().OCIPath(c.Cgroup), Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {
@@ -105,6 +105,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	if err != nil {
 		return fmt.Errorf("failed to generate container %q spec: %w", c.ID, err)
 	}
+	m.weigh(spec.Linux.Resources)
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write container spec: %w", err)

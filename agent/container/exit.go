@@ -1,7 +1,6 @@
 package container
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,7 +116,7 @@ func (m *Manager) settle(id string) {
 	if c.State != Running {
 		return
 	}
-	oom, _ := m.cfg.Cgroups.OOMKills(c.Cgroup)
+	oom := m.oomKills(&c)
 	code, at, err := m.exitFile(id)
 	switch {
 	case err == nil:
@@ -134,6 +133,18 @@ func (m *Manager) settle(id string) {
 		m.cfg.Log.Warn("cannot end a container's left processes", "container", id, "err", err)
 	}
 	m.finish(s, c)
+}
+
+// oomKills counts the processes that the kernel killed for lack of memory.
+// systemd removes an empty scope at once; then conmon's word, a file, counts.
+func (m *Manager) oomKills(c *Container) uint64 {
+	n, err := m.cfg.Cgroups.OOMKills(c.Cgroup)
+	if err != nil || n == 0 {
+		if _, err := os.Stat(filepath.Join(m.bundle(c.ID), "oom")); err == nil {
+			return 1
+		}
+	}
+	return n
 }
 
 // finish publishes the end of a container once.
@@ -163,26 +174,18 @@ func reason(code int32, oomKills uint64) string {
 }
 
 // exitFile reads what conmon wrote: the code, and by the file's time the end.
-// The copy on the disk serves after a reboot.
+// It lies in the run directory alone: a copy on the disk (--persist-dir) would
+// be written first, and a full disk would take the code with it.
 func (m *Manager) exitFile(id string) (int32, time.Time, error) {
-	var errs []error
-	for _, f := range []string{filepath.Join(m.exitDir(), id), filepath.Join(m.layer(id), "exit")} {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		info, err := os.Stat(f)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		code, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		return int32(code), info.ModTime(), nil
+	f := filepath.Join(m.exitDir(), id)
+	b, err := os.ReadFile(f)
+	if err != nil {
+		return 0, time.Time{}, err
 	}
-	return 0, time.Time{}, errors.Join(errs...)
+	info, err := os.Stat(f)
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	code, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+	return int32(code), info.ModTime(), err
 }

@@ -53,7 +53,7 @@ func (m *Manager) Start(_ context.Context, id string) error {
 	// The pod pays for its monitor from here on. Not earlier: the move waits
 	// for a grace period of the kernel, and so would the container.
 	go func() {
-		if err := m.cfg.Cgroups.AddMonitor(filepath.Dir(c.Cgroup), c.Monitor); err != nil {
+		if err := m.cfg.Cgroups.AddMonitor(c.Cgroup, c.Monitor); err != nil {
 			m.cfg.Log.Debug("conmon stays in the agent's cgroup", "container", c.ID, "err", err)
 		}
 	}()
@@ -169,7 +169,7 @@ func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {
 	args := []string{
 		"--cid", c.ID, "--cuuid", c.ID, "--name", c.ID, "--runtime", rt.Path, "--bundle", b,
 		"--conmon-pidfile", filepath.Join(b, "conmon.pid"), "--container-pidfile", filepath.Join(b, "pid"),
-		"--exit-dir", m.exitDir(), "--persist-dir", m.layer(c.ID), "--full-attach", "--log-level", "error", "--no-sync-log",
+		"--exit-dir", m.exitDir(), "--full-attach", "--log-level", "error", "--no-sync-log",
 	}
 	for _, a := range rt.GlobalArgs(m.runtimeLog(c.ID)) {
 		args = append(args, "--runtime-arg", a)
@@ -201,7 +201,6 @@ func (m *Manager) discardHalfStarted(c *Container) {
 	}
 	_ = m.cfg.Cgroups.Delete(c.Cgroup)
 	_ = os.Remove(filepath.Join(m.exitDir(), c.ID))
-	_ = os.Remove(filepath.Join(m.layer(c.ID), "exit"))
 }
 
 func readPID(file string) (int, error) {

@@ -3,8 +3,10 @@ package container
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/cgroup"
@@ -49,6 +51,17 @@ func limits(r *cri.LinuxContainerResources) cgroup.Resources {
 	return out
 }
 
+// weigh states the CPU weight of v2 groups: older runtimes convert shares by
+// another curve than limits does.
+func (m *Manager) weigh(r *specs.LinuxResources) {
+	if !m.cfg.Host.CgroupV2 || r.CPU == nil || r.CPU.Shares == nil {
+		return
+	}
+	unified := map[string]string{"cpu.weight": strconv.FormatUint(cgroup.Weight(*r.CPU.Shares), 10)}
+	maps.Copy(unified, r.Unified)
+	r.Unified = unified
+}
+
 // respec changes the limits in the specification of a container that has not
 // been started.
 func (m *Manager) respec(c *Container, r *cri.LinuxContainerResources) error {
@@ -63,6 +76,7 @@ func (m *Manager) respec(c *Container, r *cri.LinuxContainerResources) error {
 	}
 	res := oci.Resources(merge(c.Config.GetLinux().GetResources(), r), m.cfg.Host)
 	res.Devices = spec.Linux.Resources.Devices
+	m.weigh(res)
 	spec.Linux.Resources = res
 	if b, err = json.Marshal(spec); err != nil {
 		return fmt.Errorf("update container %q: %w", c.ID, err)

@@ -45,6 +45,7 @@ type worker struct {
 	wish      *v1.Pod // what given was made of
 	busy      map[string]*job
 	failed    string
+	unkept    bool // the record's last writing failed
 	targets   map[string]string
 	forgotten bool
 }
@@ -211,8 +212,10 @@ func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
 		kept := *p
 		kept.Status = w.m.Reporter.Report(p, w.rec, o)
 		w.rec.Pod = &kept
-		if err := w.m.Records.Put(string(w.uid), w.rec); err != nil {
-			w.m.Log.Warn("pod record is not kept; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
+		if !w.keep(p) {
+			if again := time.Now().Add(keepAgain); plan.Wake.IsZero() || plan.Wake.After(again) {
+				plan.Wake = again
+			}
 		}
 		w.probes(p, o)
 	}
@@ -220,6 +223,20 @@ func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
 	if w.m.Changed != nil {
 		w.m.Changed()
 	}
+}
+
+// keepAgain is when a record that could not be written is tried again: nothing
+// tells that a full disk has space.
+const keepAgain = 10 * time.Second
+
+// keep writes the record and tells whether it did; a failure is told once.
+func (w *worker) keep(p *v1.Pod) bool {
+	err := w.m.Records.Put(string(w.uid), w.rec)
+	if err != nil && !w.unkept {
+		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+	w.unkept = err != nil
+	return err == nil
 }
 
 func (w *worker) wake(at time.Time) {
