@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/runtime"
 )
@@ -100,6 +101,13 @@ func (a *agent) connectRuntime(ctx context.Context) error {
 	}
 	if a.images, err = criclient.NewRemoteImageService(ctx, endpoint, 15*time.Minute, nil, false); err != nil {
 		return fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
+	}
+	// The runtime's driver counts: it makes what the agent names (KEP-4033).
+	if rc, err := a.runtime.RuntimeConfig(ctx); err == nil && rc.GetLinux() != nil {
+		a.cfg.CgroupDriver = string(cgroup.Cgroupfs)
+		if rc.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD {
+			a.cfg.CgroupDriver = string(cgroup.Systemd)
+		}
 	}
 	if n := a.saved.Load(); n != nil && n.Spec.PodCIDR != "" {
 		a.tellPodCIDR(ctx, n.Spec.PodCIDR)

@@ -45,7 +45,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	if cfg.Proxy() && a.claim != nil { // else the names belong to another agent
 		errs = append(errs, a.proxy().Cleanup(), a.dns().Cleanup())
 	}
-	errs = append(errs, removeCgroupRoot(cfg.CgroupRoot))
+	errs = append(errs, a.removeCgroupRoot())
 	if err := errors.Join(errs...); err != nil {
 		return err // never delete files below something that is still mounted
 	}
@@ -68,7 +68,7 @@ func removeFiles(cfg *config.Config, purge bool) error {
 // endContainers has the runtime remove everything; when it cannot be opened,
 // what it left is swept away without it.
 func (a *agent) endContainers(ctx context.Context) error {
-	groups, err := cgroup.New("")
+	groups, err := cgroup.Open(a.driver())
 	if err != nil {
 		return err
 	}
@@ -83,11 +83,12 @@ func (a *agent) endContainers(ctx context.Context) error {
 
 // removeCgroupRoot removes the parent of the pods' cgroups when it was named in
 // the configuration and nobody else uses it.
-func removeCgroupRoot(path string) error {
-	if path == "" || path == "/" {
+func (a *agent) removeCgroupRoot() error {
+	path := a.cgroupRoot()
+	if path == "/" {
 		return nil
 	}
-	groups, err := cgroup.New("")
+	groups, err := cgroup.Open(a.driver())
 	if err != nil {
 		return err
 	}

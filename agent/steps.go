@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"path/filepath"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -81,17 +81,25 @@ func (a *agent) releaseCgroup(_ context.Context, s *pod.Setting) error {
 	return a.cgroups.Delete(a.cgroupOf(s.Pod))
 }
 
+// driver is who makes control groups: the runtime and the agent must agree.
+func (a *agent) driver() cgroup.Driver { return cgroup.Driver(a.cfg.CgroupDriver) }
+
+// cgroupRoot is the parent of kubepods.
+func (a *agent) cgroupRoot() string {
+	return a.driver().Child("", strings.FieldsFunc(a.cfg.CgroupRoot, func(r rune) bool { return r == '/' })...)
+}
+
 // kubepods is the cgroup of all pods.
-func (a *agent) kubepods() string { return filepath.Join("/", a.cfg.CgroupRoot, "kubepods") }
+func (a *agent) kubepods() string { return a.driver().Child(a.cgroupRoot(), "kubepods") }
 
 // cgroupOf is the pod's cgroup: by quality of service, as the kubelet has it.
 func (a *agent) cgroupOf(p *v1.Pod) string {
 	parent := a.kubepods()
 	switch pod.QoS(p) {
 	case v1.PodQOSBurstable:
-		parent = filepath.Join(parent, "burstable")
+		parent = a.driver().Child(parent, "burstable")
 	case v1.PodQOSBestEffort:
-		parent = filepath.Join(parent, "besteffort")
+		parent = a.driver().Child(parent, "besteffort")
 	}
-	return filepath.Join(parent, "pod"+string(p.UID))
+	return a.driver().Child(parent, "pod"+string(p.UID))
 }

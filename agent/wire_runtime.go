@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,7 +18,7 @@ import (
 func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
 		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
-		CgroupRoot: a.kubepods(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Log: a.log,
+		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Log: a.log,
 	}
 }
 
@@ -37,7 +36,7 @@ func (a *agent) buildRuntime(ctx context.Context) error {
 		return a.connectRuntime(ctx)
 	}
 	var err error
-	if a.cgroups, err = cgroup.New(""); err != nil {
+	if a.cgroups, err = cgroup.Open(a.driver()); err != nil {
 		return err
 	}
 	if err := a.qosGroups(); err != nil {
@@ -77,8 +76,8 @@ func (a *agent) qosGroups() error {
 		return fmt.Errorf("cgroup of all pods: %w", err)
 	}
 	least := uint64(2)
-	return errors.Join(a.cgroups.Ensure(filepath.Join(a.kubepods(), "burstable"), cgroup.Resources{}),
-		a.cgroups.Ensure(filepath.Join(a.kubepods(), "besteffort"), cgroup.Resources{CPUShares: &least}))
+	return errors.Join(a.cgroups.Ensure(a.driver().Child(a.kubepods(), "burstable"), cgroup.Resources{}),
+		a.cgroups.Ensure(a.driver().Child(a.kubepods(), "besteffort"), cgroup.Resources{CPUShares: &least}))
 }
 
 // reserved is what the system and the agent keep for themselves.

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"strconv"
 )
@@ -23,6 +24,16 @@ type Resources struct {
 
 // Set applies res to an existing group.
 func (r *Root) Set(path string, res Resources) error {
+	if r.units != nil && isUnit(path) {
+		if err := r.units.set(unitName(path), properties(res)); err != nil {
+			return fmt.Errorf("limit cgroup %s: %w", path, err)
+		}
+	}
+	return r.write(path, res)
+}
+
+// write sets the control files.
+func (r *Root) write(path string, res Resources) error {
 	var errs []error
 	set := func(controller, file, value string) {
 		dir := r.dir(controller, path)
@@ -99,14 +110,25 @@ func (r *Root) setMemory(_ string, res Resources, set setter) {
 	set("memory", "memory.limit_in_bytes", strconv.FormatInt(max(*res.MemoryLimit, -1), 10))
 }
 
-// Weight converts v1 cpu.shares to v2 cpu.weight as runc 1.1 does (KEP-2254).
+// Weight converts v1 cpu.shares to v2 cpu.weight: a curve through the ends and
+// the defaults of both, 1024 and 100, as runc 1.4, crun 1.24 and the kubelet
+// have it (KEP-2254).
 func Weight(shares uint64) uint64 {
-	shares = min(max(shares, 2), 262144)
-	return 1 + (shares-2)*9999/262142
+	switch {
+	case shares <= 2:
+		return 1
+	case shares >= 262144:
+		return 10000
+	}
+	l := math.Log2(float64(shares))
+	return uint64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
 }
 
+// defaultPeriod of the CPU quota in microseconds.
+const defaultPeriod = 100000
+
 func cpuMax(quota int64, period *uint64) string {
-	p := uint64(100000)
+	p := uint64(defaultPeriod)
 	if period != nil && *period != 0 {
 		p = *period
 	}

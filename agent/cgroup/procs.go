@@ -92,6 +92,11 @@ func (r *Root) Delete(path string) error {
 		return errors.New("delete cgroup: refusing to remove the root")
 	}
 	var errs []error
+	if r.units != nil && isUnit(path) {
+		if err := r.units.stop(unitName(path)); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	for _, dir := range r.dirs(path) {
 		if err := removeTree(dir); err != nil {
 			errs = append(errs, err)
@@ -148,10 +153,19 @@ func children(dir string) []string {
 // children must have no processes of its own.
 const monitorGroup = "shoal-monitor"
 
-// AddMonitor puts a container's monitor below the pod's group, which must
-// exist, so that the pod pays for its memory. On v1 this is the memory
-// hierarchy alone: each move costs a grace period of the kernel.
-func (r *Root) AddMonitor(pod string, pid int) error {
+// AddMonitor puts the monitor of a container, named by the container's group,
+// below the pod's group, which must exist, so that the pod pays for its memory.
+// On v1 this is the memory hierarchy alone: each move costs a grace period of
+// the kernel.
+func (r *Root) AddMonitor(container string, pid int) error {
+	pod := filepath.Dir(container)
+	if r.units != nil {
+		name := strings.Replace(unitName(container), scopePrefix+"-", scopePrefix+"-conmon-", 1)
+		if err := r.units.adopt(name, unitName(pod), pid); err != nil {
+			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
+		}
+		return nil
+	}
 	dir := r.dir("memory", pod)
 	if r.on2("memory") {
 		dir = filepath.Join(dir, monitorGroup)

@@ -37,6 +37,29 @@ type Root struct {
 	v1      map[string]string // controller -> mount point
 	order   []string          // keys of v1, in creation order
 	unified string            // mount point of cgroup2, "" if none
+	units   *units            // nil unless systemd makes the groups
+}
+
+// Open finds the host's hierarchies and makes groups by driver, "" being
+// Cgroupfs. Systemd needs a host that is all v2.
+func Open(driver Driver) (*Root, error) {
+	r, err := New("")
+	if err != nil || driver != Systemd {
+		return r, err
+	}
+	if r.mode != V2 {
+		return nil, fmt.Errorf("cgroup driver systemd: the host's control groups are %s and it needs v2: use cgroupfs", r.mode)
+	}
+	r.units = &units{}
+	return r, nil
+}
+
+// Driver tells who makes the groups.
+func (r *Root) Driver() Driver {
+	if r.units != nil {
+		return Systemd
+	}
+	return Cgroupfs
 }
 
 // New finds the hierarchies below mount ("" = DefaultMount).
@@ -119,6 +142,11 @@ func (r *Root) Exists(path string) bool {
 // Ensure creates the group in every hierarchy and applies res. It may be
 // called again at any time.
 func (r *Root) Ensure(path string, res Resources) error {
+	if r.units != nil {
+		if err := r.units.ensure(unitName(path), properties(res)); err != nil {
+			return fmt.Errorf("create cgroup %s: %w", path, err)
+		}
+	}
 	for _, c := range r.order {
 		if err := r.make1(c, path); err != nil {
 			return fmt.Errorf("create cgroup %s: %w", path, err)
@@ -129,7 +157,7 @@ func (r *Root) Ensure(path string, res Resources) error {
 			return fmt.Errorf("create cgroup %s: %w", path, err)
 		}
 	}
-	return r.Set(path, res)
+	return r.write(path, res)
 }
 
 func (r *Root) make1(controller, path string) error {

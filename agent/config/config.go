@@ -47,7 +47,8 @@ type Config struct {
 
 	// CgroupRoot is the parent of the kubepods cgroup, "" for the top.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
-	// CgroupDriver is cgroupfs; the systemd driver is not built and refused.
+	// CgroupDriver is cgroupfs or, where control groups are v2, systemd. An
+	// outside runtime tells its own.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
 	// runtime in process.

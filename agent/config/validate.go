@@ -66,8 +66,8 @@ func (c *Config) Validate() error {
 			bad("clusterDNS", "%q is not an IP address", a)
 		}
 	}
-	if c.CgroupDriver != "cgroupfs" {
-		bad("cgroupDriver", "%q: use cgroupfs, the only driver that there is so far", c.CgroupDriver)
+	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
+		bad("cgroupDriver", "%q: use cgroupfs or systemd", c.CgroupDriver)
 	}
 	for name, program := range c.RuntimeHandlers {
 		if msgs := validation.IsDNS1123Label(name); name != "" && len(msgs) > 0 {

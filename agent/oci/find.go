@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Find returns the installed runtimes: those named "crun" and "runc", and the
@@ -65,8 +67,16 @@ func wrapCrun(crun, dir string) (string, error) {
 		}
 		private = mount + " --make-private /sys/fs/cgroup && "
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec %s --mount --propagation unchanged /bin/sh -c '%s%s -i /sys/fs/cgroup/unified && exec %s \"$@\"' crun \"$@\"\n",
-		unshare, private, umount, crun)
+	writable := ""
+	if readOnly("/sys/fs/cgroup") { // crun makes directories where the mount was
+		mount, err := lookPath("mount")
+		if err != nil {
+			return "", err
+		}
+		writable = mount + " -i -t tmpfs -o size=1m tmpfs /sys/fs/cgroup/unified && "
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec %s --mount --propagation unchanged /bin/sh -c '%s%s -i /sys/fs/cgroup/unified && %sexec %s \"$@\"' crun \"$@\"\n",
+		unshare, private, umount, writable, crun)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -75,6 +85,13 @@ func wrapCrun(crun, dir string) (string, error) {
 		return "", err
 	}
 	return path, os.Rename(path+".tmp", path)
+}
+
+// readOnly tells whether the file system is, as systemd mounts it on hybrid
+// hosts.
+func readOnly(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
 // shared tells whether mounts at the mount point propagate; unknown is yes.

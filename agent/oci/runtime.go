@@ -19,12 +19,18 @@ type Runtime struct {
 	Name string // RuntimeClass handler
 	Path string // program
 	Root string // its state directory
+	// Systemd has it make containers' control groups by systemd.
+	Systemd bool
 }
 
 // GlobalArgs come before the runtime's command. Errors go to logFile as JSON
 // lines.
 func (r Runtime) GlobalArgs(logFile string) []string {
-	return []string{"--root", r.Root, "--log", logFile, "--log-format", "json"}
+	args := []string{"--root", r.Root, "--log", logFile, "--log-format", "json"}
+	if r.Systemd {
+		args = append(args, "--systemd-cgroup")
+	}
+	return args
 }
 
 // Direct tells whether the runtime is known to wait at exec.fifo in its state

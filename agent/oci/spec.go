@@ -109,6 +109,9 @@ func (in Input) annotations() map[string]string {
 		"io.kubernetes.cri.container-name":    in.Config.GetMetadata().GetName(),
 		"io.kubernetes.cri.image-name":        in.Config.GetImage().GetUserSpecifiedImage(),
 	}
+	if strings.Contains(in.CgroupsPath, ":") { // by systemd
+		a["run.oci.systemd.subgroup"] = "" // or crun's limits lie one level below the scope
+	}
 	for _, d := range in.Config.GetCDIDevices() {
 		a["cdi.k8s.io/"+d.GetName()] = d.GetName()
 	}

@@ -53,6 +53,7 @@ type Config struct {
 	ImportDir  string                 // archives imported at start, "" = none
 	CertsDir   string                 // registry configuration as containerd's certs.d, "" = none
 	CgroupRoot string                 // parent of sandboxes that name none
+	Driver     cgroup.Driver          // who makes control groups, "" = cgroupfs
 	Conmon     string                 // program, "" = from PATH
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
@@ -79,7 +80,7 @@ var (
 
 // Open opens the runtime's state and adopts the containers that run.
 func Open(ctx context.Context, cfg Config) (*Runtime, error) {
-	groups, err := cgroup.New("")
+	groups, err := cgroup.Open(cfg.Driver)
 	if err != nil {
 		return nil, err
 	}
@@ -150,12 +151,12 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 		if rt.Root == "" {
 			rt.Root = filepath.Join(cfg.RunDir, filepath.Base(rt.Path))
 		}
-		rt.Name = name
+		rt.Name, rt.Systemd = name, cfg.Driver == cgroup.Systemd
 		runtimes[name] = rt
 	}
 	cfg.Runtimes = runtimes
 	if cfg.CgroupRoot == "" {
-		cfg.CgroupRoot = "/kubepods"
+		cfg.CgroupRoot = cfg.Driver.Child("", "kubepods")
 	}
 	for _, d := range []string{cfg.DataDir, cfg.RunDir} {
 		if err := os.MkdirAll(d, 0o711); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -57,7 +58,11 @@ func (r *Runtime) Status(_ context.Context, verbose bool) (*cri.StatusResponse, 
 
 // RuntimeConfig tells the control group driver.
 func (r *Runtime) RuntimeConfig(context.Context) (*cri.RuntimeConfigResponse, error) {
-	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS}}, nil
+	driver := cri.CgroupDriver_CGROUPFS
+	if r.cfg.Driver == cgroup.Systemd {
+		driver = cri.CgroupDriver_SYSTEMD
+	}
+	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
 // UpdateRuntimeConfig takes the node's pod CIDR. The network knows it by

@@ -149,8 +149,13 @@ func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler
 	id := NewID()
 	dir := filepath.Join(m.cfg.RunDir, id)
 	s := Sandbox{ID: id, Config: config, Handler: handler, CreatedAt: time.Now(), Dir: dir, Cgroup: config.GetLinux().GetCgroupParent()}
+	driver := m.cfg.Cgroups.Driver()
 	if s.Cgroup == "" {
-		s.Cgroup, s.OwnCgroup = filepath.Join(m.cfg.CgroupRoot, "pod-"+id), true
+		s.Cgroup, s.OwnCgroup = driver.Child(m.cfg.CgroupRoot, "pod-"+id), true
+	}
+	var err error
+	if s.Cgroup, err = driver.Expand(s.Cgroup); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	userns, err := UserNamespace(config)
 	if err != nil {

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Installs the built programs and systemd units below DESTDIR ($1, default /).
+# Configuration that exists is kept.
+set -eu
+cd "$(dirname "$0")/.."
+dest=${1:-}
+dest=${dest%/}
+for p in shoal shoal-coordinator shoal-agent; do
+	install -D -m 755 "bin/$p" "$dest/usr/bin/$p"
+done
+install -D -m 755 bin/shoal-cni "$dest/opt/cni/bin/shoal-cni"
+for u in shoal-coordinator.service shoal-agent.service; do
+	install -D -m 644 "systemd/$u" "$dest/usr/lib/systemd/system/$u"
+done
+install -D -m 644 systemd/logind.conf "$dest/usr/lib/systemd/logind.conf.d/50-shoal.conf"
+for f in coordinator.yaml agent.yaml; do
+	[ -e "$dest/etc/shoal/$f" ] || install -D -m 644 "systemd/$f" "$dest/etc/shoal/$f"
+done

@@ -1,0 +1,4 @@
+// Fleet runs Shoal on whole machines with systemd as their first process: a
+// systemd-nspawn machine for units, restarts, reboots and power-offs, and a
+// QEMU machine whose control groups are v2 only.
+package main

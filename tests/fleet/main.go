@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	bin, cache, only string
+	keep             bool
+}
+
+// A scenario starts a machine of its own and reports steps on it.
+type scenario struct {
+	name string
+	run  func(context.Context, *rig) error
+}
+
+var scenarios = []scenario{
+	{"systemd", runSystemd},
+	{"cgroup2", runCgroup2},
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
+	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
+	flag.StringVar(&o.only, "only", "", "run only this scenario: systemd or cgroup2")
+	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("machines need root")
+	}
+	r := &rig{options: o}
+	var err error
+	if r.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
+	if r.cache, err = filepath.Abs(o.cache); err != nil {
+		return err
+	}
+	if err := makeRootfs(ctx, r.cache); err != nil {
+		return err
+	}
+	if r.dir, err = os.MkdirTemp("", "shoal-fleet-"); err != nil {
+		return err
+	}
+	if o.keep {
+		fmt.Println("directory:", r.dir)
+	} else {
+		defer os.RemoveAll(r.dir)
+	}
+	var errs []error
+	for _, s := range scenarios {
+		if o.only != "" && o.only != s.name {
+			continue
+		}
+		r.name = s.name
+		if err := s.run(ctx, r); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+		}
+	}
+	fmt.Printf("%d steps passed, %d failed\n", r.passed, r.failed)
+	if r.failed > 0 {
+		errs = append(errs, fmt.Errorf("%d steps failed", r.failed))
+	}
+	return errors.Join(errs...)
+}
+
+// rig is what scenarios share.
+type rig struct {
+	options
+	dir            string // of this run
+	name           string // of the scenario
+	passed, failed int
+}
+
+// machine is a running machine.
+type machine interface {
+	// sh runs a script as root and returns its output, both streams
+	// together, without white space at the ends. A failing script is an
+	// error that holds the output.
+	sh(ctx context.Context, script string) (string, error)
+}
+
+// stepTime bounds one step.
+const stepTime = 5 * time.Minute
+
+// step runs one check and prints how it went; what a check returns is printed
+// as its finding.
+func (r *rig) step(ctx context.Context, what string, check func(context.Context) (string, error)) bool {
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	began := time.Now()
+	found, err := check(ctx)
+	took := time.Since(began).Round(10 * time.Millisecond)
+	if err != nil {
+		r.failed++
+		fmt.Printf("FAIL %-8s %-58s %8s\n     %s\n", r.name, what, took, strings.ReplaceAll(err.Error(), "\n", "\n     "))
+		return false
+	}
+	r.passed++
+	fmt.Printf("ok   %-8s %-58s %8s  %s\n", r.name, what, took, strings.ReplaceAll(found, "\n", "; "))
+	return true
+}
+
+// script is a step that succeeds when the script does.
+func (r *rig) script(ctx context.Context, m machine, what, script string) bool {
+	return r.step(ctx, what, func(ctx context.Context) (string, error) { return m.sh(ctx, script) })
+}
+
+// prelude is put before every script.
+const prelude = "set -eu\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root KUBECONFIG=/root/admin.kubeconfig\n" +
+	// until SECONDS COMMAND… waits until the command succeeds.
+	"until_() { n=$1; shift; e=$(($(date +%s)+n)); while ! \"$@\" >/tmp/until 2>&1; do [ $(date +%s) -lt $e ] || { echo \"not within $n s: $*\"; cat /tmp/until; return 1; }; sleep 0.2; done; }\n" +
+	"field() { kubectl get \"$1\" -o jsonpath=\"{$2}\"; }\n" +
+	"has() { [ \"$(field \"$1\" \"$2\")\" = \"$3\" ]; }\n"

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// packages of the machines beside Debian's minimal set. The kernel and the
+// initial RAM disk are for QEMU.
+var packages = []string{
+	"systemd", "systemd-sysv", "dbus", "libpam-systemd", "iproute2", "nftables", "runc", "crun", "conmon", "procps",
+	"util-linux", "kmod", "ca-certificates", "apparmor", "linux-image-cloud-amd64", "busybox-static", "curl",
+}
+
+// files of every machine; those of one kind of machine start when their
+// condition holds.
+var files = map[string]string{
+	"etc/hostname":                      "machine\n",
+	"etc/hosts":                         "127.0.0.1 localhost\n",
+	"etc/resolv.conf":                   "nameserver 192.0.2.53\n",
+	"etc/systemd/network/10-lan.network": "[Match]\nName=host0 eth0\n[Network]\nAddress=10.97.0.2/24\nGateway=10.97.0.1\nLinkLocalAddressing=no\n",
+	// runc needs the v1 controllers, which nspawn mounts read-only.
+	"etc/systemd/system/fleet-cgroups.service": "[Unit]\nConditionVirtualization=systemd-nspawn\nBefore=shoal-agent.service\n" +
+		"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'for c in /sys/fs/cgroup/*; do mount -o remount,bind,rw $c || true; done'\n[Install]\nWantedBy=sysinit.target\n",
+	"etc/systemd/system/fleet-shell.service": "[Unit]\nConditionVirtualization=vm\nAfter=network-online.target dbus.service\nWants=network-online.target\n" +
+		"[Service]\nExecStart=/bin/sh /etc/fleet-shell\nKillMode=process\nDelegate=yes\n[Install]\nWantedBy=multi-user.target\n",
+	"etc/fleet-shell": guestShell,
+	"etc/modules-load.d/fleet.conf": "virtio_console\nvirtio_net\n",
+}
+
+// makeRootfs makes cache/rootfs and, of it, cache/disk.img with vmlinuz and
+// initrd.img beside it; all stay until what goes into them changes.
+func makeRootfs(ctx context.Context, cache string) error {
+	key := rootfsKey()
+	if b, err := os.ReadFile(filepath.Join(cache, "key")); err == nil && string(b) == key {
+		return nil
+	}
+	for _, tool := range []struct{ program, pkg string }{
+		{"mmdebstrap", "mmdebstrap"}, {"systemd-nspawn", "systemd-container"}, {"qemu-system-x86_64", "qemu-system-x86"}, {"mkfs.ext4", "e2fsprogs"},
+	} {
+		if _, err := exec.LookPath(tool.program); err != nil {
+			return fmt.Errorf("%s is not installed: apt-get install %s", tool.program, tool.pkg)
+		}
+	}
+	fmt.Println("making the machines' root file system in", cache)
+	root := filepath.Join(cache, "rootfs")
+	if err := os.RemoveAll(cache); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	if err := command(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages, ","), "bookworm", root); err != nil {
+		return err
+	}
+	if err := customize(ctx, root); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{"boot/vmlinuz-*": "vmlinuz", "boot/initrd.img-*": "initrd.img"} {
+		found, err := filepath.Glob(filepath.Join(root, from))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("%s: %d files: %w", from, len(found), errors.Join(err, fs.ErrNotExist))
+		}
+		if err := command(ctx, "cp", found[0], filepath.Join(cache, to)); err != nil {
+			return err
+		}
+	}
+	if err := makeDisk(ctx, filepath.Join(cache, "disk.img"), root, "4G"); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(cache, "key"), []byte(key), 0o644)
+}
+
+func rootfsKey() string {
+	h := sha256.New()
+	fmt.Fprint(h, packages, files) // maps print sorted
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func customize(ctx context.Context, root string) error {
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		_ = os.Remove(path) // may be a link
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	// By chroot: the machine's own systemctl knows its units.
+	return command(ctx, "chroot", root, "systemctl", "enable", "-q", "systemd-networkd", "systemd-networkd-wait-online", "fleet-cgroups", "fleet-shell")
+}
+
+// makeDisk packs a directory into a file system of a size; the file is sparse.
+func makeDisk(ctx context.Context, image, dir, size string) error {
+	return command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", dir, image, size)
+}
+
+// command runs a program; its output is part of the error.
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
