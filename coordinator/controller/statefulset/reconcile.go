@@ -136,7 +136,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		done = r.do(ctx, key, v, revisions)
 	}
 	status, wait := v.status()
-	status.CollisionCount = revisions.Collisions
+	status.CollisionCount = ptr.To(ptr.Deref(revisions.Collisions, 0))
 	if err := r.writeStatus(ctx, key, set, status); err != nil {
 		return 0, err
 	}
