@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench clean help FORCE
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE
 
 all: build images ## build the binaries and the example image
 
@@ -94,6 +94,10 @@ lint: ## gofmt, vet, staticcheck
 
 bench: setup build images ## measure speed and weight; prints one table
 	$(GO) run ./tests/bench
+
+peer-bench: setup build images ## the same workload against Shoal and upstream v1.36.3; ARGS
+	$(GO) build -o bin/peer-bench ./tests/peerbench
+	GO=$(GO) bin/peer-bench $(ARGS)
 
 clean:
 	rm -rf bin

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shoal-project/shoal/tests/bench/measure"
+)
+
+const cgroups = "/sys/fs/cgroup"
+
+// accountant is the directory of the hierarchy that counts CPU time: cgroup
+// v1's cpuacct, else version 2.
+func accountant() string {
+	if dir := filepath.Join(cgroups, "cpuacct"); isDir(dir) {
+		return dir
+	}
+	return cgroups
+}
+
+func isDir(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
+// group is a cgroup that exists in the accountant's hierarchy alone and holds
+// daemons and all that they start, but for pods.
+type group string
+
+func newGroup(name string) (group, error) {
+	g := group(filepath.Join(accountant(), name))
+	return g, os.Mkdir(string(g), 0o755)
+}
+
+// prefix is a command that puts what follows it into the group.
+func (g group) prefix() []string {
+	return []string{"sh", "-c", `echo 0 >"$0" && exec "$@"`, filepath.Join(string(g), "cgroup.procs")}
+}
+
+// used is the CPU time of all that ran in the group and the groups below it.
+func (g group) used() (time.Duration, error) {
+	if data, err := os.ReadFile(filepath.Join(string(g), "cpuacct.usage")); err == nil {
+		ns, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		return time.Duration(ns), err
+	} else if errors.Is(err, fs.ErrNotExist) && !isDir(string(g)) {
+		return 0, nil // no pod yet
+	}
+	data, err := os.ReadFile(filepath.Join(string(g), "cpu.stat"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "usage_usec" {
+			us, err := strconv.ParseInt(f[1], 10, 64)
+			return time.Duration(us) * time.Microsecond, err
+		}
+	}
+	return 0, fmt.Errorf("%s tells no CPU time", g)
+}
+
+// pids are the processes in the group and the groups below it.
+func (g group) pids() ([]int, error) {
+	var pids []int
+	err := filepath.WalkDir(string(g), func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a pod that goes
+		}
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(p, "cgroup.procs"))
+		if err != nil {
+			return nil
+		}
+		for s := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(s)
+			if err != nil {
+				return err
+			}
+			pids = append(pids, pid)
+		}
+		return nil
+	})
+	return pids, err
+}
+
+// kill ends all processes of the group, and waits until they are gone.
+func (g group) kill() error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		pids, err := g.pids()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes of %s do not end: %v", g, pids)
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+}
+
+// removeGroups removes the cgroups of a name with those below them in every
+// hierarchy. They hold no process any more.
+func removeGroups(name string) error {
+	var errs []error
+	for _, pattern := range []string{filepath.Join(cgroups, name), filepath.Join(cgroups, "*", name)} {
+		tops, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, top := range tops {
+			errs = append(errs, removeTree(top))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes a cgroup and those below it, the deepest first. A cgroup
+// whose last process has just ended may be busy for a moment.
+func removeTree(top string) error {
+	var dirs []string
+	_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, p)
+		}
+		return nil
+	})
+	slices.Reverse(dirs)
+	for _, dir := range dirs {
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			err := os.Remove(dir)
+			if err == nil || errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// weights are megabytes of PSS by program.
+type weights map[string]float64
+
+// weigh reads the memory of all processes of some groups but the workload's.
+func weigh(groups []group) (weights, error) {
+	w := weights{}
+	for _, g := range groups {
+		pids, err := g.pids()
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+			if err != nil {
+				continue // it ended
+			}
+			name := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
+			if name == "hello" || name == "sleep" { // the workload, the holder of mounts
+				continue
+			}
+			if mb, err := measure.PSS(pid); err == nil {
+				w[name] += mb
+			}
+		}
+	}
+	return w, nil
+}
+
+// planePrograms are those of the control plane; the others are the node's.
+var planePrograms = []string{"shoal-coordinator", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+
+// parts sums the weights of the control plane and of the node.
+func (w weights) parts() (control, node float64) {
+	for name, mb := range w {
+		if slices.Contains(planePrograms, name) {
+			control += mb
+		} else {
+			node += mb
+		}
+	}
+	return control, node
+}

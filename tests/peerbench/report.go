@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-project/shoal/tests/bench/measure"
+	"github.com/shoal-project/shoal/tests/upstream"
+)
+
+// line is one line of the table: the values of each system, one a round.
+type line struct {
+	what, unit string
+	rate       bool // more is better
+	values     map[string]map[int]float64
+}
+
+// recorder collects the values of all rounds.
+type recorder struct {
+	lines []*line
+	// details are the PSS of each program.
+	details []*line
+	system  string
+	round   int
+	began   time.Time
+}
+
+func newRecorder() *recorder { return &recorder{began: time.Now()} }
+
+func (r *recorder) begin(system string, round int) {
+	r.system, r.round = system, round
+	fmt.Printf("--- %s, round %d (%s since the start)\n", system, round+1, time.Since(r.began).Round(time.Second))
+}
+
+// cost records a value of which less is better, rate one of which more is.
+func (r *recorder) cost(what, unit string, v float64) { r.add(what, unit, false, v) }
+func (r *recorder) rate(what, unit string, v float64) { r.add(what, unit, true, v) }
+
+func (r *recorder) add(what, unit string, rate bool, v float64) {
+	r.set(&r.lines, line{what: what, unit: unit, rate: rate}, v)
+	fmt.Printf("%s: %s: %s %s\n", r.system, what, number(v), unit)
+}
+
+// detail records the memory of each program for a table of its own.
+func (r *recorder) detail(when string, w weights) {
+	for name, mb := range w {
+		r.set(&r.details, line{what: when + ": " + name, unit: "MB"}, mb)
+	}
+}
+
+// set gives a line of a table this round's value.
+func (r *recorder) set(table *[]*line, as line, v float64) {
+	i := slices.IndexFunc(*table, func(l *line) bool { return l.what == as.what })
+	if i < 0 {
+		i = len(*table)
+		as.values = map[string]map[int]float64{shoalName: {}, peerName: {}}
+		*table = append(*table, &as)
+	}
+	(*table)[i].values[r.system][r.round] = v
+}
+
+// ratios are, a round each, how many times better Shoal is: upstream's cost by
+// Shoal's, or Shoal's rate by upstream's.
+func (l *line) ratios() measure.Sample {
+	var s measure.Sample
+	for round, ours := range l.values[shoalName] {
+		theirs, ok := l.values[peerName][round]
+		switch {
+		case !ok || ours == 0 || theirs == 0:
+		case l.rate:
+			s = append(s, ours/theirs)
+		default:
+			s = append(s, theirs/ours)
+		}
+	}
+	return s
+}
+
+func (l *line) cell(system string) string {
+	var s measure.Sample
+	for _, v := range l.values[system] {
+		s = append(s, v)
+	}
+	return spread(s)
+}
+
+// spread prints a median, with the range where there is one.
+func spread(s measure.Sample) string {
+	switch {
+	case len(s) == 0:
+		return ""
+	case len(s) == 1:
+		return number(s[0])
+	}
+	return fmt.Sprintf("%s (%s..%s)", number(s.Median()), number(s.Min()), number(s.Max()))
+}
+
+// number prints three digits, and no exponent.
+func number(v float64) string {
+	if v >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// table is the whole result in Markdown.
+func (r *recorder) table() string {
+	var b strings.Builder
+	load, _ := os.ReadFile("/proc/loadavg") // only a hint for the reader
+	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns, %s in all.\n\n", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
+		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version, time.Since(r.began).Round(time.Second))
+	b.WriteString("| what | unit | Shoal | upstream | Shoal is better by |\n|---|---|---|---|---|\n")
+	for _, l := range r.lines {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.unit, l.cell(shoalName), l.cell(peerName), spread(l.ratios()))
+	}
+	if len(r.details) > 0 {
+		b.WriteString("\nPSS of every program, all its processes together:\n\n| when: program | Shoal | upstream |\n|---|---|---|\n")
+	}
+	slices.SortStableFunc(r.details, func(x, y *line) int { return strings.Compare(x.what, y.what) })
+	for _, l := range r.details {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", l.what, l.cell(shoalName), l.cell(peerName))
+	}
+	return b.String()
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	coordinatorconfig "github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// shoal is Shoal on one or two machines, as `shoal up` starts it.
+type shoal struct {
+	cluster *harness.Cluster
+	group   group
+	second  *harness.Agent
+}
+
+func startShoal(context.Context, options, stage) (*cluster, error) {
+	c, err := harness.Prepare("peer")
+	if err != nil {
+		return nil, err
+	}
+	s := &shoal{cluster: c}
+	out := &cluster{dir: c.Dir, netns: c.NetNS, address: c.Address, kubeconfig: c.Kubeconfig(), podGroup: c.Name, daemons: s}
+	if s.group, err = newGroup(c.Name + "-daemons"); err != nil {
+		return out, err
+	}
+	out.groups = []group{s.group, group(filepath.Join(accountant(), c.Name))}
+	c.Prefix = s.group.prefix()
+	if err := onlyExample(filepath.Join(c.Dir, "images")); err != nil {
+		return out, err
+	}
+	start := time.Now()
+	err = c.Up()
+	out.took = time.Since(start)
+	return out, err
+}
+
+// onlyExample leaves the example image as the only one to import.
+func onlyExample(dir string) error {
+	archives, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, a := range archives {
+		if filepath.Base(a) != "hello.tar" {
+			if err := os.Remove(a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *shoal) join(context.Context) (err error) {
+	s.second, err = s.cluster.Join(nodeTwo)
+	return err
+}
+
+// cut takes the second machine off the network. What runs on it keeps running,
+// as on a machine whose cable is pulled.
+func (s *shoal) cut() error { return s.second.Cut() }
+
+func (s *shoal) logs() string { return s.cluster.Logs() }
+
+func (s *shoal) stop() error {
+	return errors.Join(s.cluster.Stop(), removeGroups(s.cluster.Name+"-daemons"))
+}
+
+// shoalPlane is a coordinator alone.
+type shoalPlane struct{ *host }
+
+func startShoalPlane(ctx context.Context, o options, _ stage) (*cluster, error) {
+	h, err := newHost()
+	if h == nil {
+		return nil, err
+	}
+	out := &cluster{dir: h.dir, kubeconfig: h.path("kubeconfig"), podGroup: h.name, daemons: shoalPlane{h}, groups: []group{h.group}}
+	if err != nil {
+		return out, err
+	}
+	out.netns, out.address = h.netns[0], h.addrs[0]
+	file, err := coordinatorFile(h)
+	if err != nil {
+		return out, err
+	}
+	program := filepath.Join(o.bin, "shoal-coordinator")
+	if _, err := h.start(0, "coordinator", program, "--config", file); err != nil {
+		return out, err
+	}
+	if err := h.until(ctx, "the coordinator serves", time.Minute, func() error { return ready(ctx, h.netns[0], "https://"+h.addrs[0]+":6443") }); err != nil {
+		return out, err
+	}
+	cmd := harness.Command(h.netns[0], program, "kubeconfig", "--config", file, "--user", "admin", "--group", "system:masters", "--server", "https://"+h.addrs[0]+":6443", "--out", out.kubeconfig)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return out, fmt.Errorf("kubeconfig: %w: %s", err, text)
+	}
+	return out, nil
+}
+
+func coordinatorFile(h *host) (string, error) {
+	c := coordinatorconfig.Default()
+	c.DataDir, c.AdvertiseAddress, c.ClusterCIDR = h.path("data"), h.addrs[0], planeCIDR
+	data, err := yaml.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	file := h.path("coordinator.yaml")
+	return file, os.WriteFile(file, data, 0o600)
+}
+
+func (shoalPlane) join(context.Context) error {
+	return errors.New("a control plane alone has no nodes")
+}
+func (shoalPlane) cut() error { return errors.New("a control plane alone has no nodes") }
