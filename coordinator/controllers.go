@@ -29,7 +29,9 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
 	"github.com/shoal-project/shoal/coordinator/controller/nodelifecycle"
+	"github.com/shoal-project/shoal/coordinator/controller/persistentvolume"
 	"github.com/shoal-project/shoal/coordinator/controller/podgc"
+	"github.com/shoal-project/shoal/coordinator/controller/protection"
 	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
 	"github.com/shoal-project/shoal/coordinator/controller/resourcequota"
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
@@ -100,6 +102,10 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(endpointslicemirroring.New(env))
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(podgc.New(env))
+	add(persistentvolume.New(env))
+	add(protection.NewClaims(env))
+	add(protection.NewVolumes(env))
+	add(protection.NewClasses(env))
 	add(taint.New(env))
 	add(disruption.New(env, newScales(d.Client.Discovery())))
 	if d.Members != nil {

@@ -110,6 +110,9 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newPodSecurity(),
 		newPriority(),
 		newDefaultTolerationSeconds(),
+		newDefaultStorageClass(),
+		newStorageProtection(),
+		newClaimResize(),
 		newRuntimeClass(),
 		mutate,
 	}

@@ -1,0 +1,102 @@
+package persistentvolume
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+)
+
+// volumeStep is what is to be done about a volume.
+type volumeStep struct {
+	// Phase is its phase with the message; "" leaves both.
+	Phase   corev1.PersistentVolumePhase
+	Message string
+	// Unbind takes the claim away from it.
+	Unbind bool
+	// Claim has its claim looked at.
+	Claim bool
+	// Event is told of the volume, ClaimEvent of its claim.
+	Event, ClaimEvent *event
+}
+
+// planVolume decides about a volume; claim is the one that it is bound to, nil
+// when that is gone.
+func planVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) volumeStep {
+	ref := pv.Spec.ClaimRef
+	switch {
+	case ref == nil:
+		return volumeStep{Phase: corev1.VolumeAvailable}
+	case ref.UID == "":
+		return volumeStep{Phase: corev1.VolumeAvailable, Claim: true}
+	case claim == nil:
+		return planReleased(pv)
+	case claim.Spec.VolumeName == pv.Name:
+		return volumeStep{Phase: corev1.VolumeBound}
+	case claim.Spec.VolumeName != "":
+		if provisioned(pv) && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+			return planReleased(pv)
+		}
+		return volumeStep{Unbind: true}
+	case storagehelpers.CheckVolumeModeMismatches(&claim.Spec, &pv.Spec):
+		return volumeStep{
+			Event: warning("VolumeMismatch", "Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name),
+			ClaimEvent: warning("VolumeMismatch",
+				"Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name),
+		}
+	}
+	return volumeStep{Claim: true}
+}
+
+func provisioned(pv *corev1.PersistentVolume) bool {
+	return metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnDynamicallyProvisioned)
+}
+
+// planReleased: the volume's claim is gone. Drivers delete what they made;
+// nothing else here can delete or empty a volume.
+func planReleased(pv *corev1.PersistentVolume) volumeStep {
+	step := volumeStep{}
+	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
+		step.Phase = corev1.VolumeReleased
+	}
+	fail := func(reason, message string) volumeStep {
+		if pv.Status.Phase == corev1.VolumeFailed {
+			return step // told before
+		}
+		return volumeStep{Phase: corev1.VolumeFailed, Message: message, Event: warning(reason, "%s", message)}
+	}
+	switch pv.Spec.PersistentVolumeReclaimPolicy {
+	case corev1.PersistentVolumeReclaimRetain:
+	case corev1.PersistentVolumeReclaimDelete:
+		if !deletedByOthers(pv) {
+			return fail("VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
+		}
+	case corev1.PersistentVolumeReclaimRecycle:
+		return fail("VolumeFailedRecycle", "No recycler plugin found for the volume!")
+	default:
+		return fail("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
+	}
+	return step
+}
+
+// deletedByOthers tells whether a driver outside is to delete the volume.
+func deletedByOthers(pv *corev1.PersistentVolume) bool {
+	by := pv.Annotations[storagehelpers.AnnDynamicallyProvisioned]
+	return by != "" && !strings.HasPrefix(by, "kubernetes.io/") || pv.Spec.CSI != nil ||
+		metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnMigratedTo)
+}
+
+// unbound is the volume without its claim. One that a user reserved stays
+// reserved.
+func unbound(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	pv = pv.DeepCopy()
+	if metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnBoundByController) {
+		pv.Spec.ClaimRef = nil
+		delete(pv.Annotations, storagehelpers.AnnBoundByController)
+	} else {
+		pv.Spec.ClaimRef.UID = ""
+	}
+	return pv
+}
