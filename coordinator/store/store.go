@@ -44,20 +44,22 @@ type Store struct {
 	// filling are the watch caches made before WaitCaches; nil after it.
 	filling []func() error
 	filled  bool
+	// clock is that of all watch caches.
+	clock beatClock
 }
 
 const (
 	startTimeout = 30 * time.Second
-	// The one member of an embedded cluster elects itself after one to five
-	// ticks: short ones make the cold start short, long ones idling cheap.
-	tickMs, electionMs = 50, 250
+	// The one member of an embedded cluster elects itself at once (electSelf) and
+	// has nobody to send a heartbeat to: a tick is for nothing, and long.
+	tickMs, electMs = 1000, 5000
 	// Entries kept in memory for followers that lag; there are none.
 	catchUpEntries = 200
 	snapshotEvery  = 2000
 	// The database file follows the log this much later. Every write that was
 	// acknowledged is in the log, on disk, before; what the file misses after a
 	// crash is played back.
-	databaseAfter = 250 * time.Millisecond
+	databaseAfter = 500 * time.Millisecond
 	quotaBytes    = 8 << 30
 )
 
@@ -89,6 +91,7 @@ func openEmbedded(cfg Config) (*Store, error) {
 	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
 		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
 	}
+	go electSelf(e.Server)
 	s := newStore(e, v3client.New(e.Server))
 	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
 	return s, nil
@@ -98,7 +101,7 @@ func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
 	kc := &etcdkube.Client{Client: c}
 	kc.Kubernetes = kc
 	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
-	return &Store{etcd: e, client: kc}
+	return &Store{etcd: e, client: kc, clock: newBeatClock()}
 }
 
 func embedConfig(cfg Config) *embed.Config {
@@ -110,7 +113,7 @@ func embedConfig(cfg Config) *embed.Config {
 	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(cfg.Dir, "peer.sock")}}
 	c.AdvertisePeerUrls = []url.URL{peer}
 	c.InitialCluster = c.Name + "=" + peer.String()
-	c.TickMs, c.ElectionMs = tickMs, electionMs
+	c.TickMs, c.ElectionMs = tickMs, electMs
 	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
 	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "5m"

@@ -1,0 +1,38 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// electSelf makes the only member of a cluster the leader at once. Left alone it
+// waits for an election's timeout, five ticks and more; asked, it needs no tick,
+// and a tick may be long (see tickMs). raft takes the request as the one that a
+// leader sends who hands over: MsgTimeoutNow. It returns when there is a leader,
+// or when raft elects one by itself in time.
+func electSelf(s *etcdserver.EtcdServer) {
+	if len(s.Cluster().Members()) != 1 {
+		return
+	}
+	id := uint64(s.MemberID())
+	// raft refuses until the log's changes of the membership are applied, and no
+	// event tells of that.
+	for range electMs * time.Millisecond / electRetry {
+		if s.Leader() != 0 {
+			return
+		}
+		_ = s.Process(context.Background(), raftpb.Message{Type: raftpb.MsgTimeoutNow, To: id, From: id})
+		select {
+		case <-s.ReadyNotify():
+			return
+		case <-s.StopNotify():
+			return
+		case <-time.After(electRetry):
+		}
+	}
+}
+
+const electRetry = 2 * time.Millisecond
