@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -100,13 +101,27 @@ func (f *informerFactory) Resource() resource.Interface         { return resourc
 func (f *informerFactory) Scheduling() scheduling.Interface     { return scheduling.New(f, "", nil) }
 func (f *informerFactory) Storage() storage.Interface           { return storage.New(f, "", nil) }
 
-// storeListWatch lists and watches a store. Lists share their items' content
-// with the watch cache.
+// follower is a storage that hands out what its watch cache holds.
+type follower interface {
+	// Follow begins with every object and a bookmark that ends them.
+	Follow() watch.Interface
+}
+
+// storeListWatch follows the watch cache of a store: an informer has the same
+// objects as the cache, by the same pointers.
 type storeListWatch struct{ store *genericregistry.Store }
 
-// IsWatchListSemanticsUnSupported makes reflectors list first: a list shares
-// memory with the watch cache, while each watch event is a copy.
-func (storeListWatch) IsWatchListSemanticsUnSupported() bool { return true }
+func (l storeListWatch) follower() (follower, bool) {
+	f, ok := l.store.Storage.Storage.(follower)
+	return f, ok
+}
+
+// IsWatchListSemanticsUnSupported makes reflectors list first where there is no
+// cache to follow (Events).
+func (l storeListWatch) IsWatchListSemanticsUnSupported() bool {
+	_, ok := l.follower()
+	return !ok
+}
 
 // List implements cache.Lister.
 func (l storeListWatch) List(o metav1.ListOptions) (runtime.Object, error) {
@@ -115,17 +130,16 @@ func (l storeListWatch) List(o metav1.ListOptions) (runtime.Object, error) {
 
 // Watch implements cache.Watcher.
 func (l storeListWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	if o.TimeoutSeconds != nil {
-		cancel()
-		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(*o.TimeoutSeconds)*time.Second)
+	f, ok := l.follower()
+	if !ok {
+		return l.store.Watch(allNamespaces(context.Background()), internalOptions(o))
 	}
-	w, err := l.store.Watch(allNamespaces(ctx), internalOptions(o))
-	if err != nil {
-		cancel()
-		return nil, err
+	if o.SendInitialEvents == nil || !*o.SendInitialEvents {
+		// What was followed never ends by itself, so this is not asked for; if it
+		// were, the answer brings a new beginning.
+		return nil, apierrors.NewResourceExpired("only from the beginning")
 	}
-	return newUnwrapped(w, cancel), nil
+	return f.Follow(), nil
 }
 
 func allNamespaces(ctx context.Context) context.Context {
@@ -136,47 +150,5 @@ func internalOptions(o metav1.ListOptions) *internalversion.ListOptions {
 	return &internalversion.ListOptions{
 		ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch, AllowWatchBookmarks: o.AllowWatchBookmarks,
 		TimeoutSeconds: o.TimeoutSeconds, Watch: o.Watch,
-	}
-}
-
-// unwrapped hands out the objects themselves where the watch cache hands out
-// its holders of cached encodings.
-type unwrapped struct {
-	watch.Interface
-	out    chan watch.Event
-	done   chan struct{}
-	cancel context.CancelFunc
-}
-
-func newUnwrapped(w watch.Interface, cancel context.CancelFunc) *unwrapped {
-	u := &unwrapped{Interface: w, out: make(chan watch.Event), done: make(chan struct{}), cancel: cancel}
-	go u.run()
-	return u
-}
-
-func (u *unwrapped) run() {
-	defer close(u.out)
-	for e := range u.Interface.ResultChan() {
-		if holder, ok := e.Object.(runtime.CacheableObject); ok {
-			e.Object = holder.GetObject()
-		}
-		select {
-		case u.out <- e:
-		case <-u.done:
-			return
-		}
-	}
-}
-
-func (u *unwrapped) ResultChan() <-chan watch.Event { return u.out }
-
-// Stop ends the watch; the reflector calls it once.
-func (u *unwrapped) Stop() {
-	select {
-	case <-u.done:
-	default:
-		close(u.done)
-		u.cancel()
-		u.Interface.Stop()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
@@ -182,6 +183,9 @@ func (s *Server) jsonLoopback() *rest.Config {
 	c.ContentConfig = rest.ContentConfig{}
 	return c
 }
+
+// Store is a kind's main store by "group/resource", for tests.
+func (s *Server) Store(key string) *genericregistry.Store { return s.stores[key] }
 
 // Env is what kinds were given, for tests.
 func (s *Server) Env() *kind.Env { return s.env }

@@ -35,6 +35,7 @@ var specialPrefixes = map[schema.GroupResource]string{
 	{Resource: "endpoints"}:                                                "services/endpoints",
 	{Resource: "services"}:                                                 "services/specs",
 	{Resource: "nodes"}:                                                    "minions",
+	{Resource: "servicenodeportallocations"}:                               "ranges/servicenodeports",
 	{Group: "networking.k8s.io", Resource: "ingresses"}:                    "ingress",
 	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: "apiextensions.k8s.io/customresourcedefinitions",
 	{Group: "apiregistration.k8s.io", Resource: "apiservices"}:             "apiregistration.k8s.io/apiservices",
@@ -43,7 +44,7 @@ var specialPrefixes = map[schema.GroupResource]string{
 // Options returns the storage options of the resources of a scheme, stored as
 // protobuf in the group's preferred version.
 func (s *Store) Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) generic.RESTOptionsGetter {
-	return &options{store: s, codec: func(gr schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
+	return &options{store: s, shared: true, codec: func(gr schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
 		versions := scheme.PrioritizedVersionsForGroup(gr.Group)
 		if len(versions) == 0 {
 			return nil, nil, fmt.Errorf("storage of %s: group has no version", gr)
@@ -63,6 +64,7 @@ func (s *Store) Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) 
 }
 
 // CustomOptions returns the storage options of custom resources, stored as JSON.
+// Nothing in this process follows them in their caches.
 func (s *Store) CustomOptions() generic.RESTOptionsGetter {
 	return &options{store: s, codec: func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
 		return unstructured.UnstructuredJSONScheme, nil, nil
@@ -70,7 +72,9 @@ func (s *Store) CustomOptions() generic.RESTOptionsGetter {
 }
 
 type options struct {
-	store  *Store
+	store *Store
+	// shared storages hand out the objects of their caches (Follow).
+	shared bool
 	codec  func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
 	prefix func(schema.GroupResource) string
 }
@@ -86,7 +90,7 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	config.EventsHistoryWindow = eventsWindow
 	return generic.RESTOptions{
 		StorageConfig:           config.ForResource(gr),
-		Decorator:               o.store.cached,
+		Decorator:               o.cached,
 		EnableGarbageCollection: true,
 		DeleteCollectionWorkers: deleteWorkers,
 		ResourcePrefix:          o.prefix(gr),
@@ -95,16 +99,18 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 
 // uncached are resources that are written much more than read. Upstream keeps
 // no watch cache of them either.
-var uncached = map[schema.GroupResource]bool{{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true}
+var uncached = map[schema.GroupResource]bool{
+	{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true, {Resource: "servicenodeportallocations"}: true,
+}
 
 // cached is the generic.StorageDecorator of every resource: etcd behind a watch
 // cache, all on the one client.
-func (s *Store) cached(c *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
+func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	transformer := identity.NewEncryptCheckTransformer()
-	raw, err := etcd3.New(s.client, nil, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
+	raw, err := etcd3.New(o.store.client, nil, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
 		transformer, c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)
@@ -112,23 +118,32 @@ func (s *Store) cached(c *storagebackend.ConfigForResource, resourcePrefix strin
 	if uncached[c.GroupResource] {
 		return raw, raw.Close, nil
 	}
+	from := newSource(raw, newFunc)
+	var under storage.Interface = from
+	if !o.shared {
+		under = from.unsized
+	}
 	caching, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: raw, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
+		Storage: under, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: resourcePrefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
-		GetAttrsFunc: attrs, IndexerFuncs: trigger, Indexers: indexers, Codec: c.Codec,
+		GetAttrsFunc: attrs, IndexerFuncs: trigger, Indexers: indexers, Codec: c.Codec, Clock: o.store.clock,
 	})
 	if err != nil {
 		raw.Close()
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(caching, raw)
-	s.fills(delegator.ReadinessCheck)
+	o.store.fills(delegator.ReadinessCheck)
 	var once sync.Once
-	return delegator, func() {
+	destroy := func() {
 		once.Do(func() {
 			delegator.Stop()
 			caching.Stop()
 			raw.Close()
 		})
-	}, nil
+	}
+	if !o.shared {
+		return delegator, destroy, nil
+	}
+	return &sharing{CacheDelegator: delegator, source: from}, destroy, nil
 }
