@@ -35,6 +35,8 @@ func TestControllers(t *testing.T) {
 			t.Run("Service", c.testService)
 			t.Run("Job", c.testJob)
 			t.Run("DaemonSet", c.testDaemonSet)
+			t.Run("StatefulSet", c.testStatefulSet)
+			t.Run("CronJob", c.testCronJob)
 			t.Run("DisruptionBudget", c.testBudget)
 			t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)
 			t.Run("DeadMember", c.testDeadMember)
