@@ -155,7 +155,7 @@ func (s parts) addStartSteps() error {
 	}
 	return s.api.OnStart("system-objects", func(ctx context.Context) error {
 		return apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
-			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg),
+			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
 			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
 		})
 	})
@@ -168,6 +168,18 @@ func serviceIP(cfg config.Config) net.IP {
 		return nil
 	}
 	return prefixes[0].Addr().Next().AsSlice()
+}
+
+// serviceCIDRs are the configured ranges of cluster IPs.
+func serviceCIDRs(cfg config.Config) (out []string) {
+	prefixes, err := config.Prefixes(cfg.ServiceCIDR)
+	if err != nil {
+		return nil // the API server is not built then
+	}
+	for _, p := range prefixes {
+		out = append(out, p.Masked().String())
+	}
+	return out
 }
 
 // identity is stable over restarts of the coordinator on one machine.

@@ -9,9 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
@@ -24,6 +26,8 @@ type System struct {
 	Address   net.IP
 	Port      int
 	ServiceIP net.IP
+	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
+	ServiceCIDRs []string
 	// ClientCA and FrontProxyCA are PEM bundles that aggregated API servers
 	// verify requests with, FrontProxyNames the names that this server has there.
 	ClientCA, FrontProxyCA []byte
@@ -53,6 +57,9 @@ func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) er
 		}
 	}
 	if err := ensureAuthenticationConfig(ctx, client, s); err != nil {
+		return err
+	}
+	if err := ensureServiceCIDR(ctx, client, s.ServiceCIDRs); err != nil {
 		return err
 	}
 	if err := ensureService(ctx, client, s); err != nil || s.Address.IsLoopback() {
@@ -115,6 +122,28 @@ func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface
 	}
 	if err != nil {
 		return fmt.Errorf("make %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensureServiceCIDR makes the range that the API's own Service is of. Its
+// controller looks after it from then on.
+func ensureServiceCIDR(ctx context.Context, client kubernetes.Interface, cidrs []string) error {
+	ranges := client.NetworkingV1().ServiceCIDRs()
+	have, err := ranges.Get(ctx, apiService, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		have, err = ranges.Create(ctx, &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: apiService}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
+		}, metav1.CreateOptions{})
+	}
+	if err == nil && have.DeletionTimestamp == nil && meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil {
+		meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Message: "Kubernetes default Service CIDR is ready",
+		})
+		_, err = ranges.UpdateStatus(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make service range %s: %w", apiService, err)
 	}
 	return nil
 }

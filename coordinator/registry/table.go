@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/core"
 	"github.com/shoal-project/shoal/coordinator/registry/discovery"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/networking"
 	"github.com/shoal-project/shoal/coordinator/registry/node"
 	"github.com/shoal-project/shoal/coordinator/registry/policy"
 	"github.com/shoal-project/shoal/coordinator/registry/rbac"
@@ -31,6 +32,7 @@ func Kinds() []kind.Kind {
 		coordination.Kinds(),
 		discovery.Kinds(),
 		node.Kinds(),
+		networking.Kinds(),
 		policy.Kinds(),
 		rbac.Kinds(),
 		scheduling.Kinds(),

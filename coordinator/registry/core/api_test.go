@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -46,6 +47,7 @@ func TestAPI(t *testing.T) {
 	}})
 	c := s.Kubernetes(t)
 	ensureNamespace(t, c, "default")
+	ensureRange(t, c)
 	for name, test := range map[string]func(*testing.T, kubernetes.Interface){
 		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction, "ServiceAddresses": serviceAddresses,
 		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
@@ -63,6 +65,22 @@ func ensureNamespace(t *testing.T, c kubernetes.Interface, name string) {
 	t.Helper()
 	_, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, create)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// ensureRange makes the default range of cluster IPs, as the coordinator does.
+func ensureRange(t testing.TB, c kubernetes.Interface) {
+	t.Helper()
+	ranges := c.NetworkingV1().ServiceCIDRs()
+	made, err := ranges.Create(ctx, &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}},
+	}, create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	if _, err := ranges.UpdateStatus(ctx, made, update); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -65,13 +65,11 @@ func TestAddresses(t *testing.T) {
 }
 
 func dualStack() *allocation {
-	a := newPools([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/112")}, 30000, 30009)
-	a.list = func(context.Context) (*corev1.ServiceList, error) {
-		return &corev1.ServiceList{Items: []corev1.Service{{Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeNodePort, ClusterIPs: []string{"10.0.0.1"}, Ports: []corev1.ServicePort{{NodePort: 30000}},
-		}}}}, nil
-	}
-	return a
+	b := newBook("10.0.0.0/24", "fd00::/112")
+	b.services = []corev1.Service{{Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeNodePort, ClusterIPs: []string{"10.0.0.1"}, Ports: []corev1.ServicePort{{NodePort: 30000}},
+	}}}
+	return b.allocation()
 }
 
 func allocate(t *testing.T, a *allocation, s, old *corev1.Service) error {
@@ -112,7 +110,7 @@ func TestDualStackService(t *testing.T) {
 	if len(next.Spec.ClusterIPs) != 1 || len(validateServiceUpdate(next, s)) > 0 {
 		t.Fatalf("%+v %v", next.Spec, validateServiceUpdate(next, s))
 	}
-	if n, err := a.ips[corev1.IPv6Protocol].index(netip.MustParseAddr(second)); err != nil || !a.ips[corev1.IPv6Protocol].take(n) {
+	if _, held := a.addresses.book.(*book).addresses[netip.MustParseAddr(second)]; held {
 		t.Errorf("%s was not given back", second)
 	}
 }

@@ -3,6 +3,8 @@ package core
 import (
 	"encoding/binary"
 	"fmt"
+	"math/big"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 )
@@ -14,31 +16,50 @@ type pool struct {
 	// static is how many low numbers are given out last, so that users who ask
 	// for a number by name seldom find it taken (KEP-3070, KEP-3682).
 	static uint64
-	used   map[uint64]struct{}
+	used   big.Int // a bit for each number
+	taken  uint64  // the bits that are set
 }
 
 func newPool(size, static uint64) *pool {
 	if static >= size {
 		static = 0
 	}
-	return &pool{size: size, static: static, used: map[uint64]struct{}{}}
+	return &pool{size: size, static: static}
 }
+
+// restore takes exactly the numbers of a bitmap, most significant byte first.
+func (p *pool) restore(bitmap []byte) {
+	p.used.SetBytes(bitmap)
+	p.taken = 0
+	for _, word := range p.used.Bits() {
+		p.taken += uint64(bits.OnesCount(uint(word)))
+	}
+}
+
+// holds tells whether n is taken.
+func (p *pool) holds(n uint64) bool { return p.used.Bit(int(n)) == 1 }
 
 // take reserves n; false: it is taken already.
 func (p *pool) take(n uint64) bool {
-	if _, taken := p.used[n]; taken {
+	if p.holds(n) {
 		return false
 	}
-	p.used[n] = struct{}{}
+	p.used.SetBit(&p.used, int(n), 1)
+	p.taken++
 	return true
 }
 
-func (p *pool) free(n uint64) { delete(p.used, n) }
+func (p *pool) free(n uint64) {
+	if p.holds(n) {
+		p.used.SetBit(&p.used, int(n), 0)
+		p.taken--
+	}
+}
 
 // next reserves a random number above static, else one below; false: all are
 // taken.
 func (p *pool) next() (uint64, bool) {
-	if uint64(len(p.used)) >= p.size {
+	if p.taken >= p.size {
 		return 0, false
 	}
 	for _, band := range [][2]uint64{{p.static, p.size}, {0, p.static}} {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -66,8 +65,9 @@ func service() kind.Kind {
 			}
 		},
 		AllowCreateOnUpdate: true,
-		Store: func(env *kind.Env, store *genericregistry.Store) {
-			newAllocation(env, store).install(store)
+		Main: func(env *kind.Env, stores kind.Stores, main *kind.REST) rest.Storage {
+			newAllocation(env, stores).install(main.Store)
+			return main
 		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			return map[string]rest.Storage{"proxy": newServiceProxy(stores)}

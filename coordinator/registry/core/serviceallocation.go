@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/client-go/kubernetes"
@@ -21,51 +21,32 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
-// allocation owns the cluster's service addresses and node ports. It learns
-// what is taken from the stored services when it is first asked, so a crash
-// between an allocation and its service's write loses nothing.
+// allocation gives services their addresses and node ports. The truth is in the
+// store, so that several coordinators share it; a crash between a claim and its
+// service's write leaves a claim that is found and dropped later.
 type allocation struct {
-	list func(context.Context) (*corev1.ServiceList, error)
+	families  []corev1.IPFamily // the primary first
+	addresses *serviceAddresses
+	ports     *nodePorts
 	// dropEndpoints deletes the Endpoints of a deleted service, so that a new
 	// one of its name does not begin with old addresses.
 	dropEndpoints func(namespace, name string)
-
-	mu       sync.Mutex
-	seeded   bool
-	families []corev1.IPFamily // the primary first
-	ips      map[corev1.IPFamily]addresses
-	ports    *pool
-	portMin  int
-	portMax  int
 }
 
-func newAllocation(env *kind.Env, store *genericregistry.Store) *allocation {
-	a := newPools(env.ServiceCIDRs, env.NodePortMin, env.NodePortMax)
-	a.list = func(ctx context.Context) (*corev1.ServiceList, error) {
-		obj, err := store.List(request.WithNamespace(ctx, metav1.NamespaceAll), nil)
-		if err != nil {
-			return nil, err
-		}
-		return obj.(*corev1.ServiceList), nil
-	}
-	a.dropEndpoints = func(namespace, name string) { dropEndpoints(env.Client, namespace, name) }
-	return a
-}
-
-func newPools(cidrs []netip.Prefix, portMin, portMax int) *allocation {
-	if portMin == 0 {
-		portMin, portMax = 30000, 32767
-	}
-	ports := uint64(portMax - portMin + 1)
+func newAllocation(env *kind.Env, stores kind.Stores) *allocation {
+	services := listOf[*corev1.ServiceList](stores["/services"])
+	addresses := stores["networking.k8s.io/ipaddresses"]
 	a := &allocation{
-		ips: map[corev1.IPFamily]addresses{}, portMin: portMin, portMax: portMax,
-		ports: newPool(ports, min(max(16, ports/32), 128)),
+		addresses: newServiceAddresses(&storedAddresses{
+			store: addresses, addresses: listOf[*networkingv1.IPAddressList](addresses),
+			cidrs: listOf[*networkingv1.ServiceCIDRList](stores["networking.k8s.io/servicecidrs"]), services: services,
+		}),
+		ports:         openNodePorts(newStoredPorts(env, services), env.NodePortMin, env.NodePortMax),
+		dropEndpoints: func(namespace, name string) { dropEndpoints(env.Client, namespace, name) },
 	}
-	for _, cidr := range cidrs {
-		f := familyOf(cidr.Addr().String())
-		if _, twice := a.ips[f]; !twice {
+	for _, cidr := range env.ServiceCIDRs {
+		if f := familyOf(cidr.Addr().String()); !slices.Contains(a.families, f) {
 			a.families = append(a.families, f)
-			a.ips[f] = newAddresses(cidr)
 		}
 	}
 	return a
@@ -96,20 +77,15 @@ func (a *allocation) install(store *genericregistry.Store) {
 	store.AfterDelete = func(obj runtime.Object, o *metav1.DeleteOptions) {
 		if s := obj.(*corev1.Service); !dryrun.IsDryRun(o.DryRun) {
 			a.dropEndpoints(s.Namespace, s.Name)
-			a.release(s)
+			a.release(claims{addresses: addressesOf(s), ports: portsOf(s)}, s)
 		}
 	}
 }
 
-// hold is one reserved number of a pool.
-type hold struct {
-	pool *pool
-	n    uint64
-}
-
-// holds are what one write reserves, and what it gives up when it succeeds.
-type holds struct {
-	taken, unused []hold
+// claims are what one write has reserved, or gives up.
+type claims struct {
+	addresses []netip.Addr
+	ports     []int32
 }
 
 // begin fills the addresses and ports of a service that is about to be written.
@@ -121,105 +97,80 @@ func (a *allocation) begin(ctx context.Context, s, old *corev1.Service, dryRun b
 	if err := chooseFamilies(s, old, a.families); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.seed(ctx); err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("list services to learn what is allocated: %w", err))
-	}
-	var h holds
-	err := a.fillIPs(&h, s, old)
+	var taken claims
+	err := a.fillIPs(ctx, &taken, s, old, dryRun)
 	if err == nil {
-		err = a.fillPorts(&h, s, old)
+		taken.ports, err = a.ports.fill(ctx, s, old, dryRun)
+	}
+	if dryRun {
+		taken = claims{}
 	}
 	if err != nil {
-		freeAll(h.taken)
-		return nil, err
+		a.release(taken, s)
+		if status := (*apierrors.StatusError)(nil); errors.As(err, &status) {
+			return nil, status
+		}
+		return nil, apierrors.NewInternalError(err)
 	}
 	return func(_ context.Context, success bool) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
 		switch {
-		case dryRun || !success:
-			freeAll(h.taken)
-		default:
-			freeAll(h.unused)
+		case !success:
+			a.release(taken, s)
+		case old != nil && !dryRun:
+			a.release(unused(s, old), s)
 		}
 	}, nil
 }
 
-func freeAll(list []hold) {
-	for _, h := range list {
-		h.pool.free(h.n)
+// unused is what a service had and has no more.
+func unused(s, old *corev1.Service) (c claims) {
+	now := addressesOf(s)
+	for _, ip := range addressesOf(old) {
+		if !slices.Contains(now, ip) {
+			c.addresses = append(c.addresses, ip)
+		}
 	}
+	ports := portsOf(s)
+	for _, port := range portsOf(old) {
+		if !slices.Contains(ports, port) {
+			c.ports = append(c.ports, port)
+		}
+	}
+	return c
 }
 
-// seed marks what stored services hold, once.
-func (a *allocation) seed(ctx context.Context) error {
-	if a.seeded {
+// addressesOf are the cluster IPs of a service that has any.
+func addressesOf(s *corev1.Service) (out []netip.Addr) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	list, err := a.list(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range list.Items {
-		for _, h := range a.heldBy(&list.Items[i]) {
-			h.pool.take(h.n)
+	for _, text := range s.Spec.ClusterIPs {
+		if ip, err := netip.ParseAddr(text); err == nil { // not None
+			out = append(out, ip)
 		}
-	}
-	a.seeded = true
-	return nil
-}
-
-// heldBy returns all that a service holds.
-func (a *allocation) heldBy(s *corev1.Service) (out []hold) {
-	if s.Spec.Type != corev1.ServiceTypeExternalName {
-		for _, ip := range s.Spec.ClusterIPs {
-			out = append(out, a.ipHold(ip)...)
-		}
-	}
-	for i := range s.Spec.Ports {
-		out = append(out, a.portHold(int(s.Spec.Ports[i].NodePort))...)
-	}
-	if needsHealthPort(s) {
-		out = append(out, a.portHold(int(s.Spec.HealthCheckNodePort))...)
 	}
 	return out
 }
 
-func (a *allocation) ipHold(ip string) []hold {
-	addr, err := netip.ParseAddr(ip)
-	if err != nil {
-		return nil // None
+// release gives claims back. The request that they were for is over, or fails
+// anyway; what cannot be given back is found later.
+func (a *allocation) release(c claims, s *corev1.Service) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	for _, ip := range c.addresses {
+		if err := a.addresses.release(ctx, s, ip); err != nil {
+			utilruntime.HandleError(err)
+		}
 	}
-	pool, ok := a.ips[familyOf(ip)]
-	if !ok {
-		return nil
+	if err := a.ports.release(ctx, c.ports); err != nil {
+		utilruntime.HandleError(fmt.Errorf("release node ports %v: %w", c.ports, err))
 	}
-	n, err := pool.index(addr)
-	if err != nil {
-		return nil
-	}
-	return []hold{{pool.pool, n}}
 }
 
-func (a *allocation) portHold(port int) []hold {
-	if port < a.portMin || port > a.portMax {
-		return nil
-	}
-	return []hold{{a.ports, uint64(port - a.portMin)}}
-}
-
-func (a *allocation) release(s *corev1.Service) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.seeded {
-		freeAll(a.heldBy(s))
-	}
-}
+const releaseTimeout = 10 * time.Second
 
 // fillIPs reserves the addresses that a service lacks or asks for.
-func (a *allocation) fillIPs(h *holds, v, old *corev1.Service) error {
+func (a *allocation) fillIPs(ctx context.Context, taken *claims, v, old *corev1.Service, dryRun bool) error {
 	s := &v.Spec
 	var had []string
 	if old != nil && old.Spec.Type != corev1.ServiceTypeExternalName {
@@ -228,13 +179,7 @@ func (a *allocation) fillIPs(h *holds, v, old *corev1.Service) error {
 			return nil
 		}
 	}
-	if s.Type == corev1.ServiceTypeExternalName {
-		for _, ip := range had {
-			h.unused = append(h.unused, a.ipHold(ip)...)
-		}
-		return nil
-	}
-	if isHeadless(v) {
+	if s.Type == corev1.ServiceTypeExternalName || isHeadless(v) {
 		return nil
 	}
 	for i, f := range s.IPFamilies {
@@ -244,137 +189,26 @@ func (a *allocation) fillIPs(h *holds, v, old *corev1.Service) error {
 		if i >= len(s.ClusterIPs) {
 			s.ClusterIPs = append(s.ClusterIPs, "")
 		}
-		ip, err := a.takeIP(h, v, f, s.ClusterIPs[i])
+		ip, err := a.claimIP(ctx, v, f, s.ClusterIPs[i], dryRun)
 		if err != nil {
 			return err
 		}
-		s.ClusterIPs[i] = ip
+		s.ClusterIPs[i] = ip.String()
+		taken.addresses = append(taken.addresses, ip)
 	}
 	if len(s.ClusterIPs) > 0 {
 		s.ClusterIP = s.ClusterIPs[0]
 	}
-	if len(had) > len(s.IPFamilies) {
-		for _, ip := range had[len(s.IPFamilies):] {
-			h.unused = append(h.unused, a.ipHold(ip)...)
-		}
-	}
 	return nil
 }
 
-func (a *allocation) takeIP(h *holds, v *corev1.Service, f corev1.IPFamily, wanted string) (string, error) {
-	pool := a.ips[f]
+func (a *allocation) claimIP(ctx context.Context, v *corev1.Service, f corev1.IPFamily, wanted string, dryRun bool) (netip.Addr, error) {
 	if wanted == "" {
-		n, ok := pool.next()
-		if !ok {
-			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", v.Name))
-		}
-		h.taken = append(h.taken, hold{pool.pool, n})
-		return pool.at(n).String(), nil
+		return a.addresses.next(ctx, v, f, dryRun)
 	}
-	addr, err := netip.ParseAddr(wanted)
+	ip, err := netip.ParseAddr(wanted)
 	if err != nil {
-		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
+		return ip, apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
 	}
-	n, err := pool.index(addr)
-	if err == nil && !pool.take(n) {
-		err = errors.New("provided IP is already allocated")
-	}
-	if err != nil {
-		return "", invalidService(v, field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs"), v.Spec.ClusterIPs,
-			fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))})
-	}
-	h.taken = append(h.taken, hold{pool.pool, n})
-	return wanted, nil
-}
-
-// fillPorts reserves node ports, one number for ports that differ only in
-// protocol, and the health check port.
-func (a *allocation) fillPorts(h *holds, v, old *corev1.Service) error {
-	had, keeps := map[int32]bool{}, map[int32]bool{}
-	if old != nil && hasNodePorts(old) {
-		for i := range old.Spec.Ports {
-			had[old.Spec.Ports[i].NodePort] = true
-		}
-	}
-	if hasNodePorts(v) {
-		if err := a.takePorts(h, v, had, keeps, old == nil); err != nil {
-			return err
-		}
-	}
-	for port := range had {
-		if !keeps[port] {
-			h.unused = append(h.unused, a.portHold(int(port))...)
-		}
-	}
-	return a.fillHealthPort(h, v, old)
-}
-
-func (a *allocation) takePorts(h *holds, v *corev1.Service, had, keeps map[int32]bool, fresh bool) error {
-	byPort := map[int32]int32{}
-	if fresh {
-		for _, p := range v.Spec.Ports {
-			if p.NodePort != 0 && byPort[p.Port] == 0 {
-				byPort[p.Port] = p.NodePort
-			}
-		}
-	}
-	automatic := v.Spec.Type == corev1.ServiceTypeNodePort || deref(v.Spec.AllocateLoadBalancerNodePorts)
-	for i := range v.Spec.Ports {
-		p := &v.Spec.Ports[i]
-		if p.NodePort == 0 && !automatic {
-			continue
-		}
-		if p.NodePort == 0 {
-			p.NodePort = byPort[p.Port]
-		}
-		if p.NodePort == 0 {
-			n, ok := a.ports.next()
-			if !ok {
-				return apierrors.NewInternalError(errors.New("failed to allocate a nodePort: range is full"))
-			}
-			h.taken = append(h.taken, hold{a.ports, n})
-			p.NodePort = int32(a.portMin) + int32(n)
-			if fresh {
-				byPort[p.Port] = p.NodePort
-			}
-		} else if !had[p.NodePort] && !keeps[p.NodePort] {
-			if err := a.takePort(h, int(p.NodePort)); err != nil {
-				return invalidService(v, field.ErrorList{field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error())})
-			}
-		}
-		keeps[p.NodePort] = true
-	}
-	return nil
-}
-
-func (a *allocation) takePort(h *holds, port int) error {
-	list := a.portHold(port)
-	if len(list) == 0 {
-		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", a.portMin, a.portMax)
-	}
-	if !list[0].pool.take(list[0].n) {
-		return errors.New("provided port is already allocated")
-	}
-	h.taken = append(h.taken, list...)
-	return nil
-}
-
-func (a *allocation) fillHealthPort(h *holds, v, old *corev1.Service) error {
-	had := old != nil && needsHealthPort(old)
-	switch needs := needsHealthPort(v); {
-	case had && !needs:
-		h.unused = append(h.unused, a.portHold(int(old.Spec.HealthCheckNodePort))...)
-	case !had && needs && v.Spec.HealthCheckNodePort != 0:
-		if err := a.takePort(h, int(v.Spec.HealthCheckNodePort)); err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", v.Spec.HealthCheckNodePort, err))
-		}
-	case !had && needs:
-		n, ok := a.ports.next()
-		if !ok {
-			return apierrors.NewInternalError(errors.New("failed to allocate a HealthCheck NodePort: range is full"))
-		}
-		h.taken = append(h.taken, hold{a.ports, n})
-		v.Spec.HealthCheckNodePort = int32(a.portMin) + int32(n)
-	}
-	return nil
+	return ip, a.addresses.take(ctx, v, ip, dryRun)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -58,7 +60,7 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	}), create)
 	wantError(t, err, "spec.ports[0].nodePort: Invalid value: "+strconv.Itoa(int(port))+": provided port is already allocated")
 	_, err = services.Create(ctx, aService("out", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.97.0.1" }), create)
-	wantError(t, err, "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16")
+	wantError(t, err, "failed to allocate IP 10.97.0.1: the provided network does not match the current range")
 	_, err = services.Create(ctx, aService("low", func(s *corev1.ServiceSpec) {
 		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, 80
 	}), create)
@@ -66,9 +68,20 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
 		t.Error(err)
 	}
+	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
+		t.Errorf("a dry run's address: %v", err)
+	}
 	must[*corev1.Service](t)(services.Create(ctx, aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+	address := must[*networkingv1.IPAddress](t)(c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get))
+	if r := address.Spec.ParentRef; r == nil || *r != (networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "wet"}) ||
+		address.Labels["ipaddress.kubernetes.io/managed-by"] != "ipallocator.k8s.io" || address.Labels["ipaddress.kubernetes.io/ip-family"] != "IPv4" {
+		t.Errorf("address of a service: %+v", address)
+	}
 	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
+		t.Errorf("address of a deleted service: %v", err)
 	}
 	must[*corev1.Service](t)(services.Create(ctx, aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
 	_, err = services.Create(ctx, aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)

@@ -21,7 +21,9 @@ func ipAddress() kind.Kind {
 			GroupVersion: groupVersion, Resource: "ipaddresses", Singular: "ipaddress", ShortNames: []string{"ip"},
 			ClusterScoped: true, NameRule: isAddress, List: &networkingv1.IPAddressList{},
 		},
-		Validate: func(_ context.Context, a *networkingv1.IPAddress) field.ErrorList { return validateParent(a.Spec.ParentRef) },
+		Validate: func(_ context.Context, a *networkingv1.IPAddress) field.ErrorList {
+			return validateParent(a.Spec.ParentRef)
+		},
 		ValidateUpdate: func(_ context.Context, a, old *networkingv1.IPAddress) field.ErrorList {
 			errs := validateParent(a.Spec.ParentRef)
 			return append(errs, apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef, field.NewPath("spec", "parentRef"))...)

@@ -21,8 +21,10 @@ func serviceCIDR() kind.Kind {
 			GroupVersion: groupVersion, Resource: "servicecidrs", Singular: "servicecidr", ClusterScoped: true,
 			List: &networkingv1.ServiceCIDRList{},
 		},
-		Create:   func(_ context.Context, c *networkingv1.ServiceCIDR) { c.Status = networkingv1.ServiceCIDRStatus{} },
-		Validate: func(_ context.Context, c *networkingv1.ServiceCIDR) field.ErrorList { return validateCIDRs(c.Spec.CIDRs) },
+		Create: func(_ context.Context, c *networkingv1.ServiceCIDR) { c.Status = networkingv1.ServiceCIDRStatus{} },
+		Validate: func(_ context.Context, c *networkingv1.ServiceCIDR) field.ErrorList {
+			return validateCIDRs(c.Spec.CIDRs)
+		},
 		ValidateUpdate: func(_ context.Context, c, old *networkingv1.ServiceCIDR) field.ErrorList {
 			return validateCIDRsUpdate(c.Spec.CIDRs, old.Spec.CIDRs)
 		},
