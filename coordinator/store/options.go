@@ -36,7 +36,6 @@ var specialPrefixes = map[schema.GroupResource]string{
 	{Resource: "services"}:                                                 "services/specs",
 	{Resource: "nodes"}:                                                    "minions",
 	{Resource: "servicenodeportallocations"}:                               "ranges/servicenodeports",
-	{Resource: "servicenodeportallocations"}:                               "ranges/servicenodeports",
 	{Group: "networking.k8s.io", Resource: "ingresses"}:                    "ingress",
 	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: "apiextensions.k8s.io/customresourcedefinitions",
 	{Group: "apiregistration.k8s.io", Resource: "apiservices"}:             "apiregistration.k8s.io/apiservices",
