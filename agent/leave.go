@@ -14,21 +14,37 @@ import (
 	"github.com/shoal-project/shoal/agent/shutdown"
 )
 
+// shutdownPeriods are the times that pods have when the machine shuts down,
+// none when the configuration gives none.
+func (a *agent) shutdownPeriods() []shutdown.Period {
+	var out []shutdown.Period
+	for _, p := range a.cfg.ShutdownGracePeriodByPodPriority {
+		out = append(out, shutdown.Period{Priority: p.Priority, Grace: time.Duration(p.ShutdownGracePeriodSeconds) * time.Second})
+	}
+	if len(out) == 0 && a.cfg.ShutdownGracePeriod.Duration > 0 {
+		out = shutdown.Periods(a.cfg.ShutdownGracePeriod.Duration, a.cfg.ShutdownGracePeriodCriticalPods.Duration)
+	}
+	return out
+}
+
 // leave ends pods in order when the machine shuts down.
 func (a *agent) leave(ctx context.Context) error {
-	bus, err := logind.Connect(ctx)
-	if err != nil {
-		a.log.Warn("shutdowns of the machine are not noticed: pods will be cut off", "error", err)
-		<-ctx.Done()
-		return nil
+	periods := a.shutdownPeriods()
+	warned := false
+	m := &shutdown.Manager{
+		Connect: func(ctx context.Context) (shutdown.Bus, error) {
+			bus, err := logind.Connect(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if limit, err := bus.MaxDelay(); err == nil && limit < shutdown.Total(periods) && !warned {
+				warned = true
+				a.log.Warn("logind lets a shutdown wait for less than the pods' time: raise InhibitDelayMaxSec in logind.conf", "inhibitDelayMaxSec", limit, "pods", shutdown.Total(periods))
+			}
+			return inhibitor{bus}, nil
+		},
+		Pods: ending{a.pods, a.ended}, Periods: periods, Leaving: a.setLeaving, Told: a.told, Log: a.log,
 	}
-	defer bus.Close()
-	grace := a.cfg.ShutdownGracePeriod.Duration
-	if limit, err := bus.MaxDelay(); err == nil && limit < grace {
-		a.log.Warn("logind lets a shutdown wait for less than shutdownGracePeriod: raise InhibitDelayMaxSec", "inhibitDelayMaxSec", limit, "shutdownGracePeriod", grace)
-	}
-	m := &shutdown.Manager{Bus: inhibitor{bus}, Pods: ending{a.pods, a.ended}, Grace: grace,
-		Critical: a.cfg.ShutdownGracePeriodCriticalPods.Duration, Leaving: a.setLeaving, Log: a.log}
 	return m.Run(ctx)
 }
 
@@ -36,11 +52,37 @@ func (a *agent) leave(ctx context.Context) error {
 func (a *agent) setLeaving(leaving bool) {
 	a.leaving.Store(leaving)
 	a.node.Poke()
+	message := "Shutdown manager detected shutdown event"
+	if !leaving {
+		message = "Shutdown manager detected shutdown cancellation"
+	}
+	a.events.node(a.cfg.NodeName, v1.EventTypeNormal, "Shutdown", message)
 	if a.gossip == nil {
 		return
 	}
 	if err := a.gossip.UpdateMeta(func(m *gossip.Meta) { m.Leaving = leaving }); err != nil {
 		a.log.Warn("other nodes are not told that this one goes", "error", err)
+	}
+}
+
+// refuse is why the node takes no pods now, nil when it does.
+func (a *agent) refuse() *podrecord.Verdict {
+	if !a.leaving.Load() {
+		return nil
+	}
+	return &podrecord.Verdict{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
+}
+
+// told waits until no status is on its way to the API.
+func (a *agent) told(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		a.status.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 
@@ -61,7 +103,7 @@ func (e ending) Changed() <-chan struct{} { return e.changed }
 func (e ending) Active() []*v1.Pod {
 	var out []*v1.Pod
 	for _, p := range e.m.Pods() {
-		if v, ok := e.m.View(p.UID); ok && v.Observed.Running() {
+		if v, ok := e.m.View(p.UID); ok && !v.Ended {
 			out = append(out, p)
 		}
 	}

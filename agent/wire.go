@@ -196,7 +196,7 @@ func (a *agent) tasks() []task {
 			list = append(list, task{"dns", func(ctx context.Context) error { return a.dns().Run(ctx) }})
 		}
 	}
-	if a.cfg.ShutdownGracePeriod.Duration > 0 {
+	if len(a.shutdownPeriods()) > 0 {
 		list = append(list, task{"shutdown", a.leave})
 	}
 	if a.cfg.Port > 0 {

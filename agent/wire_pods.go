@@ -45,7 +45,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 	}
 	a.pods = &pod.Manager{
 		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
-		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh,
+		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh, Refuse: a.refuse,
 		Limit: a.limitPod, Sysctls: sysctls, Handler: a.runtimeHandler,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}

@@ -97,6 +97,8 @@ type Config struct {
 
 	ShutdownGracePeriod             metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 	ShutdownGracePeriodCriticalPods metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
+	// ShutdownGracePeriodByPodPriority, if given, counts instead of the two.
+	ShutdownGracePeriodByPodPriority []ShutdownGracePeriod `json:"shutdownGracePeriodByPodPriority,omitempty"`
 
 	// MaxContainerRestartPeriod caps the crash loop back-off (KEP-4603).
 	MaxContainerRestartPeriod metav1.Duration `json:"maxContainerRestartPeriod,omitempty"`
@@ -107,6 +109,13 @@ type Config struct {
 	LogLevel string `json:"logLevel,omitempty"`
 
 	Hollow Hollow `json:"-"`
+}
+
+// ShutdownGracePeriod is the time in seconds that pods of a priority and
+// above have when the machine shuts down.
+type ShutdownGracePeriod struct {
+	Priority                   int32 `json:"priority"`
+	ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
 }
 
 // Kind and APIVersion of agent.yaml, both optional in the file.

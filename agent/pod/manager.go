@@ -90,6 +90,9 @@ type Manager struct {
 	Node func() *v1.Node
 	// Limit changes what the pod as a whole is limited to, may be nil.
 	Limit func(p *v1.Pod, l Limits) error
+	// Refuse tells why the node takes no pods at all now, nil when it does;
+	// nil itself: it always does.
+	Refuse func() *record.Verdict
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *Sysctls
 	// Handler is the runtime's name of what a RuntimeClass stands for.
@@ -366,7 +369,7 @@ func (m *Manager) Pods() []*v1.Pod {
 type View struct {
 	Pod      *v1.Pod
 	Observed *record.Observed
-	Ended    bool
+	Ended    bool // its containers are gone, its volumes and groups too
 }
 
 // View returns what is known of one pod, false when there is none.

@@ -35,6 +35,7 @@ type worker struct {
 	inbox   []func()
 	timer   *time.Timer
 	seen    *record.Observed
+	over    bool // nothing of it is left on the node
 	// given is the pod with the resources that are allocated to it; deferred
 	// is set while it asks for others.
 	given    *v1.Pod
@@ -106,7 +107,7 @@ func (w *worker) view() View {
 	if o == nil {
 		o = &record.Observed{}
 	}
-	return View{Pod: w.pod, Observed: o}
+	return View{Pod: w.pod, Observed: o, Ended: w.over}
 }
 
 // post hands a change of the record to the worker's goroutine.
@@ -202,7 +203,7 @@ func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
 // finishPass keeps and tells what the pass found.
 func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
 	w.mu.Lock()
-	w.seen = o
+	w.seen, w.over = o, w.rec.Released
 	w.mu.Unlock()
 	if w.forgotten {
 		return
@@ -271,6 +272,9 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 		node = w.m.Node()
 	}
 	v := w.m.Sysctls.admit(p)
+	if v == nil && w.m.Refuse != nil {
+		v = w.m.Refuse()
+	}
 	if v == nil {
 		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)
 	}

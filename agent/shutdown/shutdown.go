@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,7 +15,8 @@ const criticalPriority = 2000000000
 
 // Pods ends pods.
 type Pods interface {
-	// Active returns the pods that have not ended.
+	// Active returns the pods that have not ended with all that belongs to
+	// them.
 	Active() []*v1.Pod
 	// End asks a pod to end within grace.
 	End(p *v1.Pod, grace time.Duration)
@@ -24,90 +26,170 @@ type Pods interface {
 
 // Bus is what tells of shutdowns and delays them.
 type Bus interface {
+	// Shutdowns is closed when the bus is lost.
 	Shutdowns(ctx context.Context) (<-chan bool, error)
 	Delay() (io.Closer, error)
+	Close() error
+}
+
+// Period is the time that pods of a priority and above have, up to the next
+// period's.
+type Period struct {
+	Priority int32
+	Grace    time.Duration
+}
+
+// Periods are those of shutdownGracePeriod, the time for all pods, and
+// shutdownGracePeriodCriticalPods, the part of it kept for critical ones.
+func Periods(grace, critical time.Duration) []Period {
+	critical = min(grace, critical)
+	return []Period{{0, grace - critical}, {criticalPriority, critical}}
+}
+
+// Total is the time that all pods have together.
+func Total(periods []Period) time.Duration {
+	var sum time.Duration
+	for _, p := range periods {
+		sum += p.Grace
+	}
+	return sum
 }
 
 // Manager ends pods in order when a shutdown begins.
 type Manager struct {
-	Bus  Bus
-	Pods Pods
-	// Grace is the time for all pods, Critical the part of it that is kept
-	// for critical ones.
-	Grace, Critical time.Duration
+	// Connect opens the bus; it is opened again when it was lost.
+	Connect func(context.Context) (Bus, error)
+	Pods    Pods
+	Periods []Period
 	// Leaving tells others that the node goes (true) or stays (false).
 	Leaving func(bool)
-	Log     *slog.Logger
+	// Told returns when the API knows how the pods ended, or cannot be told.
+	Told func(context.Context)
+	Log  *slog.Logger
 }
 
-// Run waits for shutdowns until ctx ends.
+const (
+	// reconnect is the pause before the bus is opened again: nothing tells
+	// when it can be.
+	reconnect = time.Second
+	// tellTime bounds Told: the machine waits for it.
+	tellTime = time.Second
+)
+
+// Run waits for shutdowns until ctx ends. A bus that cannot be opened is told
+// once and tried on.
 func (m *Manager) Run(ctx context.Context) error {
-	delay, err := m.Bus.Delay()
-	if err != nil {
-		return err
-	}
-	defer func() { delay.Close() }()
-	signals, err := m.Bus.Shutdowns(ctx)
-	if err != nil {
-		return err
-	}
-	for begins := range signals {
-		m.Leaving(begins)
-		if !begins {
-			continue
+	failed := false
+	for ctx.Err() == nil {
+		err := m.listen(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			m.Log.Warn("shutdowns of the machine are not noticed: pods will be cut off", "error", err)
 		}
-		m.Log.Info("the machine shuts down: pods are ended")
-		for _, w := range Waves(m.Grace, m.Critical) {
-			m.end(ctx, w)
-		}
-		delay.Close()
-		if delay, err = m.Bus.Delay(); err != nil {
-			return nil // the machine is on its way down
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnect):
 		}
 	}
 	return nil
 }
 
-// Wave is a group of pods and the time that it has.
-type Wave struct {
-	Critical bool
-	Grace    time.Duration
+// listen serves one connection until it is lost.
+func (m *Manager) listen(ctx context.Context) error {
+	bus, err := m.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer bus.Close()
+	signals, err := bus.Shutdowns(ctx)
+	if err != nil {
+		return err
+	}
+	delay, err := bus.Delay()
+	if err != nil {
+		return err
+	}
+	defer func() { delay.Close() }()
+	for begins := range signals {
+		m.Leaving(begins)
+		if begins {
+			m.Log.Info("the machine shuts down: pods are ended")
+			m.endAll(ctx)
+			delay.Close()
+			continue
+		}
+		m.Log.Info("the shutdown was called off")
+		if delay, err = bus.Delay(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Waves is the order in which pods end. It is pure.
-func Waves(grace, critical time.Duration) []Wave {
-	return []Wave{{false, max(0, grace-critical)}, {true, min(grace, critical)}}
+func (m *Manager) endAll(ctx context.Context) {
+	for _, w := range Waves(m.Periods, m.Pods.Active()) {
+		m.end(ctx, w)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTime)
+	defer cancel()
+	m.Told(ctx)
+}
+
+// Wave is a group of pods and the time that it has.
+type Wave struct {
+	Pods  []*v1.Pod
+	Grace time.Duration
+}
+
+// Waves is the order in which pods end: each in the period of the highest
+// priority that its own reaches, or in the first. Waves without pods are left
+// out. It is pure.
+func Waves(periods []Period, pods []*v1.Pod) []Wave {
+	periods = slices.SortedStableFunc(slices.Values(periods), func(a, b Period) int { return int(int64(a.Priority) - int64(b.Priority)) })
+	if len(periods) == 0 {
+		return nil
+	}
+	all := make([]Wave, len(periods))
+	for i, p := range periods {
+		all[i].Grace = p.Grace
+	}
+	for _, p := range pods {
+		i := len(periods) - 1
+		for i > 0 && periods[i].Priority > priority(p) {
+			i--
+		}
+		all[i].Pods = append(all[i].Pods, p)
+	}
+	return slices.DeleteFunc(all, func(w Wave) bool { return len(w.Pods) == 0 })
+}
+
+func priority(p *v1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
 }
 
 func (m *Manager) end(ctx context.Context, w Wave) {
-	for _, p := range m.Pods.Active() {
-		if IsCritical(p) == w.Critical {
-			m.Pods.End(p, w.Grace)
-		}
+	mine := map[string]bool{}
+	for _, p := range w.Pods {
+		mine[string(p.UID)] = true
+		m.Pods.End(p, w.Grace)
 	}
 	late := time.After(w.Grace)
-	changed := m.Pods.Changed()
-	for {
-		left := 0
-		for _, p := range m.Pods.Active() {
-			if IsCritical(p) == w.Critical {
-				left++
-			}
-		}
-		if left == 0 {
-			return
-		}
+	for m.left(mine) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-late:
+			m.Log.Warn("pods did not end in their time", "time", w.Grace)
 			return
-		case <-changed:
+		case <-m.Pods.Changed():
 		}
 	}
 }
 
-// IsCritical tells whether a pod is among those that end last.
-func IsCritical(p *v1.Pod) bool {
-	return p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority
+// left tells whether one of the pods is active.
+func (m *Manager) left(mine map[string]bool) bool {
+	return slices.ContainsFunc(m.Pods.Active(), func(p *v1.Pod) bool { return mine[string(p.UID)] })
 }

@@ -2,34 +2,45 @@ package shutdown
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 type bus struct {
-	signals  chan bool
-	released int
+	signals                 chan bool
+	taken, released, closed int
 }
 
 func (b *bus) Shutdowns(context.Context) (<-chan bool, error) { return b.signals, nil }
-func (b *bus) Delay() (io.Closer, error)                      { return b, nil }
-func (b *bus) Close() error                                   { b.released++; return nil }
+func (b *bus) Delay() (io.Closer, error)                      { b.taken++; return lock{b}, nil }
+func (b *bus) Close() error                                   { b.closed++; return nil }
 
-// pods end after the time that their name tells in seconds.
+type lock struct{ b *bus }
+
+func (l lock) Close() error { l.b.released++; return nil }
+
+// pods end two seconds after they were asked to.
 type pods struct {
-	active  map[string]*v1.Pod
+	mu      sync.Mutex
+	active  map[types.UID]*v1.Pod
 	said    []string
 	changed chan struct{}
 }
 
 func (p *pods) Active() (out []*v1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, q := range p.active {
 		out = append(out, q)
 	}
@@ -42,31 +53,97 @@ func (p *pods) End(q *v1.Pod, grace time.Duration) {
 	p.said = append(p.said, q.Name+"/"+grace.String())
 	go func() {
 		time.Sleep(2 * time.Second)
-		delete(p.active, q.Name)
+		p.mu.Lock()
+		delete(p.active, q.UID)
+		p.mu.Unlock()
 		p.changed <- struct{}{}
 	}()
 }
 
+func newPod(name string, priority int32) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: &priority}}
+}
+
+func newPods(list ...*v1.Pod) *pods {
+	p := &pods{changed: make(chan struct{}, 9), active: map[types.UID]*v1.Pod{}}
+	for _, q := range list {
+		p.active[q.UID] = q
+	}
+	return p
+}
+
+// NODE-53, NODE-55.
 func TestCriticalPodsEndLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		high := int32(criticalPriority)
-		p := &pods{changed: make(chan struct{}, 9), active: map[string]*v1.Pod{
-			"web": {ObjectMeta: metav1.ObjectMeta{Name: "web"}},
-			"dns": {ObjectMeta: metav1.ObjectMeta{Name: "dns"}, Spec: v1.PodSpec{Priority: &high}},
-		}}
+		p := newPods(newPod("web", 0), newPod("dns", criticalPriority))
 		b := &bus{signals: make(chan bool, 1)}
-		m := &Manager{Bus: b, Pods: p, Grace: 30 * time.Second, Critical: 10 * time.Second, Leaving: func(bool) {}, Log: slog.New(slog.DiscardHandler)}
+		var steps []string
+		note := func(s string) { steps = append(steps, s) }
 		began := time.Now()
+		ctx, stop := context.WithCancel(t.Context())
+		m := &Manager{Connect: func(context.Context) (Bus, error) { return b, nil }, Pods: p, Periods: Periods(30*time.Second, 10*time.Second),
+			Leaving: func(l bool) { note(fmt.Sprint("leaving ", l)) },
+			Told:    func(context.Context) { note(fmt.Sprint("told after ", time.Since(began))) }, Log: slog.New(slog.DiscardHandler)}
 		b.signals <- true
-		close(b.signals)
-		if err := m.Run(context.Background()); err != nil {
-			t.Fatal(err)
+		go func() { _ = m.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		if b.taken != 1 || b.released == 0 {
+			t.Errorf("the lock was taken %d times, released %d times", b.taken, b.released)
+		}
+		b.signals <- false // called off: delay the next one again
+		synctest.Wait()
+		if b.taken != 2 {
+			t.Errorf("the lock was taken %d times after the shutdown was called off", b.taken)
 		}
 		if got := strings.Join(p.said, " "); got != "web/20s dns/10s" {
 			t.Errorf("ended %s", got)
 		}
-		if took := time.Since(began); took != 4*time.Second || b.released == 0 {
-			t.Errorf("after %s, released %d times", took, b.released)
+		if got := strings.Join(steps, ", "); got != "leaving true, told after 4s, leaving false" {
+			t.Error(got)
+		}
+		stop()
+		close(b.signals)
+	})
+}
+
+func TestALostBusIsOpenedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		ctx, stop := context.WithCancel(t.Context())
+		m := &Manager{Connect: func(context.Context) (Bus, error) {
+			if tries++; tries == 2 {
+				return nil, errors.New("no bus")
+			}
+			lost := &bus{signals: make(chan bool)}
+			close(lost.signals)
+			return lost, nil
+		}, Log: slog.New(slog.DiscardHandler)}
+		go func() { _ = m.Run(ctx) }()
+		time.Sleep(2500 * time.Millisecond)
+		stop()
+		synctest.Wait()
+		if tries != 3 {
+			t.Errorf("opened %d times", tries)
 		}
 	})
+}
+
+// NODE-60: the example of KEP-2712.
+func TestWavesByPriority(t *testing.T) {
+	periods := []Period{{100000, 10 * time.Second}, {10000, 180 * time.Second}, {1000, 120 * time.Second}, {0, 60 * time.Second}}
+	list := []*v1.Pod{newPod("a", 100001), newPod("b", 99999), newPod("c", 10000), newPod("d", 999), newPod("e", -5)}
+	var got []string
+	for _, w := range Waves(periods, list) {
+		names := w.Grace.String()
+		for _, p := range w.Pods {
+			names += " " + p.Name
+		}
+		got = append(got, names)
+	}
+	if s := strings.Join(got, ", "); s != "1m0s d e, 3m0s b c, 10s a" {
+		t.Error(s)
+	}
+	if got := Total(periods); got != 370*time.Second {
+		t.Errorf("Total = %s", got)
+	}
 }

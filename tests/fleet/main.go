@@ -14,8 +14,8 @@ import (
 )
 
 type options struct {
-	bin, cache, only string
-	keep             bool
+	bin, cache, only, gotool, accel string
+	keep                            bool
 }
 
 // A scenario starts a machine of its own and reports steps on it.
@@ -34,6 +34,8 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "", "run only this scenario: systemd or cgroup2")
+	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
+	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -48,8 +50,11 @@ func run(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("machines need root")
 	}
-	r := &rig{options: o}
-	var err error
+	source, err := os.Getwd() // `make` starts it there
+	if err != nil {
+		return err
+	}
+	r := &rig{options: o, source: source}
 	if r.bin, err = filepath.Abs(o.bin); err != nil {
 		return err
 	}
@@ -87,6 +92,7 @@ func run(ctx context.Context, o options) error {
 // rig is what scenarios share.
 type rig struct {
 	options
+	source         string // of the product
 	dir            string // of this run
 	name           string // of the scenario
 	passed, failed int

@@ -24,26 +24,22 @@ var packages = []string{
 // files of every machine; those of one kind of machine start when their
 // condition holds.
 var files = map[string]string{
-	"etc/hostname":                      "machine\n",
-	"etc/hosts":                         "127.0.0.1 localhost\n",
-	"etc/resolv.conf":                   "nameserver 192.0.2.53\n",
+	"etc/hostname":                       "machine\n",
+	"etc/hosts":                          "127.0.0.1 localhost\n",
+	"etc/resolv.conf":                    "nameserver 192.0.2.53\n",
 	"etc/systemd/network/10-lan.network": "[Match]\nName=host0 eth0\n[Network]\nAddress=10.97.0.2/24\nGateway=10.97.0.1\nLinkLocalAddressing=no\n",
 	// runc needs the v1 controllers, which nspawn mounts read-only.
 	"etc/systemd/system/fleet-cgroups.service": "[Unit]\nConditionVirtualization=systemd-nspawn\nBefore=shoal-agent.service\n" +
 		"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'for c in /sys/fs/cgroup/*; do mount -o remount,bind,rw $c || true; done'\n[Install]\nWantedBy=sysinit.target\n",
 	"etc/systemd/system/fleet-shell.service": "[Unit]\nConditionVirtualization=vm\nAfter=network-online.target dbus.service\nWants=network-online.target\n" +
 		"[Service]\nExecStart=/bin/sh /etc/fleet-shell\nKillMode=process\nDelegate=yes\n[Install]\nWantedBy=multi-user.target\n",
-	"etc/fleet-shell": guestShell,
+	"etc/fleet-shell":               guestShell,
 	"etc/modules-load.d/fleet.conf": "virtio_console\nvirtio_net\n",
 }
 
 // makeRootfs makes cache/rootfs and, of it, cache/disk.img with vmlinuz and
 // initrd.img beside it; all stay until what goes into them changes.
 func makeRootfs(ctx context.Context, cache string) error {
-	key := rootfsKey()
-	if b, err := os.ReadFile(filepath.Join(cache, "key")); err == nil && string(b) == key {
-		return nil
-	}
 	for _, tool := range []struct{ program, pkg string }{
 		{"mmdebstrap", "mmdebstrap"}, {"systemd-nspawn", "systemd-container"}, {"qemu-system-x86_64", "qemu-system-x86"}, {"mkfs.ext4", "e2fsprogs"},
 	} {
@@ -51,39 +47,46 @@ func makeRootfs(ctx context.Context, cache string) error {
 			return fmt.Errorf("%s is not installed: apt-get install %s", tool.program, tool.pkg)
 		}
 	}
-	fmt.Println("making the machines' root file system in", cache)
 	root := filepath.Join(cache, "rootfs")
-	if err := os.RemoveAll(cache); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	if err := command(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages, ","), "bookworm", root); err != nil {
-		return err
-	}
-	if err := customize(ctx, root); err != nil {
-		return err
-	}
-	for from, to := range map[string]string{"boot/vmlinuz-*": "vmlinuz", "boot/initrd.img-*": "initrd.img"} {
-		found, err := filepath.Glob(filepath.Join(root, from))
-		if err != nil || len(found) != 1 {
-			return fmt.Errorf("%s: %d files: %w", from, len(found), errors.Join(err, fs.ErrNotExist))
-		}
-		if err := command(ctx, "cp", found[0], filepath.Join(cache, to)); err != nil {
+	err := once(filepath.Join(cache, "packages"), packages, func() error {
+		fmt.Println("making the machines' root file system in", cache)
+		if err := errors.Join(os.RemoveAll(cache), os.MkdirAll(cache, 0o755)); err != nil {
 			return err
 		}
-	}
-	if err := makeDisk(ctx, filepath.Join(cache, "disk.img"), root, "4G"); err != nil {
+		return command(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages, ","), "bookworm", root)
+	})
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(cache, "key"), []byte(key), 0o644)
+	return once(filepath.Join(cache, "files"), files, func() error {
+		if err := customize(ctx, root); err != nil {
+			return err
+		}
+		for from, to := range map[string]string{"boot/vmlinuz-*": "vmlinuz", "boot/initrd.img-*": "initrd.img"} {
+			found, err := filepath.Glob(filepath.Join(root, from))
+			if err != nil || len(found) != 1 {
+				return fmt.Errorf("%s: %d files: %w", from, len(found), errors.Join(err, fs.ErrNotExist))
+			}
+			if err := command(ctx, "cp", found[0], filepath.Join(cache, to)); err != nil {
+				return err
+			}
+		}
+		return makeDisk(ctx, filepath.Join(cache, "disk.img"), root, "4G")
+	})
 }
 
-func rootfsKey() string {
-	h := sha256.New()
-	fmt.Fprint(h, packages, files) // maps print sorted
-	return hex.EncodeToString(h.Sum(nil))
+// once does what was not done before with the same input, by the mark that it
+// leaves in a file.
+func once(file string, input any, do func() error) error {
+	sum := sha256.Sum256(fmt.Append(nil, input)) // maps print sorted
+	key := hex.EncodeToString(sum[:])
+	if b, err := os.ReadFile(file); err == nil && string(b) == key {
+		return nil
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(key), 0o644)
 }
 
 func customize(ctx context.Context, root string) error {

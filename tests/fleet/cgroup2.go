@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// kernelTests are the packages whose tests work on kernel parts that differ
+// between cgroup v1 and v2.
+var kernelTests = []string{"agent/cgroup", "agent/oci", "agent/container", "agent/runtime", "agent/stats"}
+
+// payload gathers what the virtual machine needs and returns the tests in it.
+func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
+	if err := errors.Join(r.install(ctx, filepath.Join(dir, "install")), r.images(filepath.Join(dir, "images"))); err != nil {
+		return nil, err
+	}
+	tests := filepath.Join(dir, "tests")
+	if err := os.MkdirAll(tests, 0o755); err != nil {
+		return nil, err
+	}
+	var made []string
+	for _, p := range kernelTests {
+		out := filepath.Join(tests, strings.ReplaceAll(p, "/", "-"))
+		cmd := exec.CommandContext(ctx, r.gotool, "test", "-c", "-ldflags", "-s -w", "-o", out, "./"+p)
+		cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build the tests of %s: %w: %s", p, err, text)
+		}
+		if _, err := os.Stat(out); err == nil { // some have no tests
+			made = append(made, p)
+		}
+	}
+	return made, nil
+}
+
+const useDisk = `mount -o ro /dev/vdb /mnt
+cp -a /mnt/install/. /
+mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
+test "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs
+cat /sys/fs/cgroup/cgroup.controllers`
+
+func runCgroup2(ctx context.Context, r *rig) (err error) {
+	dir := filepath.Join(r.dir, r.name)
+	payload := filepath.Join(dir, "payload")
+	tests, err := r.payload(ctx, payload)
+	if err != nil {
+		return err
+	}
+	var v *vm
+	if !r.step(ctx, "the virtual machine boots", func(ctx context.Context) (_ string, err error) {
+		v, err = bootVM(ctx, dir, r.cache, payload, r.accel)
+		return "", err
+	}) {
+		return nil
+	}
+	defer func() { err = errors.Join(err, v.remove()) }()
+	defer r.showOnFailure(v)
+	if !r.script(ctx, v, "its control groups are v2 alone", useDisk) {
+		return nil
+	}
+	for _, p := range tests {
+		r.script(ctx, v, "tests of "+p, fmt.Sprintf("cd /tmp; /mnt/tests/%s -test.timeout 4m 2>&1 | tail -40 >/tmp/out || true; cat /tmp/out; tail -1 /tmp/out | grep -qx PASS", strings.ReplaceAll(p, "/", "-")))
+	}
+	r.filesDriver(ctx, v)
+	r.systemdDriver(ctx, v)
+	return nil
+}
+
+// limited is a pod whose limits show in its groups, greedy one that takes
+// more memory than it may.
+const limited = `apiVersion: v1
+kind: Pod
+metadata: {name: limited}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, "while :; do sleep 1; done"]
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 250m, memory: 64Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, "tail /dev/zero"]
+    resources: {limits: {memory: 32Mi}}
+`
+
+// groupOf prints the control group of a pod's container, which tells its
+// pod's too.
+const groupOf = `group() { id=$(field pod/$1 '.status.containerStatuses[0].containerID'); cut -d: -f3 /proc/$(cat /run/shoal/containers/${id#*//}/pid)/cgroup; }
+`
+
+// limits checks what the kernel holds and what the agent tells of it.
+func (r *rig) limits(ctx context.Context, m machine) bool {
+	return r.script(ctx, m, "limits stand in the pod's and the container's groups", apply(limited)+`
+until_ 120 kubectl wait pod/limited --for=condition=Ready --timeout=10s >/dev/null
+`+groupOf+`g=/sys/fs/cgroup$(group limited); pod=$(dirname $g); echo "$g"
+for d in $g $pod; do
+	[ "$(cat $d/memory.max)" = 67108864 ]; [ "$(cat $d/cpu.max)" = "25000 100000" ]; [ "$(cat $d/cpu.weight)" = 17 ]
+done
+[ "$(cat $(dirname $pod)/cgroup.controllers | tr ' ' '\n' | grep -c -e cpu -e memory -e pids)" -ge 3 ]
+conmon=$(ps -o ppid= -p $(head -1 $g/cgroup.procs)); cut -d: -f3 /proc/$((conmon))/cgroup`) &&
+		r.script(ctx, m, "a container that takes too much memory is OOMKilled", `
+until_ 120 has pod/greedy .status.phase Failed
+has pod/greedy '.status.containerStatuses[0].state.terminated.reason' OOMKilled || { kubectl get pod greedy -o jsonpath='{.status}'; exit 1; }
+has pod/greedy '.status.containerStatuses[0].state.terminated.exitCode' 137`) &&
+		r.script(ctx, m, "the kubelet's API tells usage and pressure", `
+used() { kubectl get --raw /api/v1/nodes/$(hostname)/proxy/stats/summary >/tmp/summary; tr -d ' \n' </tmp/summary | grep -q '"podRef":{"name":"limited".*"workingSetBytes":[1-9]' ; }
+until_ 60 used
+kubectl get --raw /api/v1/nodes/$(hostname)/proxy/metrics/cadvisor >/tmp/cadvisor
+grep 'container_memory_working_set_bytes{.*pod="limited"' /tmp/cadvisor | head -1
+grep -o '"psi":' /tmp/summary | sort | uniq -c`)
+}
+
+// filesDriver is the default: the agent writes the groups itself.
+func (r *rig) filesDriver(ctx context.Context, m machine) {
+	if !r.script(ctx, m, "shoal up", "shoal up --detach >/tmp/up; cp /var/lib/shoal/kubeconfig /root/admin.kubeconfig; grep -i ready /tmp/up") {
+		return
+	}
+	r.limits(ctx, m)
+	r.script(ctx, m, "shoal down leaves no group", `shoal down --purge
+[ ! -e /sys/fs/cgroup/kubepods ]
+pgrep -a conmon && exit 1 || echo nothing is left; rm -rf /var/lib/shoal; mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/`)
+}
+
+// systemdDriver has systemd make the groups.
+func (r *rig) systemdDriver(ctx context.Context, m machine) {
+	if !r.script(ctx, m, "services with cgroupDriver: systemd", "echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
+		return
+	}
+	if r.limits(ctx, m) {
+		r.script(ctx, m, "units hold the limits, also after systemctl daemon-reload", groupOf+`
+g=$(group limited); unit=$(basename $(dirname $g))
+systemctl daemon-reload
+for u in $unit $(basename $g); do
+	systemctl -q is-active $u
+	[ "$(systemctl show -P MemoryMax $u)" = 67108864 ]; [ "$(systemctl show -P CPUQuotaPerSecUSec $u)" = 250ms ]
+done
+[ "$(cat /sys/fs/cgroup$g/memory.max)" = 67108864 ]; [ "$(cat /sys/fs/cgroup$(dirname $g)/cpu.weight)" = 17 ]
+systemctl list-units --no-legend --plain 'kubepods*' 'shoal-*' | cut -d' ' -f1`)
+		r.script(ctx, m, "a restarted agent changes nothing", groupOf+`
+g=$(group limited); pid=$(head -1 /sys/fs/cgroup$g/cgroup.procs)
+systemctl restart shoal-agent
+until_ 60 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/null
+until_ 60 kubectl logs limited
+[ "$(head -1 /sys/fs/cgroup$g/cgroup.procs)" = $pid ]; [ "$(group limited)" = $g ]; echo process $pid stays`)
+	}
+	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod limited greedy --wait >/dev/null
+left() { systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope'; [ -z "$(systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope')" ]; }
+until_ 60 left`)
+}
