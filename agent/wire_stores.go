@@ -86,6 +86,7 @@ func (a *agent) buildClient(ctx context.Context) error {
 	if a.adjust != nil {
 		a.adjust(rc)
 	}
+	a.tellRefusals(rc)
 	a.rest = rc
 	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {

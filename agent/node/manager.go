@@ -285,7 +285,9 @@ func (m *Manager) lease(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := m.patiently(ctx, "renew the node's lease", func(ctx context.Context) error {
 			l, err := m.renew(ctx, held)
-			held = l
+			if held = l; err != nil {
+				held = nil // what clients return with an error is no Lease
+			}
 			return err
 		})
 		if err != nil {
@@ -310,10 +312,7 @@ func (m *Manager) renew(ctx context.Context, held *coordination.Lease) (*coordin
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return nil, errors.Join(errors.New("the lease was changed by another"), err)
 		}
-		if err != nil {
-			return held, err
-		}
-		return got, nil
+		return got, err
 	}
 	l, err := c.Get(ctx, m.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

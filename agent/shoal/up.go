@@ -202,6 +202,7 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 		}()
 	}
 	go trim.Run(runCtx)
+	go renew(runCtx, o, steps.said)
 	count := 1
 	start(coordinator)
 	err = func() error {
@@ -313,13 +314,17 @@ func credentials(ctx context.Context, o *options) error {
 	}
 	node := credential{User: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}, Server: server}
 	var missing []credential
-	if !fresh(o.kubeconfig()) {
+	ca, err := os.ReadFile(filepath.Join(o.pki(), "ca.crt"))
+	if err != nil {
+		return err
+	}
+	if !fresh(o.kubeconfig(), ca) {
 		missing = append(missing, credential{User: "kubernetes-admin", Groups: []string{"system:masters"}, Server: server, Out: o.kubeconfig()})
 	}
-	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out) {
+	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out, ca) {
 		missing = append(missing, node)
 	}
-	if node.Out = filepath.Join(o.agentDir(), "serving"); !fresh(node.Out + ".crt") {
+	if node.Out = filepath.Join(o.agentDir(), "serving"); !fresh(node.Out+".crt", ca) {
 		node.Serving, node.Names = true, names
 		missing = append(missing, node)
 	}
@@ -336,6 +341,39 @@ func credentials(ctx context.Context, o *options) error {
 		return fmt.Errorf("issue certificates: %w: %s", err, out)
 	}
 	return nil
+}
+
+// renew looks once a day whether certificates end soon, and restarts the agent
+// with new ones: it reads them at its start, and its pods do not notice.
+func renew(ctx context.Context, o *options, said func(string, ...any)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(24 * time.Hour):
+		}
+		files := []string{filepath.Join(o.agentDir(), "kubeconfig"), filepath.Join(o.agentDir(), "serving.crt")}
+		before := modified(files)
+		if err := credentials(ctx, o); err != nil {
+			said("certificates could not be renewed: %v", err)
+			continue
+		}
+		if p := running(o.path("log", "agent.pid"), agentBin); p != nil && modified(files) != before {
+			said("the agent gets renewed certificates")
+			_ = p.Signal(syscall.SIGTERM)
+		}
+	}
+}
+
+// modified is when the last of some files was written.
+func modified(files []string) time.Time {
+	var last time.Time
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
 }
 
 // credential is what `shoal-coordinator credentials` reads.
@@ -369,8 +407,8 @@ func awaitKeys(ctx context.Context, o *options, failed <-chan error) error {
 }
 
 // fresh tells whether a kubeconfig or certificate file exists with enough time
-// left on its client certificate.
-func fresh(file string) bool {
+// left on its certificate, which the CA has signed.
+func fresh(file string, ca []byte) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return false
@@ -381,12 +419,20 @@ func fresh(file string) bool {
 			return false
 		}
 	}
-	block, _ := pem.Decode(data)
-	if block == nil {
+	cert, err := certificate(data)
+	if err != nil {
 		return false
 	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	return err == nil && time.Until(cert.NotAfter) > renewBefore
+	signer, err := certificate(ca)
+	return err == nil && cert.CheckSignatureFrom(signer) == nil && time.Until(cert.NotAfter) > renewBefore
+}
+
+func certificate(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("no PEM block")
+	}
+	return x509.ParseCertificate(block.Bytes)
 }
 
 // steps prints each step with the time since the start.

@@ -153,6 +153,11 @@ func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x50
 
 func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 	ca, err := d.loadCA(name)
+	if err == nil && now.After(ca.Cert.NotAfter) {
+		return nil, fmt.Errorf("load %s: this CA expired on %s, and all that it signed with it; move %s and %s away and start again to make a new one, "+
+			"then give users and further nodes new kubeconfigs (shoal-coordinator kubeconfig)",
+			d.Path(name+".crt"), ca.Cert.NotAfter.Format(time.RFC3339), name+".crt", name+".key")
+	}
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return ca, err
 	}

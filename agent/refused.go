@@ -1,0 +1,72 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// tellRefusals logs, once until it is over, that the API server does not take
+// the node's credential or that its certificate is not of the CA known here:
+// nothing gets better by trying on.
+func (a *agent) tellRefusals(rc *rest.Config) {
+	ends := certificateEnd(rc)
+	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" + a.cfg.NodeName +
+		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"
+	rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &refusals{next: next, log: a.log.With("kubeconfig", a.cfg.Kubeconfig), remedy: remedy, ends: ends}
+	})
+}
+
+type refusals struct {
+	next   http.RoundTripper
+	log    *slog.Logger
+	remedy string
+	ends   time.Time // of the client certificate; zero: there is none
+	told   atomic.Bool
+}
+
+func (r *refusals) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.next.RoundTrip(req)
+	switch {
+	case err != nil:
+		var unknown x509.UnknownAuthorityError
+		var invalid x509.CertificateInvalidError
+		if (errors.As(err, &unknown) || errors.As(err, &invalid)) && r.told.CompareAndSwap(false, true) {
+			r.log.Error("the API server's certificate is not valid by the CA in the kubeconfig", "error", err, "remedy", r.remedy)
+		}
+	case resp.StatusCode != http.StatusUnauthorized:
+		r.told.Store(false)
+	case r.told.CompareAndSwap(false, true):
+		message := "the API server does not take this node's credential"
+		if !r.ends.IsZero() && time.Now().After(r.ends) {
+			message += ": the client certificate expired on " + r.ends.Format(time.RFC3339)
+		}
+		r.log.Error(message, "remedy", r.remedy)
+	}
+	return resp, err
+}
+
+// certificateEnd is when the client certificate of a configuration expires.
+func certificateEnd(rc *rest.Config) time.Time {
+	data := rc.CertData
+	if len(data) == 0 && rc.CertFile != "" {
+		data, _ = os.ReadFile(rc.CertFile)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return time.Time{}
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}
+	}
+	return cert.NotAfter
+}
