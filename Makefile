@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE fleet install
 
 all: build images ## build the binaries and the example image
 
@@ -88,6 +88,13 @@ conformance-subset: bin/conformance-rig ## those that have to pass
 
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance
+
+fleet: build test-images kubectl ## whole machines with systemd: nspawn, and cgroup v2 in QEMU; SCENARIO=
+	$(GO) build -o bin/fleet-rig ./tests/fleet
+	bin/fleet-rig -go $(GO) -only '$(SCENARIO)'
+
+install: build ## install programs, units and default configuration below DESTDIR
+	@hack/install.sh $(DESTDIR)
 
 lint: ## gofmt, vet, staticcheck
 	@hack/lint.sh

@@ -154,7 +154,7 @@ func taints(list []string) []v1.Taint {
 }
 
 // watchdog tells systemd that the process lives, when it asks for that.
-func watchdog(ctx context.Context) error {
+func (a *agent) watchdog(ctx context.Context) error {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every == 0 {
 		<-ctx.Done()
@@ -165,6 +165,7 @@ func watchdog(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(every / 3):
+			a.pods.Pods() // does not return when the pods' workers are stuck
 			if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
 				return nil
 			}

@@ -203,7 +203,7 @@ func (a *agent) tasks() []task {
 		list = append(list, task{"kubelet API", a.serve})
 	}
 	list = append(list, task{"memory", func(ctx context.Context) error { trim.Run(ctx); return nil }})
-	return append(list, task{"log rotation", a.rotate}, task{"watchdog", watchdog})
+	return append(list, task{"log rotation", a.rotate}, task{"watchdog", a.watchdog})
 }
 
 func (a *agent) close() {

@@ -107,7 +107,7 @@ type machine interface {
 }
 
 // stepTime bounds one step.
-const stepTime = 5 * time.Minute
+const stepTime = 9 * time.Minute
 
 // step runs one check and prints how it went; what a check returns is printed
 // as its finding.

@@ -41,7 +41,7 @@ type vm struct {
 	in   *bufio.Reader
 }
 
-const bootTime = 3 * time.Minute
+const bootTime = 8 * time.Minute
 
 // bootVM starts the machine; payload is packed into its second disk.
 func bootVM(ctx context.Context, dir, cache, payload, accel string) (*vm, error) {
@@ -62,7 +62,7 @@ func bootVM(ctx context.Context, dir, cache, payload, accel string) (*vm, error)
 		"-append", "console=ttyS0 psi=1 root=/dev/vda rw quiet systemd.show_status=0 net.ifnames=0",
 		"-drive", "file="+filepath.Join(cache, "disk.img")+",if=virtio,format=raw,cache=unsafe,snapshot=on",
 		"-drive", "file="+second+",if=virtio,format=raw,cache=unsafe,snapshot=on",
-		"-netdev", "user,id=lan,restrict=on", "-device", "virtio-net-pci,netdev=lan",
+		"-netdev", "user,id=lan,restrict=on", "-device", "virtio-net-pci,netdev=lan,romfile=",
 		"-device", "virtio-serial", "-chardev", "socket,id=shell,path="+socket+",server=on,wait=on", "-device", "virtserialport,chardev=shell")
 	v.cmd.Stdout, v.cmd.Stderr = console, console
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -30,7 +30,7 @@ func (r *rig) images(dir string) error {
 	return exec.Command("cp", filepath.Join(r.bin, "test-images", "busybox.tar"), dir).Run()
 }
 
-// services are the commands of docs/installation.md.
+// services are the commands of docs/configuration.md, As systemd services.
 const services = `
 systemctl enable -q --now shoal-coordinator
 shoal-coordinator kubeconfig --user admin --group system:masters --server https://127.0.0.1:6443 --out /root/admin.kubeconfig
