@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/node"
 	podrecord "github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -59,7 +60,7 @@ type crew struct {
 // runHollow plays nodes until ctx ends. Their objects stay in the API, as those
 // of nodes that are cut off.
 func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	dir, err := os.MkdirTemp("", "shoal-hollow-")
+	dir, err := scratch()
 	if err != nil {
 		return err
 	}
@@ -79,6 +80,15 @@ func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 		return err
 	}
 	return nil
+}
+
+// scratch makes a directory for the few files of pods, in memory if possible.
+func scratch() (string, error) {
+	const name = "shoal-hollow-"
+	if dir, err := os.MkdirTemp("/dev/shm", name); err == nil {
+		return dir, nil
+	}
+	return os.MkdirTemp("", name)
 }
 
 // raise starts the nodes one by one, so that what they do at intervals does not
@@ -119,7 +129,7 @@ func (c *crew) member(ctx context.Context, i int) (*agent, error) {
 		parts = append(parts, c.buildGossip(a))
 	}
 	if of(i, c.cfg.Hollow.Services) {
-		parts = append(parts, a.buildServices)
+		parts = append(parts, a.watchServices)
 	}
 	for _, part := range append(parts, a.buildPods, a.buildNode, a.restore) {
 		if err := part(ctx); err != nil {
@@ -185,6 +195,12 @@ func (c *crew) buildGossip(a *agent) func(context.Context) error {
 			Meta: gossip.Meta{Role: gossip.RoleAgent, NodeIPs: []netip.Addr{ip}}, Log: a.log})
 		return err
 	}
+}
+
+// watchServices is buildServices without a file to keep them in.
+func (a *agent) watchServices(context.Context) error {
+	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName, Log: a.log})
+	return nil
 }
 
 // hollowTasks are those of tasks() that need no kernel.
