@@ -21,7 +21,7 @@ import (
 )
 
 func (a *agent) buildVolumes(context.Context) error {
-	a.volumes = &volume.Manager{RootDir: a.cfg.RootDir, Objects: a.objects, Tokens: a.tokens, Facts: a.volumeFacts, Log: a.log}
+	a.volumes = &volume.Manager{RootDir: a.cfg.RootDir, Objects: a.objects, Tokens: a.tokens, Claims: a.objects, Facts: a.volumeFacts, Log: a.log}
 	return nil
 }
 
@@ -36,6 +36,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 		PageSizes: slices.Sorted(maps.Keys(a.facts.HugePages)),
 		RootDir:   a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.ContainerLogsDir,
 		ClusterDNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, CgroupParent: a.cgroupOf,
+		Unified: a.unified(),
 	}
 	a.probes = &probe.Manager{Exec: a.runtime, Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
 	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}

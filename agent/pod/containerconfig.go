@@ -298,7 +298,14 @@ func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bo
 	}
 	out.RecursiveReadOnly = m.ReadOnly && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
 	for j := range l.pod.Spec.Volumes {
-		if v := &l.pod.Spec.Volumes[j]; v.Name == m.Name && v.Image != nil {
+		v := &l.pod.Spec.Volumes[j]
+		if v.Name != m.Name {
+			continue
+		}
+		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly {
+			out.Readonly = true
+		}
+		if v.Image != nil {
 			out.Image = &runtimeapi.ImageSpec{Image: v.Image.Reference, UserSpecifiedImage: v.Image.Reference}
 			out.ImageSubPath, out.Readonly = m.SubPath, true
 			return out, nil

@@ -26,6 +26,8 @@ type SavedObject struct {
 	ConfigMap    *v1.ConfigMap        `json:"configMap,omitempty"`
 	Secret       *v1.Secret           `json:"secret,omitempty"`
 	RuntimeClass *nodev1.RuntimeClass `json:"runtimeClass,omitempty"`
+	// Volume is behind a claim.
+	Volume *v1.PersistentVolume `json:"volume,omitempty"`
 }
 
 func (s *SavedObject) meta() metav1.Object {
@@ -34,6 +36,8 @@ func (s *SavedObject) meta() metav1.Object {
 		return s.ConfigMap
 	case s.Secret != nil:
 		return s.Secret
+	case s.Volume != nil:
+		return s.Volume
 	}
 	return s.RuntimeClass
 }
@@ -106,7 +110,9 @@ func (o *Objects) Track(p *v1.Pod) {
 			ctx, cancel := context.WithCancel(o.ctx)
 			t = &tracked{cancel: cancel, ready: make(chan struct{})}
 			o.tracked[r] = t
-			o.wg.Go(func() { o.follow(ctx, r, t) })
+			if r.kind != claim {
+				o.wg.Go(func() { o.follow(ctx, r, t) })
+			}
 		}
 		t.refs++
 	}
@@ -379,6 +385,7 @@ func refs(p *v1.Pod) []ref {
 	}
 	for i := range p.Spec.Volumes {
 		volumeRefs(&p.Spec.Volumes[i], add)
+		add(claim, ClaimName(p, &p.Spec.Volumes[i]))
 	}
 	for i := range p.Spec.InitContainers {
 		envRefs(&p.Spec.InitContainers[i], add)

@@ -34,6 +34,8 @@ type Manager struct {
 	RootDir string
 	Objects Objects
 	Tokens  Tokens
+	// Claims may be nil: then no claims are mounted.
+	Claims Claims
 	// Facts is what downward API volumes tell of the node and the pod.
 	Facts func(p *v1.Pod) Facts
 	Log   *slog.Logger
@@ -183,6 +185,8 @@ func (m *Manager) make(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time,
 		return time.Time{}, nil // the runtime mounts it
 	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
 		return m.projection(ctx, p, v)
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		return time.Time{}, m.claimed(ctx, p, v)
 	case v.VolumeSource == (v1.VolumeSource{}):
 		return time.Time{}, m.emptyDir(p, v)
 	}
@@ -198,6 +202,9 @@ func (m *Manager) Path(p *v1.Pod, name string) (string, error) {
 		}
 		if v.HostPath != nil {
 			return v.HostPath.Path, nil
+		}
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			return m.claimPath(p, v)
 		}
 		return m.dir(p, v), nil
 	}
@@ -385,12 +392,8 @@ func want(ok bool, path, what string) error {
 
 func kindOf(v *v1.Volume) string {
 	switch {
-	case v.PersistentVolumeClaim != nil:
-		return "persistentVolumeClaim"
 	case v.CSI != nil:
 		return "csi"
-	case v.Ephemeral != nil:
-		return "ephemeral"
 	case v.NFS != nil:
 		return "nfs"
 	case v.ISCSI != nil:
