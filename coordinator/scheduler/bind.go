@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
 )
 
 // bindTimeout bounds one pod's PreBind and Bind calls.
@@ -45,8 +46,9 @@ func (b *binder) start(ctx context.Context) {
 }
 
 func (b *binder) submit(ctx context.Context, j *binding) {
-	if j.wait != nil {
-		// A pod that waits for a permit must not hold up one of the binders.
+	if j.wait != nil || plugins.HasClaims(j.pod.Pod) {
+		// A pod that waits, for a permit or for its volumes, must not hold up one
+		// of the binders.
 		b.wg.Go(func() { j.run(ctx, b.s) })
 		return
 	}

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
@@ -129,7 +128,7 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 	return &plugins.Deps{
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
-		Claim:   s.claim,
+		Storage: newStorage(s.c.Informers),
 		Lower:   s.nominated.lower,
 		Denominate: func(p *v1.Pod) {
 			s.nominated.remove(p.UID)
@@ -138,11 +137,6 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		Pod:    func(ns, name string) (*v1.Pod, error) { return s.pods.Pods(ns).Get(name) },
 		Reject: s.waiting.preempt,
 	}
-}
-
-// claim finds no claim at all: this API has no volumes to bind yet.
-func (s *Scheduler) claim(_, name string) (*v1.PersistentVolumeClaim, error) {
-	return nil, apierrors.NewNotFound(v1.Resource("persistentvolumeclaim"), name)
 }
 
 // scheduleOne is the scheduling cycle of one pod.

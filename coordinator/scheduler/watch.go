@@ -16,12 +16,16 @@ import (
 // watch asks for the informers, so that whoever starts the factory starts them.
 func (s *Scheduler) watch() []cache.SharedIndexInformer {
 	core := s.c.Informers.Core().V1()
-	return []cache.SharedIndexInformer{
+	list := []cache.SharedIndexInformer{
 		core.Nodes().Informer(), core.Namespaces().Informer(), core.Services().Informer(),
 		s.c.Informers.Apps().V1().ReplicaSets().Informer(),
 		s.c.Informers.Policy().V1().PodDisruptionBudgets().Informer(),
 		core.Pods().Informer(),
 	}
+	for _, inf := range s.storageInformers() {
+		list = append(list, inf)
+	}
+	return list
 }
 
 // startWatch feeds cache and queue from the informers, and returns how to stop.
@@ -46,6 +50,9 @@ func (s *Scheduler) startWatch(ctx context.Context) (stop func(), err error) {
 	on(core.Nodes().Informer(), handler(s.nodeChanged))
 	on(core.Namespaces().Informer(), handler(s.namespaceChanged))
 	on(core.Services().Informer(), handler(s.serviceChanged))
+	for kind, inf := range s.storageInformers() {
+		on(inf, s.storageHandler(kind))
+	}
 	for _, inf := range s.watch() {
 		synced = append(synced, inf.HasSynced)
 	}

@@ -34,7 +34,9 @@ func csiNode() kind.Kind {
 			kind.Column("Drivers", "integer", "Drivers indicates the number of CSI drivers registered on the node"),
 			kind.AgeColumn(),
 		},
-		Row: func(n *storagev1.CSINode) []any { return []any{n.Name, int64(len(n.Spec.Drivers)), kind.Age(n.CreationTimestamp)} },
+		Row: func(n *storagev1.CSINode) []any {
+			return []any{n.Name, int64(len(n.Spec.Drivers)), kind.Age(n.CreationTimestamp)}
+		},
 	}.Kind()
 }
 

@@ -36,7 +36,9 @@ func csiStorageCapacity() kind.Kind {
 			}
 			return errs
 		},
-		Warnings:                func(_ context.Context, c, _ *storagev1.CSIStorageCapacity) []string { return topologyWarnings(c.NodeTopology) },
+		Warnings: func(_ context.Context, c, _ *storagev1.CSIStorageCapacity) []string {
+			return topologyWarnings(c.NodeTopology)
+		},
 		DenyUnconditionalUpdate: true,
 		Store:                   returnsDeleted,
 		Columns: []metav1.TableColumnDefinition{

@@ -17,7 +17,9 @@ func volumeAttributesClass() kind.Kind {
 			GroupVersion: groupVersion, Resource: "volumeattributesclasses", Singular: "volumeattributesclass",
 			ShortNames: []string{"vac"}, ClusterScoped: true, List: &storagev1.VolumeAttributesClassList{},
 		},
-		Validate: func(_ context.Context, c *storagev1.VolumeAttributesClass) field.ErrorList { return validateAttributes(c) },
+		Validate: func(_ context.Context, c *storagev1.VolumeAttributesClass) field.ErrorList {
+			return validateAttributes(c)
+		},
 		ValidateUpdate: func(_ context.Context, c, old *storagev1.VolumeAttributesClass) (errs field.ErrorList) {
 			if c.DriverName != old.DriverName {
 				errs = append(errs, field.Forbidden(field.NewPath("driverName"), "updates to driverName are forbidden."))
@@ -33,7 +35,9 @@ func volumeAttributesClass() kind.Kind {
 			kind.Column("DriverName", "string", storagev1.VolumeAttributesClass{}.SwaggerDoc()["driverName"]),
 			kind.AgeColumn(),
 		},
-		Row: func(c *storagev1.VolumeAttributesClass) []any { return []any{c.Name, c.DriverName, kind.Age(c.CreationTimestamp)} },
+		Row: func(c *storagev1.VolumeAttributesClass) []any {
+			return []any{c.Name, c.DriverName, kind.Age(c.CreationTimestamp)}
+		},
 	}.Kind()
 }
 

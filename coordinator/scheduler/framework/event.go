@@ -33,6 +33,10 @@ const (
 	Node                  EventResource = "Node"
 	Namespace             EventResource = "Namespace"
 	PersistentVolumeClaim EventResource = "PersistentVolumeClaim"
+	PersistentVolume      EventResource = "PersistentVolume"
+	StorageClass          EventResource = "storage.k8s.io/StorageClass"
+	CSIDriver             EventResource = "storage.k8s.io/CSIDriver"
+	CSIStorageCapacity    EventResource = "storage.k8s.io/CSIStorageCapacity"
 	// AnyResource is the event of forced retries.
 	AnyResource EventResource = "*"
 )

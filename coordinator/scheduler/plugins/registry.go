@@ -47,8 +47,8 @@ type Deps struct {
 	OwnerSelector func(pod *v1.Pod) labels.Selector
 	// Budgets lists all PodDisruptionBudgets.
 	Budgets func() ([]*policyv1.PodDisruptionBudget, error)
-	// Claim returns a PersistentVolumeClaim.
-	Claim func(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	// Storage tells of claims, volumes and their classes.
+	Storage Storage
 	// Pod returns the latest state of a pod.
 	Pod func(namespace, name string) (*v1.Pod, error)
 	// Lower lists the pods of lower priority that are nominated to a node;

@@ -1,48 +1,120 @@
 package plugins
 
 import (
+	"context"
 	"fmt"
+	"sort"
+	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
+// Storage is what volumeBinding reads of volumes.
+type Storage interface {
+	Claim(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	Volume(name string) (*v1.PersistentVolume, error)
+	Volumes() ([]*v1.PersistentVolume, error)
+	Class(name string) (*storagev1.StorageClass, error)
+	// Capacities are those that the driver reports for the class; ok is false
+	// for a driver that reports none.
+	Capacities(driver, class string) (list []*storagev1.CSIStorageCapacity, ok bool, err error)
+}
+
+const unboundImmediate = "pod has unbound immediate PersistentVolumeClaims"
+
+var (
+	volumeElsewhere = "node(s) didn't match PersistentVolume's node affinity"
+	noVolume        = "node(s) didn't find available persistent volumes to bind"
+	volumeTooLarge  = "node(s) did not have enough free storage"
+	volumeMissing   = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+)
+
 // volumeBinding refuses pods whose PersistentVolumeClaims are missing, lost,
-// being deleted or not bound. Binding volumes to suit a node is not there yet.
+// being deleted or not bound, and nodes that their volumes are not for. For
+// claims whose class waits for the first pod it chooses volumes with the node,
+// or has them provisioned there (KEP-561).
 type volumeBinding struct {
-	claim func(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	storage Storage
+	client  kubernetes.Interface
+
+	// current is the pod of the cycle at hand: Reserve follows its filter.
+	current *volumeFilter
+	mu      sync.Mutex
+	// under way, until the API shows it: volumes and claims of pods that are
+	// being bound.
+	volumes map[string]*v1.PersistentVolume
+	claims  map[types.UID]bool
+	plans   map[types.UID]*volumePlan
+}
+
+// volumePlan is what a node's choice means for the claims of a pod.
+type volumePlan struct {
+	bind      []claimVolume
+	provision []*v1.PersistentVolumeClaim
+}
+
+type claimVolume struct {
+	claim  *v1.PersistentVolumeClaim
+	volume *v1.PersistentVolume
 }
 
 func newVolumeBinding(_ []byte, d *Deps) (framework.Plugin, error) {
-	return &volumeBinding{claim: d.Claim}, nil
+	return &volumeBinding{
+		storage: d.Storage, client: d.Client, volumes: map[string]*v1.PersistentVolume{}, claims: map[types.UID]bool{}, plans: map[types.UID]*volumePlan{},
+	}, nil
 }
 
 func (*volumeBinding) Name() string { return VolumeBindingName }
 
 // Sign lets a pod without claims share a class; the claims of others change.
 func (*volumeBinding) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
-	for i := range pod.Pod.Spec.Volumes {
-		if v := &pod.Pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			return key, false
+	return key, !HasClaims(pod.Pod)
+}
+
+// HasClaims tells whether the pod has volumes that are bound apart from it.
+func HasClaims(pod *v1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			return true
 		}
 	}
-	return key, true
+	return false
 }
 
 func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+	b.current = nil
+	if !HasClaims(pod.Pod) {
+		return nil, nil, nil
+	}
+	f := &volumeFilter{pod: pod.UID(), storage: b.storage, plans: map[string]*volumePlan{}}
 	for i := range pod.Pod.Spec.Volumes {
-		v := &pod.Pod.Spec.Volumes[i]
-		if err := b.check(pod.Pod, v); err != nil {
+		c, err := b.claimOf(pod.Pod, &pod.Pod.Spec.Volumes[i])
+		if err == nil && c != nil {
+			err = b.sort(c, f)
+		}
+		if err != nil {
 			return nil, nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 		}
 	}
-	return nil, nil, nil
+	if err := b.candidates(f); err != nil {
+		return nil, nil, framework.AsStatus(err)
+	}
+	b.current = f
+	return f, nil, nil
 }
 
-func (b *volumeBinding) check(pod *v1.Pod, v *v1.Volume) error {
+// claimOf is the claim of a pod's volume, nil for another kind of volume.
+func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolumeClaim, error) {
 	name := ""
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -50,31 +122,196 @@ func (b *volumeBinding) check(pod *v1.Pod, v *v1.Volume) error {
 	case v.Ephemeral != nil:
 		name = pod.Name + "-" + v.Name
 	default:
-		return nil
+		return nil, nil
 	}
-	if b.claim == nil {
-		return fmt.Errorf("persistentvolumeclaim %q not found", name)
+	if b.storage == nil {
+		return nil, fmt.Errorf("persistentvolumeclaim %q not found", name)
 	}
-	c, err := b.claim(pod.Namespace, name)
+	c, err := b.storage.Claim(pod.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && v.Ephemeral != nil:
-		return fmt.Errorf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
+		return nil, fmt.Errorf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
 	case err != nil:
-		return err
+		return nil, err
 	case c.Status.Phase == v1.ClaimLost:
-		return fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
+		return nil, fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
 	case c.DeletionTimestamp != nil:
-		return fmt.Errorf("persistentvolumeclaim %q is being deleted", name)
-	case c.Spec.VolumeName == "":
-		return fmt.Errorf("pod has unbound immediate PersistentVolumeClaims")
+		return nil, fmt.Errorf("persistentvolumeclaim %q is being deleted", name)
+	case v.Ephemeral != nil && !metav1.IsControlledBy(c, pod):
+		return nil, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", c.Namespace, c.Name, pod.Namespace, pod.Name)
+	}
+	return c, nil
+}
+
+// sort puts a claim where it belongs in the filter.
+func (b *volumeBinding) sort(c *v1.PersistentVolumeClaim, f *volumeFilter) error {
+	if bound(c) {
+		f.bound = append(f.bound, c)
+		return nil
+	}
+	b.mu.Lock()
+	underWay := b.claims[c.UID]
+	b.mu.Unlock()
+	class, err := b.storage.Class(storagehelpers.GetPersistentVolumeClaimClass(c))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	waits := err == nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	if !waits || c.Spec.VolumeName != "" || underWay {
+		return fmt.Errorf(unboundImmediate)
+	}
+	f.waiting = append(f.waiting, c)
+	return nil
+}
+
+func bound(c *v1.PersistentVolumeClaim) bool {
+	return c.Spec.VolumeName != "" && metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted)
+}
+
+// candidates gathers the volumes that claims without one may get, the smallest
+// claim being served first.
+func (b *volumeBinding) candidates(f *volumeFilter) error {
+	if len(f.waiting) == 0 {
+		return nil
+	}
+	sort.SliceStable(f.waiting, func(i, j int) bool {
+		x, y := f.waiting[i].Spec.Resources.Requests[v1.ResourceStorage], f.waiting[j].Spec.Resources.Requests[v1.ResourceStorage]
+		return x.Cmp(y) < 0
+	})
+	all, err := b.storage.Volumes()
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, pv := range all {
+		if b.volumes[pv.Name] == nil {
+			f.free = append(f.free, pv)
+		}
 	}
 	return nil
 }
 
+// Events that can help: whatever changes what a claim is bound to or may get.
 func (*volumeBinding) Events() []framework.EventHint {
-	return []framework.EventHint{{Resource: framework.PersistentVolumeClaim, Actions: framework.All,
-		Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+	return []framework.EventHint{
+		{Resource: framework.PersistentVolumeClaim, Actions: framework.All, Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
 			c, _ := e.New.(*v1.PersistentVolumeClaim)
 			return framework.Hint(c == nil || c.Namespace == pod.Namespace)
-		}}}
+		}},
+		{Resource: framework.PersistentVolume, Actions: framework.Add | framework.UpdateOther},
+		{Resource: framework.StorageClass, Actions: framework.Add | framework.UpdateOther},
+		{Resource: framework.CSIStorageCapacity, Actions: framework.Add | framework.UpdateOther},
+		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeLabel},
+	}
+}
+
+// Reserve keeps volumes and claims from other pods until they are bound.
+func (b *volumeBinding) Reserve(_ context.Context, pod *framework.PodInfo, node string) *framework.Status {
+	f := b.current
+	if f == nil || f.pod != pod.UID() {
+		return nil
+	}
+	plan := f.plan(node)
+	if plan == nil {
+		return nil // all is bound
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plans[pod.UID()] = plan
+	for _, x := range plan.bind {
+		b.volumes[x.volume.Name], b.claims[x.claim.UID] = x.volume, true
+	}
+	for _, c := range plan.provision {
+		b.claims[c.UID] = true
+	}
+	return nil
+}
+
+// Unreserve undoes Reserve.
+func (b *volumeBinding) Unreserve(_ context.Context, pod *framework.PodInfo, _ string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.release(pod.UID())
+}
+
+func (b *volumeBinding) release(uid types.UID) {
+	plan := b.plans[uid]
+	if plan == nil {
+		return
+	}
+	delete(b.plans, uid)
+	for _, x := range plan.bind {
+		delete(b.volumes, x.volume.Name)
+		delete(b.claims, x.claim.UID)
+	}
+	for _, c := range plan.provision {
+		delete(b.claims, c.UID)
+	}
+}
+
+// PreBind writes the choice and waits until the claims are bound.
+func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, node string) *framework.Status {
+	b.mu.Lock()
+	plan := b.plans[pod.UID()]
+	b.mu.Unlock()
+	if plan == nil {
+		return nil
+	}
+	var claims []*v1.PersistentVolumeClaim
+	for _, x := range plan.bind {
+		claims = append(claims, x.claim)
+		pv, changed, err := storagehelpers.GetBindVolumeToClaim(x.volume, x.claim)
+		if err == nil && changed {
+			_, err = b.client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
+		}
+	}
+	for _, c := range plan.provision {
+		claims = append(claims, c)
+		if c.Annotations[storagehelpers.AnnSelectedNode] == node {
+			continue
+		}
+		c = c.DeepCopy()
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnSelectedNode, node)
+		if _, err := b.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{}); err != nil {
+			return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
+		}
+	}
+	if err := b.await(ctx, claims); err != nil {
+		return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.release(pod.UID())
+	return nil
+}
+
+// bindPoll is how often claims are looked at that are being bound: by a cache,
+// for the few pods that wait here, which an event would have to be sorted to.
+const bindPoll = 20 * time.Millisecond
+
+// await returns when all claims are bound.
+func (b *volumeBinding) await(ctx context.Context, claims []*v1.PersistentVolumeClaim) error {
+	tick := time.NewTicker(bindPoll)
+	defer tick.Stop()
+	for _, c := range claims {
+		for {
+			now, err := b.storage.Claim(c.Namespace, c.Name)
+			if err != nil {
+				return err
+			}
+			if bound(now) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("persistentvolumeclaim %q is not bound: %w", c.Name, context.Cause(ctx))
+			case <-tick.C:
+			}
+		}
+	}
+	return nil
 }

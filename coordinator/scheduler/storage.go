@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// storage is what the volume plugin reads of volumes (plugins.Storage).
+type storage struct {
+	claims     corelisters.PersistentVolumeClaimLister
+	volumes    corelisters.PersistentVolumeLister
+	classes    storagelisters.StorageClassLister
+	drivers    storagelisters.CSIDriverLister
+	capacities storagelisters.CSIStorageCapacityLister
+}
+
+func newStorage(f informers.SharedInformerFactory) *storage {
+	core, st := f.Core().V1(), f.Storage().V1()
+	return &storage{
+		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(), classes: st.StorageClasses().Lister(),
+		drivers: st.CSIDrivers().Lister(), capacities: st.CSIStorageCapacities().Lister(),
+	}
+}
+
+func (s *storage) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return s.claims.PersistentVolumeClaims(namespace).Get(name)
+}
+
+func (s *storage) Volume(name string) (*v1.PersistentVolume, error) { return s.volumes.Get(name) }
+
+func (s *storage) Volumes() ([]*v1.PersistentVolume, error) {
+	return s.volumes.List(labels.Everything())
+}
+
+func (s *storage) Class(name string) (*storagev1.StorageClass, error) { return s.classes.Get(name) }
+
+func (s *storage) Capacities(driver, class string) (out []*storagev1.CSIStorageCapacity, ok bool, err error) {
+	d, err := s.drivers.Get(driver)
+	if apierrors.IsNotFound(err) || err == nil && (d.Spec.StorageCapacity == nil || !*d.Spec.StorageCapacity) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, err
+	}
+	all, err := s.capacities.List(labels.Everything())
+	for _, c := range all {
+		if c.StorageClassName == class {
+			out = append(out, c)
+		}
+	}
+	return out, true, err
+}
+
+// storageInformers are those whose changes can help pods with claims.
+func (s *Scheduler) storageInformers() map[framework.EventResource]cache.SharedIndexInformer {
+	core, st := s.c.Informers.Core().V1(), s.c.Informers.Storage().V1()
+	return map[framework.EventResource]cache.SharedIndexInformer{
+		framework.PersistentVolumeClaim: core.PersistentVolumeClaims().Informer(),
+		framework.PersistentVolume:      core.PersistentVolumes().Informer(),
+		framework.StorageClass:          st.StorageClasses().Informer(),
+		framework.CSIDriver:             st.CSIDrivers().Informer(),
+		framework.CSIStorageCapacity:    st.CSIStorageCapacities().Informer(),
+	}
+}
+
+// storageHandler tells the queue of each change of a kind.
+func (s *Scheduler) storageHandler(kind framework.EventResource) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { s.queue.Move(framework.Event{Resource: kind, Action: framework.Add, New: obj}) },
+		UpdateFunc: func(old, obj any) {
+			s.queue.Move(framework.Event{Resource: kind, Action: framework.UpdateOther, Old: old, New: obj})
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			s.queue.Move(framework.Event{Resource: kind, Action: framework.Delete, Old: obj})
+		},
+	}
+}
