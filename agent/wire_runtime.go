@@ -80,6 +80,29 @@ func (a *agent) qosGroups() error {
 		a.cgroups.Ensure(a.driver().Child(a.kubepods(), "besteffort"), cgroup.Resources{CPUShares: &least}))
 }
 
+// unified are the v2 control files of every container: for lack of memory the
+// kernel ends it as a whole, and it gets no swap.
+func (a *agent) unified() map[string]string {
+	groups := a.cgroups
+	if groups == nil { // those of an outside runtime
+		var err error
+		if groups, err = cgroup.New(""); err != nil {
+			return nil
+		}
+	}
+	if groups.Mode() != cgroup.V2 {
+		return nil
+	}
+	out := map[string]string{}
+	if !a.cfg.SingleProcessOOMKill {
+		out["memory.oom.group"] = "1"
+	}
+	if groups.HasFile(a.kubepods(), "memory.swap.max") {
+		out["memory.swap.max"] = "0"
+	}
+	return out
+}
+
 // reserved is what the system and the agent keep for themselves.
 func (a *agent) reserved() v1.ResourceList {
 	out := v1.ResourceList{}

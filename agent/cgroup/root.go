@@ -139,6 +139,15 @@ func (r *Root) Exists(path string) bool {
 	return err == nil
 }
 
+// HasFile tells whether the group has a control file on the v2 hierarchy.
+func (r *Root) HasFile(path, file string) bool {
+	if r.unified == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(r.unified, path, file))
+	return err == nil
+}
+
 // Ensure creates the group in every hierarchy and applies res. It may be
 // called again at any time.
 func (r *Root) Ensure(path string, res Resources) error {

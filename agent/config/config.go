@@ -92,6 +92,10 @@ type Config struct {
 	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
 	EvictionHard              map[string]string `json:"evictionHard,omitempty"`
 
+	// SingleProcessOOMKill has the kernel end one process for lack of memory,
+	// not the container as a whole. It does so anyway where groups are v1.
+	SingleProcessOOMKill bool `json:"singleProcessOOMKill,omitempty"`
+
 	ContainerLogMaxSize  string `json:"containerLogMaxSize,omitempty"`
 	ContainerLogMaxFiles int    `json:"containerLogMaxFiles,omitempty"`
 

@@ -108,6 +108,7 @@ func linuxResources(p *v1.Pod, c *v1.Container, host *Host) *runtimeapi.LinuxCon
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
 	}
+	r.Unified = host.Unified
 	r.HugepageLimits = hugepages(p, c, host.PageSizes)
 	return r
 }

@@ -64,7 +64,7 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 		return nil
 	}
 	for _, p := range tests {
-		r.script(ctx, v, "tests of "+p, fmt.Sprintf("cd /tmp; /mnt/tests/%s -test.timeout 4m 2>&1 | tail -40 >/tmp/out || true; cat /tmp/out; tail -1 /tmp/out | grep -qx PASS", strings.ReplaceAll(p, "/", "-")))
+		r.script(ctx, v, "tests of "+p, fmt.Sprintf("cd /tmp; /mnt/tests/%s -test.timeout 8m 2>&1 | tail -40 >/tmp/out || true; cat /tmp/out; tail -1 /tmp/out | grep -qx PASS", strings.ReplaceAll(p, "/", "-")))
 	}
 	r.filesDriver(ctx, v)
 	r.systemdDriver(ctx, v)
@@ -109,6 +109,7 @@ until_ 120 kubectl wait pod/limited --for=condition=Ready --timeout=10s >/dev/nu
 for d in $g $pod; do
 	[ "$(cat $d/memory.max)" = 67108864 ]; [ "$(cat $d/cpu.max)" = "25000 100000" ]; [ "$(cat $d/cpu.weight)" = 17 ]
 done
+[ "$(cat $g/memory.oom.group)" = 1 ]; [ "$(cat $g/memory.swap.max)" = 0 ]
 [ "$(cat $(dirname $pod)/cgroup.controllers | tr ' ' '\n' | grep -c -e cpu -e memory -e pids)" -ge 3 ]
 conmon=$(ps -o ppid= -p $(head -1 $g/cgroup.procs)); cut -d: -f3 /proc/$((conmon))/cgroup`) &&
 		r.script(ctx, m, "a container that takes too much memory is OOMKilled", `
