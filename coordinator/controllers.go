@@ -36,6 +36,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/resourcequota"
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
+	"github.com/shoal-project/shoal/coordinator/controller/servicecidr"
 	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
@@ -59,6 +60,8 @@ type controllerDeps struct {
 	StartInformers func()
 	Metadata       metadata.Interface
 	ClusterCIDR    netip.Prefix
+	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
+	ServiceCIDRs []string
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
@@ -101,6 +104,8 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(endpoints.New(env))
 	add(endpointslicemirroring.New(env))
 	add(nodeipam.New(env, d.ClusterCIDR))
+	add(servicecidr.New(env, d.ServiceCIDRs))
+	add(servicecidr.NewRepair(env))
 	add(podgc.New(env))
 	add(persistentvolume.New(env))
 	add(protection.NewClaims(env))

@@ -36,12 +36,15 @@ type rig struct {
 	resign  func()
 }
 
-func newRig(t *testing.T, http bool) *rig {
-	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: namespaceLifecycle})
+func newRig(t *testing.T, http bool) *rig { return newRigWith(t, http, namespaceLifecycle) }
+
+func newRigWith(t *testing.T, http bool, plugins func(*apiserver.Server) []admission.Interface) *rig {
+	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: plugins})
 	c := &rig{client: server.Kubernetes(t), config: server.Config, members: &fakeMembers{changed: make(chan struct{}, 1)}}
 	c.deps = controllerDeps{
 		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
-		RootCA: []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ServiceCIDRs: []string{"10.96.0.0/16"},
+		RootCA:       []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	var err error
 	if c.deps.Metadata, err = server.Metadata(); err != nil {

@@ -225,7 +225,8 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		return nil, fmt.Errorf("load CA: %w", err)
 	}
 	list, err := controllers(controllerDeps{
-		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0], RootCA: ca,
+		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
+		ServiceCIDRs: serviceCIDRs(s.cfg), RootCA: ca,
 		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {

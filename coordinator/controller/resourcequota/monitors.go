@@ -63,12 +63,9 @@ func (c *Controller) follow(gr schema.GroupResource) (bool, error) {
 	if c.monitors.get(gr) != nil {
 		return true, nil
 	}
-	gvr, err := c.mapper.ResourceFor(gr.WithVersion(""))
-	if meta.IsNoMatchError(err) || err == nil && gvr.GroupResource() != gr {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("find resource %s: %w", gr, err)
+	gvr, served, err := c.find(gr)
+	if err != nil || !served {
+		return false, err
 	}
 	c.monitors.mu.Lock()
 	defer c.monitors.mu.Unlock()
@@ -82,8 +79,25 @@ func (c *Controller) follow(gr schema.GroupResource) (bool, error) {
 	c.monitors.byResource[gr] = mon
 	if c.registry.Get(gr) == nil {
 		c.registry.Add(generic.NewObjectCountEvaluator(gr, generic.ListResourceUsingListerFunc(c.lister, gvr), ""))
+		c.addAll() // other quotas may have waited for it
 	}
 	return true, nil
+}
+
+// find asks discovery for the preferred version of a resource; what it does not
+// know it asks anew.
+func (c *Controller) find(gr schema.GroupResource) (schema.GroupVersionResource, bool, error) {
+	for range 2 {
+		gvr, err := c.mapper.ResourceFor(gr.WithVersion(""))
+		if err == nil && gvr.GroupResource() == gr {
+			return gvr, true, nil
+		}
+		if err != nil && !meta.IsNoMatchError(err) {
+			return gvr, false, fmt.Errorf("find resource %s: %w", gr, err)
+		}
+		c.mapper.Reset()
+	}
+	return schema.GroupVersionResource{}, false, nil
 }
 
 // monitor watches by the shared informer when the factory knows the kind, so
@@ -137,7 +151,6 @@ func (c *Controller) forget(gr schema.GroupResource, mon *monitor) {
 		c.registry.Remove(e)
 	}
 	mon.close()
-	c.mapper.Reset()
 	c.addAll()
 }
 
