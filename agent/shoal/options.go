@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -36,6 +37,8 @@ type options struct {
 	CgroupRoot       string `json:"cgroupRoot,omitempty"`
 	Bridge           string `json:"bridge"`
 	NFTable          string `json:"nfTable"`
+	// EvictionHard replaces single thresholds of the agent's.
+	EvictionHard map[string]string `json:"evictionHard,omitempty"`
 }
 
 func defaultOptions() *options {
@@ -69,6 +72,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "parent of the pods' cgroups")
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
 	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
+	f.StringToStringVar(&o.EvictionHard, "eviction-hard", o.EvictionHard, "thresholds of the pressure conditions, as nodefs.available=5%,imagefs.available=5%")
 }
 
 // Paths below the data directory.
@@ -153,6 +157,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.ClusterCIDR, c.ServiceCIDR, c.NodePortRange = o.ClusterCIDR, o.ServiceCIDR, o.NodePortRange
 	c.TLSCertFile, c.TLSPrivateKeyFile = filepath.Join(o.agentDir(), "serving.crt"), filepath.Join(o.agentDir(), "serving.key")
 	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")
+	maps.Copy(c.EvictionHard, o.EvictionHard)
 	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, filepath.Join(o.pki(), "gossip.key"), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
 	return c
 }

@@ -23,6 +23,10 @@ func ownCluster(t *testing.T, name string) *harness.Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := c.Kubectl("", "describe", "pods")
+			t.Log(out, c.Logs())
+		}
 		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -47,9 +51,6 @@ func smallDisk(t *testing.T, c *harness.Cluster, dir string, mebibytes int64) {
 		}
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(c.Logs())
-		}
 		if err := c.Down(); err != nil {
 			t.Error(err)
 		}

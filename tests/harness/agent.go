@@ -54,6 +54,7 @@ func (a *Agent) configure() error {
 	cfg.TLSCertFile, cfg.TLSPrivateKeyFile = a.path("serving.crt"), a.path("serving.key")
 	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
 	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
+	cfg.EvictionHard["nodefs.available"], cfg.EvictionHard["imagefs.available"] = "50Mi", "50Mi"
 	data, err := yaml.Marshal(cfg)
 	if err != nil {
 		return err

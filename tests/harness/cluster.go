@@ -119,6 +119,8 @@ func (c *Cluster) Up(flags ...string) error {
 		"up", "--detach", "--data-dir", c.Dir, "--node-name", "node1", "--node-ip", c.Address,
 		"--root-dir", c.path("kubelet"), "--pod-logs-dir", c.path("pod-logs"), "--container-logs-dir", c.path("container-logs"),
 		"--run-dir", c.path("run"), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"), "--cgroup-root", "/" + c.Name,
+		// However full the disk of the machine that tests.
+		"--eviction-hard", "nodefs.available=50Mi,imagefs.available=50Mi",
 	}, flags...)
 	command := append(append(slices.Clone(c.Prefix), filepath.Join(c.Bin, "shoal")), args...)
 	out, err := in(c.NetNS, command[0], command[1:]...).CombinedOutput()
