@@ -25,6 +25,7 @@ type options struct {
 	only, on     string
 	rounds       int
 	sizes        string
+	shapes       string
 	services     string
 	hollow, pods int
 	build, write bool
@@ -39,6 +40,7 @@ func main() {
 	flag.StringVar(&o.on, "on", "", "run only one: shoal or upstream")
 	flag.IntVar(&o.rounds, "rounds", 2, "how many times each of the two is measured, in turns")
 	flag.StringVar(&o.sizes, "nodes", "1000,5000", "numbers of simulated nodes for schedule")
+	flag.StringVar(&o.shapes, "shapes", "basic,affinity,anti-affinity,spread,preemption", "shapes of pods for schedule")
 	flag.StringVar(&o.services, "services", "1000,10000", "numbers of Services for services")
 	flag.IntVar(&o.hollow, "hollow-nodes", 1000, "simulated nodes for hollow")
 	flag.IntVar(&o.pods, "hollow-pods", 5000, "pods on the simulated nodes for hollow")
@@ -138,6 +140,8 @@ func steps() []step {
 		{"cold", unshared, (*bench).cold},
 		{"idle", oneNode, (*bench).idle},
 		{"pods", oneNode, (*bench).pods},
+		{"api", plane, (*bench).api},
+		{"schedule", unshared, (*bench).schedule},
 	}
 }
 
