@@ -44,6 +44,14 @@ mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
 test "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs
 cat /sys/fs/cgroup/cgroup.controllers`
 
+// runTests runs a package's tests and prints what failed, or else the number
+// of tests.
+const runTests = `cd /tmp
+/mnt/tests/%s -test.v -test.timeout 8m >/tmp/out 2>&1 || true
+grep -A8 -e '--- FAIL' /tmp/out || true
+tail -1 /tmp/out | grep -qx PASS || { tail -30 /tmp/out | cut -c1-200; exit 1; }
+echo $(grep -c -e '^--- PASS' /tmp/out) tests`
+
 func runCgroup2(ctx context.Context, r *rig) (err error) {
 	dir := filepath.Join(r.dir, r.name)
 	payload := filepath.Join(dir, "payload")
@@ -64,7 +72,7 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 		return nil
 	}
 	for _, p := range tests {
-		r.script(ctx, v, "tests of "+p, fmt.Sprintf("cd /tmp; /mnt/tests/%s -test.timeout 8m 2>&1 | tail -40 >/tmp/out || true; cat /tmp/out; tail -1 /tmp/out | grep -qx PASS", strings.ReplaceAll(p, "/", "-")))
+		r.script(ctx, v, "tests of "+p, fmt.Sprintf(runTests, strings.ReplaceAll(p, "/", "-")))
 	}
 	r.filesDriver(ctx, v)
 	r.systemdDriver(ctx, v)

@@ -38,7 +38,7 @@ mkdir -p /var/lib/shoal/agent
 shoal-coordinator kubeconfig --user system:node:$(hostname) --group system:nodes --server https://127.0.0.1:6443 --out /var/lib/shoal/agent/kubeconfig
 systemctl enable -q --now shoal-agent
 until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s
-systemctl show -p ActiveState,SubState,StatusText,NRestarts shoal-coordinator shoal-agent | grep -v '^$' | paste -sd' '`
+echo $(systemctl show -p Id,ActiveState,NRestarts shoal-coordinator shoal-agent)`
 
 // pod prints a manifest: a pod that catches SIGTERM and takes seconds to end.
 func pod(name string, seconds int, more string) string {
@@ -59,10 +59,9 @@ func apply(manifest string) string { return "kubectl apply -f - <<'EOF'\n" + man
 
 const running = "until_ 60 kubectl wait pod/%s --for=condition=Ready --timeout=5s\n"
 
-// hostPID prints the process of a pod's only container.
-func hostPID(name string) string {
-	return "pid_of() { id=$(field pod/$1 '.status.containerStatuses[0].containerID'); id=${id#*//}; cat /run/shoal/containers/$id/pid; }\npid_of " + name + "\n"
-}
+// hostPID defines pid_of, which prints the process of a pod's only container.
+const hostPID = `pid_of() { id=$(field pod/$1 '.status.containerStatuses[0].containerID'); cat /run/shoal/containers/${id#*//}/pid; }
+`
 
 func runSystemd(ctx context.Context, r *rig) (err error) {
 	c, err := newContainer(ctx, filepath.Join(r.dir, r.name), r.cache)
@@ -95,7 +94,7 @@ func runSystemd(ctx context.Context, r *rig) (err error) {
 // restarts: no container restarts when a daemon does.
 func (r *rig) restarts(ctx context.Context, m machine) {
 	for _, unit := range []string{"shoal-agent", "shoal-coordinator"} {
-		r.script(ctx, m, "systemctl restart "+unit+" leaves the pod's process", hostPID("keeper")+`
+		r.script(ctx, m, "systemctl restart "+unit+" leaves the pod's process", hostPID+`
 before=$(pid_of keeper); conmon=$(ps -o ppid= -p $before)
 systemctl restart `+unit+`
 until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
@@ -109,7 +108,7 @@ echo process $before stays`)
 // watchdogs: a daemon that hangs is started anew.
 func (r *rig) watchdogs(ctx context.Context, m machine) {
 	for _, unit := range []string{"shoal-agent", "shoal-coordinator"} {
-		r.script(ctx, m, "a "+unit+" that hangs is restarted by its watchdog", hostPID("keeper")+`
+		r.script(ctx, m, "a "+unit+" that hangs is restarted by its watchdog", hostPID+`
 before=$(pid_of keeper)
 mkdir -p /run/systemd/system/`+unit+`.service.d
 printf '[Service]\nWatchdogSec=3s\n' >/run/systemd/system/`+unit+`.service.d/fast.conf
@@ -173,7 +172,7 @@ for p in keeper web; do
 	has pod/$p .status.message 'Pod was terminated in response to imminent node shutdown.'
 	has pod/$p '.status.conditions[?(@.type=="DisruptionTarget")].reason' TerminationByKubelet
 done
-kubectl get events --field-selector reason=NodeShutdown,involvedObject.kind=Node -o jsonpath='{.items[*].message}' | grep -q 'Shutdown manager detected shutdown event'
+kubectl get events --field-selector reason=Shutdown,involvedObject.kind=Node -o jsonpath='{.items[*].message}' | grep -q 'Shutdown manager detected shutdown event'
 kubectl get pods -A --no-headers | tr -s ' '`)
 	})
 }
