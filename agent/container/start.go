@@ -35,8 +35,11 @@ func (m *Manager) Start(_ context.Context, id string) error {
 		c.State, c.FinishedAt, c.ExitCode, c.Reason, c.Message = Exited, time.Now(), exitStartError, ReasonStartError, err.Error()
 		c.StartedAt = c.FinishedAt
 		m.discardHalfStarted(&c)
-		if perr := m.put(s, c); perr != nil {
-			return errors.Join(err, perr)
+		if perr := m.put(s, c); perr != nil { // true without a record too
+			err = errors.Join(err, perr)
+			m.mu.Lock()
+			s.c = &c
+			m.mu.Unlock()
 		}
 		close(s.exited)
 		m.cfg.OnChange(m.state(s))

@@ -66,9 +66,7 @@ func Open(cfg Config) (*Manager, error) {
 		m.all[id] = r.Sandbox
 		if r.Ready && !alive(r.Sandbox) {
 			r.Ready = false
-			if err := records.Put(id, r); err != nil {
-				return nil, err
-			}
+			m.note(*r.Sandbox)
 		}
 	}
 	return m, nil
@@ -142,6 +140,18 @@ func (m *Manager) put(s Sandbox) (*Sandbox, error) {
 	m.all[s.ID] = &s
 	m.mu.Unlock()
 	return &s, nil
+}
+
+// note is put for what needs no record to be true: that a sandbox has ended
+// shows after a restart too. A full disk must not keep pods from going, for
+// they may be what fills it.
+func (m *Manager) note(s Sandbox) {
+	if _, err := m.put(s); err != nil {
+		m.cfg.Log.Warn("a sandbox's end is not recorded", "sandbox", s.ID, "err", err)
+		m.mu.Lock()
+		m.all[s.ID] = &s
+		m.mu.Unlock()
+	}
 }
 
 // Run makes a sandbox. What it did is undone on an error.
@@ -233,9 +243,7 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 	c := *s
 	err = m.release(ctx, &c)
 	c.Ready = false
-	if _, perr := m.put(c); perr != nil {
-		return perr
-	}
+	m.note(c)
 	return err
 }
 

@@ -387,11 +387,13 @@ type credential struct {
 }
 
 // awaitKeys returns when the coordinator has made its keys, which it does first
-// of all; gossip.key is the last. Polled: it takes some milliseconds, once.
+// of all; ca.crt is what is needed next, gossip.key the last at the first start.
+// Polled: it takes some milliseconds, once.
 func awaitKeys(ctx context.Context, o *options, failed <-chan error) error {
 	late := time.After(startTimeout)
 	for {
-		if _, err := os.Stat(o.path("coordinator", "pki", "gossip.key")); err == nil {
+		_, caErr := os.Stat(filepath.Join(o.pki(), "ca.crt"))
+		if _, err := os.Stat(filepath.Join(o.pki(), "gossip.key")); err == nil && caErr == nil {
 			return nil
 		}
 		select {
