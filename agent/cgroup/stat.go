@@ -29,6 +29,8 @@ type Stats struct {
 	Pids            uint64
 	PidsLimit       uint64 // 0 = no limit
 	OOMKills        uint64
+	// Stalls by resource, nil where the kernel does not tell.
+	CPUStall, MemoryStall, IOStall *Pressure
 }
 
 // Available is what is left of the memory limit, 0 without a limit.
@@ -58,6 +60,10 @@ func (r *Root) Stat(path string) (Stats, error) {
 		s.PidsLimit = number(dir, "pids.max")
 	}
 	s.OOMKills, _ = r.OOMKills(path)
+	if r.unified != "" {
+		dir := filepath.Join(r.unified, path)
+		s.CPUStall, s.MemoryStall, s.IOStall = stall(dir, "cpu.pressure"), stall(dir, "memory.pressure"), stall(dir, "io.pressure")
+	}
 	return s, nil
 }
 
@@ -132,19 +138,18 @@ type PSI struct {
 // Pressure is the stall information of one resource (psi(7)).
 type Pressure struct{ Some, Full PSI }
 
-// Pressure reads cpu, memory or io pressure of the group, of the whole host
-// for path "/" where the hierarchy root has no file. It is an error that
-// wraps fs.ErrNotExist if the kernel has none.
-func (r *Root) Pressure(path, resource string) (Pressure, error) {
-	file := filepath.Join(r.unified, path, resource+".pressure")
-	if r.unified == "" || filepath.Clean("/"+path) == "/" {
-		file = filepath.Join("/proc/pressure", resource)
-	}
-	b, err := os.ReadFile(file)
+// HostStall is the stall information of cpu, memory or io for the whole host,
+// nil if the kernel has none.
+func HostStall(resource string) *Pressure { return stall("/proc/pressure", resource) }
+
+// stall reads one file; EOPNOTSUPP means that it was turned off at boot.
+func stall(dir, file string) *Pressure {
+	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
-		return Pressure{}, fmt.Errorf("read pressure: %w", err)
+		return nil
 	}
-	return parsePressure(b), nil
+	p := parsePressure(b)
+	return &p
 }
 
 func parsePressure(b []byte) Pressure {

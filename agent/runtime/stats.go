@@ -44,7 +44,7 @@ func (r *Runtime) containerStats(ctx context.Context, c *container.Container) *c
 		Id: c.ID, Metadata: c.Config.GetMetadata(), Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
 	}}
 	if s, err := r.containers.Stats(c.ID); err == nil {
-		out.Cpu, out.Memory, out.Swap = cpu(s), memory(s), swap(s)
+		out.Cpu, out.Memory, out.Swap, out.Io = cpu(s), memory(s), swap(s), ioUsage(s)
 	}
 	if u, err := r.containers.Usage(ctx, c.ID); err == nil {
 		out.WritableLayer = &cri.FilesystemUsage{
@@ -55,13 +55,13 @@ func (r *Runtime) containerStats(ctx context.Context, c *container.Container) *c
 }
 
 func cpu(s cgroup.Stats) *cri.CpuUsage {
-	return &cri.CpuUsage{Timestamp: s.Time.UnixNano(), UsageCoreNanoSeconds: u64(s.CPUNanos)}
+	return &cri.CpuUsage{Timestamp: s.Time.UnixNano(), UsageCoreNanoSeconds: u64(s.CPUNanos), Psi: psi(s.CPUStall)}
 }
 
 func memory(s cgroup.Stats) *cri.MemoryUsage {
 	m := &cri.MemoryUsage{
 		Timestamp: s.Time.UnixNano(), WorkingSetBytes: u64(s.WorkingSet), UsageBytes: u64(s.Memory), RssBytes: u64(s.RSS),
-		PageFaults: u64(s.PageFaults), MajorPageFaults: u64(s.MajorPageFaults),
+		PageFaults: u64(s.PageFaults), MajorPageFaults: u64(s.MajorPageFaults), Psi: psi(s.MemoryStall),
 	}
 	if s.MemoryLimit > 0 {
 		m.AvailableBytes = u64(s.Available())
@@ -71,6 +71,24 @@ func memory(s cgroup.Stats) *cri.MemoryUsage {
 
 func swap(s cgroup.Stats) *cri.SwapUsage {
 	return &cri.SwapUsage{Timestamp: s.Time.UnixNano(), SwapUsageBytes: u64(s.Swap)}
+}
+
+// ioUsage is nil where the kernel tells nothing of it.
+func ioUsage(s cgroup.Stats) *cri.IoUsage {
+	if s.IOStall == nil {
+		return nil
+	}
+	return &cri.IoUsage{Timestamp: s.Time.UnixNano(), Psi: psi(s.IOStall)}
+}
+
+func psi(p *cgroup.Pressure) *cri.PsiStats {
+	if p == nil {
+		return nil
+	}
+	data := func(d cgroup.PSI) *cri.PsiData {
+		return &cri.PsiData{Total: d.Total, Avg10: d.Avg10, Avg60: d.Avg60, Avg300: d.Avg300}
+	}
+	return &cri.PsiStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
 func u64(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
@@ -99,7 +117,7 @@ func (r *Runtime) ListPodSandboxStats(ctx context.Context, f *cri.PodSandboxStat
 func (r *Runtime) podStats(ctx context.Context, s *sandbox.Sandbox) *cri.PodSandboxStats {
 	linux := &cri.LinuxPodSandboxStats{}
 	if st, err := r.cgroups.Stat(s.Cgroup); err == nil {
-		linux.Cpu, linux.Memory = cpu(st), memory(st)
+		linux.Cpu, linux.Memory, linux.Io = cpu(st), memory(st), ioUsage(st)
 		linux.Process = &cri.ProcessUsage{Timestamp: st.Time.UnixNano(), ProcessCount: u64(st.Pids)}
 	}
 	if s.NetNS() != "" {

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
 )
 
 // Runtime measures sandboxes.
@@ -60,11 +62,14 @@ func (p *Provider) node() statsapi.NodeStats {
 	now := metav1.Now()
 	n := statsapi.NodeStats{NodeName: p.NodeName, StartTime: metav1.NewTime(bootTime())}
 	if ns, err := cpuTime(); err == nil {
-		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns}
+		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns, PSI: hostPSI("cpu")}
 	}
 	avail := uint64(p.Available())
 	used := uint64(p.MemoryBytes) - avail
-	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used, UsageBytes: &used}
+	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used, UsageBytes: &used, PSI: hostPSI("memory")}
+	if stall := hostPSI("io"); stall != nil {
+		n.IO = &statsapi.IOStats{Time: now, PSI: stall}
+	}
 	n.Fs = filesystem(p.NodeDir, now)
 	n.Runtime = &statsapi.RuntimeStats{ImageFs: filesystem(p.ImageDir, now), ContainerFs: filesystem(p.ImageDir, now)}
 	n.Rlimit = processes(now)
@@ -74,12 +79,13 @@ func (p *Provider) node() statsapi.NodeStats {
 func podStats(s *runtimeapi.PodSandboxStats) statsapi.PodStats {
 	m := s.Attributes.Metadata
 	out := statsapi.PodStats{PodRef: statsapi.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
-		CPU: cpu(s.Linux.Cpu), Memory: memory(s.Linux.Memory), Network: network(s.Linux.Network), Containers: []statsapi.ContainerStats{}}
+		CPU: cpu(s.Linux.Cpu), Memory: memory(s.Linux.Memory), IO: ioStats(s.Linux.Io),
+		Network: network(s.Linux.Network), Containers: []statsapi.ContainerStats{}}
 	if n := s.Linux.GetProcess().GetProcessCount(); n != nil {
 		out.ProcessStats = &statsapi.ProcessStats{ProcessCount: &n.Value}
 	}
 	for _, c := range s.Linux.Containers {
-		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu), Memory: memory(c.Memory)}
+		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu), Memory: memory(c.Memory), IO: ioStats(c.Io)}
 		if cs.Name == "" {
 			cs.Name = c.GetAttributes().GetMetadata().GetName()
 		}
@@ -104,7 +110,36 @@ func cpu(c *runtimeapi.CpuUsage) *statsapi.CPUStats {
 	if c == nil {
 		return nil
 	}
-	return &statsapi.CPUStats{Time: at(c.Timestamp), UsageNanoCores: value(c.UsageNanoCores), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds)}
+	return &statsapi.CPUStats{Time: at(c.Timestamp), UsageNanoCores: value(c.UsageNanoCores), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds), PSI: psi(c.Psi)}
+}
+
+func ioStats(i *runtimeapi.IoUsage) *statsapi.IOStats {
+	if i == nil {
+		return nil
+	}
+	return &statsapi.IOStats{Time: at(i.Timestamp), PSI: psi(i.Psi)}
+}
+
+// psi is nil where the kernel does not tell (KEP-4205).
+func psi(p *runtimeapi.PsiStats) *statsapi.PSIStats {
+	if p == nil {
+		return nil
+	}
+	data := func(d *runtimeapi.PsiData) statsapi.PSIData {
+		return statsapi.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
+	}
+	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
+}
+
+func hostPSI(resource string) *statsapi.PSIStats {
+	p := cgroup.HostStall(resource)
+	if p == nil {
+		return nil
+	}
+	data := func(d cgroup.PSI) statsapi.PSIData {
+		return statsapi.PSIData{Total: d.Total, Avg10: d.Avg10, Avg60: d.Avg60, Avg300: d.Avg300}
+	}
+	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
 func memory(m *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
@@ -112,7 +147,7 @@ func memory(m *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
 		return nil
 	}
 	return &statsapi.MemoryStats{Time: at(m.Timestamp), AvailableBytes: value(m.AvailableBytes), UsageBytes: value(m.UsageBytes),
-		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorPageFaults)}
+		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorPageFaults), PSI: psi(m.Psi)}
 }
 
 func network(n *runtimeapi.NetworkUsage) *statsapi.NetworkStats {
