@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -27,6 +28,19 @@ func (a *agent) shutdownPeriods() []shutdown.Period {
 	return out
 }
 
+func (a *agent) shutdownFile() string {
+	return filepath.Join(a.cfg.DataDir, "graceful_node_shutdown_state")
+}
+
+// shutdownTimes are when the last shutdown began and ended, zero if never.
+func (a *agent) shutdownTimes() (start, end time.Time) {
+	t, err := shutdown.Load(a.shutdownFile())
+	if err != nil {
+		a.log.Debug("metrics lack the shutdown", "error", err)
+	}
+	return t.Start, t.End
+}
+
 // leave ends pods in order when the machine shuts down.
 func (a *agent) leave(ctx context.Context) error {
 	periods := a.shutdownPeriods()
@@ -43,7 +57,7 @@ func (a *agent) leave(ctx context.Context) error {
 			}
 			return inhibitor{bus}, nil
 		},
-		Pods: ending{a.pods, a.ended}, Periods: periods, Leaving: a.setLeaving, Told: a.told, Log: a.log,
+		Pods: ending{a.pods, a.ended}, Periods: periods, Leaving: a.setLeaving, Told: a.told, StateFile: a.shutdownFile(), Log: a.log,
 	}
 	return m.Run(ctx)
 }

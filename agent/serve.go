@@ -55,7 +55,7 @@ func (a *agent) serve(ctx context.Context) error {
 		Pods:     podsView{a.pods},
 		Sessions: sessions, Config: a.cfg, Log: a.log,
 		Stats: &stats.Provider{NodeName: a.cfg.NodeName, Runtime: a.runtime, NodeDir: a.cfg.RootDir, ImageDir: a.cfg.DataDir,
-			MemoryBytes: a.facts.MemoryBytes, Available: node.MemoryAvailable},
+			MemoryBytes: a.facts.MemoryBytes, Available: node.MemoryAvailable, Shutdown: a.shutdownTimes},
 	}
 	return s.Run(ctx)
 }

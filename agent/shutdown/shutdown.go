@@ -65,7 +65,9 @@ type Manager struct {
 	Leaving func(bool)
 	// Told returns when the API knows how the pods ended, or cannot be told.
 	Told func(context.Context)
-	Log  *slog.Logger
+	// StateFile keeps the Times of the last shutdown, "" does not.
+	StateFile string
+	Log       *slog.Logger
 }
 
 const (
@@ -127,12 +129,16 @@ func (m *Manager) listen(ctx context.Context) error {
 }
 
 func (m *Manager) endAll(ctx context.Context) {
+	times := Times{Start: time.Now()}
+	m.keep(times)
 	for _, w := range Waves(m.Periods, m.Pods.Active()) {
 		m.end(ctx, w)
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTime)
 	defer cancel()
 	m.Told(ctx)
+	times.End = time.Now()
+	m.keep(times)
 }
 
 // Wave is a group of pods and the time that it has.

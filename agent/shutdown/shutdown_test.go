@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -75,13 +76,14 @@ func newPods(list ...*v1.Pod) *pods {
 // NODE-53, NODE-55.
 func TestCriticalPodsEndLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		state := filepath.Join(t.TempDir(), "state")
 		p := newPods(newPod("web", 0), newPod("dns", criticalPriority))
 		b := &bus{signals: make(chan bool, 1)}
 		var steps []string
 		note := func(s string) { steps = append(steps, s) }
 		began := time.Now()
 		ctx, stop := context.WithCancel(t.Context())
-		m := &Manager{Connect: func(context.Context) (Bus, error) { return b, nil }, Pods: p, Periods: Periods(30*time.Second, 10*time.Second),
+		m := &Manager{Connect: func(context.Context) (Bus, error) { return b, nil }, StateFile: state, Pods: p, Periods: Periods(30*time.Second, 10*time.Second),
 			Leaving: func(l bool) { note(fmt.Sprint("leaving ", l)) },
 			Told:    func(context.Context) { note(fmt.Sprint("told after ", time.Since(began))) }, Log: slog.New(slog.DiscardHandler)}
 		b.signals <- true
@@ -97,6 +99,10 @@ func TestCriticalPodsEndLast(t *testing.T) {
 		}
 		if got := strings.Join(p.said, " "); got != "web/20s dns/10s" {
 			t.Errorf("ended %s", got)
+		}
+		// NODE-65.
+		if times, err := Load(state); err != nil || !times.Start.Equal(began) || times.End.Sub(times.Start) != 4*time.Second {
+			t.Errorf("times %v, %v", times, err)
 		}
 		if got := strings.Join(steps, ", "); got != "leaving true, told after 4s, leaving false" {
 			t.Error(got)

@@ -37,6 +37,9 @@ type Provider struct {
 	MemoryBytes       int64
 	// Available is the memory that can still be taken, in bytes.
 	Available func() int64
+	// Shutdown tells when the last graceful shutdown began and ended, zero
+	// if never.
+	Shutdown func() (start, end time.Time)
 }
 
 // Summary is the kubelet's /stats/summary.

@@ -17,6 +17,14 @@ type family struct {
 	name string
 }
 
+// seconds since the epoch, 0 for no time.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
+}
+
 func newFamily(w *bufio.Writer, name, kind, help string) family {
 	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	return family{w, name}
@@ -135,6 +143,10 @@ func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 	newFamily(w, "kubelet_node_name", "gauge", "[STABLE] The node's name. The count is always 1.").put(fmt.Sprintf("node=%q", p.NodeName), 1, 0)
 	newFamily(w, "kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox").put("", float64(len(pods)), 0)
 	newFamily(w, "kubelet_running_containers", "gauge", "Number of containers currently running").put(`container_state="running"`, float64(containers), 0)
+	if start, end := p.Shutdown(); !start.IsZero() {
+		newFamily(w, "kubelet_graceful_shutdown_start_time_seconds", "gauge", "[ALPHA] Last graceful shutdown start time since unix epoch in seconds").put("", seconds(start), 0)
+		newFamily(w, "kubelet_graceful_shutdown_end_time_seconds", "gauge", "[ALPHA] Last graceful shutdown end time since unix epoch in seconds").put("", seconds(end), 0)
+	}
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	newFamily(w, "go_goroutines", "gauge", "Number of goroutines that currently exist.").put("", float64(runtime.NumGoroutine()), 0)

@@ -173,6 +173,7 @@ for p in keeper web; do
 	has pod/$p '.status.conditions[?(@.type=="DisruptionTarget")].reason' TerminationByKubelet
 done
 kubectl get events --field-selector reason=Shutdown,involvedObject.kind=Node -o jsonpath='{.items[*].message}' | grep -q 'Shutdown manager detected shutdown event'
+kubectl get --raw /api/v1/nodes/machine/proxy/metrics | grep '^kubelet_graceful_shutdown' | cut -c1-60
 kubectl get pods -A --no-headers | tr -s ' '`)
 	})
 }
