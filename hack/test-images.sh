@@ -1,6 +1,6 @@
 #!/bin/sh
-# Packs busybox and nginx from Debian's packages into image archives for the
-# tests: hack/test-images.sh OUTDIR. Keeps what is there.
+# Packs busybox and nginx from Debian's packages, and the tests' own server, into
+# image archives for the tests: hack/test-images.sh OUTDIR. Keeps what is there.
 set -eu
 cd "$(dirname "$0")/.."
 out=$1
@@ -12,6 +12,10 @@ if ! [ -f "$out/busybox.tar" ] || ! [ -f "$out/nginx.tar" ]; then
 		apt-get install -qy --no-install-recommends mmdebstrap >/dev/null
 	fi
 	go build -o bin/image ./hack/image
+fi
+if ! [ -f "$out/testserver.tar" ] || [ tests/testserver/main.go -nt "$out/testserver.tar" ]; then
+	${GO:-go} build -ldflags "-s -w" -o bin/testserver ./tests/testserver
+	${GO:-go} run ./hack/image -name localhost/testserver:1 -out "$out/testserver.tar" -entrypoint /testserver bin/testserver=/testserver
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

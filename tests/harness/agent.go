@@ -51,6 +51,7 @@ func (a *Agent) configure() error {
 	cfg.Kubeconfig, cfg.ImagesDir = a.path("kubeconfig"), a.cluster.path("images")
 	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.RunDir = a.path("kubelet"), a.path("pod-logs"), a.path("container-logs"), a.path("run")
 	cfg.CNIConfDir, cfg.CNIBinDir, cfg.CgroupRoot = a.path("cni-conf"), a.path("cni-bin"), "/"+a.cluster.Name+"-"+a.Name
+	cfg.RegistryConfigDir = a.path("certs.d")
 	cfg.TLSCertFile, cfg.TLSPrivateKeyFile = a.path("serving.crt"), a.path("serving.key")
 	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
 	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
