@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/endpoints"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
+	"github.com/shoal-project/shoal/coordinator/controller/ephemeral"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
@@ -108,6 +109,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(servicecidr.NewRepair(env))
 	add(podgc.New(env))
 	add(persistentvolume.New(env))
+	add(ephemeral.New(env))
 	add(protection.NewClaims(env))
 	add(protection.NewVolumes(env))
 	add(protection.NewClasses(env))

@@ -187,7 +187,9 @@ func NewClasses(env controller.Env) (*controller.Loop, error) {
 		if err != nil {
 			return false, err
 		}
-		return slices.ContainsFunc(pvs, func(pv *corev1.PersistentVolume) bool { return ptr.Deref(pv.Spec.VolumeAttributesClassName, "") == name }) ||
+		return slices.ContainsFunc(pvs, func(pv *corev1.PersistentVolume) bool {
+			return ptr.Deref(pv.Spec.VolumeAttributesClassName, "") == name
+		}) ||
 			slices.ContainsFunc(pvcs, func(c *corev1.PersistentVolumeClaim) bool { return slices.Contains(classesOf(c), name) }), nil
 	}
 	loop.Reconciler = controller.Func(func(ctx context.Context, name string) (time.Duration, error) {

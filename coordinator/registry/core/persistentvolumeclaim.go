@@ -44,8 +44,10 @@ func persistentVolumeClaim() kind.Kind {
 		},
 		Warnings: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) []string { return claimWarnings(c) },
 		Status: &kind.StatusOf[corev1.PersistentVolumeClaim]{
-			Copy:     func(to, from *corev1.PersistentVolumeClaim) { to.Status = from.Status },
-			Validate: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) field.ErrorList { return validateClaimStatus(c) },
+			Copy: func(to, from *corev1.PersistentVolumeClaim) { to.Status = from.Status },
+			Validate: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) field.ErrorList {
+				return validateClaimStatus(c)
+			},
 		},
 		Store:  returnsDeleted,
 		Fields: func(c *corev1.PersistentVolumeClaim) fields.Set { return fields.Set{"name": c.Name} },
