@@ -59,6 +59,9 @@ func (a *agent) nodeSeen(n *v1.Node) {
 		a.log.Warn("the pod network cannot be made", "cidrs", cidrs, "error", err)
 	}
 	if old == nil || !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) {
+		if a.cfg.ContainerRuntimeEndpoint != "" {
+			a.tellPodCIDR(context.Background(), cidrs[0].String()) // bounded by the client's timeout
+		}
 		a.node.Poke() // Ready waited for this
 	}
 	if a.gossip != nil {

@@ -58,7 +58,13 @@ type outgoing struct {
 // brewing is how long a status that only says that containers are being made
 // waits for the next one, which mostly follows at once: a pod's start is one
 // write, not four.
-const brewing = 500 * time.Millisecond
+//
+// The first status of all waits less: who looks shall see that the node has
+// taken the pod.
+const (
+	brewing      = 500 * time.Millisecond
+	firstBrewing = 150 * time.Millisecond
+)
 
 // Start makes the manager ready; ctx bounds every request.
 func (m *Manager) Start(ctx context.Context) {
@@ -116,7 +122,11 @@ func (m *Manager) soon(uid types.UID, out *outgoing, mayWait bool) {
 		return
 	}
 	if out.late == nil {
-		out.late = time.AfterFunc(brewing, func() {
+		wait := brewing
+		if len(out.pod.Status.ContainerStatuses) == 0 {
+			wait = firstBrewing
+		}
+		out.late = time.AfterFunc(wait, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			out.late = nil

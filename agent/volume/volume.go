@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -132,7 +133,12 @@ func (m *Manager) refreshIf(ctx context.Context, want func(*entry) bool) {
 	}
 	m.mu.Unlock()
 	for _, p := range pods {
-		if err := m.Refresh(ctx, p); err != nil && ctx.Err() == nil {
+		err := m.Refresh(ctx, p)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case apierrors.IsNotFound(err): // deleted, with its namespace mostly: what is mounted stays
+			m.Log.Debug("volumes of a pod stay as they are", "pod", p.Namespace+"/"+p.Name, "error", err)
+		default:
 			m.Log.Warn("volumes of a pod are not up to date", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
 	}

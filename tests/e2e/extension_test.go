@@ -193,7 +193,7 @@ webhooks:
 		seen, err := cluster.Kubectl("", s.args([]string{"get", "configmap", name, "-o", "jsonpath={.metadata.labels.seen}"})...)
 		return err == nil && seen == "yes", seen
 	})
-	s.refusedWith(`{apiVersion: v1, kind: ConfigMap, metadata: {name: no, labels: {refuse: "1"}}}`,
+	s.refusedWith(`{apiVersion: v1, kind: ConfigMap, metadata: {name: refused, labels: {refuse: "1"}}}`,
 		`admission webhook "test.example.com" denied the request: refused by the webhook in a pod`, "apply", "-f", "-")
 	s.k("delete", "pod", "webhook", "--now")
 	s.refused(`failed calling webhook "test.example.com"`, "create", "configmap", "late")
@@ -286,15 +286,15 @@ func TestRegistryMirror(t *testing.T) {
 	}()
 	certs := filepath.Join(agent.Dir, "certs.d")
 	writeFile(t, filepath.Join(certs, "ca.crt"), string(caPEM))
-	mirror := fmt.Sprintf("server = \"https://registry.example.com\"\n[host.\"https://%s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address)
+	mirror := fmt.Sprintf("server = \"https://%[1]s\"\n[host.\"https://%[1]s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address)
 	writeFile(t, filepath.Join(certs, "registry.example.com", "hosts.toml"), mirror+fmt.Sprintf("ca = %q\n", filepath.Join(certs, "ca.crt")))
-	writeFile(t, filepath.Join(certs, "unknown.example.com", "hosts.toml"), strings.Replace(mirror, "registry.example.com", "unknown.example.com", 1))
-	writeFile(t, filepath.Join(certs, "careless.example.com", "hosts.toml"), strings.Replace(mirror, "registry.example.com", "careless.example.com", 1)+"skip_verify = true\n")
+	writeFile(t, filepath.Join(certs, "unknown.example.com", "hosts.toml"), mirror)
+	writeFile(t, filepath.Join(certs, "careless.example.com", "hosts.toml"), mirror+"skip_verify = true\n")
 	for _, host := range []string{"registry", "unknown", "careless"} {
 		s.apply(fmt.Sprintf(onNode, host, host, "node3", host+".example.com/lib/busybox:1", `command: [sleep, "9999"]`))
 	}
 	s.ready("registry", "careless")
-	s.says("registry.example.com/lib/busybox@sha256:", "get", "pod", "registry", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+	s.says("example.com/lib/busybox@sha256:", "get", "pod", "registry", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
 	s.shows("certificate signed by unknown authority", "get", "events", "--field-selector=involvedObject.name=unknown")
 }
 

@@ -26,6 +26,16 @@ type Agent struct {
 
 // Join adds a node to the cluster.
 func (c *Cluster) Join(name string) (*Agent, error) {
+	a, err := c.Host(name)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.Start()
+}
+
+// Host makes the machine and the configuration of a node that Start starts.
+// change, if given, has the last word on the configuration.
+func (c *Cluster) Host(name string, change ...func(*Agent, *agentconfig.Config)) (*Agent, error) {
 	netns, address, err := c.lan.host()
 	if err != nil {
 		return nil, err
@@ -35,17 +45,14 @@ func (c *Cluster) Join(name string) (*Agent, error) {
 	if err := os.MkdirAll(a.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := a.configure(); err != nil {
-		return nil, err
-	}
-	return a, a.Start()
+	return a, a.configure(change)
 }
 
 func (a *Agent) path(elem ...string) string {
 	return filepath.Join(append([]string{a.Dir}, elem...)...)
 }
 
-func (a *Agent) configure() error {
+func (a *Agent) configure(change []func(*Agent, *agentconfig.Config)) error {
 	cfg := agentconfig.Default()
 	cfg.NodeName, cfg.NodeIP, cfg.DataDir = a.Name, a.Address, a.path("agent")
 	cfg.Kubeconfig, cfg.ImagesDir = a.path("kubeconfig"), a.cluster.path("images")
@@ -56,6 +63,9 @@ func (a *Agent) configure() error {
 	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
 	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
 	cfg.EvictionHard["nodefs.available"], cfg.EvictionHard["imagefs.available"] = "50Mi", "50Mi"
+	for _, f := range change {
+		f(a, &cfg)
+	}
 	data, err := yaml.Marshal(cfg)
 	if err != nil {
 		return err

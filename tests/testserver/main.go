@@ -24,7 +24,7 @@ const group = "fish.example.com"
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: testserver webhook|api|udp|ask ADDRESS")
+		log.Fatal("usage: testserver webhook|api|udp|pause|ask ADDRESS")
 	}
 	var err error
 	switch os.Args[1] {
@@ -34,6 +34,8 @@ func main() {
 		err = serveAPI()
 	case "udp":
 		err = serveUDP()
+	case "pause":
+		select {}
 	case "ask":
 		if err = ask(os.Args[len(os.Args)-1]); err == nil {
 			return

@@ -1,0 +1,286 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/tests/harness"
+	"github.com/shoal-project/shoal/tests/upstream"
+)
+
+const (
+	module = "github.com/containerd/containerd/v2@v2.4.2"
+	pause  = "localhost/pause:1"
+)
+
+var programs = []upstream.Program{
+	{Name: "containerd", Package: "./cmd/containerd", Tags: "no_btrfs"},
+	{Name: "containerd-shim-runc-v2", Package: "./cmd/containerd-shim-runc-v2", Tags: "no_btrfs"},
+	{Name: "ctr", Package: "./cmd/ctr", Tags: "no_btrfs"},
+}
+
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) {
+	var err error
+	if cluster, err = harness.Start("ctrd"); err != nil {
+		log.Fatal(err)
+	}
+	code := m.Run()
+	if err := cluster.Stop(); err != nil {
+		log.Print(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// daemon is a containerd in the network namespace of a node.
+type daemon struct {
+	dir, cache, netns string
+	cmd               *exec.Cmd
+	log               *os.File
+}
+
+func (d *daemon) socket() string { return filepath.Join(d.dir, "s") }
+
+// config is what a node's containerd.toml says: the pod network is the
+// product's plugin, filled with the range that the agent tells.
+const config = `version = 3
+root = "%[1]s/root"
+state = "%[1]s/state"
+[grpc]
+address = "%[1]s/s"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "` + pause + `"
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["%[2]s"]
+conf_dir = "%[1]s/cni"
+conf_template = "%[1]s/cni.tmpl"
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+`
+
+const network = `{"cniVersion": "1.1.0", "name": "shoal", "plugins": [{"type": "shoal-cni", "stateDir": "%s/cni-state",
+  "podCIDRs": [{{range $i, $r := .PodCIDRRanges}}{{if $i}},{{end}}"{{$r}}"{{end}}], "clusterCIDRs": ["10.244.0.0/16"], "capabilities": {"portMappings": true}}]}`
+
+func start(t *testing.T, netns string) *daemon {
+	t.Helper()
+	cache := os.Getenv("CACHE")
+	if cache == "" {
+		cache = filepath.Join(cluster.Bin, "peer")
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := upstream.Build(context.Background(), module, filepath.Join(cache, "src", "containerd"), cache, programs); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "ctrd") // short: it holds sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{dir: dir, cache: cache, netns: netns}
+	for name, text := range map[string]string{"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin), "cni.tmpl": fmt.Sprintf(network, dir)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	d.run(t)
+	t.Cleanup(func() { d.end(t) })
+	image := filepath.Join(dir, "pause.tar")
+	pack := exec.Command(upstream.GoProgram(), "run", "../../hack/image", "-name", pause, "-out", image, "-entrypoint", "/testserver pause", filepath.Join(cluster.Bin, "testserver")+"=/testserver")
+	if out, err := pack.CombinedOutput(); err != nil {
+		t.Fatalf("pack the sandbox's image: %v %s", err, out)
+	}
+	archives, err := filepath.Glob(filepath.Join(cluster.Bin, "test-images", "*.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, archive := range append(archives, image) {
+		harness.Eventually(t, "import of "+archive, func() (bool, string) {
+			out, err := harness.Command(netns, filepath.Join(cache, "ctr"), "--address", d.socket(), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+			return err == nil, string(out)
+		})
+	}
+	return d
+}
+
+func (d *daemon) run(t *testing.T) {
+	t.Helper()
+	d.cmd = harness.Command(d.netns, filepath.Join(d.cache, "containerd"), "--config", filepath.Join(d.dir, "containerd.toml"), "--log-level", "warn")
+	d.cmd.Env = append(os.Environ(), "PATH="+d.cache+":"+os.Getenv("PATH")) // of the shim
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop ends containerd; shims and containers stay.
+func (d *daemon) stop() {
+	_ = d.cmd.Process.Signal(os.Interrupt)
+	_ = d.cmd.Wait()
+}
+
+func (d *daemon) end(t *testing.T) {
+	d.stop()
+	if t.Failed() {
+		text, _ := os.ReadFile(d.log.Name())
+		t.Logf("containerd: %s", text[max(0, len(text)-4000):])
+	}
+	d.log.Close()
+	if out, err := exec.Command("pgrep", "-af", "containerd-shim.*"+d.dir).Output(); err == nil {
+		t.Errorf("shims left: %s", out)
+	}
+	if err := os.RemoveAll(d.dir); err != nil {
+		t.Error(err)
+	}
+}
+
+const pods = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  nodeName: %[1]s
+  initContainers: [{name: first, image: "localhost/busybox:1", command: [sh, -c, "echo made > /w/index.html"], volumeMounts: [{name: w, mountPath: /w}]}]
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, "echo started; trap 'exit 0' TERM; httpd -p 8080 -h /w; while :; do sleep 0.1; done"]
+    volumeMounts: [{name: w, mountPath: /w}]
+    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}
+    livenessProbe: {exec: {command: [test, "!", -e, /w/sick]}, periodSeconds: 1, failureThreshold: 1}
+    resources: {limits: {memory: 64Mi, cpu: 500m}}
+  volumes: [{name: w, emptyDir: {}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ends}
+spec: {nodeName: %[1]s, restartPolicy: Never, containers: [{name: c, image: "localhost/busybox:1", command: [sh, -c, "exit 7"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: missing}
+spec: {nodeName: %[1]s, containers: [{name: c, image: "localhost/none:1", imagePullPolicy: Never}]}
+`
+
+// TestContainerd: pods run on a node whose containers are containerd's: init
+// containers, volumes, probes and restarts, logs, exec, port forwarding,
+// Services, exit codes; a restart of the agent or of containerd touches no
+// container; deletion leaves nothing.
+func TestContainerd(t *testing.T) {
+	var runtime *daemon
+	agent, err := cluster.Host("node2", func(a *harness.Agent, c *agentconfig.Config) {
+		runtime = start(t, a.NetNS)
+		c.ContainerRuntimeEndpoint = "unix://" + runtime.socket()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			out, _ := cluster.Kubectl("", "describe", "pods")
+			t.Log(out, agent.Logs())
+		}
+		_, _ = cluster.Kubectl("", "delete", "pods", "--all", "--now", "--timeout=60s")
+		if err := agent.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	k := func(args ...string) string { t.Helper(); return cluster.Must(t, args...) }
+	until := func(want string, args ...string) {
+		t.Helper()
+		harness.Eventually(t, strings.Join(args, " ")+" shows "+want, func() (bool, string) {
+			out, err := cluster.Kubectl("", args...)
+			return err == nil && strings.Contains(out, want), fmt.Sprint(out, err)
+		})
+	}
+	until("node2", "get", "nodes", "-o", "name")
+	k("wait", "node/node2", "--for=condition=Ready", "--timeout=60s")
+	if v := k("get", "node", "node2", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"); !strings.HasPrefix(v, "containerd://") {
+		t.Errorf("runtime version %q", v)
+	}
+	cluster.MustWith(t, fmt.Sprintf(pods, "node2"), "apply", "-f", "-")
+	k("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
+	until("7", "get", "pod", "ends", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
+	until("ErrImageNeverPull", "get", "pod", "missing")
+	until("started", "logs", "web")
+	if out := k("exec", "web", "--", "cat", "/w/index.html"); out != "made\n" {
+		t.Errorf("exec: %q", out)
+	}
+	if _, err := cluster.Kubectl("", "exec", "web", "--", "sh", "-c", "exit 3"); err == nil || !strings.Contains(err.Error(), "exit code 3") {
+		t.Errorf("exit code of exec: %v", err)
+	}
+	address := k("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	harness.Eventually(t, "the Service answers from the other node", func() (bool, string) {
+		out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://"+address)
+		return err == nil && out == "made\n", fmt.Sprint(out, err)
+	})
+	forward(t)
+
+	id := func() string {
+		return k("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+	}
+	before := id()
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.stop()
+	runtime.run(t)
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	k("wait", "node/node2", "--for=condition=Ready", "--timeout=60s")
+	if out := k("exec", "web", "--", "cat", "/w/index.html"); out != "made\n" || id() != before {
+		t.Errorf("after a restart: %q, %s then %s", out, before, id())
+	}
+	k("exec", "web", "--", "touch", "/w/sick")
+	until("1", "get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
+	until("Liveness probe failed", "get", "events")
+	k("exec", "web", "--", "rm", "-f", "/w/sick")
+
+	k("delete", "pods", "--all", "--timeout=60s")
+	harness.Eventually(t, "nothing is left", func() (bool, string) {
+		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(), "--namespace", "k8s.io", "containers", "list", "-q").CombinedOutput()
+		return err == nil && strings.TrimSpace(string(out)) == "", string(out)
+	})
+}
+
+// forward gets the page by kubectl port-forward.
+func forward(t *testing.T) {
+	t.Helper()
+	cmd := cluster.KubectlCommand("port-forward", "pod/web", "18080:8080")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	harness.Eventually(t, "port forwarding", func() (bool, string) {
+		out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://127.0.0.1:18080/index.html")
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return err == nil && out == "made\n", fmt.Sprint(out, err)
+	})
+}
