@@ -21,6 +21,7 @@ type Host struct {
 	OOMScoreAdj  int      // the lowest value that may be given
 	Hugetlb      bool     // hugepage limits can be set
 	Apparmor     bool
+	apparmor     string // the default profile that is loaded, "" = none
 }
 
 // ReadHost finds the facts of the running system.

@@ -144,11 +144,9 @@ func (in Input) setProfiles(s *specs.Spec) error {
 	if sc.GetPrivileged() {
 		return nil
 	}
-	if p := sc.GetApparmor(); p.GetProfileType() == cri.SecurityProfile_Localhost {
-		if !in.Host.Apparmor {
-			return fmt.Errorf("apparmor profile %q: AppArmor is not enabled on the host", p.GetLocalhostRef())
-		}
-		s.Process.ApparmorProfile = p.GetLocalhostRef()
+	var err error
+	if s.Process.ApparmorProfile, err = in.apparmorProfile(); err != nil {
+		return err
 	}
 	p := sc.GetSeccomp()
 	switch {

@@ -92,6 +92,9 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := host.LoadApparmor(); err != nil {
+		cfg.Log.Warn("containers are not confined by AppArmor unless they name a profile", "err", err)
+	}
 	// First, because it is locked: a second agent on these directories ends
 	// here, before it touches anything.
 	if r.images, err = image.Open(ctx, image.Config{Dir: filepath.Join(cfg.DataDir, "image"), CertsDir: cfg.CertsDir, Log: cfg.Log}); err != nil {

@@ -112,7 +112,7 @@ const groupOf = `group() { id=$(field pod/$1 '.status.containerStatuses[0].conta
 // limits checks what the kernel holds and what the agent tells of it.
 func (r *rig) limits(ctx context.Context, m machine) bool {
 	return r.script(ctx, m, "limits stand in the pod's and the container's groups", apply(limited)+`
-until_ 120 kubectl wait pod/limited --for=condition=Ready --timeout=10s >/dev/null
+until_ 240 kubectl wait pod/limited --for=condition=Ready --timeout=10s >/dev/null
 `+groupOf+`g=/sys/fs/cgroup$(group limited); pod=$(dirname $g); echo "$g"
 for d in $g $pod; do
 	[ "$(cat $d/memory.max)" = 67108864 ]; [ "$(cat $d/cpu.max)" = "25000 100000" ]; [ "$(cat $d/cpu.weight)" = 17 ]
@@ -121,16 +121,29 @@ done
 [ "$(cat $(dirname $pod)/cgroup.controllers | tr ' ' '\n' | grep -c -e cpu -e memory -e pids)" -ge 3 ]
 conmon=$(ps -o ppid= -p $(head -1 $g/cgroup.procs)); cut -d: -f3 /proc/$((conmon))/cgroup`) &&
 		r.script(ctx, m, "a container that takes too much memory is OOMKilled", `
-until_ 120 has pod/greedy .status.phase Failed
+until_ 240 has pod/greedy .status.phase Failed
 has pod/greedy '.status.containerStatuses[0].state.terminated.reason' OOMKilled || { kubectl get pod greedy -o jsonpath='{.status}'; exit 1; }
 has pod/greedy '.status.containerStatuses[0].state.terminated.exitCode' 137`) &&
 		r.script(ctx, m, "the kubelet's API tells usage and pressure", `
 used() { kubectl get --raw /api/v1/nodes/$(hostname)/proxy/stats/summary >/tmp/summary; tr -d ' \n' </tmp/summary | grep -q '"podRef":{"name":"limited".*"workingSetBytes":[1-9]' ; }
-until_ 60 used
+until_ 240 used
 kubectl get --raw /api/v1/nodes/$(hostname)/proxy/metrics/cadvisor >/tmp/cadvisor
 grep 'container_memory_working_set_bytes{.*pod="limited"' /tmp/cadvisor | head -1
 [ $(grep -o '"psi"' /tmp/summary | wc -l) -ge 6 ] # of the node, pods and containers`)
 }
+
+// apparmor runs a pod that says nothing, one with a profile of the node's and
+// one whose profile is missing.
+const apparmor = `[ "$(cat /sys/module/apparmor/parameters/enabled)" = Y ]
+printf 'profile fleet-nowrite flags=(attach_disconnected) { file, capability, network, deny /tmp/** w, }\n' | apparmor_parser -r
+pod() { printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  restartPolicy: Never\n  securityContext: {%s}\n  containers:\n  - {name: main, image: "localhost/busybox:1", command: [sh, -c, "cat /proc/self/attr/current; mkdir -p /tmp; touch /tmp/x && echo written"]}\n---\n' "$1" "$2"; }
+{ pod plain ''; pod node 'appArmorProfile: {type: Localhost, localhostProfile: fleet-nowrite}'; pod missing 'appArmorProfile: {type: Localhost, localhostProfile: none}'
+pod free 'appArmorProfile: {type: Unconfined}'; } | kubectl apply -f - >/dev/null
+until_ 240 has pod/plain .status.phase Succeeded; kubectl logs plain | tr '\n' ' ' | grep 'shoal-default (enforce) written'
+until_ 240 has pod/node .status.phase Failed; kubectl logs node | tr '\n' ' ' | grep 'fleet-nowrite (enforce) touch: /tmp/x: Permission denied'
+until_ 240 has pod/free .status.phase Succeeded; kubectl logs free | tr '\n' ' ' | grep 'unconfined written'
+until_ 240 has pod/missing '.status.containerStatuses[0].state.waiting.reason' CreateContainerError; field pod/missing '.status.containerStatuses[0].state.waiting.message'
+kubectl delete pod --all --wait >/dev/null`
 
 // filesDriver is the default: the agent writes the groups itself.
 func (r *rig) filesDriver(ctx context.Context, m machine) {
@@ -138,6 +151,7 @@ func (r *rig) filesDriver(ctx context.Context, m machine) {
 		return
 	}
 	r.limits(ctx, m)
+	r.script(ctx, m, "AppArmor confines containers, by default and by a profile of the node", apparmor)
 	r.script(ctx, m, "shoal down leaves no group", `shoal down --purge
 [ ! -e /sys/fs/cgroup/kubepods ]
 pgrep -a conmon && exit 1 || echo nothing is left; rm -rf /var/lib/shoal; mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/`)
@@ -145,7 +159,9 @@ pgrep -a conmon && exit 1 || echo nothing is left; rm -rf /var/lib/shoal; mkdir 
 
 // systemdDriver has systemd make the groups.
 func (r *rig) systemdDriver(ctx context.Context, m machine) {
-	if !r.script(ctx, m, "services with cgroupDriver: systemd", "echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
+	// An emulated machine may be slower than the watchdog's minute.
+	const patience = "mkdir -p /run/systemd/system/shoal-coordinator.service.d\nprintf '[Service]\\nWatchdogSec=0\\n' >/run/systemd/system/shoal-coordinator.service.d/slow.conf\nsystemctl daemon-reload\n"
+	if !r.script(ctx, m, "services with cgroupDriver: systemd", patience+"echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
 		return
 	}
 	if r.limits(ctx, m) {
@@ -161,11 +177,11 @@ systemctl list-units --no-legend --plain 'kubepods*' 'shoal-*' | cut -d' ' -f1`)
 		r.script(ctx, m, "a restarted agent changes nothing", groupOf+`
 g=$(group limited); pid=$(head -1 /sys/fs/cgroup$g/cgroup.procs)
 systemctl restart shoal-agent
-until_ 60 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/null
-until_ 60 kubectl logs limited
+until_ 240 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/null
+until_ 240 kubectl logs limited
 [ "$(head -1 /sys/fs/cgroup$g/cgroup.procs)" = $pid ]; [ "$(group limited)" = $g ]; echo process $pid stays`)
 	}
 	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod limited greedy --wait >/dev/null
 left() { systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope'; [ -z "$(systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope')" ]; }
-until_ 60 left`)
+until_ 240 left`)
 }

@@ -37,7 +37,7 @@ shoal-coordinator kubeconfig --user admin --group system:masters --server https:
 mkdir -p /var/lib/shoal/agent
 shoal-coordinator kubeconfig --user system:node:$(hostname) --group system:nodes --server https://127.0.0.1:6443 --out /var/lib/shoal/agent/kubeconfig
 systemctl enable -q --now shoal-agent
-until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s
+until_ 240 kubectl wait --for=condition=Ready node --all --timeout=5s
 echo $(systemctl show -p Id,ActiveState,NRestarts shoal-coordinator shoal-agent)`
 
 // pod prints a manifest: a pod that catches SIGTERM and takes seconds to end.
