@@ -140,6 +140,8 @@ func steps() []step {
 		{"cold", unshared, (*bench).cold},
 		{"idle", oneNode, (*bench).idle},
 		{"pods", oneNode, (*bench).pods},
+		{"services", unshared, (*bench).services},
+		{"fail", twoNodes, (*bench).fail},
 		{"api", plane, (*bench).api},
 		{"schedule", unshared, (*bench).schedule},
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -164,13 +165,14 @@ func (p *peer) startPlane(ctx context.Context) error {
 	if err := p.until(ctx, "the API server serves", time.Minute, func() error { return ready(ctx, p.netns[0], p.server()) }); err != nil {
 		return err
 	}
-	cidr := planeCIDR
+	// Simulated nodes are not to be lost because the machine is too busy.
+	cidr, grace := planeCIDR, "10m"
 	if p.stage != plane {
-		cidr = "10.244.0.0/16"
+		cidr, grace = "10.244.0.0/16", "50s" // which is the default
 	}
 	if _, err := p.host.start(0, "kube-controller-manager", p.program("kube-controller-manager"), "--kubeconfig", p.path("controller.kubeconfig"), "--bind-address", "127.0.0.1",
 		"--use-service-account-credentials", "--service-account-private-key-file", key("sa.key"), "--root-ca-file", key("ca.crt"),
-		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"), "--allocate-node-cidrs", "--cluster-cidr", cidr,
+		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"), "--allocate-node-cidrs", "--cluster-cidr", cidr, "--node-monitor-grace-period", grace,
 		"--service-cluster-ip-range", serviceCIDR, "--kube-api-qps", "1000", "--kube-api-burst", "2000"); err != nil {
 		return err
 	}
@@ -213,12 +215,16 @@ func nodeReady(ctx context.Context, client kubernetes.Interface, name string) er
 	if err != nil {
 		return err
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return nil
-		}
+	if !takesPods(node) {
+		return fmt.Errorf("node %s is not Ready", name)
 	}
-	return fmt.Errorf("node %s is not Ready", name)
+	return nil
+}
+
+func takesPods(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 func (p *peer) join(ctx context.Context) error {

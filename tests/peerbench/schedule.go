@@ -198,16 +198,31 @@ func (f *fleet) usable(ctx context.Context) error {
 	return err
 }
 
-// keep renews the nodes' Leases, each in its turn, until ctx ends.
+// keep renews the nodes' Leases, each in its turn, until ctx ends. Turns begin
+// by the clock: on a busy machine they overtake each other rather than be late.
 func (f *fleet) keep(ctx context.Context) error {
 	const parts = 60
+	tick := time.NewTicker(leaseEvery / parts)
+	defer tick.Stop()
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	failed := make(chan error, 1)
 	for part := 0; ; part = (part + 1) % parts {
-		if sleep(ctx, leaseEvery/parts) != nil {
+		select {
+		case <-ctx.Done():
 			return nil
-		}
-		if err := f.renew(ctx, f.size*part/parts, f.size*(part+1)/parts); err != nil && ctx.Err() == nil {
+		case err := <-failed:
 			return fmt.Errorf("renew Leases: %w", err)
+		case <-tick.C:
 		}
+		renewing.Go(func() {
+			if err := f.renew(ctx, f.size*part/parts, f.size*(part+1)/parts); err != nil && ctx.Err() == nil {
+				select {
+				case failed <- err:
+				default: // one is enough
+				}
+			}
+		})
 	}
 }
 
