@@ -1,0 +1,59 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// kept is a store in memory.
+type kept map[string]*SavedObject
+
+func (k kept) Get(key string) (*SavedObject, error) { return k[key], nil }
+func (k kept) Put(key string, o *SavedObject) error { k[key] = o; return nil }
+func (k kept) Delete(key string) error              { delete(k, key); return nil }
+
+// A claim's volume is what the API says, and what it last said while it is silent.
+func TestVolume(t *testing.T) {
+	claim := &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{UID: "u"}}}
+	client := fake.NewClientset(claim, pv)
+	o := &Objects{Client: client, Saved: kept{}, Log: slog.New(slog.DiscardHandler)}
+	o.Start(context.Background())
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"}, Spec: v1.PodSpec{Volumes: []v1.Volume{{
+		Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+	v := &pod.Spec.Volumes[0]
+	o.Track(pod)
+	if got, err := o.Volume(t.Context(), pod, v); err != nil || got.Name != "pv" {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	silent := true
+	client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return silent, nil, errors.New("connection refused")
+	})
+	if got, err := o.Volume(t.Context(), pod, v); err != nil || got.Name != "pv" {
+		t.Errorf("while the API is silent: %v, %v", got, err)
+	}
+	silent = false
+	claim.Status.Phase = v1.ClaimLost
+	if _, err := client.CoreV1().PersistentVolumeClaims("ns").UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Volume(t.Context(), pod, v); err == nil || err.Error() != "error processing PVC ns/c: PVC is not bound" {
+		t.Errorf("got %v", err)
+	}
+	o.Untrack(pod.UID)
+	if got := o.KnownVolume(pod, v); got != nil {
+		t.Errorf("%s is kept for no pod", got.Name)
+	}
+}

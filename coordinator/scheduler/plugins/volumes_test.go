@@ -1,0 +1,195 @@
+package plugins
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// shelf is storage that a test fills.
+type shelf struct {
+	claims     map[string]*v1.PersistentVolumeClaim
+	volumes    []*v1.PersistentVolume
+	classes    map[string]*storagev1.StorageClass
+	capacities []*storagev1.CSIStorageCapacity
+	reported   bool
+}
+
+func missing(kind, name string) error { return apierrors.NewNotFound(v1.Resource(kind), name) }
+
+func (s *shelf) Claim(_, name string) (*v1.PersistentVolumeClaim, error) {
+	if c := s.claims[name]; c != nil {
+		return c, nil
+	}
+	return nil, missing("persistentvolumeclaim", name)
+}
+
+func (s *shelf) Volume(name string) (*v1.PersistentVolume, error) {
+	for _, v := range s.volumes {
+		if v.Name == name {
+			return v, nil
+		}
+	}
+	return nil, missing("persistentvolume", name)
+}
+
+func (s *shelf) Volumes() ([]*v1.PersistentVolume, error) { return s.volumes, nil }
+
+func (s *shelf) Class(name string) (*storagev1.StorageClass, error) {
+	if c := s.classes[name]; c != nil {
+		return c, nil
+	}
+	return nil, missing("storageclass", name)
+}
+
+func (s *shelf) Capacities(string, string) ([]*storagev1.CSIStorageCapacity, bool, error) {
+	return s.capacities, s.reported, nil
+}
+
+func storageClaim(volume string, done bool) *v1.PersistentVolumeClaim {
+	c := &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: "ns", UID: "c"},
+		Spec: v1.PersistentVolumeClaimSpec{
+			VolumeName: volume, StorageClassName: ptr.To("x"), AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("5Gi")}},
+		},
+	}
+	if done {
+		c.Annotations = map[string]string{storagehelpers.AnnBindCompleted: "yes"}
+	}
+	return c
+}
+
+func volumeAt(name, node string) *v1.PersistentVolume {
+	return &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PersistentVolumeSpec{
+			StorageClassName: "x", AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("10Gi")},
+			NodeAffinity: &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+				MatchExpressions: []v1.NodeSelectorRequirement{{Key: "host", Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+			}}}},
+		},
+		Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable},
+	}
+}
+
+func storageClass(provisioner string, mode storagev1.VolumeBindingMode) map[string]*storagev1.StorageClass {
+	return map[string]*storagev1.StorageClass{"x": {Provisioner: provisioner, VolumeBindingMode: &mode}}
+}
+
+// TestVolumeBinding covers PV-70, PV-85, VOL-57, VOL-58, VOL-60, SC-13, SC-16, CAP-3, CAP-4.
+func TestVolumeBinding(t *testing.T) {
+	waits := storagev1.VolumeBindingWaitForFirstConsumer
+	room := func(size, node string) []*storagev1.CSIStorageCapacity {
+		return []*storagev1.CSIStorageCapacity{{Capacity: ptr.To(resource.MustParse(size)),
+			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"host": node}}}}
+	}
+	zoned := storageClass("p", waits)
+	zoned["x"].AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "host", Values: []string{"b"}}}}}
+	chosen := storageClaim("", false)
+	chosen.Annotations = map[string]string{storagehelpers.AnnSelectedNode: "b"}
+	for _, c := range []struct {
+		name  string
+		claim *v1.PersistentVolumeClaim
+		shelf shelf
+		// why the pod, and the nodes a and b, are refused
+		pod, a, b string
+	}{
+		{"no claim", nil, shelf{}, `persistentvolumeclaim "data" not found`, "", ""},
+		{"bound", storageClaim("pv", true), shelf{volumes: []*v1.PersistentVolume{volumeAt("pv", "a")}}, "", "", volumeElsewhere},
+		{"volume gone", storageClaim("pv", true), shelf{}, "", volumeMissing, volumeMissing},
+		{"immediate", storageClaim("", false), shelf{classes: storageClass("p", storagev1.VolumeBindingImmediate)}, unboundImmediate, "", ""},
+		{"half bound", storageClaim("pv", false), shelf{classes: storageClass("p", waits)}, unboundImmediate, "", ""},
+		{"a volume at a", storageClaim("", false), shelf{classes: storageClass(noProvisioner, waits), volumes: []*v1.PersistentVolume{volumeAt("pv", "a")}}, "", "", noVolume},
+		{"provisioned", storageClaim("", false), shelf{classes: storageClass("p", waits)}, "", "", ""},
+		{"topology", storageClaim("", false), shelf{classes: zoned}, "", noVolume, ""},
+		{"node chosen", chosen, shelf{classes: storageClass("p", waits)}, "", noVolume, ""},
+		{"room at b", storageClaim("", false), shelf{classes: storageClass("p", waits), reported: true, capacities: room("5Gi", "b")}, "", volumeTooLarge, ""},
+		{"no room", storageClaim("", false), shelf{classes: storageClass("p", waits), reported: true, capacities: room("4Gi", "b")}, "", volumeTooLarge, volumeTooLarge},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.claim != nil {
+				c.shelf.claims = map[string]*v1.PersistentVolumeClaim{"data": c.claim}
+			}
+			p, err := newVolumeBinding(nil, &Deps{Storage: &c.shelf})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod, err := framework.NewPodInfo(&v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "p"},
+				Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, _, st := p.(*volumeBinding).PreFilter(pod, nil)
+			if got := st.Message(); got != c.pod {
+				t.Fatalf("got %q", got)
+			}
+			if f == nil {
+				return
+			}
+			for node, want := range map[string]string{"a": c.a, "b": c.b} {
+				n := &framework.NodeInfo{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"host": node}}}}
+				if got := f.Filter(n).Message(); got != want {
+					t.Errorf("%s: got %q, want %q", node, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A volume chosen for one pod is not chosen for another, until the first lets go.
+func TestVolumeBindingReserves(t *testing.T) {
+	s := &shelf{
+		classes: storageClass(noProvisioner, storagev1.VolumeBindingWaitForFirstConsumer), volumes: []*v1.PersistentVolume{volumeAt("pv", "a")},
+		claims: map[string]*v1.PersistentVolumeClaim{"one": storageClaim("", false), "two": storageClaim("", false)},
+	}
+	s.claims["one"].UID, s.claims["two"].UID = "1", "2"
+	plugin, err := newVolumeBinding(nil, &Deps{Storage: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := plugin.(*volumeBinding)
+	node := &framework.NodeInfo{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"host": "a"}}}}
+	try := func(claim string) (*framework.PodInfo, string) {
+		pod := &framework.PodInfo{Pod: &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "ns", UID: "p" + s.claims[claim].UID},
+			Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}},
+		}}
+		f, _, st := b.PreFilter(pod, nil)
+		if st == nil {
+			st = f.Filter(node)
+		}
+		return pod, st.Message()
+	}
+	first, why := try("one")
+	if why != "" {
+		t.Fatalf("got %q", why)
+	}
+	if st := b.Reserve(t.Context(), first, "a"); !st.OK() {
+		t.Fatal(st.Message())
+	}
+	if _, why := try("two"); why != noVolume {
+		t.Errorf("a volume is chosen twice: %q", why)
+	}
+	if _, why := try("one"); why != unboundImmediate {
+		t.Errorf("a claim is bound twice: %q", why)
+	}
+	b.Unreserve(t.Context(), first, "a")
+	b.Unreserve(t.Context(), first, "a")
+	if _, why := try("two"); why != "" {
+		t.Errorf("the volume is not free again: %q", why)
+	}
+}
