@@ -11,8 +11,9 @@
 //	server ── the kubelet's API on 10250
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //
-// main.go reads the configuration, wire.go builds everything in the order in
-// which it depends on each other, steps.go is the list of what a pod gets before
+// main.go reads the configuration, wire.go has everything built (wire_*.go) in
+// the order in which it depends on each other, hollow.go has many nodes built
+// without their kernel, steps.go is the list of what a pod gets before
 // its containers. Nothing of a pod depends on this process: conmon holds each
 // container, the next agent takes them over.
 package main
