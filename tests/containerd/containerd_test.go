@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	module = "github.com/containerd/containerd/v2@v2.4.2"
-	pause  = "localhost/pause:1"
+	module        = "github.com/containerd/containerd/v2@v2.4.2"
+	pluginsModule = "github.com/containernetworking/plugins@v1.9.1"
+	pause         = "localhost/pause:1"
 )
 
 var programs = []upstream.Program{
@@ -26,6 +27,9 @@ var programs = []upstream.Program{
 	{Name: "containerd-shim-runc-v2", Package: "./cmd/containerd-shim-runc-v2", Tags: "no_btrfs"},
 	{Name: "ctr", Package: "./cmd/ctr", Tags: "no_btrfs"},
 }
+
+// plugins that containerd itself wants beside the network's.
+var plugins = []upstream.Program{{Name: "cni/loopback", Package: "./plugins/main/loopback"}}
 
 var cluster *harness.Cluster
 
@@ -64,7 +68,7 @@ sandbox = "` + pause + `"
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["%[2]s"]
+bin_dirs = ["%[2]s", "%[3]s"]
 conf_dir = "%[1]s/cni"
 conf_template = "%[1]s/cni.tmpl"
 [plugins.'io.containerd.nri.v1.nri']
@@ -80,18 +84,23 @@ func start(t *testing.T, netns string) *daemon {
 	if cache == "" {
 		cache = filepath.Join(cluster.Bin, "peer")
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(cache, "cni"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := upstream.Build(context.Background(), module, filepath.Join(cache, "src", "containerd"), cache, programs); err != nil {
-		t.Fatal(err)
+	for _, b := range []struct {
+		module, name string
+		programs     []upstream.Program
+	}{{module, "containerd", programs}, {pluginsModule, "cni-plugins", plugins}} {
+		if err := upstream.Build(context.Background(), b.module, filepath.Join(cache, "src", b.name), cache, b.programs); err != nil {
+			t.Fatal(err)
+		}
 	}
 	dir, err := os.MkdirTemp("", "ctrd") // short: it holds sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &daemon{dir: dir, cache: cache, netns: netns}
-	for name, text := range map[string]string{"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin), "cni.tmpl": fmt.Sprintf(network, dir)} {
+	for name, text := range map[string]string{"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin, filepath.Join(cache, "cni")), "cni.tmpl": fmt.Sprintf(network, dir)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

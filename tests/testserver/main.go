@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -11,7 +12,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -35,7 +38,10 @@ func main() {
 	case "udp":
 		err = serveUDP()
 	case "pause":
-		select {}
+		ended, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		<-ended.Done()
+		return
 	case "ask":
 		if err = ask(os.Args[len(os.Args)-1]); err == nil {
 			return
