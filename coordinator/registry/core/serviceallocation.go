@@ -98,9 +98,16 @@ func (a *allocation) begin(ctx context.Context, s, old *corev1.Service, dryRun b
 		return nil, err
 	}
 	var taken claims
-	err := a.fillIPs(ctx, &taken, s, old, dryRun)
-	if err == nil {
+	// Both wait for the disk, so they wait together.
+	ports := make(chan error, 1)
+	go func() {
+		var err error
 		taken.ports, err = a.ports.fill(ctx, s, old, dryRun)
+		ports <- err
+	}()
+	err := a.fillIPs(ctx, &taken.addresses, s, old, dryRun)
+	if portErr := <-ports; err == nil {
+		err = portErr
 	}
 	if dryRun {
 		taken = claims{}
@@ -170,7 +177,7 @@ func (a *allocation) release(c claims, s *corev1.Service) {
 const releaseTimeout = 10 * time.Second
 
 // fillIPs reserves the addresses that a service lacks or asks for.
-func (a *allocation) fillIPs(ctx context.Context, taken *claims, v, old *corev1.Service, dryRun bool) error {
+func (a *allocation) fillIPs(ctx context.Context, taken *[]netip.Addr, v, old *corev1.Service, dryRun bool) error {
 	s := &v.Spec
 	var had []string
 	if old != nil && old.Spec.Type != corev1.ServiceTypeExternalName {
@@ -194,7 +201,7 @@ func (a *allocation) fillIPs(ctx context.Context, taken *claims, v, old *corev1.
 			return err
 		}
 		s.ClusterIPs[i] = ip.String()
-		taken.addresses = append(taken.addresses, ip)
+		*taken = append(*taken, ip)
 	}
 	if len(s.ClusterIPs) > 0 {
 		s.ClusterIP = s.ClusterIPs[0]

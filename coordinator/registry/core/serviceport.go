@@ -211,7 +211,10 @@ func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun boo
 		w := &portWork{nodePorts: p, pool: all, s: s, had: had, taken: &taken}
 		return w.fill(old == nil)
 	})
-	return taken, err
+	if err != nil {
+		return nil, err // nothing was stored
+	}
+	return taken, nil
 }
 
 // lacksPorts: a port is to be given by us.
