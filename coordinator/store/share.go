@@ -38,6 +38,10 @@ type source struct {
 	// objects are what the watch cache holds, at version; nil before it is full.
 	objects map[types.NamespacedName]runtime.Object
 	version string
+	// reached is the revision that the watch is known to have reached, asking the
+	// context to ask it for more with.
+	reached uint64
+	asking  context.Context
 	// filling collects a new state until it is whole; nil at other times.
 	filling   map[types.NamespacedName]runtime.Object
 	run       int // counts the lists and watches of the cache's reflector
@@ -55,6 +59,28 @@ type unsized struct{ storage.Interface }
 
 // EnableResourceSizeEstimation does nothing.
 func (unsized) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// GetCurrentResourceVersion is asked before a consistent read, which then waits
+// until the cache has reached that revision. Another kind's writes raise it too,
+// so the watch is made to tell now; the library would do so a tenth of a second
+// after the last time.
+func (s *source) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	current, err := s.Interface.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	asking := s.asking
+	if s.reached >= current {
+		asking = nil
+	}
+	s.mu.Unlock()
+	if asking != nil {
+		// When it fails the library's own request follows.
+		_ = s.RequestWatchProgress(asking)
+	}
+	return current, nil
+}
 
 // GetList notes the list of the watch cache's reflector, page by page.
 func (s *source) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
@@ -93,7 +119,7 @@ func (s *source) Watch(ctx context.Context, key string, o storage.ListOptions) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.run++
-	s.filling = nil
+	s.filling, s.asking = nil, ctx
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
 		s.filling = map[types.NamespacedName]runtime.Object{}
 	}
@@ -140,6 +166,9 @@ func (s *source) note(run int, e watch.Event) {
 	m, err := meta.Accessor(e.Object)
 	if err != nil {
 		return
+	}
+	if v, err := s.Versioner().ParseResourceVersion(m.GetResourceVersion()); err == nil && s.filling == nil {
+		s.reached = v
 	}
 	if e.Type == watch.Bookmark {
 		if s.filling != nil && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {

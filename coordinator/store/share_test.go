@@ -29,6 +29,9 @@ func (e *etcdOf) GetList(_ context.Context, _ string, _ storage.ListOptions, out
 	return nil
 }
 
+// Versioner compares versions as etcd3 does.
+func (e *etcdOf) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
+
 func object(name, version string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
 }
