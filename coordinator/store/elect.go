@@ -27,7 +27,7 @@ func electSelf(s *etcdserver.EtcdServer) {
 		if s.Leader() != 0 {
 			return
 		}
-		if false && !replayed() {
+		if !replayed() {
 			time.Sleep(electRetry)
 			continue
 		}
