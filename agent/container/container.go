@@ -42,6 +42,9 @@ type Container struct {
 	ExitCode   int32
 	Reason     string // Completed, Error, OOMKilled, StartError, Unknown
 	Message    string
+	// PodOOMs is the count of the pod's group when the container started or,
+	// killed for lack of memory, ended (systemd driver).
+	PodOOMs uint64 `json:",omitempty"`
 }
 
 // Reasons of an exited container, as containerd tells them to the kubelet.
@@ -53,5 +56,6 @@ const (
 	ReasonUnknown    = "Unknown"
 
 	exitStartError = 128
+	exitKilled     = 137 // by SIGKILL
 	exitUnknown    = 255
 )

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -116,8 +117,8 @@ func (m *Manager) settle(id string) {
 	if c.State != Running {
 		return
 	}
-	oom := m.oomKills(&c)
 	code, at, err := m.exitFile(id)
+	oom := m.oomKills(&c, code)
 	switch {
 	case err == nil:
 		c.ExitCode, c.FinishedAt = code, at
@@ -136,15 +137,38 @@ func (m *Manager) settle(id string) {
 }
 
 // oomKills counts the processes that the kernel killed for lack of memory.
-// systemd removes an empty scope at once; then conmon's word, a file, counts.
-func (m *Manager) oomKills(c *Container) uint64 {
-	n, err := m.cfg.Cgroups.OOMKills(c.Cgroup)
-	if err != nil || n == 0 {
-		if _, err := os.Stat(filepath.Join(m.bundle(c.ID), "oom")); err == nil {
-			return 1
-		}
+// systemd removes a scope as soon as it is empty, and its count with it; then
+// a killed container takes those that its pod's group counted and no other
+// container of the pod has taken.
+func (m *Manager) oomKills(c *Container, code int32) uint64 {
+	n, _ := m.cfg.Cgroups.OOMKills(c.Cgroup)
+	if m.cfg.Cgroups.Driver() != cgroup.Systemd {
+		return n
+	}
+	all, podErr := m.cfg.Cgroups.OOMKills(filepath.Dir(c.Cgroup))
+	if podErr != nil {
+		return n
+	}
+	if n == 0 && code == exitKilled {
+		n = all - min(all, m.takenOOMs(filepath.Dir(c.Cgroup)))
+	}
+	if n > 0 {
+		c.PodOOMs = all
 	}
 	return n
+}
+
+// takenOOMs is the highest count of a pod's group that its containers know.
+func (m *Manager) takenOOMs(pod string) uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var most uint64
+	for _, s := range m.all {
+		if filepath.Dir(s.c.Cgroup) == pod {
+			most = max(most, s.c.PodOOMs)
+		}
+	}
+	return most
 }
 
 // finish publishes the end of a container once.

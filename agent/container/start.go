@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/oci"
 )
 
@@ -83,6 +84,9 @@ func (m *Manager) start(c *Container) error {
 	}
 	c.MonitorAt, _ = startTime(c.Monitor)
 	c.State, c.StartedAt = Running, time.Now()
+	if m.cfg.Cgroups.Driver() == cgroup.Systemd {
+		c.PodOOMs, _ = m.cfg.Cgroups.OOMKills(filepath.Dir(c.Cgroup))
+	}
 	// The record says Running before the process does: an agent killed right
 	// here finds the container and its monitor again.
 	if err := m.records.Put(c.ID, &record{c}); err != nil {

@@ -15,7 +15,7 @@ import (
 
 type options struct {
 	bin, cache, only, gotool, accel string
-	keep                            bool
+	keep, quick                     bool
 }
 
 // A scenario starts a machine of its own and reports steps on it.
@@ -36,6 +36,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "run only this scenario: systemd or cgroup2")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
+	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
