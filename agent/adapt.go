@@ -89,15 +89,28 @@ func (n podNetwork) Teardown(ctx context.Context, p runtime.Pod) error {
 
 func (n podNetwork) Status() error { return n.m.Status(context.Background()) }
 
-// connectRuntime uses a runtime behind a CRI socket.
+// runtimeAgain is how often an outside runtime that does not answer is tried.
+const runtimeAgain = time.Second
+
+// connectRuntime uses a runtime behind a CRI socket, when there is one.
 func (a *agent) connectRuntime(ctx context.Context) error {
 	endpoint := a.cfg.ContainerRuntimeEndpoint
 	if !strings.Contains(endpoint, "://") {
 		endpoint = "unix://" + endpoint
 	}
 	var err error
-	if a.runtime, err = criclient.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false); err != nil {
-		return fmt.Errorf("container runtime at %s: %w", endpoint, err)
+	for told := false; ; told = true {
+		if a.runtime, err = criclient.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false); err == nil {
+			break
+		}
+		if !told {
+			a.log.Warn("the container runtime does not answer; trying on (is it running, with its CRI plugin?)", "endpoint", endpoint, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(runtimeAgain): // both start with the machine
+		}
 	}
 	if a.images, err = criclient.NewRemoteImageService(ctx, endpoint, 15*time.Minute, nil, false); err != nil {
 		return fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
