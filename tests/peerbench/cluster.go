@@ -42,6 +42,10 @@ type daemons interface {
 	cut() error
 	stop() error
 	logs() string
+	// aside starts a process beside the system, on the first machine.
+	aside(name string, command ...string) error
+	// ended tells which process has ended, if one has.
+	ended() error
 }
 
 const (
@@ -120,6 +124,21 @@ type process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
+	// aside is for a process that does not belong to the system.
+	aside bool
+}
+
+// end lets a process end by itself, and kills it when that takes long.
+func (p *process) end() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(10 * time.Second):
+		return p.cmd.Process.Kill()
+	}
 }
 
 func newHost() (*host, error) {
@@ -151,13 +170,25 @@ func (h *host) path(elem ...string) string {
 
 // start starts a daemon on a machine (from 0), its output in a log file.
 func (h *host) start(machine int, name string, command ...string) (*process, error) {
+	return h.run(machine, name, append(h.group.prefix(), command...))
+}
+
+// aside starts a process that does not belong to the system.
+func (h *host) aside(name string, command ...string) error {
+	p, err := h.run(0, name, command)
+	if err == nil {
+		p.aside = true
+	}
+	return err
+}
+
+func (h *host) run(machine int, name string, command []string) (*process, error) {
 	log, err := os.OpenFile(h.path(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	args := append(h.group.prefix(), command...)
-	p := &process{name: name, cmd: harness.Command(h.netns[machine], args[0], args[1:]...), done: make(chan struct{})}
+	p := &process{name: name, cmd: harness.Command(h.netns[machine], command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the terminal's Ctrl-C is ours
 	if err := p.cmd.Start(); err != nil {
@@ -221,6 +252,11 @@ func (h *host) logs() string {
 // namespaces that end with their processes.
 func (h *host) stop() error {
 	var errs []error
+	for _, p := range h.procs {
+		if p.aside {
+			errs = append(errs, p.end())
+		}
+	}
 	for _, dir := range []string{h.name + "-daemons", h.name} {
 		if g := group(filepath.Join(accountant(), dir)); isDir(string(g)) {
 			errs = append(errs, g.kill())

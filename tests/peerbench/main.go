@@ -144,6 +144,7 @@ func steps() []step {
 		{"fail", twoNodes, (*bench).fail},
 		{"api", plane, (*bench).api},
 		{"schedule", unshared, (*bench).schedule},
+		{"hollow", unshared, (*bench).hollow},
 	}
 }
 

@@ -157,6 +157,8 @@ podLogsDir: %s
 volumePluginDir: %s
 failCgroupV1: false
 failSwapOn: false
+evictionHard: {memory.available: 100Mi, nodefs.available: 1%%, imagefs.available: 1%%}
+imageGCHighThresholdPercent: 100
 kubeAPIQPS: 1000
 kubeAPIBurst: 2000
 `, p.keys.Path("ca.crt"), n.pods, p.socket(n), p.nodePath(n, "pod-logs"), p.nodePath(n, "kubelet", "plugins-exec"))

@@ -116,7 +116,7 @@ func (b *bench) shape(ctx context.Context, f *fleet, s shape) error {
 	if err != nil {
 		return err
 	}
-	took, err := f.bind(ctx, n, s)
+	took, err := f.bring(ctx, n, s, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" })
 	if err != nil {
 		return err
 	}
@@ -271,10 +271,10 @@ func (f *fleet) pod(name string) *corev1.Pod {
 	}
 }
 
-// bind creates n pods and returns the time until a watch has shown each of
-// them bound.
-func (f *fleet) bind(ctx context.Context, n int, s shape) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+// bring creates n pods and returns the time until a watch has shown each of
+// them as it is to be: bound, or running.
+func (f *fleet) bring(ctx context.Context, n int, s shape, arrived func(*corev1.Pod) bool) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	pods := f.cluster.client.CoreV1().Pods(fleetNS)
 	opts := metav1.ListOptions{LabelSelector: "app=load"}
@@ -297,19 +297,19 @@ func (f *fleet) bind(ctx context.Context, n int, s shape) (time.Duration, error)
 			cancel()
 		}
 	})
-	bound := map[string]bool{}
-	for len(bound) < n && err == nil {
+	there := map[string]bool{}
+	for len(there) < n && err == nil {
 		err = f.follow(ctx, &opts, func(p *corev1.Pod) bool {
-			if p.Spec.NodeName != "" {
-				bound[p.Name] = true
+			if arrived(p) {
+				there[p.Name] = true
 			}
-			return len(bound) == n
+			return len(there) == n
 		})
 	}
 	took := time.Since(start)
 	creating.Wait()
 	if err = errors.Join(failed, err); err != nil {
-		return 0, fmt.Errorf("%d of %d pods bound: %w; %s", len(bound), n, err, f.waiting(context.WithoutCancel(ctx)))
+		return 0, fmt.Errorf("%d of %d pods are as they should: %w; %s", len(there), n, err, f.waiting(context.WithoutCancel(ctx)))
 	}
 	return took, nil
 }
@@ -318,7 +318,7 @@ func (f *fleet) bind(ctx context.Context, n int, s shape) (time.Duration, error)
 func (f *fleet) waiting(ctx context.Context) string {
 	list, err := f.cluster.client.CoreV1().Pods(fleetNS).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil || len(list.Items) == 0 {
-		return fmt.Sprintf("none waits: %v", err)
+		return fmt.Sprintf("none waits for the scheduler: %v", err)
 	}
 	p := list.Items[0]
 	return fmt.Sprintf("%d wait, such as %s: nominated %q, conditions %v", len(list.Items), p.Name, p.Status.NominatedNodeName, p.Status.Conditions)

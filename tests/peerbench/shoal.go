@@ -69,6 +69,11 @@ func (s *shoal) cut() error { return s.second.Cut() }
 
 func (s *shoal) logs() string { return s.cluster.Logs() }
 
+func (s *shoal) aside(string, ...string) error {
+	return errors.New("nothing runs beside a whole cluster")
+}
+func (s *shoal) ended() error { return nil }
+
 func (s *shoal) stop() error {
 	return errors.Join(s.cluster.Stop(), removeGroups(s.cluster.Name+"-daemons"))
 }
