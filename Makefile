@@ -60,8 +60,9 @@ down: ## stop the cluster that `make run` started
 
 test: setup build images test-images kubectl helm test-unit test-e2e ## run all tests of this machine
 
+# Informers share the watch cache's objects: who modifies one is found out.
 test-unit: ## rules, API in process, kernel parts; no cluster
-	$(GO) test -timeout 15m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
+	KUBE_CACHE_MUTATION_DETECTOR=true $(GO) test -timeout 15m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
 
 test-e2e: ## whole clusters in network namespaces
 	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
