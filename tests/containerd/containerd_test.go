@@ -275,7 +275,7 @@ func TestContainerd(t *testing.T) {
 
 	k("delete", "pods", "--all", "--timeout=60s")
 	harness.Eventually(t, "nothing is left", func() (bool, string) {
-		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(), "--namespace", "k8s.io", "containers", "list", "-q").CombinedOutput()
+		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(), "--namespace", "k8s.io", "containers", "list", "-q").Output()
 		return err == nil && strings.TrimSpace(string(out)) == "", string(out)
 	})
 }
