@@ -10,12 +10,14 @@ import (
 
 // owners finds which pods belong with a pod, for the default spread.
 type owners struct {
-	services    corelisters.ServiceLister
-	replicaSets appslisters.ReplicaSetLister
+	services     corelisters.ServiceLister
+	controllers  corelisters.ReplicationControllerLister
+	replicaSets  appslisters.ReplicaSetLister
+	statefulSets appslisters.StatefulSetLister
 }
 
 // selector joins the selectors of the Services that select the pod and of the
-// ReplicaSet that controls it. It is empty when there is none.
+// workload that controls it. It is empty when there is none.
 func (o *owners) selector(pod *v1.Pod) labels.Selector {
 	set := labels.Set{}
 	services, err := o.services.Services(pod.Namespace).List(labels.Everything())
@@ -27,18 +29,34 @@ func (o *owners) selector(pod *v1.Pod) labels.Selector {
 		}
 	}
 	sel := set.AsSelector()
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil || ref.Kind != "ReplicaSet" {
-		return sel
-	}
-	rs, err := o.replicaSets.ReplicaSets(pod.Namespace).Get(ref.Name)
-	if err != nil {
-		return sel
-	}
-	if more, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector); err == nil {
+	if more, err := metav1.LabelSelectorAsSelector(o.workload(pod)); err == nil {
 		if reqs, ok := more.Requirements(); ok {
 			sel = sel.Add(reqs...)
 		}
 	}
 	return sel
+}
+
+// workload is the selector of what controls the pod; nil, which selects
+// nothing, when that is unknown.
+func (o *owners) workload(pod *v1.Pod) *metav1.LabelSelector {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		return nil
+	}
+	switch ref.Kind {
+	case "ReplicaSet":
+		if rs, err := o.replicaSets.ReplicaSets(pod.Namespace).Get(ref.Name); err == nil {
+			return rs.Spec.Selector
+		}
+	case "StatefulSet":
+		if set, err := o.statefulSets.StatefulSets(pod.Namespace).Get(ref.Name); err == nil {
+			return set.Spec.Selector
+		}
+	case "ReplicationController":
+		if rc, err := o.controllers.ReplicationControllers(pod.Namespace).Get(ref.Name); err == nil {
+			return &metav1.LabelSelector{MatchLabels: rc.Spec.Selector}
+		}
+	}
+	return nil
 }

@@ -124,7 +124,10 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 	s.recorder[name] = rec
 	core, apps := s.c.Informers.Core().V1(), s.c.Informers.Apps().V1()
 	budgets := s.c.Informers.Policy().V1().PodDisruptionBudgets().Lister()
-	owners := &owners{services: core.Services().Lister(), replicaSets: apps.ReplicaSets().Lister()}
+	owners := &owners{
+		services: core.Services().Lister(), controllers: core.ReplicationControllers().Lister(),
+		replicaSets: apps.ReplicaSets().Lister(), statefulSets: apps.StatefulSets().Lister(),
+	}
 	return &plugins.Deps{
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
