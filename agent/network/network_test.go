@@ -188,7 +188,7 @@ func TestPeers(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:7946")
 	peers := peersOf([]gossip.Member{
 		{Name: "me", Local: true, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
-		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
+		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: gossip.Meta{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}}},
 		{Name: "left", State: gossip.StateLeft, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
 		{Name: "coordinator", State: gossip.StateAlive, Addr: at},
 		{Name: "two", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")}}},

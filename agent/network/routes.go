@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -72,11 +73,22 @@ func (m *Manager) repair() {
 }
 
 // peersOf lists the members that route pods. A dead one keeps its routes: it
-// may only be deaf, and nothing else has its pods.
+// may only be deaf, and nothing else has its pods; unless its Node was deleted
+// and its range given to one that lives.
 func peersOf(members []gossip.Member) []cni.Peer {
+	taken := map[netip.Prefix]bool{}
+	for _, mem := range members {
+		for _, p := range mem.PodCIDRs {
+			taken[p] = taken[p] || mem.State.Up()
+		}
+	}
 	peers := []cni.Peer{}
 	for _, mem := range members {
-		if mem.Local || mem.State == gossip.StateLeft || len(mem.PodCIDRs) == 0 {
+		cidrs := slices.Clone(mem.PodCIDRs)
+		if !mem.State.Up() {
+			cidrs = slices.DeleteFunc(cidrs, func(p netip.Prefix) bool { return taken[p] })
+		}
+		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
 		via := mem.Addr.Addr()
@@ -86,7 +98,7 @@ func peersOf(members []gossip.Member) []cni.Peer {
 				break
 			}
 		}
-		peers = append(peers, cni.Peer{PodCIDRs: append([]netip.Prefix(nil), mem.PodCIDRs...), Via: via})
+		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: via})
 	}
 	return peers
 }
