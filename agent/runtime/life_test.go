@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -71,6 +72,9 @@ func TestExitCodesAndReasons(t *testing.T) {
 		}
 	}
 	hungry := shell("hungry", "dd if=/dev/zero of=/dev/shm/x bs=1M count=60; exit 5")
+	if g.cfg.Driver == cgroup.Systemd { // then the kernel has to end the first process for it to be told
+		hungry = shell("hungry", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")
+	}
 	hungry.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
 	if s := g.exited(g.start(pod, hungry)); s.Reason != "OOMKilled" {
 		t.Errorf("out of memory: code %d, reason %s", s.ExitCode, s.Reason)

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/netns"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -76,9 +77,11 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	g := &rig{t: t, dir: dir, net: &fakeNetwork{up: map[string]bool{}}}
+	// On a machine with systemd and cgroup v2 the tests pass with either driver.
+	driver := cgroup.Driver(os.Getenv("SHOAL_TEST_CGROUP_DRIVER"))
 	g.cfg = Config{
 		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), ImportDir: filepath.Join(dir, "images"),
-		CgroupRoot: "/" + filepath.Base(dir), Network: g.net, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	g.open()
 	t.Cleanup(g.clean)
