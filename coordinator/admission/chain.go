@@ -33,8 +33,8 @@ type Config struct {
 	Client     kubernetes.Interface
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
-	// Dynamic reads the parameters of ValidatingAdmissionPolicies; without it
-	// that plugin is left out.
+	// Dynamic reads the parameters of admission policies; without it those two
+	// plugins are left out.
 	Dynamic dynamic.Interface
 	// Services finds the address of a webhook's service; nil: its DNS name.
 	// WebhookAuth says how to authenticate there; nil: not at all.
@@ -60,12 +60,12 @@ var notForPolicies = []schema.GroupResource{
 
 // Chain returns the plugins in upstream's order.
 func Chain(c Config) ([]admission.Interface, error) {
+	if c.Stop == nil {
+		c.Stop = make(chan struct{})
+	}
 	plugins, err := c.plugins()
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
-	}
-	if c.Stop == nil {
-		c.Stop = make(chan struct{})
 	}
 	features := utilfeature.DefaultFeatureGate
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
@@ -114,16 +114,20 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newStorageProtection(),
 		newClaimResize(),
 		newRuntimeClass(),
-		mutate,
+		newDefaultIngressClass(),
 	}
-	if c.Dynamic != nil {
-		policies, err := validatingpolicy.NewPlugin(nil)
-		if err != nil {
-			return nil, fmt.Errorf("validating policies: %w", err)
-		}
-		plugins = append(plugins, policies)
+	if c.Dynamic == nil {
+		return append(plugins, mutate, validate, quotas), nil
 	}
-	return append(plugins, validate, quotas), nil
+	mutating, err := newMutatingPolicies(c.Stop)
+	if err != nil {
+		return nil, err
+	}
+	validating, err := validatingpolicy.NewPlugin(nil)
+	if err != nil {
+		return nil, fmt.Errorf("validating policies: %w", err)
+	}
+	return append(plugins, mutating, mutate, validating, validate, quotas), nil
 }
 
 // mapper finds the resource of a parameter's kind. It asks discovery when it is

@@ -15,7 +15,10 @@ import (
 
 // Kinds lists the group's kinds.
 func Kinds() []kind.Kind {
-	return []kind.Kind{mutatingConfiguration(), validatingConfiguration(), policy(), policyBinding()}
+	return []kind.Kind{
+		mutatingConfiguration(), validatingConfiguration(),
+		mutatingPolicy(), mutatingPolicyBinding(), policy(), policyBinding(),
+	}
 }
 
 func mutatingConfiguration() kind.Kind {

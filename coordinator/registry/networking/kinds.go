@@ -10,5 +10,5 @@ var groupVersion = networkingv1.SchemeGroupVersion
 
 // Kinds lists the kinds of the group.
 func Kinds() []kind.Kind {
-	return []kind.Kind{serviceCIDR(), ipAddress()}
+	return []kind.Kind{ingress(), ingressClass(), ipAddress(), networkPolicy(), serviceCIDR()}
 }
