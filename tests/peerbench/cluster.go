@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -116,6 +117,8 @@ type host struct {
 	group group
 	netns []string // one a machine
 	addrs []string
+
+	mu    sync.Mutex
 	procs []*process
 }
 
@@ -198,12 +201,16 @@ func (h *host) run(machine int, name string, command []string) (*process, error)
 		_ = p.cmd.Wait() // how a daemon ended is in its log
 		close(p.done)
 	}()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.procs = append(h.procs, p)
 	return p, nil
 }
 
 // ended tells which daemon has ended, if one has.
 func (h *host) ended() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, p := range h.procs {
 		select {
 		case <-p.done:

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/shoal-project/shoal/tests/page"
 )
@@ -191,7 +192,7 @@ func (b *bench) together(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		names = append(names, s.name)
 	}
-	body := func(c *cluster) error {
+	body := func(ctx context.Context, c *cluster) error {
 		for _, s := range steps {
 			if err := s.run(b, ctx, c); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
@@ -201,7 +202,7 @@ func (b *bench) together(ctx context.Context, steps []step) error {
 	}
 	var err error
 	if steps[0].stage == unshared {
-		err = body(nil)
+		err = body(ctx, nil)
 	} else {
 		err = b.with(ctx, steps[0].stage, body)
 	}
@@ -212,11 +213,17 @@ func (b *bench) together(ctx context.Context, steps []step) error {
 	return err
 }
 
-// with starts a cluster, calls f and stops the cluster.
-func (b *bench) with(ctx context.Context, s stage, f func(*cluster) error) error {
+// with starts a cluster, calls f and stops the cluster. f's context ends when
+// one of the system's processes does.
+func (b *bench) with(ctx context.Context, s stage, f func(context.Context, *cluster) error) error {
 	c, err := b.start(ctx, s)
 	if err == nil {
-		err = f(c)
+		running, cancel := context.WithCancelCause(ctx)
+		go b.guard(running, c, cancel)
+		if err = f(running, c); err != nil && running.Err() != nil {
+			err = errors.Join(context.Cause(running), err)
+		}
+		cancel(nil)
 	}
 	if c == nil {
 		return err
@@ -225,4 +232,15 @@ func (b *bench) with(ctx context.Context, s stage, f func(*cluster) error) error
 		fmt.Fprintln(os.Stderr, c.logs())
 	}
 	return errors.Join(err, c.stop())
+}
+
+// guard looks at the processes until ctx ends: a look costs nothing that a
+// measurement would show, and none of them tells of its end otherwise.
+func (b *bench) guard(ctx context.Context, c *cluster, failed context.CancelCauseFunc) {
+	for sleep(ctx, time.Second) == nil {
+		if err := c.ended(); err != nil {
+			failed(err)
+			return
+		}
+	}
 }

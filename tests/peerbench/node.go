@@ -39,7 +39,7 @@ func (b *bench) cold(ctx context.Context, _ *cluster) error {
 
 func (b *bench) coldStart(ctx context.Context) (time.Duration, error) {
 	var took time.Duration
-	err := b.with(ctx, oneNode, func(c *cluster) error {
+	err := b.with(ctx, oneNode, func(_ context.Context, c *cluster) error {
 		took = c.took
 		return nil
 	})

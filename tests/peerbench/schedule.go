@@ -77,7 +77,7 @@ func (b *bench) schedule(ctx context.Context, _ *cluster) error {
 		if err != nil {
 			return fmt.Errorf("-nodes: %w", err)
 		}
-		errs = append(errs, b.with(ctx, plane, func(c *cluster) error { return b.scheduleOn(ctx, c, nodes) }))
+		errs = append(errs, b.with(ctx, plane, func(ctx context.Context, c *cluster) error { return b.scheduleOn(ctx, c, nodes) }))
 	}
 	return errors.Join(errs...)
 }

@@ -35,7 +35,7 @@ func (b *bench) services(ctx context.Context, _ *cluster) error {
 		if err != nil {
 			return fmt.Errorf("-services: %w", err)
 		}
-		errs = append(errs, b.with(ctx, oneNode, func(c *cluster) error { return b.program(ctx, c, n) }))
+		errs = append(errs, b.with(ctx, oneNode, func(ctx context.Context, c *cluster) error { return b.program(ctx, c, n) }))
 	}
 	return errors.Join(errs...)
 }
