@@ -50,6 +50,16 @@ func next(q *corev1.ResourceQuota, usage corev1.ResourceList) corev1.ResourceQuo
 	return corev1.ResourceQuotaStatus{Hard: hard, Used: quotav1.Mask(used, quotav1.ResourceNames(hard))}
 }
 
+// lower tells whether b has less of something than a.
+func lower(a, b corev1.ResourceList) bool {
+	for name, amount := range b {
+		if was, ok := a[name]; ok && amount.Cmp(was) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // differs tells whether a status is worth writing.
 func differs(q *corev1.ResourceQuota, s corev1.ResourceQuotaStatus) bool {
 	return q.Status.Used == nil || !equality.Semantic.DeepEqual(q.Status.Hard, s.Hard) || !quotav1.Equals(q.Status.Used, s.Used)

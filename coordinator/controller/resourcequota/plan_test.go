@@ -3,6 +3,7 @@ package resourcequota
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -46,5 +47,25 @@ func TestNext(t *testing.T) {
 	s = next(q, amounts("pods", "1"))
 	if !differs(q, s) || !quotav1.Equals(s.Used, amounts("pods", "1")) || !quotav1.Equals(s.Hard, q.Spec.Hard) {
 		t.Errorf("another limit: %+v", s)
+	}
+}
+
+// What was charged is not taken back before the object can be stored.
+func TestCharges(t *testing.T) {
+	if a := amounts("pods", "2", "cpu", "1"); lower(a, a) || !lower(a, amounts("pods", "1", "cpu", "3")) || lower(amounts("pods", "1"), a) {
+		t.Error("lower")
+	}
+	var c charges
+	now := time.Unix(1000, 0)
+	c.note("ns/q", now)
+	if w := c.settled("ns/q", now.Add(settling/4)); w != settling*3/4 {
+		t.Errorf("waits %v", w)
+	}
+	if w := c.settled("ns/q", now.Add(2*settling)); w > 0 {
+		t.Errorf("waits %v", w)
+	}
+	c.forget("ns/q")
+	if w := c.settled("ns/q", now); w > 0 || len(c.at) != 0 {
+		t.Errorf("waits %v for what is forgotten", w)
 	}
 }

@@ -57,6 +57,7 @@ type Controller struct {
 	loop      *controller.Loop
 	registry  quotav1.Registry
 	monitors  *monitors
+	charges   charges
 }
 
 // New builds the controller.
@@ -72,7 +73,11 @@ func New(env controller.Env, deps Deps) *Controller {
 	c.loop.Reconciler = c
 	controller.Watch(c.loop, env.Informers.Core().V1().ResourceQuotas().Informer(), func(old, q *corev1.ResourceQuota) {
 		if q == nil {
+			c.charges.forget(controller.Key(old.Namespace, old.Name))
 			return
+		}
+		if old != nil && lower(q.Status.Used, old.Status.Used) {
+			c.charges.note(controller.Key(q.Namespace, q.Name), time.Now())
 		}
 		// A status that was counted, or charged, is left alone; one that someone
 		// else changed is not.
@@ -138,6 +143,9 @@ func (c *Controller) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	// What could be counted is written even when something could not.
 	status := next(q, usage)
+	if wait := c.charges.settled(key, time.Now()); wait > 0 && lower(q.Status.Used, status.Used) {
+		return wait, errors.Join(err, followErr)
+	}
 	if differs(q, status) && (err == nil || len(usage) > 0) {
 		q = q.DeepCopy()
 		q.Status = status
