@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
 	"github.com/shoal-project/shoal/coordinator/controller/ephemeral"
+	"github.com/shoal-project/shoal/coordinator/controller/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
@@ -107,6 +108,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
+	add(flowcontrol.New(env))
 	add(podgc.New(env))
 	add(persistentvolume.New(env))
 	add(ephemeral.New(env))

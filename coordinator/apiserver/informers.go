@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/informers/coordination"
 	"k8s.io/client-go/informers/core"
 	"k8s.io/client-go/informers/discovery"
+	"k8s.io/client-go/informers/flowcontrol"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/informers/networking"
 	"k8s.io/client-go/informers/node"
@@ -93,6 +94,7 @@ func (f *informerFactory) Certificates() certificates.Interface { return certifi
 func (f *informerFactory) Coordination() coordination.Interface { return coordination.New(f, "", nil) }
 func (f *informerFactory) Core() core.Interface                 { return core.New(f, "", nil) }
 func (f *informerFactory) Discovery() discovery.Interface       { return discovery.New(f, "", nil) }
+func (f *informerFactory) Flowcontrol() flowcontrol.Interface   { return flowcontrol.New(f, "", nil) }
 func (f *informerFactory) Networking() networking.Interface     { return networking.New(f, "", nil) }
 func (f *informerFactory) Node() node.Interface                 { return node.New(f, "", nil) }
 func (f *informerFactory) Policy() policy.Interface             { return policy.New(f, "", nil) }

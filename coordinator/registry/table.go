@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/coordination"
 	"github.com/shoal-project/shoal/coordinator/registry/core"
 	"github.com/shoal-project/shoal/coordinator/registry/discovery"
+	"github.com/shoal-project/shoal/coordinator/registry/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/networking"
 	"github.com/shoal-project/shoal/coordinator/registry/node"
@@ -31,6 +32,7 @@ func Kinds() []kind.Kind {
 		batch.Kinds(),
 		coordination.Kinds(),
 		discovery.Kinds(),
+		flowcontrol.Kinds(),
 		node.Kinds(),
 		networking.Kinds(),
 		policy.Kinds(),
