@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/tests/bench/measure"
@@ -19,6 +20,9 @@ import (
 func (b *bench) hollow(ctx context.Context, _ *cluster) error {
 	return b.with(ctx, plane, func(ctx context.Context, c *cluster) error {
 		nodes, pods := b.options.hollow, b.options.pods
+		if err := letNodesProxy(ctx, c); err != nil {
+			return err
+		}
 		start := time.Now()
 		before, err := c.used()
 		if err != nil {
@@ -48,6 +52,17 @@ func (b *bench) hollow(ctx context.Context, _ *cluster) error {
 		}
 		return b.atRest(ctx, c, when)
 	})
+}
+
+// letNodesProxy lets nodes read what a proxy needs: an agent is both, upstream's
+// nodes have kube-proxy with a name of its own.
+func letNodesProxy(ctx context.Context, c *cluster) error {
+	_, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "peer-bench-nodes"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:nodes"}},
+	}, metav1.CreateOptions{})
+	return err
 }
 
 func (b *bench) atRest(ctx context.Context, c *cluster, when string) error {
