@@ -30,6 +30,7 @@ type options struct {
 	services     string
 	hollow, pods int
 	build, write bool
+	add          bool
 	verbose      bool
 }
 
@@ -47,6 +48,7 @@ func main() {
 	flag.IntVar(&o.pods, "hollow-pods", 5000, "pods on the simulated nodes for hollow")
 	flag.BoolVar(&o.build, "build", false, "only build upstream")
 	flag.BoolVar(&o.write, "write", false, "write the table into "+docsPage)
+	flag.BoolVar(&o.add, "add", false, "add to the results of the run before, which are kept in the cache directory")
 	flag.BoolVar(&o.verbose, "v", false, "print the ends of the daemons' logs when something fails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -87,6 +89,12 @@ func run(ctx context.Context, o options) error {
 	}
 	defer tunables.restore()
 	r := newRecorder()
+	results := filepath.Join(o.cache, "results.json")
+	if o.add {
+		if err := r.load(results); err != nil {
+			return err
+		}
+	}
 	var failed []error
 	for round := range o.rounds {
 		for _, name := range []string{shoalName, peerName} {
@@ -103,6 +111,7 @@ func run(ctx context.Context, o options) error {
 			}
 		}
 	}
+	failed = append(failed, r.save(results))
 	text := r.table()
 	fmt.Print("\n" + text)
 	if o.write {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -14,22 +17,53 @@ import (
 
 // line is one line of the table: the values of each system, one a round.
 type line struct {
-	what, unit string
-	rate       bool // more is better
-	values     map[string]map[int]float64
+	What, Unit string
+	Rate       bool // more is better
+	Values     map[string]map[int]float64
 }
 
 // recorder collects the values of all rounds.
 type recorder struct {
-	lines []*line
-	// details are the PSS of each program.
-	details []*line
-	system  string
-	round   int
-	began   time.Time
+	Lines []*line
+	// Details are the PSS of each program.
+	Details []*line
+
+	system string
+	round  int
+	began  time.Time
+	// earlier are the lines of an earlier run that this one has not measured.
+	earlier map[*line]bool
 }
 
 func newRecorder() *recorder { return &recorder{began: time.Now()} }
+
+// load takes the results of an earlier run, if there is one. What is measured
+// again replaces them.
+func (r *recorder) load(file string) error {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, r); err != nil {
+		return fmt.Errorf("results of an earlier run: %s: %w", file, err)
+	}
+	r.earlier = map[*line]bool{}
+	for _, l := range slices.Concat(r.Lines, r.Details) {
+		r.earlier[l] = true
+	}
+	return nil
+}
+
+func (r *recorder) save(file string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
+}
 
 func (r *recorder) begin(system string, round int) {
 	r.system, r.round = system, round
@@ -41,37 +75,42 @@ func (r *recorder) cost(what, unit string, v float64) { r.add(what, unit, false,
 func (r *recorder) rate(what, unit string, v float64) { r.add(what, unit, true, v) }
 
 func (r *recorder) add(what, unit string, rate bool, v float64) {
-	r.set(&r.lines, line{what: what, unit: unit, rate: rate}, v)
+	r.set(&r.Lines, line{What: what, Unit: unit, Rate: rate}, v)
 	fmt.Printf("%s: %s: %s %s\n", r.system, what, number(v), unit)
 }
 
 // detail records the memory of each program for a table of its own.
 func (r *recorder) detail(when string, w weights) {
 	for name, mb := range w {
-		r.set(&r.details, line{what: when + ": " + name, unit: "MB"}, mb)
+		r.set(&r.Details, line{What: when + ": " + name, Unit: "MB"}, mb)
 	}
 }
 
 // set gives a line of a table this round's value.
 func (r *recorder) set(table *[]*line, as line, v float64) {
-	i := slices.IndexFunc(*table, func(l *line) bool { return l.what == as.what })
+	i := slices.IndexFunc(*table, func(l *line) bool { return l.What == as.What })
 	if i < 0 {
 		i = len(*table)
-		as.values = map[string]map[int]float64{shoalName: {}, peerName: {}}
+		as.Values = map[string]map[int]float64{shoalName: {}, peerName: {}}
 		*table = append(*table, &as)
 	}
-	(*table)[i].values[r.system][r.round] = v
+	l := (*table)[i]
+	if r.earlier[l] {
+		l.Values = map[string]map[int]float64{shoalName: {}, peerName: {}}
+		delete(r.earlier, l)
+	}
+	l.Values[r.system][r.round] = v
 }
 
 // ratios are, a round each, how many times better Shoal is: upstream's cost by
 // Shoal's, or Shoal's rate by upstream's.
 func (l *line) ratios() measure.Sample {
 	var s measure.Sample
-	for round, ours := range l.values[shoalName] {
-		theirs, ok := l.values[peerName][round]
+	for round, ours := range l.Values[shoalName] {
+		theirs, ok := l.Values[peerName][round]
 		switch {
 		case !ok || ours == 0 || theirs == 0:
-		case l.rate:
+		case l.Rate:
 			s = append(s, ours/theirs)
 		default:
 			s = append(s, theirs/ours)
@@ -82,7 +121,7 @@ func (l *line) ratios() measure.Sample {
 
 func (l *line) cell(system string) string {
 	var s measure.Sample
-	for _, v := range l.values[system] {
+	for _, v := range l.Values[system] {
 		s = append(s, v)
 	}
 	return spread(s)
@@ -114,15 +153,15 @@ func (r *recorder) table() string {
 	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns, %s in all.\n\n", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
 		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version, time.Since(r.began).Round(time.Second))
 	b.WriteString("| what | unit | Shoal | upstream | Shoal is better by |\n|---|---|---|---|---|\n")
-	for _, l := range r.lines {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.unit, l.cell(shoalName), l.cell(peerName), spread(l.ratios()))
+	for _, l := range r.Lines {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.What, l.Unit, l.cell(shoalName), l.cell(peerName), spread(l.ratios()))
 	}
-	if len(r.details) > 0 {
+	if len(r.Details) > 0 {
 		b.WriteString("\nPSS of every program, all its processes together:\n\n| when: program | Shoal | upstream |\n|---|---|---|\n")
 	}
-	slices.SortStableFunc(r.details, func(x, y *line) int { return strings.Compare(x.what, y.what) })
-	for _, l := range r.details {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", l.what, l.cell(shoalName), l.cell(peerName))
+	slices.SortStableFunc(r.Details, func(x, y *line) int { return strings.Compare(x.What, y.What) })
+	for _, l := range r.Details {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", l.What, l.cell(shoalName), l.cell(peerName))
 	}
 	return b.String()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,33 @@ func TestOneSystemHasNoRatio(t *testing.T) {
 	r.cost("start", "s", 4)
 	if want := "| start | s |  | 4 |  |\n"; !strings.Contains(r.table(), want) {
 		t.Errorf("no line %q in\n%s", want, r.table())
+	}
+}
+
+func TestAdd(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	first := newRecorder()
+	first.begin(shoalName, 0)
+	first.cost("start", "s", 1)
+	first.cost("end", "s", 7)
+	first.begin(shoalName, 1)
+	first.cost("start", "s", 2)
+	if err := first.save(file); err != nil {
+		t.Fatal(err)
+	}
+	second := newRecorder()
+	if err := second.load(file); err != nil {
+		t.Fatal(err)
+	}
+	second.begin(shoalName, 0)
+	second.cost("start", "s", 5)
+	for _, want := range []string{"| start | s | 5 |  |  |\n", "| end | s | 7 |  |  |\n"} {
+		if !strings.Contains(second.table(), want) {
+			t.Errorf("no line %q in\n%s", want, second.table())
+		}
+	}
+	if err := newRecorder().load(file + ".none"); err != nil {
+		t.Errorf("no earlier run: %v", err)
 	}
 }
 
