@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/controller/certificate"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
 	"github.com/shoal-project/shoal/coordinator/controller/cronjob"
 	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
@@ -42,6 +43,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // runner is one part that runs while this coordinator leads.
@@ -66,6 +68,8 @@ type controllerDeps struct {
 	ServiceCIDRs []string
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
+	// Signer signs certificate requests; nil: nobody does.
+	Signer certificate.Signer
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
 	Members member.Members
 	Log     *slog.Logger
@@ -108,6 +112,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
+	if d.Signer != nil {
+		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime}))
+	}
 	add(flowcontrol.New(env))
 	add(podgc.New(env))
 	add(persistentvolume.New(env))

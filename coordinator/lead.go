@@ -220,13 +220,13 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make metadata client: %w", err)
 	}
-	ca, err := os.ReadFile(keys(s.cfg).Path("ca.crt"))
+	ca, err := keys(s.cfg).CA()
 	if err != nil {
-		return nil, fmt.Errorf("load CA: %w", err)
+		return nil, err
 	}
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
-		ServiceCIDRs: serviceCIDRs(s.cfg), RootCA: ca,
+		ServiceCIDRs: serviceCIDRs(s.cfg), RootCA: ca.PEM, Signer: ca,
 		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {

@@ -114,6 +114,8 @@ func (c *Config) plugins() ([]admission.Interface, error) {
 		newStorageProtection(),
 		newClaimResize(),
 		newRuntimeClass(),
+		newCertificateRights(),
+		newCertificateSubjects(),
 		newDefaultIngressClass(),
 	}
 	if c.Dynamic == nil {

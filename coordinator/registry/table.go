@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/authentication"
 	"github.com/shoal-project/shoal/coordinator/registry/authorization"
 	"github.com/shoal-project/shoal/coordinator/registry/batch"
+	"github.com/shoal-project/shoal/coordinator/registry/certificates"
 	"github.com/shoal-project/shoal/coordinator/registry/coordination"
 	"github.com/shoal-project/shoal/coordinator/registry/core"
 	"github.com/shoal-project/shoal/coordinator/registry/discovery"
@@ -30,6 +31,7 @@ func Kinds() []kind.Kind {
 		authentication.Kinds(),
 		authorization.Kinds(),
 		batch.Kinds(),
+		certificates.Kinds(),
 		coordination.Kinds(),
 		discovery.Kinds(),
 		flowcontrol.Kinds(),

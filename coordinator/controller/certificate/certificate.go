@@ -1,0 +1,169 @@
+package certificate
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/certificates/v1"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// Signer is the cluster's CA (*pki.Authority).
+type Signer interface {
+	Sign(r *x509.CertificateRequest, t pki.Terms, now time.Time) ([]byte, error)
+}
+
+// Deps are what the controller needs beside the API.
+type Deps struct {
+	Signer Signer
+	// Lifetime is the longest of a certificate; a request may want less.
+	Lifetime time.Duration
+}
+
+type reconciler struct {
+	Deps
+	client   kubernetes.Interface
+	requests listers.CertificateSigningRequestLister
+}
+
+// New builds the controller; its keys are names of requests.
+func New(env controller.Env, deps Deps) (*controller.Loop, error) {
+	requests := env.Informers.Certificates().V1().CertificateSigningRequests()
+	loop := controller.New("certificate", 2, env.Log)
+	loop.Reconciler = &reconciler{Deps: deps, client: env.Client, requests: requests.Lister()}
+	loop.WatchKeys(requests.Informer())
+	return loop, nil
+}
+
+// Reconcile takes one request a step on, and comes back when it is to go.
+func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	request, err := r.requests.Get(key)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	if at := end(request); !at.IsZero() {
+		left := time.Until(at)
+		if left <= 0 {
+			return 0, r.remove(ctx, request)
+		}
+		// The rest of its life goes on beside that of the steps.
+		if err := r.step(ctx, request.DeepCopy()); err != nil {
+			return 0, err
+		}
+		return left, nil
+	}
+	return 0, r.step(ctx, request.DeepCopy())
+}
+
+func (r *reconciler) remove(ctx context.Context, c *certRequest) error {
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}}
+	err := r.client.CertificatesV1().CertificateSigningRequests().Delete(ctx, c.Name, options)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *reconciler) step(ctx context.Context, c *certRequest) error {
+	check := signers[c.Spec.SignerName]
+	if check == nil || len(c.Status.Certificate) > 0 || has(c, certificatesv1.CertificateDenied) || has(c, certificatesv1.CertificateFailed) {
+		return nil
+	}
+	parsed, err := pki.ParseRequest(c.Spec.Request)
+	if err != nil {
+		return fmt.Errorf("read request %s: %w", c.Name, err)
+	}
+	if !has(c, certificatesv1.CertificateApproved) {
+		return r.approve(ctx, c, parsed)
+	}
+	if err := check(parsed, c.Spec.Usages); err != nil {
+		return r.fail(ctx, c, err)
+	}
+	usage, ext, err := translate(c.Spec.Usages)
+	if err != nil {
+		return fmt.Errorf("sign request %s: %w", c.Name, err)
+	}
+	terms := pki.Terms{Usage: usage, ExtUsage: ext, Lifetime: lifetime(c.Spec.ExpirationSeconds, r.Lifetime)}
+	if c.Status.Certificate, err = r.Signer.Sign(parsed, terms, time.Now()); err != nil {
+		return fmt.Errorf("sign request %s: %w", c.Name, err)
+	}
+	return r.write(ctx, c)
+}
+
+func (r *reconciler) write(ctx context.Context, c *certRequest) error {
+	_, err := r.client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, c, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *reconciler) fail(ctx context.Context, c *certRequest, why error) error {
+	c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: why.Error(), LastUpdateTime: metav1.Now(),
+	})
+	return r.write(ctx, c)
+}
+
+// approve says yes to a node that asks for its own client certificate, if it is
+// allowed to: "selfnodeclient" to renew, "nodeclient" for the first.
+func (r *reconciler) approve(ctx context.Context, c *certRequest, parsed *x509.CertificateRequest) error {
+	if c.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || checkNodeClient(parsed, c.Spec.Usages) != nil {
+		return nil
+	}
+	for _, way := range []struct{ subresource, message string }{
+		{"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."},
+		{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."},
+	} {
+		if way.subresource == "selfnodeclient" && c.Spec.Username != parsed.Subject.CommonName {
+			continue
+		}
+		allowed, err := r.allowed(ctx, c, way.subresource)
+		if err != nil {
+			return fmt.Errorf("approve request %s: %w", c.Name, err)
+		}
+		if !allowed {
+			continue
+		}
+		c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: way.message,
+		})
+		_, err = r.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, c.Name, c, metav1.UpdateOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+func (r *reconciler) allowed(ctx context.Context, c *certRequest, subresource string) (bool, error) {
+	extra := map[string]authorizationv1.ExtraValue{}
+	for key, values := range c.Spec.Extra {
+		extra[key] = authorizationv1.ExtraValue(values)
+	}
+	review, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: c.Spec.Username, UID: c.Spec.UID, Groups: c.Spec.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Verb: "create", Subresource: subresource, Version: "*",
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
