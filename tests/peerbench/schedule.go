@@ -84,24 +84,40 @@ func (b *bench) schedule(ctx context.Context, _ *cluster) error {
 
 func (b *bench) scheduleOn(ctx context.Context, c *cluster, nodes int) error {
 	f := &fleet{cluster: c, size: nodes}
-	if err := f.make(ctx); err != nil {
-		return fmt.Errorf("make %d nodes: %w", nodes, err)
-	}
 	keeping, stop := context.WithCancel(ctx)
 	kept := make(chan error, 1)
 	go func() { kept <- f.keep(keeping) }()
-	var err error
+	err := b.shapes(ctx, f)
+	stop()
+	return errors.Join(err, <-kept)
+}
+
+func (b *bench) shapes(ctx context.Context, f *fleet) error {
+	start := time.Now()
+	before, err := f.cluster.used()
+	if err != nil {
+		return err
+	}
+	if err := f.make(ctx); err != nil {
+		return fmt.Errorf("make %d nodes: %w", f.size, err)
+	}
+	took := time.Since(start)
+	after, err := f.cluster.used()
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("%d nodes made, until pods can go to all", f.size)
+	b.record.cost(what, "s", took.Seconds())
+	b.record.cost(what+": CPU", "ms a node", measure.Ms(after-before)/float64(f.size))
 	for _, s := range shapes {
 		if !slices.Contains(strings.Split(b.options.shapes, ","), s.name) {
 			continue
 		}
-		if err = b.shape(ctx, f, s); err != nil {
-			err = fmt.Errorf("%s on %d nodes: %w", s.name, nodes, err)
-			break
+		if err := b.shape(ctx, f, s); err != nil {
+			return fmt.Errorf("%s on %d nodes: %w", s.name, f.size, err)
 		}
 	}
-	stop()
-	return errors.Join(err, <-kept)
+	return nil
 }
 
 // shape measures from the first pod's creation to the last binding.
@@ -158,10 +174,7 @@ func (f *fleet) make(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := f.renew(ctx, 0, f.size); err != nil {
-		return err
-	}
-	return poll(ctx, 3*time.Minute, func() error { return f.usable(ctx) })
+	return poll(ctx, 5*time.Minute, func() error { return f.usable(ctx) })
 }
 
 func newNode(i int) *corev1.Node {
