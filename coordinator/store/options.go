@@ -110,7 +110,7 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	transformer := identity.NewEncryptCheckTransformer()
-	raw, err := etcd3.New(o.store.client, nil, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
+	raw, err := etcd3.New(o.store.client, o.store.compactor, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
 		transformer, c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)

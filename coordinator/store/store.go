@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/utils/clock"
 )
 
 // Config says where the state is.
@@ -36,9 +37,10 @@ type Config struct {
 
 // Store is an open connection to the state.
 type Store struct {
-	etcd   *embed.Etcd
-	client *etcdkube.Client
-	stop   func()
+	etcd      *embed.Etcd
+	client    *etcdkube.Client
+	compactor etcd3.Compactor
+	stop      func() // ends compactor
 
 	mu sync.Mutex
 	// filling are the watch caches made before WaitCaches; nil after it.
@@ -61,6 +63,8 @@ const (
 	// crash is played back.
 	databaseAfter = 500 * time.Millisecond
 	quotaBytes    = 8 << 30
+	// Old versions of keys are kept this long, up to twice that, as upstream.
+	historyKept = 5 * time.Minute
 )
 
 // Open starts the embedded etcd, or connects to the outside one. The embedded
@@ -94,6 +98,7 @@ func openEmbedded(cfg Config) (*Store, error) {
 	go electSelf(e.Server)
 	s := newStore(e, v3client.New(e.Server))
 	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
+	s.compact()
 	return s, nil
 }
 
@@ -102,6 +107,14 @@ func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
 	kc.Kubernetes = kc
 	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
 	return &Store{etcd: e, client: kc, clock: newBeatClock()}
+}
+
+// compact forgets old versions of keys. The watch caches learn from it which
+// lists they must not serve any more, and clients that go on with such a list
+// are told that it has expired.
+func (s *Store) compact() {
+	c := etcd3.NewCompactor(s.client.Client, historyKept, clock.RealClock{}, nil)
+	s.compactor, s.stop = c, c.Stop
 }
 
 func embedConfig(cfg Config) *embed.Config {
@@ -116,7 +129,6 @@ func embedConfig(cfg Config) *embed.Config {
 	c.TickMs, c.ElectionMs = tickMs, electMs
 	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
 	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
-	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "5m"
 	c.MaxRequestBytes = 3 << 20
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: cfg.Log}))
 	return c
@@ -148,8 +160,7 @@ func connect(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := newStore(nil, client)
 	feature.DefaultFeatureSupportChecker.CheckClient(ctx, client, storage.RequestWatchProgress)
-	compactor := etcd3.StartCompactorPerEndpoint(client, 5*time.Minute)
-	s.stop = compactor.Stop
+	s.compact()
 	return s, nil
 }
 
