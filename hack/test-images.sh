@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=$1
+export CGO_ENABLED=0 # the images have no C library
 mkdir -p "$out"
 if ! [ -f "$out/busybox.tar" ] || ! [ -f "$out/nginx.tar" ]; then
 	if ! command -v mmdebstrap >/dev/null 2>&1; then
