@@ -11,7 +11,7 @@ import (
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 )
 
-// defaultIngressClass gives a new Ingress the default class (ING-23, ING-24).
+// defaultIngressClass gives a new Ingress the default class (ING-24, ING-25).
 type defaultIngressClass struct {
 	*admission.Handler
 	lister networkinglisters.IngressClassLister

@@ -28,13 +28,21 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 )
 
-// priorities order the groups in discovery as upstream does; v1 everywhere.
+// priorities order the groups in discovery as upstream does.
 var priorities = map[string]int32{
 	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
 	"autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
 	"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700,
 	"scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
 	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900,
+}
+
+// versionPriority orders the versions of a group.
+func versionPriority(version string) int32 {
+	if version == "v1" {
+		return builtinVersionPriority
+	}
+	return 2 * builtinVersionPriority // a newer one
 }
 
 const (
@@ -88,8 +96,8 @@ func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *g
 		if !ok {
 			return fmt.Errorf("register %s: its group has no priority", gv)
 		}
-		groups.SetGroupVersionPriority(metav1.GroupVersion(gv), int(priority), builtinVersionPriority)
-		service := localService(gv, priority, builtinVersionPriority)
+		groups.SetGroupVersionPriority(metav1.GroupVersion(gv), int(priority), int(versionPriority(gv.Version)))
+		service := localService(gv, priority, versionPriority(gv.Version))
 		auto.AddAPIServiceToSyncOnStart(service)
 		pending.names[service.Name] = true
 	}

@@ -2,8 +2,10 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"path"
+	"slices"
 	"sort"
 	"time"
 
@@ -144,6 +146,7 @@ func (s *Server) newBuiltinServer(base baseConfig, crds *genericapiserver.Generi
 			return nil, fmt.Errorf("install %s: %w", group.version, err)
 		}
 	}
+	addGroupDiscovery(g, groups)
 	return g, g.AddPostStartHook("storage-readiness", g.StorageReadinessHook.Hook)
 }
 
@@ -224,10 +227,21 @@ func (s *Server) addDiscovery(g *genericapiserver.GenericAPIServer, gv schema.Gr
 		return
 	}
 	g.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, doc)
-	version := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
-	apiGroup := metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version}
-	g.DiscoveryGroupManager.AddGroup(apiGroup)
-	g.Handler.GoRestfulContainer.Add(discovery.NewAPIGroupHandler(g.Serializer, apiGroup).WebService())
+}
+
+// addGroupDiscovery serves the list of each group's versions, the newest first.
+func addGroupDiscovery(g *genericapiserver.GenericAPIServer, groups []group) {
+	byName := map[string][]metav1.GroupVersionForDiscovery{}
+	for _, gr := range slices.Backward(groups) {
+		if gv := gr.version; gv.Group != "" {
+			byName[gv.Group] = append(byName[gv.Group], metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		apiGroup := metav1.APIGroup{Name: name, Versions: byName[name], PreferredVersion: byName[name][0]}
+		g.DiscoveryGroupManager.AddGroup(apiGroup)
+		g.Handler.GoRestfulContainer.Add(discovery.NewAPIGroupHandler(g.Serializer, apiGroup).WebService())
+	}
 }
 
 func (s *Server) newCRDServer(base baseConfig) (*apiextensionsapiserver.CustomResourceDefinitions, error) {

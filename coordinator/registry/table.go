@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/apps"
 	"github.com/shoal-project/shoal/coordinator/registry/authentication"
 	"github.com/shoal-project/shoal/coordinator/registry/authorization"
+	"github.com/shoal-project/shoal/coordinator/registry/autoscaling"
 	"github.com/shoal-project/shoal/coordinator/registry/batch"
 	"github.com/shoal-project/shoal/coordinator/registry/certificates"
 	"github.com/shoal-project/shoal/coordinator/registry/coordination"
@@ -18,6 +19,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/node"
 	"github.com/shoal-project/shoal/coordinator/registry/policy"
 	"github.com/shoal-project/shoal/coordinator/registry/rbac"
+	"github.com/shoal-project/shoal/coordinator/registry/resource"
 	"github.com/shoal-project/shoal/coordinator/registry/scheduling"
 	"github.com/shoal-project/shoal/coordinator/registry/storage"
 )
@@ -30,6 +32,7 @@ func Kinds() []kind.Kind {
 		apps.Kinds(),
 		authentication.Kinds(),
 		authorization.Kinds(),
+		autoscaling.Kinds(),
 		batch.Kinds(),
 		certificates.Kinds(),
 		coordination.Kinds(),
@@ -39,6 +42,7 @@ func Kinds() []kind.Kind {
 		networking.Kinds(),
 		policy.Kinds(),
 		rbac.Kinds(),
+		resource.Kinds(),
 		scheduling.Kinds(),
 		storage.Kinds(),
 	)

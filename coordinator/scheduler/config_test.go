@@ -45,7 +45,7 @@ profiles:
 	for _, w := range built[0].scores {
 		weights[w.Name()] = w.weight
 	}
-	if weights["NodeResourcesFit"] != 5 || weights["TaintToleration"] != 3 || weights["ImageLocality"] != 0 || len(built[0].filters) != 9 {
+	if weights["NodeResourcesFit"] != 5 || weights["TaintToleration"] != 3 || weights["ImageLocality"] != 0 || len(built[0].filters) != 10 {
 		t.Errorf("default-scheduler: weights %v, %d filters", weights, len(built[0].filters))
 	}
 	if p := built[1]; len(p.filters) != 1 || len(p.scores) != 1 || p.percentage != 100 || len(p.postFilter) != 0 {

@@ -14,15 +14,17 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// hubs are the versions that serve as their group's internal version. Groups of
-// which no kind is declared cost nothing but map entries.
+// hubs are the versions that serve as their group's internal version; of a kind
+// in two of them, the first one's type does. Groups of which no kind is declared
+// cost nothing but map entries.
 var hubs = []schema.GroupVersion{
 	{Group: "", Version: "v1"},
 	{Group: "admissionregistration.k8s.io", Version: "v1"},
 	{Group: "apps", Version: "v1"},
 	{Group: "authentication.k8s.io", Version: "v1"},
 	{Group: "authorization.k8s.io", Version: "v1"},
-	{Group: "autoscaling", Version: "v1"},
+	{Group: "autoscaling", Version: "v2"}, // the version that is stored
+	{Group: "autoscaling", Version: "v1"}, // for Scale
 	{Group: "batch", Version: "v1"},
 	{Group: "certificates.k8s.io", Version: "v1"},
 	{Group: "coordination.k8s.io", Version: "v1"},
@@ -48,8 +50,15 @@ func NewScheme(kinds []Kind) (*runtime.Scheme, error) {
 	unversioned := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, unversioned)
 	scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	versions := map[string][]schema.GroupVersion{}
 	for _, gv := range hubs {
 		addHub(scheme, gv)
+		versions[gv.Group] = append(versions[gv.Group], gv)
+	}
+	for group, list := range versions {
+		if err := scheme.SetVersionPriority(list...); err != nil {
+			return nil, fmt.Errorf("register %s: %w", group, err)
+		}
 	}
 	if err := addEvents(scheme); err != nil {
 		return nil, err
@@ -71,10 +80,11 @@ func addHub(scheme *runtime.Scheme, gv schema.GroupVersion) {
 			continue // WatchEvent and the options are registered by AddToGroupVersion
 		}
 		internal := schema.GroupVersionKind{Group: gv.Group, Version: runtime.APIVersionInternal, Kind: name}
+		if scheme.Recognizes(internal) {
+			continue
+		}
 		scheme.AddKnownTypeWithName(internal, reflect.New(t).Interface().(runtime.Object))
 	}
-	// The error is of a version named twice, which cannot be here.
-	_ = scheme.SetVersionPriority(gv)
 }
 
 // addQueryOptions registers the conversions of query parameters to the options

@@ -101,7 +101,7 @@ func TestValidateClass(t *testing.T) {
 	}
 }
 
-// NP-1, NP-2, NP-9: defaults and v1.36's messages.
+// NP-1: defaults and v1.36's messages.
 func TestNetworkPolicy(t *testing.T) {
 	n := &networkingv1.NetworkPolicy{}
 	n.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{}}}}

@@ -31,6 +31,7 @@ const (
 	VolumeBindingName      = "VolumeBinding"
 	PodTopologySpreadName  = "PodTopologySpread"
 	InterPodAffinityName   = "InterPodAffinity"
+	DynamicResourcesName   = "DynamicResources"
 	DefaultPreemptionName  = "DefaultPreemption"
 	BalancedAllocationName = "NodeResourcesBalancedAllocation"
 	ImageLocalityName      = "ImageLocality"
@@ -75,7 +76,7 @@ type Default struct {
 var Defaults = []Default{
 	{SchedulingGatesName, 0}, {PrioritySortName, 0}, {NodeUnschedulableName, 0}, {NodeNameName, 0},
 	{TaintTolerationName, 3}, {NodeAffinityName, 2}, {NodePortsName, 0}, {NodeResourcesFitName, 1},
-	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DefaultPreemptionName, 0},
+	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0}, {DefaultPreemptionName, 0},
 	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
 }
 
@@ -92,6 +93,7 @@ var Registry = map[string]Factory{
 	VolumeBindingName:      newVolumeBinding,
 	PodTopologySpreadName:  newSpread,
 	InterPodAffinityName:   newInterPodAffinity,
+	DynamicResourcesName:   plain(func(*Deps) framework.Plugin { return devices{} }),
 	DefaultPreemptionName:  newPreemption,
 	BalancedAllocationName: newBalancedAllocation,
 	ImageLocalityName:      plain(func(*Deps) framework.Plugin { return imageLocality{} }),

@@ -1,0 +1,216 @@
+// Package resource declares the API group resource.k8s.io (KEP-4381): devices
+// that nodes offer (ResourceSlice), their classes, and what pods claim of them.
+package resource
+
+import (
+	"context"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+)
+
+var groupVersion = resourcev1.SchemeGroupVersion
+
+// Kinds lists the kinds of the group.
+func Kinds() []kind.Kind {
+	return []kind.Kind{deviceClass(), claim(), claimTemplate(), slice()}
+}
+
+func deviceClass() kind.Kind {
+	type T = resourcev1.DeviceClass
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "deviceclasses", Singular: "deviceclass", ClusterScoped: true, List: &resourcev1.DeviceClassList{},
+		},
+		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec) },
+		ValidateUpdate: func(_ context.Context, c, _ *T) field.ErrorList { return validateClass(&c.Spec) },
+		Spec:           func(c *T) any { return &c.Spec },
+		Columns:        []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
+		Row:            func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
+	}.Kind()
+}
+
+func claim() kind.Kind {
+	type T = resourcev1.ResourceClaim
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "resourceclaims", Singular: "resourceclaim", List: &resourcev1.ResourceClaimList{},
+		},
+		Default:  func(c *T) { defaultRequests(c.Spec.Devices.Requests) },
+		Create:   func(_ context.Context, c *T) { c.Status = resourcev1.ResourceClaimStatus{} },
+		Validate: func(_ context.Context, c *T) field.ErrorList { return validateClaim(&c.Spec, field.NewPath("spec")) },
+		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
+			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
+		},
+		Status: &kind.StatusOf[T]{
+			Copy:        func(to, from *T) { to.Status = from.Status },
+			Update:      func(_ context.Context, c, old *T) { dropReleased(c, old) },
+			Validate:    func(_ context.Context, c, old *T) field.ErrorList { return validateClaimStatus(c, old) },
+			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
+		},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(), kind.Column("State", "string", "A summary of the current state (allocated, pending, reserved, etc.)."), kind.AgeColumn(),
+		},
+		Row: func(c *T) []any { return []any{c.Name, stateCell(c), kind.Age(c.CreationTimestamp)} },
+	}.Kind()
+}
+
+func claimTemplate() kind.Kind {
+	type T = resourcev1.ResourceClaimTemplate
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "resourceclaimtemplates", Singular: "resourceclaimtemplate", List: &resourcev1.ResourceClaimTemplateList{},
+		},
+		Default: func(c *T) { defaultRequests(c.Spec.Spec.Devices.Requests) },
+		Validate: func(_ context.Context, c *T) field.ErrorList {
+			return validateClaim(&c.Spec.Spec, field.NewPath("spec", "spec"))
+		},
+		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
+			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
+		},
+		Columns: []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
+		Row:     func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
+	}.Kind()
+}
+
+func slice() kind.Kind {
+	type T = resourcev1.ResourceSlice
+	return kind.Of[T]{
+		Names: kind.Names{
+			GroupVersion: groupVersion, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true, List: &resourcev1.ResourceSliceList{},
+		},
+		Default:        defaultSlice,
+		Validate:       func(_ context.Context, s *T) field.ErrorList { return validateSlice(&s.Spec, nil) },
+		ValidateUpdate: func(_ context.Context, s, old *T) field.ErrorList { return validateSlice(&s.Spec, &old.Spec) },
+		Spec:           func(s *T) any { return &s.Spec },
+		Fields: func(s *T) fields.Set {
+			return fields.Set{"spec.nodeName": nodeOf(s), "spec.driver": s.Spec.Driver}
+		},
+		Indexed: []string{"spec.nodeName"},
+		Columns: []metav1.TableColumnDefinition{
+			kind.NameColumn(),
+			kind.Column("Node", "string", resourcev1.ResourceSliceSpec{}.SwaggerDoc()["nodeName"]),
+			kind.Column("Driver", "string", resourcev1.ResourceSliceSpec{}.SwaggerDoc()["driver"]),
+			kind.Column("Pool", "string", resourcev1.ResourcePool{}.SwaggerDoc()["name"]),
+			kind.AgeColumn(),
+		},
+		Row: func(s *T) []any {
+			return []any{s.Name, nodeOf(s), s.Spec.Driver, s.Spec.Pool.Name, kind.Age(s.CreationTimestamp)}
+		},
+	}.Kind()
+}
+
+func nodeOf(s *resourcev1.ResourceSlice) string {
+	if s.Spec.NodeName == nil {
+		return ""
+	}
+	return *s.Spec.NodeName
+}
+
+func immutable(now, old any, p *field.Path) field.ErrorList {
+	if equality.Semantic.DeepEqual(now, old) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p, now, apivalidation.FieldImmutableErrorMsg)}
+}
+
+func stateCell(c *resourcev1.ResourceClaim) string {
+	var states []string
+	if c.DeletionTimestamp != nil {
+		states = append(states, "deleted")
+	}
+	switch {
+	case c.Status.Allocation != nil:
+		states = append(states, "allocated")
+		if len(c.Status.ReservedFor) > 0 {
+			states = append(states, "reserved")
+		}
+	case c.DeletionTimestamp == nil:
+		states = append(states, "pending")
+	}
+	return strings.Join(states, ",")
+}
+
+func defaultRequests(list []resourcev1.DeviceRequest) {
+	for i := range list {
+		if e := list[i].Exactly; e != nil {
+			defaultMode(&e.AllocationMode, &e.Count)
+		}
+		for k := range list[i].FirstAvailable {
+			sub := &list[i].FirstAvailable[k]
+			defaultMode(&sub.AllocationMode, &sub.Count)
+		}
+	}
+}
+
+func defaultMode(mode *resourcev1.DeviceAllocationMode, count *int64) {
+	if *mode == "" {
+		*mode = resourcev1.DeviceAllocationModeExactCount
+	}
+	if *mode == resourcev1.DeviceAllocationModeExactCount && *count == 0 {
+		*count = 1
+	}
+}
+
+func defaultSlice(s *resourcev1.ResourceSlice) {
+	for i := range s.Spec.Devices {
+		taints := s.Spec.Devices[i].Taints
+		for k := range taints {
+			if taints[k].TimeAdded == nil {
+				now := metav1.Now().Rfc3339Copy()
+				taints[k].TimeAdded = &now
+			}
+		}
+	}
+}
+
+// dropReleased forgets what drivers said of devices that are no longer
+// allocated.
+func dropReleased(c, old *resourcev1.ResourceClaim) {
+	if old.Status.Allocation == nil {
+		return
+	}
+	released := map[deviceID]bool{}
+	for _, r := range old.Status.Allocation.Devices.Results {
+		released[resultID(&r)] = true
+	}
+	if c.Status.Allocation != nil {
+		for _, r := range c.Status.Allocation.Devices.Results {
+			delete(released, resultID(&r))
+		}
+	}
+	var kept []resourcev1.AllocatedDeviceStatus
+	for _, d := range c.Status.Devices {
+		if !released[statusID(&d)] {
+			kept = append(kept, d)
+		}
+	}
+	c.Status.Devices = kept
+}
+
+// deviceID names a device, or a share of one.
+type deviceID struct{ driver, pool, device, share string }
+
+func resultID(r *resourcev1.DeviceRequestAllocationResult) deviceID {
+	id := deviceID{driver: r.Driver, pool: r.Pool, device: r.Device}
+	if r.ShareID != nil {
+		id.share = string(*r.ShareID)
+	}
+	return id
+}
+
+func statusID(d *resourcev1.AllocatedDeviceStatus) deviceID {
+	id := deviceID{driver: d.Driver, pool: d.Pool, device: d.Device}
+	if d.ShareID != nil {
+		id.share = *d.ShareID
+	}
+	return id
+}

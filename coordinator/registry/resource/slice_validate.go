@@ -1,0 +1,212 @@
+package resource
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+type resourceName = corev1.ResourceName
+
+// version is semver.org's 2.0.0.
+var version = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+
+func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
+	p := field.NewPath("spec")
+	errs := validateDriver(spec.Driver, p.Child("driver"))
+	errs = append(errs, validatePool(spec.Pool.Name, p.Child("pool", "name"))...)
+	if spec.Pool.ResourceSliceCount <= 0 {
+		errs = append(errs, field.Invalid(p.Child("pool", "resourceSliceCount"), spec.Pool.ResourceSliceCount, "must be greater than zero"))
+	}
+	if spec.Pool.Generation < 0 {
+		errs = append(errs, field.Invalid(p.Child("pool", "generation"), spec.Pool.Generation, "must be greater than or equal to zero"))
+	}
+	if old != nil {
+		errs = append(errs, immutable(spec.Pool.Name, old.Pool.Name, p.Child("pool", "name"))...)
+		errs = append(errs, immutable(spec.Driver, old.Driver, p.Child("driver"))...)
+		errs = append(errs, immutable(spec.NodeName, old.NodeName, p.Child("nodeName"))...)
+	}
+	errs = append(errs, validateWhere(where{spec.NodeName, spec.NodeSelector, spec.AllNodes, spec.PerDeviceNodeSelection, true}, p)...)
+	if spec.SharedCounters != nil && spec.Devices != nil {
+		errs = append(errs, field.Invalid(p, "", "only one of `sharedCounters` or `devices` is allowed"))
+	}
+	errs = append(errs, validateDevices(spec, p.Child("devices"))...)
+	return append(errs, validateCounters(spec.SharedCounters, p.Child("sharedCounters"))...)
+}
+
+// where are the ways to say on which nodes devices are: one has to be chosen.
+type where struct {
+	node      *string
+	selector  *corev1.NodeSelector
+	all       *bool
+	perDevice *bool
+	slice     bool // a device has no perDevice
+}
+
+func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
+	var set []string
+	if w.node != nil {
+		if *w.node == "" {
+			errs = append(errs, field.Invalid(p.Child("nodeName"), *w.node, map[bool]string{true: "must be either unset or set to a non-empty string", false: "must not be empty"}[w.slice]))
+		} else {
+			set = append(set, "`nodeName`")
+			errs = append(errs, invalidIf(p.Child("nodeName"), *w.node, validation.IsDNS1123Subdomain(*w.node))...)
+		}
+	}
+	if w.selector != nil {
+		set = append(set, "`nodeSelector`")
+		if w.slice && len(w.selector.NodeSelectorTerms) != 1 {
+			errs = append(errs, field.Invalid(p.Child("nodeSelector", "nodeSelectorTerms"), w.selector.NodeSelectorTerms, "must have exactly one node selector term"))
+		}
+	}
+	for _, flag := range []struct {
+		name  string
+		value *bool
+	}{{"allNodes", w.all}, {"perDeviceNodeSelection", w.perDevice}} {
+		switch {
+		case flag.value == nil:
+		case *flag.value:
+			set = append(set, "`"+flag.name+"`")
+		default:
+			errs = append(errs, field.Invalid(p.Child(flag.name), *flag.value, "must be either unset or set to true"))
+		}
+	}
+	required := "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+	several := required + ", but multiple fields are set"
+	if !w.slice {
+		required = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+		several = required
+	}
+	switch len(set) {
+	case 0:
+		errs = append(errs, field.Required(p, required))
+	case 1:
+	default:
+		errs = append(errs, field.Invalid(p, fmt.Sprintf("{%s}", strings.Join(set, ", ")), several))
+	}
+	return errs
+}
+
+func validateDevices(spec *resourcev1.ResourceSliceSpec, p *field.Path) field.ErrorList {
+	most := resourcev1.ResourceSliceMaxDevices
+	if slices.ContainsFunc(spec.Devices, func(d resourcev1.Device) bool { return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 }) {
+		most = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
+	}
+	if many := tooMany(len(spec.Devices), most, p); many != nil {
+		return many
+	}
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i := range spec.Devices {
+		d, at := &spec.Devices[i], p.Index(i)
+		errs = append(errs, validateDevice(d, spec.PerDeviceNodeSelection != nil && *spec.PerDeviceNodeSelection, at)...)
+		if seen[d.Name] {
+			errs = append(errs, field.Duplicate(at, d.Name))
+		}
+		seen[d.Name] = true
+	}
+	return errs
+}
+
+func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.ErrorList {
+	errs := validateLabel(d.Name, p.Child("name"))
+	const most = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice
+	if n := len(d.Attributes) + len(d.Capacity); n > most {
+		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
+	}
+	for name, a := range d.Attributes {
+		at := p.Child("attributes").Key(string(name))
+		errs = append(errs, validateAttributeName(string(name), false, at)...)
+		errs = append(errs, validateAttribute(&a, at)...)
+	}
+	for name := range d.Capacity {
+		errs = append(errs, validateAttributeName(string(name), false, p.Child("capacity").Key(string(name)))...)
+	}
+	errs = append(errs, validateTaints(d.Taints, p.Child("taints"))...)
+	errs = append(errs, tooMany(len(d.ConsumesCounters), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, p.Child("consumesCounters"))...)
+	for i, c := range d.ConsumesCounters {
+		at := p.Child("consumesCounters").Index(i)
+		errs = append(errs, validateLabel(c.CounterSet, at.Child("counterSet"))...)
+		if len(c.Counters) == 0 {
+			errs = append(errs, field.Required(at.Child("counters"), ""))
+		}
+	}
+	switch {
+	case perDevice:
+		errs = append(errs, validateWhere(where{node: d.NodeName, selector: d.NodeSelector, all: d.AllNodes}, p)...)
+	case d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil:
+		errs = append(errs, field.Invalid(p, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"))
+	}
+	return errs
+}
+
+func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) (errs field.ErrorList) {
+	n := 0
+	for _, set := range []bool{
+		a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil,
+		a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil,
+	} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		errs = append(errs, field.Invalid(p, "", "exactly one value must be specified"))
+	}
+	if s := a.StringValue; s != nil && len(*s) > resourcev1.DeviceAttributeMaxValueLength {
+		errs = append(errs, field.TooLong(p.Child("string"), "", resourcev1.DeviceAttributeMaxValueLength))
+	}
+	if v := a.VersionValue; v != nil && !version.MatchString(*v) {
+		errs = append(errs, field.Invalid(p.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
+	}
+	return errs
+}
+
+func validateTaints(list []resourcev1.DeviceTaint, p *field.Path) field.ErrorList {
+	if many := tooMany(len(list), resourcev1.DeviceTaintsMaxLength, p); many != nil {
+		return many
+	}
+	var errs field.ErrorList
+	for i, t := range list {
+		at := p.Index(i)
+		errs = append(errs, invalidIf(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
+		if t.Value != "" {
+			errs = append(errs, invalidIf(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+		}
+		if t.Effect == "" {
+			errs = append(errs, field.Required(at.Child("effect"), ""))
+		}
+		errs = append(errs, validateEffect(t.Effect, at.Child("effect"))...)
+	}
+	return errs
+}
+
+func validateCounters(list []resourcev1.CounterSet, p *field.Path) field.ErrorList {
+	if many := tooMany(len(list), resourcev1.ResourceSliceMaxCounterSets, p); many != nil {
+		return many
+	}
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, c := range list {
+		at := p.Index(i)
+		if c.Name == "" {
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		} else {
+			errs = append(errs, validateLabel(c.Name, at.Child("name"))...)
+		}
+		if len(c.Counters) == 0 {
+			errs = append(errs, field.Required(at.Child("counters"), ""))
+		}
+		if seen[c.Name] {
+			errs = append(errs, field.Duplicate(at, c.Name))
+		}
+		seen[c.Name] = true
+	}
+	return errs
+}
