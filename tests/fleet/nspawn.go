@@ -142,14 +142,11 @@ func (c *container) reboot(ctx context.Context) error {
 	if _, err := c.sh(ctx, "systemctl --no-block reboot"); err != nil {
 		return err
 	}
-	for {
-		err := c.find(ctx, old)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		// nspawn left the restart to us.
-		return c.boot(ctx)
+	err := c.find(ctx, old)
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
+	return c.boot(ctx) // nspawn left the restart to us
 }
 
 // off waits until the machine has powered itself off.

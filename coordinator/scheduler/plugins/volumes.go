@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 	"sync"
@@ -158,7 +159,7 @@ func (b *volumeBinding) sort(c *v1.PersistentVolumeClaim, f *volumeFilter) error
 	}
 	waits := err == nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	if !waits || c.Spec.VolumeName != "" || underWay {
-		return fmt.Errorf(unboundImmediate)
+		return errors.New(unboundImmediate)
 	}
 	f.waiting = append(f.waiting, c)
 	return nil
