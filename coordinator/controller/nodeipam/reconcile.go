@@ -4,12 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -18,56 +19,84 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-// nodeBits is the size of a node's block: 254 pod addresses.
-const nodeBits = 24
+const (
+	// nodeBits is the size of a node's block: 254 pod addresses.
+	nodeBits = 24
+	workers  = 8
+)
 
 type reconciler struct {
-	client  kubernetes.Interface
-	events  record.EventRecorder
-	nodes   corelisters.NodeLister
-	cluster netip.Prefix
-	// given are the blocks written that the cache may not show yet, by node UID.
-	// Only the one worker touches it.
-	given map[types.UID]netip.Prefix
+	client kubernetes.Interface
+	events record.EventRecorder
+	nodes  corelisters.NodeLister
+
+	mu     sync.Mutex
+	blocks *blocks
 }
 
-// New builds the controller for a cluster's IPv4 pod range. It has one worker:
-// two would give one block twice.
+// New builds the controller for a cluster's IPv4 pod range.
 func New(env controller.Env, cluster netip.Prefix) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
-	loop := controller.New("nodeipam", 1, env.Log)
-	loop.Reconciler = &reconciler{
-		client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(),
-		cluster: cluster, given: map[types.UID]netip.Prefix{},
-	}
-	loop.WatchKeys(nodes.Informer())
+	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(), blocks: newBlocks(cluster, nodeBits)}
+	loop := controller.New("nodeipam", workers, env.Log)
+	loop.Reconciler = r
+	controller.Watch(loop, nodes.Informer(), func(old, node *corev1.Node) {
+		if r.note(old, node) {
+			loop.Add(node.Name)
+		}
+	})
 	return loop, nil
+}
+
+// note follows what nodes hold, before any worker gives a block away, and tells
+// whether the node lacks one.
+func (r *reconciler) note(old, node *corev1.Node) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old != nil && (node == nil || old.UID != node.UID) {
+		r.blocks.freeOf(old.Name, old.UID)
+	}
+	if node == nil {
+		return false
+	}
+	if node.Spec.PodCIDR == "" {
+		return true
+	}
+	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
+		r.blocks.hold(node.Name, node.UID, held(node))
+	}
+	return false
+}
+
+func held(node *corev1.Node) []netip.Prefix {
+	var out []netip.Prefix
+	for _, c := range append([]string{node.Spec.PodCIDR}, node.Spec.PodCIDRs...) {
+		if p, err := netip.ParsePrefix(c); err == nil && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // Reconcile writes a node's block once; a block is never changed.
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.blocks.free(key)
 		return 0, nil
 	} else if err != nil {
 		return 0, err
 	}
 	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
-		delete(r.given, node.UID)
 		return 0, nil
 	}
-	used, err := r.used()
+	block, err := r.give(node)
 	if err != nil {
-		return 0, err
+		r.events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable", node.Name)
+		return time.Minute, nil
 	}
-	block, ok := r.given[node.UID]
-	if !ok {
-		if block, err = next(r.cluster, nodeBits, used); err != nil {
-			r.events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable", node.Name)
-			return time.Minute, nil
-		}
-	}
-	r.given[node.UID] = block
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID},
 		"spec":     map[string]any{"podCIDR": block.String(), "podCIDRs": []string{block.String()}},
@@ -77,35 +106,17 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	_, err = r.client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		delete(r.given, node.UID)
+		// It is gone; if another node has the name now, its event comes.
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.blocks.freeOf(key, node.UID)
 		return 0, nil
 	}
 	return 0, err
 }
 
-// used are the blocks of all nodes, those included that were given a moment
-// ago; what was given to nodes that are gone is free again.
-func (r *reconciler) used() ([]netip.Prefix, error) {
-	nodes, err := r.nodes.List(labels.Everything())
-	if err != nil {
-		return nil, err
-	}
-	var used []netip.Prefix
-	alive := make(map[types.UID]bool, len(nodes))
-	for _, n := range nodes {
-		alive[n.UID] = true
-		for _, c := range append([]string{n.Spec.PodCIDR}, n.Spec.PodCIDRs...) {
-			if p, err := netip.ParsePrefix(c); err == nil {
-				used = append(used, p)
-			}
-		}
-	}
-	for uid, p := range r.given {
-		if !alive[uid] {
-			delete(r.given, uid)
-			continue
-		}
-		used = append(used, p)
-	}
-	return used, nil
+func (r *reconciler) give(node *corev1.Node) (netip.Prefix, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blocks.give(node.Name, node.UID)
 }

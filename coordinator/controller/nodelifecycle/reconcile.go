@@ -17,7 +17,6 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/component-helpers/node/topology"
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -38,21 +37,19 @@ type reconciler struct {
 	members Members
 	loop    *controller.Loop
 
-	mu   sync.Mutex
-	last map[string]time.Time // node -> when its Lease or status was seen to change
+	mu    sync.Mutex
+	last  map[string]time.Time // node -> when its Lease or status was seen to change
+	known map[string]types.UID
+	seen  view
 
-	// Only the one worker uses these.
-	known  map[string]types.UID
-	tokens map[string]time.Time // zone -> when its next node may be tainted
-	// disrupted: no node of the cluster was ready (NODE-46); healed is when that
-	// ended.
-	disrupted bool
-	healed    time.Time
-	seen      view
+	// pace is what all workers decide by together.
+	pace pace
 }
 
-// New builds the controller; its keys are nodes. It has one worker, which holds
-// the zones' rates.
+// workers wait for writes most of the time.
+const workers = 8
+
+// New builds the controller; its keys are nodes.
 func New(env controller.Env, members Members) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
 	if err := controller.IndexPodsByNode(core.Pods().Informer()); err != nil {
@@ -61,8 +58,8 @@ func New(env controller.Env, members Members) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("node-controller"), members: members,
 		nodes: core.Nodes().Lister(), podsIx: core.Pods().Informer().GetIndexer(),
-		loop: controller.New("nodelifecycle", 1, env.Log),
-		last: map[string]time.Time{}, known: map[string]types.UID{}, tokens: map[string]time.Time{},
+		loop: controller.New("nodelifecycle", workers, env.Log),
+		last: map[string]time.Time{}, known: map[string]types.UID{}, pace: newPace(),
 	}
 	r.loop.Reconciler = r
 	r.loop.Needs(core.Pods().Informer())
@@ -86,6 +83,9 @@ func (r *reconciler) heard(node string) {
 }
 
 func (r *reconciler) nodeChanged(old, node *corev1.Node) {
+	if r.pace.count(old, node) {
+		r.wakeUnready()
+	}
 	if node == nil {
 		r.mu.Lock()
 		delete(r.last, old.Name)
@@ -97,9 +97,6 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 		r.heard(node.Name)
 	}
 	r.loop.Add(node.Name)
-	if old != nil && controller.NodeReadyStatus(old) != controller.NodeReadyStatus(node) {
-		r.wakeUnready()
-	}
 }
 
 func beat(node *corev1.Node) metav1.Time {
@@ -123,16 +120,14 @@ func (r *reconciler) wakeUnready() {
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
-		if uid, ok := r.known[key]; ok {
-			delete(r.known, key)
+		if uid := r.knows(key, ""); uid != "" {
 			r.tell(key, uid, "RemovingNode", "Node %s event: Removing Node %s from Controller", key)
 		}
 		return 0, nil
 	} else if err != nil {
 		return 0, err
 	}
-	if r.known[key] != node.UID {
-		r.known[key] = node.UID
+	if r.knows(key, node.UID) != node.UID {
 		r.tell(key, node.UID, "RegisteredNode", "Node %s event: Registered Node %s in Controller", key)
 	}
 	now := time.Now()
@@ -154,6 +149,18 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		after = wait
 	}
 	return after, gone(r.writeTaints(ctx, node, ex, now))
+}
+
+// knows notes the UID of a node that is told of, "" when it is gone, and returns
+// the one from before.
+func (r *reconciler) knows(node string, uid types.UID) types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.known[node]
+	if r.known[node] = uid; uid == "" {
+		delete(r.known, node)
+	}
+	return was
 }
 
 func (r *reconciler) tell(name string, uid types.UID, reason, format string, args ...any) {
@@ -190,6 +197,8 @@ func (r *reconciler) gossip(node string) (up, massLoss bool) {
 	if r.members == nil {
 		return false, false
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.seen.at) > time.Second {
 		r.seen = viewOf(r.members.Members(), now)
 	}
@@ -254,11 +263,13 @@ func (r *reconciler) markPods(ctx context.Context, node *corev1.Node) error {
 // execute decides about the node's NoExecute taint. lease tells that the Lease
 // has run out: without that, gossip's word moves no pod.
 func (r *reconciler) execute(node *corev1.Node, lease bool, now time.Time) (ex execute, wait time.Duration) {
+	disrupted, turned := r.pace.disruption(node, now)
+	if turned {
+		r.wakeUnready()
+	}
 	status := controller.NodeReadyStatus(node)
-	zoneReady, zoneNot, anyReady := r.zone(node)
-	r.noteDisruption(anyReady, now)
 	switch {
-	case status == corev1.ConditionTrue || r.disrupted:
+	case status == corev1.ConditionTrue || disrupted:
 		return clear, 0
 	case controller.NodeCondition(node, corev1.NodeReady) == nil:
 		return follow, 0
@@ -270,57 +281,7 @@ func (r *reconciler) execute(node *corev1.Node, lease bool, now time.Time) (ex e
 	if _, massLoss := r.gossip(node.Name); massLoss && status == corev1.ConditionUnknown {
 		return follow, paused
 	}
-	if left := r.healed.Add(grace).Sub(now); !r.healed.IsZero() && left > 0 {
-		return follow, left
-	}
-	perSecond := rate(zoneReady, zoneNot)
-	if perSecond == 0 {
-		return follow, paused
-	}
-	zone := topology.GetZoneKey(node)
-	if left := r.tokens[zone].Sub(now); left > 0 {
-		return follow, left
-	}
-	r.tokens[zone] = now.Add(time.Duration(float64(time.Second) / perSecond))
-	return add, 0
-}
-
-// zone counts the node's zone, and tells whether any node of the cluster is
-// ready.
-func (r *reconciler) zone(node *corev1.Node) (ready, notReady int, anyReady bool) {
-	if controller.NodeReadyStatus(node) == corev1.ConditionTrue {
-		return 1, 0, true
-	}
-	nodes, _ := r.nodes.List(labels.Everything())
-	key := topology.GetZoneKey(node)
-	for _, n := range nodes {
-		if excluded(n) {
-			continue
-		}
-		is := n.Name != node.Name && controller.NodeReadyStatus(n) == corev1.ConditionTrue
-		anyReady = anyReady || is
-		switch {
-		case topology.GetZoneKey(n) != key:
-		case is:
-			ready++
-		default:
-			notReady++
-		}
-	}
-	return ready, notReady, anyReady
-}
-
-// noteDisruption follows the whole cluster's going and coming back. On entering
-// all nodes are looked at, to take their NoExecute taints off.
-func (r *reconciler) noteDisruption(anyReady bool, now time.Time) {
-	switch {
-	case !anyReady && !r.disrupted:
-		r.disrupted = true
-		r.wakeUnready()
-	case anyReady && r.disrupted:
-		r.disrupted, r.healed = false, now
-		r.wakeUnready()
-	}
+	return r.pace.may(node, now)
 }
 
 func (r *reconciler) writeTaints(ctx context.Context, node *corev1.Node, ex execute, now time.Time) error {
