@@ -3,17 +3,10 @@ package apiserver
 import (
 	"net/http"
 
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
-)
-
-// longRunning requests have no deadline and no place in the in-flight limit.
-var longRunning = genericfilters.BasicLongRunningRequestCheck(
-	sets.NewString("watch", "proxy"),
-	sets.NewString("attach", "exec", "proxy", "log", "portforward"),
 )
 
 // chain wraps the API in the filters that each request passes, the last line
@@ -22,7 +15,7 @@ var longRunning = genericfilters.BasicLongRunningRequestCheck(
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	h := api
 	h = filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
-	h = genericfilters.WithMaxInFlightLimit(h, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h = s.flow.wrap(h, c)
 	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
 	h = filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
 	failed := filters.WithFailedAuthenticationAudit(filters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator)

@@ -48,6 +48,9 @@ func (s *Server) Install(sec Security) error {
 	if err := s.newAggregator(base, builtin, crds); err != nil {
 		return err
 	}
+	if err := s.flow.start(s.aggregator.GenericAPIServer); err != nil {
+		return err
+	}
 	forgetRouteDocs(builtin.Handler.GoRestfulContainer)
 	for path, handler := range sec.Handlers {
 		s.aggregator.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, handler)
@@ -77,6 +80,7 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 	}
 	groups := aggregated.NewResourceManager("apis")
 	admit := newAdmissionChain(sec.Admission)
+	s.flow = s.newFlow()
 	return func(codecs serializer.CodecFactory) *genericapiserver.RecommendedConfig {
 		c := genericapiserver.NewRecommendedConfig(codecs)
 		c.SecureServing = serving

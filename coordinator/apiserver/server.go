@@ -86,6 +86,7 @@ type Server struct {
 	local    *localTransport
 	factory  informers.SharedInformerFactory
 
+	flow          flow
 	resolver      webhook.ServiceResolver
 	discoveryDone chan struct{}
 	aggregator    *aggregatorapiserver.APIAggregator

@@ -1,0 +1,59 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+)
+
+// longRunning requests have no deadline and, but for the beginning of a watch,
+// no seat.
+var longRunning = genericfilters.BasicLongRunningRequestCheck(
+	sets.NewString("watch", "proxy"),
+	sets.NewString("attach", "exec", "proxy", "log", "portforward"),
+)
+
+// flow is API priority and fairness (KEP-1040): requests beyond the seats wait in
+// the queues of their priority level, where a refusal would only have clients
+// try again. Its objects are those of the cluster, read in process.
+type flow struct{ flowcontrol.Interface }
+
+// seats are shared by the priority levels: upstream's default.
+const seats = 600
+
+// newFlow takes its informers from the factory: call it before they start.
+func (s *Server) newFlow() flow {
+	return flow{flowcontrol.New(s.factory, s.env.Client.FlowcontrolV1(), seats)}
+}
+
+// wrap makes requests to h take their turn.
+func (f flow) wrap(h http.Handler, c *genericapiserver.Config) http.Handler {
+	estimate := flowrequest.NewWorkEstimator(uncounted, f.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), f.GetMaxSeats)
+	return genericfilters.WithPriorityAndFairness(h, c.LongRunningFunc, f, estimate, c.RequestTimeout/4)
+}
+
+// uncounted has a list cost one seat whatever it lists: it comes from the watch
+// cache, and counting objects in etcd for an estimate would cost an idle
+// cluster more.
+func uncounted(string) (storage.Stats, error) {
+	return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
+}
+
+// start follows the flow control objects while the server runs.
+func (f flow) start(g *genericapiserver.GenericAPIServer) error {
+	f.Install(g.Handler.NonGoRestfulMux)
+	return g.AddPostStartHook("priority-and-fairness-config-consumer", func(hook genericapiserver.PostStartHookContext) error {
+		go f.run(hook.Context)
+		return nil
+	})
+}
+
+func (f flow) run(ctx context.Context) {
+	_ = f.Run(ctx.Done()) // it fails only when ctx ends first
+}
