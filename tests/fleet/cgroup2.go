@@ -178,7 +178,8 @@ systemctl daemon-reload
 systemctl -q is-active $unit $(basename $g)
 systemctl show -p MemoryMax -p CPUQuotaPerSecUSec $unit | sort | tr '\n' ' ' | grep 'CPUQuotaPerSecUSec=250ms MemoryMax=67108864'
 for d in /sys/fs/cgroup$g /sys/fs/cgroup$(dirname $g); do # what a scope's properties are is up to the OCI runtime
-	echo $(cat $d/memory.max $d/cpu.max $d/cpu.weight) | grep -x '67108864 25000 100000 17'
+	now=$(echo $(cat $d/memory.max $d/cpu.max $d/cpu.weight))
+	[ "$now" = '67108864 25000 100000 17' ] || { echo "$d: $now"; exit 1; }
 done
 systemctl list-units --no-legend --plain 'kubepods*' 'shoal-*' | cut -d' ' -f1`)
 		r.script(ctx, m, "a restarted agent changes nothing", groupOf+`
