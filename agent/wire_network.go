@@ -98,8 +98,8 @@ func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
 			}
 		}
 	}
-	out := make([]*v1.Service, 0, len(tables))
-	for key, s := range tables {
+	out := make([]*v1.Service, 0, tables.Len())
+	for key, s := range tables.All() {
 		if len(s.ClusterIPs) == 0 {
 			continue
 		}

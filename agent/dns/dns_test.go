@@ -17,9 +17,9 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 )
 
-type fixed struct{ tables service.Tables }
+type fixed struct{ tables *service.Tables }
 
-func (f fixed) Tables() service.Tables { return f.tables }
+func (f fixed) Tables() *service.Tables { return f.tables }
 
 func addrs(ss ...string) []netip.Addr {
 	var out []netip.Addr
@@ -29,10 +29,9 @@ func addrs(ss ...string) []netip.Addr {
 	return out
 }
 
-func testTables() service.Tables {
+func testTables() *service.Tables {
 	http := []service.EndpointPort{{Name: "http", Protocol: "TCP", Number: 8080}}
-	t := service.Tables{}
-	for _, s := range []*service.Service{
+	return service.NewTables([]*service.Service{
 		{Key: service.Key{Namespace: "prod", Name: "data"}, ClusterIPs: addrs("10.96.0.20", "fd00::20"),
 			Ports:     []service.Port{{Name: "http", Protocol: "TCP", Number: 80}, {Name: "dns", Protocol: "UDP", Number: 53}},
 			Endpoints: []service.Endpoint{{Addr: addrs("10.244.1.5")[0], Ports: http}}},
@@ -45,10 +44,7 @@ func testTables() service.Tables {
 		{Key: service.Key{Namespace: "prod", Name: "idle"}, Headless: true},
 		{Key: service.Key{Namespace: "prod", Name: "ext"}, ExternalName: "my.database.example.com"},
 		{Key: service.Key{Namespace: "prod", Name: "alias"}, ExternalName: "data.prod.svc.cluster.local"},
-	} {
-		t[s.Key] = s
-	}
-	return t
+	}...)
 }
 
 // show prints an answer as "RCODE record; record", without the times to live.
@@ -213,7 +209,7 @@ func TestOverTheWire(t *testing.T) { // UDP, truncation, EDNS, TCP
 	for i := range 200 {
 		big.Endpoints = append(big.Endpoints, service.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 2, byte(i)})})
 	}
-	tables[big.Key] = big
+	tables = tables.With(map[service.Key]*service.Service{big.Key: big})
 	port := freePort(t)
 	s := New(Config{Addrs: addrs("127.0.0.1"), Port: port, Domain: "cluster.local"}, fixed{tables})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -30,7 +30,7 @@ type Config struct {
 
 // Source is where the tables come from.
 type Source interface {
-	Tables() service.Tables // nil as long as nothing is known
+	Tables() *service.Tables // nil as long as nothing is known
 }
 
 // Server answers on the cluster DNS address.

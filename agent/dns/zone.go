@@ -1,9 +1,9 @@
 package dns
 
 import (
+	"iter"
 	"math/rand/v2"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -22,13 +22,13 @@ type zone struct {
 	domain string // fully qualified, lower case
 
 	mu    sync.Mutex
-	index *index // of the tables it was made from
+	index index
 }
 
-// index holds what is rarely asked for; it is made when it is.
+// index holds what is rarely asked for; it follows the tables when it is.
 type index struct {
-	tables     service.Tables
-	namespaces map[string]bool
+	tables     *service.Tables // those it was made from
+	namespaces map[string]int  // Services in each
 	names      map[netip.Addr][]string
 }
 
@@ -64,7 +64,7 @@ func (z *zone) answer(q *dns.Msg, name string) *dns.Msg {
 }
 
 // lookup adds the answer and tells whether the name exists.
-func (z *zone) lookup(r *dns.Msg, t service.Tables, labels []string, qtype uint16) bool {
+func (z *zone) lookup(r *dns.Msg, t *service.Tables, labels []string, qtype uint16) bool {
 	n := len(labels)
 	if n == 0 {
 		return z.apex(r, qtype)
@@ -80,9 +80,9 @@ func (z *zone) lookup(r *dns.Msg, t service.Tables, labels []string, qtype uint1
 		case 1:
 			return true
 		case 2:
-			return z.indexOf(t).namespaces[labels[0]]
+			return z.hasNamespace(t, labels[0])
 		}
-		return z.service(r, t[service.Key{Namespace: labels[n-2], Name: labels[n-3]}], labels[:n-3], qtype)
+		return z.service(r, t.Get(service.Key{Namespace: labels[n-2], Name: labels[n-3]}), labels[:n-3], qtype)
 	case "pod":
 		if n != 3 {
 			return n < 3
@@ -276,7 +276,7 @@ func (z *zone) reverse(q *dns.Msg, name string) *dns.Msg {
 	if !ok || t == nil {
 		return nil
 	}
-	names := z.indexOf(t).names[a]
+	names := z.namesOf(t, a)
 	if len(names) == 0 {
 		return nil
 	}
@@ -316,30 +316,87 @@ func reverseAddr(name string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// indexOf returns the index of the tables, made anew when they changed.
-func (z *zone) indexOf(t service.Tables) *index {
+func (z *zone) hasNamespace(t *service.Tables, name string) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.index != nil && reflect.ValueOf(z.index.tables).Pointer() == reflect.ValueOf(t).Pointer() {
-		return z.index
+	z.index.follow(t)
+	return z.index.namespaces[name] > 0
+}
+
+// namesOf returns the names of an address, without the cluster domain.
+func (z *zone) namesOf(t *service.Tables, a netip.Addr) []string {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.index.follow(t)
+	return slices.Sorted(slices.Values(z.index.names[a]))
+}
+
+// follow brings the index up to date with the Services that changed.
+func (ix *index) follow(t *service.Tables) {
+	if ix.tables == t {
+		return
 	}
-	ix := &index{tables: t, namespaces: map[string]bool{}, names: map[netip.Addr][]string{}}
-	for k, s := range t {
-		ix.namespaces[k.Namespace] = true
-		base := k.Name + "." + k.Namespace + ".svc."
-		for _, a := range s.ClusterIPs {
-			ix.names[a] = append(ix.names[a], base)
+	if ix.names == nil {
+		ix.namespaces, ix.names = map[string]int{}, map[netip.Addr][]string{}
+	}
+	for _, k := range service.Changed(ix.tables, t) {
+		if old := ix.tables.Get(k); old != nil {
+			ix.count(k.Namespace, -1)
+			for n, a := range namesIn(old) {
+				ix.remove(a, n)
+			}
 		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			if n := endpointLabel(e) + "." + base; (s.Headless || e.Hostname != "") && !slices.Contains(ix.names[e.Addr], n) {
-				ix.names[e.Addr] = append(ix.names[e.Addr], n)
+		if now := t.Get(k); now != nil {
+			ix.count(k.Namespace, 1)
+			for n, a := range namesIn(now) {
+				ix.names[a] = append(ix.names[a], n)
 			}
 		}
 	}
-	for _, names := range ix.names {
-		slices.Sort(names)
+	ix.tables = t
+}
+
+func (ix *index) count(namespace string, by int) {
+	if ix.namespaces[namespace] += by; ix.namespaces[namespace] == 0 {
+		delete(ix.namespaces, namespace)
 	}
-	z.index = ix
-	return ix
+}
+
+func (ix *index) remove(a netip.Addr, name string) {
+	rest := slices.DeleteFunc(ix.names[a], func(n string) bool { return n == name })
+	if ix.names[a] = rest; len(rest) == 0 {
+		delete(ix.names, a)
+	}
+}
+
+// namesIn goes through the names that lead to one address of a Service, each
+// pair once.
+func namesIn(s *service.Service) iter.Seq2[string, netip.Addr] {
+	return func(yield func(string, netip.Addr) bool) {
+		type pair struct {
+			name string
+			addr netip.Addr
+		}
+		seen := map[pair]bool{}
+		base := s.Name + "." + s.Namespace + ".svc."
+		for _, a := range s.ClusterIPs {
+			if !yield(base, a) {
+				return
+			}
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if !s.Headless && e.Hostname == "" {
+				continue
+			}
+			p := pair{endpointLabel(e) + "." + base, e.Addr}
+			if seen[p] {
+				continue
+			}
+			seen[p] = true
+			if !yield(p.name, p.addr) {
+				return
+			}
+		}
+	}
 }

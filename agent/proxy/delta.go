@@ -12,16 +12,20 @@ import (
 // state is what the kernel holds, as far as it takes to change it: the objects
 // themselves are rendered again from the tables.
 type state struct {
-	tables service.Tables
-	owners map[elem]service.Key // who has a dispatch element
+	tables *service.Tables
+	owners map[elem]service.Key // who has an elem
 	pairs  map[netip.Addr]int
-	clash  bool // two Services want one element; the first by name has it
+	clash  bool // two Services want one elem; the first by name has it
+}
+
+func newState() *state {
+	return &state{owners: map[elem]service.Key{}, pairs: map[netip.Addr]int{}}
 }
 
 // delta returns the change from st to next, with the state after it. Its cost
 // is that of the Services that differ.
-func (r *renderer) delta(st state, next service.Tables) (*change, state) {
-	keys := changedKeys(st.tables, next)
+func (r *renderer) delta(st state, next *service.Tables) (*change, state) {
+	keys := service.Changed(st.tables, next)
 	if st.clash { // rare: somebody may take over an element
 		keys = allKeys(st.tables, next)
 	}
@@ -30,7 +34,7 @@ func (r *renderer) delta(st state, next service.Tables) (*change, state) {
 	had, want := newObjects(), newObjects()
 	for _, k := range keys {
 		one := newObjects()
-		r.render(st.tables[k], one)
+		r.render(st.tables.Get(k), one)
 		for e := range one.elems {
 			if st.owners[e] != k {
 				delete(one.elems, e) // another's, by an earlier clash
@@ -41,7 +45,7 @@ func (r *renderer) delta(st state, next service.Tables) (*change, state) {
 	owners := map[elem]service.Key{}
 	for _, k := range keys {
 		one := newObjects()
-		r.render(next[k], one)
+		r.render(next.Get(k), one)
 		for e := range one.elems {
 			_, taken := owners[e]
 			other, held := st.owners[e]
@@ -83,28 +87,13 @@ func (r *renderer) delta(st state, next service.Tables) (*change, state) {
 	return c, after
 }
 
-func changedKeys(old, next service.Tables) []service.Key {
+func allKeys(old, next *service.Tables) []service.Key {
 	var keys []service.Key
-	for k, s := range next {
-		if old[k] != s {
-			keys = append(keys, k)
-		}
-	}
-	for k := range old {
-		if next[k] == nil {
-			keys = append(keys, k)
-		}
-	}
-	return keys
-}
-
-func allKeys(old, next service.Tables) []service.Key {
-	var keys []service.Key
-	for k := range next {
+	for k := range next.All() {
 		keys = append(keys, k)
 	}
-	for k := range old {
-		if next[k] == nil {
+	for k := range old.All() {
+		if next.Get(k) == nil {
 			keys = append(keys, k)
 		}
 	}
@@ -132,15 +121,20 @@ func (o objects) merge(p objects) {
 
 // diff compares everything but the pairs, which count across Services.
 func diff(had, want objects) *change {
-	c := &change{addElems: map[elem]string{}, addChains: map[string]chain{}, addSets: map[string]time.Duration{}}
-	for e, to := range had.elems {
-		if want.elems[e] != to {
-			c.delElems = append(c.delElems, e)
+	c := &change{
+		addElems: map[elem]string{}, addTargets: map[slot]netip.AddrPort{},
+		addChains: map[string]chain{}, addSets: map[string]time.Duration{},
+	}
+	for e, old := range had.elems {
+		if now, ok := want.elems[e]; !ok {
+			c.changeElem(e, &old, nil)
+		} else if !old.equal(now) {
+			c.changeElem(e, &old, &now)
 		}
 	}
-	for e, to := range want.elems {
-		if had.elems[e] != to {
-			c.addElems[e] = to
+	for e, now := range want.elems {
+		if _, ok := had.elems[e]; !ok {
+			c.changeElem(e, nil, &now)
 		}
 	}
 	for name, ch := range want.chains {

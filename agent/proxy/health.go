@@ -29,9 +29,9 @@ type healthServer struct {
 }
 
 // sync follows the Services that changed.
-func (h *health) sync(changed []service.Key, next service.Tables) {
+func (h *health) sync(changed []service.Key, next *service.Tables) {
 	for _, k := range changed {
-		old, s := h.servers[k], next[k]
+		old, s := h.servers[k], next.Get(k)
 		if old != nil && (s == nil || s.HealthPort != old.port) {
 			_ = old.http.Close()
 			delete(h.servers, k)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,18 @@ const (
 
 // kernel is the table in nftables. One goroutine uses it.
 type kernel struct {
-	cfg       *Config
-	conn      *nftables.Conn
-	table     *nftables.Table
-	services  *nftables.Set // address . protocol . port : chain
-	nodePorts *nftables.Set // protocol . port : chain
+	cfg   *Config
+	conn  *nftables.Conn
+	table *nftables.Table
+
+	addresses family        // by address . protocol . port
+	nodePorts family        // by protocol . port
 	hairpin   *nftables.Set // address pairs of pods that may be their own backend
+}
+
+// sets are the sets that are always there.
+func (k *kernel) sets() []*nftables.Set {
+	return append(append(k.addresses.sets(), k.nodePorts.sets()...), k.hairpin)
 }
 
 func newKernel(cfg *Config) (*kernel, error) {
@@ -37,20 +44,26 @@ func newKernel(cfg *Config) (*kernel, error) {
 		return nil, err
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: cfg.Table}
-	return &kernel{
-		cfg: cfg, conn: c, table: t,
-		services: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "services", IsMap: true, Concatenation: true,
-			KeyType: nft.TypeAddrProtoPort, DataType: nftables.TypeVerdict,
-		},
-		nodePorts: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "node-ports", IsMap: true, Concatenation: true,
-			KeyType: nft.TypeProtoPort, DataType: nftables.TypeVerdict,
-		},
-		hairpin: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "hairpin", Concatenation: true, KeyType: nft.TypeAddrPair,
-		},
-	}, nil
+	set := func(name string, key, data nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{Table: t, ID: nft.SetID(), Name: name, Concatenation: true, KeyType: key, DataType: data, IsMap: data.Name != ""}
+	}
+	none := nftables.SetDatatype{}
+	k := &kernel{cfg: cfg, conn: c, table: t, hairpin: set("hairpin", nft.TypeAddrPair, none)}
+	k.addresses = family{
+		key: nft.AddrProtoPort(), parts: 3, own: set("services", nft.TypeAddrProtoPort, nftables.TypeVerdict),
+		target: set("backends", nft.TypeAddrProtoPortNumber, nft.TypeTarget), masked: set("masquerade", nft.TypeAddrProtoPort, none),
+	}
+	k.nodePorts = family{
+		name: "node-port-", key: nft.ProtoPort(), parts: 2, own: set("node-ports", nft.TypeProtoPort, nftables.TypeVerdict),
+		target: set("node-port-backends", nft.TypeProtoPortNumber, nft.TypeTarget),
+	}
+	for _, f := range []*family{&k.addresses, &k.nodePorts} {
+		f.plain, f.of = set(f.name+"plain", f.own.KeyType, none), map[class]*nftables.Set{}
+		for _, c := range classes {
+			f.of[c] = set(f.name+c.String(), f.own.KeyType, none)
+		}
+	}
+	return k, nil
 }
 
 func (k *kernel) close() { _ = k.conn.CloseLasting() }
@@ -59,10 +72,21 @@ func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// base names the chains that are not a Service's.
-var base = map[string]bool{
-	"prerouting": true, "output": true, "postrouting": true, "refuse-prerouting": true, "refuse-output": true,
-	"dispatch": true, "refuse": true, chainReject: true, chainDrop: true,
+// hooks names the base chains.
+var hooks = []string{"prerouting", "output", "postrouting", "refuse-prerouting", "refuse-output"}
+
+// ownChains names the other chains that are always there.
+func (k *kernel) ownChains() []string {
+	names := []string{"dispatch", "refuse", chainReject, chainDrop}
+	for _, f := range []*family{&k.addresses, &k.nodePorts} {
+		names = append(names, f.name+"plain")
+		for _, c := range classes {
+			if c > 0 {
+				names = append(names, f.chain(c))
+			}
+		}
+	}
+	return names
 }
 
 func (k *kernel) chain(name string) *nftables.Chain {
@@ -82,12 +106,12 @@ func (k *kernel) hook(name string, kind nftables.ChainType, hook *nftables.Chain
 // addBase queues what is the same for all Services.
 func (k *kernel) addBase() error {
 	k.conn.AddTable(k.table)
-	for _, s := range []*nftables.Set{k.services, k.nodePorts, k.hairpin} {
+	for _, s := range k.sets() {
 		if err := k.conn.AddSet(s, nil); err != nil {
 			return fmt.Errorf("set %s: %w", s.Name, err)
 		}
 	}
-	for _, c := range []string{"dispatch", "refuse", chainReject, chainDrop} {
+	for _, c := range k.ownChains() {
 		k.conn.AddChain(k.chain(c))
 		k.conn.FlushChain(k.chain(c))
 	}
@@ -97,6 +121,8 @@ func (k *kernel) addBase() error {
 	k.rule("refuse", nft.ProtoIs(unix.IPPROTO_TCP), nft.RejectTCP())
 	k.rule("refuse", nft.RejectICMP())
 	k.addDispatch()
+	k.addClasses(&k.addresses)
+	k.addClasses(&k.nodePorts)
 
 	k.hook("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest)
 	k.rule("prerouting", nft.Goto("dispatch"))
@@ -139,25 +165,35 @@ func (k *kernel) addDispatch() {
 		}
 		k.rule("dispatch", outside, nft.NotToLocal(), nft.Mark(markMasquerade)) // the cluster DNS is on this node
 	}
-	k.rule("dispatch", nft.AddrProtoPort(), nft.Vmap(k.services))
-	k.rule("dispatch", nft.DaddrIn(loopback, true), nft.ToLocal(), nft.ProtoPort(), nft.Vmap(k.nodePorts))
+	f := &k.addresses
+	k.rule("dispatch", f.key, nft.In(f.plain, false), nft.Goto(f.name+"plain"))
+	k.rule("dispatch", f.key, nft.Vmap(f.own))
+	f = &k.nodePorts
+	here := nft.Rule(nft.DaddrIn(loopback, true), nft.ToLocal(), f.key)
+	k.rule("dispatch", here, nft.In(f.plain, false), nft.Goto(f.name+"plain"))
+	k.rule("dispatch", here, nft.Vmap(f.own))
 }
 
 // change is what one transaction does.
 type change struct {
-	delElems  []elem
-	addElems  map[elem]string
-	delChains []string
-	addChains map[string]chain // new or to be refilled
-	delSets   []string
-	addSets   map[string]time.Duration
-	delPairs  []netip.Addr
-	addPairs  []netip.Addr
-	after     func() // brings the state up to date once the kernel has taken the change
+	delElems   []elem
+	addElems   map[elem]string // the chain to go to
+	delRoutes  []route
+	addRoutes  []route
+	delTargets []slot
+	addTargets map[slot]netip.AddrPort
+	delChains  []string
+	addChains  map[string]chain // new or to be refilled
+	delSets    []string
+	addSets    map[string]time.Duration
+	delPairs   []netip.Addr
+	addPairs   []netip.Addr
+	after      func() // brings the state up to date once the kernel has taken the change
 }
 
 func (c *change) empty() bool {
-	return len(c.delElems)+len(c.addElems)+len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs) == 0
+	return len(c.delElems)+len(c.addElems)+len(c.delRoutes)+len(c.addRoutes)+len(c.delTargets)+len(c.addTargets)+
+		len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs) == 0
 }
 
 // queue adds a change to the transaction, in the order that keeps every
@@ -165,11 +201,7 @@ func (c *change) empty() bool {
 // any is deleted.
 func (k *kernel) queue(c *change) error {
 	m := &maker{conn: k.conn, table: k.table}
-	for _, e := range c.delElems {
-		set, el := k.element(e, "")
-		m.check(k.conn.SetDeleteElements(set, []nftables.SetElement{el}))
-	}
-	m.check(k.pairs(c.delPairs, k.conn.SetDeleteElements))
+	m.check(k.delElements(c))
 	for name, timeout := range c.addSets {
 		m.check(k.conn.AddSet(&nftables.Set{
 			Table: k.table, ID: nft.SetID(), Name: name, Dynamic: true, HasTimeout: true, Timeout: timeout,
@@ -185,11 +217,7 @@ func (k *kernel) queue(c *change) error {
 			k.rule(name, l.make(m))
 		}
 	}
-	for e, to := range c.addElems {
-		set, el := k.element(e, to)
-		m.check(k.conn.SetAddElements(set, []nftables.SetElement{el}))
-	}
-	m.check(k.pairs(c.addPairs, k.conn.SetAddElements))
+	m.check(k.addElements(c))
 	for _, name := range c.delChains {
 		k.conn.FlushChain(k.chain(name))
 	}
@@ -202,26 +230,84 @@ func (k *kernel) queue(c *change) error {
 	return m.err
 }
 
-func (k *kernel) element(e elem, to string) (*nftables.Set, nftables.SetElement) {
-	set, el := k.nodePorts, nftables.SetElement{Key: nft.KeyProtoPort(e.proto, e.port)}
-	if e.addr.IsValid() {
-		set, el.Key = k.services, nft.KeyAddrProtoPort(e.addr, e.proto, e.port)
+// elements gathers elements by set.
+type elements map[*nftables.Set][]nftables.SetElement
+
+func (els elements) add(s *nftables.Set, e nftables.SetElement) { els[s] = append(els[s], e) }
+
+func (els elements) addRoute(f *family, r route) {
+	els.add(f.plain, nftables.SetElement{Key: r.key()})
+	els.add(f.of[r.class], nftables.SetElement{Key: r.key()})
+	if r.masquerade && f.masked != nil {
+		els.add(f.masked, nftables.SetElement{Key: r.key()})
 	}
-	if to != "" {
-		el.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: to}
-	}
-	return set, el
 }
 
-func (k *kernel) pairs(addrs []netip.Addr, do func(*nftables.Set, []nftables.SetElement) error) error {
-	if len(addrs) == 0 {
-		return nil
-	}
-	els := make([]nftables.SetElement, 0, len(addrs))
+func (els elements) addPairs(s *nftables.Set, addrs []netip.Addr) {
 	for _, a := range addrs {
-		els = append(els, nftables.SetElement{Key: nft.KeyAddrPair(a, a)})
+		els.add(s, nftables.SetElement{Key: nft.KeyAddrPair(a, a)})
 	}
-	return do(k.hairpin, els)
+}
+
+func (k *kernel) delElements(c *change) error {
+	els := elements{}
+	for _, e := range c.delElems {
+		els.add(k.family(e).own, nftables.SetElement{Key: e.key()})
+	}
+	for _, r := range c.delRoutes {
+		els.addRoute(k.family(r.elem), r)
+	}
+	for _, s := range c.delTargets {
+		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key()})
+	}
+	els.addPairs(k.hairpin, c.delPairs)
+	return els.each(k.conn.SetDeleteElements)
+}
+
+func (k *kernel) addElements(c *change) error {
+	els := elements{}
+	for e, to := range c.addElems {
+		els.add(k.family(e).own, nftables.SetElement{Key: e.key(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: to}})
+	}
+	for _, r := range c.addRoutes {
+		els.addRoute(k.family(r.elem), r)
+	}
+	for s, to := range c.addTargets {
+		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key(), Val: nft.ValTarget(to)})
+	}
+	els.addPairs(k.hairpin, c.addPairs)
+	return els.each(k.conn.SetAddElements)
+}
+
+func (k *kernel) family(e elem) *family {
+	if e.addr.IsValid() {
+		return &k.addresses
+	}
+	return &k.nodePorts
+}
+
+func (e elem) key() []byte {
+	if e.addr.IsValid() {
+		return nft.KeyAddrProtoPort(e.addr, e.proto, e.port)
+	}
+	return nft.KeyProtoPort(e.proto, e.port)
+}
+
+func (s slot) key() []byte { return append(s.elem.key(), native(s.index)...) }
+
+// elementsMost is how many elements go in one message, whose attributes'
+// lengths have 16 bits.
+const elementsMost = 400
+
+func (els elements) each(do func(*nftables.Set, []nftables.SetElement) error) error {
+	for set, list := range els {
+		for part := range slices.Chunk(list, elementsMost) {
+			if err := do(set, part); err != nil {
+				return fmt.Errorf("elements of %s: %w", set.Name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // reset queues the removal of all that an earlier process or a foreign hand
@@ -241,12 +327,13 @@ func (k *kernel) reset(want objects) error {
 	if err := k.addBase(); err != nil {
 		return err
 	}
-	for _, s := range []*nftables.Set{k.services, k.nodePorts, k.hairpin} {
+	for _, s := range k.sets() {
 		k.conn.FlushSet(s)
 	}
 	var stale []string
+	base := append(k.ownChains(), hooks...)
 	for _, c := range chains {
-		if c.Table.Name == k.table.Name && !base[c.Name] {
+		if c.Table.Name == k.table.Name && !slices.Contains(base, c.Name) {
 			stale = append(stale, c.Name)
 			k.conn.FlushChain(k.chain(c.Name))
 		}

@@ -13,23 +13,23 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// objects is a part of the table, as values: chains, affinity sets, elements
-// of the two dispatch maps, and pods that may reach themselves.
+// objects is a part of the table, as values: destinations, pods that may reach
+// themselves, and for what plain destinations cannot say chains and affinity sets.
 type objects struct {
 	chains map[string]chain
 	sets   map[string]time.Duration // affinity sets and their timeouts
-	elems  map[elem]string          // the chain to go to
-	pairs  map[netip.Addr]int       // by how many backends
+	elems  map[elem]dest
+	pairs  map[netip.Addr]int // by how many backends
 }
 
 func newObjects() objects {
 	return objects{
 		chains: map[string]chain{}, sets: map[string]time.Duration{},
-		elems: map[elem]string{}, pairs: map[netip.Addr]int{},
+		elems: map[elem]dest{}, pairs: map[netip.Addr]int{},
 	}
 }
 
-// elem is the key of a dispatch map; addr is invalid in the node ports' map.
+// elem is what a Service is known by; addr is invalid for a node port.
 type elem struct {
 	addr  netip.Addr
 	proto uint8
@@ -86,7 +86,7 @@ func (o objects) String() string {
 		}
 	}
 	for _, e := range slices.SortedFunc(maps.Keys(o.elems), compareElems) {
-		fmt.Fprintf(&b, "%s : goto %s\n", e, o.elems[e])
+		fmt.Fprintf(&b, "%s : %s\n", e, o.elems[e])
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(o.pairs), netip.Addr.Compare) {
 		fmt.Fprintf(&b, "hairpin %s\n", a)

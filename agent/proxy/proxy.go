@@ -25,7 +25,7 @@ const DefaultTable = "shoal"
 
 // Source is where the tables come from.
 type Source interface {
-	Tables() service.Tables // nil as long as nothing is known
+	Tables() *service.Tables // nil as long as nothing is known
 	Changed() <-chan struct{}
 }
 
@@ -103,10 +103,10 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 
 // apply brings the kernel from st to next; nil st and any failure lead to a
 // full rewrite, which is one transaction too.
-func (p *Proxy) apply(k *kernel, st *state, next service.Tables) (*state, error) {
+func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error) {
 	full := st == nil
 	if full {
-		st = &state{owners: map[elem]service.Key{}, pairs: map[netip.Addr]int{}}
+		st = newState()
 	}
 	before := st.tables
 	c, after := p.render.delta(*st, next)
@@ -123,20 +123,21 @@ func (p *Proxy) apply(k *kernel, st *state, next service.Tables) (*state, error)
 		if err := k.flush(); err != nil {
 			return nil, err
 		}
-		p.log.Debug("services changed", "chains", len(c.addChains), "elements", len(c.addElems), "took", time.Since(start))
+		p.log.Debug("services changed", "chains", len(c.addChains), "elements", len(c.addRoutes)+len(c.addElems), "backends", len(c.addTargets), "took", time.Since(start))
 	}
 	c.after()
-	p.health.sync(changedKeys(before, next), next)
-	p.forget(before, next)
+	changed := service.Changed(before, next)
+	p.health.sync(changed, next)
+	p.forget(changed, before, next)
 	return &after, nil
 }
 
 // forget ends UDP flows to backends that are gone, since such a flow has no end
 // of its own.
-func (p *Proxy) forget(before, next service.Tables) {
+func (p *Proxy) forget(changed []service.Key, before, next *service.Tables) {
 	var udp udpFlows
-	for _, key := range changedKeys(before, next) {
-		udp.add(before[key], next[key])
+	for _, key := range changed {
+		udp.add(before.Get(key), next.Get(key))
 	}
 	if err := udp.clear(); err != nil {
 		p.log.Warn("cannot end old UDP flows", "err", err)

@@ -276,6 +276,33 @@ func TestClusterIP(t *testing.T) { // SVC-2, VIP-6, VIP-9
 	}
 }
 
+func TestManyBackends(t *testing.T) { // more than have a class for their number
+	n := newNode(t)
+	c := n.pod("client")
+	var addrs []netip.Addr
+	for i := range int(classExact) + 1 {
+		addrs = append(addrs, n.pod(fmt.Sprintf("b%d", i)).addr)
+	}
+	n.set(newService("web", "10.96.0.50", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeNodePort
+		s.Spec.Ports[0].NodePort = 30080
+	}), addrs...)
+	for _, to := range []string{"10.96.0.50:8000", "10.244.7.1:30080"} {
+		seen := map[string]bool{}
+		for range 200 {
+			got, err := call(c.ns, "tcp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, _, _ := strings.Cut(got, " ")
+			seen[name] = true
+		}
+		if len(seen) != len(addrs) {
+			t.Errorf("%s: only %v answered", to, seen)
+		}
+	}
+}
+
 func TestHairpin(t *testing.T) {
 	n := newNode(t)
 	a := n.pod("a")

@@ -44,26 +44,21 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 	if proto == 0 {
 		return
 	}
-	base := fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, strings.ToLower(p.Protocol), portName(p))
-	cluster := r.balance("svc-"+base, p.Cluster, s.Affinity, out)
-	internal := cluster
-	if !sameRoute(p.Internal, p.Cluster) {
-		internal = r.balance("int-"+base, p.Internal, s.Affinity, out)
-	}
+	c := chains{renderer: r, s: s, p: p, out: out}
+	internal := c.internal()
 	for _, a := range s.ClusterIPs {
 		addElem(out, elem{a, proto, p.Number}, internal)
 	}
 	if p.NodePort == 0 && len(s.ExternalIPs) == 0 && len(s.BalancerIPs) == 0 {
 		return
 	}
-	ext := r.external(base, p, cluster, s.Affinity, out)
+	ext := c.external()
 	for _, a := range s.ExternalIPs {
 		addElem(out, elem{a, proto, p.Number}, ext)
 	}
 	fw := ext
 	if len(s.SourceRanges) > 0 && len(s.BalancerIPs) > 0 {
-		fw = "fw-" + base
-		out.chains[fw] = firewall(s.SourceRanges, ext)
+		fw = c.firewall()
 	}
 	for _, a := range s.BalancerIPs {
 		addElem(out, elem{a, proto, p.Number}, fw)
@@ -73,6 +68,51 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 	}
 }
 
+// chains makes the chains of one port, those that it needs.
+type chains struct {
+	*renderer
+	s       *service.Service
+	p       *service.Port
+	out     objects
+	cluster string // once it is made
+}
+
+func (c *chains) name(kind string) string {
+	return fmt.Sprintf("%s-%s/%s/%s/%s", kind, c.s.Namespace, c.s.Name, strings.ToLower(c.p.Protocol), portName(c.p))
+}
+
+func (c *chains) internal() dest {
+	switch {
+	case c.s.Affinity == 0:
+		return dest{backends: c.targets(c.p.Internal, c.out), drop: c.p.Internal.Drop}
+	case sameRoute(c.p.Internal, c.p.Cluster):
+		return dest{chain: c.clusterChain()}
+	}
+	return dest{chain: c.balance(c.name("int"), c.p.Internal, c.s.Affinity, c.out)}
+}
+
+func (c *chains) external() dest {
+	if c.s.Affinity == 0 && !c.p.External.KeepIP {
+		return dest{backends: c.targets(c.p.Cluster, c.out), drop: c.p.Cluster.Drop, masquerade: true}
+	}
+	return dest{chain: c.externalChain()}
+}
+
+// clusterChain makes the chain to all backends.
+func (c *chains) clusterChain() string {
+	if c.cluster == "" {
+		c.cluster = c.balance(c.name("svc"), c.p.Cluster, c.s.Affinity, c.out)
+	}
+	return c.cluster
+}
+
+// firewall makes the chain for balancer addresses (SVC-60).
+func (c *chains) firewall() dest {
+	name := c.name("fw")
+	c.out.chains[name] = firewall(c.s.SourceRanges, c.externalChain())
+	return dest{chain: name}
+}
+
 func portName(p *service.Port) string {
 	if p.Name == "" {
 		return fmt.Sprint(p.Number)
@@ -80,9 +120,9 @@ func portName(p *service.Port) string {
 	return p.Name
 }
 
-func addElem(out objects, e elem, chain string) {
+func addElem(out objects, e elem, d dest) {
 	if e.addr.Is4() {
-		out.elems[e] = chain
+		out.elems[e] = d
 	}
 }
 
@@ -162,36 +202,35 @@ func targetText(ts []netip.AddrPort) string {
 	return b.String()
 }
 
-// external adds the chain for traffic to node ports and external addresses.
+// externalChain makes the chain for traffic to node ports and external addresses.
 // With policy Cluster the client's address is replaced, so that the answer
 // comes back through this node. With policy Local clients from outside keep
 // theirs and reach this node's pods only; pods and processes of the node reach
 // all backends.
-func (r *renderer) external(base string, p *service.Port, cluster string, affinity time.Duration, out objects) string {
-	if !p.External.KeepIP {
+func (c *chains) externalChain() string {
+	cluster, name := c.clusterChain(), c.name("ext")
+	if !c.p.External.KeepIP {
 		if cluster == chainReject || cluster == chainDrop {
 			return cluster
 		}
-		name := "ext-" + base
-		out.chains[name] = chain{fixed("masquerade later goto "+cluster, nft.Rule(nft.Mark(markMasquerade), nft.Goto(cluster)))}
+		c.out.chains[name] = chain{fixed("masquerade later goto "+cluster, nft.Rule(nft.Mark(markMasquerade), nft.Goto(cluster)))}
 		return name
 	}
-	local := r.balance("local-"+base, p.External, affinity, out)
-	name := "ext-" + base
-	c := chain{}
-	for _, cidr := range r.clusterCIDRs {
+	local := c.balance(c.name("local"), c.p.External, c.s.Affinity, c.out)
+	ch := chain{}
+	for _, cidr := range c.clusterCIDRs {
 		if cidr.Addr().Is4() {
-			c = append(c, fixed(fmt.Sprintf("ip saddr %s goto %s", cidr, cluster), nft.Rule(nft.SaddrIn(cidr, false), nft.Goto(cluster))))
+			ch = append(ch, fixed(fmt.Sprintf("ip saddr %s goto %s", cidr, cluster), nft.Rule(nft.SaddrIn(cidr, false), nft.Goto(cluster))))
 		}
 	}
-	c = append(c,
+	ch = append(ch,
 		fixed("fib saddr type local masquerade later goto "+cluster, nft.Rule(nft.FromLocal(), nft.Mark(markMasquerade), nft.Goto(cluster))),
 		fixed("goto "+local, nft.Goto(local)))
-	out.chains[name] = c
+	c.out.chains[name] = ch
 	return name
 }
 
-// firewall lets only the given sources through (SVC-60).
+// firewall lets only the given sources through.
 func firewall(ranges []netip.Prefix, next string) chain {
 	var c chain
 	for _, p := range ranges {

@@ -25,19 +25,18 @@ type Input struct {
 }
 
 // Build makes the tables of a whole cluster.
-func Build(in Input) Tables {
+func Build(in Input) *Tables {
 	byService := map[Key][]*discoveryv1.EndpointSlice{}
 	for _, s := range in.Slices {
 		if k, ok := sliceKey(s); ok {
 			byService[k] = append(byService[k], s)
 		}
 	}
-	t := make(Tables, len(in.Services))
+	all := make([]*Service, 0, len(in.Services))
 	for _, s := range in.Services {
-		k := Key{s.Namespace, s.Name}
-		t[k] = BuildOne(s, byService[k], in.View)
+		all = append(all, BuildOne(s, byService[Key{s.Namespace, s.Name}], in.View))
 	}
-	return t
+	return NewTables(all...)
 }
 
 // sliceKey names the Service that a slice belongs to (EPS-15).

@@ -134,7 +134,7 @@ func TestBackends(t *testing.T) {
 			got := Build(Input{
 				Services: []*corev1.Service{web(x.svc)}, Slices: []*discoveryv1.EndpointSlice{second, slice("web-1", x.eps...)},
 				View: View{Node: "me", Zone: "z1", Down: map[string]bool{x.down: x.down != ""}},
-			})[Key{"ns", "web"}].Ports[0]
+			}).Get(Key{"ns", "web"}).Ports[0]
 			if s := showRoute(got.Internal); s != x.internal {
 				t.Errorf("internal: got %q, want %q", s, x.internal)
 			}

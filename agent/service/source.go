@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,24 +37,35 @@ type Source struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	services map[Key]*corev1.Service
-	slices   map[Key]map[string]*discoveryv1.EndpointSlice // by Service, then slice name
-	owner    map[Key]Key                                   // slice to Service
-	dirty    map[Key]bool                                  // to be rebuilt
-	all      bool                                          // everything is to be rebuilt
+	services map[Key][]byte      // encoded
+	slices   map[Key][]heldSlice // by Service; sorted by name
+	owner    map[Key]Key         // slice to Service
+	dirty    map[Key]bool        // to be rebuilt
 	view     View
-	listed   [2]bool // Services, EndpointSlices: a full list has come
-	tables   Tables  // nil until known; replaced, never changed
+	listed   [kinds]bool         // a full list has come
+	unsaved  [kinds]map[Key]bool // what the file does not have yet
+	tables   *Tables             // nil until known; replaced, never changed
 	subs     []chan struct{}
 	wake     chan struct{}
+
+	inFile bool // the file holds all but unsaved; only save uses it
+	added  int  // changes in the file since it was written anew
 }
+
+// The kinds of objects.
+const (
+	serviceKind = iota
+	sliceKind
+	kinds
+)
 
 // NewSource reads nothing yet.
 func NewSource(cfg Config) *Source {
 	s := &Source{
 		cfg: cfg, log: cfg.Log, view: View{Node: cfg.Node},
-		services: map[Key]*corev1.Service{}, slices: map[Key]map[string]*discoveryv1.EndpointSlice{},
+		services: map[Key][]byte{}, slices: map[Key][]heldSlice{},
 		owner: map[Key]Key{}, dirty: map[Key]bool{}, wake: make(chan struct{}, 1),
+		unsaved: [kinds]map[Key]bool{{}, {}},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -62,7 +75,7 @@ func NewSource(cfg Config) *Source {
 
 // Tables returns the current tables, nil as long as nothing is known. The
 // caller must not change them.
-func (s *Source) Tables() Tables {
+func (s *Source) Tables() *Tables {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tables
@@ -72,8 +85,10 @@ func (s *Source) Tables() Tables {
 func (s *Source) Synced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.listed[0] && s.listed[1]
+	return s.synced()
 }
+
+func (s *Source) synced() bool { return s.listed[serviceKind] && s.listed[sliceKind] }
 
 // Changed returns a new subscription: a channel that holds one token whenever
 // Tables answers differently than before.
@@ -88,33 +103,35 @@ func (s *Source) Changed() <-chan struct{} {
 	return c
 }
 
-// SetDown tells which nodes gossip calls dead.
+// SetDown tells which nodes gossip calls dead. Only Services with an endpoint
+// on a node that died or came back are looked at.
 func (s *Source) SetDown(down map[string]bool) {
-	s.setView(func(v *View) bool {
-		if maps.Equal(v.Down, down) {
-			return false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	moved := func(node string) bool { return s.view.Down[node] != down[node] }
+	for k, held := range s.slices {
+		if slices.ContainsFunc(held, func(h heldSlice) bool { return slices.ContainsFunc(h.nodes, moved) }) {
+			s.dirty[k] = true
 		}
-		v.Down = maps.Clone(down)
-		return true
-	})
+	}
+	s.view.Down = maps.Clone(down)
+	if len(s.dirty) > 0 {
+		s.poke()
+	}
 }
 
 // SetZone tells this node's zone.
 func (s *Source) SetZone(zone string) {
-	s.setView(func(v *View) bool {
-		old := v.Zone
-		v.Zone = zone
-		return old != zone
-	})
-}
-
-func (s *Source) setView(change func(*View) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if change(&s.view) {
-		s.all = true
-		s.poke()
+	if s.view.Zone == zone {
+		return
 	}
+	s.view.Zone = zone
+	for k := range s.services {
+		s.dirty[k] = true
+	}
+	s.poke()
 }
 
 // poke wakes the builder; the caller holds s.mu.
@@ -153,7 +170,6 @@ func (s *Source) build(ctx context.Context) error {
 		grace.Reset(0)
 	}
 	var save <-chan time.Time
-	unsaved := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -165,65 +181,42 @@ func (s *Source) build(ctx context.Context) error {
 			s.restore()
 		case <-s.wake:
 		case <-save:
-			save, unsaved = nil, false
+			save = nil
 			s.save()
 		}
-		unsaved = s.rebuild() || unsaved
-		if unsaved && save == nil && s.Synced() && s.cfg.File != "" {
+		s.rebuild()
+		if save == nil && s.toSave() {
 			save = time.After(saveAfter)
 		}
 	}
 }
 
-// rebuild makes new values for what is dirty and tells the subscribers. It
-// returns whether anything changed.
-func (s *Source) rebuild() bool {
+// rebuild makes new values for what is dirty and tells the subscribers.
+func (s *Source) rebuild() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tables == nil && !(s.listed[0] && s.listed[1]) {
-		return false
+	first := s.tables == nil
+	if first && !s.synced() {
+		return
 	}
-	if s.all {
-		for k := range s.services {
-			s.dirty[k] = true
-		}
-		for k := range s.tables {
-			s.dirty[k] = true
-		}
-		s.all = false
-	}
-	if len(s.dirty) == 0 && s.tables != nil {
-		return false
-	}
-	next, changed := make(Tables, len(s.services)), s.tables == nil
-	maps.Copy(next, s.tables)
+	change := map[Key]*Service{}
 	for k := range s.dirty {
-		svc := s.services[k]
-		if svc == nil {
-			changed = changed || next[k] != nil
-			delete(next, k)
-			continue
-		}
-		slcs := make([]*discoveryv1.EndpointSlice, 0, len(s.slices[k]))
-		for _, sl := range s.slices[k] {
-			slcs = append(slcs, sl)
-		}
-		if v := BuildOne(svc, slcs, s.view); !reflect.DeepEqual(v, next[k]) {
-			next[k], changed = v, true
+		v, old := s.one(k), s.tables.Get(k)
+		if v == nil && old != nil || v != nil && !reflect.DeepEqual(v, old) {
+			change[k] = v
 		}
 	}
 	clear(s.dirty)
-	if !changed {
-		return false
+	if len(change) == 0 && !first {
+		return
 	}
-	s.tables = next
+	s.tables = s.tables.With(change)
 	for _, c := range s.subs {
 		select {
 		case c <- struct{}{}:
 		default:
 		}
 	}
-	return true
 }
 
 // restore takes the file's state if the API has given none yet.
@@ -238,7 +231,7 @@ func (s *Source) restore() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st == nil || s.listed[0] && s.listed[1] {
+	if st == nil || s.synced() {
 		return
 	}
 	for _, o := range st.Services {
@@ -247,24 +240,7 @@ func (s *Source) restore() {
 	for _, o := range st.Slices {
 		s.putSlice(o)
 	}
-	s.tables = Tables{}
-}
-
-func (s *Source) save() {
-	s.mu.Lock()
-	st := &state{}
-	for _, o := range s.services {
-		st.Services = append(st.Services, o)
-	}
-	for _, m := range s.slices {
-		for _, o := range m {
-			st.Slices = append(st.Slices, o)
-		}
-	}
-	s.mu.Unlock()
-	if err := writeFile(s.cfg.File, st); err != nil {
-		s.log.Warn("cannot keep Services for a start without the API server", "err", err)
-	}
+	s.tables = &Tables{}
 }
 
 func (s *Source) watchServices(ctx context.Context) {
@@ -276,12 +252,7 @@ func (s *Source) watchServices(ctx context.Context) {
 		},
 	}
 	s.reflect(ctx, lw, &corev1.Service{}, store[*corev1.Service]{
-		Source: s, index: 0, put: s.putService, drop: s.dropService,
-		clear: func() {
-			for _, o := range s.services {
-				s.dropService(o)
-			}
-		},
+		Source: s, kind: serviceKind, put: s.putService, drop: s.dropService, all: func() iter.Seq[Key] { return maps.Keys(s.services) },
 	})
 }
 
@@ -294,14 +265,7 @@ func (s *Source) watchSlices(ctx context.Context) {
 		},
 	}
 	s.reflect(ctx, lw, &discoveryv1.EndpointSlice{}, store[*discoveryv1.EndpointSlice]{
-		Source: s, index: 1, put: s.putSlice, drop: s.dropSlice,
-		clear: func() {
-			for _, m := range s.slices {
-				for _, o := range m {
-					s.dropSlice(o)
-				}
-			}
-		},
+		Source: s, kind: sliceKind, put: s.putSlice, drop: s.dropSlice, all: func() iter.Seq[Key] { return maps.Keys(s.owner) },
 	})
 }
 
@@ -310,61 +274,16 @@ func (s *Source) reflect(ctx context.Context, lw *cache.ListWatch, kind runtime.
 	r.RunWithContext(ctx)
 }
 
-// The functions below are called with s.mu held.
-
-func (s *Source) putService(o *corev1.Service) {
-	o.ManagedFields, o.Annotations, o.OwnerReferences, o.Spec.Selector = nil, nil, nil, nil
-	k := Key{o.Namespace, o.Name}
-	s.services[k] = o
-	s.dirty[k] = true
-}
-
-func (s *Source) dropService(o *corev1.Service) {
-	k := Key{o.Namespace, o.Name}
-	delete(s.services, k)
-	s.dirty[k] = true
-}
-
-func (s *Source) putSlice(o *discoveryv1.EndpointSlice) {
-	s.dropSlice(o) // also under another Service, had its label changed
-	k, ok := sliceKey(o)
-	if !ok {
-		return
-	}
-	o.ManagedFields, o.Annotations, o.OwnerReferences = nil, nil, nil
-	o.Labels = map[string]string{discoveryv1.LabelServiceName: k.Name}
-	for i := range o.Endpoints {
-		o.Endpoints[i].TargetRef, o.Endpoints[i].DeprecatedTopology = nil, nil
-	}
-	if s.slices[k] == nil {
-		s.slices[k] = map[string]*discoveryv1.EndpointSlice{}
-	}
-	s.slices[k][o.Name] = o
-	s.owner[Key{o.Namespace, o.Name}] = k
-	s.dirty[k] = true
-}
-
-func (s *Source) dropSlice(o *discoveryv1.EndpointSlice) {
-	id := Key{o.Namespace, o.Name}
-	k, ok := s.owner[id]
-	if !ok {
-		return
-	}
-	delete(s.owner, id)
-	delete(s.slices[k], o.Name)
-	if len(s.slices[k]) == 0 {
-		delete(s.slices, k)
-	}
-	s.dirty[k] = true
-}
-
 // store takes a reflector's objects; it implements cache.ReflectorStore.
-type store[T runtime.Object] struct {
+type store[T metav1.Object] struct {
 	*Source
-	index     int
-	put, drop func(T)
-	clear     func()
+	kind int
+	put  func(T)
+	drop func(Key)
+	all  func() iter.Seq[Key]
 }
+
+func keyOf(o metav1.Object) Key { return Key{o.GetNamespace(), o.GetName()} }
 
 func (st store[T]) with(obj any, do func(T)) error {
 	o, ok := obj.(T)
@@ -380,23 +299,30 @@ func (st store[T]) with(obj any, do func(T)) error {
 
 func (st store[T]) Add(obj any) error    { return st.with(obj, st.put) }
 func (st store[T]) Update(obj any) error { return st.with(obj, st.put) }
-func (st store[T]) Delete(obj any) error { return st.with(obj, st.drop) }
+func (st store[T]) Delete(obj any) error { return st.with(obj, func(o T) { st.drop(keyOf(o)) }) }
 func (st store[T]) Resync() error        { return nil }
 
-// Replace takes a full list.
+// Replace takes a full list. What is as it was is not touched.
 func (st store[T]) Replace(objs []any, _ string) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.clear()
 	var errs []error
+	listed := make(map[Key]bool, len(objs))
 	for _, obj := range objs {
-		if o, ok := obj.(T); ok {
-			st.put(o)
-		} else {
+		o, ok := obj.(T)
+		if !ok {
 			errs = append(errs, fmt.Errorf("unexpected object %T", obj))
+			continue
+		}
+		listed[keyOf(o)] = true
+		st.put(o)
+	}
+	for k := range st.all() {
+		if !listed[k] {
+			st.drop(k)
 		}
 	}
-	st.listed[st.index] = true
+	st.listed[st.kind] = true
 	st.poke()
 	return errors.Join(errs...)
 }

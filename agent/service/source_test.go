@@ -14,7 +14,7 @@ import (
 )
 
 // run starts a source and returns a wait for a condition on its tables.
-func run(t *testing.T, s *Source) (func(what string, ok func(Tables) bool), func()) {
+func run(t *testing.T, s *Source) (func(what string, ok func(*Tables) bool), func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -26,7 +26,7 @@ func run(t *testing.T, s *Source) (func(what string, ok func(Tables) bool), func
 			t.Error(err)
 		}
 	}
-	return func(what string, ok func(Tables) bool) {
+	return func(what string, ok func(*Tables) bool) {
 		t.Helper()
 		for deadline := time.After(20 * time.Second); !ok(s.Tables()); {
 			select {
@@ -45,8 +45,8 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	s := NewSource(Config{Client: client, Node: "me", File: file})
 	wait, stop := run(t, s)
 	key := Key{"ns", "web"}
-	backends := func(n int) func(Tables) bool {
-		return func(t Tables) bool { return t[key] != nil && len(t[key].Ports[0].Cluster.Backends) == n }
+	backends := func(n int) func(*Tables) bool {
+		return func(t *Tables) bool { return t.Get(key) != nil && len(t.Get(key).Ports[0].Cluster.Backends) == n }
 	}
 	wait("first endpoint", backends(1))
 	other := s.Tables()
@@ -55,8 +55,8 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wait("second Service", func(t Tables) bool { return len(t) == 2 })
-	if s.Tables()[key] != other[key] {
+	wait("second Service", func(t *Tables) bool { return t.Len() == 2 })
+	if s.Tables().Get(key) != other.Get(key) {
 		t.Error("a Service that did not change was rebuilt")
 	}
 	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, slice("web-2", "10.1.0.2@n2 ready"), metav1.CreateOptions{}); err != nil {
@@ -90,7 +90,7 @@ func TestSourceWithDamagedFile(t *testing.T) {
 	s := NewSource(Config{Client: fake.NewClientset(web(nil)), Node: "me", File: file})
 	wait, stop := run(t, s)
 	defer stop()
-	wait("the API's state", func(t Tables) bool { return len(t) == 1 })
+	wait("the API's state", func(t *Tables) bool { return t.Len() == 1 })
 }
 
 func TestSliceThatChangesItsService(t *testing.T) {
@@ -102,5 +102,16 @@ func TestSliceThatChangesItsService(t *testing.T) {
 	s.putSlice(b)
 	if len(s.slices[Key{"ns", "web"}]) != 0 || len(s.slices[Key{"ns", "other"}]) != 1 {
 		t.Errorf("got %v", s.slices)
+	}
+}
+
+func cut(t *testing.T, file string, n int64) {
+	t.Helper()
+	fi, err := os.Stat(file)
+	if err == nil {
+		err = os.Truncate(file, fi.Size()-n)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,7 +1,11 @@
 package service
 
 import (
+	"hash/maphash"
+	"iter"
+	"maps"
 	"net/netip"
+	"reflect"
 	"time"
 )
 
@@ -10,9 +14,116 @@ type Key struct{ Namespace, Name string }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
-// Tables holds every Service by name. A value is never changed once it is in a
-// table: the same pointer in two tables means that nothing about it changed.
-type Tables map[Key]*Service
+// Tables holds every Service by name. Neither it nor a value in it is ever
+// changed: the same pointer in two tables means that nothing about the Service
+// changed. A nil *Tables holds nothing.
+type Tables struct {
+	shards [shards]map[Key]*Service // With and Changed cost little among many Services
+	n      int
+}
+
+const shards = 1024
+
+var seed = maphash.MakeSeed()
+
+func shardOf(k Key) uint64 { return maphash.Comparable(seed, k) % shards }
+
+// NewTables holds the given Services.
+func NewTables(all ...*Service) *Tables {
+	change := make(map[Key]*Service, len(all))
+	for _, s := range all {
+		change[s.Key] = s
+	}
+	return (*Tables)(nil).With(change)
+}
+
+// Get returns nil for a Service that is not there.
+func (t *Tables) Get(k Key) *Service {
+	if t == nil {
+		return nil
+	}
+	return t.shards[shardOf(k)][k]
+}
+
+// Len is the number of Services.
+func (t *Tables) Len() int {
+	if t == nil {
+		return 0
+	}
+	return t.n
+}
+
+// All goes through the Services, in no order.
+func (t *Tables) All() iter.Seq2[Key, *Service] {
+	return func(yield func(Key, *Service) bool) {
+		if t == nil {
+			return
+		}
+		for _, m := range t.shards {
+			for k, s := range m {
+				if !yield(k, s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// With returns tables with a change; a nil value removes.
+func (t *Tables) With(change map[Key]*Service) *Tables {
+	next := &Tables{}
+	if t != nil {
+		*next = *t
+	}
+	var own [shards]bool
+	for k, s := range change {
+		i := shardOf(k)
+		if !own[i] {
+			own[i] = true
+			if next.shards[i] = maps.Clone(next.shards[i]); next.shards[i] == nil {
+				next.shards[i] = map[Key]*Service{}
+			}
+		}
+		m := next.shards[i]
+		before := len(m)
+		if s == nil {
+			delete(m, k)
+		} else {
+			m[k] = s
+		}
+		next.n += len(m) - before
+	}
+	return next
+}
+
+// Changed names the Services that differ between two tables, in no order.
+func Changed(old, next *Tables) []Key {
+	var none Tables
+	if old == nil {
+		old = &none
+	}
+	if next == nil {
+		next = &none
+	}
+	var keys []Key
+	for i := range next.shards {
+		o, n := old.shards[i], next.shards[i]
+		if reflect.ValueOf(o).UnsafePointer() == reflect.ValueOf(n).UnsafePointer() {
+			continue
+		}
+		for k, s := range n {
+			if o[k] != s {
+				keys = append(keys, k)
+			}
+		}
+		for k := range o {
+			if n[k] == nil {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
 
 // Service is one Service as this node sees it.
 type Service struct {

@@ -45,6 +45,7 @@ const (
 	reg0 = unix.NFT_REG_1
 	reg1 = unix.NFT_REG32_01
 	reg2 = unix.NFT_REG32_02
+	reg3 = unix.NFT_REG32_03
 	// regData is where map results go that must not overwrite a key.
 	regData  = unix.NFT_REG_2
 	regData1 = unix.NFT_REG32_05
@@ -91,6 +92,12 @@ func In(s *nftables.Set, invert bool) []expr.Any {
 // Vmap takes the verdict that the map holds for the loaded key.
 func Vmap(s *nftables.Set) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg0, SetName: s.Name, SetID: s.ID, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}}
+}
+
+// AndRandom loads a random number below n as the next part of the loaded key,
+// which has that many parts.
+func AndRandom(parts, n int) []expr.Any {
+	return []expr.Any{&expr.Numgen{Register: []uint32{reg0, reg1, reg2, reg3}[parts], Modulus: uint32(n), Type: unix.NFT_NG_RANDOM}}
 }
 
 // Target looks the loaded key up in a map of "ipv4_addr . inet_service" and
@@ -252,7 +259,10 @@ var (
 	TypeAddrProtoPort = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
 	TypeProtoPort     = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
 	TypeAddrPair      = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
-	TypeTarget        = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
+	// A number as AndRandom loads it.
+	TypeAddrProtoPortNumber = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeMark)
+	TypeProtoPortNumber     = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeMark)
+	TypeTarget              = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
 )
 
 // KeyAddrProtoPort encodes an element's key for TypeAddrProtoPort.
