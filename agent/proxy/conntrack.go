@@ -32,7 +32,7 @@ func (u *udpFlows) add(old, now *service.Service) {
 	}
 	for i := range now.Ports {
 		p := &now.Ports[i]
-		if p.Protocol == "UDP" && !onlyMore(findPort(old, p), p) {
+		if p.Protocol == "UDP" && (u.has(now, p) || !onlyMore(findPort(old, p), p)) {
 			u.addPort(now, p, true)
 		}
 	}
@@ -92,9 +92,29 @@ func (u *udpFlows) addPort(s *service.Service, p *service.Port, current bool) {
 	}
 }
 
+func (u *udpFlows) empty() bool { return len(u.dests) == 0 && len(u.ports) == 0 }
+
+// has tells whether an earlier change of a port waits.
+func (u *udpFlows) has(s *service.Service, p *service.Port) bool {
+	if u.empty() {
+		return false
+	}
+	if _, ok := u.ports[p.NodePort]; ok && p.NodePort != 0 {
+		return true
+	}
+	for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.BalancerIPs} {
+		for _, a := range list {
+			if _, ok := u.dests[netip.AddrPortFrom(a, p.Number)]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // clear ends the flows; nothing to do costs nothing.
 func (u *udpFlows) clear() error {
-	if len(u.dests) == 0 && len(u.ports) == 0 {
+	if u.empty() {
 		return nil
 	}
 	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, u); err != nil {

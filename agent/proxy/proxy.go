@@ -35,6 +35,7 @@ type Proxy struct {
 	log    *slog.Logger
 	render renderer
 	health health
+	flows  udpFlows // to be ended
 }
 
 // New touches nothing yet.
@@ -56,6 +57,10 @@ const (
 	// checkEvery is how often the table is looked for. Nothing tells cheaply
 	// that another program flushed the whole ruleset.
 	checkEvery = time.Minute
+	// flowsRest is how many times longer than the search for old UDP flows
+	// took no other is made: the kernel looks through all flows, 25 ms for an
+	// empty table.
+	flowsRest = 20
 )
 
 // Run keeps the rules true until ctx ends, and leaves them in place: Services
@@ -73,6 +78,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 	defer check.Stop()
 	var st *state // nil: the kernel's state is not known
 	delay := time.Duration(0)
+	var rested <-chan time.Time // nil: old UDP flows may be looked for
 	for {
 		var retry <-chan time.Time
 		if next := src.Tables(); next != nil {
@@ -87,11 +93,16 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 				delay = 0
 			}
 		}
+		if rested == nil && !p.flows.empty() {
+			rested = time.After(flowsRest * p.endFlows())
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case <-retry:
+		case <-rested:
+			rested = nil
 		case <-check.C:
 			if st != nil && !k.exists() {
 				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
@@ -128,20 +139,21 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 	c.after()
 	changed := service.Changed(before, next)
 	p.health.sync(changed, next)
-	p.forget(changed, before, next)
+	for _, key := range changed {
+		p.flows.add(before.Get(key), next.Get(key))
+	}
 	return &after, nil
 }
 
-// forget ends UDP flows to backends that are gone, since such a flow has no end
-// of its own.
-func (p *Proxy) forget(changed []service.Key, before, next *service.Tables) {
-	var udp udpFlows
-	for _, key := range changed {
-		udp.add(before.Get(key), next.Get(key))
-	}
-	if err := udp.clear(); err != nil {
+// endFlows ends UDP flows to backends that are gone, since such a flow has no
+// end of its own. It returns how long that took.
+func (p *Proxy) endFlows() time.Duration {
+	start := time.Now()
+	if err := p.flows.clear(); err != nil {
 		p.log.Warn("cannot end old UDP flows", "err", err)
 	}
+	p.flows = udpFlows{}
+	return time.Since(start)
 }
 
 // Cleanup removes the table. Services stop working.

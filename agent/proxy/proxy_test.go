@@ -103,6 +103,7 @@ func (n *node) apply() {
 	var err error
 	n.st, err = n.proxy.apply(n.k, n.st, service.Build(n.in))
 	n.must(err)
+	n.proxy.endFlows()
 }
 
 type pod struct {
