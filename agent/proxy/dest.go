@@ -151,18 +151,35 @@ func (k *kernel) addClasses(f *family) {
 		if c <= 0 {
 			continue
 		}
-		draw := func(n class) {
-			k.rule(f.chain(c), f.key, nft.AndRandom(f.parts, int(n)), nft.Target(f.target), nft.DNAT())
-		}
-		draw(c)
+		k.draw(f, f.chain(c), c)
 		if c > classExact {
 			for range draws - 1 {
-				draw(c)
+				k.draw(f, f.chain(c), c)
 			}
-			draw(c / 2)
+			k.draw(f, f.chain(c), c/2)
 		}
-		draw(1) // a packet that meets a change half-way
 	}
+	// A packet may meet a change half-way, here and in a class.
+	for _, name := range append(f.picks(), plain) {
+		k.draw(f, name, 1)
+	}
+}
+
+// draw takes a backend at random from the first n of an elem, if it has the one
+// drawn.
+func (k *kernel) draw(f *family, chain string, n class) {
+	k.rule(chain, f.key, nft.AndRandom(f.parts, int(n)), nft.Target(f.target), nft.DNAT())
+}
+
+// picks names the chains that choose a backend.
+func (f *family) picks() []string {
+	var names []string
+	for _, c := range classes {
+		if c > 0 {
+			names = append(names, f.chain(c))
+		}
+	}
+	return names
 }
 
 // slot is the key of one backend of an elem.

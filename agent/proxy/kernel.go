@@ -80,11 +80,7 @@ func (k *kernel) ownChains() []string {
 	names := []string{"dispatch", "refuse", chainReject, chainDrop}
 	for _, f := range []*family{&k.addresses, &k.nodePorts} {
 		names = append(names, f.name+"plain")
-		for _, c := range classes {
-			if c > 0 {
-				names = append(names, f.chain(c))
-			}
-		}
+		names = append(names, f.picks()...)
 	}
 	return names
 }
