@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"runtime"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -24,11 +25,19 @@ var longRunning = genericfilters.BasicLongRunningRequestCheck(
 // try again. Its objects are those of the cluster, read in process.
 type flow struct{ flowcontrol.Interface }
 
-// seats are shared by the priority levels: upstream's default.
-const seats = 600
+const (
+	// seatsPerCPU keep a processor busy while most of their requests wait for the
+	// disk. More would only stand in the way of those that take no seat: the
+	// scheduler's, the controllers', the leader's Lease.
+	seatsPerCPU = 75
+	// mostSeats is upstream's default.
+	mostSeats = 600
+)
 
-// newFlow takes its informers from the factory: call it before they start.
+// newFlow divides the seats among the priority levels. It takes its informers from
+// the factory: call it before they start.
 func (s *Server) newFlow() flow {
+	seats := min(seatsPerCPU*max(runtime.GOMAXPROCS(0), 2), mostSeats)
 	return flow{flowcontrol.New(s.factory, s.env.Client.FlowcontrolV1(), seats)}
 }
 

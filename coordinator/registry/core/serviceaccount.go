@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -64,7 +65,7 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	if r.tokens == nil {
 		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts/token"), name)
 	}
-	stored, err := r.stores["/serviceaccounts"].Get(ctx, name, &metav1.GetOptions{})
+	stored, err := r.read(ctx, "/serviceaccounts", name, "")
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +88,17 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	}
 	req.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
 	return req, nil
+}
+
+// read takes an object from the watch cache, and from etcd only if the cache
+// lacks it: each pod that starts asks for a token, and the object may be newer
+// than the cache. That it may be gone already is seen when the token is used.
+func (r *tokenREST) read(ctx context.Context, resource, name string, uid types.UID) (runtime.Object, error) {
+	obj, err := r.stores[resource].Get(ctx, name, &metav1.GetOptions{ResourceVersion: "0"})
+	if m, ok := obj.(metav1.Object); err == nil && ok && (uid == "" || m.GetUID() == uid) {
+		return obj, nil
+	}
+	return r.stores[resource].Get(ctx, name, &metav1.GetOptions{})
 }
 
 // completeRequest checks a request against the account it names and fills it.
@@ -135,7 +147,7 @@ func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAcco
 	if gvk.Kind == "Node" {
 		ctx = request.WithNamespace(ctx, "")
 	}
-	obj, err := r.stores[resource].Get(ctx, ref.Name, &metav1.GetOptions{})
+	obj, err := r.read(ctx, resource, ref.Name, ref.UID)
 	if err != nil {
 		return nil, err
 	}
