@@ -86,6 +86,11 @@ func (m *Manager) start(c *Container) error {
 	c.State, c.StartedAt = Running, time.Now()
 	if m.cfg.Cgroups.Driver() == cgroup.Systemd {
 		c.PodOOMs, _ = m.cfg.Cgroups.OOMKills(filepath.Dir(c.Cgroup))
+		// crun (1.8) tells systemd of few limits; the next daemon-reload would
+		// undo the others.
+		if err := m.cfg.Cgroups.Set(c.Cgroup, limits(c.Config.GetLinux().GetResources())); err != nil {
+			return fmt.Errorf("limit container: %w", err)
+		}
 	}
 	// The record says Running before the process does: an agent killed right
 	// here finds the container and its monitor again.
