@@ -103,8 +103,8 @@ install: build ## install programs, units and default configuration below DESTDI
 lint: ## gofmt, vet, staticcheck
 	@hack/lint.sh
 
-bench: setup build images ## measure speed and weight; prints one table
-	$(GO) run ./tests/bench
+bench: setup build images ## measure speed and weight; prints one table; ARGS
+	$(GO) run ./tests/bench $(ARGS)
 
 peer-bench: setup build images ## the same workload against Shoal and upstream v1.36.3; ARGS
 	$(GO) build -o bin/peer-bench ./tests/peerbench

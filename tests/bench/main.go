@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -20,14 +21,16 @@ import (
 
 	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
+	"github.com/shoal-project/shoal/tests/page"
 )
 
 func main() {
 	runs := flag.Int("runs", 3, "repetitions of each measurement; medians are printed")
+	toPage := flag.Bool("write", false, "write the tables into docs/performance.md as well")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *runs); err != nil {
+	if err := run(ctx, *runs, *toPage); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -40,7 +43,7 @@ type row struct {
 	unit                   string
 }
 
-func run(ctx context.Context, runs int) error {
+func run(ctx context.Context, runs int, toPage bool) error {
 	var rows []row
 	cold, err := coldStarts(max(runs, 5))
 	if err != nil {
@@ -57,7 +60,11 @@ func run(ctx context.Context, runs int) error {
 	b := &bench{cluster: c}
 	more, err := b.all(ctx, runs)
 	if err == nil {
-		show(append(rows, more...), b.phases)
+		rows = append(rows, more...)
+		show(rows, b.phases)
+		if toPage {
+			err = write(rows, b.phases)
+		}
 	}
 	if stopErr := c.Stop(); err == nil {
 		err = stopErr
@@ -137,7 +144,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	b.pods = &measure.Pods{Client: client, CgroupRoot: b.cluster.Name}
 	time.Sleep(settle)
 	var rows []row
-	idle, err := b.weigh(ctx, idleWatch)
+	idle, err := b.weigh(ctx, runs, idleWatch)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +152,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		row{"idle: coordinator PSS", "120", "590", measure.Sample{idle.coordinator}, "MB"},
 		row{"idle: agent PSS", "60", "179", measure.Sample{idle.agent}, "MB"},
 		row{"idle: supervisor (shoal up) PSS", "", "", measure.Sample{idle.supervisor}, "MB"},
-		row{"idle: CPU of both", "1", "", measure.Sample{idle.cpu}, "% of a core"})
+		row{"idle: CPU of both", "1", "", idle.cpu, "% of a core"})
 
 	single, phases, err := b.oneByOne(ctx, oneByOne)
 	if err != nil {
@@ -179,13 +186,13 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	}
 	rows = append(rows, row{"80 pods at once", "", "12", measure.Sample{took.Seconds()}, "s"})
 	time.Sleep(settle)
-	full, err := b.weigh(ctx, idleWatch)
+	full, err := b.weigh(ctx, runs, idleWatch)
 	if err != nil {
 		return nil, err
 	}
 	perPod := (full.total() - idle.total()) / crowd
 	rows = append(rows,
-		row{"80 pods: CPU of both", "1", "22", measure.Sample{full.cpu}, "% of a core"},
+		row{"80 pods: CPU of both", "1", "22", full.cpu, "% of a core"},
 		row{"80 pods: coordinator PSS", "", "", measure.Sample{full.coordinator}, "MB"},
 		row{"80 pods: agent PSS", "", "", measure.Sample{full.agent}, "MB"},
 		row{"80 pods: monitors PSS", "", "", measure.Sample{full.monitors}, "MB"},
@@ -206,19 +213,56 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	return append(rows, row{"40 pods deleted, off the node", "1.5", "5.7", gone, "s"}), nil
 }
 
+// tables are what was measured, and where a pod's start goes.
+func tables(rows []row, phases phases) [2][][]string {
+	figures := func(v measure.Sample) []string {
+		return []string{fmt.Sprintf("%.4g", v.Median()), fmt.Sprintf("%.4g", v.Min()), fmt.Sprintf("%.4g", v.Max())}
+	}
+	all := [][]string{{"what", "median", "min", "max", "unit", "target", "upstream v1.36.3"}}
+	for _, r := range rows {
+		all = append(all, append(append([]string{r.what}, figures(r.values)...), r.unit, r.target, r.upstream))
+	}
+	start := [][]string{{"where a pod's start goes, one by one", "median", "min", "max", "unit"}}
+	for _, p := range phaseOrder {
+		start = append(start, append(append([]string{p}, figures(phases[p])...), "ms"))
+	}
+	return [2][][]string{all, start}
+}
+
 func show(rows []row, phases phases) {
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Printf("%d CPUs, load average now: %s\n", runtime.NumCPU(), load)
 	}
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "what\tmedian\tmin\tmax\tunit\ttarget\tupstream v1.36.3")
-	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\t%s\t%s\t%s\n", r.what, r.values.Median(), r.values.Min(), r.values.Max(), r.unit, r.target, r.upstream)
-	}
-	fmt.Fprintln(t, "\nwhere a pod's start goes, one by one\tmedian\tmin\tmax\tunit")
-	for _, p := range phaseOrder {
-		s := phases[p]
-		fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\tms\n", p, s.Median(), s.Min(), s.Max())
+	for _, table := range tables(rows, phases) {
+		for _, line := range table {
+			fmt.Fprintln(t, strings.Join(line, "\t"))
+		}
+		fmt.Fprintln(t)
 	}
 	_ = t.Flush()
+}
+
+// write puts the tables into the documentation.
+func write(rows []row, phases phases) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s, %d CPUs, Linux %s:\n", time.Now().UTC().Format("2 January 2006"), runtime.NumCPU(), kernel())
+	for _, table := range tables(rows, phases) {
+		b.WriteByte('\n')
+		for i, line := range table {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(line, " | "))
+			if i == 0 {
+				b.WriteString(strings.Repeat("|---", len(line)) + "|\n")
+			}
+		}
+	}
+	return page.Replace("docs/performance.md", "<!-- bench:begin -->", "<!-- bench:end -->", b.String())
+}
+
+func kernel() string {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "of an unknown release"
+	}
+	return strings.TrimSpace(string(release))
 }

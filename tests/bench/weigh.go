@@ -12,40 +12,42 @@ import (
 )
 
 // weight is memory in MB of PSS (smaps_rollup) and CPU in percent of a core.
-type weight struct{ coordinator, agent, supervisor, monitors, cpu float64 }
+type weight struct {
+	coordinator, agent, supervisor, monitors float64
+
+	cpu measure.Sample
+}
 
 func (w weight) total() float64 { return w.coordinator + w.agent + w.monitors }
 
-// weigh reads the memory of daemons and monitors, and the daemons' CPU use
-// over a time.
-func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
+// weigh reads the daemons' CPU use in windows of a time, then the memory of
+// daemons and monitors.
+func (b *bench) weigh(ctx context.Context, windows int, over time.Duration) (weight, error) {
 	var w weight
 	pids := map[string]int{}
-	before := map[string]float64{}
 	for _, d := range []string{"coordinator", "agent"} {
 		pid, err := b.cluster.Pid(d)
 		if err != nil {
 			return w, err
 		}
 		pids[d] = pid
-		if before[d], err = measure.CPUSeconds(pid); err != nil {
-			return w, err
-		}
 	}
-	select {
-	case <-ctx.Done():
-		return w, ctx.Err()
-	case <-time.After(over):
-	}
-	var used float64
-	for d, pid := range pids {
-		after, err := measure.CPUSeconds(pid)
+	for range windows {
+		before, err := cpuSeconds(pids)
 		if err != nil {
 			return w, err
 		}
-		used += after - before[d]
+		select {
+		case <-ctx.Done():
+			return w, ctx.Err()
+		case <-time.After(over):
+		}
+		after, err := cpuSeconds(pids)
+		if err != nil {
+			return w, err
+		}
+		w.cpu = append(w.cpu, 100*(after-before)/over.Seconds())
 	}
-	w.cpu = 100 * used / over.Seconds()
 	var err error
 	if w.coordinator, err = measure.PSS(pids["coordinator"]); err != nil {
 		return w, err
@@ -66,6 +68,17 @@ func (b *bench) weigh(ctx context.Context, over time.Duration) (weight, error) {
 	}
 	w.monitors, err = b.monitors()
 	return w, err
+}
+
+func cpuSeconds(pids map[string]int) (sum float64, err error) {
+	for _, pid := range pids {
+		s, err := measure.CPUSeconds(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += s
+	}
+	return sum, nil
 }
 
 // monitors sums the memory of this cluster's conmon processes.
