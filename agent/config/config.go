@@ -73,7 +73,6 @@ type Config struct {
 	PodCIDR       string   `json:"podCIDR,omitempty"`
 	ClusterCIDR   string   `json:"clusterCIDR,omitempty"`
 	ServiceCIDR   string   `json:"serviceCIDR,omitempty"`
-	NodePortRange string   `json:"nodePortRange,omitempty"`
 	// Bridge and NFTable name what the agent makes in the host's network, so
 	// that several clusters can share one host.
 	Bridge  string `json:"bridge,omitempty"`
@@ -151,7 +150,6 @@ func Default() Config {
 		ResolvConf:         "/etc/resolv.conf",
 		ClusterCIDR:        "10.244.0.0/16",
 		ServiceCIDR:        "10.96.0.0/16",
-		NodePortRange:      "30000-32767",
 		Bridge:             "shoal0",
 		NFTable:            "shoal",
 		GossipPort:         7946,

@@ -45,7 +45,7 @@ func defaultOptions() *options {
 	a := agentconfig.Default()
 	return &options{
 		DataDir: "/var/lib/shoal", Port: 6443, KubeletPort: a.Port, GossipPort: a.GossipPort,
-		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0], ClusterDomain: a.ClusterDomain, NodePortRange: a.NodePortRange,
+		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0], ClusterDomain: a.ClusterDomain, NodePortRange: "30000-32767",
 		RootDir: a.RootDir, PodLogsDir: a.PodLogsDir, ContainerLogsDir: a.ContainerLogsDir, RunDir: a.RunDir,
 		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, Bridge: a.Bridge, NFTable: a.NFTable,
 	}
@@ -154,7 +154,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.RootDir, c.PodLogsDir, c.ContainerLogsDir, c.RunDir = o.RootDir, o.PodLogsDir, o.ContainerLogsDir, o.RunDir
 	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir, o.CgroupRoot, o.Bridge, o.NFTable
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
-	c.ClusterCIDR, c.ServiceCIDR, c.NodePortRange = o.ClusterCIDR, o.ServiceCIDR, o.NodePortRange
+	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.TLSCertFile, c.TLSPrivateKeyFile = filepath.Join(o.agentDir(), "serving.crt"), filepath.Join(o.agentDir(), "serving.key")
 	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")
 	maps.Copy(c.EvictionHard, o.EvictionHard)
