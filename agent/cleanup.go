@@ -21,7 +21,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	if os.Geteuid() != 0 {
 		return errors.New("cleanup must run as root")
 	}
-	lock, err := cfg.Lock()
+	lock, err := lockData(cfg)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func command(ctx context.Context, args []string) error {
 	if err := cfg.CheckHost(); err != nil {
 		return err
 	}
-	lock, err := cfg.Lock()
+	lock, err := lockData(&cfg)
 	if err != nil {
 		return err
 	}

@@ -4,36 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/datadir"
 )
 
-// lockState takes the state directory for this process; the kernel gives it
-// back when the process ends, however it ends.
+// lockState takes the state directory for this process.
 func lockState(cfg config.Config) (unlock func(), err error) {
-	dir := stateDir(cfg)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	f, err := datadir.Lock(stateDir(cfg))
+	var other *datadir.InUse
+	if errors.As(err, &other) {
+		return nil, fmt.Errorf("use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir", cfg.DataDir, other.PID)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("use data directory %s: %w (run as root, or choose another with --data-dir)", cfg.DataDir, err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("use data directory %s: %w", cfg.DataDir, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder := make([]byte, 16)
-		n, _ := f.ReadAt(holder, 0)
-		_ = f.Close()
-		return nil, fmt.Errorf("use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir", cfg.DataDir, strings.TrimSpace(string(holder[:n])))
-	}
-	_ = f.Truncate(0)
-	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return func() { _ = f.Close() }, nil
 }
 

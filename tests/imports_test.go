@@ -22,7 +22,7 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim",
 		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
-		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/quota", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft", "cni/nstest",
+		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/quota", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft", "cni/nstest", "datadir",
 	}},
 	{"mechanism", []string{
 		"agent/image", "agent/sandbox", "agent/container", "agent/stream", "agent/runtime", "agent/network", "agent/volume", "agent/hollow", "agent/probe", "agent/device",

@@ -40,22 +40,3 @@ func TestValidateTellsAll(t *testing.T) {
 		}
 	}
 }
-
-func TestSecondAgent(t *testing.T) {
-	c := Default()
-	c.DataDir = t.TempDir()
-	l, err := c.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Lock(); err == nil || !strings.Contains(err.Error(), "in use by another agent") {
-		t.Errorf("second lock: %v", err)
-	}
-	l.Close()
-	l, err = c.Lock()
-	if err != nil {
-		t.Errorf("after the first ended: %v", err)
-	} else {
-		l.Close()
-	}
-}

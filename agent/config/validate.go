@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -166,26 +165,4 @@ func (c *Config) CheckKubeconfig(now time.Time) error {
 			c.Kubeconfig, cert.Subject.CommonName, cert.NotAfter.Format(time.RFC3339))
 	}
 	return nil
-}
-
-// Lock takes the data directory for this process. The lock goes with the
-// process; the file tells who holds it.
-func (c *Config) Lock() (*os.File, error) {
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(c.DataDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		pid, _ := os.ReadFile(f.Name())
-		f.Close()
-		return nil, fmt.Errorf("data directory %s is in use by another agent (pid %s): stop it, or give this one its own --data-dir",
-			c.DataDir, strings.TrimSpace(string(pid)))
-	}
-	if err := f.Truncate(0); err == nil {
-		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only a hint; a full disk takes none
-	}
-	return f, nil
 }

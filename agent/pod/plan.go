@@ -43,8 +43,8 @@ type Action struct {
 	Grace int64
 	// Message tells why, in the words of the event.
 	Message string
-	// Resize: the container is stopped only to start with other resources.
-	Resize bool
+	// Again: the container is stopped only to start as its spec now wants it.
+	Again bool
 	// Backoff is the pause after the next failure (Start).
 	Backoff time.Duration
 	Verdict record.Verdict
@@ -374,10 +374,10 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 	}
 	switch {
 	case o.Hash != "" && o.Hash != Hash(c):
-		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod),
+		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod), Again: true,
 			Message: "Container " + c.Name + " definition changed, will be restarted"})
 	case d.outgrown(c, o):
-		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod), Resize: true,
+		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod), Again: true,
 			Message: "Container " + c.Name + " resize requires restart"})
 	case r.Unhealthy != "":
 		grace := defaultGrace(d.Pod)

@@ -363,7 +363,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 		z := w.resizing(p, o)
 		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.actuate(ctx, z) })
 	case Stop:
-		if a.Resize {
+		if a.Again {
 			cr := w.rec.Of(a.Name)
 			cr.Again, cr.Backoff = true, 0 // no failure: it starts again at once
 		}

@@ -90,8 +90,8 @@ type Container struct {
 	Hooked bool `json:"hooked,omitempty"`
 	// Actuated is what ID was given; nil while not known.
 	Actuated *v1.ResourceRequirements `json:"actuated,omitempty"`
-	// Again: it was stopped only to start with other resources, whatever its
-	// restart policy.
+	// Again: it was stopped only to start with another image or other resources,
+	// whatever its restart policy.
 	Again bool `json:"again,omitempty"`
 	// Unhealthy is why ID must be restarted: a failed liveness or startup
 	// probe or hook.

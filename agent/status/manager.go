@@ -26,8 +26,8 @@ type Pods interface {
 }
 
 // Manager sends statuses: each as soon as it changes, the newest only, and
-// again when the API comes back. Only those of a pod whose containers are still
-// being made are gathered for a moment.
+// again when the API comes back. Only those of a pod whose containers are being
+// made or replaced are gathered for a moment.
 type Manager struct {
 	API   Pods
 	Facts func(p *v1.Pod) Facts
@@ -111,7 +111,7 @@ func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodSta
 	}
 	out.want = &next
 	out.version++
-	m.soon(p.UID, out, beingMade(&next))
+	m.soon(p.UID, out, beingMade(&next) || beingReplaced(r))
 	return next
 }
 
@@ -148,6 +148,20 @@ func beingMade(s *v1.PodStatus) bool {
 		}
 	}
 	return true
+}
+
+// beingReplaced tells whether a container was stopped only to start again with
+// another image or other resources. Done within the moment, that is one write
+// and no flapping readiness.
+func beingReplaced(r *record.Pod) bool {
+	again := false
+	for _, c := range r.Containers {
+		if c.Fault != nil {
+			return false
+		}
+		again = again || c.Again
+	}
+	return again && r.Stopping == nil
 }
 
 // merge is the status to compare with: what this node last computed, with
