@@ -79,6 +79,27 @@ func words(p Plan) string {
 	return strings.Join(out, " ")
 }
 
+// A container whose image changed starts again whatever the restart policy
+// says of one that ends, and without the pause of one that crashed.
+func TestChangedImage(t *testing.T) {
+	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyNever, v1.RestartPolicyOnFailure} {
+		p := testPod(policy, "a")
+		r := &record.Pod{Admitted: metav1.NewTime(t0)}
+		*r.Of("a") = record.Container{ID: "a0", Hooked: true, Started: true, Ready: true}
+		o := observed(p, "a=run")
+		p.Spec.Containers[0].Image = "i:2"
+		plan := Decide(Input{Pod: p, Record: r, Observed: o, Now: t0})
+		if words(plan) != "stop:a/30" || !plan.Actions[0].Again {
+			t.Errorf("%s: running: %s", policy, words(plan))
+		}
+		r.Of("a").Again = true
+		o.Containers[0].State, o.Containers[0].Finished = record.Exited, t0
+		if plan = Decide(Input{Pod: p, Record: r, Observed: o, Now: t0}); words(plan) != "start:a#1" {
+			t.Errorf("%s: ended: %s", policy, words(plan))
+		}
+	}
+}
+
 // POD-1..: the order of a pod's life, restart policies and back-off.
 func TestDecide(t *testing.T) {
 	always, never, onFailure := v1.RestartPolicyAlways, v1.RestartPolicyNever, v1.RestartPolicyOnFailure

@@ -1,0 +1,100 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// api applies status patches and keeps each state that a watcher would see.
+type api struct {
+	pod  v1.Pod
+	seen []v1.PodStatus
+}
+
+func (a *api) PatchStatus(_ context.Context, _, _ string, patch []byte) (*v1.Pod, error) {
+	old, err := json.Marshal(&a.pod)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := strategicpatch.StrategicMergePatch(old, patch, &v1.Pod{})
+	if err != nil {
+		return nil, err
+	}
+	var p v1.Pod
+	if err := json.Unmarshal(fresh, &p); err != nil {
+		return nil, err
+	}
+	p.ResourceVersion += "1"
+	a.pod = p
+	a.seen = append(a.seen, p.Status)
+	return p.DeepCopy(), nil
+}
+
+func (a *api) Delete(context.Context, string, string, types.UID) error { return nil }
+
+// A container that is replaced is told of when it runs again, or after half a
+// second without it; one that ends by itself at once.
+func TestReplacedContainer(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		again bool
+		away  time.Duration
+		want  []v1.ConditionStatus // of Ready, in each write
+	}{
+		{"replaced at once", true, 50 * time.Millisecond, []v1.ConditionStatus{v1.ConditionTrue}},
+		{"replaced slowly", true, time.Second, []v1.ConditionStatus{v1.ConditionFalse, v1.ConditionTrue}},
+		{"crashed", false, 50 * time.Millisecond, []v1.ConditionStatus{v1.ConditionFalse, v1.ConditionTrue}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "1"}, Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways,
+					Containers: []v1.Container{{Name: "a"}}}}
+				a := &api{pod: *p}
+				m := &Manager{API: a, Facts: func(*v1.Pod) Facts { return facts() }, Mirror: func(*v1.Pod) (*v1.Pod, bool) { return nil, false }, Log: slog.New(slog.DiscardHandler)}
+				ctx, cancel := context.WithCancel(context.Background())
+				m.Start(ctx)
+				r := &record.Pod{Admitted: now}
+				report := func(o record.Observation) {
+					m.Report(p, r, &record.Observed{Sandboxes: []record.Sandbox{{ID: "s0", Ready: true}}, Containers: []record.Observation{o}})
+				}
+				*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
+				report(running("a"))
+				time.Sleep(time.Minute)
+				a.seen = nil
+
+				*r.Of("a") = record.Container{ID: "a0", Again: tt.again}
+				report(exited("a", 137))
+				time.Sleep(tt.away)
+				next := running("a")
+				next.ID, next.Attempt = "a1", 1
+				*r.Of("a") = record.Container{ID: "a1", Started: true, Ready: true}
+				report(next)
+				time.Sleep(time.Minute)
+				cancel()
+				m.Wait()
+				var got []v1.ConditionStatus
+				for _, s := range a.seen {
+					ready, _ := condition(s, v1.PodReady)
+					got = append(got, ready)
+				}
+				if len(got) != len(tt.want) || got[0] != tt.want[0] || got[len(got)-1] != v1.ConditionTrue {
+					t.Errorf("Ready in what was written: %v, want %v", got, tt.want)
+				}
+				if n := a.pod.Status.ContainerStatuses[0].RestartCount; n != 1 {
+					t.Errorf("restart count %d", n)
+				}
+			})
+		})
+	}
+}
