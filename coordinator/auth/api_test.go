@@ -180,6 +180,7 @@ func TestAPI(t *testing.T) {
 	t.Run("node", c.testNode)
 	t.Run("webhook", c.testWebhook)
 	t.Run("policy", c.testPolicy)
+	t.Run("policy_author", c.testPolicyAuthor)
 	t.Run("pod_security", c.testPodSecurity)
 }
 

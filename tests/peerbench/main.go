@@ -30,7 +30,6 @@ type options struct {
 	services     string
 	hollow, pods int
 	build, write bool
-	add          bool
 	verbose      bool
 }
 
@@ -48,7 +47,6 @@ func main() {
 	flag.IntVar(&o.pods, "hollow-pods", 5000, "pods on the simulated nodes for hollow")
 	flag.BoolVar(&o.build, "build", false, "only build upstream")
 	flag.BoolVar(&o.write, "write", false, "write the table into "+docsPage)
-	flag.BoolVar(&o.add, "add", false, "add to the results of the run before, which are kept in the cache directory")
 	flag.BoolVar(&o.verbose, "v", false, "print the ends of the daemons' logs when something fails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -90,10 +88,8 @@ func run(ctx context.Context, o options) error {
 	defer tunables.restore()
 	r := newRecorder()
 	results := filepath.Join(o.cache, "results.json")
-	if o.add {
-		if err := r.load(results); err != nil {
-			return err
-		}
+	if err := r.load(results); err != nil {
+		return err
 	}
 	var failed []error
 	for round := range o.rounds {
@@ -203,6 +199,7 @@ func (b *bench) together(ctx context.Context, steps []step) error {
 	}
 	body := func(ctx context.Context, c *cluster) error {
 		for _, s := range steps {
+			b.record.step = slices.Index(stepNames(), s.name)
 			if err := s.run(b, ctx, c); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}

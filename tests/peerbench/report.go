@@ -20,9 +20,12 @@ type line struct {
 	What, Unit string
 	Rate       bool // more is better
 	Values     map[string]map[int]float64
+	// Step orders the lines of several runs, At is when each system was measured.
+	Step int
+	At   map[string]time.Time
 }
 
-// recorder collects the values of all rounds.
+// recorder collects the values of all rounds, and of earlier runs.
 type recorder struct {
 	Lines []*line
 	// Details are the PSS of each program.
@@ -30,14 +33,13 @@ type recorder struct {
 
 	system string
 	round  int
+	step   int
 	began  time.Time
-	// earlier are the lines of an earlier run that this one has not measured.
-	earlier map[*line]bool
 }
 
 func newRecorder() *recorder { return &recorder{began: time.Now()} }
 
-// load takes the results of an earlier run, if there is one. What is measured
+// load takes the results of earlier runs, if there are any. What is measured
 // again replaces them.
 func (r *recorder) load(file string) error {
 	data, err := os.ReadFile(file)
@@ -48,11 +50,7 @@ func (r *recorder) load(file string) error {
 		return err
 	}
 	if err := json.Unmarshal(data, r); err != nil {
-		return fmt.Errorf("results of an earlier run: %s: %w", file, err)
-	}
-	r.earlier = map[*line]bool{}
-	for _, l := range slices.Concat(r.Lines, r.Details) {
-		r.earlier[l] = true
+		return fmt.Errorf("results of earlier runs: %s: %w; remove the file to begin anew", file, err)
 	}
 	return nil
 }
@@ -91,13 +89,13 @@ func (r *recorder) set(table *[]*line, as line, v float64) {
 	i := slices.IndexFunc(*table, func(l *line) bool { return l.What == as.What })
 	if i < 0 {
 		i = len(*table)
-		as.Values = map[string]map[int]float64{shoalName: {}, peerName: {}}
+		as.Values, as.At = map[string]map[int]float64{}, map[string]time.Time{}
 		*table = append(*table, &as)
 	}
 	l := (*table)[i]
-	if r.earlier[l] {
-		l.Values = map[string]map[int]float64{shoalName: {}, peerName: {}}
-		delete(r.earlier, l)
+	l.Step = r.step
+	if l.At[r.system].Before(r.began) {
+		l.At[r.system], l.Values[r.system] = time.Now(), map[int]float64{}
 	}
 	l.Values[r.system][r.round] = v
 }
@@ -146,12 +144,37 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
+// earlier counts the lines of which this run has measured nothing, or only one
+// of two systems.
+func (r *recorder) earlier() (n int, since time.Time) {
+	for _, l := range r.Lines {
+		oldest := r.began
+		for _, at := range l.At {
+			if at.Before(oldest) {
+				oldest = at
+			}
+		}
+		if oldest.Before(r.began) {
+			n++
+			if since.IsZero() || oldest.Before(since) {
+				since = oldest
+			}
+		}
+	}
+	return n, since
+}
+
 // table is the whole result in Markdown.
 func (r *recorder) table() string {
 	var b strings.Builder
 	load, _ := os.ReadFile("/proc/loadavg") // only a hint for the reader
-	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns, %s in all.\n\n", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
+	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns, %s in all.", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
 		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version, time.Since(r.began).Round(time.Second))
+	if n, since := r.earlier(); n > 0 {
+		fmt.Fprintf(&b, " %d of the lines are of earlier runs, since %s.", n, since.Format("2 January, 15:04"))
+	}
+	b.WriteString("\n\n")
+	slices.SortStableFunc(r.Lines, func(x, y *line) int { return x.Step - y.Step })
 	b.WriteString("| what | unit | Shoal | upstream | Shoal is better by |\n|---|---|---|---|---|\n")
 	for _, l := range r.Lines {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.What, l.Unit, l.cell(shoalName), l.cell(peerName), spread(l.ratios()))

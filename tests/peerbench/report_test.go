@@ -55,8 +55,11 @@ func TestAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.begin(shoalName, 0)
+	second.step = -1 // earlier steps stand first
+	second.cost("before", "s", 3)
+	second.step = 0
 	second.cost("start", "s", 5)
-	for _, want := range []string{"| start | s | 5 |  |  |\n", "| end | s | 7 |  |  |\n"} {
+	for _, want := range []string{"| before | s | 3 |  |  |\n| start | s | 5 |  |  |\n| end | s | 7 |  |  |\n", "1 of the lines are of earlier runs, since "} {
 		if !strings.Contains(second.table(), want) {
 			t.Errorf("no line %q in\n%s", want, second.table())
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
@@ -44,6 +45,7 @@ func mutatingPolicy() kind.Kind {
 			}
 			return []any{p.Name, int64(len(p.Spec.Mutations)), param, kind.Age(p.CreationTimestamp)}
 		},
+		Store:                   guardPolicy(func(o runtime.Object) *admissionv1.ParamKind { return o.(*T).Spec.ParamKind }),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }
@@ -70,6 +72,7 @@ func mutatingPolicyBinding() kind.Kind {
 		Row: func(b *T) []any {
 			return []any{b.Name, b.Spec.PolicyName, paramName(b.Spec.ParamRef), kind.Age(b.CreationTimestamp)}
 		},
+		Store:                   guardBinding(mutatingReference),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }

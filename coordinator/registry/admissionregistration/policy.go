@@ -6,6 +6,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -42,6 +43,7 @@ func policy() kind.Kind {
 			}
 			return []any{p.Name, int64(len(p.Spec.Validations)), param, kind.Age(p.CreationTimestamp)}
 		},
+		Store:                   guardPolicy(func(o runtime.Object) *admissionv1.ParamKind { return o.(*T).Spec.ParamKind }),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }
@@ -68,6 +70,7 @@ func policyBinding() kind.Kind {
 		Row: func(b *T) []any {
 			return []any{b.Name, b.Spec.PolicyName, paramName(b.Spec.ParamRef), kind.Age(b.CreationTimestamp)}
 		},
+		Store:                   guardBinding(validatingReference),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }

@@ -8,11 +8,9 @@ import (
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -27,53 +25,15 @@ var everything = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// check decides on one write; old is nil for a create.
-type check func(ctx context.Context, obj, old runtime.Object) error
-
-// guard runs the check before every write to the store. Updates that only
-// serve garbage collection pass.
-func guard(store *genericregistry.Store, check check) {
-	store.BeginCreate = func(ctx context.Context, obj runtime.Object, _ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-		return func(context.Context, bool) {}, checkUnlessMaster(ctx, check, obj, nil)
-	}
-	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, _ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-		if onlyForGarbageCollection(obj, old) {
-			return func(context.Context, bool) {}, nil
-		}
-		return func(context.Context, bool) {}, checkUnlessMaster(ctx, check, obj, old)
-	}
-}
-
-func checkUnlessMaster(ctx context.Context, check check, obj, old runtime.Object) error {
-	u, ok := request.UserFrom(ctx)
-	if ok && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
-		return nil
-	}
-	return check(ctx, obj, old)
-}
-
-func onlyForGarbageCollection(obj, old runtime.Object) bool {
-	masked := obj.DeepCopyObject()
-	m, ok1 := masked.(metav1.Object)
-	o, ok2 := old.(metav1.Object)
-	if !ok1 || !ok2 {
-		return false
-	}
-	m.SetOwnerReferences(o.GetOwnerReferences())
-	m.SetFinalizers(o.GetFinalizers())
-	m.SetManagedFields(o.GetManagedFields())
-	return equality.Semantic.DeepEqual(masked, old)
-}
-
 func guardRole(env *kind.Env, store *genericregistry.Store) {
-	guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
+	kind.Guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
 		r := obj.(*rbacv1.Role)
 		return rights{env}.roleWrite(ctx, "roles", r.Name, r.Rules)
 	})
 }
 
 func guardClusterRole(env *kind.Env, store *genericregistry.Store) {
-	guard(store, func(ctx context.Context, obj, old runtime.Object) error {
+	kind.Guard(store, func(ctx context.Context, obj, old runtime.Object) error {
 		r := obj.(*rbacv1.ClusterRole)
 		if err := (rights{env}).roleWrite(ctx, "clusterroles", r.Name, r.Rules); err != nil {
 			return err
@@ -94,7 +54,7 @@ func aggregates(r *rbacv1.ClusterRole) bool {
 }
 
 func guardRoleBinding(env *kind.Env, store *genericregistry.Store) {
-	guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
+	kind.Guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
 		b := obj.(*rbacv1.RoleBinding)
 		namespace := b.Namespace
 		if ns, ok := request.NamespaceFrom(ctx); ok && namespace == "" {
@@ -105,7 +65,7 @@ func guardRoleBinding(env *kind.Env, store *genericregistry.Store) {
 }
 
 func guardClusterRoleBinding(env *kind.Env, store *genericregistry.Store) {
-	guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
+	kind.Guard(store, func(ctx context.Context, obj, _ runtime.Object) error {
 		b := obj.(*rbacv1.ClusterRoleBinding)
 		return rights{env}.bindingWrite(ctx, "clusterrolebindings", b.Name, "", &b.RoleRef)
 	})
