@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,7 @@ func TestControllers(t *testing.T) {
 			t.Run("Namespace", c.testNamespace)
 			t.Run("GarbageCollector", c.testGarbage)
 			t.Run("Service", c.testService)
+			t.Run("TopologyHints", c.testTopologyHints)
 			t.Run("Job", c.testJob)
 			t.Run("DaemonSet", c.testDaemonSet)
 			t.Run("StatefulSet", c.testStatefulSet)
@@ -266,6 +268,59 @@ func (c *rig) testService(t *testing.T) {
 			err = fmt.Errorf("endpoints %v", e.Subsets)
 		}
 		return err
+	})
+}
+
+// A Service that asks for topology aware routing gets its hints also when its
+// nodes tell their zones after it.
+func (c *rig) testTopologyHints(t *testing.T) {
+	ns := c.namespace(t, "hints")
+	if _, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{corev1.AnnotationTopologyMode: "Auto"}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "hints"}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	zones := []string{"north", "south"}
+	for _, zone := range zones {
+		c.node(t, zone)
+		defer func() { _ = c.client.CoreV1().Nodes().Delete(context.Background(), zone, metav1.DeleteOptions{}) }()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: zone, Labels: map[string]string{"app": "hints"}}, Spec: template("hints", "one").Spec}
+		pod.Spec.NodeName = zone
+		if _, err := c.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slice := func() (*discoveryv1.EndpointSlice, error) {
+		l, err := c.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{})
+		if err == nil && (len(l.Items) != 1 || len(l.Items[0].Endpoints) != 2) {
+			err = fmt.Errorf("slices %v", l.Items)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &l.Items[0], nil
+	}
+	within(t, "endpoints", func() error { _, err := slice(); return err })
+	for _, zone := range zones {
+		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType, []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"`+zone+`"}}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType, []byte(`{"status":{"allocatable":{"cpu":"4"}}}`), metav1.PatchOptions{}, "status"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, "hints", func() error {
+		s, err := slice()
+		if err != nil {
+			return err
+		}
+		for _, e := range s.Endpoints {
+			if e.Hints == nil || len(e.Hints.ForZones) != 1 || e.Hints.ForZones[0].Name != *e.NodeName {
+				return fmt.Errorf("endpoint %v", e)
+			}
+		}
+		return nil
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	library "k8s.io/endpointslice"
@@ -34,7 +33,7 @@ type reconciler struct {
 	events   record.EventRecorder
 	services corelisters.ServiceLister
 	pods     corelisters.PodLister
-	slices   discoverylisters.EndpointSliceLister
+	slicesOf func(namespace, service string) []*discoveryv1.EndpointSlice
 	nodes    corelisters.NodeLister
 	library  *library.Reconciler
 	tracker  *util.EndpointSliceTracker
@@ -46,9 +45,13 @@ type reconciler struct {
 // New builds the controller; its keys are Services.
 func New(env controller.Env) (*controller.Loop, error) {
 	core, slices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
+	slicesOf, err := controller.SlicesOf(slices.Informer(), managedBy)
+	if err != nil {
+		return nil, err
+	}
 	r := &reconciler{
 		events:   env.Recorder("endpoint-slice-controller"),
-		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: slices.Lister(),
+		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slicesOf: slicesOf,
 		tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 		loop: controller.New("endpointslice", 5, env.Log),
 	}
@@ -105,19 +108,50 @@ func (r *reconciler) wake(slice *discoveryv1.EndpointSlice) {
 	}
 }
 
-// nodeChanged keeps the zones' CPU shares for topology hints.
+// nodesKey is the key under which the nodes' topology is followed, beside those
+// of Services; no Service has it.
+const nodesKey = "/nodes"
+
+// gather is how long changes of nodes wait for each other: each costs a look at
+// all nodes.
+const gather = 500 * time.Millisecond
+
 func (r *reconciler) nodeChanged(old, node *corev1.Node) {
-	if old != nil && node != nil && sameTopology(old, node) {
-		return
+	if old == nil || node == nil || !sameTopology(old, node) {
+		r.loop.AddAfter(nodesKey, gather)
 	}
+}
+
+// followNodes keeps the zones' CPU shares for topology hints, and has the
+// Services looked at whose hints depend on them.
+func (r *reconciler) followNodes() error {
 	nodes, err := r.nodes.List(labels.Everything())
 	if err != nil {
-		return
+		return err
 	}
 	r.topology.SetNodes(klog.Background(), nodes)
 	for _, key := range r.topology.GetOverloadedServices() {
 		r.loop.Add(key)
 	}
+	services, err := r.services.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, s := range services {
+		if key := s.Namespace + "/" + s.Name; wantsHints(s) && !r.topology.HasPopulatedHints(key) {
+			r.loop.Add(key)
+		}
+	}
+	return nil
+}
+
+// wantsHints tells whether a Service asks for topology aware routing.
+func wantsHints(s *corev1.Service) bool {
+	mode, ok := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
+	if !ok {
+		mode = s.Annotations[corev1.AnnotationTopologyMode]
+	}
+	return mode == "Auto" || mode == "auto"
 }
 
 func sameTopology(a, b *corev1.Node) bool {
@@ -136,6 +170,9 @@ func nodeReady(n *corev1.Node) bool {
 
 // Reconcile brings one Service's slices up to date.
 func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, error) {
+	if key == nodesKey {
+		return 0, r.followNodes()
+	}
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil
@@ -156,10 +193,7 @@ func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	slices, err := r.ownSlices(service)
-	if err != nil {
-		return 0, err
-	}
+	slices := r.ownSlices(service)
 	if r.tracker.StaleSlices(service, slices) {
 		return 0, errStale
 	}
@@ -174,18 +208,12 @@ func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, er
 	return 0, nil
 }
 
-func (r *reconciler) ownSlices(service *corev1.Service) ([]*discoveryv1.EndpointSlice, error) {
-	all, err := r.slices.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{
-		discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: managedBy,
-	}))
-	if err != nil {
-		return nil, err
-	}
+func (r *reconciler) ownSlices(service *corev1.Service) []*discoveryv1.EndpointSlice {
 	var live []*discoveryv1.EndpointSlice
-	for _, s := range all {
+	for _, s := range r.slicesOf(service.Namespace, service.Name) {
 		if s.DeletionTimestamp == nil {
 			live = append(live, s)
 		}
 	}
-	return live, nil
+	return live
 }

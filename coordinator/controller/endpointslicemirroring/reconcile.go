@@ -10,10 +10,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -25,17 +23,21 @@ type reconciler struct {
 	events    record.EventRecorder
 	services  corelisters.ServiceLister
 	endpoints corelisters.EndpointsLister
-	slices    discoverylisters.EndpointSliceLister
+	slicesOf  func(namespace, service string) []*discoveryv1.EndpointSlice
 }
 
 // New builds the controller; its keys are Endpoints, which have their Service's
 // name.
 func New(env controller.Env) (*controller.Loop, error) {
 	core, slices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
+	slicesOf, err := controller.SlicesOf(slices.Informer(), managedBy)
+	if err != nil {
+		return nil, err
+	}
 	loop := controller.New("endpointslicemirroring", 2, env.Log)
 	loop.Reconciler = &reconciler{
 		client: env.Client, events: env.Recorder("endpoint-slice-mirroring-controller"),
-		services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: slices.Lister(),
+		services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slicesOf: slicesOf,
 	}
 	loop.WatchKeys(core.Endpoints().Informer())
 	controller.Watch(loop, core.Services().Informer(), func(old, s *corev1.Service) {
@@ -63,12 +65,6 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	have, err := r.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
-		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: managedBy,
-	}))
-	if err != nil {
-		return 0, err
-	}
 	e, err := r.endpoints.Endpoints(namespace).Get(name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, err
@@ -84,7 +80,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 		r.tell(e, m)
 	}
-	return 0, r.apply(ctx, namespace, have, m.slices)
+	return 0, r.apply(ctx, namespace, r.slicesOf(namespace, name), m.slices)
 }
 
 func (r *reconciler) tell(e *corev1.Endpoints, m mirror) {
