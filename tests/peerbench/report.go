@@ -168,8 +168,8 @@ func (r *recorder) earlier() (n int, since time.Time) {
 func (r *recorder) table() string {
 	var b strings.Builder
 	load, _ := os.ReadFile("/proc/loadavg") // only a hint for the reader
-	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns, %s in all.", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
-		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version, time.Since(r.began).Round(time.Second))
+	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns.", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
+		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version)
 	if n, since := r.earlier(); n > 0 {
 		fmt.Fprintf(&b, " %d of the lines are of earlier runs, since %s.", n, since.Format("2 January, 15:04"))
 	}
