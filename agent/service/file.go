@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -152,55 +153,67 @@ func (s *Source) save() {
 	var err error
 	if anew {
 		err = writeFile(s.cfg.File, s.lines(ids))
-		n = 0
-		s.added = 0
+		n, s.added = 0, 0
 	} else {
 		for st := range s.lines(ids) {
-			err = errors.Join(err, appendFile(s.cfg.File, st))
+			if err = appendFile(s.cfg.File, st); err != nil {
+				break // a half line is as if not written, but for one behind it
+			}
 		}
 	}
 	s.added += n
-	if s.inFile = err == nil; err != nil { // the next change writes all
-		s.log.Warn("cannot keep Services for a start without the API server", "err", err)
+	if err == nil {
+		s.inFile, s.failing = true, false
+		return
 	}
+	s.inFile = false // all is written the next time
+	s.mu.Lock()
+	for kind := range ids {
+		maps.Copy(s.unsaved[kind], ids[kind])
+	}
+	s.mu.Unlock()
+	if !s.failing {
+		s.log.Warn("cannot keep Services for a start without the API server, trying on", "err", err)
+	}
+	s.failing = true
 }
 
 // lines encodes objects as they are now, some at a time.
 func (s *Source) lines(ids [kinds]map[Key]bool) func(yield func(*state) bool) {
 	return func(yield func(*state) bool) {
 		st, n := &state{}, 0
-		full := func() bool {
-			if n++; n%lineMost != 0 {
-				return false
-			}
-			out := st
-			st = &state{}
-			return !yield(out)
-		}
-		for k := range ids[serviceKind] {
-			s.mu.Lock()
-			if o := s.service(k); o != nil {
-				st.Services = append(st.Services, o)
-			} else {
-				st.GoneServices = append(st.GoneServices, k)
-			}
-			s.mu.Unlock()
-			if full() {
-				return
-			}
-		}
-		for k := range ids[sliceKind] {
-			s.mu.Lock()
-			if o := s.slice(k); o != nil {
-				st.Slices = append(st.Slices, o)
-			} else {
-				st.GoneSlices = append(st.GoneSlices, k)
-			}
-			s.mu.Unlock()
-			if full() {
-				return
+		for kind := range ids {
+			for k := range ids[kind] {
+				s.mu.Lock()
+				s.put(st, kind, k)
+				s.mu.Unlock()
+				if n++; n%lineMost == 0 {
+					if !yield(st) {
+						return
+					}
+					st = &state{}
+				}
 			}
 		}
 		yield(st)
+	}
+}
+
+// put adds an object as it is now to a line, or its name when it is gone; the
+// lock is held.
+func (s *Source) put(st *state, kind int, k Key) {
+	switch kind {
+	case serviceKind:
+		if o := s.service(k); o != nil {
+			st.Services = append(st.Services, o)
+		} else {
+			st.GoneServices = append(st.GoneServices, k)
+		}
+	case sliceKind:
+		if o := s.slice(k); o != nil {
+			st.Slices = append(st.Slices, o)
+		} else {
+			st.GoneSlices = append(st.GoneSlices, k)
+		}
 	}
 }

@@ -50,6 +50,8 @@ type Source struct {
 
 	inFile bool // the file holds all but unsaved; only save uses it
 	added  int  // changes in the file since it was written anew
+	// failing: it was told that the file cannot be written.
+	failing bool
 }
 
 // The kinds of objects.
