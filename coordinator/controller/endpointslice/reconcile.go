@@ -138,7 +138,7 @@ func (r *reconciler) followNodes() error {
 		return err
 	}
 	for _, s := range services {
-		if key := s.Namespace + "/" + s.Name; wantsHints(s) && !r.topology.HasPopulatedHints(key) {
+		if key := controller.Key(s.Namespace, s.Name); wantsHints(s) && !r.topology.HasPopulatedHints(key) {
 			r.loop.Add(key)
 		}
 	}

@@ -2,7 +2,6 @@ package admissionregistration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -34,10 +33,10 @@ func guardPolicy(paramKind func(runtime.Object) *admissionv1.ParamKind) func(*ki
 			}
 			a := readOf(env, k)
 			a.Verb, a.Name, a.Namespace = "get", "*", "*"
-			if err := authorize(ctx, env, a); err != nil {
-				return refused(env, obj, field.NewPath("spec", "paramKind"), fmt.Sprintf("%v on all objects of the referenced paramKind (kind=%s, apiVersion=%s)", err, k.Kind, k.APIVersion))
+			if env.May(ctx, a) {
+				return nil
 			}
-			return nil
+			return refused(ctx, env, obj, field.NewPath("spec", "paramKind"), a.Verb, fmt.Sprintf("on all objects of the referenced paramKind (kind=%s, apiVersion=%s)", k.Kind, k.APIVersion))
 		})
 	}
 }
@@ -74,14 +73,14 @@ func guardBinding(of func(*kind.Env, runtime.Object) reference) func(*kind.Env, 
 			if a.Name == "" {
 				a.Verb = "list"
 			}
-			if err := authorize(ctx, env, a); err != nil {
-				what := "on the object referenced by paramRef"
-				if a.Resource == "*" {
-					what = fmt.Sprintf("for all resources, and policy %q does not tell yet of which kind its parameters are", b.policy)
-				}
-				return refused(env, obj, field.NewPath("spec", "paramRef"), fmt.Sprintf("%v %s", err, what))
+			if env.May(ctx, a) {
+				return nil
 			}
-			return nil
+			what := "on the object referenced by paramRef"
+			if a.Resource == "*" {
+				what = fmt.Sprintf("for all resources, and policy %q does not tell yet of which kind its parameters are", b.policy)
+			}
+			return refused(ctx, env, obj, field.NewPath("spec", "paramRef"), a.Verb, what)
 		})
 	}
 }
@@ -110,23 +109,12 @@ func readOf(env *kind.Env, k *admissionv1.ParamKind) authorizer.AttributesRecord
 	return a
 }
 
-func authorize(ctx context.Context, env *kind.Env, a authorizer.AttributesRecord) error {
-	u, ok := request.UserFrom(ctx)
-	if !ok {
-		return errors.New("nobody is known who could have permission")
+// refused names the permission that the user lacks.
+func refused(ctx context.Context, env *kind.Env, obj runtime.Object, at *field.Path, verb, on string) error {
+	name := ""
+	if u, ok := request.UserFrom(ctx); ok {
+		name = u.GetName()
 	}
-	a.User = u
-	decision, _, err := env.Authorizer.Authorize(ctx, a)
-	if decision == authorizer.DecisionAllow {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("user %q must have %q permission", u.GetName(), a.Verb)
-}
-
-func refused(env *kind.Env, obj runtime.Object, at *field.Path, why string) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
@@ -135,7 +123,7 @@ func refused(env *kind.Env, obj runtime.Object, at *field.Path, why string) erro
 	if err != nil {
 		return err
 	}
-	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), field.ErrorList{field.Forbidden(at, why)})
+	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), field.ErrorList{field.Forbidden(at, fmt.Sprintf("user %q must have %q permission %s", name, verb, on))})
 }
 
 func validatingReference(env *kind.Env, obj runtime.Object) reference {

@@ -8,9 +8,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 )
+
+// May asks the server's authorizer whether the request's user may do what a
+// says beside its User. Without a user or an authorizer nobody may.
+func (e *Env) May(ctx context.Context, a authorizer.AttributesRecord) bool {
+	u, ok := request.UserFrom(ctx)
+	if !ok || e.Authorizer == nil {
+		return false
+	}
+	a.User = u
+	decision, _, _ := e.Authorizer.Authorize(ctx, a) // an error of it allows nothing
+	return decision == authorizer.DecisionAllow
+}
 
 // Guard has check decide on every write to the store whether its user may make
 // it, beyond what the authorizer said of the request; old is nil for a create.

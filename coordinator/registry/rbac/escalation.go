@@ -122,15 +122,9 @@ func (r rights) rulesOf(ctx context.Context, ref *rbacv1.RoleRef, namespace stri
 }
 
 func (r rights) may(ctx context.Context, verb, resource, namespace, name string) bool {
-	u, ok := request.UserFrom(ctx)
-	if !ok || r.Authorizer == nil {
-		return false
-	}
-	decision, _, _ := r.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
-		User: u, Verb: verb, Namespace: namespace, APIGroup: rbacv1.GroupName, APIVersion: "*",
-		Resource: resource, Name: name, ResourceRequest: true,
+	return r.May(ctx, authorizer.AttributesRecord{
+		Verb: verb, Namespace: namespace, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: resource, Name: name, ResourceRequest: true,
 	})
-	return decision == authorizer.DecisionAllow
 }
 
 // holds returns upstream's text of what the user lacks to grant the rules.
