@@ -52,6 +52,11 @@ func (r *recorder) load(file string) error {
 	if err := json.Unmarshal(data, r); err != nil {
 		return fmt.Errorf("results of earlier runs: %s: %w; remove the file to begin anew", file, err)
 	}
+	for _, l := range slices.Concat(r.Lines, r.Details) {
+		if l.Values == nil || l.At == nil {
+			return fmt.Errorf("results of earlier runs: %s is of an older form; remove it to begin anew", file)
+		}
+	}
 	return nil
 }
 
