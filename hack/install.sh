@@ -12,6 +12,8 @@ install -D -m 755 bin/shoal-cni "$dest/opt/cni/bin/shoal-cni"
 for u in shoal-coordinator.service shoal-agent.service; do
 	install -D -m 644 "systemd/$u" "$dest/usr/lib/systemd/system/$u"
 done
+install -D -m 644 systemd/sysusers.conf "$dest/usr/lib/sysusers.d/shoal.conf"
+install -D -m 644 systemd/tmpfiles.conf "$dest/usr/lib/tmpfiles.d/shoal.conf"
 install -D -m 644 systemd/logind.conf "$dest/usr/lib/systemd/logind.conf.d/50-shoal.conf"
 for f in coordinator.yaml agent.yaml; do
 	[ -e "$dest/etc/shoal/$f" ] || install -D -m 644 "systemd/$f" "$dest/etc/shoal/$f"

@@ -32,6 +32,8 @@ func (r *rig) images(dir string) error {
 
 // services are the commands of docs/configuration.md, As systemd services.
 const services = `
+systemd-sysusers
+systemd-tmpfiles --create
 systemctl enable -q --now shoal-coordinator
 shoal-coordinator kubeconfig --user admin --group system:masters --server https://127.0.0.1:6443 --out /root/admin.kubeconfig
 mkdir -p /var/lib/shoal/agent
@@ -84,6 +86,7 @@ func runSystemd(ctx context.Context, r *rig) (err error) {
 	if !r.script(ctx, c, "a pod runs", apply(pod("keeper", 0, ""))+fmt.Sprintf(running, "keeper")+"kubectl get pod keeper --no-headers | tr -s ' '") {
 		return nil
 	}
+	r.script(ctx, c, "the coordinator has no right of root", confined)
 	r.restarts(ctx, c)
 	r.watchdogs(ctx, c)
 	if !r.step(ctx, "after a reboot the pod runs again, its restart counted", func(ctx context.Context) (string, error) { return r.rebooted(ctx, c) }) {
@@ -92,6 +95,17 @@ func runSystemd(ctx context.Context, r *rig) (err error) {
 	r.powerOff(ctx, c)
 	return nil
 }
+
+// confined looks at the coordinator as the kernel does, and at what systemd
+// calls the exposure of the unit (10 is the worst).
+const confined = `
+status=/proc/$(systemctl show -P MainPID shoal-coordinator)/status
+for set in CapInh CapPrm CapEff CapBnd CapAmb; do grep -qx "$set:	0000000000000000" $status; done
+grep -qx 'NoNewPrivs:	1' $status; grep -qx 'Seccomp:	2' $status
+[ "$(stat -c %U /var/lib/shoal/coordinator/pki/ca.key)" = shoal-coordinator ]
+[ "$(stat -c %a /var/lib/shoal/coordinator)" = 700 ]
+systemd-analyze security --no-pager shoal-coordinator | tail -1
+systemd-analyze security --no-pager --threshold=20 shoal-coordinator >/dev/null`
 
 // restarts: no container restarts when a daemon does.
 func (r *rig) restarts(ctx context.Context, m machine) {
