@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE fleet install
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE fleet install
 
 all: build images ## build the binaries and the example image
 
@@ -61,8 +61,8 @@ down: ## stop the cluster that `make run` started
 test: setup build images test-images kubectl helm test-unit test-e2e ## run all tests of this machine
 
 # Informers share the watch cache's objects: who modifies one is found out.
-test-unit: ## rules, API in process, kernel parts; no cluster
-	KUBE_CACHE_MUTATION_DETECTOR=true $(GO) test -timeout 15m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
+test-unit: ## rules, API in process, kernel parts, with the race detector; no cluster
+	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(GO) test -race -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
 
 test-e2e: ## whole clusters in network namespaces
 	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
@@ -72,6 +72,10 @@ test-chaos: ## kill daemons under load; takes minutes
 
 test-containerd: setup build images test-images kubectl ## the agent on containerd 2.4.2, built from the module proxy
 	GO=$(GO) $(GO) test -count=1 -timeout 15m -v ./tests/containerd/...
+
+TIME ?= 1m
+fuzz: ## every decoder of what others send; TIME each, FOCUS
+	GO=$(GO) hack/fuzz.sh $(TIME) '$(FOCUS)'
 
 critest: setup build test-images ## the CRI validation suite against the agent's runtime
 	$(GO) build -o bin/critest-rig ./tests/critest

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/tests/leak"
 )
 
 // TestMain runs the tests in a network and mount namespace of their own.
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	leak.Check(m)
 }
 
 // serve answers every connection in the namespace with the peer's address.

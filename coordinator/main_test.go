@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shoal-project/shoal/tests/leak"
 )
 
 // asCoordinator makes the test binary the coordinator itself.
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	leak.CheckOurs(m)
 }
 
 type process struct {

@@ -12,6 +12,7 @@ want curl curl
 want pgrep procps
 want nsenter util-linux
 want busybox busybox-static # for tests
+want gcc "gcc libc6-dev" # for the tests' race detector
 if [ -n "$need" ]; then
 	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
 	command -v apt-get >/dev/null || { echo "setup: install these by hand:$need" >&2; exit 1; }

@@ -86,6 +86,32 @@ func TestHouseRules(t *testing.T) {
 	})
 }
 
+// TestGoroutinesAreWaitedFor: a package that starts goroutines has its tests
+// fail when one outlives them.
+func TestGoroutinesAreWaitedFor(t *testing.T) {
+	starts, tested, checked := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	files(t, func(path string, f *ast.File) {
+		dir, isTest := filepath.Dir(path), strings.HasSuffix(path, "_test.go")
+		tested[dir] = tested[dir] || isTest
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				starts[dir] = starts[dir] || !isTest
+			case *ast.SelectorExpr:
+				x, ok := n.X.(*ast.Ident)
+				checked[dir] = checked[dir] || ok && x.Name == "leak"
+				starts[dir] = starts[dir] || !isTest && n.Sel.Name == "Go" // of a wait group
+			}
+			return true
+		})
+	})
+	for dir, does := range starts {
+		if does && tested[dir] && !checked[dir] && !strings.HasPrefix(dir, "tests/") {
+			t.Errorf("%s starts goroutines: have its TestMain call leak.Check (tests/leak)", dir)
+		}
+	}
+}
+
 // TestNoReplace: what a user builds is what the modules say.
 func TestNoReplace(t *testing.T) {
 	data, err := os.ReadFile("../go.mod")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/tests/leak"
 )
 
 // TestMain runs the tests in a network and mount namespace of their own, and
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 		plugin(cmd)
 		return
 	}
-	if os.Getenv("SHOAL_TEST_NETNS") == "" {
+	fuzzing := slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.fuzz") }) // parsers only
+	if os.Getenv("SHOAL_TEST_NETNS") == "" && !fuzzing {
 		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 		cmd.Env = append(os.Environ(), "SHOAL_TEST_NETNS=1")
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	leak.Check(m)
 }
 
 // plugin is a network that writes down how it is called.

@@ -142,11 +142,7 @@ func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, p 
 			return addrs, nil
 		}
 	}
-	res, err := t.lib.AddNetworkList(ctx, list, rt)
-	if err != nil {
-		return nil, fmt.Errorf("plugin network %q: %w", list.Name, err)
-	}
-	addrs, err := addrsOf(res)
+	addrs, err := t.addresses(ctx, list, rt)
 	if err == nil && len(addrs) == 0 {
 		err = errors.New("the result holds no address")
 	}
@@ -156,15 +152,36 @@ func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, p 
 	return addrs, nil
 }
 
+// addresses runs ADD.
+func (t *thirdParty) addresses(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) (addrs []netip.Addr, err error) {
+	defer malformed(&err)
+	res, err := t.lib.AddNetworkList(ctx, list, rt)
+	if err != nil {
+		return nil, err
+	}
+	return addrsOf(res)
+}
+
+// malformed makes an error of the library's panic: it follows null entries of
+// the lists in a plugin's answer.
+func malformed(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("read result: a plugin's answer is malformed: %v", p)
+	}
+}
+
 // addrsOf returns the addresses of the pod's interface.
-func addrsOf(res types.Result) ([]netip.Addr, error) {
+func addrsOf(res types.Result) (addrs []netip.Addr, err error) {
+	defer malformed(&err)
 	r, err := types100.NewResultFromResult(res)
 	if err != nil {
 		return nil, fmt.Errorf("read result: %w", err)
 	}
-	var addrs []netip.Addr
 	for _, ip := range r.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Name != ifName {
+		if ip == nil {
+			continue
+		}
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i] != nil && r.Interfaces[*i].Name != ifName {
 			continue
 		}
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {

@@ -51,7 +51,9 @@ func (p *pods) Active() (out []*v1.Pod) {
 func (p *pods) Changed() <-chan struct{} { return p.changed }
 
 func (p *pods) End(q *v1.Pod, grace time.Duration) {
+	p.mu.Lock()
 	p.said = append(p.said, q.Name+"/"+grace.String())
+	p.mu.Unlock()
 	go func() {
 		time.Sleep(2 * time.Second)
 		p.mu.Lock()
@@ -89,6 +91,7 @@ func TestCriticalPodsEndLast(t *testing.T) {
 		b.signals <- true
 		go func() { _ = m.Run(ctx) }()
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if b.taken != 1 || b.released == 0 {
 			t.Errorf("the lock was taken %d times, released %d times", b.taken, b.released)
 		}

@@ -71,6 +71,7 @@ func TestReplacedContainer(t *testing.T) {
 				*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
 				report(running("a"))
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				a.seen = nil
 
 				*r.Of("a") = record.Container{ID: "a0", Again: tt.again}

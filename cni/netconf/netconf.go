@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -44,6 +45,11 @@ func Parse(stdin []byte) (*Conf, error) {
 	}
 	if len(c.PodCIDRs) == 0 {
 		return nil, fmt.Errorf("parse network configuration: podCIDRs is empty; give this node's pod network")
+	}
+	for field, list := range map[string][]netip.Prefix{"podCIDRs": c.PodCIDRs, "clusterCIDRs": c.ClusterCIDRs} {
+		if slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.IsValid() }) {
+			return nil, fmt.Errorf("parse network configuration: %s holds an empty range; give one such as 10.244.7.0/24", field)
+		}
 	}
 	return &c, nil
 }

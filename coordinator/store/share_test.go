@@ -50,6 +50,7 @@ func begin(t *testing.T, s *source) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(w.Stop)
 	go func() {
 		for range w.ResultChan() {
 		}
