@@ -18,6 +18,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/admission"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
+	"github.com/shoal-project/shoal/coordinator/audit"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -131,11 +132,17 @@ func (s parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.
 	if err != nil {
 		return nil, err
 	}
+	recorded, err := audit.New(s.cfg.Audit, filepath.Join(stateDir(s.cfg), "audit"), s.log)
+	if err != nil {
+		return nil, err
+	}
 	api, err := apiserver.New(apiserver.Config{
 		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, ExternalAddress: s.external(), Log: s.log,
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path("ca.crt"),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),
+		AuditBackend: recorded.Backend,
+		AuditRules:   recorded.Rules,
 	})
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ var layers = []struct {
 	}},
 	{"mechanism", []string{
 		"agent/image", "agent/sandbox", "agent/container", "agent/stream", "agent/runtime", "agent/network", "agent/volume", "agent/hollow", "agent/probe", "agent/device",
-		"agent/stats", "coordinator/registry/scale", "cni",
+		"agent/stats", "coordinator/registry/scale", "coordinator/audit", "cni",
 	}},
 	{"decision", []string{
 		"agent/source", "agent/pod", "agent/pod/...", "agent/status", "agent/node", "agent/evict", "agent/shutdown", "agent/service", "agent/proxy", "agent/dns", "agent/policy",

@@ -89,6 +89,8 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.Authentication.APIAudiences = sec.Audiences
 		c.Authorization.Authorizer = sec.Authorizer
 		c.RuleResolver = sec.RuleResolver
+		c.AuditBackend = s.cfg.AuditBackend
+		c.AuditPolicyRuleEvaluator = s.cfg.AuditRules
 		c.AdmissionControl = admit
 		c.LoopbackClientConfig = s.loopback
 		c.EffectiveVersion = effectiveVersion()

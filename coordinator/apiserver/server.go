@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -53,7 +54,10 @@ type Config struct {
 	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string
 	// ExternalAddress is host:port as clients see it.
 	ExternalAddress string
-	Log             *slog.Logger
+	// AuditBackend records what AuditRules say; nil: nothing is recorded.
+	AuditBackend audit.Backend
+	AuditRules   audit.PolicyRuleEvaluator
+	Log          *slog.Logger
 }
 
 // Security decides who may do what. It is made after New, since it reads

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,15 +34,17 @@ func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case <-req.Context().Done():
 		return nil, req.Context().Err()
 	}
-	in := req.Clone(req.Context())
+	ctx, cancel := ownContext(req.Context())
+	in := req.Clone(ctx)
 	in.RequestURI = req.URL.RequestURI()
 	in.RemoteAddr = "127.0.0.1:0"
 	if in.Body == nil {
 		in.Body = http.NoBody
 	}
 	if streams(req) {
-		return stream(t.handler, in)
+		return stream(t.handler, in, cancel)
 	}
+	defer cancel()
 	w := &bufferedResponse{header: http.Header{}}
 	if err := serveSafely(t.handler, w, in); err != nil {
 		return nil, err
@@ -50,6 +53,15 @@ func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return w.response(req), nil
+}
+
+// ownContext ends when parent does, and has none of its values: a plugin asks the
+// API while it admits a request, and the answer must not be recorded, or be
+// refused, as a part of that request.
+func ownContext(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(parent, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // serveSafely turns a panic into an error, as net/http's server does for
@@ -100,11 +112,12 @@ func (w *bufferedResponse) response(req *http.Request) *http.Response {
 	return newResponse(req, w.code, w.header, io.NopCloser(&w.body), int64(w.body.Len()))
 }
 
-// stream runs the handler beside its reader.
-func stream(h http.Handler, req *http.Request) (*http.Response, error) {
+// stream runs the handler beside its reader, and calls ended after it.
+func stream(h http.Handler, req *http.Request, ended func()) (*http.Response, error) {
 	r, w := io.Pipe()
 	out := &streamedResponse{header: http.Header{}, body: w, started: make(chan struct{})}
 	go func() {
+		defer ended()
 		err := serveSafely(h, out, req)
 		out.WriteHeader(http.StatusOK)
 		_ = w.CloseWithError(err)

@@ -46,6 +46,7 @@ type Config struct {
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
+	Audit
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 }
@@ -58,6 +59,7 @@ func Default() Config {
 		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
+		Audit:    defaultAudit(),
 		LogLevel: "info",
 	}
 }
@@ -82,6 +84,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "client key for the outside etcd")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
+	c.Audit.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
@@ -146,6 +149,7 @@ func (c Config) Validate() error {
 	if _, _, err := c.NodePorts(); err != nil {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
+	c.Audit.validate(bad)
 	switch c.LogLevel {
 	case "debug", "info", "warn", "error":
 	default:

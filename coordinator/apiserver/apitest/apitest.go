@@ -36,10 +36,13 @@ type Options struct {
 	Dir string
 	// Security, when set, replaces the built-in one.
 	Security func(s *apiserver.Server) (apiserver.Security, error)
+	// Wrap changes the security.
+	Wrap func(apiserver.Security) apiserver.Security
 	// Admission are the plugins, made with the server's client and informers.
 	Admission func(s *apiserver.Server) []admission.Interface
-	// Env changes what kinds are given.
-	Env func(*kind.Env)
+	// Env changes what kinds are given, Config the rest of the configuration.
+	Env    func(*kind.Env)
+	Config func(*apiserver.Config)
 }
 
 // Server is a running API server.
@@ -137,11 +140,15 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	if o.Env != nil {
 		o.Env(&env)
 	}
-	s, err := apiserver.New(apiserver.Config{
+	config := apiserver.Config{
 		Kinds: o.Kinds, Storage: st, Env: env, Listener: listener, ExternalAddress: listener.Addr().String(), Log: log,
 		CertFile: keys.Path("apiserver.crt"), KeyFile: keys.Path("apiserver.key"), ClientCAFile: keys.Path("ca.crt"),
 		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"), FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
-	})
+	}
+	if o.Config != nil {
+		o.Config(&config)
+	}
+	s, err := apiserver.New(config)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,17 +160,20 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	if err != nil {
 		return nil, nil, err
 	}
+	if o.Wrap != nil {
+		sec = o.Wrap(sec)
+	}
 	if o.Admission != nil {
 		sec.Admission = o.Admission(s)
 	}
 	if err := s.Install(sec); err != nil {
 		return nil, nil, err
 	}
-	config, err := clientConfig(keys, listener.Addr().String())
+	client, err := clientConfig(keys, listener.Addr().String())
 	if err != nil {
 		return nil, nil, err
 	}
-	out := &Server{Server: s, Config: config, Keys: keys, URL: config.Host}
+	out := &Server{Server: s, Config: client, Keys: keys, URL: client.Host}
 	return out, s.Run, nil
 }
 
