@@ -161,6 +161,9 @@ func (s parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.
 	plugins, err := admission.Chain(admission.Config{
 		Client: api.Client(), Informers: api.Informers(), Authorizer: a.Authorizer, Dynamic: dynamic,
 		Services: api.Services(), WebhookAuth: api.WebhookAuth(), Stop: ctx.Done(),
+		Enable:     s.cfg.EnableAdmissionPlugins,
+		Disable:    s.cfg.DisableAdmissionPlugins,
+		ConfigFile: s.cfg.AdmissionControlConfigFile,
 	})
 	if err != nil {
 		return nil, err

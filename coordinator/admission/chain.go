@@ -10,11 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
-	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
-	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
-	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
-	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -40,6 +36,9 @@ type Config struct {
 	// WebhookAuth says how to authenticate there; nil: not at all.
 	Services    webhook.ServiceResolver
 	WebhookAuth webhook.AuthenticationInfoResolverWrapper
+	// Enable and Disable name plugins, ConfigFile is an AdmissionConfiguration.
+	Enable, Disable []string
+	ConfigFile      string
 	// Stop is closed when the server has drained; nil: the process's end.
 	Stop <-chan struct{}
 }
@@ -58,7 +57,7 @@ var notForPolicies = []schema.GroupResource{
 	{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
 }
 
-// Chain returns the plugins in upstream's order.
+// Chain returns the plugins that run, in upstream's order.
 func Chain(c Config) ([]admission.Interface, error) {
 	if c.Stop == nil {
 		c.Stop = make(chan struct{})
@@ -82,54 +81,6 @@ func Chain(c Config) ([]admission.Interface, error) {
 		}
 	}
 	return plugins, nil
-}
-
-func (c *Config) plugins() ([]admission.Interface, error) {
-	namespaces, err := lifecycle.NewLifecycle(immortal)
-	if err != nil {
-		return nil, fmt.Errorf("namespace lifecycle: %w", err)
-	}
-	mutate, err := mutating.NewMutatingWebhook(nil)
-	if err != nil {
-		return nil, fmt.Errorf("mutating webhooks: %w", err)
-	}
-	validate, err := validating.NewValidatingAdmissionWebhook(nil)
-	if err != nil {
-		return nil, fmt.Errorf("validating webhooks: %w", err)
-	}
-	quotas, err := newResourceQuota()
-	if err != nil {
-		return nil, err
-	}
-	plugins := []admission.Interface{
-		namespaces,
-		newLimitRanger(),
-		newServiceAccount(),
-		newNodeRestriction(),
-		newTaintNodes(),
-		newPodSecurity(),
-		newPriority(),
-		newDefaultTolerationSeconds(),
-		newDefaultStorageClass(),
-		newStorageProtection(),
-		newClaimResize(),
-		newRuntimeClass(),
-		newCertificateRights(),
-		newCertificateSubjects(),
-		newDefaultIngressClass(),
-	}
-	if c.Dynamic == nil {
-		return append(plugins, mutate, validate, quotas), nil
-	}
-	mutating, err := newMutatingPolicies(c.Stop)
-	if err != nil {
-		return nil, err
-	}
-	validating, err := validatingpolicy.NewPlugin(nil)
-	if err != nil {
-		return nil, fmt.Errorf("validating policies: %w", err)
-	}
-	return append(plugins, mutating, mutate, validating, validate, quotas), nil
 }
 
 // mapper finds the resource of a parameter's kind. It asks discovery when it is

@@ -3,6 +3,7 @@ package admission
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
@@ -22,10 +23,10 @@ type mutatingPolicies struct {
 	schema *schemasOnDemand
 }
 
-func newMutatingPolicies(stop <-chan struct{}) (admission.Interface, error) {
-	plugin, err := mutatingpolicy.NewPlugin(nil)
+func newMutatingPolicies(stop <-chan struct{}, config io.Reader) (admission.Interface, error) {
+	plugin, err := mutatingpolicy.NewPlugin(config)
 	if err != nil {
-		return nil, fmt.Errorf("mutating policies: %w", err)
+		return nil, err
 	}
 	return &mutatingPolicies{Plugin: plugin, schema: &schemasOnDemand{stop: stop, made: make(chan struct{}, 1)}}, nil
 }

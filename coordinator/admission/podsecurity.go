@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/metrics/legacyregistry"
 	podsecurityadmission "k8s.io/pod-security-admission/admission"
+	podsecurityconfig "k8s.io/pod-security-admission/admission/api"
 	"k8s.io/pod-security-admission/admission/api/load"
 	podsecurityapi "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/metrics"
@@ -28,6 +30,7 @@ import (
 // (PSA-1); without labels that is privileged, upstream's default.
 type podSecurity struct {
 	*admission.Handler
+	config    *podsecurityconfig.PodSecurityConfiguration
 	admission *podsecurityadmission.Admission
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
@@ -40,8 +43,14 @@ var podSecurityMetrics = sync.OnceValue(func() metrics.Recorder {
 	return r
 })
 
-func newPodSecurity() *podSecurity {
-	return &podSecurity{Handler: admission.NewHandler(admission.Create, admission.Update)}
+// newPodSecurity takes the defaults of namespaces and the exemptions (PSA-9) from a
+// PodSecurityConfiguration; nil: privileged, none.
+func newPodSecurity(config io.Reader) (admission.Interface, error) {
+	c, err := load.LoadFromReader(config)
+	if err != nil {
+		return nil, err
+	}
+	return &podSecurity{Handler: admission.NewHandler(admission.Create, admission.Update), config: c}, nil
 }
 
 // SetExternalKubeClientSet and the next two implement the initializer's interfaces.
@@ -58,17 +67,13 @@ func (p *podSecurity) ValidateInitialization() error {
 	if p.client == nil || p.informers == nil {
 		return fmt.Errorf("no client or informers")
 	}
-	config, err := load.LoadFromData(nil)
-	if err != nil {
-		return fmt.Errorf("pod security defaults: %w", err)
-	}
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		return fmt.Errorf("pod security checks: %w", err)
 	}
 	core := p.informers.Core().V1()
 	p.admission = &podsecurityadmission.Admission{
-		Configuration:    config,
+		Configuration:    p.config,
 		Evaluator:        evaluator,
 		Metrics:          podSecurityMetrics(),
 		PodSpecExtractor: podsecurityadmission.DefaultPodSpecExtractor{},

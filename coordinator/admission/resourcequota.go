@@ -2,11 +2,12 @@ package admission
 
 import (
 	"context"
-	"fmt"
+	"io"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -23,14 +24,24 @@ type resourceQuota struct {
 	*resourcequota.QuotaAdmission
 	quotas corelisters.ResourceQuotaLister
 	synced func() bool
+	// limited resources may not be used where no quota covers them (RQ-30).
+	limited bool
 }
 
-func newResourceQuota() (*resourceQuota, error) {
-	plugin, err := resourcequota.NewResourceQuota(nil, quotaWorkers)
+// newResourceQuota takes a Configuration of resourcequota.admission.k8s.io; nil: none.
+func newResourceQuota(config io.Reader) (admission.Interface, error) {
+	c, err := resourcequota.LoadConfiguration(config)
 	if err != nil {
-		return nil, fmt.Errorf("resource quota: %w", err)
+		return nil, err
 	}
-	return &resourceQuota{QuotaAdmission: plugin}, nil
+	if errs := validation.ValidateConfiguration(c); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	plugin, err := resourcequota.NewResourceQuota(c, quotaWorkers)
+	if err != nil {
+		return nil, err
+	}
+	return &resourceQuota{QuotaAdmission: plugin, limited: len(c.LimitedResources) > 0}, nil
 }
 
 // SetDrainedNotification also gives the evaluators, which need it first.
@@ -50,7 +61,7 @@ func (r *resourceQuota) SetExternalKubeInformerFactory(f informers.SharedInforme
 // them: a quota limits nothing before its controller has counted, and that is
 // after its informer knows it. Before the first list the library asks the API.
 func (r *resourceQuota) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if r.synced() {
+	if !r.limited && r.synced() {
 		list, err := r.quotas.ResourceQuotas(a.GetNamespace()).List(labels.Everything())
 		if err == nil && len(list) == 0 {
 			return nil

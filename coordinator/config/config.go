@@ -47,6 +47,7 @@ type Config struct {
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
 	Audit
+	Admission
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 }
@@ -85,6 +86,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "client key for the outside etcd")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	c.Audit.addFlags(fs)
+	c.Admission.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
