@@ -28,8 +28,8 @@ func kubeconfigCommand(load func(*cobra.Command) (config.Config, error)) *cobra.
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 	}
 	f := cmd.Flags()
-	f.StringVar(&spec.User, "user", "kubernetes-admin", "name in the certificate")
-	f.StringSliceVar(&spec.Groups, "group", nil, "groups in the certificate (system:masters for an administrator)")
+	f.StringVar(&spec.User, "user", pki.AdminUser, "name in the certificate")
+	f.StringSliceVar(&spec.Groups, "group", nil, "groups in the certificate ("+pki.AdminGroup+" for an administrator; system:masters cannot be revoked, give it a short --lifetime)")
 	f.StringVar(&server, "server", "", "URL of the API server (default https://127.0.0.1:PORT)")
 	f.StringVar(&out, "out", "", "file to write (default: standard output); with --serving a prefix for .crt and .key")
 	f.DurationVar(&spec.Lifetime, "lifetime", pki.CertLifetime, "how long the certificate holds")
@@ -69,8 +69,10 @@ type credential struct {
 	Groups  []string `json:"groups,omitempty"`
 	Server  string   `json:"server,omitempty"`
 	Serving bool     `json:"serving,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Out     string   `json:"out"`
+	// Admin asks for an administrator's kubeconfig, whatever User and Groups say.
+	Admin bool     `json:"admin,omitempty"`
+	Names []string `json:"names,omitempty"`
+	Out   string   `json:"out"`
 }
 
 // credentialsCommand is kubeconfigCommand for several files at once: starting
@@ -104,6 +106,9 @@ func credentialsCommand(load func(*cobra.Command) (config.Config, error)) *cobra
 
 func (c credential) write(ca *pki.Authority) error {
 	spec := pki.Spec{User: c.User, Groups: c.Groups, Lifetime: pki.CertLifetime}
+	if c.Admin {
+		spec = pki.Spec{User: pki.AdminUser, Groups: []string{pki.AdminGroup}, Lifetime: pki.AdminLifetime}
+	}
 	if c.Serving {
 		return writeServing(ca, spec, c.Names, c.Out)
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -318,8 +319,8 @@ func credentials(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	if !fresh(o.kubeconfig(), ca) {
-		missing = append(missing, credential{User: "kubernetes-admin", Groups: []string{"system:masters"}, Server: server, Out: o.kubeconfig()})
+	if !fresh(o.kubeconfig(), ca) || aboveRBAC(o.kubeconfig()) {
+		missing = append(missing, credential{Admin: true, Server: server, Out: o.kubeconfig()})
 	}
 	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out, ca) {
 		missing = append(missing, node)
@@ -378,10 +379,11 @@ func modified(files []string) time.Time {
 
 // credential is what `shoal-coordinator credentials` reads.
 type credential struct {
-	User    string   `json:"user"`
+	User    string   `json:"user,omitempty"`
 	Groups  []string `json:"groups,omitempty"`
 	Server  string   `json:"server,omitempty"`
 	Serving bool     `json:"serving,omitempty"`
+	Admin   bool     `json:"admin,omitempty"`
 	Names   []string `json:"names,omitempty"`
 	Out     string   `json:"out"`
 }
@@ -411,22 +413,34 @@ func awaitKeys(ctx context.Context, o *options, failed <-chan error) error {
 // fresh tells whether a kubeconfig or certificate file exists with enough time
 // left on its certificate, which the CA has signed.
 func fresh(file string, ca []byte) bool {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	var k kubeconfig
-	if err := yaml.Unmarshal(data, &k); err == nil && len(k.Users) > 0 {
-		if data, err = base64.StdEncoding.DecodeString(k.Users[0].User.ClientCertificateData); err != nil {
-			return false
-		}
-	}
-	cert, err := certificate(data)
+	cert, err := certificateOf(file)
 	if err != nil {
 		return false
 	}
 	signer, err := certificate(ca)
 	return err == nil && cert.CheckSignatureFrom(signer) == nil && time.Until(cert.NotAfter) > renewBefore
+}
+
+// aboveRBAC holds for what an earlier release wrote: a certificate of
+// system:masters, which no binding gives and none can take away.
+func aboveRBAC(file string) bool {
+	cert, err := certificateOf(file)
+	return err == nil && slices.Contains(cert.Subject.Organization, "system:masters")
+}
+
+// certificateOf is the certificate in a kubeconfig or certificate file.
+func certificateOf(file string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var k kubeconfig
+	if err := yaml.Unmarshal(data, &k); err == nil && len(k.Users) > 0 {
+		if data, err = base64.StdEncoding.DecodeString(k.Users[0].User.ClientCertificateData); err != nil {
+			return nil, err
+		}
+	}
+	return certificate(data)
 }
 
 func certificate(data []byte) (*x509.Certificate, error) {

@@ -173,13 +173,17 @@ func (a *Auth) Connect(client kubernetes.Interface, f informers.SharedInformerFa
 	return nil
 }
 
-// EnsureBootstrapPolicy creates and repairs upstream's default roles and bindings.
+// EnsureBootstrapPolicy creates and repairs upstream's default roles and bindings,
+// and makes the administrators' once.
 func EnsureBootstrapPolicy(ctx context.Context, client kubernetes.Interface) error {
 	p, err := policy.Default()
 	if err != nil {
 		return err
 	}
-	return p.Ensure(ctx, client)
+	if err := p.Ensure(ctx, client); err != nil {
+		return err
+	}
+	return policy.EnsureAdmins(ctx, client)
 }
 
 // Authorizer asks, in this order: system:masters, health paths, Node, RBAC.

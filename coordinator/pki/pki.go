@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -66,7 +67,7 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 		spec Spec
 	}{
 		{"apiserver", ca, Spec{User: "kube-apiserver", Names: names, IPs: ips, Server: true}},
-		{"apiserver-kubelet-client", ca, Spec{User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}},
+		{"apiserver-kubelet-client", ca, Spec{User: "kube-apiserver-kubelet-client", Groups: []string{KubeletClientGroup}}},
 		{"front-proxy-client", front, Spec{User: "front-proxy-client"}},
 	} {
 		if err := d.ensureCert(want.name, want.by, want.spec, now); err != nil {
@@ -264,7 +265,7 @@ func covers(cert *x509.Certificate, s Spec) bool {
 			return false
 		}
 	}
-	return cert.Subject.CommonName == s.User
+	return cert.Subject.CommonName == s.User && slices.Equal(slices.Sorted(slices.Values(cert.Subject.Organization)), slices.Sorted(slices.Values(s.Groups)))
 }
 
 func (d Dir) ensureServiceAccountKey() error {

@@ -61,6 +61,16 @@ func TestEnsure(t *testing.T) {
 	if read(t, d, "apiserver.crt") == before {
 		t.Error("a certificate without the new address was kept")
 	}
+	// An earlier release gave the API server all rights at the kubelets.
+	masters := Spec{User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}
+	if err := d.ensureCert("apiserver-kubelet-client", ca, masters, now); err != nil {
+		t.Fatal(err)
+	}
+	ensure(now)
+	cert, err = parseCert([]byte(read(t, d, "apiserver-kubelet-client.crt")))
+	if err != nil || len(cert.Subject.Organization) != 1 || cert.Subject.Organization[0] != KubeletClientGroup {
+		t.Errorf("kubelet client: %v, %v", cert.Subject, err)
+	}
 	if read(t, d, "sa.key") != sa || read(t, d, "ca.crt") != caBefore {
 		t.Error("the service account key or the CA changed")
 	}

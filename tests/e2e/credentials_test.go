@@ -40,7 +40,7 @@ func TestExpiredCertificates(t *testing.T) {
 		must(os.WriteFile(name+".key", key, 0o600))
 	}
 	expire(keys.Path("apiserver"), pki.Spec{User: "kube-apiserver", Names: []string{"localhost"}, Server: true})
-	expire(keys.Path("apiserver-kubelet-client"), pki.Spec{User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}})
+	expire(keys.Path("apiserver-kubelet-client"), pki.Spec{User: "kube-apiserver-kubelet-client", Groups: []string{pki.KubeletClientGroup}})
 	expire(filepath.Join(c.Dir, "agent", "serving"), pki.Spec{User: "system:node:node1", Names: []string{"node1"}, Server: true})
 	expired := func(file string, s pki.Spec) {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestExpiredCertificates(t *testing.T) {
 		must(err)
 		must(os.WriteFile(file, data, 0o600))
 	}
-	admin := pki.Spec{User: "kubernetes-admin", Groups: []string{"system:masters"}}
+	admin := pki.Spec{User: pki.AdminUser, Groups: []string{pki.AdminGroup}}
 	expired(c.Kubeconfig(), admin)
 	expired(filepath.Join(c.Dir, "agent", "kubeconfig"), pki.Spec{User: "system:node:node1", Groups: []string{"system:nodes"}})
 	must(c.Up())

@@ -232,7 +232,7 @@ spec:
 	s.k("wait", "apiservice/v1.fish.example.com", "--for=condition=Available", "--timeout=60s")
 	s.shows("fishes", "api-resources", "--api-group=fish.example.com")
 	s.shows("tuna", "get", "fishes")
-	s.says("kubernetes-admin system:masters", "get", "fish", "cod", "-o", "jsonpath={.caller} {.groups[0]}")
+	s.says("shoal-admin shoal:cluster-admins", "get", "fish", "cod", "-o", "jsonpath={.caller} {.groups[0]}")
 	s.says("cod", "get", "fish", "cod", "--as=somebody", "--as-group=system:masters", "-o", "name")
 	s.refused(`fishes.fish.example.com is forbidden: User "somebody" cannot list resource "fishes"`, "get", "fishes", "--as=somebody")
 	s.k("delete", "pod", "api", "--now")

@@ -79,7 +79,7 @@ func TestKubectlRead(t *testing.T) {
 	s.says("apps/v1", "api-versions")
 	s.says("yes", "auth", "can-i", "create", "pods")
 	s.refused("no", "auth", "can-i", "create", "pods", "--as=nobody")
-	s.says("system:masters", "auth", "whoami")
+	s.says("shoal:cluster-admins", "auth", "whoami")
 	s.says("Username    nobody", "auth", "whoami", "--as=nobody", "--as-group=system:authenticated")
 	s.refused(`pods is forbidden: User "nobody" cannot list resource "pods" in API group "" in the namespace "`+s.ns+`"`, "get", "pods", "--as=nobody")
 	s.says("Scheduled", "events", "--for", "pod/"+pod)
