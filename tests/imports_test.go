@@ -20,7 +20,7 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim",
+		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim", "agent/beneath",
 		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
 		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/quota", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft", "cni/nstest", "datadir",
 	}},
