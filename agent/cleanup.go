@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/runtime"
@@ -50,7 +51,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		return err // never delete files below something that is still mounted
 	}
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
-		errs = append(errs, os.RemoveAll(dir))
+		errs = append(errs, beneath.RemoveAll(dir))
 	}
 	errs = append(errs, emptyDir(cfg.PodLogsDir), a.unlink(), removeFiles(cfg, purge))
 	return errors.Join(errs...)
@@ -61,7 +62,7 @@ func removeFiles(cfg *config.Config, purge bool) error {
 	if !purge {
 		return nil
 	}
-	return errors.Join(os.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
+	return errors.Join(beneath.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")), removeEmpty(cfg.RootDir))
 }
 
@@ -108,7 +109,7 @@ func emptyDir(dir string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		errs = append(errs, beneath.RemoveAll(filepath.Join(dir, e.Name())))
 	}
 	return errors.Join(errs...)
 }

@@ -118,7 +118,7 @@ func (h *hollowVolumes) Release(_ context.Context, p *v1.Pod) error {
 func (h *hollowVolumes) Refresh(context.Context, *v1.Pod) error { return nil }
 
 // Changed does nothing, as Refresh.
-func (h *hollowVolumes) Changed(context.Context, string) {}
+func (h *hollowVolumes) Changed(string) {}
 
 // Run lets tokens be renewed until ctx ends.
 func (h *hollowVolumes) Run(ctx context.Context) error {

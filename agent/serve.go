@@ -54,6 +54,7 @@ func (a *agent) serve(ctx context.Context) error {
 		Auth:     &server.Auth{Client: a.client, ClientCAs: cas, NodeName: a.cfg.NodeName},
 		Pods:     podsView{a.pods},
 		Sessions: sessions, Config: a.cfg, Log: a.log,
+		LogsDir: a.cfg.PodLogsDir,
 		Stats: &stats.Provider{NodeName: a.cfg.NodeName, Runtime: a.runtime, NodeDir: a.cfg.RootDir, ImageDir: a.cfg.DataDir,
 			MemoryBytes: a.facts.MemoryBytes, Available: node.MemoryAvailable, Shutdown: a.shutdownTimes},
 	}
@@ -66,7 +67,7 @@ func (a *agent) rotate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &server.Rotator{Pods: podsView{a.pods}, Reopen: a.runtime.ReopenContainerLog, MaxBytes: size.Value(),
+	r := &server.Rotator{Pods: podsView{a.pods}, Dir: a.cfg.PodLogsDir, Reopen: a.runtime.ReopenContainerLog, MaxBytes: size.Value(),
 		MaxFiles: a.cfg.ContainerLogMaxFiles, Log: a.log}
 	return r.Run(ctx)
 }

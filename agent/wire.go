@@ -90,7 +90,7 @@ type volumes interface {
 	Ensure(ctx context.Context, p *v1.Pod) error
 	Release(ctx context.Context, p *v1.Pod) error
 	Refresh(ctx context.Context, p *v1.Pod) error
-	Changed(ctx context.Context, namespace string)
+	Changed(namespace string)
 	Run(ctx context.Context) error
 }
 

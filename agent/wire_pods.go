@@ -65,7 +65,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 	}
 	a.objects.Changed = func(namespace string) {
 		a.pods.ResyncObjects(namespace)
-		a.volumes.Changed(ctx, namespace)
+		a.volumes.Changed(namespace)
 	}
 	a.objects.Start(ctx)
 	a.probes.Start(ctx)

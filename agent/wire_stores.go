@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -21,15 +22,27 @@ import (
 )
 
 func (a *agent) buildDirs(context.Context) error {
-	dirs := []string{a.cfg.RootDir, filepath.Join(a.cfg.RootDir, "pods"), filepath.Join(a.cfg.RootDir, "plugins_registry"),
-		filepath.Join(a.cfg.RootDir, "plugins"), a.cfg.PodLogsDir, a.cfg.RunDir}
-	if d := a.cfg.ContainerLogsDir; d != "" && d != "-" {
-		dirs = append(dirs, d)
+	// The modes are the kubelet's. RunDir is for root, but the root of a user
+	// namespace goes through it to its container.
+	dirs := map[string]fs.FileMode{
+		a.cfg.RootDir:                                    0o750,
+		filepath.Join(a.cfg.RootDir, "pods"):             0o750,
+		filepath.Join(a.cfg.RootDir, "plugins_registry"): 0o750,
+		filepath.Join(a.cfg.RootDir, "plugins"):          0o750,
+		a.cfg.PodLogsDir:                                 0o755,
+		a.cfg.RunDir:                                     0o711,
 	}
-	for _, d := range dirs {
-		if err := os.MkdirAll(d, 0o755); err != nil {
+	if d := a.cfg.ContainerLogsDir; d != "" && d != "-" {
+		dirs[d] = 0o755
+	}
+	for d, mode := range dirs {
+		if err := os.MkdirAll(d, mode); err != nil {
 			return err
 		}
+	}
+	// Agents of before left it open.
+	if err := os.Chmod(filepath.Join(a.cfg.RootDir, "pods"), 0o750); err != nil {
+		return err
 	}
 	a.measure = a.pressure
 	var err error

@@ -106,6 +106,21 @@ func (d *Dir) OpenFile(name string, flags int, links Links) (*os.File, error) {
 	return os.NewFile(uintptr(fd), held.Name()), nil
 }
 
+// OpenBelow opens a regular file for reading by its path in the file system,
+// which begins with dir's; below dir it leads through no links.
+func OpenBelow(dir, path string) (*os.File, error) {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	d, err := Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.OpenFile(name, os.O_RDONLY, NoLinks)
+}
+
 // ReadFile reads a regular file of at most limit bytes.
 func (d *Dir) ReadFile(name string, limit int64, links Links) ([]byte, error) {
 	f, err := d.OpenFile(name, os.O_RDONLY, links)
@@ -133,6 +148,23 @@ func (d *Dir) OpenDir(name string, links Links) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), filepath.Join(d.self.Name(), name)), nil
+}
+
+// maxNames bounds how many names of a directory are listed.
+const maxNames = 100_000
+
+// Names lists a directory below this one, in no order.
+func (d *Dir) Names(name string) ([]string, error) {
+	dir, err := d.OpenDir(name, NoLinks)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxNames)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
 }
 
 // MkdirAll makes the directories of a path that are missing, with exactly this

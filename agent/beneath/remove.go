@@ -31,6 +31,14 @@ func RemoveAll(path string) error {
 	return (&remover{top: -1}).remove(int(parent.Fd()), filepath.Base(path), 0)
 }
 
+// RemoveAll removes what a name of the directory stands for.
+func (d *Dir) RemoveAll(name string) error {
+	if name != filepath.Base(name) || name == ".." {
+		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrInvalid}
+	}
+	return (&remover{top: -1}).remove(int(d.self.Fd()), name, 0)
+}
+
 // remover removes one tree.
 type remover struct{ top int } // the tree's own directory
 

@@ -57,11 +57,11 @@ func (d *Dir) Self() (*Entry, error) {
 	return e, unix.Fstat(e.fd, &e.Stat)
 }
 
-// Walk calls fn for everything below the directory, for a directory before its
-// content. What vanishes meanwhile and what is mounted there is left out. An
-// entry is valid during its call alone.
-func (d *Dir) Walk(fn func(*Entry) error) error {
-	fd, err := openAt(int(d.self.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY, NoLinks)
+// Walk calls fn for everything below a directory (by its path in this one), for
+// a directory before its content. What vanishes meanwhile and what is mounted
+// there is left out. An entry is valid during its call alone.
+func (d *Dir) Walk(name string, fn func(*Entry) error) error {
+	fd, err := openAt(int(d.self.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, NoLinks)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func Usage(ctx context.Context, path string) (bytes, inodes int64, err error) {
 	}
 	own, err := d.Self()
 	if err == nil {
-		err = errors.Join(add(own), d.Walk(add))
+		err = errors.Join(add(own), d.Walk(".", add))
 	}
 	return bytes, inodes, err
 }

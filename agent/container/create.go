@@ -75,6 +75,9 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 }
 
 func (m *Manager) prepare(req Request, c *Container) error {
+	if err := m.makePrivate(c.ID, req.IDs); err != nil {
+		return fmt.Errorf("create container: %w", err)
+	}
 	for _, d := range []string{m.upper(c.ID), filepath.Join(m.layer(c.ID), "work"), m.rootfs(c.ID)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("create container: %w", err)
@@ -111,6 +114,11 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		return fmt.Errorf("write container spec: %w", err)
 	}
 	return os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
+}
+
+// makePrivate makes the directories that hold all files of a container.
+func (m *Manager) makePrivate(id string, ids oci.IDs) error {
+	return errors.Join(oci.PrivateDir(m.bundle(id), ids), oci.PrivateDir(m.layer(id), oci.IDs{}))
 }
 
 func (m *Manager) mountRoot(req Request) error {
@@ -287,6 +295,11 @@ func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
 		if _, err := os.Stat(from); err == nil {
 			if err := fs.CopyDir(dir, from); err != nil {
 				return nil, fmt.Errorf("image's volume %s: %w", path, err)
+			}
+		}
+		if len(req.IDs.UIDs) > 0 { // its root cannot go where the layers are
+			if dir, err = m.mapOwners(req.ID, dir, &cri.Mount{}, len(req.Config.GetMounts())+i); err != nil {
+				return nil, err
 			}
 		}
 		out = append(out, oci.Mount{Host: dir, Container: path})

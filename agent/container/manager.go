@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,10 +53,14 @@ type slot struct {
 // times are those of the containers, whatever happened to the agent.
 func Open(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, all: map[string]*slot{}}
-	for _, d := range []string{cfg.DataDir, cfg.RunDir, m.exitDir()} {
-		if err := os.MkdirAll(d, 0o711); err != nil {
+	// The root of a user namespace goes through RunDir to its container.
+	for d, mode := range map[string]fs.FileMode{cfg.DataDir: 0o700, cfg.RunDir: 0o711} {
+		if err := errors.Join(os.MkdirAll(d, mode), os.Chmod(d, mode)); err != nil {
 			return nil, fmt.Errorf("open containers: %w", err)
 		}
+	}
+	if err := oci.PrivateDir(m.exitDir(), oci.IDs{}); err != nil {
+		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	var err error
 	if m.records, err = checkpoint.OpenVolatile[record](cfg.DataDir, damagedRecord, cfg.Log); err != nil {
@@ -69,6 +74,9 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	for id, r := range kept {
+		if err := m.keepPrivate(r.Container); err != nil {
+			return nil, fmt.Errorf("open containers: %w", err)
+		}
 		s := &slot{c: r.Container, exited: make(chan struct{})}
 		m.all[id] = s
 		if r.State == Exited {
@@ -79,6 +87,14 @@ func Open(cfg Config) (*Manager, error) {
 		m.adopt(r.Container)
 	}
 	return m, nil
+}
+
+// keepPrivate closes the directories of a container that an agent of before
+// left open to the node's users.
+func (m *Manager) keepPrivate(c *Container) error {
+	users := c.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	ids := oci.IDs{UIDs: oci.IDMappings(users.GetUids()), GIDs: oci.IDMappings(users.GetGids())}
+	return errors.Join(oci.KeepPrivate(m.bundle(c.ID), ids), oci.KeepPrivate(m.layer(c.ID), oci.IDs{}))
 }
 
 // adopt takes up the supervision of a container that the last agent left.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -49,11 +49,11 @@ func (m *Manager) Usage(ctx context.Context, id string) (Usage, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if time.Since(u.at) > usageAge {
-		du, err := fs.DiskUsage(ctx, dir)
+		bytes, inodes, err := beneath.Usage(ctx, dir)
 		if err != nil {
 			return Usage{}, fmt.Errorf("measure writable layer: %w", err)
 		}
-		u.at, u.bytes, u.inodes = time.Now(), du.Size, du.Inodes
+		u.at, u.bytes, u.inodes = time.Now(), bytes, inodes
 	}
 	return Usage{At: u.at, Dir: dir, Bytes: u.bytes, Inodes: u.inodes}, nil
 }

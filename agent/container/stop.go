@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"golang.org/x/sys/unix"
 )
 
@@ -138,7 +139,7 @@ func (m *Manager) sweep(c *Container) error {
 		return fmt.Errorf("remove container %q: %w", c.ID, err)
 	}
 	for _, p := range []string{m.bundle(c.ID), m.layer(c.ID), filepath.Join(m.exitDir(), c.ID)} {
-		errs = append(errs, os.RemoveAll(p))
+		errs = append(errs, beneath.RemoveAll(p))
 	}
 	return errors.Join(errs...)
 }

@@ -1,16 +1,19 @@
 package container
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoal-project/shoal/agent/beneath"
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -67,15 +70,20 @@ func userSpec(sc *cri.LinuxContainerSecurityContext, image string) (string, erro
 	return spec, nil
 }
 
+// maxUserFile bounds an image's passwd and group files.
+const maxUserFile = 4 << 20
+
 func execUser(rootfs, spec string) (*user.ExecUser, error) {
-	root, err := os.OpenRoot(rootfs) // links must not lead out of the image
+	root, err := beneath.Open(rootfs)
 	if err != nil {
 		return nil, fmt.Errorf("look up user %q: %w", spec, err)
 	}
 	defer root.Close()
-	passwd, group := openIn(root, "etc/passwd"), openIn(root, "etc/group")
-	defer passwd.Close()
-	defer group.Close()
+	passwd, err1 := readIn(root, "etc/passwd")
+	group, err2 := readIn(root, "etc/group")
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("look up user %q in the image: %w", spec, err)
+	}
 	u, err := user.GetExecUser(spec, &user.ExecUser{Home: "/"}, passwd, group)
 	if err != nil {
 		return nil, fmt.Errorf("look up user %q: %w", spec, err)
@@ -83,10 +91,12 @@ func execUser(rootfs, spec string) (*user.ExecUser, error) {
 	return u, nil
 }
 
-func openIn(root *os.Root, name string) io.ReadCloser {
-	f, err := root.Open(name)
-	if err != nil {
-		return io.NopCloser(strings.NewReader(""))
+// readIn reads a file of an image; one that is missing is empty. Links lead
+// where they would lead a process in the image.
+func readIn(root *beneath.Dir, name string) (io.Reader, error) {
+	data, err := root.ReadFile(name, maxUserFile, beneath.LinksOfRoot)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		err = nil
 	}
-	return f
+	return bytes.NewReader(data), err
 }

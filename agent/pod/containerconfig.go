@@ -85,7 +85,7 @@ func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error
 	if l.c.Lifecycle != nil && l.c.Lifecycle.StopSignal != nil {
 		c.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*l.c.Lifecycle.StopSignal)])
 	}
-	if err := os.MkdirAll(filepath.Join(l.host.LogDir(l.pod), l.c.Name), 0o755); err != nil {
+	if err := l.host.makeLogDir(l.pod, l.c.Name); err != nil {
 		return nil, fmt.Errorf("log directory: %w", err)
 	}
 	return c, nil
@@ -302,7 +302,7 @@ func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bo
 		if v.Name != m.Name {
 			continue
 		}
-		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly {
+		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly || volume.FromAPI(v) {
 			out.Readonly = true
 		}
 		if v.Image != nil {
@@ -343,8 +343,9 @@ func (l *launch) hosts() (*runtimeapi.Mount, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, err
 	}
-	// Written in place: containers that run have this very file mounted.
-	if old, err := os.ReadFile(path); err != nil || string(old) != string(data) {
+	// Written in place: containers that run have this very file mounted, and may
+	// have written it.
+	if old := readHead(path, int64(len(data))+1); old != string(data) {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return nil, err
 		}

@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -29,7 +29,7 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 	}
 	config, err := m.Host.sandboxConfig(s.Pod, s.Attempt)
 	if err == nil {
-		err = os.MkdirAll(config.LogDirectory, 0o755)
+		err = m.Host.makeLogDir(s.Pod, "")
 	}
 	handler := ""
 	if c := s.Pod.Spec.RuntimeClassName; err == nil && c != nil && *c != "" {
@@ -74,7 +74,7 @@ func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) erro
 		return err
 	}
 	if p.Name != "" {
-		errs = append(errs, os.RemoveAll(m.Host.LogDir(p)))
+		errs = append(errs, beneath.RemoveAll(m.Host.LogDir(p)))
 	}
 	dir := m.Host.Dir(p)
 	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {
@@ -286,41 +286,4 @@ func (m *Manager) ResyncObjects(namespace string) {
 			})
 		}
 	}
-}
-
-// linkLog makes the flat link that log collectors look for.
-func (m *Manager) linkLog(p *v1.Pod, logPath, container, id string) {
-	if link := m.link(p, container, id); link != "" {
-		os.Remove(link)
-		if err := os.Symlink(filepath.Join(m.Host.LogDir(p), logPath), link); err != nil {
-			m.Log.Debug("no link to a container log", "link", link, "error", err)
-		}
-	}
-}
-
-func (m *Manager) unlinkLog(p *v1.Pod, container, id string) {
-	if link := m.link(p, container, id); link != "" {
-		os.Remove(link)
-	}
-}
-
-func (m *Manager) link(p *v1.Pod, container, id string) string {
-	if m.Host.ContainerLogsDir == "" || m.Host.ContainerLogsDir == "-" {
-		return ""
-	}
-	return filepath.Join(m.Host.ContainerLogsDir, p.Name+"_"+p.Namespace+"_"+container+"-"+id+".log")
-}
-
-// removeLog removes the logs of a container that was removed.
-func (m *Manager) removeLog(p *v1.Pod, a Action) {
-	m.unlinkLog(p, a.Name, a.ID)
-	base := filepath.Join(m.Host.LogDir(p), a.Name, strconv.Itoa(int(a.Attempt))+".log")
-	old, err := filepath.Glob(base + "*")
-	if err != nil {
-		return
-	}
-	for _, f := range old {
-		os.Remove(f)
-	}
-	os.Remove(m.Host.terminationFile(p, a.Name, a.Attempt))
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
+	"path/filepath"
 	"sort"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -140,7 +141,7 @@ func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
 		}
 		text := readHead(m.Host.terminationFile(p, c.Name, c.Attempt), maxMessage)
 		if text == "" && spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 {
-			text = tailLog(c.LogPath)
+			text = tailLog(m.Host.PodLogsDir, c.LogPath)
 		}
 		if text != "" {
 			c.Message = text
@@ -148,8 +149,10 @@ func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
 	}
 }
 
+// readHead reads the beginning of a file that is mounted into containers: they
+// write it, but the name beside the mount is the agent's.
 func readHead(path string, limit int64) string {
-	f, err := os.Open(path)
+	f, err := beneath.OpenBelow(filepath.Dir(path), path)
 	if err != nil {
 		return ""
 	}
@@ -162,8 +165,8 @@ func readHead(path string, limit int64) string {
 }
 
 // tailLog returns the last lines of a container's log in CRI or JSON format.
-func tailLog(path string) string {
-	f, err := os.Open(path)
+func tailLog(dir, path string) string {
+	f, err := beneath.OpenBelow(dir, path)
 	if err != nil {
 		return ""
 	}
@@ -174,7 +177,7 @@ func tailLog(path string) string {
 			return ""
 		}
 	}
-	data, err := io.ReadAll(f)
+	data, err := io.ReadAll(io.LimitReader(f, window))
 	if err != nil {
 		return ""
 	}

@@ -10,8 +10,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
-	"golang.org/x/sys/unix"
 )
 
 // Cleanup kills and removes every container and sandbox, and then all that
@@ -43,10 +43,10 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 		return fmt.Errorf("sweep container runtime: %w", err) // never delete through a mount
 	}
 	for _, dir := range []string{"sandboxes", "containers"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(cfg.RunDir, dir)), os.RemoveAll(filepath.Join(cfg.DataDir, dir)))
+		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, dir)), beneath.RemoveAll(filepath.Join(cfg.DataDir, dir)))
 	}
 	for _, name := range []string{"runc", "crun"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(cfg.RunDir, name)))
+		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, name)))
 	}
 	return errors.Join(errs...)
 }
@@ -69,9 +69,7 @@ func unmountBelow(dir string) error {
 	sort.Sort(sort.Reverse(sort.StringSlice(points)))
 	var errs []error
 	for _, p := range points {
-		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
-		}
+		errs = append(errs, beneath.Detach(p))
 	}
 	return errors.Join(append(errs, sc.Err())...)
 }

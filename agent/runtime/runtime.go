@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -161,9 +162,17 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 	if cfg.CgroupRoot == "" {
 		cfg.CgroupRoot = cfg.Driver.Child("", "kubepods")
 	}
-	for _, d := range []string{cfg.DataDir, cfg.RunDir} {
-		if err := os.MkdirAll(d, 0o711); err != nil {
+	// The root of a user namespace goes through RunDir to its container.
+	for d, mode := range map[string]fs.FileMode{cfg.DataDir: 0o700, cfg.RunDir: 0o711} {
+		if err := errors.Join(os.MkdirAll(d, mode), os.Chmod(d, mode)); err != nil {
 			return cfg, fmt.Errorf("make runtime directory: %w", err)
+		}
+	}
+	for _, rt := range runtimes {
+		if rt.Direct() { // else the program's own affair
+			if err := oci.PrivateDir(rt.Root, oci.IDs{}); err != nil {
+				return cfg, fmt.Errorf("make runtime directory: %w", err)
+			}
 		}
 	}
 	return cfg, nil

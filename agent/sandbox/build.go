@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/shoal-project/shoal/agent/netns"
+	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -19,7 +20,7 @@ import (
 const shmSize = "65536k"
 
 func writeFiles(s *Sandbox) error {
-	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+	if err := oci.PrivateDir(s.Dir, mappedIDs(s)); err != nil {
 		return fmt.Errorf("sandbox files: %w", err)
 	}
 	resolv, err := resolvConf(s.Config.GetDnsConfig())
@@ -52,6 +53,15 @@ func writeFiles(s *Sandbox) error {
 		return fmt.Errorf("mount %s: %w", s.Shm(), err)
 	}
 	return nil
+}
+
+// mappedIDs are those of the sandbox's user namespace, none without one.
+func mappedIDs(s *Sandbox) oci.IDs {
+	u, err := UserNamespace(s.Config)
+	if err != nil || u == nil {
+		return oci.IDs{}
+	}
+	return oci.IDs{UIDs: oci.IDMappings(u.GetUids()), GIDs: oci.IDMappings(u.GetGids())}
 }
 
 // Hostname is the name that the pod's processes see.

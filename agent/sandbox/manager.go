@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/netns"
+	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -50,7 +51,8 @@ type Manager struct {
 // Open reads the records. A sandbox whose namespaces are gone (a reboot) is
 // NotReady.
 func Open(cfg Config) (*Manager, error) {
-	if err := os.MkdirAll(cfg.RunDir, 0o711); err != nil {
+	// The root of a user namespace goes through it to its sandbox.
+	if err := errors.Join(os.MkdirAll(cfg.RunDir, 0o711), os.Chmod(cfg.RunDir, 0o711)); err != nil {
 		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}
 	records, err := checkpoint.OpenVolatile[record](cfg.RecordDir, damagedRecord, cfg.Log)
@@ -64,6 +66,9 @@ func Open(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, records: records, all: map[string]*Sandbox{}}
 	for id, r := range kept {
 		m.all[id] = r.Sandbox
+		if err := oci.KeepPrivate(r.Dir, mappedIDs(r.Sandbox)); err != nil {
+			return nil, fmt.Errorf("open sandboxes: %w", err)
+		}
 		if r.Ready && !alive(r.Sandbox) {
 			r.Ready = false
 			m.note(*r.Sandbox)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -106,7 +107,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		}
 		return true
 	}
-	if err := readLog(r.Context(), o.LogPath, opts, out, ended); err != nil && !errors.Is(err, errFull) && r.Context().Err() == nil {
+	if err := readLog(r.Context(), logFile{dir: s.LogsDir, path: o.LogPath}, opts, out, ended); err != nil && !errors.Is(err, errFull) && r.Context().Err() == nil {
 		fmt.Fprintf(out, "failed to read the log: %v\n", err)
 	}
 	out.flush()
@@ -171,10 +172,23 @@ func (f *flushing) flush() {
 	}
 }
 
+// logFile is a container's log. Pods that mount the directory of logs may put
+// links, FIFOs and lines without end there: none is followed, waited for or
+// kept in memory.
+type logFile struct {
+	dir  string // of all logs
+	path string
+}
+
+func (l logFile) open() (*os.File, error) { return beneath.OpenBelow(l.dir, l.path) }
+
+// maxLine bounds a line. Container runtimes split at 16 KiB or less.
+const maxLine = 1 << 20
+
 // readLog copies a container's log, in the CRI's format, as the options say.
 // Following crosses rotations and ends when ended says so and all is read.
-func readLog(ctx context.Context, path string, o logOptions, out *flushing, ended func() bool) error {
-	f, err := os.Open(path)
+func readLog(ctx context.Context, file logFile, o logOptions, out *flushing, ended func() bool) error {
+	f, err := file.open()
 	if err != nil {
 		return err
 	}
@@ -190,7 +204,7 @@ func readLog(ctx context.Context, path string, o logOptions, out *flushing, ende
 	}
 	var wait *follower
 	if o.follow {
-		if wait, err = newFollower(path); err != nil {
+		if wait, err = newFollower(file); err != nil {
 			return err
 		}
 		defer wait.close()
@@ -199,8 +213,13 @@ func readLog(ctx context.Context, path string, o logOptions, out *flushing, ende
 	var rest []byte
 	last := false
 	for {
-		line, err := r.ReadBytes('\n')
-		rest = append(rest, line...)
+		part, err := r.ReadSlice('\n')
+		if rest = append(rest, part...); len(rest) > maxLine {
+			return fmt.Errorf("a line has more than %d bytes", maxLine)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
 		if err == nil {
 			if err := writeLine(out, rest, &o); err != nil {
 				return err
@@ -215,7 +234,7 @@ func readLog(ctx context.Context, path string, o logOptions, out *flushing, ende
 		if !o.follow || last {
 			return nil
 		}
-		if next := rotated(f, path); next != nil {
+		if next := rotated(f, file); next != nil {
 			f.Close()
 			f, rest = next, nil
 			r.Reset(f)
@@ -230,18 +249,16 @@ func readLog(ctx context.Context, path string, o logOptions, out *flushing, ende
 	}
 }
 
-// rotated returns the new file when path is no longer the open one.
-func rotated(f *os.File, path string) *os.File {
-	now, err := os.Stat(path)
+// rotated returns the new file when the name no longer stands for the open one.
+func rotated(f *os.File, file logFile) *os.File {
+	next, err := file.open()
 	if err != nil {
 		return nil
 	}
-	open, err := f.Stat()
-	if err != nil || os.SameFile(now, open) {
-		return nil
-	}
-	next, err := os.Open(path)
-	if err != nil {
+	was, err1 := f.Stat()
+	is, err2 := next.Stat()
+	if errors.Join(err1, err2) != nil || os.SameFile(was, is) {
+		next.Close()
 		return nil
 	}
 	return next
@@ -308,12 +325,26 @@ func tailPosition(f *os.File, n int64) (int64, error) {
 // follower waits for a file to grow.
 type follower struct{ w *fsnotify.Watcher }
 
-func newFollower(path string) (*follower, error) {
+func newFollower(file logFile) (*follower, error) {
+	name, err := filepath.Rel(file.dir, filepath.Dir(file.path))
+	if err != nil {
+		return nil, err
+	}
+	d, err := beneath.Open(file.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	dir, err := d.OpenDir(name, beneath.NoLinks)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
-	if err := w.Add(filepath.Dir(path)); err != nil {
+	if err := w.Add(fmt.Sprintf("/proc/self/fd/%d", dir.Fd())); err != nil {
 		w.Close()
 		return nil, err
 	}

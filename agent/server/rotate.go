@@ -3,11 +3,12 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"sort"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -18,6 +19,8 @@ const rotateEvery = 10 * time.Second
 // Rotator keeps the logs of running containers below a size.
 type Rotator struct {
 	Pods Pods
+	// Dir is the directory of all logs.
+	Dir string
 	// Reopen makes the container's monitor open its log anew.
 	Reopen   func(ctx context.Context, id string) error
 	MaxBytes int64
@@ -49,29 +52,58 @@ func (r *Rotator) Run(ctx context.Context) error {
 }
 
 func (r *Rotator) rotate(ctx context.Context, c *record.Observation) {
-	st, err := os.Stat(c.LogPath)
-	if err != nil || st.Size() < r.MaxBytes {
-		return
-	}
-	old, err := filepath.Glob(c.LogPath + ".*")
+	name, err := filepath.Rel(r.Dir, c.LogPath)
 	if err != nil {
 		return
 	}
-	sort.Strings(old)
-	for len(old) > r.MaxFiles-2 {
-		os.Remove(old[0])
-		old = old[1:]
+	d, err := beneath.Open(r.Dir)
+	if err != nil {
+		return
 	}
-	aside := c.LogPath + "." + time.Now().Format("20060102-150405")
-	if err := os.Rename(c.LogPath, aside); err != nil {
+	defer d.Close()
+	if size(d, name) < r.MaxBytes {
+		return
+	}
+	r.dropOld(d, name)
+	aside := name + "." + time.Now().Format("20060102-150405")
+	if err := d.Root.Rename(name, aside); err != nil {
 		r.Log.Warn("a container log cannot be rotated", "log", c.LogPath, "error", err)
 		return
 	}
 	if err := r.Reopen(ctx, c.ID); err != nil {
 		// It goes on into the old file: give it its name back.
 		r.Log.Warn("a container log cannot be reopened", "log", c.LogPath, "error", err)
-		if err := os.Rename(aside, c.LogPath); err != nil {
+		if err := d.Root.Rename(aside, name); err != nil {
 			r.Log.Warn("a container log has lost its name", "log", aside, "error", err)
+		}
+	}
+}
+
+// size is that of a log, -1 of anything else that has its name.
+func size(d *beneath.Dir, name string) int64 {
+	f, err := d.Hold(name, beneath.NoLinks)
+	if err != nil {
+		return -1
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return -1
+	}
+	return st.Size()
+}
+
+// dropOld removes the oldest logs, so that another may be added.
+func (r *Rotator) dropOld(d *beneath.Dir, name string) {
+	names, err := d.Names(filepath.Dir(name))
+	if err != nil {
+		return
+	}
+	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, filepath.Base(name)+".") })
+	slices.Sort(old)
+	for ; len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
+		if err := d.Root.Remove(filepath.Join(filepath.Dir(name), old[0])); err != nil {
+			r.Log.Warn("an old container log cannot be removed", "log", old[0], "error", err)
 		}
 	}
 }

@@ -53,6 +53,8 @@ type Server struct {
 	Pods        Pods
 	Sessions    Sessions
 	Stats       Stats
+	// LogsDir is the directory of all pods' logs.
+	LogsDir string
 	// Config is what /configz shows.
 	Config any
 	// Healthy is nil while the node works.

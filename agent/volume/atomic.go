@@ -1,7 +1,7 @@
 package volume
 
 import (
-	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // file is one file of a projection.
@@ -28,41 +30,39 @@ const (
 // writeAtomic makes dir show exactly files, all changed in one moment: they
 // live in a directory of their own that the link ..data points to, and names
 // in dir are links through it. Nothing is written when nothing changed.
+//
+// Containers mount dir read-only, but one that began earlier, or that may
+// mount, could have changed it: nothing found in it is followed out of it,
+// waited for or believed.
 func writeAtomic(dir string, files map[string]file, own owner) error {
 	for name := range files {
 		if err := checkName(name); err != nil {
 			return err
 		}
 	}
-	old, err := os.Readlink(filepath.Join(dir, dataLink))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if old != "" && sameFiles(filepath.Join(dir, old), files) {
-		return linkNames(dir, files)
-	}
-	fresh, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+	d, err := beneath.Open(dir)
 	if err != nil {
 		return err
 	}
-	if err := fill(fresh, files, own); err != nil {
-		return errors.Join(err, os.RemoveAll(fresh))
-	}
-	tmp := filepath.Join(dir, dataNew)
-	os.Remove(tmp)
-	if err := os.Symlink(filepath.Base(fresh), tmp); err != nil {
-		return errors.Join(err, os.RemoveAll(fresh))
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, dataLink)); err != nil {
-		return errors.Join(err, os.Remove(tmp), os.RemoveAll(fresh))
-	}
-	if err := linkNames(dir, files); err != nil {
+	defer d.Close()
+	if err := d.Chmod(0o755); err != nil {
 		return err
 	}
-	if old != "" {
-		return os.RemoveAll(filepath.Join(dir, old))
+	old, err := current(d)
+	if err != nil {
+		return err
 	}
-	return nil
+	if old != "" && sameFiles(d, old, files) {
+		return linkNames(d, files)
+	}
+	fresh := time.Now().UTC().Format("..2006_01_02_15_04_05.") + rand.Text()
+	if err := replace(d, fresh, files, own); err != nil {
+		return errors.Join(err, d.RemoveAll(fresh))
+	}
+	if err := linkNames(d, files); err != nil {
+		return err
+	}
+	return removeOthers(d, fresh)
 }
 
 func checkName(name string) error {
@@ -72,96 +72,128 @@ func checkName(name string) error {
 	return nil
 }
 
-func fill(dir string, files map[string]file, own owner) error {
-	if err := os.Chmod(dir, 0o755); err != nil {
+// current is the directory that ..data points to: one element that begins with
+// "..", as this package makes them. A ..data of another form is not ours: it
+// is removed, and counts as none.
+func current(d *beneath.Dir) (string, error) {
+	target, err := d.Root.Readlink(dataLink)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err == nil && len(target) > len("..") && strings.HasPrefix(target, "..") && !strings.Contains(target, "/") && target != dataLink && target != dataNew {
+		return target, nil
+	}
+	return "", d.RemoveAll(dataLink)
+}
+
+// replace writes files to a new directory and lets ..data point to it.
+func replace(d *beneath.Dir, fresh string, files map[string]file, own owner) error {
+	if err := d.MkdirAll(fresh, 0o755); err != nil {
 		return err
 	}
 	for name, f := range files {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		name = filepath.Join(fresh, name)
+		if err := d.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, f.data, f.mode); err != nil {
+		if err := writeNew(d, name, f, own); err != nil {
 			return err
-		}
-		// The umask took bits that the pod's author asked for.
-		if err := os.Chmod(path, f.mode); err != nil {
-			return err
-		}
-		if own.uid >= 0 || own.gid >= 0 {
-			if err := os.Chown(path, own.uid, own.gid); err != nil {
-				return err
-			}
 		}
 	}
-	return nil
+	if err := d.RemoveAll(dataNew); err != nil {
+		return err
+	}
+	if err := d.Root.Symlink(fresh, dataNew); err != nil {
+		return err
+	}
+	return d.Root.Rename(dataNew, dataLink)
 }
 
-// sameFiles tells whether dir holds exactly files.
-func sameFiles(dir string, files map[string]file) bool {
+// writeNew makes a file; owner and mode are set on what was made, not on what
+// has its name a moment later.
+func writeNew(d *beneath.Dir, name string, f file, own owner) error {
+	w, err := d.Root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(f.data)
+	if own.uid >= 0 || own.gid >= 0 {
+		err = errors.Join(err, w.Chown(own.uid, own.gid))
+	}
+	// By Chmod, as the umask takes bits that the pod's author asked for.
+	return errors.Join(err, w.Chmod(f.mode), w.Close())
+}
+
+// errDiffers ends a comparison.
+var errDiffers = errors.New("the volume shows something else")
+
+// sameFiles tells whether the directory named old holds exactly files.
+func sameFiles(d *beneath.Dir, old string, files map[string]file) bool {
 	n := 0
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+	err := d.Walk(old, func(e *beneath.Entry) error {
+		if e.IsDir() {
+			return nil
 		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		want, ok := files[rel]
-		if !ok {
-			return fs.ErrExist
-		}
-		st, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if st.Mode().Perm() != want.mode.Perm() {
-			return fs.ErrExist
-		}
-		have, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(have, want.data) {
-			return fs.ErrExist
+		want, ok := files[e.Path]
+		if !ok || fs.FileMode(e.Stat.Mode).Perm() != want.mode.Perm() || e.Stat.Size != int64(len(want.data)) {
+			return errDiffers
 		}
 		n++
 		return nil
 	})
-	return err == nil && n == len(files)
+	if err != nil || n != len(files) {
+		return false
+	}
+	for name, want := range files {
+		have, err := d.ReadFile(filepath.Join(old, name), int64(len(want.data)), beneath.NoLinks)
+		if err != nil || string(have) != string(want.data) {
+			return false
+		}
+	}
+	return true
 }
 
-// linkNames makes the names that users see, and removes those that are gone.
-func linkNames(dir string, files map[string]file) error {
+// linkNames makes the names that users see, and removes those that are gone
+// and what is there in place of a link of ours.
+func linkNames(d *beneath.Dir, files map[string]file) error {
 	want := map[string]bool{}
 	for name := range files {
 		top, _, _ := strings.Cut(name, "/")
 		want[top] = true
 	}
-	entries, err := os.ReadDir(dir)
+	names, err := d.Names(".")
 	if err != nil {
 		return err
 	}
-	have := map[string]bool{}
-	for _, e := range entries {
-		name := e.Name()
-		switch {
-		case strings.HasPrefix(name, ".."):
-		case !want[name]:
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				return err
-			}
-		default:
-			have[name] = true
+	for _, name := range names {
+		if strings.HasPrefix(name, "..") {
+			continue
+		}
+		if target, err := d.Root.Readlink(name); want[name] && err == nil && target == filepath.Join(dataLink, name) {
+			delete(want, name)
+		} else if err := d.RemoveAll(name); err != nil {
+			return err
 		}
 	}
 	for name := range want {
-		if !have[name] {
-			if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil {
-				return err
-			}
+		if err := d.Root.Symlink(filepath.Join(dataLink, name), name); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// removeOthers removes the directories of before, and what a crash left.
+func removeOthers(d *beneath.Dir, keep string) error {
+	names, err := d.Names(".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if strings.HasPrefix(name, "..") && name != dataLink && name != keep {
+			errs = append(errs, d.RemoveAll(name))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // Claims finds the persistent volumes that pods claim.
@@ -79,38 +79,40 @@ func changePolicy(p *v1.Pod) v1.PodFSGroupChangePolicy {
 
 // own gives all files below dir to a group, readable and writable by it; files
 // made later inherit it. With OnRootMismatch nothing is done when dir is so
-// already.
+// already. Other pods may change the volume at the same time, so that each file
+// is changed by its descriptor.
 func own(dir string, group int, policy v1.PodFSGroupChangePolicy) error {
-	st, err := os.Stat(dir)
+	d, err := beneath.Open(dir)
 	if err != nil {
 		return err
 	}
-	if policy == v1.FSGroupChangeOnRootMismatch && groupOf(st) == group && st.Mode()&fs.ModeSetgid != 0 && st.Mode()&0o070 == 0o070 {
+	defer d.Close()
+	root, err := d.Self()
+	if err != nil {
+		return err
+	}
+	if policy == v1.FSGroupChangeOnRootMismatch && int(root.Stat.Gid) == group && root.Stat.Mode&dirBits == dirBits {
 		return nil
 	}
+	change := func(e *beneath.Entry) error { return ownFile(e, group) }
 	// The root last, so that what was cut off is done again.
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || path == dir {
-			return err
-		}
-		return ownFile(path, group)
-	})
-	return errors.Join(err, ownFile(dir, group))
+	return errors.Join(d.Walk(".", change), change(root))
 }
 
-func ownFile(path string, group int) error {
-	if err := os.Lchown(path, -1, group); err != nil {
+// What a group needs of files and directories; new files inherit the group.
+const (
+	fileBits = 0o660
+	dirBits  = unix.S_ISGID | 0o770
+)
+
+func ownFile(e *beneath.Entry, group int) error {
+	if err := e.Chown(-1, group); err != nil || e.IsLink() {
 		return err
 	}
-	st, err := os.Lstat(path)
-	if err != nil || st.Mode()&fs.ModeSymlink != 0 {
-		return err
+	if e.IsDir() {
+		return e.Chmod(e.Stat.Mode | dirBits)
 	}
-	mode := st.Mode() | 0o660
-	if st.IsDir() {
-		mode |= 0o110 | fs.ModeSetgid
-	}
-	return os.Chmod(path, mode)
+	return e.Chmod(e.Stat.Mode | fileBits)
 }
 
 // claimPath is where the volume behind a claim lies.
@@ -123,11 +125,4 @@ func (m *Manager) claimPath(p *v1.Pod, v *v1.Volume) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("volume %q is not ready", v.Name)
-}
-
-func groupOf(st fs.FileInfo) int {
-	if s, ok := st.Sys().(*syscall.Stat_t); ok {
-		return int(s.Gid)
-	}
-	return -1
 }

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // Facts is what the downward API tells that is not in the pod's metadata.
@@ -166,30 +167,38 @@ func scaled(q, divisor resource.Quantity, milli bool) string {
 // ErrNoKey: the environment file has no such variable.
 var ErrNoKey = errors.New("no such key")
 
+// maxEnvFile bounds a file of environment variables: as much as a ConfigMap may
+// hold.
+const maxEnvFile = 1 << 20
+
 // EnvFile returns one variable of a file of NAME=VALUE lines in dir (KEP-3721).
+// A container wrote it: links lead nowhere but inside the volume.
 func EnvFile(dir, path, key string) (string, error) {
-	root, err := os.OpenRoot(dir)
+	d, err := beneath.Open(dir)
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
-	f, err := root.Open(strings.TrimPrefix(path, "/"))
+	defer d.Close()
+	data, err := d.ReadFile(strings.TrimPrefix(path, "/"), maxEnvFile, beneath.LinksInside)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", ErrNoKey
 	}
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		line := strings.TrimSpace(sc.Text())
+	return envValue(data, key)
+}
+
+// envValue finds a variable among lines of NAME=VALUE.
+func envValue(data []byte, key string) (string, error) {
+	for text := range strings.Lines(string(data)) {
+		line := strings.TrimSpace(text)
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
 		if !ok {
-			return "", fmt.Errorf("invalid line in environment file: %q", line)
+			return "", fmt.Errorf("invalid line in environment file: %q", shortened(line))
 		}
 		if strings.TrimSpace(name) == key {
 			value = strings.TrimSpace(value)
@@ -199,8 +208,14 @@ func EnvFile(dir, path, key string) (string, error) {
 			return value, nil
 		}
 	}
-	if err := sc.Err(); err != nil {
-		return "", err
-	}
 	return "", ErrNoKey
+}
+
+// shortened keeps a message short whatever the file holds.
+func shortened(line string) string {
+	const most = 128
+	if len(line) > most {
+		return line[:most] + "..."
+	}
+	return line
 }

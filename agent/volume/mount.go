@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // mounted tells whether path is a mount point, also of a bind mount.
@@ -86,10 +88,7 @@ func UnmountUnder(dir string) error {
 	}
 	var errs []error
 	for i := len(points) - 1; i >= 0; i-- { // later mounts lie on earlier ones
-		err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", points[i], err))
-		}
+		errs = append(errs, beneath.Detach(points[i]))
 	}
 	return errors.Join(errs...)
 }
@@ -108,42 +107,51 @@ type SubPath struct {
 	Path string
 }
 
-// bindSubPath binds root/sub at target, making missing directories. No link
-// inside the volume leads out of it, also when it is changed meanwhile.
+// bindSubPath binds root/sub at target, making missing directories with the
+// volume's own mode, as the kubelet does. No link inside the volume leads out
+// of it, also when it is changed meanwhile.
 func bindSubPath(root, sub, target string) error {
 	if !filepath.IsLocal(sub) {
 		return fmt.Errorf("subPath %q must be relative and stay within the volume", sub)
 	}
-	rootFD, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d, err := beneath.Open(root)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: root, Err: err}
+		return err
 	}
-	defer unix.Close(rootFD)
-	fd, err := openBeneath(rootFD, sub)
+	defer d.Close()
+	held, err := d.Hold(sub, beneath.LinksInside)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = mkdirBeneath(rootFD, sub); err == nil {
-			fd, err = openBeneath(rootFD, sub)
+		if err = mkdirSubPath(d, sub); err == nil {
+			held, err = d.Hold(sub, beneath.LinksInside)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	defer held.Close()
+	st, err := held.Stat()
+	if err != nil {
 		return err
 	}
 	if err := unmount(target); err != nil {
 		return err
 	}
-	if err := placeFor(target, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := placeFor(target, st.IsDir()); err != nil {
 		return err
 	}
-	src := fmt.Sprintf("/proc/self/fd/%d", fd)
+	src := fmt.Sprintf("/proc/self/fd/%d", held.Fd())
 	if err := unix.Mount(src, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind subPath %q: %w", sub, err)
 	}
 	return nil
+}
+
+func mkdirSubPath(d *beneath.Dir, sub string) error {
+	volume, err := d.Self()
+	if err != nil {
+		return err
+	}
+	return d.MkdirAll(sub, fs.FileMode(volume.Stat.Mode).Perm())
 }
 
 // placeFor makes an empty directory or file to mount on.
@@ -159,37 +167,4 @@ func placeFor(target string, dir bool) error {
 		return err
 	}
 	return f.Close()
-}
-
-func openBeneath(root int, path string) (int, error) {
-	return unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS})
-}
-
-// mkdirBeneath makes the directories of path one by one, each opened beneath
-// the root before the next is made in it.
-func mkdirBeneath(root int, path string) error {
-	at := ""
-	parts := strings.Split(filepath.Clean(path), "/")
-	for _, part := range parts {
-		parent := "."
-		if at != "" {
-			parent = at
-		}
-		dir, err := openBeneath(root, parent)
-		if err != nil {
-			return err
-		}
-		err = unix.Mkdirat(dir, part, 0o750)
-		if err == nil {
-			// As the volume itself: its users are not known here.
-			err = unix.Fchmodat(dir, part, 0o777, 0)
-		}
-		unix.Close(dir)
-		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		at = filepath.Join(at, part)
-	}
-	return nil
 }

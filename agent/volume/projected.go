@@ -35,16 +35,13 @@ func (m *Manager) projection(ctx context.Context, p *v1.Pod, v *v1.Volume) (time
 	}
 	b.group()
 	dir := m.dir(p, v)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return time.Time{}, err
 	}
 	if memory {
 		if err := tmpfs(dir, 0); err != nil {
 			return time.Time{}, err
 		}
-	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return time.Time{}, err
 	}
 	return b.renew, writeAtomic(dir, b.files, b.own)
 }

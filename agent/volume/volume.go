@@ -9,12 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // Objects gives the API objects that volumes show.
@@ -43,15 +44,19 @@ type Manager struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*entry
+	wake chan struct{} // tells Run that something is due
 }
 
 type entry struct {
 	mu  sync.Mutex // one writer of the pod's volumes at a time
 	pod *v1.Pod
-	// renew is when the earliest token wants renewal, zero for never.
-	renew time.Time
-	made  bool // once: until then the pod's own start tells what is wrong
-	gone  bool
+	// due is when the volumes want to be written again, zero for never: for
+	// the earliest token, a changed object, or after a failure.
+	due    time.Time
+	delay  time.Duration // after the last failure, zero without one
+	active bool          // being refreshed
+	made   bool          // once: until then the pod's own start tells what is wrong
+	gone   bool
 }
 
 // Error names the volume that could not be made.
@@ -97,53 +102,6 @@ func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	return m.write(ctx, e, true)
 }
 
-// Changed refreshes the pods of a namespace after an object of it changed.
-func (m *Manager) Changed(ctx context.Context, namespace string) {
-	m.refreshIf(ctx, func(e *entry) bool { return e.pod.Namespace == namespace })
-}
-
-// Run renews tokens in time until ctx ends.
-func (m *Manager) Run(ctx context.Context) error {
-	for {
-		wait := time.Hour
-		m.mu.Lock()
-		for _, e := range m.pods {
-			if !e.renew.IsZero() {
-				wait = min(wait, time.Until(e.renew))
-			}
-		}
-		m.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(wait, 10*time.Second)):
-		}
-		now := time.Now()
-		m.refreshIf(ctx, func(e *entry) bool { return !e.renew.IsZero() && !now.Before(e.renew) })
-	}
-}
-
-func (m *Manager) refreshIf(ctx context.Context, want func(*entry) bool) {
-	m.mu.Lock()
-	var pods []*v1.Pod
-	for _, e := range m.pods {
-		if e.made && e.pod.DeletionTimestamp == nil && want(e) {
-			pods = append(pods, e.pod)
-		}
-	}
-	m.mu.Unlock()
-	for _, p := range pods {
-		err := m.Refresh(ctx, p)
-		switch {
-		case err == nil || ctx.Err() != nil:
-		case apierrors.IsNotFound(err): // deleted, with its namespace mostly: what is mounted stays
-			m.Log.Debug("volumes of a pod stay as they are", "pod", p.Namespace+"/"+p.Name, "error", err)
-		default:
-			m.Log.Warn("volumes of a pod are not up to date", "pod", p.Namespace+"/"+p.Name, "error", err)
-		}
-	}
-}
-
 func (m *Manager) entry(p *v1.Pod) *entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,26 +116,39 @@ func (m *Manager) entry(p *v1.Pod) *entry {
 	return e
 }
 
-// write makes all volumes of an entry, or only those that follow changes.
+// write makes all volumes of an entry, or refreshes those that follow changes:
+// then one that fails leaves the others their turn.
 func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 	var renew time.Time
+	var failed error
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
-		if refresh && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil {
+		if refresh && !FromAPI(v) {
 			continue
 		}
 		next, err := m.make(ctx, e.pod, v)
-		if err != nil {
+		if err != nil && !refresh {
 			return &Error{Volume: v.Name, Err: err}
+		}
+		if err != nil && (failed == nil || apierrors.IsNotFound(failed)) {
+			failed = &Error{Volume: v.Name, Err: err}
 		}
 		if !next.IsZero() && (renew.IsZero() || next.Before(renew)) {
 			renew = next
 		}
 	}
 	m.mu.Lock()
-	e.renew, e.made = renew, true
+	e.made = true
+	m.schedule(e, renew)
 	m.mu.Unlock()
-	return nil
+	m.notify()
+	return failed
+}
+
+// FromAPI tells whether a volume shows objects of the API. Containers mount
+// these read-only, whatever their mounts say, as the agent writes them.
+func FromAPI(v *v1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
 // make makes one volume; what it returns is when it wants renewal.
@@ -189,7 +160,7 @@ func (m *Manager) make(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time,
 		return time.Time{}, hostPath(v.HostPath)
 	case v.Image != nil:
 		return time.Time{}, nil // the runtime mounts it
-	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
+	case FromAPI(v):
 		return m.projection(ctx, p, v)
 	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
 		return time.Time{}, m.claimed(ctx, p, v)
@@ -260,7 +231,7 @@ func (m *Manager) remove(dir string) error {
 	if err := UnmountUnder(dir); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return beneath.RemoveAll(dir)
 }
 
 func (m *Manager) forget(uid types.UID) {
@@ -358,7 +329,8 @@ func hostPath(h *v1.HostPathVolumeSource) error {
 		return want(st.IsDir(), h.Path, "a directory")
 	case v1.HostPathFileOrCreate:
 		if missing {
-			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_WRONLY, 0o644)
+			// Exclusive: what appeared meanwhile could be a link or a FIFO.
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 			if err != nil {
 				return err
 			}
@@ -408,24 +380,4 @@ func kindOf(v *v1.Volume) string {
 		return "fc"
 	}
 	return "such"
-}
-
-// Used returns the bytes and inodes that a directory's files take.
-func Used(dir string) (bytes, inodes int64) {
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // removed meanwhile
-		}
-		if st, err := d.Info(); err == nil {
-			inodes++
-			if s, ok := st.Sys().(*syscall.Stat_t); ok {
-				bytes += s.Blocks * 512
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, 0
-	}
-	return bytes, inodes
 }

@@ -1,0 +1,31 @@
+package oci
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// PrivateDir makes a directory of a container, or gives one that is there the
+// modes of today: no user of the node enters it but root, so that nobody runs
+// a set-user-ID program of an image outside its container. Where the runtime
+// mounts as the root of a user namespace, that one may go through it.
+func PrivateDir(path string, ids IDs) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, m := range ids.GIDs {
+		if m.ContainerID == 0 {
+			return errors.Join(os.Chown(path, -1, int(m.HostID)), os.Chmod(path, 0o710))
+		}
+	}
+	return os.Chmod(path, 0o700)
+}
+
+// KeepPrivate is PrivateDir for a directory that may be gone.
+func KeepPrivate(path string, ids IDs) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return PrivateDir(path, ids)
+}

@@ -1,0 +1,85 @@
+package runtime
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// as runs a program of the node as another user, and tells whether it may.
+func as(uid uint32, program string, args ...string) (string, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// TestFilesAreRootsAlone: no user of the node reaches a file of a container, so
+// that a set-user-ID program in it makes nobody root; also after an agent of
+// before left the directories open. Containers of other users work.
+func TestFilesAreRootsAlone(t *testing.T) {
+	const first, size = 1 << 20, 1 << 16
+	g := newRig(t)
+	if err := os.Chmod(g.dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	g.importImage()
+	pod := g.run(g.podConfig())
+	setuid := "cp /bin/busybox /become; chmod 4755 /become; "
+	plain := g.start(pod, shell("plain", setuid+forever))
+	other := shell("other", forever)
+	other.Linux.SecurityContext.RunAsUser = &cri.Int64Value{Value: 1000}
+	if got := g.exec(g.start(pod, other), "sh", "-c", "id -u; cat /etc/resolv.conf >/dev/null && ls / >/dev/null && echo ok"); got != "1000\nok\n" {
+		t.Errorf("another user in a container: %q", got)
+	}
+	config := g.podConfig()
+	config.Metadata.Uid = "uid-2"
+	ids := []*cri.IDMapping{{HostId: first, Length: size}}
+	config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	mappedPod := g.run(config)
+	c := shell("mapped", setuid+forever)
+	c.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
+	mapped := g.start(mappedPod, c)
+
+	dirs := func(sandbox, id string) []string {
+		return []string{g.containerPath("run", id), g.containerPath("data", id), filepath.Join(g.cfg.RunDir, "sandboxes", sandbox)}
+	}
+	all := append(dirs(pod, plain), dirs(mappedPod, mapped)...)
+	check := func(when string) {
+		t.Helper()
+		for _, id := range []string{plain, mapped} {
+			program := filepath.Join(g.containerPath("run", id), "rootfs/become")
+			eventually(t, "the program is there", func() bool { _, err := os.Stat(program); return err == nil })
+			for _, uid := range []uint32{65534, first + size} {
+				if out, err := as(uid, program, "id", "-u"); err == nil {
+					t.Errorf("%s: user %d of the node runs a container's set-user-ID program as %s", when, uid, out)
+				}
+			}
+		}
+		for _, dir := range all {
+			if out, err := as(65534, "/bin/ls", dir+"/."); err == nil {
+				t.Errorf("%s: any user lists %s: %s", when, dir, out)
+			}
+		}
+	}
+	check("at start")
+	for _, dir := range all {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.reopen()
+	check("after a restart")
+	g.exec(plain, "true")
+	g.exec(mapped, "true")
+}
+
+func (g *rig) containerPath(kind, id string) string {
+	return filepath.Join(g.dir, kind, "containers", id)
+}
