@@ -184,6 +184,7 @@ func TestSessions(t *testing.T) {
 	})
 	t.Run("attach", func(t *testing.T) {
 		in, feed := io.Pipe()
+		defer feed.Close()
 		out := &syncBuffer{}
 		attached, leave := context.WithCancel(ctx)
 		ended := make(chan error, 1)
@@ -314,6 +315,7 @@ func TestTerminalContainerAndHandlers(t *testing.T) {
 			c.Tty, c.Stdin, c.StdinOnce = true, true, true
 			id := g.start(pod, c)
 			in, feed := io.Pipe()
+			defer feed.Close()
 			out := &syncBuffer{}
 			resize := make(chan remotecommand.TerminalSize)
 			ended := make(chan error, 1)
