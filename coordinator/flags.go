@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -16,7 +17,11 @@ func override(fs *pflag.FlagSet, f *flag) error {
 	if list, ok := f.Value.(pflag.SliceValue); ok {
 		return fs.Lookup(f.Name).Value.(pflag.SliceValue).Replace(list.GetSlice())
 	}
-	if err := fs.Set(f.Name, f.Value.String()); err != nil {
+	value := f.Value.String()
+	if f.Value.Type() == "stringToString" { // a map's text has brackets that it does not read
+		value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+	}
+	if err := fs.Set(f.Name, value); err != nil {
 		return fmt.Errorf("--%s: %w", f.Name, err)
 	}
 	return nil

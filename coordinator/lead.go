@@ -30,6 +30,7 @@ type parts struct {
 	log       *slog.Logger
 	store     *store.Store
 	api       *apiserver.Server
+	auth      *auth.Auth
 	gossip    *gossip.Group
 	advertise net.IP
 	port      int
@@ -87,6 +88,14 @@ func serve(ctx context.Context, s parts) error {
 	users.Go(func() error { return s.gossip.Run(running) })
 	users.Go(func() error {
 		renewKeys(running, s)
+		return nil
+	})
+	users.Go(func() error {
+		s.auth.FollowIssuers(running)
+		return nil
+	})
+	users.Go(func() error {
+		s.auth.FollowAuthorizers(running)
 		return nil
 	})
 	users.Go(func() error {

@@ -126,7 +126,7 @@ func advertiseAddress(cfg config.Config) (net.IP, error) {
 
 // buildAPI makes the API server, then what decides for it: authentication,
 // authorization and admission read objects through the server's own informers.
-func (s parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.Server, error) {
+func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.Server, error) {
 	dir := keys(s.cfg)
 	env, err := kindEnv(s.cfg, dir)
 	if err != nil {
@@ -147,10 +147,11 @@ func (s parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.
 	if err != nil {
 		return nil, err
 	}
-	a, err := buildAuth(s.cfg, dir, s.external())
+	a, err := buildAuth(s.cfg, dir, s.external(), s.log)
 	if err != nil {
 		return nil, err
 	}
+	s.auth = a
 	if err := a.Connect(api.Client(), api.Informers()); err != nil {
 		return nil, err
 	}
@@ -204,7 +205,7 @@ func kubeletTransport(dir pki.Dir) (http.RoundTripper, error) {
 	}, nil
 }
 
-func buildAuth(cfg config.Config, dir pki.Dir, external string) (*auth.Auth, error) {
+func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger) (*auth.Auth, error) {
 	signer, err := dir.ServiceAccountKey()
 	if err != nil {
 		return nil, err
@@ -220,6 +221,9 @@ func buildAuth(cfg config.Config, dir pki.Dir, external string) (*auth.Auth, err
 	return auth.New(auth.Config{
 		ClientCAs: clients, FrontProxyCAs: proxies, FrontProxyNames: []string{"front-proxy-client"},
 		Issuer: "https://kubernetes.default.svc." + cfg.ClusterDomain, SigningKey: signer, ExternalHost: external,
+		Authentication: cfg.Authentication,
+		Authorization:  cfg.Authorization,
+		Log:            log,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -23,14 +24,19 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	utilwebhook "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/shoal-project/shoal/coordinator/auth/identity"
+	"github.com/shoal-project/shoal/coordinator/auth/issuer"
+	"github.com/shoal-project/shoal/coordinator/auth/mode"
 	"github.com/shoal-project/shoal/coordinator/auth/node"
 	"github.com/shoal-project/shoal/coordinator/auth/policy"
 	"github.com/shoal-project/shoal/coordinator/auth/rbac"
 	"github.com/shoal-project/shoal/coordinator/auth/token"
+	"github.com/shoal-project/shoal/coordinator/config"
 )
 
 // DefaultIssuer is the issuer, and the audience, of service account tokens.
@@ -42,6 +48,9 @@ var healthPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
 // tokenCacheTTL is upstream's: how long a token's holder is believed without a
 // new look at the objects it is bound to.
 const tokenCacheTTL = 10 * time.Second
+
+// reloadPeriod is how often a configuration file is looked at, where there is one.
+const reloadPeriod = 5 * time.Second
 
 // Config is what New needs.
 type Config struct {
@@ -59,6 +68,12 @@ type Config struct {
 	VerifyKeys []crypto.PublicKey
 	// ExternalHost is the host:port that OpenID discovery tells.
 	ExternalHost string
+	// Authentication and Authorization are the operator's; their zero values add
+	// nobody, and ask Node and RBAC.
+	Authentication config.Authentication
+	Authorization  config.Authorization
+	// Log is told of changed files; nil: slog.Default().
+	Log *slog.Logger
 }
 
 // Auth is the coordinator's authentication and authorization.
@@ -74,6 +89,7 @@ type Auth struct {
 	Discovery map[string]http.Handler
 
 	objects *objects
+	issuers *issuer.Issuers
 }
 
 // New returns an Auth that knows certificates and nothing of the cluster's
@@ -81,6 +97,9 @@ type Auth struct {
 func New(c Config) (*Auth, error) {
 	if c.Issuer == "" {
 		c.Issuer = DefaultIssuer
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
 	}
 	if c.SigningKey == nil {
 		return nil, fmt.Errorf("auth: no service account signing key")
@@ -102,20 +121,73 @@ func New(c Config) (*Auth, error) {
 	if err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
-	a.Token = cache.New(tokenunion.New(
+	if a.issuers, err = issuer.New(issuer.Config{Authentication: c.Authentication, Audiences: a.Audiences, Disallowed: []string{c.Issuer}, Log: c.Log}); err != nil {
+		return nil, err
+	}
+	tokens := []authenticator.Token{
 		serviceAccounts,
 		authenticator.WrapAudienceAgnosticToken(a.Audiences, token.Bootstrap{Secret: a.objects.Secret}),
-	), false, tokenCacheTTL, 0)
-	a.Authenticator = newRequestAuthenticator(c, a.Audiences, a.Token)
-	if a.Authorizer, err = newAuthorizer(); err != nil {
-		return nil, fmt.Errorf("auth: %w", err)
+		a.issuers,
+	}
+	if c.Authentication.AuthenticationTokenWebhookConfigFile != "" {
+		reviewer, err := newTokenWebhook(c.Authentication, a.Audiences)
+		if err != nil {
+			return nil, err
+		}
+		tokens = append(tokens, reviewer)
+	}
+	a.Token = cache.New(tokenunion.New(tokens...), false, tokenCacheTTL, 0)
+	a.Authenticator = newRequestAuthenticator(c, a.Audiences, a.Token, a.anonymous(c.Authentication.AnonymousAuth))
+	if a.Authorizer, err = newAuthorizer(c); err != nil {
+		return nil, err
 	}
 	return a, nil
 }
 
+// newTokenWebhook asks a service who a token's holder is.
+func newTokenWebhook(c config.Authentication, audiences authenticator.Audiences) (authenticator.Token, error) {
+	file := c.AuthenticationTokenWebhookConfigFile
+	client, err := utilwebhook.LoadKubeconfig(file, nil)
+	if err != nil {
+		return nil, fmt.Errorf("authenticationTokenWebhookConfigFile %s: %w", file, err)
+	}
+	reviewer, err := webhook.New(client, c.AuthenticationTokenWebhookVersion, audiences, *webhook.DefaultRetryBackoff())
+	if err != nil {
+		return nil, fmt.Errorf("authenticationTokenWebhookConfigFile %s: %w", file, err)
+	}
+	ttl := time.Duration(c.AuthenticationTokenWebhookCacheTTL)
+	return cache.New(reviewer, false, ttl, ttl), nil
+}
+
+// anonymous says which requests without a credential are let in, nil: none. By
+// default they are those to the health paths, which upstream's default is wider than.
+func (a *Auth) anonymous(field *bool) authenticator.Request {
+	c := a.issuers.Anonymous()
+	switch {
+	case c != nil && !c.Enabled, c == nil && field != nil && !*field:
+		return nil
+	case c != nil:
+		return anonymous.NewAuthenticator(c.Conditions)
+	case field != nil:
+		return anonymous.NewAuthenticator(nil)
+	}
+	var conditions []apiserver.AnonymousAuthCondition
+	for _, p := range healthPaths {
+		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
+	}
+	return anonymous.NewAuthenticator(conditions)
+}
+
+// FollowIssuers fetches the keys of issuers of tokens, and takes changes of their
+// file over, until ctx ends.
+func (a *Auth) FollowIssuers(ctx context.Context) { a.issuers.Run(ctx, reloadPeriod) }
+
+// FollowAuthorizers takes changes of the authorizers' file over until ctx ends.
+func (a *Auth) FollowAuthorizers(ctx context.Context) { a.Authorizer.chain.Run(ctx, reloadPeriod) }
+
 // newRequestAuthenticator joins the ways to say who one is. A bad credential is
 // an error, never anonymous.
-func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens authenticator.Token) authenticator.Request {
+func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens authenticator.Token, anonymous authenticator.Request) authenticator.Request {
 	var chain []authenticator.Request
 	if c.FrontProxyCAs != nil {
 		chain = append(chain, authenticator.WrapAudienceAgnosticRequest(audiences, frontProxy(c)))
@@ -124,14 +196,11 @@ func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens
 		chain = append(chain, newCertificates(c.ClientCAs))
 	}
 	chain = append(chain, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
-	var conditions []apiserver.AnonymousAuthCondition
-	for _, p := range healthPaths {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
+	known := group.NewAuthenticatedGroupAdder(union.New(chain...))
+	if anonymous == nil {
+		return known
 	}
-	return union.NewFailOnError(
-		group.NewAuthenticatedGroupAdder(union.New(chain...)),
-		anonymous.NewAuthenticator(conditions),
-	)
+	return union.NewFailOnError(known, anonymous)
 }
 
 // frontProxy reads upstream's default header names. A request without them is
@@ -186,19 +255,22 @@ func EnsureBootstrapPolicy(ctx context.Context, client kubernetes.Interface) err
 	return policy.EnsureAdmins(ctx, client)
 }
 
-// Authorizer asks, in this order: system:masters, health paths, Node, RBAC.
+// Authorizer lets system:masters and reads of health paths pass, then asks the
+// configured authorizers: Node and RBAC, when nothing else is said.
 type Authorizer struct {
-	node *node.Authorizer
-	rbac *rbac.Authorizer
+	node  *node.Authorizer
+	rbac  *rbac.Authorizer
+	chain *mode.Chain
 }
 
-func newAuthorizer() (*Authorizer, error) {
+func newAuthorizer(c Config) (*Authorizer, error) {
 	p, err := policy.Default()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("auth: %w", err)
 	}
-	nodes := node.New(node.Config{Allows: rbac.AllowsAny, Rules: p.Rules("system:node")})
-	return &Authorizer{node: nodes, rbac: rbac.New()}, nil
+	a := &Authorizer{node: node.New(node.Config{Allows: rbac.AllowsAny, Rules: p.Rules("system:node")}), rbac: rbac.New()}
+	a.chain, err = mode.New(mode.Config{Authorization: c.Authorization, Node: a.node, RBAC: a.rbac, Log: c.Log})
+	return a, err
 }
 
 // HasSynced says whether all roles and bindings are known.
@@ -216,18 +288,7 @@ func (a *Authorizer) Authorize(ctx context.Context, attrs authorizer.Attributes)
 	if isHealthRead(attrs) {
 		return authorizer.DecisionAllow, "", nil
 	}
-	decision, nodeReason, err := a.node.Authorize(ctx, attrs)
-	if decision != authorizer.DecisionNoOpinion {
-		return decision, nodeReason, err
-	}
-	decision, reason, err := a.rbac.Authorize(ctx, attrs)
-	if decision == authorizer.DecisionNoOpinion && nodeReason != "" {
-		if reason != "" {
-			nodeReason += "\n" + reason
-		}
-		reason = nodeReason
-	}
-	return decision, reason, err
+	return a.chain.Authorize(ctx, attrs)
 }
 
 func isHealthRead(attrs authorizer.Attributes) bool {
@@ -243,11 +304,14 @@ func isHealthRead(attrs authorizer.Attributes) bool {
 }
 
 // RulesFor lists the RBAC rules that apply to a user (kind.RuleResolver). What
-// a node may do beside them cannot be listed: that is an error with valid rules.
+// other authorizers allow cannot be listed: that is an error with valid rules.
 func (a *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	rules, err := a.rbac.RulesFor(ctx, u, namespace)
 	if _, isNode := identity.Node(u); isNode && err == nil {
 		err = errors.New("node authorizer does not support user rule resolution")
+	}
+	if a.chain.Has("Webhook") && err == nil {
+		err = errors.New("webhook authorizer does not support user rule resolution")
 	}
 	return rules, err
 }

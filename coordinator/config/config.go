@@ -48,6 +48,8 @@ type Config struct {
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
 	Audit
 	Admission
+	Authentication
+	Authorization
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 }
@@ -60,8 +62,10 @@ func Default() Config {
 		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
-		Audit:    defaultAudit(),
-		LogLevel: "info",
+		Audit:          defaultAudit(),
+		Authentication: defaultAuthentication(),
+		Authorization:  defaultAuthorization(),
+		LogLevel:       "info",
 	}
 }
 
@@ -87,6 +91,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
+	c.Authentication.addFlags(fs)
+	c.Authorization.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
@@ -152,6 +158,8 @@ func (c Config) Validate() error {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
 	c.Audit.validate(bad)
+	c.Authentication.validate(bad)
+	c.Authorization.validate(bad)
 	switch c.LogLevel {
 	case "debug", "info", "warn", "error":
 	default:

@@ -1,0 +1,160 @@
+package issuer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"github.com/shoal-project/shoal/coordinator/config"
+)
+
+// Config is what New needs.
+type Config struct {
+	config.Authentication
+	Audiences authenticator.Audiences
+	// Disallowed issuers are the cluster's own.
+	Disallowed []string
+	Log        *slog.Logger
+}
+
+// Issuers authenticates tokens of the configured issuers while it runs.
+type Issuers struct {
+	Config
+	parsed *apiserver.AuthenticationConfiguration
+	seen   []byte
+	token  atomic.Pointer[authenticator.Token]
+	// stop ends what fetches the keys of the present issuers.
+	stop context.CancelFunc
+}
+
+// New reads the configuration, or says what is wrong with it.
+func New(c Config) (*Issuers, error) {
+	i := &Issuers{Config: c, stop: func() {}}
+	if c.AuthenticationConfig == "" {
+		parsed, err := fromFlags(c.Authentication)
+		if err == nil && len(parsed.JWT) > 0 {
+			err = check(parsed, c.Disallowed)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("oidcIssuerURL %s: %w", c.OIDCIssuerURL, err)
+		}
+		i.parsed = parsed
+		return i, nil
+	}
+	data, err := os.ReadFile(c.AuthenticationConfig)
+	if err != nil {
+		return nil, fmt.Errorf("authenticationConfig: %w", err)
+	}
+	if i.parsed, err = parse(data, c.Disallowed); err != nil {
+		return nil, fmt.Errorf("authenticationConfig %s: %w", c.AuthenticationConfig, err)
+	}
+	if i.parsed.Anonymous != nil && c.AnonymousAuth != nil {
+		return nil, fmt.Errorf("authenticationConfig %s: anonymous is set, remove the field anonymousAuth", c.AuthenticationConfig)
+	}
+	i.seen = data
+	return i, nil
+}
+
+// Anonymous says which requests without a credential are let in; nil: the
+// configuration does not say.
+func (i *Issuers) Anonymous() *apiserver.AnonymousAuthConfig { return i.parsed.Anonymous }
+
+// AuthenticateToken implements authenticator.Token. Tokens of other issuers are
+// left to others.
+func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	t := i.token.Load()
+	if t == nil {
+		return nil, false, nil
+	}
+	return (*t).AuthenticateToken(ctx, token)
+}
+
+// Run fetches the issuers' keys and follows the file until ctx ends. A file that
+// is wrong changes nothing and is told once.
+func (i *Issuers) Run(ctx context.Context, every time.Duration) {
+	if err := i.start(ctx, i.parsed); err != nil {
+		i.Log.Error("issuers of tokens are not believed", "err", err)
+	}
+	defer func() { i.stop() }()
+	for i.AuthenticationConfig != "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+		data, err := os.ReadFile(i.AuthenticationConfig)
+		if err == nil && bytes.Equal(data, i.seen) {
+			continue
+		}
+		if err == nil {
+			err = i.change(ctx, data)
+		}
+		switch {
+		case err == nil:
+			i.Log.Info("the authentication configuration has changed", "file", i.AuthenticationConfig)
+		case !bytes.Equal(data, i.seen):
+			i.Log.Error("the changed authentication configuration is not used", "file", i.AuthenticationConfig, "err", err)
+		}
+		i.seen = data
+	}
+	<-ctx.Done()
+}
+
+func (i *Issuers) change(ctx context.Context, data []byte) error {
+	parsed, err := parse(data, i.Disallowed)
+	if err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(parsed.Anonymous, i.parsed.Anonymous) {
+		return errors.New("anonymous cannot change while the server runs, restart it")
+	}
+	if err := i.start(ctx, parsed); err != nil {
+		return err
+	}
+	i.parsed = parsed
+	return nil
+}
+
+// start replaces the issuers that are believed.
+func (i *Issuers) start(ctx context.Context, c *apiserver.AuthenticationConfiguration) error {
+	own, stop := context.WithCancel(ctx)
+	algorithms := oidc.AllValidSigningAlgorithms()
+	if i.AuthenticationConfig == "" {
+		algorithms = i.OIDCSigningAlgs
+	}
+	var all []authenticator.Token
+	for _, jwt := range c.JWT {
+		options := oidc.Options{JWTAuthenticator: jwt, SupportedSigningAlgs: algorithms, DisallowedIssuers: i.Disallowed}
+		if jwt.Issuer.CertificateAuthority != "" {
+			options.CAContentProvider = authority(jwt.Issuer.CertificateAuthority)
+		}
+		one, err := oidc.New(own, options)
+		if err != nil {
+			stop()
+			return fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
+		}
+		all = append(all, authenticator.WrapAudienceAgnosticToken(i.Audiences, one))
+	}
+	token := tokenunion.New(all...)
+	i.token.Store(&token)
+	i.stop()
+	i.stop = stop
+	return nil
+}
+
+// authority is a CA that does not change.
+type authority string
+
+// CurrentCABundleContent implements oidc.CAContentProvider.
+func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
