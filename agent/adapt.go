@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -134,22 +132,6 @@ func (a *agent) tellPodCIDR(ctx context.Context, cidr string) {
 	if err != nil {
 		a.log.Warn("the container runtime did not take the pod network", "error", err)
 	}
-}
-
-// gossipKey reads the key that all members share; none without a file.
-func gossipKey(path string) ([]byte, error) {
-	if path == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("gossip key: %w", err)
-	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(data)))
-	if err != nil {
-		return nil, fmt.Errorf("gossip key %s: %w", path, err)
-	}
-	return key, nil
 }
 
 // taints reads key=value:Effect.

@@ -182,17 +182,27 @@ func (a *agent) ownConnection(rc *rest.Config) {
 
 // buildGossip makes node a a member under this machine's address, at any port.
 func (c *crew) buildGossip(a *agent) func(context.Context) error {
-	return func(context.Context) error {
-		key, err := gossipKey(a.cfg.GossipKeyFile)
-		if err != nil {
-			return err
+	return func(ctx context.Context) error {
+		cfg := gossip.Config{
+			Name:          a.cfg.NodeName,
+			BindPort:      -1,
+			AdvertiseAddr: c.machine.IPs[0],
+			Join:          a.cfg.Join,
+			Meta:          gossip.Meta{Role: gossip.RoleAgent},
+			Log:           a.log,
 		}
-		ip, err := netip.ParseAddr(a.facts.IPs[0])
-		if err != nil {
-			return err
+		var err error
+		if a.cfg.GossipKeyFile != "" {
+			if cfg.Keys, err = gossip.LoadKeyring(a.cfg.GossipKeyFile); err != nil {
+				return err
+			}
 		}
-		a.gossip, err = gossip.New(gossip.Config{Name: a.cfg.NodeName, BindPort: -1, AdvertiseAddr: c.machine.IPs[0], Join: a.cfg.Join, Key: key,
-			Meta: gossip.Meta{Role: gossip.RoleAgent, NodeIPs: []netip.Addr{ip}}, Log: a.log})
+		if !a.cfg.GossipInsecure {
+			if cfg.Identity, cfg.Trust, err = c.identity(ctx, a); err != nil {
+				return fmt.Errorf("certificate for the gossip: %w", err)
+			}
+		}
+		a.gossip, err = gossip.New(cfg)
 		return err
 	}
 }

@@ -187,7 +187,7 @@ func (a *agent) tasks() []task {
 		list = append(list, task{"pods of this node", a.api.Run}, task{"node", a.node.Run})
 	}
 	if a.gossip != nil {
-		list = append(list, task{"gossip", a.gossip.Run}, task{"backends", a.avoidDead},
+		list = append(list, task{"gossip", a.gossip.Run}, task{"gossip identity", a.followIdentity}, task{"backends", a.avoidDead},
 			task{"routes", func(ctx context.Context) error { return a.network.Run(ctx, a.gossip) }})
 	}
 	if a.cfg.Proxy() {

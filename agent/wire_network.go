@@ -50,25 +50,6 @@ func (a *agent) buildNetwork(context.Context) error {
 	return a.setPodCIDRs(cidrs)
 }
 
-func (a *agent) buildGossip(context.Context) error {
-	if a.cfg.GossipPort == 0 {
-		return nil
-	}
-	key, err := gossipKey(a.cfg.GossipKeyFile)
-	if err != nil {
-		return err
-	}
-	meta := gossip.Meta{Role: gossip.RoleAgent}
-	for _, ip := range a.facts.IPs {
-		if addr, err := netip.ParseAddr(ip); err == nil {
-			meta.NodeIPs = append(meta.NodeIPs, addr)
-		}
-	}
-	a.gossip, err = gossip.New(gossip.Config{Name: a.cfg.NodeName, BindPort: a.cfg.GossipPort, AdvertiseAddr: a.facts.IPs[0],
-		Join: a.cfg.Join, Key: key, Meta: meta, Log: a.log})
-	return err
-}
-
 func (a *agent) buildServices(context.Context) error {
 	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName,
 		File: filepath.Join(a.cfg.CheckpointDir(), "services.json"), Log: a.log})

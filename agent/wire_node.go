@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/node"
 )
 
@@ -48,6 +47,7 @@ func (a *agent) nodeSeen(n *v1.Node) {
 	if zone := n.Labels[v1.LabelTopologyZone]; zone != "" && a.services != nil {
 		a.services.SetZone(zone)
 	}
+	a.tellGossip(n)
 	cidrs := prefixes(n.Spec.PodCIDRs...)
 	if a.cfg.PodCIDR != "" {
 		cidrs = prefixes(a.cfg.PodCIDR)
@@ -64,18 +64,13 @@ func (a *agent) nodeSeen(n *v1.Node) {
 		}
 		a.node.Poke() // Ready waited for this
 	}
-	if a.gossip != nil {
-		if err := a.gossip.UpdateMeta(func(m *gossip.Meta) { m.PodCIDRs, m.Zone = cidrs, n.Labels[v1.LabelTopologyZone] }); err != nil {
-			a.log.Warn("other nodes are not told of the pod network", "error", err)
-		}
-	}
 }
 
 // nodeInput gathers what the Node says now.
 func (a *agent) nodeInput(ctx context.Context) node.Input {
 	in := node.Input{Name: a.cfg.NodeName, Facts: a.facts, Labels: a.cfg.NodeLabels, MaxPods: a.cfg.MaxPods, Port: a.cfg.Port,
 		Reserved: a.reserved(), Runtime: a.version, Now: metav1.Now().Rfc3339Copy(), Taints: taints(a.cfg.RegisterWithTaints),
-		Pressure: a.measure()}
+		Pressure: a.measure(), Annotations: a.gossipAnnotations()}
 	if a.leaving.Load() {
 		in.NotReady = "node is shutting down"
 		return in

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/ephemeral"
 	"github.com/shoal-project/shoal/coordinator/controller/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
+	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
@@ -70,6 +71,8 @@ type controllerDeps struct {
 	RootCA []byte
 	// Signer signs certificate requests; nil: nobody does.
 	Signer certificate.Signer
+	// Grants signs what nodes are given in the gossip; nil: nobody does.
+	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
 	Members member.Members
 	Log     *slog.Logger
@@ -114,6 +117,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(servicecidr.NewRepair(env))
 	if d.Signer != nil {
 		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime}))
+	}
+	if d.Grants != nil {
+		add(gossipgrant.New(env, *d.Grants))
 	}
 	add(flowcontrol.New(env))
 	add(podgc.New(env))

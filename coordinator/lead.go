@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,28 +40,6 @@ type parts struct {
 // external is host:port of the API as others reach it.
 func (s parts) external() string {
 	return net.JoinHostPort(s.advertise.String(), strconv.Itoa(s.port))
-}
-
-// buildGossip makes this coordinator a member with its own role.
-func buildGossip(s parts) (*gossip.Group, error) {
-	path := keys(s.cfg).Path("gossip.key")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load gossip key: %w", err)
-	}
-	key, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data)))
-	if err != nil {
-		return nil, fmt.Errorf("load gossip key %s: %w", path, err)
-	}
-	port := s.cfg.GossipPort
-	if port == 0 {
-		port = -1
-	}
-	return gossip.New(gossip.Config{
-		Name: "coordinator-" + identity(), BindAddr: s.cfg.GossipBind, BindPort: port, AdvertiseAddr: s.advertise.String(),
-		Join: s.cfg.GossipJoin, Key: key, Log: s.log,
-		Meta: gossip.Meta{Role: gossip.RoleCoordinator, API: "https://" + s.external()},
-	})
 }
 
 // serve runs the API and its users. The API outlives them: leadership is given
@@ -236,6 +212,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
 		ServiceCIDRs: serviceCIDRs(s.cfg), RootCA: ca.PEM, Signer: ca,
+		Grants:  s.grants(ca, clusterCIDRs),
 		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {

@@ -81,6 +81,9 @@ type Config struct {
 	GossipPort    int      `json:"gossipPort,omitempty"`
 	GossipKeyFile string   `json:"gossipKeyFile,omitempty"`
 	Join          []string `json:"join,omitempty"`
+	// GossipInsecure lets the gossip believe members that prove nothing, and
+	// listen without a key.
+	GossipInsecure bool `json:"gossipInsecure,omitempty"`
 
 	NodeLabels                map[string]string `json:"nodeLabels,omitempty"`
 	RegisterWithTaints        []string          `json:"registerWithTaints,omitempty"`

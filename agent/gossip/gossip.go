@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -17,14 +18,19 @@ import (
 // DefaultPort is the UDP and TCP port of the gossip.
 const DefaultPort = 7946
 
-// Config of one member.
+// Config of one member. With Trust it tells and believes only what is signed
+// (doc.go); without, members are believed as they are, and give no pod ranges.
 type Config struct {
 	Name          string   // unique; the node's name, for a coordinator a name that no node has
 	BindAddr      string   // default 0.0.0.0
 	BindPort      int      // 0: DefaultPort; -1: any free one
 	AdvertiseAddr string   // IP that others reach this member at; default: found from BindAddr
 	Join          []string // host or host:port of members to find the group by, tried for ever
-	Key           []byte   // 16, 24 or 32 bytes shared by all members; nil: no encryption
+	Keys          *Keyring // shared by all members; nil: none
+	Trust         Trust    // whose grants count; needs Identity
+	Identity      *Identity
+	Grant         []byte         // of Identity; empty: SetGrant brings it, until then others do not hear this member
+	Deny          []netip.Prefix // sources that are not answered: pods
 	Meta          Meta
 	Log           *slog.Logger
 
@@ -36,15 +42,19 @@ type Group struct {
 	cfg  Config
 	log  *slog.Logger
 	list *memberlist.Memberlist
+	book *book
 
 	mu          sync.Mutex // taken under memberlist's node lock: never call memberlist holding it
-	meta        Meta
-	encoded     []byte
+	own         own
 	members     map[string]Member
 	subscribers []chan struct{}
 
-	update  sync.Mutex // one meta change or end at a time
-	stopped bool
+	update   sync.Mutex // one statement or end at a time
+	stopped  bool
+	granted  chan struct{} // closed when others can know this member
+	once     sync.Once     // closes it
+	restated chan struct{} // a new statement is due
+	rekeyed  chan struct{} // the key changed
 }
 
 // New binds the sockets and starts answering probes. The group is looked for
@@ -53,16 +63,38 @@ func New(cfg Config) (*Group, error) {
 	if cfg.Name == "" {
 		return nil, errors.New("gossip: member has no name")
 	}
-	g := &Group{cfg: cfg, log: cfg.Log, meta: cfg.Meta.clone(), members: map[string]Member{}}
-	if g.log == nil {
-		g.log = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Trust != nil && cfg.Identity == nil {
+		return nil, errors.New("gossip: member has no certificate to prove its name with")
+	}
+	g := &Group{cfg: cfg, log: cfg.Log, book: newBook(cfg.Name, cfg.Trust, cfg.Log), members: map[string]Member{},
+		granted: make(chan struct{}), restated: make(chan struct{}, 1), rekeyed: make(chan struct{}, 1)}
+	g.own.Meta, g.own.incarnation = cfg.Meta, 1 // memberlist's first
+	if cfg.Trust == nil {
+		g.once.Do(func() { close(g.granted) })
+	} else {
+		g.own.id = cfg.Identity
+		if err := g.SetGrant(cfg.Grant); err != nil && len(cfg.Grant) > 0 {
+			g.log.Debug("the kept gossip grant is of no use", "err", err)
+		}
+	}
+	mc := g.memberlistConfig()
+	inner := cfg.Transport
+	if inner == nil {
+		nt, err := listen(mc.BindAddr, mc.BindPort, g.log)
+		if err != nil {
+			return nil, fmt.Errorf("gossip: listen on %s port %d: %w", mc.BindAddr, mc.BindPort, err)
+		}
+		mc.BindPort, mc.AdvertisePort = nt.GetAutoBindPort(), nt.GetAutoBindPort()
+		inner = nt
+	}
+	t := newGuard(g, inner)
+	mc.Transport = t
 	var err error
-	if g.encoded, err = g.meta.encode(); err != nil {
-		return nil, fmt.Errorf("gossip: %w", err)
-	}
-	if g.list, err = memberlist.Create(g.memberlistConfig()); err != nil {
-		return nil, fmt.Errorf("gossip: listen on %s port %d: %w", cfg.BindAddr, cfg.BindPort, err)
+	if g.list, err = memberlist.Create(mc); err != nil {
+		return nil, errors.Join(fmt.Errorf("gossip: %w", err), t.Shutdown())
 	}
 	return g, nil
 }
@@ -103,10 +135,9 @@ func (g *Group) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Second // a machine may come back with another address
 	c.EnableCompression = false         // costs more than it saves at this message size
 	c.MsgpackUseNewTimeFormat = true
-	c.SecretKey = g.cfg.Key
+	c.UDPBufferSize -= packetOverhead
 	c.Delegate, c.Events, c.Conflict = delegate{g}, delegate{g}, delegate{g}
 	c.Logger = newLogger(g.log)
-	c.Transport = g.cfg.Transport
 	return c
 }
 
@@ -117,7 +148,15 @@ func (g *Group) Addr() string { return g.list.LocalNode().Address() }
 // with back-off for ever, until ctx ends; then it stops answering, without
 // leaving: to the others a restart that is quick goes unnoticed.
 func (g *Group) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer g.Close()
+	wg.Go(func() { g.keepUp(ctx) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-g.granted:
+	}
 	changed := g.Changed()
 	var j joiner
 	for {
@@ -141,45 +180,12 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 }
 
-// UpdateMeta changes what this member tells of itself; it is sent out after the
-// call. An error is returned only when the result is too long; nothing changed then.
-func (g *Group) UpdateMeta(change func(*Meta)) error {
-	return g.updateMeta(change, time.Nanosecond)
-}
-
-// updateMeta waits until the change was passed on or the wait is over.
-func (g *Group) updateMeta(change func(*Meta), wait time.Duration) error {
-	g.update.Lock()
-	defer g.update.Unlock()
-	g.mu.Lock()
-	next := g.meta.clone()
-	g.mu.Unlock()
-	change(&next)
-	b, err := next.encode()
-	if err != nil {
-		return fmt.Errorf("gossip: %w", err)
-	}
-	g.mu.Lock()
-	same := string(b) == string(g.encoded)
-	g.meta, g.encoded = next, b
-	g.mu.Unlock()
-	if same || g.stopped {
-		return nil
-	}
-	// The broadcast is queued before the wait; a lost one is repaired by the
-	// periodic state exchange, so the time-out is no failure.
-	if err := g.list.UpdateNode(wait); err != nil {
-		g.log.Debug("gossip metadata is on its way", "state", err)
-	}
-	return nil
-}
-
 // broadcastWait bounds the wait until a message was handed to some peer.
 const broadcastWait = 2 * time.Second
 
 // Leave tells the others that this end is planned, then ends the membership.
 func (g *Group) Leave() error {
-	if err := g.updateMeta(func(m *Meta) { m.Leaving = true }, broadcastWait); err != nil {
+	if err := g.restate(broadcastWait, func(o *own) { o.Leaving = true }); err != nil {
 		return err
 	}
 	g.update.Lock()

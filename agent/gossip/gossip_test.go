@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,22 +18,45 @@ import (
 type fleet struct {
 	t    *testing.T
 	net  *gossiptest.Network
+	ca   *testAuthority
+	ids  map[string]*Identity // a member's key outlives it
+	keys *Keyring
 	wg   sync.WaitGroup
 	stop map[string]context.CancelFunc
 }
 
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+const testKey = "0123456789abcdef0123456789abcdef"
+
 func newFleet(t *testing.T) *fleet {
-	return &fleet{t: t, net: gossiptest.New(), stop: map[string]context.CancelFunc{}}
+	keys, err := NewKeyring([]byte(testKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fleet{t: t, net: gossiptest.New(), ca: newAuthority(t), ids: map[string]*Identity{}, keys: keys, stop: map[string]context.CancelFunc{}}
 }
 
-func (f *fleet) start(i int) *Group {
+// start starts the member with that number; change, if given, has the last word
+// on its configuration.
+func (f *fleet) start(i int, change ...func(*Config)) *Group {
 	f.t.Helper()
 	name := fmt.Sprintf("m%d", i)
-	g, err := New(Config{
-		Name: name, Join: []string{"10.0.0.1"}, Key: []byte("0123456789abcdef0123456789abcdef"),
-		Meta: Meta{Role: RoleAgent, Zone: name}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	if f.ids[name] == nil {
+		f.ids[name], _ = f.ca.identity(name)
+	}
+	cfg := Config{
+		Name: name, Join: []string{"10.0.0.1"}, Keys: f.keys, Trust: f.ca.trust, Identity: f.ids[name],
+		Grant: f.ca.grant(name, f.ids[name], func(g *Grant) {
+			g.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i))}
+		}),
+		Meta: Meta{Role: RoleAgent, Zone: name}, Log: quiet,
 		Transport: f.net.Transport(name, fmt.Sprintf("10.0.0.%d", i+1)),
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	g, err := New(cfg)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -28,6 +28,9 @@ func (s State) Up() bool { return s == StateAlive || s == StateLeaving }
 type Member struct {
 	Name string
 	Meta
+	PodCIDRs []netip.Prefix // what the API gives its node
+	NodeIPs  []netip.Addr   // what leads to them
+
 	Addr  netip.AddrPort // where its gossip is reached
 	State State
 	Since time.Time // when State began, by this machine's clock
@@ -47,12 +50,8 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 	if a, ok := netip.AddrFromSlice(n.Addr); ok {
 		m.Addr = netip.AddrPortFrom(a.Unmap(), n.Port)
 	}
-	meta, err := decodeMeta(n.Meta)
-	if err != nil {
-		g.log.Debug("gossip metadata not understood", "member", n.Name, "err", err)
-		meta = old.Meta
-	}
-	m.Meta = meta
+	meta, grant := g.wordsOf(n, old)
+	m.Meta, m.PodCIDRs, m.NodeIPs = meta, grant.PodCIDRs, grant.NodeIPs
 	m.State = stateOf(up, meta.Leaving)
 	m.Since = time.Now()
 	if known && old.State == m.State {
@@ -61,6 +60,19 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 	g.members[n.Name] = m
 	g.forgetOld(m.Since)
 	g.notify()
+}
+
+// wordsOf returns what a member says, and what the API gives it. Both were
+// checked on their way in; the caller holds g.mu.
+func (g *Group) wordsOf(n *memberlist.Node, old Member) (Meta, Grant) {
+	if n.Name == g.cfg.Name {
+		return g.own.Meta, g.own.given
+	}
+	p := g.book.peer(n.Name)
+	if p == nil {
+		return old.Meta, Grant{PodCIDRs: old.PodCIDRs, NodeIPs: old.NodeIPs}
+	}
+	return p.Meta, p.grant
 }
 
 func stateOf(up, leaving bool) State {
@@ -99,7 +111,6 @@ func (g *Group) Members() []Member {
 	g.mu.Lock()
 	out := make([]Member, 0, len(g.members))
 	for _, m := range g.members {
-		m.Meta = m.Meta.clone()
 		out = append(out, m)
 	}
 	g.mu.Unlock()
@@ -129,7 +140,7 @@ func (d delegate) NotifyLeave(n *memberlist.Node)  { d.observe(n, false) }
 func (d delegate) NodeMeta(int) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.encoded
+	return d.own.encoded
 }
 
 func (delegate) NotifyMsg([]byte)                {}

@@ -5,141 +5,184 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 )
 
 // Role tells what a member does for the cluster.
 type Role string
 
-// The roles; an unknown one, from a newer release, is passed on as it came.
+// The roles.
 const (
 	RoleAgent       Role = "agent"
 	RoleCoordinator Role = "coordinator"
 )
 
-// Meta is what a member tells about itself. All of it together must encode to
-// at most 512 bytes, memberlist's limit for a member.
+// Meta is what a member tells about itself, in its own words. What others act
+// on beyond liveness is in its Grant.
 type Meta struct {
-	Role     Role
-	PodCIDRs []netip.Prefix // pod networks that the member routes
-	NodeIPs  []netip.Addr   // addresses to route them to; empty: the gossip address
-	Zone     string         // topology.kubernetes.io/zone of the node
-	API      string         // https URL of the API server there (coordinators)
-	MAC      string         // 6 raw bytes of the tunnel device's address; empty: no tunnel
-	Leaving  bool           // a planned end has begun: send no new traffic
+	Role    Role   // of a verified member that of its grant
+	Zone    string // topology.kubernetes.io/zone of the node
+	API     string // https URL of the API server there (coordinators)
+	MAC     string // 6 raw bytes of the tunnel device's address; empty: no tunnel
+	Leaving bool   // a planned end has begun: send no new traffic
+}
+
+// statement is a member's metadata: its words, its grant, and what keeps both
+// from being used again later or by others.
+type statement struct {
+	Meta
+	grant []byte
+	// serial grows with each statement of a member.
+	serial uint64
+	// ceiling is the highest incarnation that the member has by this statement:
+	// what is said of a higher one is a lie, told to exhaust the numbers
+	// (hashicorp/memberlist#358).
+	ceiling uint32
+	// signed and signature are what was received.
+	signed, signature []byte
 }
 
 // The wire form: one version byte, then fields as (tag, length, value), tag and
-// length as uvarints. A reader skips tags that it does not know, so fields may
-// be added without a new version.
+// length as uvarints; the signature is the last. A reader skips tags that it
+// does not know, so fields may be added without a new version.
 const (
-	metaVersion = 1
+	metaVersion = 2
 
-	tagRole    = 1
-	tagPodCIDR = 2 // repeated
-	tagNodeIP  = 3 // repeated
-	tagZone    = 4
-	tagAPI     = 5
-	tagLeaving = 6
-	tagMAC     = 7
+	tagRole      = 1 // of members that are not verified
+	tagGrant     = 2
+	tagSerial    = 3
+	tagZone      = 4
+	tagAPI       = 5
+	tagLeaving   = 6
+	tagMAC       = 7
+	tagCeiling   = 8
+	tagSignature = 9
 )
 
-// maxMeta is memberlist.MetaMaxSize.
-const maxMeta = 512
+// maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
+// ASN.1, its field's head included.
+const (
+	maxMeta      = 512
+	maxSignature = 74
+)
+
+const metaContext = "shoal gossip member 1"
 
 var errMetaTooLong = fmt.Errorf("metadata is longer than %d bytes", maxMeta)
 
-func (m Meta) clone() Meta {
-	m.PodCIDRs = slices.Clone(m.PodCIDRs)
-	m.NodeIPs = slices.Clone(m.NodeIPs)
-	return m
-}
-
-// encode returns the wire form, or errMetaTooLong.
-func (m Meta) encode() ([]byte, error) {
+// encode returns the wire form, signed when id is given, or errMetaTooLong.
+func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byte, error) {
 	b := []byte{metaVersion}
-	b = appendField(b, tagRole, []byte(m.Role))
-	for _, p := range m.PodCIDRs {
-		raw, err := p.MarshalBinary()
-		if err != nil {
-			return nil, fmt.Errorf("encode pod CIDR: %w", err)
-		}
-		b = appendField(b, tagPodCIDR, raw)
-	}
-	for _, a := range m.NodeIPs {
-		b = appendField(b, tagNodeIP, a.AsSlice())
-	}
-	b = appendField(b, tagZone, []byte(m.Zone))
-	b = appendField(b, tagAPI, []byte(m.API))
-	b = appendField(b, tagMAC, []byte(m.MAC))
-	if m.Leaving {
+	b = appendField(b, tagRole, []byte(s.Role))
+	b = appendField(b, tagGrant, s.grant)
+	b = appendNumber(b, tagSerial, s.serial)
+	b = appendNumber(b, tagCeiling, uint64(s.ceiling))
+	b = appendField(b, tagZone, []byte(s.Zone))
+	b = appendField(b, tagAPI, []byte(s.API))
+	b = appendField(b, tagMAC, []byte(s.MAC))
+	if s.Leaving {
 		b = appendField(b, tagLeaving, []byte{1})
 	}
-	if len(b) > maxMeta {
+	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
 	}
-	return b, nil
+	if id == nil {
+		return b, nil
+	}
+	sig, err := id.sign(metaContext, []byte(name), addrBytes(addr), b)
+	if err != nil {
+		return nil, err
+	}
+	return appendField(b, tagSignature, sig), nil
+}
+
+// addrBytes is what a signature holds of where the member's gossip is reached.
+func addrBytes(a netip.AddrPort) []byte {
+	b := a.Addr().Unmap().As16()
+	return binary.BigEndian.AppendUint16(b[:], a.Port())
+}
+
+func appendValue(b, value []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(value)))
+	return append(b, value...)
 }
 
 func appendField(b []byte, tag uint64, value []byte) []byte {
 	if len(value) == 0 {
 		return b
 	}
-	b = binary.AppendUvarint(b, tag)
-	b = binary.AppendUvarint(b, uint64(len(value)))
-	return append(b, value...)
+	return appendValue(binary.AppendUvarint(b, tag), value)
 }
 
-var errMetaBad = errors.New("malformed member metadata")
-
-// decodeMeta reads the wire form. It never keeps a reference to b.
-func decodeMeta(b []byte) (Meta, error) {
-	var m Meta
-	if len(b) == 0 || b[0] != metaVersion {
-		return m, fmt.Errorf("%w: unknown version", errMetaBad)
-	}
-	for b = b[1:]; len(b) > 0; {
-		tag, n := binary.Uvarint(b)
-		if n <= 0 {
-			return m, errMetaBad
-		}
-		b = b[n:]
-		size, n := binary.Uvarint(b)
-		if n <= 0 || size > uint64(len(b)-n) {
-			return m, errMetaBad
-		}
-		if err := m.setField(tag, b[n:n+int(size)]); err != nil {
-			return m, err
-		}
-		b = b[n+int(size):]
-	}
-	return m, nil
+func appendNumber(b []byte, tag, n uint64) []byte {
+	return appendField(b, tag, binary.AppendUvarint(nil, n))
 }
 
-func (m *Meta) setField(tag uint64, v []byte) error {
+// nextField splits the first field off.
+func nextField(b []byte) (tag uint64, value, rest []byte, ok bool) {
+	tag, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, nil, false
+	}
+	value, rest, ok = nextValue(b[n:])
+	return tag, value, rest, ok
+}
+
+func nextValue(b []byte) (value, rest []byte, ok bool) {
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size > uint64(len(b)-n) {
+		return nil, nil, false
+	}
+	return b[n : n+int(size)], b[n+int(size):], true
+}
+
+var errMetaBad = errors.New("malformed metadata")
+
+// decodeStatement reads the wire form. The result refers to b.
+func decodeStatement(b []byte) (statement, error) {
+	var s statement
+	if len(b) == 0 || len(b) > maxMeta || b[0] != metaVersion {
+		return s, fmt.Errorf("%w: unknown version", errMetaBad)
+	}
+	for rest := b[1:]; len(rest) > 0; {
+		before := len(b) - len(rest)
+		tag, value, after, ok := nextField(rest)
+		if !ok || s.signature != nil {
+			return s, errMetaBad
+		}
+		if tag == tagSignature {
+			s.signed, s.signature = b[:before], value
+		} else if err := s.setField(tag, value); err != nil {
+			return s, err
+		}
+		rest = after
+	}
+	return s, nil
+}
+
+func (s *statement) setField(tag uint64, v []byte) error {
 	switch tag {
 	case tagRole:
-		m.Role = Role(v)
-	case tagPodCIDR:
-		var p netip.Prefix
-		if err := p.UnmarshalBinary(v); err != nil || !p.IsValid() {
-			return fmt.Errorf("%w: pod CIDR", errMetaBad)
+		s.Role = Role(v)
+	case tagGrant:
+		s.grant = v
+	case tagSerial, tagCeiling:
+		n, size := binary.Uvarint(v)
+		if size != len(v) || tag == tagCeiling && n > 1<<32-1 {
+			return fmt.Errorf("%w: number", errMetaBad)
 		}
-		m.PodCIDRs = append(m.PodCIDRs, p)
-	case tagNodeIP:
-		a, ok := netip.AddrFromSlice(v)
-		if !ok {
-			return fmt.Errorf("%w: node address", errMetaBad)
+		if tag == tagSerial {
+			s.serial = n
+		} else {
+			s.ceiling = uint32(n)
 		}
-		m.NodeIPs = append(m.NodeIPs, a)
 	case tagZone:
-		m.Zone = string(v)
+		s.Zone = string(v)
 	case tagAPI:
-		m.API = string(v)
+		s.API = string(v)
 	case tagMAC:
-		m.MAC = string(v)
+		s.MAC = string(v)
 	case tagLeaving:
-		m.Leaving = len(v) == 1 && v[0] == 1
+		s.Leaving = len(v) == 1 && v[0] == 1
 	}
 	return nil
 }

@@ -187,15 +187,19 @@ func TestThirdPartyNetwork(t *testing.T) {
 
 func TestPeers(t *testing.T) {
 	cidr := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	other := []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}
 	at := netip.MustParseAddrPort("192.0.2.1:7946")
+	ips := []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")}
+	agent := gossip.Meta{Role: gossip.RoleAgent}
 	peers := peersOf([]gossip.Member{
-		{Name: "me", Local: true, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
-		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: gossip.Meta{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}}},
-		{Name: "left", State: gossip.StateLeft, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr}},
-		{Name: "coordinator", State: gossip.StateAlive, Addr: at},
-		{Name: "two", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")}}},
+		{Name: "me", Local: true, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
+		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: agent, PodCIDRs: other, NodeIPs: ips[1:]},
+		{Name: "left", State: gossip.StateLeft, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
+		{Name: "coordinator", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{Role: gossip.RoleCoordinator}, PodCIDRs: other, NodeIPs: ips},
+		{Name: "no address of the API", State: gossip.StateAlive, Addr: at, Meta: agent, PodCIDRs: cidr},
+		{Name: "two", State: gossip.StateAlive, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
 	})
-	if len(peers) != 2 || peers[0].Via.String() != "192.0.2.1" || peers[1].Via.String() != "192.0.2.9" {
+	if len(peers) != 2 || peers[0].Via.String() != "192.0.2.9" || peers[1].Via.String() != "192.0.2.9" {
 		t.Errorf("got %v", peers)
 	}
 }

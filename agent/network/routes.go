@@ -72,10 +72,12 @@ func (m *Manager) repair() {
 	}
 }
 
-// peersOf lists the members that route pods. A dead one keeps its routes: it
-// may only be deaf, and nothing else has its pods; unless its Node was deleted
-// and its range given to one that lives.
+// peersOf lists the members that route pods: of each the ranges and addresses
+// that the API gave its Node (gossip.Grant), whatever it says itself. A dead one
+// keeps its routes: it may only be deaf, and nothing else has its pods; unless
+// its Node was deleted and its range given to one that lives.
 func peersOf(members []gossip.Member) []cni.Peer {
+	members = slices.DeleteFunc(slices.Clone(members), func(m gossip.Member) bool { return m.Role != gossip.RoleAgent })
 	taken := map[netip.Prefix]bool{}
 	for _, mem := range members {
 		for _, p := range mem.PodCIDRs {
@@ -88,17 +90,11 @@ func peersOf(members []gossip.Member) []cni.Peer {
 		if !mem.State.Up() {
 			cidrs = slices.DeleteFunc(cidrs, func(p netip.Prefix) bool { return taken[p] })
 		}
-		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
+		via := slices.IndexFunc(mem.NodeIPs, netip.Addr.Is4)
+		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 || via < 0 {
 			continue
 		}
-		via := mem.Addr.Addr()
-		for _, a := range mem.NodeIPs {
-			if a.Is4() {
-				via = a
-				break
-			}
-		}
-		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: via})
+		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: mem.NodeIPs[via]})
 	}
 	return peers
 }

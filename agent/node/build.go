@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"runtime"
 	"sort"
 	"strings"
@@ -16,15 +17,17 @@ const Version = "v1.36.3+shoal"
 
 // Input is all that Build looks at.
 type Input struct {
-	Name     string
-	Facts    Facts
-	Labels   map[string]string
-	Taints   []v1.Taint
-	MaxPods  int
-	Port     int
-	Reserved v1.ResourceList
-	Runtime  string // as in shoal://0.1
-	Images   []v1.ContainerImage
+	Name   string
+	Facts  Facts
+	Labels map[string]string
+	// Annotations are set beside those that others wrote.
+	Annotations map[string]string
+	Taints      []v1.Taint
+	MaxPods     int
+	Port        int
+	Reserved    v1.ResourceList
+	Runtime     string // as in shoal://0.1
+	Images      []v1.ContainerImage
 	// Handlers are what RuntimeClasses can ask for, by name.
 	Handlers []v1.NodeRuntimeHandler
 	// NotReady is why pods cannot run, "" when they can.
@@ -90,6 +93,7 @@ func Build(old *v1.Node, in Input) *v1.Node {
 		n.Annotations = map[string]string{}
 	}
 	n.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	maps.Copy(n.Annotations, in.Annotations)
 	s := &n.Status
 	given := s.Capacity
 	s.Capacity, s.Allocatable = Capacity(in.Facts, in.MaxPods, in.Reserved)

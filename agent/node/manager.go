@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -165,6 +166,9 @@ func (m *Manager) register(ctx context.Context) error {
 func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 	old := m.Node()
 	want := Build(old, m.Input(ctx))
+	if !maps.Equal(old.Annotations, want.Annotations) {
+		return false, m.register(ctx)
+	}
 	if !due && equality.Semantic.DeepEqual(strip(old.Status), strip(want.Status)) {
 		return false, nil
 	}

@@ -37,6 +37,8 @@ type Config struct {
 	// GossipBind and GossipPort are where the gossip listens.
 	GossipBind string `json:"gossipBind,omitempty"`
 	GossipPort int    `json:"gossipPort,omitempty"`
+	// GossipInsecure lets the gossip believe members that prove nothing.
+	GossipInsecure bool `json:"gossipInsecure,omitempty"`
 	// GossipJoin are members to join, host:port.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
 	// EtcdServers are URLs of an outside etcd; empty: the embedded one.
@@ -83,6 +85,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodePortRange, "node-port-range", c.NodePortRange, "ports for Services of type NodePort")
 	fs.StringVar(&c.GossipBind, "gossip-bind", c.GossipBind, "address of the gossip")
 	fs.IntVar(&c.GossipPort, "gossip-port", c.GossipPort, "port of the gossip")
+	fs.BoolVar(&c.GossipInsecure, "gossip-insecure", c.GossipInsecure, "the gossip believes members without certificates (for load tests); no pods are routed then")
 	fs.StringSliceVar(&c.GossipJoin, "gossip-join", c.GossipJoin, "gossip members to join, host:port")
 	fs.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an outside etcd (default: embedded)")
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "CA of the outside etcd")

@@ -100,6 +100,9 @@ type Authority struct {
 	key crypto.Signer
 }
 
+// Key signs what is no certificate: gossip grants.
+func (a *Authority) Key() crypto.Signer { return a.key }
+
 // Spec is what a certificate says.
 type Spec struct {
 	// User and Groups are the subject's common name and organizations.
@@ -291,15 +294,19 @@ func (d Dir) ensureServiceAccountKey() error {
 	return WriteFile(d.Path("sa.key"), keyPEM, 0o600)
 }
 
-// ensureGossipKey makes gossip.key: 32 random bytes in base64.
+// ensureGossipKey makes gossip.key: 32 random bytes in base64. Whoever rotates
+// it adds lines (agent/gossip, Keyring), so what is there is only looked at.
 func (d Dir) ensureGossipKey() error {
 	path := d.Path("gossip.key")
 	data, err := os.ReadFile(path)
 	if err == nil {
-		if raw, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(data))); err != nil || len(raw) != 32 {
-			return fmt.Errorf("load %s: not 32 bytes in base64; put it back from a backup, or remove it and restart all members", path)
+		for line := range bytes.Lines(data) {
+			line = bytes.TrimSpace(line)
+			if raw, err := base64.StdEncoding.DecodeString(string(line)); err == nil && len(raw) == 32 {
+				return nil
+			}
 		}
-		return nil
+		return fmt.Errorf("load %s: no line is 32 bytes in base64; put it back from a backup, or remove it and restart all members", path)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("load gossip key: %w", err)

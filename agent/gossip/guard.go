@@ -1,0 +1,235 @@
+package gossip
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// Limits of streams that others open, until they are closed.
+const (
+	maxStreams       = 128
+	maxStreamsSource = 16
+)
+
+// guard stands between the network and memberlist: it seals what goes out, and
+// lets in only what a verified member sealed and what it may say. Memberlist
+// itself encrypts nothing: its own encryption asks only for the shared key, and
+// its decoders end the process for some short messages of a key's holder.
+type guard struct {
+	g     *Group
+	inner memberlist.Transport
+
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	stop    chan struct{}
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	open    map[net.Conn]string // by source
+	sources map[string]int
+	full    bool // too many streams was told
+}
+
+func newGuard(g *Group, inner memberlist.Transport) *guard {
+	t := &guard{g: g, inner: inner, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), stop: make(chan struct{}),
+		open: map[net.Conn]string{}, sources: map[string]int{}}
+	t.wg.Go(t.receive)
+	t.wg.Go(t.accept)
+	return t
+}
+
+// FinalAdvertiseAddr implements memberlist.Transport; the member signs the
+// address, too.
+func (t *guard) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
+	addr, final, err := t.inner.FinalAdvertiseAddr(ip, port)
+	if err != nil {
+		return addr, final, err
+	}
+	if a, ok := netip.AddrFromSlice(addr); ok {
+		err = t.g.advertise(netip.AddrPortFrom(a.Unmap(), uint16(final)))
+	}
+	return addr, final, err
+}
+
+func (t *guard) PacketCh() <-chan *memberlist.Packet { return t.packets }
+func (t *guard) StreamCh() <-chan net.Conn           { return t.streams }
+
+func (t *guard) WriteTo(b []byte, addr string) (time.Time, error) {
+	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
+}
+
+// WriteToAddress sends nothing to a member whose key is not known yet, as if
+// the network lost the packet: the stream that follows makes them meet.
+func (t *guard) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	sealed, err := t.g.sealPacket(b, a.Name)
+	if err != nil {
+		t.g.log.Debug("gossip packet not sent", "to", a.Name, "addr", a.Addr, "err", err)
+		return time.Now(), nil
+	}
+	return t.inner.WriteTo(sealed, a.Addr)
+}
+
+func (t *guard) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+}
+
+func (t *guard) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	c, err := t.inner.DialTimeout(a.Addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &asked{Conn: c, g: t.g}, nil
+}
+
+// Shutdown implements memberlist.Transport. The channels are emptied until the
+// inner transport has ended, for it blocks on them.
+func (t *guard) Shutdown() error {
+	err := t.inner.Shutdown()
+	close(t.stop)
+	t.mu.Lock()
+	for c := range t.open {
+		_ = c.Close()
+	}
+	t.mu.Unlock()
+	t.wg.Wait()
+	return err
+}
+
+func (t *guard) receive() {
+	for {
+		select {
+		case <-t.stop:
+			return
+		case p := <-t.inner.PacketCh():
+			t.packet(p)
+		}
+	}
+}
+
+func (t *guard) packet(p *memberlist.Packet) {
+	if t.denied(p.From) {
+		return
+	}
+	plain, _, err := t.g.openPacket(p.Buf)
+	if err != nil {
+		t.g.log.Debug("gossip packet dropped", "from", p.From, "err", err)
+		return
+	}
+	t.g.filterPacket(plain, p.From, func(b []byte) {
+		select {
+		case t.packets <- &memberlist.Packet{Buf: b, From: p.From, Timestamp: p.Timestamp}:
+		case <-t.stop:
+		}
+	})
+}
+
+func (t *guard) accept() {
+	for {
+		select {
+		case <-t.stop:
+			return
+		case c := <-t.inner.StreamCh():
+			if !t.enter(c) {
+				_ = c.Close()
+				continue
+			}
+			t.wg.Go(func() { t.hear(c) })
+		}
+	}
+}
+
+// enter counts a stream; it is false when there are too many.
+func (t *guard) enter(c net.Conn) bool {
+	if t.denied(c.RemoteAddr()) {
+		return false
+	}
+	source := c.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(source); err == nil {
+		source = host
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) >= maxStreams || t.sources[source] >= maxStreamsSource {
+		if !t.full {
+			t.full = true
+			t.g.log.Warn("gossip: too many streams at once, some are refused", "source", source, "all", len(t.open), "ofSource", t.sources[source])
+		}
+		return false
+	}
+	t.open[c] = source
+	t.sources[source]++
+	return true
+}
+
+func (t *guard) leave(c net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	source, ok := t.open[c]
+	if !ok {
+		return
+	}
+	delete(t.open, c)
+	if t.sources[source]--; t.sources[source] == 0 {
+		delete(t.sources, source)
+	}
+}
+
+// hear reads a stream's request and hands it to memberlist.
+func (t *guard) hear(c net.Conn) {
+	body, head, err := t.request(c)
+	if err != nil {
+		t.g.log.Debug("gossip stream dropped", "from", c.RemoteAddr(), "err", err)
+		t.leave(c)
+		_ = c.Close()
+		return
+	}
+	a := &answering{Conn: c, g: t.g, head: head, body: bytes.NewReader(body), done: func() { t.leave(c) }}
+	select {
+	case t.streams <- a:
+	case <-t.stop:
+		_ = a.Close()
+	}
+}
+
+func (t *guard) request(c net.Conn) (body, head []byte, err error) {
+	if err := c.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return nil, nil, err
+	}
+	body, head, _, err = t.g.readMessage(c, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	body, err = t.g.filterStream(body)
+	return body, head, err
+}
+
+// denied tells whether an address is one of pods, which have no business here.
+func (t *guard) denied(from net.Addr) bool {
+	a, err := netip.ParseAddrPort(from.String())
+	if err != nil {
+		return false
+	}
+	ip := a.Addr().Unmap()
+	return slices.ContainsFunc(t.g.cfg.Deny, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// listen binds UDP and TCP at one port. A free one is looked for some times,
+// since the two are bound one after the other.
+func listen(addr string, port int, log *slog.Logger) (*memberlist.NetTransport, error) {
+	for try := 1; ; try++ {
+		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
+			BindAddrs: []string{addr}, BindPort: port, Logger: newLogger(log),
+		})
+		if err == nil || port != 0 || try == 10 || !strings.Contains(err.Error(), "address already in use") {
+			return t, err
+		}
+	}
+}

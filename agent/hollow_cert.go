@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+)
+
+// certificateWait is how long a hollow node waits for its certificate.
+const certificateWait = time.Minute
+
+// identity gets a certificate for a hollow node, which has none of its own: the
+// administrator of the kubeconfig asks in the node's name, and approves.
+func (c *crew) identity(ctx context.Context, a *agent) (*gossip.Identity, gossip.Trust, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	admin := rest.CopyConfig(a.rest)
+	admin.Impersonate = rest.ImpersonationConfig{}
+	client, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, certificateWait)
+	defer cancel()
+	cert, err := requestCertificate(ctx, client, a.cfg.NodeName, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := gossip.LoadIdentity(cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}))
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := rest.LoadTLSFiles(admin); err != nil {
+		return nil, nil, err
+	}
+	trust, err := gossip.ParseTrust(admin.CAData)
+	return id, trust, err
+}
+
+func requestCertificate(ctx context.Context, client kubernetes.Interface, node string, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}, key)
+	if err != nil {
+		return nil, err
+	}
+	api := client.CertificatesV1().CertificateSigningRequests()
+	csr, err := api.Create(ctx, &certificates.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "hollow-"},
+		Spec: certificates.CertificateSigningRequestSpec{
+			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			SignerName: certificates.KubeAPIServerClientKubeletSignerName,
+			Usages:     []certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth},
+		}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, certificates.CertificateSigningRequestCondition{
+		Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "HollowNode", Message: "a load test's node"})
+	if csr, err = api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); err != nil {
+		return nil, err
+	}
+	for len(csr.Status.Certificate) == 0 {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("request %s is not signed: %w", csr.Name, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+		if csr, err = api.Get(ctx, csr.Name, metav1.GetOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	return csr.Status.Certificate, nil
+}
