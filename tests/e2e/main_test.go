@@ -18,6 +18,10 @@ var cluster *harness.Cluster
 var namespaces atomic.Int64
 
 func TestMain(m *testing.M) {
+	if args := os.Getenv(rogueEnv); args != "" {
+		fmt.Fprintln(os.Stderr, rogue(strings.Fields(args)))
+		os.Exit(1)
+	}
 	os.Exit(run(m))
 }
 

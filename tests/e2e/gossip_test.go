@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// rogueEnv makes the test program a rogue gossip member: its address, the key
+// file, and the members to join.
+const rogueEnv = "SHOAL_TEST_ROGUE"
+
+// TestRogueMember: who has the gossip's key and a place in the network, but no
+// certificate of a node, takes neither traffic nor a node's name.
+func TestRogueMember(t *testing.T) {
+	s := newSpace(t)
+	host, err := cluster.Host("rogue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := host.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	key := filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key")
+	cmd := exec.Command("nsenter", "--net=/run/netns/"+host.NetNS, "--", os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s:7946 %s:7947", rogueEnv, host.Address, key, cluster.Address, cluster.Address))
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	harness.Eventually(t, "the node tells of the rogue", func() (bool, string) {
+		logs, err := os.ReadFile(filepath.Join(cluster.Dir, "log", "agent.log"))
+		return strings.Contains(string(logs), "gossip: a member is ignored"), fmt.Sprint(out, err)
+	})
+	for range 10 { // for a while: it goes on trying
+		routes, err := cluster.Run("ip", "-4", "route")
+		if err != nil || strings.Contains(routes, "/1 ") {
+			t.Fatalf("the node's routes: %s, %v", routes, err)
+		}
+		if ready := s.k("get", "node", "node1", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`); ready != "True" {
+			t.Fatalf("node1 is Ready=%s", ready)
+		}
+		time.Sleep(time.Second / 2)
+	}
+}
+
+// rogue joins as memberlist's own member with its own idea of metadata, and as
+// one of ours with a grant of its own authority.
+func rogue(args []string) error {
+	address, file, join := args[0], args[1], args[2:]
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	for i, name := range []string{"liar", "node1"} {
+		c := memberlist.DefaultLANConfig()
+		c.Name, c.SecretKey, c.AdvertiseAddr, c.Delegate = name, key, address, oldWords(address)
+		c.BindPort, c.AdvertisePort = 8000+i, 8000+i
+		c.Logger = log.New(io.Discard, "", 0)
+		m, err := memberlist.Create(c)
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				_, _ = m.Join(join)
+				time.Sleep(time.Second)
+			}
+		}()
+	}
+	g, err := impostor("node1", address, file, join)
+	if err != nil {
+		return err
+	}
+	fmt.Println("rogue tries")
+	return g.Run(context.Background())
+}
+
+func impostor(name, address, file string, join []string) (*gossip.Group, error) {
+	ca, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.Public(), ca)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	id, err := gossip.NewIdentity()
+	if err != nil {
+		return nil, err
+	}
+	grant, err := gossip.Grant{Role: gossip.RoleAgent, Key: id.PublicKey(), Issued: time.Now(), Expires: time.Now().Add(time.Hour),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/1")}, NodeIPs: []netip.Addr{netip.MustParseAddr(address)}}.Sign(name, ca)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := gossip.LoadKeyring(file)
+	if err != nil {
+		return nil, err
+	}
+	return gossip.New(gossip.Config{Name: name, AdvertiseAddr: address, Join: join, Keys: keys, Trust: gossip.Trust{cert}, Identity: id, Grant: grant})
+}
+
+// oldWords is metadata as members had it before they signed: an agent with the
+// pods of half the world.
+type oldWords string
+
+func (w oldWords) NodeMeta(int) []byte {
+	prefix, _ := netip.MustParsePrefix("0.0.0.0/1").MarshalBinary()
+	b := append([]byte{1, 1, 5}, "agent"...)
+	b = append(append(b, 2, byte(len(prefix))), prefix...)
+	return append(append(b, 3, 4), netip.MustParseAddr(string(w)).AsSlice()...)
+}
+
+func (oldWords) NotifyMsg([]byte)                {}
+func (oldWords) GetBroadcasts(int, int) [][]byte { return nil }
+func (oldWords) LocalState(bool) []byte          { return nil }
+func (oldWords) MergeRemoteState([]byte, bool)   {}
