@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -99,6 +101,26 @@ func eventually(t *testing.T, ok func() bool) {
 			t.Fatal("not in 30 s")
 		}
 	}
+}
+
+// While a changed file's issuers do not answer, those of before are believed.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("down")
+		began := time.Now()
+		up := func() error {
+			if time.Since(began) < 10*time.Second {
+				return down
+			}
+			return nil
+		}
+		if err := await(t.Context(), []func() error{up}, patience); err != nil || time.Since(began) < 10*time.Second {
+			t.Errorf("an issuer that comes up: %v after %v", err, time.Since(began))
+		}
+		if err := await(t.Context(), []func() error{func() error { return down }}, patience); !errors.Is(err, errSilent) || !errors.Is(err, down) {
+			t.Errorf("an issuer that stays away: %v", err)
+		}
+	})
 }
 
 // refused tells why a token is not believed.

@@ -32,8 +32,9 @@ type Config struct {
 type Issuers struct {
 	Config
 	parsed *apiserver.AuthenticationConfiguration
-	seen   []byte
-	token  atomic.Pointer[authenticator.Token]
+	// seen is the file's content that was dealt with, refused the last that could not be used.
+	seen, refused []byte
+	token         atomic.Pointer[authenticator.Token]
 	// stop ends what fetches the keys of the present issuers.
 	stop context.CancelFunc
 }
@@ -83,7 +84,7 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 // Run fetches the issuers' keys and follows the file until ctx ends. A file that
 // is wrong changes nothing and is told once.
 func (i *Issuers) Run(ctx context.Context, every time.Duration) {
-	if err := i.start(ctx, i.parsed); err != nil {
+	if err := i.start(ctx, i.parsed, 0); err != nil {
 		i.Log.Error("issuers of tokens are not believed", "err", err)
 	}
 	defer func() { i.stop() }()
@@ -100,15 +101,24 @@ func (i *Issuers) Run(ctx context.Context, every time.Duration) {
 		if err == nil {
 			err = i.change(ctx, data)
 		}
-		switch {
-		case err == nil:
-			i.Log.Info("the authentication configuration has changed", "file", i.AuthenticationConfig)
-		case !bytes.Equal(data, i.seen):
-			i.Log.Error("the changed authentication configuration is not used", "file", i.AuthenticationConfig, "err", err)
-		}
-		i.seen = data
+		i.tell(data, err)
 	}
 	<-ctx.Done()
+}
+
+// tell says once what became of a changed file. One whose issuers do not answer
+// is tried again.
+func (i *Issuers) tell(data []byte, err error) {
+	switch {
+	case err == nil:
+		i.Log.Info("the authentication configuration has changed", "file", i.AuthenticationConfig)
+	case i.refused == nil || !bytes.Equal(data, i.refused):
+		i.Log.Error("the changed authentication configuration is not used", "file", i.AuthenticationConfig, "err", err)
+	}
+	i.refused = data
+	if !errors.Is(err, errSilent) {
+		i.seen = data
+	}
 }
 
 func (i *Issuers) change(ctx context.Context, data []byte) error {
@@ -119,21 +129,30 @@ func (i *Issuers) change(ctx context.Context, data []byte) error {
 	if !reflect.DeepEqual(parsed.Anonymous, i.parsed.Anonymous) {
 		return errors.New("anonymous cannot change while the server runs, restart it")
 	}
-	if err := i.start(ctx, parsed); err != nil {
+	if err := i.start(ctx, parsed, patience); err != nil {
 		return err
 	}
 	i.parsed = parsed
 	return nil
 }
 
-// start replaces the issuers that are believed.
-func (i *Issuers) start(ctx context.Context, c *apiserver.AuthenticationConfiguration) error {
+// errSilent is of an issuer whose keys could not be fetched in time.
+var errSilent = errors.New("an issuer does not answer")
+
+// patience is how long a changed file's issuers may take to answer before those
+// that are believed now are given up for them.
+const patience = time.Minute
+
+// start replaces the issuers that are believed, once the new ones have answered
+// or at once when there is no patience.
+func (i *Issuers) start(ctx context.Context, c *apiserver.AuthenticationConfiguration, patience time.Duration) error {
 	own, stop := context.WithCancel(ctx)
 	algorithms := oidc.AllValidSigningAlgorithms()
 	if i.AuthenticationConfig == "" {
 		algorithms = i.OIDCSigningAlgs
 	}
 	var all []authenticator.Token
+	var checks []func() error
 	for _, jwt := range c.JWT {
 		options := oidc.Options{JWTAuthenticator: jwt, SupportedSigningAlgs: algorithms, DisallowedIssuers: i.Disallowed}
 		if jwt.Issuer.CertificateAuthority != "" {
@@ -145,11 +164,39 @@ func (i *Issuers) start(ctx context.Context, c *apiserver.AuthenticationConfigur
 			return fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
 		}
 		all = append(all, authenticator.WrapAudienceAgnosticToken(i.Audiences, one))
+		checks = append(checks, one.HealthCheck)
+	}
+	if err := await(own, checks, patience); err != nil {
+		stop()
+		return err
 	}
 	token := tokenunion.New(all...)
 	i.token.Store(&token)
 	i.stop()
 	i.stop = stop
+	return nil
+}
+
+// await returns when no check fails any more, or with what fails at the end.
+func await(ctx context.Context, checks []func() error, patience time.Duration) error {
+	for began := time.Now(); patience > 0; {
+		var errs []error
+		for _, check := range checks {
+			errs = append(errs, check())
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("%w: %w", errSilent, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 	return nil
 }
 
