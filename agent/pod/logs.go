@@ -14,6 +14,9 @@ import (
 // makeLogDir makes the directory of a container's logs, or with an empty name
 // the pod's. Pods that mount the directory of logs lead it nowhere by links.
 func (h *Host) makeLogDir(p *v1.Pod, container string) error {
+	if err := os.MkdirAll(h.PodLogsDir, 0o755); err != nil {
+		return err
+	}
 	d, err := beneath.Open(h.PodLogsDir)
 	if err != nil {
 		return err

@@ -46,6 +46,13 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	c := shell("mapped", setuid+forever)
 	c.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 	mapped := g.start(mappedPod, c)
+	// The image's own volume is made where the layers are.
+	fixed := shell("fixed", forever)
+	fixed.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
+	fixed.Linux.SecurityContext.ReadonlyRootfs = true
+	if got := g.exec(g.start(mappedPod, fixed), "sh", "-c", "echo x >/data/new && cat /data/new && ! touch /new 2>/dev/null && echo fixed"); got != "x\nfixed\n" {
+		t.Errorf("the image's volume of a mapped user: %q", got)
+	}
 
 	dirs := func(sandbox, id string) []string {
 		return []string{g.containerPath("run", id), g.containerPath("data", id), filepath.Join(g.cfg.RunDir, "sandboxes", sandbox)}

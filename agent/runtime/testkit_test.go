@@ -192,7 +192,7 @@ func busyboxImage(t testing.TB) v1.Image {
 	}
 	cf = cf.DeepCopy()
 	cf.OS, cf.Architecture = "linux", goArch()
-	cf.Config = v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo from the image"}, Env: []string{"FROM_IMAGE=yes", "PATH=/bin"}, WorkingDir: "/data"}
+	cf.Config = v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo from the image"}, Env: []string{"FROM_IMAGE=yes", "PATH=/bin"}, WorkingDir: "/data", Volumes: map[string]struct{}{"/data": {}}}
 	img, err = mutate.ConfigFile(img, cf)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,55 @@
+package pod
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// TestLogDirectoryFollowsNothing: what a pod with the directory of logs in a
+// volume puts there leads to no directory made, file removed or text shown
+// elsewhere; a missing directory of logs is made again.
+func TestLogDirectoryFollowsNothing(t *testing.T) {
+	out := t.TempDir()
+	if err := os.WriteFile(filepath.Join(out, "0.log"), []byte("2026-01-01T00:00:00Z stderr F secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logs := filepath.Join(t.TempDir(), "logs")
+	h := &Host{RootDir: t.TempDir(), PodLogsDir: logs}
+	m := &Manager{Host: h}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	if err := h.makeLogDir(p, "c"); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(h.LogDir(p), "c")); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("log directory: %v, %v", st, err)
+	}
+	if err := errors.Join(os.RemoveAll(h.LogDir(p)), os.Symlink(out, h.LogDir(p))); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.makeLogDir(p, "c"); err == nil {
+		t.Error("a link leads the log directory elsewhere")
+	}
+	if err := errors.Join(os.Remove(h.LogDir(p)), os.Mkdir(h.LogDir(p), 0o755), os.Symlink(out, filepath.Join(h.LogDir(p), "c"))); err != nil {
+		t.Fatal(err)
+	}
+	m.removeLog(p, Action{Name: "c"})
+	if text := tailLog(logs, filepath.Join(h.LogDir(p), "c/0.log")); text != "" {
+		t.Errorf("a link shows %q as last words", text)
+	}
+	if err := m.purge(t.Context(), p, &record.Observed{}); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(out); err != nil || len(entries) != 1 {
+		t.Errorf("files elsewhere were changed: %v, %v", entries, err)
+	}
+	if _, err := os.Lstat(h.LogDir(p)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's logs are left: %v", err)
+	}
+}
