@@ -48,6 +48,9 @@ func serve(ctx context.Context, s parts) error {
 	if err := s.addStartSteps(); err != nil {
 		return err
 	}
+	if err := s.store.CheckEncryption(ctx); err != nil {
+		return err
+	}
 	if err := s.store.WaitCaches(ctx); err != nil {
 		return err
 	}
@@ -62,6 +65,7 @@ func serve(ctx context.Context, s parts) error {
 	}()
 	users.Go(func() error { return announce(running, s) })
 	users.Go(func() error { return s.gossip.Run(running) })
+	users.Go(func() error { return s.store.FollowEncryption(running) })
 	users.Go(func() error {
 		renewKeys(running, s)
 		return nil

@@ -54,7 +54,7 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
-	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load))
+	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load))
 	return cmd
 }
 

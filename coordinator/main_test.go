@@ -166,7 +166,7 @@ func soon(t *testing.T, what string, check func() error) {
 // Bad configuration is told field by field, with the remedy.
 func TestBadFlags(t *testing.T) {
 	cmd := command()
-	cmd.SetArgs([]string{"--service-cidr", "10.96.0.0", "--cluster-dns", "10.96.0.10", "--node-port-range", "x", "--log-level", "loud",
+	cmd.SetArgs([]string{"--service-cidr", "10.96.0.0", "--cluster-dns", "10.96.0.10", "--node-port-range", "x", "--log-level", "loud", "--encryption-provider-config", "e.yaml",
 		"--audit-log-mode", "never", "--audit-log-path", "here", "--oidc-client-id", "shoal", "--authorization-config", "/a", "--authorization-mode", "RBAC"})
 	err := cmd.ExecuteContext(context.Background())
 	if err == nil {
@@ -175,7 +175,7 @@ func TestBadFlags(t *testing.T) {
 	for _, want := range []string{
 		`serviceCIDR "10.96.0.0": give a range such as 10.96.0.0/16`,
 		`clusterDNS "10.96.0.10": give an address inside serviceCIDR`,
-		`nodePortRange "x": give first-last`, `logLevel "loud": give debug`,
+		`nodePortRange "x": give first-last`, `logLevel "loud": give debug`, `encryptionProviderConfig "e.yaml": give an absolute path`,
 		`auditLogMode "never": give batch, blocking or blocking-strict`, `auditLogPath "here": give an absolute path`,
 		`oidcClientID "shoal": give oidcIssuerURL and oidcClientID together`, `authorizationConfig "/a": remove authorizationMode`,
 	} {

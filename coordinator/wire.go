@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/audit"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -73,6 +75,9 @@ func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *sl
 		return err
 	})
 	err := g.Wait()
+	if err == nil {
+		err = encryptStore(ctx, cfg, st, log)
+	}
 	if err != nil && st != nil {
 		err = errors.Join(err, st.Close())
 	}
@@ -141,8 +146,9 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path("ca.crt"),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),
-		AuditBackend: recorded.Backend,
-		AuditRules:   recorded.Rules,
+		AuditBackend:     recorded.Backend,
+		AuditRules:       recorded.Rules,
+		EncryptionHealth: s.store.EncryptionHealth(),
 	})
 	if err != nil {
 		return nil, err
@@ -169,9 +175,11 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 	if err != nil {
 		return nil, err
 	}
+	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store)}
+	maps.Copy(handlers, a.Discovery)
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,
-		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: a.Discovery,
+		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: handlers,
 	})
 }
 

@@ -21,7 +21,7 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim", "agent/beneath",
-		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
+		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/encryption", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
 		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/quota", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft", "cni/nstest", "datadir",
 	}},
 	{"mechanism", []string{
@@ -46,6 +46,8 @@ var siblings = map[string][]string{
 	"agent/server":   {"agent/pod"},
 	"agent/proxy":    {"agent/service"},
 	"agent/dns":      {"agent/service"},
+	// WriteFile
+	"coordinator/encryption": {"coordinator/pki"},
 }
 
 type pkg struct {

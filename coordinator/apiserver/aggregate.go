@@ -60,6 +60,9 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	if s.cfg.Storage != nil {
 		c.RESTOptionsGetter = s.cfg.Storage.Options(aggregatorscheme.Scheme, aggregatorscheme.Codecs)
 	}
+	if check := s.cfg.EncryptionHealth; check != nil { // a plugin that is away is no reason to restart: not livez
+		c.HealthzChecks, c.ReadyzChecks = append(c.HealthzChecks, check), append(c.ReadyzChecks, check)
+	}
 	_, services := s.stores["/services"]
 	config := &aggregatorapiserver.Config{GenericConfig: c, ExtraConfig: aggregatorapiserver.ExtraConfig{
 		ProxyClientCertFile: s.cfg.FrontProxyCertFile, ProxyClientKeyFile: s.cfg.FrontProxyKeyFile,

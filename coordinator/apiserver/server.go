@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -52,6 +53,8 @@ type Config struct {
 	// FrontProxyCAFile, FrontProxyCertFile and FrontProxyKeyFile identify this
 	// server to aggregated API servers; empty: no aggregation to remote servers.
 	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string
+	// EncryptionHealth tells of the KMS plugins of the storage; nil: none.
+	EncryptionHealth healthz.HealthChecker
 	// ExternalAddress is host:port as clients see it.
 	ExternalAddress string
 	// AuditBackend records what AuditRules say; nil: nothing is recorded.

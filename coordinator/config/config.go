@@ -46,6 +46,9 @@ type Config struct {
 	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
+	// EncryptionProviderConfig is an EncryptionConfiguration file; empty: one
+	// that is made at the first start, beside the other keys.
+	EncryptionProviderConfig string `json:"encryptionProviderConfig,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
 	Audit
@@ -91,6 +94,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "CA of the outside etcd")
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "client key for the outside etcd")
+	fs.StringVar(&c.EncryptionProviderConfig, "encryption-provider-config", c.EncryptionProviderConfig, "EncryptionConfiguration file: how values are encrypted in the store (default: encryption.yaml beside the other keys, made when missing)")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
@@ -128,6 +132,9 @@ func (c Config) Validate() error {
 	}
 	if !strings.HasPrefix(c.DataDir, "/") {
 		bad("dataDir", c.DataDir, "give an absolute path")
+	}
+	if c.EncryptionProviderConfig != "" && !strings.HasPrefix(c.EncryptionProviderConfig, "/") {
+		bad("encryptionProviderConfig", c.EncryptionProviderConfig, "give an absolute path")
 	}
 	checkAddr := func(field, value string) {
 		if _, err := netip.ParseAddr(value); err != nil {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -109,9 +108,9 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	transformer := identity.NewEncryptCheckTransformer()
+	o.store.notes(c.GroupResource, c.Prefix, resourcePrefix)
 	raw, err := etcd3.New(o.store.client, o.store.compactor, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
-		transformer, c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
+		o.store.transformer(c.GroupResource), c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)
 	}

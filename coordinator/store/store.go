@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/feature"
@@ -41,11 +42,15 @@ type Store struct {
 	client    *etcdkube.Client
 	compactor etcd3.Compactor
 	stop      func() // ends compactor
+	// encryption is of the values; nil: they are in the clear.
+	encryption *encryption
 
 	mu sync.Mutex
 	// filling are the watch caches made before WaitCaches; nil after it.
 	filling []func() error
 	filled  bool
+	// resources is where the values of each lie.
+	resources map[schema.GroupResource]string
 	// clock is that of all watch caches.
 	clock beatClock
 }
@@ -217,6 +222,9 @@ func (s *Store) Ready(ctx context.Context) error {
 func (s *Store) Close() error {
 	if s.stop != nil {
 		s.stop()
+	}
+	if s.encryption != nil {
+		s.encryption.stop()
 	}
 	err := s.client.Close()
 	if s.etcd != nil {

@@ -40,6 +40,8 @@ type Options struct {
 	Wrap func(apiserver.Security) apiserver.Security
 	// Admission are the plugins, made with the server's client and informers.
 	Admission func(s *apiserver.Server) []admission.Interface
+	// Encryption is an EncryptionConfiguration file; empty: none.
+	Encryption string
 	// Env changes what kinds are given, Config the rest of the configuration.
 	Env    func(*kind.Env)
 	Config func(*apiserver.Config)
@@ -48,6 +50,8 @@ type Options struct {
 // Server is a running API server.
 type Server struct {
 	*apiserver.Server
+	// Storage is where it keeps objects.
+	Storage *store.Store
 	// Config is a client's configuration with a certificate of an administrator
 	// (system:masters), over TLS.
 	Config *rest.Config
@@ -99,6 +103,13 @@ func start(t testing.TB, o Options) (*Server, error) {
 		cancel()
 		return nil, err
 	}
+	if o.Encryption != "" {
+		if err := st.Encrypt(o.Encryption, "test", log); err != nil {
+			cancel()
+			_ = st.Close()
+			return nil, err
+		}
+	}
 	out, run, err := build(o, keys, st, log)
 	if err != nil {
 		cancel()
@@ -144,6 +155,7 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 		Kinds: o.Kinds, Storage: st, Env: env, Listener: listener, ExternalAddress: listener.Addr().String(), Log: log,
 		CertFile: keys.Path("apiserver.crt"), KeyFile: keys.Path("apiserver.key"), ClientCAFile: keys.Path("ca.crt"),
 		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"), FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
+		EncryptionHealth: st.EncryptionHealth(),
 	}
 	if o.Config != nil {
 		o.Config(&config)
@@ -173,7 +185,7 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	out := &Server{Server: s, Config: client, Keys: keys, URL: client.Host}
+	out := &Server{Server: s, Storage: st, Config: client, Keys: keys, URL: client.Host}
 	return out, s.Run, nil
 }
 

@@ -1,0 +1,89 @@
+package encryption
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+)
+
+func entry(keys ...string) apiserverv1.ResourceConfiguration {
+	box := &apiserverv1.SecretboxConfiguration{}
+	for _, k := range keys {
+		box.Keys = append(box.Keys, apiserverv1.Key{Name: k})
+	}
+	return apiserverv1.ResourceConfiguration{Resources: []string{"secrets"}, Providers: []apiserverv1.ProviderConfiguration{
+		{Secretbox: box}, {Identity: &apiserverv1.IdentityConfiguration{}},
+	}}
+}
+
+// shape is the keys of all entries, new ones as "new".
+func shape(c *apiserverv1.EncryptionConfiguration, known ...string) string {
+	var all []string
+	for _, w := range lists(c) {
+		var names []string
+		for _, k := range *w.keys {
+			name := "new"
+			for _, n := range known {
+				if n == k.Name {
+					name = n
+				}
+			}
+			names = append(names, name)
+		}
+		all = append(all, strings.Join(names, " "))
+	}
+	return strings.Join(all, "; ")
+}
+
+// The keys' names alone say how far a rotation has come, whoever named them.
+func TestPhases(t *testing.T) {
+	const a, b = "key-20260101T000000Z", "key-20260102T000000Z"
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) // not later than b: the clock went back
+	for name, c := range map[string]struct {
+		entries [][]string
+		phase   phase
+		added   string
+	}{
+		"one key":                {[][]string{{a}}, whole, a + " new"},
+		"added":                  {[][]string{{a, b}}, added, ""},
+		"promoted":               {[][]string{{b, a}}, promoted, ""},
+		"own names":              {[][]string{{"x", "y"}}, whole, "x new y"},
+		"own name, then added":   {[][]string{{"x", b, "y"}}, added, ""},
+		"promoted over own name": {[][]string{{b, "x", "y"}}, promoted, ""},
+		"two entries":            {[][]string{{a}, {"x"}}, whole, a + " new; x new"},
+		"two entries, one late":  {[][]string{{b, a}, {"x", b}}, added, ""},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			conf := &apiserverv1.EncryptionConfiguration{}
+			for _, keys := range c.entries {
+				conf.Resources = append(conf.Resources, entry(keys...))
+			}
+			if got := progress(conf); got != c.phase {
+				t.Fatalf("phase %d, want %d", got, c.phase)
+			}
+			if c.phase == whole {
+				if err := add(conf, now); err != nil {
+					t.Fatal(err)
+				}
+				if got := shape(conf, a, "x", "y"); got != c.added {
+					t.Errorf("added: %s, want %s", got, c.added)
+				}
+			}
+			promote(conf)
+			if got := progress(conf); got != promoted {
+				t.Errorf("after promotion: phase %d of %s", got, shape(conf, a, b, "x", "y"))
+			}
+			drop(conf)
+			if got := progress(conf); got != whole {
+				t.Errorf("in the end: phase %d of %s", got, shape(conf, a, b, "x", "y"))
+			}
+			for _, w := range lists(conf) {
+				if len(*w.keys) != 1 || made((*w.keys)[0]).IsZero() {
+					t.Errorf("left: %v", *w.keys)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+)
+
+// State is what the coordinator tells of the store's encryption.
+type State struct {
+	// Hash is File.Hash of the content in use; Error why the file's present
+	// content is not.
+	Hash  string `json:"hash"`
+	Error string `json:"error,omitempty"`
+	// Values counts, by resource, the stored values under each key; those in the
+	// clear are under "identity".
+	Values map[string]map[string]int `json:"values"`
+}
+
+// StatePath is where the coordinator serves State. To be asked makes it look
+// whether the file has changed.
+const StatePath = "/debug/encryption"
+
+// API is what a rotation needs of the coordinator.
+type API interface {
+	State(ctx context.Context) (State, error)
+	// Rewrite has the store write every object of a resource again.
+	Rewrite(ctx context.Context, resource string) (int, error)
+}
+
+// Settle is longer than a write is under way that was encrypted just before the
+// new key came first: nothing is looked for, and no key dropped, earlier.
+const Settle = 3 * time.Second
+
+// Rotation changes the keys of a file while the coordinator runs.
+type Rotation struct {
+	File   File
+	API    API
+	Settle time.Duration
+	Out    io.Writer
+}
+
+// Run makes a new key, rewrites with it what is stored, and drops the old keys.
+// Interrupted anywhere, the next Run goes on from there.
+func (r Rotation) Run(ctx context.Context, now time.Time) error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := r.File.read()
+	if err != nil {
+		return err
+	}
+	if len(lists(c)) == 0 {
+		return fmt.Errorf("rotate: no entry of %s begins with secretbox, aesgcm or aescbc; keys of a KMS are rotated in the KMS, then `shoal secrets rewrite` writes with the new one", r.File)
+	}
+	if progress(c) == whole {
+		err = r.step(ctx, "added a key to", func(c *apiserverv1.EncryptionConfiguration) error { return add(c, now) })
+	} else {
+		fmt.Fprintf(r.Out, "going on with the rotation that %s shows\n", r.File)
+		err = r.live(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.promote(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(r.Settle):
+	}
+	if err := r.rewrite(ctx); err != nil {
+		return err
+	}
+	return r.drop(ctx)
+}
+
+func (r Rotation) promote(ctx context.Context) error {
+	c, err := r.File.read()
+	if err != nil || progress(c) != added {
+		return err
+	}
+	return r.step(ctx, "wrote the new key first into", func(c *apiserverv1.EncryptionConfiguration) error {
+		promote(c)
+		fmt.Fprintf(r.Out, "new values are under %s\n", strings.Join(current(c), ", "))
+		return nil
+	})
+}
+
+// drop removes the keys that no stored value needs any more.
+func (r Rotation) drop(ctx context.Context) error {
+	c, err := r.File.read()
+	if err != nil {
+		return err
+	}
+	old := drop(c)
+	if err := r.unused(ctx, old); err != nil {
+		return err
+	}
+	return r.step(ctx, "dropped "+strings.Join(old, ", ")+" from", func(c *apiserverv1.EncryptionConfiguration) error {
+		drop(c)
+		return nil
+	})
+}
+
+// unused fails while a value is stored under one of the keys.
+func (r Rotation) unused(ctx context.Context, keys []string) error {
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	for resource, values := range s.Values {
+		for _, k := range keys {
+			if n := values[k]; n > 0 {
+				return fmt.Errorf("rotate: %d %s are still under %s, which stays in %s; run it again", n, resource, k, r.File)
+			}
+		}
+	}
+	return nil
+}
+
+// step changes the file and returns when the coordinator uses it.
+func (r Rotation) step(ctx context.Context, did string, change func(*apiserverv1.EncryptionConfiguration) error) error {
+	c, err := r.File.read()
+	if err != nil {
+		return err
+	}
+	if err := change(c); err != nil {
+		return err
+	}
+	if err := r.File.write(c); err != nil {
+		return err
+	}
+	fmt.Fprintln(r.Out, did, r.File)
+	return r.live(ctx)
+}
+
+func (r Rotation) live(ctx context.Context) error {
+	want, err := r.File.Hash()
+	if err != nil {
+		return err
+	}
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Hash != want {
+		return fmt.Errorf("the coordinator does not use the content of %s: %s; run this again when it does", r.File, s.Error)
+	}
+	return nil
+}
+
+// Rewrite has every encrypted resource written again, with the keys that come
+// first in the file.
+func (r Rotation) Rewrite(ctx context.Context) error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := r.live(ctx); err != nil {
+		return err
+	}
+	return r.rewrite(ctx)
+}
+
+func (r Rotation) rewrite(ctx context.Context) error {
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	for _, resource := range slices.Sorted(maps.Keys(s.Values)) {
+		if len(s.Values[resource]) == 0 {
+			continue
+		}
+		n, err := r.API.Rewrite(ctx, resource)
+		if err != nil {
+			return fmt.Errorf("rewrite %s: %w", resource, err)
+		}
+		fmt.Fprintf(r.Out, "rewrote %d %s\n", n, resource)
+	}
+	return nil
+}
+
+// lock keeps a second rotation of the file away while this process lives.
+func (r Rotation) lock() (unlock func(), err error) {
+	dir, err := os.Open(filepath.Dir(string(r.File)))
+	if err != nil {
+		return nil, fmt.Errorf("rotate: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = dir.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another rotation runs")
+		}
+		return nil, fmt.Errorf("rotate keys of %s: %w", r.File, err)
+	}
+	return func() { _ = dir.Close() }, nil
+}
+
+// Status prints the keys' names and what is stored under each.
+func (r Rotation) Status(ctx context.Context) error {
+	c, err := r.File.read()
+	if err != nil {
+		return err
+	}
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.Out, "%s: %s\n", r.File, map[phase]string{
+		whole: "no rotation is under way", added: "a rotation has added its key", promoted: "a rotation rewrites what is stored",
+	}[progress(c)])
+	if s.Error != "" {
+		fmt.Fprintf(r.Out, "not in use: %s\n", s.Error)
+	}
+	fmt.Fprintf(r.Out, "new values are under: %s\n", strings.Join(current(c), ", "))
+	t := tabwriter.NewWriter(r.Out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "RESOURCE\tKEY\tVALUES")
+	for _, resource := range slices.Sorted(maps.Keys(s.Values)) {
+		for _, key := range slices.Sorted(maps.Keys(s.Values[resource])) {
+			fmt.Fprintf(t, "%s\t%s\t%d\n", resource, key, s.Values[resource][key])
+		}
+	}
+	return t.Flush()
+}
