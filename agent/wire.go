@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/network"
@@ -50,6 +51,7 @@ type agent struct {
 	images  cri.ImageManagerService
 	version string
 
+	seal     *checkpoint.Keys // of all that is kept; nil on a hollow node
 	records  store[podrecord.Pod]
 	nodes    store[v1.Node]
 	objects  *source.Objects

@@ -18,7 +18,7 @@ import (
 func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
 		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
-		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Log: a.log,
+		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Seal: a.seal, Log: a.log,
 	}
 }
 

@@ -50,23 +50,37 @@ func (a *agent) buildDirs(context.Context) error {
 	return err
 }
 
-func (a *agent) buildStores(context.Context) (err error) {
+func (a *agent) buildStores(context.Context) error {
+	keys, chosen, err := checkpoint.FindKeys(a.cfg.CheckpointKey())
+	if err != nil {
+		return err
+	}
+	a.log.Info("records of pods are sealed", "key", chosen.Key, "because", chosen.Why)
+	a.seal = keys
 	dir := a.cfg.CheckpointDir()
-	if a.records, err = checkpoint.Open[podrecord.Pod](filepath.Join(dir, "pods"), a.log); err != nil {
+	if a.records, err = checkpoint.Open[podrecord.Pod](filepath.Join(dir, "pods"), keys, a.log); err != nil {
 		return err
 	}
-	if a.nodes, err = checkpoint.Open[v1.Node](filepath.Join(dir, "node"), a.log); err != nil {
+	if a.nodes, err = checkpoint.Open[v1.Node](filepath.Join(dir, "node"), keys, a.log); err != nil {
 		return err
 	}
-	objects, err := checkpoint.Open[source.SavedObject](filepath.Join(dir, "objects"), a.log)
+	objects, err := checkpoint.Open[source.SavedObject](filepath.Join(dir, "objects"), keys, a.log)
 	if err != nil {
 		return err
 	}
-	tokens, err := checkpoint.Open[volume.PodTokens](filepath.Join(dir, "tokens"), a.log)
+	tokens, err := checkpoint.Open[volume.PodTokens](filepath.Join(dir, "tokens"), keys, a.log)
 	if err != nil {
 		return err
 	}
-	a.keep(objects, tokens)
+	if a.cfg.KeepSecrets() {
+		a.keep(objects, tokens)
+		return nil
+	}
+	a.log.Info("Secrets and tokens are not kept: pods that need them do not start without a coordinator", "because", "checkpointSecrets is false")
+	if err := errors.Join(objects.Clear(source.IsSecret), tokens.Clear(func(string) bool { return true })); err != nil {
+		return err
+	}
+	a.keep(source.WithoutSecrets{Saved: objects}, volume.InMemory{})
 	return nil
 }
 

@@ -29,6 +29,7 @@ const suffix = ".json"
 type Store[T any] struct {
 	dir      string
 	log      *slog.Logger
+	keys     *Keys // nil: records are in the clear
 	volatile bool
 	damaged  string // what is said of a damaged record
 
@@ -37,26 +38,42 @@ type Store[T any] struct {
 	pending *time.Timer
 }
 
-// Open makes the directory (0700) and returns the store on it.
-func Open[T any](dir string, log *slog.Logger) (*Store[T], error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	return &Store[T]{
-		dir: dir, log: log, last: map[string]uint32{},
+// Open makes the directory (0700) and returns the store on it. Records are
+// sealed with keys, those that are there too; without keys they are in the
+// clear, which is for those that hold no secret.
+func Open[T any](dir string, keys *Keys, log *slog.Logger) (*Store[T], error) {
+	return open(&Store[T]{
+		dir:     dir,
+		keys:    keys,
+		log:     log,
 		damaged: "a checkpoint record is damaged and was moved aside; its state is read again from the runtime and the API",
-	}, nil
+	})
 }
 
 // OpenVolatile is Open for records about processes and namespaces, which end
 // with the machine: none is forced to the disk. damaged is what the log says of
 // a record that cannot be read.
-func OpenVolatile[T any](dir, damaged string, log *slog.Logger) (*Store[T], error) {
-	s, err := Open[T](dir, log)
-	if err == nil {
-		s.volatile, s.damaged = true, damaged
+func OpenVolatile[T any](dir string, keys *Keys, damaged string, log *slog.Logger) (*Store[T], error) {
+	return open(&Store[T]{
+		dir:      dir,
+		keys:     keys,
+		log:      log,
+		damaged:  damaged,
+		volatile: true,
+	})
+}
+
+func open[T any](s *Store[T]) (*Store[T], error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	return s, err
+	s.last = map[string]uint32{}
+	if s.keys != nil {
+		if err := s.adopt(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
 // Put replaces the record of key. A record that is unchanged is not written.
@@ -71,7 +88,7 @@ func (s *Store[T]) Put(key string, v *T) error {
 	if old, ok := s.last[key]; ok && old == sum {
 		return nil
 	}
-	if err := s.write(key, sum, body); err != nil {
+	if err := s.write(key, body); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", key, err)
 	}
 	s.last[key] = sum
@@ -81,21 +98,54 @@ func (s *Store[T]) Put(key string, v *T) error {
 	return nil
 }
 
-func (s *Store[T]) write(key string, sum uint32, body []byte) error {
+func (s *Store[T]) write(key string, body []byte) error {
+	data, err := s.encode(key, body)
+	if err != nil {
+		return err
+	}
 	path := s.path(key)
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	buf := append(fmt.Appendf(make([]byte, 0, len(body)+10), "%08x\n", sum), body...)
-	_, err = f.Write(buf)
+	_, err = f.Write(data)
 	if err = errors.Join(err, f.Close()); err != nil {
 		os.Remove(tmp)
 		return err
 	}
 	return os.Rename(tmp, path)
 }
+
+// encode makes a file of a record: sealed, or with a sum before it.
+func (s *Store[T]) encode(key string, body []byte) ([]byte, error) {
+	if s.keys != nil {
+		return s.keys.seal(s.name(), key, body)
+	}
+	return append(fmt.Appendf(make([]byte, 0, len(body)+10), "%08x\n", crc32.ChecksumIEEE(body)), body...), nil
+}
+
+// decode is what encode was given, of either form: records of an earlier agent
+// are in the clear until they have been adopted.
+func (s *Store[T]) decode(key string, data []byte) ([]byte, error) {
+	if sealed(data) {
+		if s.keys == nil {
+			return nil, errOtherKey
+		}
+		return s.keys.open(s.name(), key, data)
+	}
+	head, body, ok := bytes.Cut(data, []byte("\n"))
+	if !ok || len(head) != 8 {
+		return nil, errors.New("no checksum")
+	}
+	if fmt.Sprintf("%08x", crc32.ChecksumIEEE(body)) != string(head) {
+		return nil, errors.New("wrong checksum")
+	}
+	return body, nil
+}
+
+// name is the store's in what its records are sealed with.
+func (s *Store[T]) name() string { return filepath.Base(s.dir) }
 
 // Delete forgets key; a key that is not there is no error.
 func (s *Store[T]) Delete(key string) error {
@@ -109,11 +159,33 @@ func (s *Store[T]) Delete(key string) error {
 	return err
 }
 
-// Get returns the record of key, or nil.
+// Get returns the record of key, or nil. One that is damaged is moved aside as
+// by All.
 func (s *Store[T]) Get(key string) (*T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.read(key)
+	v, err := s.read(key)
+	if err != nil {
+		s.setAside(key, err)
+	}
+	return v, err
+}
+
+// damage is an error of a record, not of reading it.
+type damage struct{ error }
+
+// setAside moves a damaged record out of the way and tells so. One that could
+// not be read for another reason stays.
+func (s *Store[T]) setAside(key string, cause error) {
+	if !errors.As(cause, new(damage)) {
+		s.log.Error("a checkpoint record cannot be read", "record", key, "error", cause)
+		return
+	}
+	aside := s.path(key) + damagedSuffix
+	if err := os.Rename(s.path(key), aside); err != nil {
+		cause = errors.Join(cause, err)
+	}
+	s.log.Error(s.damaged, "record", key, "error", cause, "file", aside)
 }
 
 // All returns every record that can be read. One that is damaged is moved
@@ -141,9 +213,7 @@ func (s *Store[T]) All() (map[string]*T, error) {
 		}
 		v, err := s.read(key)
 		if err != nil {
-			aside := filepath.Join(s.dir, name+".damaged")
-			os.Rename(filepath.Join(s.dir, name), aside)
-			s.log.Error(s.damaged, "record", key, "error", err, "file", aside)
+			s.setAside(key, err)
 			continue
 		}
 		if v != nil {
@@ -153,27 +223,48 @@ func (s *Store[T]) All() (map[string]*T, error) {
 	return out, nil
 }
 
+// Clear forgets the keys that match.
+func (s *Store[T]) Clear(match func(key string) bool) error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	for _, e := range entries {
+		name, _ := strings.CutSuffix(e.Name(), damagedSuffix)
+		name, record := strings.CutSuffix(name, suffix)
+		if key, err := url.PathUnescape(name); err != nil || !record || !match(key) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.dir, e.Name())); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.last)
+	return nil
+}
+
 func (s *Store[T]) read(key string) (*T, error) {
-	data, err := os.ReadFile(s.path(key))
+	data, err := readRecord(s.path(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if errors.Is(err, errTooLarge) {
+		return nil, damage{err}
 	}
 	if err != nil {
 		return nil, err
 	}
-	head, body, ok := bytes.Cut(data, []byte("\n"))
-	if !ok || len(head) != 8 {
-		return nil, errors.New("no checksum")
-	}
-	sum := crc32.ChecksumIEEE(body)
-	if fmt.Sprintf("%08x", sum) != string(head) {
-		return nil, errors.New("wrong checksum")
+	body, err := s.decode(key, data)
+	if err != nil {
+		return nil, damage{err}
 	}
 	v := new(T)
 	if err := json.Unmarshal(body, v); err != nil {
-		return nil, err
+		return nil, damage{err}
 	}
-	s.last[key] = sum
+	s.last[key] = crc32.ChecksumIEEE(body)
 	return v, nil
 }
 

@@ -26,6 +26,13 @@ type Config struct {
 
 	// DataDir holds the agent's own state: checkpoint, images, snapshots.
 	DataDir string `json:"dataDir,omitempty"`
+	// CheckpointKeyFile has the key that the agent's records are sealed with,
+	// unless the service manager passes one; made when missing. Empty:
+	// checkpoint.key in DataDir.
+	CheckpointKeyFile string `json:"checkpointKeyFile,omitempty"`
+	// CheckpointSecrets keeps Secrets and tokens on the disk, so that pods that
+	// need them start without a coordinator; true when nil.
+	CheckpointSecrets *bool `json:"checkpointSecrets,omitempty"`
 	// RootDir is the kubelet's /var/lib/kubelet: volumes and plugin sockets.
 	RootDir string `json:"rootDir,omitempty"`
 	// PodLogsDir is the kubelet's field of that name.
@@ -186,6 +193,17 @@ func (c *Config) Load(path string) error {
 
 // CheckpointDir holds the records that start pods without a coordinator.
 func (c *Config) CheckpointDir() string { return filepath.Join(c.DataDir, "checkpoint") }
+
+// CheckpointKey is the file of the key that records are sealed with.
+func (c *Config) CheckpointKey() string {
+	if c.CheckpointKeyFile != "" {
+		return c.CheckpointKeyFile
+	}
+	return filepath.Join(c.DataDir, "checkpoint.key")
+}
+
+// KeepSecrets tells whether Secrets and tokens are in the checkpoint.
+func (c *Config) KeepSecrets() bool { return c.CheckpointSecrets == nil || *c.CheckpointSecrets }
 
 // PodDir is the directory of one pod under the kubelet's root directory.
 func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "pods", uid) }

@@ -6,6 +6,7 @@ import "github.com/spf13/pflag"
 // defaults.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the agent's own state")
+	fs.StringVar(&c.CheckpointKeyFile, "checkpoint-key-file", c.CheckpointKeyFile, "key that the agent's records are sealed with, made when missing (default: checkpoint.key in the data directory)")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "API server and credential of this node")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object (default: the host's name)")
 	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")

@@ -42,6 +42,9 @@ func (c *Config) Validate() error {
 			bad(d.field, "%q must be an absolute path", d.dir)
 		}
 	}
+	if f := c.CheckpointKey(); !filepath.IsAbs(f) || strings.HasPrefix(filepath.Clean(f), c.CheckpointDir()+"/") {
+		bad("checkpointKeyFile", "%q must be an absolute path outside %s", f, c.CheckpointDir())
+	}
 	for _, p := range []struct {
 		field string
 		port  int

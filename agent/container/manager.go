@@ -28,6 +28,7 @@ type Config struct {
 	Cgroups  *cgroup.Root
 	Host     oci.Host
 	OnChange func(c *Container) // after a start, an exit, a creation; must not block
+	Seal     *checkpoint.Keys   // of the records; nil: in the clear
 	Log      *slog.Logger
 }
 
@@ -63,7 +64,7 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	var err error
-	if m.records, err = checkpoint.OpenVolatile[record](cfg.DataDir, damagedRecord, cfg.Log); err != nil {
+	if m.records, err = checkpoint.OpenVolatile[record](cfg.DataDir, cfg.Seal, damagedRecord, cfg.Log); err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	kept, err := m.records.All()

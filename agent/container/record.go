@@ -17,9 +17,12 @@ type recordFile struct {
 	Config []byte // the CRI message
 }
 
-// MarshalJSON writes the CRI message as protobuf.
+// MarshalJSON writes the CRI message as protobuf, without what its process is
+// given: that may be a Secret's, and is in the bundle for as long as it is used.
 func (r record) MarshalJSON() ([]byte, error) {
-	config, err := proto.Marshal(r.Config)
+	message := cloneConfig(r.Config)
+	message.Envs, message.Command, message.Args = nil, nil, nil
+	config, err := proto.Marshal(message)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/oci"
@@ -58,6 +59,7 @@ type Config struct {
 	Conmon     string                 // program, "" = from PATH
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
+	Seal       *checkpoint.Keys // of records, nil: in the clear
 	Log        *slog.Logger
 }
 
@@ -103,14 +105,14 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.sandboxes, err = sandbox.Open(sandbox.Config{
 		RecordDir: filepath.Join(cfg.DataDir, "sandboxes"), RunDir: r.sandboxRun(), CgroupRoot: cfg.CgroupRoot,
-		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Log: cfg.Log,
+		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())
 	}
 	r.containers, err = container.Open(container.Config{
 		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(), Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
-		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Log: cfg.Log,
+		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())

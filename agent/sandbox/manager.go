@@ -36,6 +36,7 @@ type Config struct {
 	CgroupRoot string // parent of sandboxes that name none
 	Cgroups    *cgroup.Root
 	Network    Network
+	Seal       *checkpoint.Keys // of the records; nil: in the clear
 	Log        *slog.Logger
 }
 
@@ -55,7 +56,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err := errors.Join(os.MkdirAll(cfg.RunDir, 0o711), os.Chmod(cfg.RunDir, 0o711)); err != nil {
 		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}
-	records, err := checkpoint.OpenVolatile[record](cfg.RecordDir, damagedRecord, cfg.Log)
+	records, err := checkpoint.OpenVolatile[record](cfg.RecordDir, cfg.Seal, damagedRecord, cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -238,8 +239,11 @@ func (o *Objects) fallBack(r ref, t *tracked, cause error) {
 		return
 	}
 	v, err := o.Saved.Get(r.key())
-	if err != nil || v == nil {
-		v, err = nil, cause
+	switch {
+	case err != nil:
+		v, err = nil, fmt.Errorf("%w: %w", err, cause)
+	case v == nil:
+		err = cause
 	}
 	t.mu.Lock()
 	t.value, t.err = v, err

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+)
+
+// secretsCommand runs what the coordinator's program does about the keys of the
+// store: they are on its machine.
+func secretsCommand() *cobra.Command {
+	o := defaultOptions()
+	c := &cobra.Command{Use: "secrets", Short: "Show and change the keys that Secrets are stored under; on the coordinator's machine"}
+	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
+	for use, short := range map[string]string{
+		"status":  "Show the keys' names and what is stored under each",
+		"rotate":  "Make a new key, rewrite what is stored with it, drop the old one; all while the cluster runs",
+		"rewrite": "Rewrite what is stored with the keys that come first, after a change of your own configuration file",
+	} {
+		c.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return secrets(cmd, o, use)
+		}})
+	}
+	return c
+}
+
+func secrets(cmd *cobra.Command, o *options, what string) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	bin, err := program(coordinatorBin)
+	if err != nil {
+		return err
+	}
+	args := []string{"secrets", what}
+	if file := o.path("coordinator.yaml"); exists(file) { // written by `shoal up`; units have the default one
+		args = append(args, "--config", file)
+	} else if cmd.Flags().Changed("data-dir") {
+		args = append(args, "--data-dir", o.DataDir)
+	}
+	run := exec.CommandContext(cmd.Context(), bin, args...)
+	run.Stdout, run.Stderr = os.Stdout, os.Stderr
+	err = run.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return errShown
+	}
+	if err != nil {
+		return fmt.Errorf("secrets %s: %w", what, err)
+	}
+	return nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
