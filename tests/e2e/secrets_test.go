@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// sealed is a pod with secrets of every kind: a Secret as volume and as
+// environment, a value in the pod itself, a token.
+const sealed = `
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+stringData: {key: %s}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: sealed}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, "echo $(FROM) > /dev/null; exec sleep 99999"]
+    env: [{name: FROM, valueFrom: {secretKeyRef: {name: s, key: key}}}, {name: LITERAL, value: %s}]
+    volumeMounts: [{name: s, mountPath: /s}]
+  volumes: [{name: s, secret: {secretName: s}}]
+`
+
+// TestSecretsAtRest: who has the disk, or a copy of the data directory without
+// its keys, finds no Secret in it: not in etcd's files, not in what the node
+// keeps, before and after a rotation of the store's key. Nor a pod's token or
+// its literal environment on the node.
+func TestSecretsAtRest(t *testing.T) {
+	s := newSpace(t)
+	value, literal := "at-rest-"+unique(), "literal-"+unique()
+	s.apply(fmt.Sprintf(sealed, value, literal))
+	s.ready("sealed")
+	s.says(value, "exec", "sealed", "--", "sh", "-c", "cat /s/key; echo; echo $FROM")
+	token := strings.TrimSpace(s.k("exec", "sealed", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"))
+	if len(token) < 100 {
+		t.Fatalf("token: %q", token)
+	}
+	notOnDisk(t, cluster.Dir, value)
+	notOnDisk(t, filepath.Join(cluster.Dir, "agent"), literal, token)
+
+	before := secretsCommand(t, "status")
+	if !strings.Contains(before, "secretbox:key-") || strings.Contains(before, "identity") {
+		t.Errorf("before: %s", before)
+	}
+	started := time.Now()
+	t.Logf("%s\nafter %v", secretsCommand(t, "rotate"), time.Since(started))
+	after := secretsCommand(t, "status")
+	if keysIn(after) == keysIn(before) || strings.Count(keysIn(after), "secretbox:key-") != 1 {
+		t.Errorf("before: %s\nafter: %s", before, after)
+	}
+	late := "at-rest-" + unique()
+	s.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: late}\nstringData: {key: %s}", late))
+	s.k("patch", "secret", "s", "-p", `{"stringData":{"other":"`+late+`"}}`)
+	harness.Eventually(t, "the change is in the pod", func() (bool, string) {
+		out, err := cluster.Kubectl("", "-n", s.ns, "exec", "sealed", "--", "cat", "/s/other", "/s/key")
+		return err == nil && out == late+value, fmt.Sprint(out, err)
+	})
+	notOnDisk(t, cluster.Dir, value, late)
+	cluster.Kill(t, "coordinator")
+	harness.Eventually(t, "the Secret is read by a new coordinator", func() (bool, string) {
+		out, err := cluster.Kubectl("", "-n", s.ns, "get", "secret", "late", "-o", "jsonpath={.data.key}")
+		return err == nil && out == base64.StdEncoding.EncodeToString([]byte(late)), fmt.Sprint(out, err)
+	})
+}
+
+// unique is text that nothing else has.
+func unique() string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%x", time.Now().UnixNano()))
+}
+
+func secretsCommand(t *testing.T, what string) string {
+	t.Helper()
+	out, err := cluster.Run(filepath.Join(cluster.Bin, "shoal"), "secrets", what, "--data-dir", cluster.Dir)
+	if err != nil {
+		t.Fatal(out, err)
+	}
+	return out
+}
+
+// keysIn are the keys that a status says Secrets are stored under.
+func keysIn(status string) string {
+	var keys []string
+	for line := range strings.Lines(status) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "secrets" {
+			keys = append(keys, f[1])
+		}
+	}
+	return strings.Join(keys, " ")
+}
+
+// notOnDisk searches a directory's file system for values, as they are and in
+// base64 wherever in a text they begin. What a real machine has below /run is
+// left out: that is in memory.
+func notOnDisk(t *testing.T, dir string, values ...string) {
+	t.Helper()
+	var forms [][]byte
+	for _, v := range values {
+		forms = append(forms, []byte(v))
+		for skip := range 3 {
+			text := base64.StdEncoding.EncodeToString(append(make([]byte, skip), v...))
+			forms = append(forms, []byte(text[4:len(text)-8]))
+		}
+	}
+	top, searched := device(t, dir), 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case os.IsNotExist(err):
+			return nil // gone meanwhile
+		case err != nil:
+			return err
+		case d.IsDir() && (path == filepath.Join(cluster.Dir, "run") || path == filepath.Join(cluster.Dir, "images") || device(t, path) != top):
+			return fs.SkipDir
+		case !d.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		searched++
+		for _, f := range forms {
+			if bytes.Contains(data, f) {
+				t.Errorf("%s has %s in the clear", path, f)
+			}
+		}
+		return nil
+	})
+	if err != nil || searched < 10 {
+		t.Errorf("searched %d files: %v", searched, err)
+	}
+}
+
+func device(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return st.Dev
+}
