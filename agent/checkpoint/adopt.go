@@ -22,10 +22,12 @@ func (s *Store[T]) adopt() error {
 	}
 	foreign, inClear := 0, 0
 	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
 		path := filepath.Join(s.dir, e.Name())
 		head, err := beginning(path)
 		switch {
-		case !e.Type().IsRegular():
 		case strings.HasSuffix(e.Name(), ".tmp"):
 			err = os.Remove(path)
 		case strings.HasSuffix(e.Name(), suffix+damagedSuffix):

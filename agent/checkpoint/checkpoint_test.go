@@ -55,6 +55,9 @@ func onDisk(t *testing.T, dir string) string {
 	}
 	var all strings.Builder
 	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			t.Fatal(err)
@@ -119,6 +122,9 @@ func TestAdopt(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o700); err != nil {
+		t.Fatal(err)
 	}
 	for range 2 { // the second time there is nothing to do
 		s, _ := openIn(t, dir, keysOf(t, "a"))

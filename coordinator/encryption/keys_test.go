@@ -1,12 +1,44 @@
 package encryption
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 )
+
+// A rotation by root leaves the file to the user that the coordinator runs as.
+func TestOwner(t *testing.T) {
+	uid, gid := 12345, 12346
+	if os.Geteuid() != 0 { // who is not root gives nothing away
+		uid, gid = os.Geteuid(), os.Getegid()
+	}
+	f := File(filepath.Join(t.TempDir(), "encryption.yaml"))
+	if err := f.Make(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(string(f), uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.read()
+	if err == nil {
+		err = f.write(c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(string(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); int(st.Uid) != uid || int(st.Gid) != gid || info.Mode().Perm() != 0o600 {
+		t.Errorf("owner %d:%d, mode %v", st.Uid, st.Gid, info.Mode())
+	}
+}
 
 func entry(keys ...string) apiserverv1.ResourceConfiguration {
 	box := &apiserverv1.SecretboxConfiguration{}
@@ -40,7 +72,7 @@ func shape(c *apiserverv1.EncryptionConfiguration, known ...string) string {
 // The keys' names alone say how far a rotation has come, whoever named them.
 func TestPhases(t *testing.T) {
 	const a, b = "key-20260101T000000Z", "key-20260102T000000Z"
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) // not later than b: the clock went back
+	now := time.Date(2025, 12, 31, 0, 0, 0, 0, time.UTC) // earlier than a and b: the clock went back
 	for name, c := range map[string]struct {
 		entries [][]string
 		phase   phase

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -326,7 +327,8 @@ func (d Dir) writePair(name string, certPEM, keyPEM []byte) error {
 }
 
 // WriteFile replaces a file's content at once: a reader, or a crash, sees the
-// old or the new content, nothing between.
+// old or the new content, nothing between. The file's owner stays: root may do
+// this for a daemon that is not root.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -334,6 +336,10 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	}
 	defer func() { _ = os.Remove(f.Name()) }()
 	_, err = f.Write(data)
+	if info, statErr := os.Stat(path); statErr == nil && os.Geteuid() == 0 {
+		st := info.Sys().(*syscall.Stat_t)
+		err = errors.Join(err, f.Chown(int(st.Uid), int(st.Gid)))
+	}
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
