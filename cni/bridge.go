@@ -48,14 +48,18 @@ func (n *Network) ensureBridge() (int, error) {
 	return br.Attrs().Index, setSwitches(n.cfg.Bridge)
 }
 
-// whole tells whether bridge and nftables table are still there.
+// whole tells whether bridge and nftables tables are still there.
 func (n *Network) whole() bool {
 	br, err := netlink.LinkByName(n.cfg.Bridge)
 	if err != nil || br.Attrs().Index != n.bridge || br.Attrs().Flags&net.FlagUp == 0 {
 		return false
 	}
-	_, err = n.conn.ListTableOfFamily(n.cfg.Table, nftables.TableFamilyIPv4)
-	return err == nil
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge} {
+		if _, err = n.conn.ListTableOfFamily(n.cfg.Table, family); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // setGateway gives the bridge the gateway's address and takes away those of an
@@ -119,15 +123,20 @@ func uplinkMTU() int {
 }
 
 // setSwitches turns on forwarding, lets host ports be reached by loopback
-// addresses, and turns off the redirects that would tell
-// neighbours on the bridge to go around the node's rules.
+// addresses, turns off the redirects that would tell neighbours on the bridge to
+// go around the node's rules, and has the node believe nothing that a neighbour
+// on the bridge tells about routes. IPv6 is off on the bridge: pods have none, and
+// the bridge's link-local address would lead to what the node serves.
 func setSwitches(bridge string) error {
 	for path, value := range map[string]string{
-		"net/ipv4/ip_forward":                         "1",
-		"net/ipv4/conf/all/send_redirects":            "0",
-		"net/ipv4/conf/" + bridge + "/send_redirects": "0",
-		"net/ipv4/conf/" + bridge + "/route_localnet": "1", // host ports on 127.0.0.1; see addGuard
-		"net/ipv6/conf/" + bridge + "/accept_ra":      "0",
+		"net/ipv4/ip_forward":                           "1",
+		"net/ipv4/conf/all/send_redirects":              "0",
+		"net/ipv4/conf/" + bridge + "/send_redirects":   "0",
+		"net/ipv4/conf/" + bridge + "/route_localnet":   "1", // host ports on 127.0.0.1; see addGuard
+		"net/ipv4/conf/" + bridge + "/accept_redirects": "0",
+		"net/ipv4/conf/" + bridge + "/rp_filter":        "1", // as the bridge's rules, for as long as somebody has flushed them
+		"net/ipv6/conf/" + bridge + "/accept_ra":        "0",
+		"net/ipv6/conf/" + bridge + "/disable_ipv6":     "1",
 	} {
 		if err := writeSysctl(path, value); err != nil {
 			return err

@@ -22,6 +22,7 @@ type link struct {
 	addr       netip.Addr
 	gateway    netip.Addr
 	bridge     int
+	group      uint32
 	mtu        int
 }
 
@@ -54,6 +55,7 @@ func (l link) connect() error {
 func (l link) createPair(ns netns.NsHandle) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Flags, attrs.MasterIndex = l.attachment.hostIf(), l.mtu, net.FlagUp, l.bridge
+	attrs.Group = l.group
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = l.attachment.IfName, netlink.NsFd(int(ns))
 	veth.PeerHardwareAddr, veth.PeerMTU = macOf(l.addr), uint32(l.mtu)
@@ -67,8 +69,12 @@ func (l link) createPair(ns netns.NsHandle) error {
 	if err != nil {
 		return fmt.Errorf("create interface: %w", err)
 	}
-	if err := netlink.LinkSetHairpin(veth, true); err != nil {
-		return fmt.Errorf("set hairpin mode: %w", err)
+	port, err := netlink.LinkByName(attrs.Name)
+	if err != nil {
+		return fmt.Errorf("find interface: %w", err)
+	}
+	if err := setPort(port.Attrs().Index); err != nil {
+		return fmt.Errorf("set up bridge port: %w", err)
 	}
 	return nil
 }

@@ -27,10 +27,12 @@ type Config struct {
 	Bridge       string         // default shoal0
 	PodCIDRs     []netip.Prefix // this node's; an IPv4 one is needed, others are kept for dual stack
 	ClusterCIDRs []netip.Prefix // all nodes' pod networks: traffic to them is not masqueraded
-	ServiceCIDRs []netip.Prefix // routed to the bridge, so that the node itself reaches Services without a default route
+	ServiceCIDRs []netip.Prefix // routed to the bridge, so that the node itself reaches Services without a default route; no host port answers on them
+	DNS          []netip.Addr   // the cluster DNS's on this node: no host port answers on them
+	OwnPorts     []HostPort     // what the node itself listens on: no pod gets them as host ports
 	MTU          int            // 0: the default route's interface's, else 1500
 	StateDir     string         // reservations; best on a tmpfs, since none outlives a reboot
-	Table        string         // nftables table, owned; default shoal_cni
+	Table        string         // nftables tables of the ip and the bridge family, owned; default shoal_cni
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.
@@ -106,8 +108,17 @@ func New(cfg Config) (*Network, error) {
 func (n *Network) Ensure() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.remake()
+}
+
+// remake is Ensure for who holds n.mu. It also takes on the ports of pods from
+// before.
+func (n *Network) remake() error {
 	n.bridge = 0
-	return n.ensureLocked()
+	if err := n.ensureLocked(); err != nil {
+		return err
+	}
+	return n.adoptPorts()
 }
 
 // Repair makes anew what somebody else deleted; when nothing is missing it
@@ -118,8 +129,7 @@ func (n *Network) Repair() error {
 	if n.bridge != 0 && n.whole() {
 		return nil
 	}
-	n.bridge = 0
-	return n.ensureLocked()
+	return n.remake()
 }
 
 func (n *Network) ensureLocked() error {
@@ -140,6 +150,9 @@ func (n *Network) ensureLocked() error {
 // Add connects a pod. Repeated, it returns the same address. After an error
 // the caller calls Del.
 func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
+	if err := n.mayHave(a.HostPorts); err != nil {
+		return Result{}, fmt.Errorf("pod network: %w", err)
+	}
 	n.mu.Lock()
 	err := n.ensureLocked()
 	bridge, mtu := n.bridge, n.mtu
@@ -151,7 +164,7 @@ func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}
-	l := link{attachment: a, addr: addr, gateway: n.pool.gateway(), bridge: bridge, mtu: mtu}
+	l := link{attachment: a, addr: addr, gateway: n.pool.gateway(), bridge: bridge, group: portGroup(n.cfg.Bridge), mtu: mtu}
 	if err := l.connect(); err != nil {
 		// Somebody may have deleted the bridge; the next Add looks.
 		n.mu.Lock()
@@ -159,10 +172,8 @@ func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
 		n.mu.Unlock()
 		return Result{}, fmt.Errorf("pod network: connect %s: %w", a.NetNS, err)
 	}
-	if len(a.HostPorts) > 0 {
-		if err := n.addHostPorts(addr, a.HostPorts); err != nil {
-			return Result{}, fmt.Errorf("pod network: host ports: %w", err)
-		}
+	if err := n.addRules(a, addr); err != nil {
+		return Result{}, fmt.Errorf("pod network: rules for %s: %w", addr, err)
 	}
 	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: a.hostIf(), MAC: macOf(addr).String()}, nil
 }
@@ -194,6 +205,9 @@ func (n *Network) detach(a Attachment, addr netip.Addr) error {
 		return err
 	}
 	if err := n.reaper.delete(a.hostIf()); err != nil {
+		return err
+	}
+	if err := n.silence(a, addr); err != nil {
 		return err
 	}
 	return n.pool.release(addr)
@@ -242,8 +256,7 @@ func (n *Network) GC(ctx context.Context, valid []Attachment) error {
 	var errs []error
 	for addr, owner := range held {
 		if !keep[owner] {
-			id, ifName, _ := strings.Cut(owner, "/")
-			errs = append(errs, n.detach(Attachment{ID: id, IfName: ifName}, addr))
+			errs = append(errs, n.detach(ownedBy(owner), addr))
 		}
 	}
 	return errors.Join(errs...)

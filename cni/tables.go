@@ -14,8 +14,9 @@ import (
 )
 
 // tables names what this network has in nftables: one table with masquerading
-// and the host ports.
+// and the host ports, and one with what pods may send.
 type tables struct {
+	senders   senders
 	table     *nftables.Table
 	ports     *nftables.Set // proto . port : pod address . port, on every address of the node
 	addrPorts *nftables.Set // the same for one address of the node
@@ -30,7 +31,8 @@ var (
 func (n *Network) newTables() *tables {
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table}
 	return &tables{
-		table: t,
+		senders: n.newSenders(),
+		table:   t,
 		ports: &nftables.Set{
 			Table: t, ID: nft.SetID(), Name: "hostports", IsMap: true, Concatenation: true,
 			KeyType: nft.TypeProtoPort, DataType: nft.TypeTarget,
@@ -45,7 +47,7 @@ func (n *Network) newTables() *tables {
 	}
 }
 
-// ensureTable writes the table in one transaction, keeping the elements of the sets.
+// ensureTable writes the tables in one transaction, keeping the elements of the sets.
 func (n *Network) ensureTable() error {
 	if n.conn == nil {
 		c, err := nft.Open()
@@ -68,13 +70,56 @@ func (n *Network) ensureTable() error {
 		hook *nftables.ChainHook
 	}{{"prerouting", nftables.ChainHookPrerouting}, {"output", nftables.ChainHookOutput}} {
 		ch := n.baseChain(t, h.name, h.hook, *nftables.ChainPriorityNATDest-1)
-		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrProtoPort(), nft.Target(t.addrPorts), nft.DNAT())})
+		// Whatever a pod asks for, only the node's own addresses have host ports.
+		for _, p := range n.notNodes() {
+			c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.DaddrIn(p, false), nft.Return())})
+		}
+		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrProtoPort(), nft.Target(t.addrPorts), nft.ToLocal(), nft.DNAT())})
 		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.ToLocal(), nft.ProtoPort(), nft.Target(t.ports), nft.DNAT())})
 	}
+	if err := n.queueSenders(t.senders); err != nil {
+		return err
+	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables table %s: %w", t.table.Name, err)
+		return fmt.Errorf("nftables tables %s (the bridge family takes CONFIG_NF_TABLES_BRIDGE): %w", t.table.Name, err)
 	}
 	n.tables = t
+	return nil
+}
+
+// notNodes are addresses that a node may have, but for the cluster.
+func (n *Network) notNodes() []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range n.cfg.ServiceCIDRs {
+		if p.Addr().Is4() {
+			out = append(out, p.Masked())
+		}
+	}
+	for _, a := range n.cfg.DNS {
+		if a.Is4() && !a.IsLoopback() {
+			out = append(out, netip.PrefixFrom(a, 32))
+		}
+	}
+	return out
+}
+
+// mayHave refuses host ports that a pod may not have on any node.
+func (n *Network) mayHave(ports []HostPort) error {
+	for _, p := range ports {
+		if nft.Proto(p.Protocol) == 0 {
+			return fmt.Errorf("host port %d: unknown protocol %q", p.HostPort, p.Protocol)
+		}
+		for _, c := range n.notNodes() {
+			if c.Contains(p.HostIP) {
+				return fmt.Errorf("host port %d: hostIP %s is in the cluster's own range %s; give an address of the node, or none", p.HostPort, p.HostIP, c)
+			}
+		}
+		for _, own := range n.cfg.OwnPorts {
+			if p.HostPort == own.HostPort && nft.Proto(p.Protocol) == nft.Proto(own.Protocol) {
+				return fmt.Errorf("host port %d: the node itself listens on it; choose another", p.HostPort)
+			}
+		}
+	}
 	return nil
 }
 
@@ -112,18 +157,34 @@ func (n *Network) baseChain(t *tables, name string, hook *nftables.ChainHook, pr
 	return ch
 }
 
-// addHostPorts replaces whatever the ports were forwarded to before.
-func (n *Network) addHostPorts(pod netip.Addr, ports []HostPort) error {
+// addRules lets a pod send and forwards its host ports to it, whatever these
+// were forwarded to before, in one transaction.
+func (n *Network) addRules(a Attachment, pod netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.ensureLocked(); err != nil {
+		return err
+	}
+	if err := n.conn.SetAddElements(n.tables.senders.pods, []nftables.SetElement{senderOf(a, pod)}); err != nil {
+		return err
+	}
+	if len(a.HostPorts) > 0 {
+		if err := n.queueHostPorts(pod, a.HostPorts); err != nil {
+			return fmt.Errorf("host ports: %w", err)
+		}
+	}
+	if err := n.conn.Flush(); err != nil {
+		n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
+		return err
+	}
+	return endOldFlows(pod, a.HostPorts)
+}
+
+func (n *Network) queueHostPorts(pod netip.Addr, ports []HostPort) error {
 	t := n.tables
 	var all, some []nftables.SetElement
 	for _, p := range ports {
-		proto := nft.Proto(p.Protocol)
-		if proto == 0 {
-			return fmt.Errorf("unknown protocol %q", p.Protocol)
-		}
-		val := nft.ValTarget(netip.AddrPortFrom(pod, p.ContainerPort))
+		proto, val := nft.Proto(p.Protocol), nft.ValTarget(netip.AddrPortFrom(pod, p.ContainerPort))
 		switch {
 		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
 			all = append(all, nftables.SetElement{Key: nft.KeyProtoPort(proto, p.HostPort), Val: val})
@@ -136,14 +197,7 @@ func (n *Network) addHostPorts(pod netip.Addr, ports []HostPort) error {
 			return err
 		}
 	}
-	pair := []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}}
-	if err := n.conn.SetAddElements(t.hairpin, pair); err != nil {
-		return err
-	}
-	if err := n.conn.Flush(); err != nil {
-		return err
-	}
-	return endOldFlows(pod, ports)
+	return n.conn.SetAddElements(t.hairpin, []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}})
 }
 
 // staleUDP matches flows to UDP host ports that lead elsewhere than to pod.
@@ -259,9 +313,11 @@ func (n *Network) deleteTable() error {
 		_ = n.conn.CloseLasting()
 		n.conn, n.tables = nil, nil
 	}()
-	n.conn.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table})
-	if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete nftables table %s: %w", n.cfg.Table, err)
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge} {
+		n.conn.DelTable(&nftables.Table{Family: family, Name: n.cfg.Table})
+		if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("delete nftables table %s: %w", n.cfg.Table, err)
+		}
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ type Config struct {
 	MTU          int
 	ClusterCIDRs []netip.Prefix
 	ServiceCIDRs []netip.Prefix
+	DNS          []netip.Addr   // cni.Config's
+	OwnPorts     []cni.HostPort // cni.Config's
 	Log          *slog.Logger
 }
 
@@ -93,8 +95,15 @@ func (m *Manager) SetPodCIDRs(cidrs []netip.Prefix) error {
 
 func (m *Manager) newOwn(cidrs []netip.Prefix) (*cni.Network, error) {
 	return cni.New(cni.Config{
-		Bridge: m.cfg.Bridge, Table: m.cfg.Table, StateDir: m.cfg.StateDir, MTU: m.cfg.MTU,
-		PodCIDRs: cidrs, ClusterCIDRs: m.cfg.ClusterCIDRs, ServiceCIDRs: m.cfg.ServiceCIDRs,
+		Bridge:       m.cfg.Bridge,
+		Table:        m.cfg.Table,
+		StateDir:     m.cfg.StateDir,
+		MTU:          m.cfg.MTU,
+		PodCIDRs:     cidrs,
+		ClusterCIDRs: m.cfg.ClusterCIDRs,
+		ServiceCIDRs: m.cfg.ServiceCIDRs,
+		DNS:          m.cfg.DNS,
+		OwnPorts:     m.cfg.OwnPorts,
 	})
 }
 

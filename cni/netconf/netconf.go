@@ -20,6 +20,8 @@ type Conf struct {
 	Bridge       string         `json:"bridge,omitempty"`
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
 	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs,omitempty"`
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
+	ClusterDNS   []netip.Addr   `json:"clusterDNS,omitempty"`
 	MTU          int            `json:"mtu,omitempty"`
 	StateDir     string         `json:"stateDir,omitempty"`
 	Table        string         `json:"table,omitempty"`

@@ -28,8 +28,14 @@ func network(stdin []byte) (*cni.Network, *netconf.Conf, error) {
 		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
 	}
 	n, err := cni.New(cni.Config{
-		Bridge: conf.Bridge, PodCIDRs: conf.PodCIDRs, ClusterCIDRs: conf.ClusterCIDRs,
-		MTU: conf.MTU, StateDir: conf.StateDir, Table: conf.Table,
+		Bridge:       conf.Bridge,
+		PodCIDRs:     conf.PodCIDRs,
+		ClusterCIDRs: conf.ClusterCIDRs,
+		ServiceCIDRs: conf.ServiceCIDRs,
+		DNS:          conf.ClusterDNS,
+		MTU:          conf.MTU,
+		StateDir:     conf.StateDir,
+		Table:        conf.Table,
 	})
 	if err != nil {
 		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")

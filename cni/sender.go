@@ -1,0 +1,185 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/cni/nft"
+)
+
+// What a pod may send: IPv4 packets and ARP from its own hardware and IP
+// address, to the node and to nobody else. A table of the bridge family checks
+// each frame at the port where it enters the bridge, before anything learns from
+// it; all other frames end there: other protocols, IPv6 and with it router
+// advertisements and neighbour discovery (the pod network is IPv4), and what is
+// addressed to another port of the bridge or to all. So ports are isolated from
+// each other. The bridge's own flag for that would be shorter, but breaks
+// Services between pods of one node where the host has
+// net.bridge.bridge-nf-call-iptables on: br_netfilter rewrites the destination
+// of a packet for the node and sends it on from port to port.
+
+// senders names the table: one set holds who may send what.
+type senders struct {
+	table *nftables.Table
+	pods  *nftables.Set // port . hardware address . address
+}
+
+func (n *Network) newSenders() senders {
+	t := &nftables.Table{Family: nftables.TableFamilyBridge, Name: n.cfg.Table}
+	return senders{t, &nftables.Set{Table: t, ID: nft.SetID(), Name: "pods", Concatenation: true, KeyType: nft.TypeSender}}
+}
+
+// portGroup is the interface group (ip-link(8)) of the pods' interfaces on the
+// node's side, one for each bridge: rules tell by it which frames are pods'.
+func portGroup(bridge string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(bridge)) // never fails
+	return h.Sum32() | 1<<31       // neither the default group nor reapGroup
+}
+
+// queueSenders queues the table with all pods that have an address. Elements
+// stay: another process may have added some since the pods were read.
+func (n *Network) queueSenders(s senders) error {
+	c := n.conn
+	c.AddTable(s.table)
+	if err := c.AddSet(s.pods, nil); err != nil {
+		return fmt.Errorf("nftables sets: %w", err)
+	}
+	check := c.AddChain(&nftables.Chain{Table: s.table, Name: "pods"})
+	c.FlushChain(check)
+	rule := func(ch *nftables.Chain, r nftRule) {
+		c.AddRule(&nftables.Rule{Table: s.table, Chain: ch, Exprs: nft.Rule(r...)})
+	}
+	rule(check, nftRule{nft.EtherType(unix.ETH_P_IP, false), nft.EtherTo(macOf(n.pool.gateway())), nft.IPSender(), nft.In(s.pods, false), nft.Return()})
+	rule(check, nftRule{nft.EtherType(unix.ETH_P_ARP, false), nft.ARPFrame(), nft.In(s.pods, false), nft.ARPSender(), nft.In(s.pods, false), nft.Return()})
+	rule(check, nftRule{nft.Count(), nft.Drop()})
+	enter := n.bridgeChain(s.table, "prerouting", nftables.ChainHookPrerouting)
+	rule(enter, nftRule{nft.FromGroup(reapGroup), nft.Drop()}) // about to be deleted
+	rule(enter, nftRule{nft.FromGroup(portGroup(n.cfg.Bridge)), nft.Goto(check.Name)})
+	// What a pod asks all ports for, only the node answers.
+	between := n.bridgeChain(s.table, "forward", nftables.ChainHookForward)
+	rule(between, nftRule{nft.FromGroup(portGroup(n.cfg.Bridge)), nft.EtherType(unix.ETH_P_IP, true), nft.Drop()})
+	held, err := n.pool.held()
+	if err != nil {
+		return err
+	}
+	var elems []nftables.SetElement
+	for addr, owner := range held {
+		elems = append(elems, senderOf(ownedBy(owner), addr))
+	}
+	return n.addElements(s.pods, elems)
+}
+
+// nftRule is one rule, statement by statement.
+type nftRule [][]expr.Any
+
+// bridgeChain returns an empty chain on a hook of the bridge family, before
+// br_netfilter (NF_BR_PRI_NAT_DST_BRIDGED).
+func (n *Network) bridgeChain(t *nftables.Table, name string, hook *nftables.ChainHook) *nftables.Chain {
+	prio := nftables.ChainPriority(-300)
+	ch := n.conn.AddChain(&nftables.Chain{Table: t, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &prio})
+	n.conn.FlushChain(ch)
+	return ch
+}
+
+// elementsMost is how many elements go in one message, whose attributes'
+// lengths have 16 bits.
+const elementsMost = 400
+
+func (n *Network) addElements(set *nftables.Set, elems []nftables.SetElement) error {
+	for len(elems) > 0 {
+		part := elems[:min(len(elems), elementsMost)]
+		if err := n.conn.SetAddElements(set, part); err != nil {
+			return err
+		}
+		elems = elems[len(part):]
+	}
+	return nil
+}
+
+func senderOf(a Attachment, addr netip.Addr) nftables.SetElement {
+	return nftables.SetElement{Key: nft.KeySender(a.hostIf(), macOf(addr), addr)}
+}
+
+// ownedBy is the attachment that a reservation is of, by its names.
+func ownedBy(owner string) Attachment {
+	id, ifName, _ := strings.Cut(owner, "/")
+	return Attachment{ID: id, IfName: ifName}
+}
+
+// silence takes back what a pod may send; it need not have been allowed.
+func (n *Network) silence(a Attachment, addr netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.ensureLocked(); err != nil {
+		return err
+	}
+	if err := n.conn.SetDeleteElements(n.tables.senders.pods, []nftables.SetElement{senderOf(a, addr)}); err != nil {
+		return fmt.Errorf("sender of pod: %w", err)
+	}
+	if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("sender of pod: %w", err)
+	}
+	return nil
+}
+
+// adoptPorts makes ports of an earlier version subject to the rules, and what
+// somebody changed about a port.
+func (n *Network) adoptPorts() error {
+	held, err := n.pool.held()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	ours := make(map[string]bool, len(held))
+	for _, owner := range held {
+		ours[ownedBy(owner).hostIf()] = true
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("pod network: list interfaces: %w", err)
+	}
+	group := portGroup(n.cfg.Bridge)
+	for _, l := range links {
+		at := l.Attrs()
+		if at.MasterIndex != n.bridge || !ours[at.Name] || at.Group == group || at.Group == reapGroup {
+			continue
+		}
+		if err := errors.Join(setPort(at.Index), netlink.LinkSetGroup(l, int(group))); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("pod network: port %s: %w", at.Name, err)
+		}
+	}
+	return nil
+}
+
+// allLinkLocal is the bridge port's mask of reserved group addresses
+// (01:80:c2:00:00:0x, IEEE 802.1D) whose frames go the way of all others, so that
+// they meet the rules instead of teaching the bridge an address, or the node,
+// past them; but for pause frames, which the kernel always drops.
+const allLinkLocal = 0xffff &^ (1 << 1)
+
+// setPort gives a pod's port its settings in one request.
+func setPort(index int) error {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	// br_netfilter sends a pod's packet to itself back by its own port.
+	port.AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	port.AddRtAttr(nl.IFLA_BRPORT_GROUP_FWD_MASK, nl.Uint16Attr(allLinkLocal))
+	req.AddData(port)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
