@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni"
 )
 
 func prefixes(list ...string) []netip.Prefix {
@@ -34,7 +36,10 @@ func (a *agent) buildNetwork(context.Context) error {
 	a.network = network.New(network.Config{
 		ConfDir: a.cfg.CNIConfDir, BinDir: a.cfg.CNIBinDir, CacheDir: filepath.Join(a.cfg.DataDir, "cni", "cache"),
 		Bridge: a.cfg.Bridge, Table: a.cfg.NFTable + "-pods", StateDir: filepath.Join(a.cfg.DataDir, "cni", "state"),
-		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), ServiceCIDRs: prefixes(a.cfg.ServiceCIDR), Log: a.log,
+		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), ServiceCIDRs: prefixes(a.cfg.ServiceCIDR),
+		DNS:      a.ownDNS(),
+		OwnPorts: a.ownPorts(),
+		Log:      a.log,
 	})
 	a.setPodCIDRs = a.network.SetPodCIDRs
 	cidrs := prefixes(a.cfg.PodCIDR)
@@ -52,7 +57,11 @@ func (a *agent) buildNetwork(context.Context) error {
 
 func (a *agent) buildServices(context.Context) error {
 	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName,
-		File: filepath.Join(a.cfg.CheckpointDir(), "services.json"), Log: a.log})
+		File: filepath.Join(a.cfg.CheckpointDir(), "services.json"), Log: a.log,
+		Own: service.Own{
+			Ranges: slices.Concat(prefixes(a.cfg.ServiceCIDR), prefixes(a.cfg.ClusterCIDR)),
+			DNS:    a.ownDNS(),
+		}})
 	return nil
 }
 
@@ -95,17 +104,76 @@ func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
 }
 
 func (a *agent) proxy() *proxy.Proxy {
-	return proxy.New(proxy.Config{Table: a.cfg.NFTable, ServiceCIDRs: prefixes(a.cfg.ServiceCIDR), ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), Log: a.log})
+	var changed <-chan struct{}
+	if a.gossip != nil {
+		changed = a.gossip.Changed()
+	}
+	return proxy.New(proxy.Config{
+		Table:        a.cfg.NFTable,
+		ServiceCIDRs: prefixes(a.cfg.ServiceCIDR),
+		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR),
+		DNS:          a.ownDNS(),
+		Own:          a.listeners,
+		OwnChanged:   changed,
+		Log:          a.log,
+	})
 }
 
 func (a *agent) dns() *dns.Server {
-	var addrs []netip.Addr
-	for _, s := range a.cfg.ClusterDNS {
+	return dns.New(dns.Config{Addrs: addrs(a.cfg.ClusterDNS), Domain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, Log: a.log}, a.services)
+}
+
+func addrs(list []string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range list {
 		if ip, err := netip.ParseAddr(s); err == nil {
-			addrs = append(addrs, ip)
+			out = append(out, ip)
 		}
 	}
-	return dns.New(dns.Config{Addrs: addrs, Domain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, Log: a.log}, a.services)
+	return out
+}
+
+// ownDNS are the addresses at which this agent answers names; none when
+// somebody else cares for Services.
+func (a *agent) ownDNS() []netip.Addr {
+	if !a.cfg.Proxy() {
+		return nil
+	}
+	return addrs(a.cfg.ClusterDNS)
+}
+
+// ownPorts are what this agent listens on.
+func (a *agent) ownPorts() []cni.HostPort {
+	var out []cni.HostPort
+	if a.cfg.Port > 0 {
+		out = append(out, cni.HostPort{HostPort: uint16(a.cfg.Port), Protocol: "TCP"})
+	}
+	if a.cfg.GossipPort > 0 {
+		out = append(out, cni.HostPort{HostPort: uint16(a.cfg.GossipPort), Protocol: "TCP"}, cni.HostPort{HostPort: uint16(a.cfg.GossipPort), Protocol: "UDP"})
+	}
+	return out
+}
+
+// listeners are where this agent, and all members of the gossip, listen. Others'
+// ports are taken to be as this node's, where the gossip does not tell them.
+func (a *agent) listeners() []netip.AddrPort {
+	var out []netip.AddrPort
+	add := func(addrs []netip.Addr) {
+		for _, ip := range addrs {
+			for _, p := range a.ownPorts() {
+				out = append(out, netip.AddrPortFrom(ip, p.HostPort))
+			}
+		}
+	}
+	add(addrs(a.facts.IPs))
+	if a.gossip == nil {
+		return out
+	}
+	for _, m := range a.gossip.Members() {
+		out = append(out, m.Addr)
+		add(m.NodeIPs)
+	}
+	return out
 }
 
 // avoidDead keeps traffic from nodes that the gossip calls dead or leaving.

@@ -15,7 +15,8 @@ type state struct {
 	tables *service.Tables
 	owners map[elem]service.Key // who has an elem
 	pairs  map[netip.Addr]int
-	clash  bool // two Services want one elem; the first by name has it
+	clash  bool // two Services want one elem; the better claim has it, of equal ones the first by name
+	own    map[netip.AddrPort]bool
 }
 
 func newState() *state {
@@ -43,20 +44,30 @@ func (r *renderer) delta(st state, next *service.Tables) (*change, state) {
 		had.merge(one)
 	}
 	owners := map[elem]service.Key{}
-	for _, k := range keys {
-		one := newObjects()
-		r.render(next.Get(k), one)
-		for e := range one.elems {
-			_, taken := owners[e]
-			other, held := st.owners[e]
-			_, released := had.elems[e]
-			if taken || held && other != k && !released {
-				after.clash = true
-				delete(one.elems, e)
-				continue
+	wanted := make([]objects, len(keys))
+	for i, k := range keys {
+		wanted[i] = newObjects()
+		r.render(next.Get(k), wanted[i])
+	}
+	for c := range claims {
+		for i, k := range keys {
+			for e := range wanted[i].elems {
+				if claimOf(next.Get(k), e) != c {
+					continue
+				}
+				_, taken := owners[e]
+				other, held := st.owners[e]
+				_, released := had.elems[e]
+				if taken || held && other != k && !released {
+					after.clash = true
+					delete(wanted[i].elems, e)
+					continue
+				}
+				owners[e] = k
 			}
-			owners[e] = k
 		}
+	}
+	for _, one := range wanted {
 		want.merge(one)
 	}
 	if after.clash && !st.clash { // who has it must not depend on who came first

@@ -31,11 +31,12 @@ type kernel struct {
 	addresses family        // by address . protocol . port
 	nodePorts family        // by protocol . port
 	hairpin   *nftables.Set // address pairs of pods that may be their own backend
+	own       *nftables.Set // where parts of the cluster listen
 }
 
 // sets are the sets that are always there.
 func (k *kernel) sets() []*nftables.Set {
-	return append(append(k.addresses.sets(), k.nodePorts.sets()...), k.hairpin)
+	return append(append(k.addresses.sets(), k.nodePorts.sets()...), k.hairpin, k.own)
 }
 
 func newKernel(cfg *Config) (*kernel, error) {
@@ -48,7 +49,7 @@ func newKernel(cfg *Config) (*kernel, error) {
 		return &nftables.Set{Table: t, ID: nft.SetID(), Name: name, Concatenation: true, KeyType: key, DataType: data, IsMap: data.Name != ""}
 	}
 	none := nftables.SetDatatype{}
-	k := &kernel{cfg: cfg, conn: c, table: t, hairpin: set("hairpin", nft.TypeAddrPair, none)}
+	k := &kernel{cfg: cfg, conn: c, table: t, hairpin: set("hairpin", nft.TypeAddrPair, none), own: set("own", nft.TypeAddrProtoPort, none)}
 	k.addresses = family{
 		key: nft.AddrProtoPort(), parts: 3, own: set("services", nft.TypeAddrProtoPort, nftables.TypeVerdict),
 		target: set("backends", nft.TypeAddrProtoPortNumber, nft.TypeTarget), masked: set("masquerade", nft.TypeAddrProtoPort, none),
@@ -147,6 +148,14 @@ func (k *kernel) addBase() error {
 
 // addDispatch finds a Service by destination.
 func (k *kernel) addDispatch() {
+	// Whatever Services say, nobody takes the place of the agent's DNS or of
+	// what the nodes and the API listen on.
+	for _, a := range k.cfg.DNS {
+		if a.Is4() {
+			k.rule("dispatch", nft.DaddrIn(netip.PrefixFrom(a, 32), false), nft.Return())
+		}
+	}
+	k.rule("dispatch", k.addresses.key, nft.In(k.own, false), nft.Return())
 	// Clients outside the pod network that were routed here need the answer
 	// to come back this way.
 	for _, p := range k.cfg.ServiceCIDRs {
@@ -184,12 +193,14 @@ type change struct {
 	addSets    map[string]time.Duration
 	delPairs   []netip.Addr
 	addPairs   []netip.Addr
+	delOwn     []netip.AddrPort
+	addOwn     []netip.AddrPort
 	after      func() // brings the state up to date once the kernel has taken the change
 }
 
 func (c *change) empty() bool {
 	return len(c.delElems)+len(c.addElems)+len(c.delRoutes)+len(c.addRoutes)+len(c.delTargets)+len(c.addTargets)+
-		len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs) == 0
+		len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs)+len(c.delOwn)+len(c.addOwn) == 0
 }
 
 // queue adds a change to the transaction, in the order that keeps every
@@ -245,6 +256,14 @@ func (els elements) addPairs(s *nftables.Set, addrs []netip.Addr) {
 	}
 }
 
+func (els elements) addOwn(s *nftables.Set, own []netip.AddrPort) {
+	for _, ap := range own {
+		for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			els.add(s, nftables.SetElement{Key: nft.KeyAddrProtoPort(ap.Addr(), proto, ap.Port())})
+		}
+	}
+}
+
 func (k *kernel) delElements(c *change) error {
 	els := elements{}
 	for _, e := range c.delElems {
@@ -257,6 +276,7 @@ func (k *kernel) delElements(c *change) error {
 		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key()})
 	}
 	els.addPairs(k.hairpin, c.delPairs)
+	els.addOwn(k.own, c.delOwn)
 	return els.each(k.conn.SetDeleteElements)
 }
 
@@ -272,6 +292,7 @@ func (k *kernel) addElements(c *change) error {
 		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key(), Val: nft.ValTarget(to)})
 	}
 	els.addPairs(k.hairpin, c.addPairs)
+	els.addOwn(k.own, c.addOwn)
 	return els.each(k.conn.SetAddElements)
 }
 

@@ -17,7 +17,12 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix // what goes there without a backend is refused
 	ClusterCIDRs []netip.Prefix // all pods
 	PodCIDRs     []netip.Prefix // this node's pods, if known
-	Log          *slog.Logger
+	DNS          []netip.Addr   // where the agent answers names itself
+	// Own lists where parts of the cluster listen, on this node and on others;
+	// OwnChanged holds a token when it may answer differently. nil: nowhere.
+	Own        func() []netip.AddrPort
+	OwnChanged <-chan struct{}
+	Log        *slog.Logger
 }
 
 // DefaultTable is the nftables table's usual name.
@@ -100,6 +105,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-p.cfg.OwnChanged:
 		case <-retry:
 		case <-rested:
 			rested = nil
@@ -121,6 +127,8 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 	}
 	before := st.tables
 	c, after := p.render.delta(*st, next)
+	after.own = p.own(next)
+	c.setOwn(st.own, after.own)
 	if full {
 		if err := k.reset(objects{sets: c.addSets}); err != nil {
 			return nil, err
@@ -141,6 +149,7 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 	p.health.sync(changed, next)
 	for _, key := range changed {
 		p.flows.add(before.Get(key), next.Get(key))
+		p.tellRefused(before.Get(key), next.Get(key))
 	}
 	return &after, nil
 }

@@ -52,6 +52,7 @@ var (
 	clusterCIDR = netip.MustParsePrefix("10.244.0.0/16")
 	podCIDR     = netip.MustParsePrefix("10.244.7.0/24")
 	serviceCIDR = netip.MustParsePrefix("10.96.0.0/16")
+	dnsAddr     = netip.MustParseAddr("10.96.0.10")
 )
 
 // node is one node's network in the test's namespace, with pods in namespaces
@@ -67,7 +68,7 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, in: service.Input{View: service.View{Node: "here", Zone: "z1"}}}
+	n := &node{t: t, in: service.Input{View: service.View{Node: "here", Zone: "z1", Own: own()}}}
 	var err error
 	n.net, err = cni.New(cni.Config{
 		PodCIDRs: []netip.Prefix{podCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR},
@@ -75,7 +76,7 @@ func newNode(t *testing.T) *node {
 	})
 	n.must(err)
 	n.must(n.net.Ensure())
-	n.proxy = New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR}, PodCIDRs: []netip.Prefix{podCIDR}})
+	n.proxy = New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR}, PodCIDRs: []netip.Prefix{podCIDR}, DNS: []netip.Addr{dnsAddr}})
 	n.k, err = newKernel(&n.proxy.cfg)
 	n.must(err)
 	t.Cleanup(func() {
@@ -107,6 +108,11 @@ func (n *node) apply() {
 	n.proxy.endFlows()
 }
 
+// own is what the cluster has for itself.
+func own() service.Own {
+	return service.Own{Ranges: []netip.Prefix{serviceCIDR, clusterCIDR}, DNS: []netip.Addr{dnsAddr}}
+}
+
 type pod struct {
 	ns   string
 	addr netip.Addr
@@ -125,11 +131,16 @@ func (n *node) pod(name string) pod {
 
 func serve(t *testing.T, ns, name string) {
 	t.Helper()
+	serveAt(t, ns, ":80", name)
+}
+
+func serveAt(t *testing.T, ns, addr, name string) {
+	t.Helper()
 	var l net.Listener
 	var u net.PacketConn
 	err := nstest.In(ns, func() (err error) {
-		if l, err = net.Listen("tcp4", ":80"); err == nil {
-			u, err = net.ListenPacket("udp4", ":80")
+		if l, err = net.Listen("tcp4", addr); err == nil {
+			u, err = net.ListenPacket("udp4", addr)
 		}
 		return err
 	})

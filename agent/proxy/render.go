@@ -53,15 +53,15 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 		return
 	}
 	ext := c.external()
-	for _, a := range s.ExternalIPs {
-		addElem(out, elem{a, proto, p.Number}, ext)
-	}
 	fw := ext
 	if len(s.SourceRanges) > 0 && len(s.BalancerIPs) > 0 {
 		fw = c.firewall()
 	}
 	for _, a := range s.BalancerIPs {
 		addElem(out, elem{a, proto, p.Number}, fw)
+	}
+	for _, a := range s.ExternalIPs {
+		addElem(out, elem{a, proto, p.Number}, ext)
 	}
 	if p.NodePort != 0 {
 		out.elems[elem{proto: proto, port: p.NodePort}] = ext
@@ -120,10 +120,34 @@ func portName(p *service.Port) string {
 	return p.Name
 }
 
+// addElem adds an element, unless it was added for a better claim.
 func addElem(out objects, e elem, d dest) {
-	if e.addr.Is4() {
+	if _, taken := out.elems[e]; e.addr.Is4() && !taken {
 		out.elems[e] = d
 	}
+}
+
+// claim is how good a Service's right to an element is.
+type claim int
+
+// Claims, the best first. A cluster IP or node port was given to this Service by
+// the cluster, a balancer's address by the balancer's controller; an external
+// address anybody may write into a Service of theirs.
+const (
+	claimCluster claim = iota
+	claimBalancer
+	claimExternal
+	claims
+)
+
+func claimOf(s *service.Service, e elem) claim {
+	switch {
+	case !e.addr.IsValid() || slices.Contains(s.ClusterIPs, e.addr):
+		return claimCluster
+	case slices.Contains(s.BalancerIPs, e.addr):
+		return claimBalancer
+	}
+	return claimExternal
 }
 
 func sameRoute(a, b service.Route) bool {

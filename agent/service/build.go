@@ -15,6 +15,20 @@ type View struct {
 	Node string
 	Zone string
 	Down map[string]bool // nodes that gossip calls dead: their backends are avoided while there are others
+	Own
+}
+
+// Own is what the cluster has for itself on every node.
+type Own struct {
+	Ranges []netip.Prefix // of Services and of pods: no Service has an external address in them
+	DNS    []netip.Addr   // where the agent answers names itself: no Service leads traffic to them elsewhere
+}
+
+// has tells whether an address may not be a Service's external one: it is the
+// cluster's own, or means something else on every machine.
+func (o *Own) has(a netip.Addr) bool {
+	return !a.Unmap().IsGlobalUnicast() || slices.Contains(o.DNS, a) ||
+		slices.ContainsFunc(o.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Input is the state that Build reads; it changes nothing of it.
@@ -60,8 +74,12 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	out.Headless = svc.Spec.ClusterIP == corev1.ClusterIPNone
 	if !out.Headless {
 		out.ClusterIPs = clusterIPs(svc)
-		out.ExternalIPs = parseAddrs(svc.Spec.ExternalIPs)
-		out.BalancerIPs = balancerIPs(svc)
+		out.ExternalIPs = out.claim(parseAddrs(svc.Spec.ExternalIPs), view)
+		out.BalancerIPs = out.claim(balancerIPs(svc), view)
+	}
+	// The agent's own DNS answers there, so that nobody takes it over.
+	if slices.ContainsFunc(out.ClusterIPs, func(a netip.Addr) bool { return slices.Contains(view.DNS, a) }) {
+		out.NotProxied = true
 	}
 	out.SourceRanges = sourceRanges(svc)
 	out.Affinity = affinity(svc)
@@ -73,6 +91,22 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	if svc.Spec.HealthCheckNodePort != 0 {
 		out.HealthPort = uint16(svc.Spec.HealthCheckNodePort)
 		out.LocalReady = countLocal(eps, view)
+	}
+	return out
+}
+
+// claim returns the external addresses that the Service may have, noting the
+// others.
+func (s *Service) claim(addrs []netip.Addr, view View) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range addrs {
+		switch {
+		case slices.Contains(s.ClusterIPs, a): // it has it already
+		case view.has(a):
+			s.Refused = append(s.Refused, a)
+		default:
+			out = append(out, a)
+		}
 	}
 	return out
 }
@@ -151,6 +185,11 @@ func endpoints(slcs []*discoveryv1.EndpointSlice, view View) []endpoint {
 			e := newEndpoint(&s.Endpoints[i], view)
 			e.Ports = ports
 			for _, a := range parseAddrs(s.Endpoints[i].Addresses) { // all of them, SVC-10
+				// The API refuses these; what got past it must not open the
+				// node's own loopback or link to everybody.
+				if !a.Unmap().IsGlobalUnicast() {
+					continue
+				}
 				e.Addr = a
 				out = append(out, e)
 			}

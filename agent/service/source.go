@@ -27,6 +27,7 @@ type Config struct {
 	Client kubernetes.Interface // nil: only what the file holds
 	Node   string
 	File   string // the last known state, so that Services work without an API; "": none
+	Own    Own
 	Log    *slog.Logger
 }
 
@@ -64,7 +65,7 @@ const (
 // NewSource reads nothing yet.
 func NewSource(cfg Config) *Source {
 	s := &Source{
-		cfg: cfg, log: cfg.Log, view: View{Node: cfg.Node},
+		cfg: cfg, log: cfg.Log, view: View{Node: cfg.Node, Own: cfg.Own},
 		services: map[Key][]byte{}, slices: map[Key][]heldSlice{},
 		owner: map[Key]Key{}, dirty: map[Key]bool{}, wake: make(chan struct{}, 1),
 		unsaved: [kinds]map[Key]bool{{}, {}},

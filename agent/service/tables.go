@@ -130,10 +130,11 @@ type Service struct {
 	Key
 	ExternalName string       // DNS alias; everything else is empty then
 	Headless     bool         // names lead to the endpoints themselves
-	NotProxied   bool         // another proxy cares for it (service.kubernetes.io/service-proxy-name)
+	NotProxied   bool         // somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
 	BalancerIPs  []netip.Addr   // of load balancers that keep the destination address
+	Refused      []netip.Addr   // external addresses that are the cluster's own
 	SourceRanges []netip.Prefix // who may use BalancerIPs; empty: everybody
 	Affinity     time.Duration  // a client stays with its backend for that long; 0: it need not
 	HealthPort   uint16         // healthCheckNodePort; 0: none
