@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/certificate"
+	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
 	"github.com/shoal-project/shoal/coordinator/controller/cronjob"
 	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
@@ -67,6 +68,8 @@ type controllerDeps struct {
 	ClusterCIDR    netip.Prefix
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
+	// ClusterDNS is the address that the agents answer names at; "": nobody keeps it.
+	ClusterDNS string
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
 	// Signer signs certificate requests; nil: nobody does.
@@ -115,6 +118,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
+	if d.ClusterDNS != "" {
+		add(clusterdns.New(env, d.ClusterDNS))
+	}
 	if d.Signer != nil {
 		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime}))
 	}

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
 	"github.com/shoal-project/shoal/coordinator/leader"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 	"github.com/shoal-project/shoal/coordinator/store"
@@ -143,10 +145,19 @@ func (s parts) addStartSteps() error {
 		return err
 	}
 	return s.api.OnStart("system-objects", func(ctx context.Context) error {
-		return apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
+		err := apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
 			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
 			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
 		})
+		if err != nil {
+			return err
+		}
+		// Before anybody else can ask for its address. Where somebody has it
+		// since an earlier version, the controller tells them.
+		if err := clusterdns.Ensure(ctx, s.api.Client(), s.cfg.ClusterDNS); !apierrors.IsInvalid(err) {
+			return err
+		}
+		return nil
 	})
 }
 
@@ -215,7 +226,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	}
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
-		ServiceCIDRs: serviceCIDRs(s.cfg), RootCA: ca.PEM, Signer: ca,
+		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Grants:  s.grants(ca, clusterCIDRs),
 		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})

@@ -188,6 +188,10 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("serviceCIDR: %w", err)
 	}
+	pods, err := config.Prefixes(cfg.ClusterCIDR)
+	if err != nil {
+		return kind.Env{}, fmt.Errorf("clusterCIDR: %w", err)
+	}
 	first, last, err := cfg.NodePorts()
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("nodePortRange: %w", err)
@@ -196,7 +200,14 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 	if err != nil {
 		return kind.Env{}, err
 	}
-	return kind.Env{ServiceCIDRs: services, NodePortMin: first, NodePortMax: last, ClusterDomain: cfg.ClusterDomain, KubeletTransport: transport}, nil
+	return kind.Env{
+		ServiceCIDRs:     services,
+		ClusterCIDRs:     pods,
+		NodePortMin:      first,
+		NodePortMax:      last,
+		ClusterDomain:    cfg.ClusterDomain,
+		KubeletTransport: transport,
+	}, nil
 }
 
 // kubeletTransport shows the API server's client certificate to nodes. Like

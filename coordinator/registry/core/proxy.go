@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 
@@ -27,7 +26,10 @@ import (
 var proxyMethods = []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
 
 // plain dials pods. Their certificates are their own affair, as upstream.
-var plain = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
+var plain = utilnet.SetTransportDefaults(&http.Transport{
+	TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	DialContext:     guarded.DialContext,
+})
 
 // proxyREST passes a request on to what an ID names. O is the kind of options
 // that carry the rest of the path.
@@ -60,12 +62,6 @@ func (r *proxyREST[O]) Connect(ctx context.Context, id string, options runtime.O
 	return proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder)), nil
 }
 
-// reachable refuses addresses of the API server's own machine and links.
-func reachable(ip string) bool {
-	a, err := netip.ParseAddr(ip)
-	return err == nil && a.IsGlobalUnicast()
-}
-
 func newPodProxy(k kubelets) rest.Storage {
 	return &proxyREST[*corev1.PodProxyOptions]{
 		locate: podProxy{k}.locate,
@@ -96,7 +92,7 @@ func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTr
 		ip = p.Status.PodIPs[0].IP
 	}
 	if !reachable(ip) {
-		return nil, nil, apierrors.NewBadRequest("address not allowed")
+		return nil, nil, apierrors.NewBadRequest(errNotAllowed.Error())
 	}
 	host := net.JoinHostPort(ip, port)
 	if port == "" {
@@ -106,7 +102,7 @@ func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTr
 }
 
 func newNodeProxy(env *kind.Env, stores kind.Stores) rest.Storage {
-	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: env.KubeletTransport}}
+	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guardTransport(env.KubeletTransport)}}
 	return &proxyREST[*corev1.NodeProxyOptions]{
 		locate: n.locate,
 		empty:  func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
@@ -131,8 +127,8 @@ func (r nodeProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundT
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsGlobalUnicast() {
-		return nil, nil, apierrors.NewBadRequest("address not allowed")
+	if err := mayProxyTo(ctx, host); err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
 	if port == "" || port == agentPort {
 		return &url.URL{Scheme: "https", Host: hostPort}, r.transport, nil

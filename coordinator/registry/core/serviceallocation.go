@@ -31,16 +31,19 @@ type allocation struct {
 	// dropEndpoints deletes the Endpoints of a deleted service, so that a new
 	// one of its name does not begin with old addresses.
 	dropEndpoints func(namespace, name string)
+	reserved      *reservedRanges
 }
 
 func newAllocation(env *kind.Env, stores kind.Stores) *allocation {
 	services := listOf[*corev1.ServiceList](stores["/services"])
 	addresses := stores["networking.k8s.io/ipaddresses"]
+	book := &storedAddresses{
+		store: addresses, addresses: listOf[*networkingv1.IPAddressList](addresses),
+		cidrs: listOf[*networkingv1.ServiceCIDRList](stores["networking.k8s.io/servicecidrs"]), services: services,
+	}
 	a := &allocation{
-		addresses: newServiceAddresses(&storedAddresses{
-			store: addresses, addresses: listOf[*networkingv1.IPAddressList](addresses),
-			cidrs: listOf[*networkingv1.ServiceCIDRList](stores["networking.k8s.io/servicecidrs"]), services: services,
-		}),
+		addresses:     newServiceAddresses(book),
+		reserved:      &reservedRanges{services: env.ServiceCIDRs, pods: env.ClusterCIDRs, more: book.ranges},
 		ports:         openNodePorts(newStoredPorts(env, services), env.NodePortMin, env.NodePortMax),
 		dropEndpoints: func(namespace, name string) { dropEndpoints(env.Client, namespace, name) },
 	}
@@ -96,6 +99,9 @@ func (a *allocation) begin(ctx context.Context, s, old *corev1.Service, dryRun b
 	}
 	if err := chooseFamilies(s, old, a.families); err != nil {
 		return nil, err
+	}
+	if errs := a.reserved.refuse(ctx, s, old); len(errs) > 0 {
+		return nil, invalidService(s, errs)
 	}
 	var taken claims
 	// Both wait for the disk, so they wait together.

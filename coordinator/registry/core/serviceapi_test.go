@@ -89,6 +89,25 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	must[*corev1.Service](t)(services.Create(ctx, aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
 }
 
+// externalAddresses: nobody gets what the cluster has by spec.externalIPs.
+func externalAddresses(t *testing.T, c kubernetes.Interface) {
+	services := c.CoreV1().Services("default")
+	for ip, want := range map[string]string{
+		"10.96.0.10":      `spec.externalIPs[0]: Invalid value: "10.96.0.10": may not be in the cluster's range of services (10.96.0.0/16)`,
+		"10.244.3.4":      `spec.externalIPs[0]: Invalid value: "10.244.3.4": may not be in the cluster's range of pods (10.244.0.0/16)`,
+		"127.0.0.1":       "may not be in the loopback range",
+		"169.254.169.254": "may not be in the link-local range",
+	} {
+		_, err := services.Create(ctx, aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{ip} }), create)
+		wantError(t, err, want)
+	}
+	// An address of a node, or of nobody, is what the field is for.
+	s := must[*corev1.Service](t)(services.Create(ctx, aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.7"} }), create))
+	s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, "10.96.0.1")
+	_, err := services.Update(ctx, s, update)
+	wantError(t, err, "spec.externalIPs[1]")
+}
+
 // serviceTypes walks a service through its types, as the conformance suite does.
 func serviceTypes(t *testing.T, c kubernetes.Interface) {
 	services := c.CoreV1().Services("default")

@@ -141,6 +141,8 @@ type Env struct {
 	Rules RuleResolver
 	// ServiceCIDRs are the ranges of ClusterIPs, the primary family first.
 	ServiceCIDRs []netip.Prefix
+	// ClusterCIDRs are the ranges of pods.
+	ClusterCIDRs []netip.Prefix
 	// NodePorts is the inclusive NodePort range, 30000-32767 by default.
 	NodePortMin, NodePortMax int
 	ClusterDomain            string
