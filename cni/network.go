@@ -165,15 +165,19 @@ func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}
 	l := link{attachment: a, addr: addr, gateway: n.pool.gateway(), bridge: bridge, group: portGroup(n.cfg.Bridge), mtu: mtu}
-	if err := l.connect(); err != nil {
+	// The kernel makes interfaces and rules under different locks.
+	rules := make(chan error, 1)
+	go func() { rules <- n.addRules(a, addr) }()
+	err, rulesErr := l.connect(), <-rules
+	if err != nil {
 		// Somebody may have deleted the bridge; the next Add looks.
 		n.mu.Lock()
 		n.bridge = 0
 		n.mu.Unlock()
 		return Result{}, fmt.Errorf("pod network: connect %s: %w", a.NetNS, err)
 	}
-	if err := n.addRules(a, addr); err != nil {
-		return Result{}, fmt.Errorf("pod network: rules for %s: %w", addr, err)
+	if rulesErr != nil {
+		return Result{}, fmt.Errorf("pod network: rules for %s: %w", addr, rulesErr)
 	}
 	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: a.hostIf(), MAC: macOf(addr).String()}, nil
 }
@@ -204,10 +208,9 @@ func (n *Network) detach(a Attachment, addr netip.Addr) error {
 	if err := n.removeHostPorts(addr); err != nil {
 		return err
 	}
-	if err := n.reaper.delete(a.hostIf()); err != nil {
-		return err
-	}
-	if err := n.silence(a, addr); err != nil {
+	silenced := make(chan error, 1)
+	go func() { silenced <- n.silence(a, addr) }() // while the interface ends
+	if err := errors.Join(n.reaper.delete(a.hostIf()), <-silenced); err != nil {
 		return err
 	}
 	return n.pool.release(addr)

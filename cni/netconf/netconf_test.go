@@ -1,0 +1,30 @@
+package netconf
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	c, err := Parse([]byte(`{"podCIDRs":["10.244.1.0/24"],"serviceCIDRs":["10.96.0.0/16"],"clusterDNS":["10.96.0.10"],"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":8080,"hostIP":"192.0.2.1"}]}}`))
+	if err != nil || c.ClusterDNS[0].String() != "10.96.0.10" || c.RuntimeConfig.PortMappings[0].HostIP != "192.0.2.1" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if _, err := Parse([]byte(`{}`)); err == nil || !strings.Contains(err.Error(), "podCIDRs") {
+		t.Errorf("without a range: got %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"podCIDRs":["10.244.1.0/24"]}`, `{"podCIDRs":["10.244.1.0/33"]}`, `{"podCIDRs":[""],"mtu":-1}`,
+		`{"podCIDRs":["10.0.0.0/8"],"runtimeConfig":{"portMappings":[{"hostPort":65536}]}}`, `{"cniVersion":"1.1.0","prevResult":{"ips":[{}]},"podCIDRs":["::/0"]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if c, err := Parse(b); err == nil && len(c.PodCIDRs) == 0 {
+			t.Errorf("no range in %q", b)
+		}
+	})
+}
