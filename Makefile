@@ -5,7 +5,7 @@ VERSION  ?= v1.36.3+shoal
 PKG      := github.com/shoal-project/shoal
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
 GO       ?= go
-BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-cni
+BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-cni
 UP_FLAGS ?=
 
 # Static binaries, and one set of compiled packages for programs and tests.
@@ -29,6 +29,8 @@ bin/shoal-coordinator: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./coordinator
 bin/shoal-agent: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./agent
+bin/shoal-pause: FORCE
+	$(GO) build -ldflags "-s -w" -o $@ ./agent/pause
 bin/shoal-cni: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
 

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 dest=${1:-}
 dest=${dest%/}
-for p in shoal shoal-coordinator shoal-agent; do
+for p in shoal shoal-coordinator shoal-agent shoal-pause; do
 	install -D -m 755 "bin/$p" "$dest/usr/bin/$p"
 done
 install -D -m 755 bin/shoal-cni "$dest/opt/cni/bin/shoal-cni"

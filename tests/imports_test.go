@@ -33,7 +33,7 @@ var layers = []struct {
 		"agent/server", "coordinator/registry/...", "coordinator/auth", "coordinator/auth/...", "coordinator/admission", "coordinator/scheduler",
 		"coordinator/scheduler/...", "coordinator/controller/...",
 	}},
-	{"wiring", []string{"agent", "agent/shoal", "coordinator", "coordinator/registry", "coordinator/apiserver", "coordinator/apiserver/...", "cni/shoal-cni", "csi/...", "hack/...", "tests/...", "tests"}},
+	{"wiring", []string{"agent", "agent/shoal", "agent/pause", "coordinator", "coordinator/registry", "coordinator/apiserver", "coordinator/apiserver/...", "cni/shoal-cni", "csi/...", "hack/...", "tests/...", "tests"}},
 }
 
 // siblings are the imports within a layer that the design allows.

@@ -84,7 +84,17 @@ func PinProcess(p Pins, pid int, setup func() error) error {
 			return err
 		}
 	}
-	err := onOwnThread(func() error {
+	err := p.Do(setup)
+	if err != nil {
+		p.Remove()
+	}
+	return err
+}
+
+// Do runs fn on a thread inside all namespaces of p but the user namespace. A
+// process that fn starts is inside too; goroutines are not.
+func (p Pins) Do(fn func() error) error {
+	return onOwnThread(func() error {
 		for _, e := range p.all() {
 			if e.path == p.User {
 				continue
@@ -93,12 +103,8 @@ func PinProcess(p Pins, pid int, setup func() error) error {
 				return err
 			}
 		}
-		return setup()
+		return fn()
 	})
-	if err != nil {
-		p.Remove()
-	}
-	return err
 }
 
 func enter(e pin) error {

@@ -57,6 +57,7 @@ type Config struct {
 	CgroupRoot string                 // parent of sandboxes that name none
 	Driver     cgroup.Driver          // who makes control groups, "" = cgroupfs
 	Conmon     string                 // program, "" = from PATH
+	Pause      string                 // the program shoal-pause
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
 	Seal       *checkpoint.Keys // of records, nil: in the clear
@@ -105,7 +106,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.sandboxes, err = sandbox.Open(sandbox.Config{
 		RecordDir: filepath.Join(cfg.DataDir, "sandboxes"), RunDir: r.sandboxRun(), CgroupRoot: cfg.CgroupRoot,
-		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Seal: cfg.Seal, Log: cfg.Log,
+		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Pause: cfg.Pause, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())

@@ -81,11 +81,21 @@ func newRig(t testing.TB) *rig {
 	driver := cgroup.Driver(os.Getenv("SHOAL_TEST_CGROUP_DRIVER"))
 	g.cfg = Config{
 		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), ImportDir: filepath.Join(dir, "images"),
-		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Pause: pauseProgram(t, dir), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	g.open()
 	t.Cleanup(g.clean)
 	return g
+}
+
+// pauseProgram builds shoal-pause.
+func pauseProgram(t testing.TB, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "shoal-pause")
+	if out, err := exec.Command("go", "build", "-o", path, "github.com/shoal-project/shoal/agent/pause").CombinedOutput(); err != nil {
+		t.Fatalf("build shoal-pause: %v\n%s", err, out)
+	}
+	return path
 }
 
 func (g *rig) open() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -182,11 +181,6 @@ func writeSysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644)
 }
 
-// holder waits forever as the first process of a shared PID namespace, under
-// the name that people know it by. It ignores the end of its children, so that
-// the kernel reaps them. Its input is a pipe that it holds both ends of.
-const holder = `trap "" CHLD TERM INT HUP; printf pause >/proc/self/comm; read -r end`
-
 // makeNamespaces makes and pins the sandbox's namespaces.
 func (m *Manager) makeNamespaces(s *Sandbox) error {
 	if s.Pins.User != "" {
@@ -195,15 +189,19 @@ func (m *Manager) makeNamespaces(s *Sandbox) error {
 	if err := netns.Create(s.Pins, func() error { return inside(s) }); err != nil || s.PIDPin == "" {
 		return err
 	}
-	cmd, err := startHolder(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
+	var p *pause
+	err := s.Pins.Do(func() (err error) {
+		p, err = m.startPause(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, pauseUser)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	return m.holdPID(s, cmd)
+	return m.holdPID(s, p)
 }
 
 // makeOwned makes a user namespace and the others as its own. A process has to
-// be started in them first; it stays as the holder of a shared PID namespace.
+// be started in them first; it stays as the first of a shared PID namespace.
 func (m *Manager) makeOwned(s *Sandbox) error {
 	u, err := UserNamespace(s.Config)
 	if err != nil {
@@ -215,18 +213,19 @@ func (m *Manager) makeOwned(s *Sandbox) error {
 	if s.PIDPin != "" {
 		attr.Cloneflags |= syscall.CLONE_NEWPID
 	}
-	cmd, err := startHolder(attr)
+	p, err := m.startPause(attr, pauseUserIn(u))
 	if err != nil {
 		return err
 	}
-	if err := netns.PinProcess(s.Pins, cmd.Process.Pid, func() error { return inside(s) }); err != nil {
-		_ = cmd.Process.Kill()
+	if err := netns.PinProcess(s.Pins, p.cmd.Process.Pid, func() error { return inside(s) }); err != nil {
+		p.kill()
 		return err
 	}
 	if s.PIDPin == "" {
-		return cmd.Process.Kill()
+		p.kill()
+		return nil
 	}
-	return m.holdPID(s, cmd)
+	return m.holdPID(s, p)
 }
 
 func idMap(list []*cri.IDMapping) []syscall.SysProcIDMap {
@@ -237,37 +236,26 @@ func idMap(list []*cri.IDMapping) []syscall.SysProcIDMap {
 	return out
 }
 
-// startHolder starts a process that waits until it is killed.
-func startHolder(attr *syscall.SysProcAttr) (*exec.Cmd, error) {
-	input, silent, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("start holder of namespaces: %w", err)
-	}
-	defer input.Close()
-	defer silent.Close()
-	attr.Setsid = true
-	cmd := exec.Command("/bin/sh", "-c", holder)
-	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/bin:/bin"}
-	cmd.Stdin, cmd.ExtraFiles, cmd.SysProcAttr = input, []*os.File{silent}, attr
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start holder of namespaces: %w", err)
-	}
-	go cmd.Wait() // ends with the sandbox
-	return cmd, nil
-}
-
 // holdPID records the first process of the shared PID namespace, with which
-// the namespace ends, and pins it.
-func (m *Manager) holdPID(s *Sandbox, cmd *exec.Cmd) error {
-	s.HolderPID = cmd.Process.Pid
+// the namespace ends, pins it, and only then lets the process outlive the agent.
+func (m *Manager) holdPID(s *Sandbox, p *pause) error {
+	s.HolderPID = p.cmd.Process.Pid
 	if _, err := m.put(*s); err != nil {
+		p.kill()
 		return err
 	}
-	return netns.Pin(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin)
+	if err := netns.Pin(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin); err != nil {
+		p.kill()
+		return err
+	}
+	if err := p.release(); err != nil {
+		p.kill()
+		return fmt.Errorf("release the pod's pause process: %w", err)
+	}
+	return nil
 }
 
-// releasePID ends the holder, and with it all processes of the namespace.
+// releasePID ends the pause process, and with it all processes of the namespace.
 func (m *Manager) releasePID(s *Sandbox) error {
 	if s.PIDPin == "" {
 		return nil

@@ -36,6 +36,7 @@ type Config struct {
 	CgroupRoot string // parent of sandboxes that name none
 	Cgroups    *cgroup.Root
 	Network    Network
+	Pause      string           // the program shoal-pause
 	Seal       *checkpoint.Keys // of the records; nil: in the clear
 	Log        *slog.Logger
 }
@@ -44,6 +45,7 @@ type Config struct {
 type Manager struct {
 	cfg     Config
 	records *checkpoint.Store[record]
+	pause   *pauseProgram
 
 	mu  sync.RWMutex
 	all map[string]*Sandbox
@@ -64,7 +66,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open sandboxes: %w", err)
 	}
-	m := &Manager{cfg: cfg, records: records, all: map[string]*Sandbox{}}
+	m := &Manager{cfg: cfg, records: records, pause: &pauseProgram{path: cfg.Pause}, all: map[string]*Sandbox{}}
 	for id, r := range kept {
 		m.all[id] = r.Sandbox
 		if err := oci.KeepPrivate(r.Dir, mappedIDs(r.Sandbox)); err != nil {

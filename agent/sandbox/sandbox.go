@@ -24,7 +24,7 @@ type Sandbox struct {
 	IPs       []netip.Addr
 	Pins      netns.Pins
 	PIDPin    string // shared PID namespace, "" = each container its own
-	HolderPID int    // process that keeps the shared PID namespace
+	HolderPID int    // pause process: the first of the shared PID namespace
 	Cgroup    string // parent group of the containers
 	OwnCgroup bool   // the group was made here and goes with the sandbox
 	Dir       string // directory of the pod's files
