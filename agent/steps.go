@@ -47,7 +47,7 @@ func (a *agent) ensureCgroup(_ context.Context, s *pod.Setting) error {
 	if a.cgroups == nil {
 		return nil // another runtime makes them
 	}
-	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), podResources(pod.PodLimits(s.Pod))); err != nil {
+	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), a.podResources(pod.PodLimits(s.Pod))); err != nil {
 		return &pod.Fault{Reason: "FailedCreatePodContainer", Message: "unable to ensure pod container exists: " + err.Error()}
 	}
 	return nil
@@ -58,12 +58,12 @@ func (a *agent) limitPod(p *v1.Pod, l pod.Limits) error {
 	if a.cgroups == nil {
 		return nil // only its runtime could
 	}
-	return a.cgroups.Set(a.cgroupOf(p), podResources(l))
+	return a.cgroups.Set(a.cgroupOf(p), a.podResources(l))
 }
 
-func podResources(l pod.Limits) cgroup.Resources {
+func (a *agent) podResources(l pod.Limits) cgroup.Resources {
 	shares := uint64(l.CPUShares)
-	r := cgroup.Resources{CPUShares: &shares}
+	r := cgroup.Resources{CPUShares: &shares, PidsLimit: a.pids.each}
 	if l.CPUQuota > 0 {
 		period := uint64(l.CPUPeriod)
 		r.CPUQuota, r.CPUPeriod = &l.CPUQuota, &period

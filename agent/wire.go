@@ -46,6 +46,7 @@ type agent struct {
 	rest    *rest.Config
 	client  kubernetes.Interface // nil without a kubeconfig
 	cgroups *cgroup.Root
+	pids    pidLimits
 	builtin *runtime.Runtime // nil with an outside runtime
 	runtime cri.RuntimeService
 	images  cri.ImageManagerService

@@ -36,7 +36,7 @@ func (a *agent) buildPods(ctx context.Context) error {
 		PageSizes: slices.Sorted(maps.Keys(a.facts.HugePages)),
 		RootDir:   a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.ContainerLogsDir,
 		ClusterDNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, CgroupParent: a.cgroupOf,
-		Unified: a.unified(),
+		Unified: a.unified(), SeccompDefault: a.cfg.Seccomp(),
 	}
 	a.probes = &probe.Manager{Exec: a.runtime, Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
 	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,8 +20,21 @@ import (
 func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
 		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
-		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Seal: a.seal, Log: a.log,
+		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Pause: a.pause(), Seal: a.seal, Log: a.log,
 	}
+}
+
+// pause is the program shoal-pause, which lies beside this one.
+func (a *agent) pause() string {
+	self, err := os.Executable()
+	path := filepath.Join(filepath.Dir(self), "shoal-pause")
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		a.log.Warn("pods with shareProcessNamespace or hostUsers: false do not start: install shoal-pause beside shoal-agent", "error", err)
+	}
+	return path
 }
 
 // handlers are the OCI runtimes that the configuration names.
@@ -37,6 +52,9 @@ func (a *agent) buildRuntime(ctx context.Context) error {
 	}
 	var err error
 	if a.cgroups, err = cgroup.Open(a.driver()); err != nil {
+		return err
+	}
+	if a.pids, err = a.limitPIDs(); err != nil {
 		return err
 	}
 	if err := a.qosGroups(); err != nil {
@@ -72,7 +90,7 @@ func (a *agent) qosGroups() error {
 	_, allocatable := node.Capacity(a.facts, a.cfg.MaxPods, a.reserved())
 	memory := allocatable.Memory().Value()
 	shares := uint64(pod.Shares(allocatable.Cpu().MilliValue()))
-	if err := a.cgroups.Ensure(a.kubepods(), cgroup.Resources{CPUShares: &shares, MemoryLimit: &memory}); err != nil {
+	if err := a.cgroups.Ensure(a.kubepods(), cgroup.Resources{CPUShares: &shares, MemoryLimit: &memory, PidsLimit: a.pids.all}); err != nil {
 		return fmt.Errorf("cgroup of all pods: %w", err)
 	}
 	least := uint64(2)

@@ -133,6 +133,14 @@ func (r *Root) main(path string) string {
 	return r.dirs(path)[0]
 }
 
+// Controls tells whether the host has the controller.
+func (r *Root) Controls(controller string) bool {
+	if r.mode == V2 {
+		return hasWord(filepath.Join(r.unified, "cgroup.controllers"), controller)
+	}
+	return r.dir(controller, "/") != ""
+}
+
 // Exists tells whether the group is there.
 func (r *Root) Exists(path string) bool {
 	_, err := os.Stat(r.main(path))

@@ -101,6 +101,13 @@ type Config struct {
 	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
 	EvictionHard              map[string]string `json:"evictionHard,omitempty"`
 
+	// SeccompDefault gives containers that name no seccomp profile the runtime's
+	// default one. It is on unless the file says false.
+	SeccompDefault *bool `json:"seccompDefault,omitempty"`
+	// PodPidsLimit is how many processes and threads a pod may have, -1: as many
+	// as the node.
+	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
+
 	// SingleProcessOOMKill has the kernel end one process for lack of memory,
 	// not the container as a whole. It does so anyway where groups are v1.
 	SingleProcessOOMKill bool `json:"singleProcessOOMKill,omitempty"`
@@ -140,6 +147,7 @@ const (
 // Default returns the configuration of an agent on a machine of its own.
 func Default() Config {
 	yes := true
+	pids := int64(4096)
 	return Config{
 		TypeMeta:          metav1.TypeMeta{Kind: Kind, APIVersion: APIVersion},
 		DataDir:           "/var/lib/shoal/agent",
@@ -171,6 +179,8 @@ func Default() Config {
 			"memory.available": "100Mi", "nodefs.available": "10%",
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
+		SeccompDefault:            &yes,
+		PodPidsLimit:              &pids,
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},
@@ -210,6 +220,9 @@ func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "po
 
 // Proxy tells whether the agent programs Services and answers DNS.
 func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }
+
+// Seccomp tells whether containers without a profile get the default one.
+func (c *Config) Seccomp() bool { return c.SeccompDefault == nil || *c.SeccompDefault }
 
 // Complete fills what depends on the host.
 func (c *Config) Complete() error {

@@ -40,3 +40,26 @@ func TestValidateTellsAll(t *testing.T) {
 		}
 	}
 }
+
+// F PID-1, PID-2, SEC: the kubelet's fields, with defaults that are on.
+func TestProcessLimits(t *testing.T) {
+	c := Default()
+	c.NodeName = "n"
+	if !c.Seccomp() || *c.PodPidsLimit != 4096 {
+		t.Errorf("seccompDefault %v, podPidsLimit %d", c.Seccomp(), *c.PodPidsLimit)
+	}
+	c.SystemReserved = map[string]string{"pid": "1000", "cpu": "100m"}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	none := int64(0)
+	c.PodPidsLimit = &none
+	c.SystemReserved = map[string]string{"pids": "1"}
+	c.KubeReserved = map[string]string{"pid": "-1"}
+	err := c.Validate()
+	for _, want := range []string{"podPidsLimit: 0", `systemReserved: "pids" cannot be reserved`, `kubeReserved: pid: "-1" must not be negative`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}

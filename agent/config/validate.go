@@ -11,9 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
@@ -91,20 +93,35 @@ func (c *Config) Validate() error {
 	if d := c.MaxContainerRestartPeriod.Duration; d < time.Second || d > 5*time.Minute {
 		bad("maxContainerRestartPeriod", "%s: between 1s and 5m", d)
 	}
+	if n := c.PodPidsLimit; n != nil && (*n == 0 || *n < -1) {
+		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
+	}
+	c.validateReserved(bad)
+	if _, err := c.Level(); err != nil {
+		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
+	}
+	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
+}
+
+// reservable is what the kubelet lets the system keep for itself.
+var reservable = []string{"cpu", "memory", "ephemeral-storage", "pid"}
+
+func (c *Config) validateReserved(bad func(field, format string, args ...any)) {
 	for _, m := range []struct {
 		field  string
 		values map[string]string
 	}{{"systemReserved", c.SystemReserved}, {"kubeReserved", c.KubeReserved}} {
 		for k, v := range m.values {
-			if _, err := resource.ParseQuantity(v); err != nil {
+			switch q, err := resource.ParseQuantity(v); {
+			case err != nil:
 				bad(m.field, "%s: %q is not a quantity", k, v)
+			case q.Sign() < 0:
+				bad(m.field, "%s: %q must not be negative", k, v)
+			case !slices.Contains(reservable, k) && !strings.HasPrefix(k, v1.ResourceHugePagesPrefix):
+				bad(m.field, "%q cannot be reserved: use %s", k, strings.Join(reservable, ", "))
 			}
 		}
 	}
-	if _, err := c.Level(); err != nil {
-		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
-	}
-	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
 }
 
 // Level is the slog level of LogLevel.

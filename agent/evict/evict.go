@@ -27,11 +27,15 @@ func Measure(nodeDir, imageDir string, memory Signal) map[string]Signal {
 		out[name+".available"] = Signal{int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize}
 		out[name+".inodesFree"] = Signal{int64(st.Ffree), int64(st.Files)}
 	}
-	if s, err := tasks("/proc"); err == nil {
+	if s, err := Tasks(); err == nil {
 		out["pid.available"] = s
 	}
 	return out
 }
+
+// Tasks is how many more processes and threads the kernel lets run, of how
+// many at most.
+func Tasks() (Signal, error) { return tasks("/proc") }
 
 // tasks is how many more tasks the kernel lets run, of how many at most
 // (proc(5): kernel/pid_max, kernel/threads-max, loadavg).

@@ -160,7 +160,7 @@ func (l *launch) security() *runtimeapi.LinuxContainerSecurityContext {
 	sc, ps := contexts(l.pod, l.c)
 	out := &runtimeapi.LinuxContainerSecurityContext{
 		NamespaceOptions:         namespaces(l.pod),
-		Seccomp:                  seccomp(effective(sc.SeccompProfile, ps.SeccompProfile), l.host.RootDir),
+		Seccomp:                  l.host.seccomp(effective(sc.SeccompProfile, ps.SeccompProfile)),
 		SelinuxOptions:           selinux(effective(sc.SELinuxOptions, ps.SELinuxOptions)),
 		SupplementalGroups:       append([]int64(nil), ps.SupplementalGroups...),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
@@ -216,17 +216,20 @@ var (
 	defaultReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-func seccomp(p *v1.SeccompProfile, root string) *runtimeapi.SecurityProfile {
-	if p == nil {
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+// seccomp is the profile that is asked for, or else the node's default
+// (KEP-2413). Privileged containers have none: the runtime sees to that.
+func (h *Host) seccomp(p *v1.SeccompProfile) *runtimeapi.SecurityProfile {
+	if p == nil && h.SeccompDefault {
+		p = &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}
 	}
-	switch p.Type {
-	case v1.SeccompProfileTypeRuntimeDefault:
+	switch {
+	case p == nil:
+	case p.Type == v1.SeccompProfileTypeRuntimeDefault:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	case v1.SeccompProfileTypeLocalhost:
+	case p.Type == v1.SeccompProfileTypeLocalhost:
 		s := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
 		if p.LocalhostProfile != nil {
-			s.LocalhostRef = filepath.Join(root, "seccomp", *p.LocalhostProfile)
+			s.LocalhostRef = filepath.Join(h.RootDir, "seccomp", *p.LocalhostProfile)
 		}
 		return s
 	}

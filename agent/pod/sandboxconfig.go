@@ -38,6 +38,9 @@ type Host struct {
 	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
 	PageSizes []string
 
+	// SeccompDefault gives containers that name no profile the runtime's.
+	SeccompDefault bool
+
 	// Unified are v2 control files of every container and their values.
 	Unified map[string]string
 
