@@ -49,6 +49,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	wg.Go(func() { errs <- server.Serve(criListener) })
 	wg.Go(func() { errs <- web.Serve(imgListener) })
 	wg.Go(func() { r.importArchives(ctx) })
+	wg.Go(func() { r.tellHoles(ctx) })
 	var failed error
 	select {
 	case <-ctx.Done():
@@ -136,4 +137,24 @@ func (r *Runtime) serveImport(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string][]string{"images": names})
+}
+
+// tellHoles warns of installed OCI runtimes that containers are known to get
+// out of.
+func (r *Runtime) tellHoles(ctx context.Context) {
+	seen := map[string]bool{}
+	for _, rt := range r.cfg.Runtimes {
+		if seen[rt.Path] {
+			continue
+		}
+		seen[rt.Path] = true
+		known, err := rt.KnownHoles(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			r.cfg.Log.Warn("cannot tell whether the OCI runtime has known holes", "program", rt.Path, "err", err)
+		case known != "":
+			r.cfg.Log.Warn("the OCI runtime has known ways out of a container, unless your distribution closed them in this version: upgrade it",
+				"program", rt.Path, "open", known)
+		}
+	}
 }
