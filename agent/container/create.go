@@ -86,6 +86,9 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	if err := m.mountRoot(req); err != nil {
 		return err
 	}
+	if err := checkRoot(m.rootfs(c.ID)); err != nil {
+		return err
+	}
 	user, err := lookupUser(m.rootfs(c.ID), req.Config.GetLinux().GetSecurityContext(), req.Image.Config.User)
 	if err != nil {
 		return err
@@ -94,6 +97,11 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	mounts, err := m.mounts(req)
 	if err != nil {
 		return err
+	}
+	if !req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		if err := checkMounts(m.rootfs(c.ID), mounts); err != nil {
+			return err
+		}
 	}
 	in := oci.Input{
 		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config, User: user, Rootfs: m.rootfs(c.ID),
@@ -107,6 +115,9 @@ func (m *Manager) prepare(req Request, c *Container) error {
 	spec, err := oci.Spec(in)
 	if err != nil {
 		return fmt.Errorf("failed to generate container %q spec: %w", c.ID, err)
+	}
+	if err := checkWorkingDir(m.rootfs(c.ID), spec.Process.Cwd); err != nil {
+		return err
 	}
 	m.weigh(spec.Linux.Resources)
 	b, err := json.Marshal(spec)

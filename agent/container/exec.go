@@ -85,7 +85,7 @@ func (m *Manager) Exec(ctx context.Context, id string, args []string, streams IO
 		return 0, fmt.Errorf("failed to exec in container: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	e := execution{rt: rt, id: c.ID, dir: dir, args: args, io: streams}
+	e := execution{rt: rt, id: c.ID, pid: c.PID, dir: dir, args: args, io: streams}
 	if err := e.writeProcess(filepath.Join(m.bundle(c.ID), "config.json")); err != nil {
 		return 0, fmt.Errorf("failed to exec in container: %w", err)
 	}
@@ -97,6 +97,7 @@ func criState(s State) string { return "CONTAINER_" + strings.ToUpper(string(s))
 type execution struct {
 	rt   oci.Runtime
 	id   string
+	pid  int // the container's first process
 	dir  string
 	args []string
 	io   IO
@@ -120,6 +121,9 @@ func (e execution) writeProcess(config string) error {
 		return fmt.Errorf("read %s: %w", config, err)
 	}
 	p := spec.Process
+	if err := checkExecDir(e.pid, p.Cwd); err != nil {
+		return err
+	}
 	p.Args, p.Terminal = e.args, e.io.TTY
 	if e.io.TTY && !slices.ContainsFunc(p.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
 		p.Env = append(p.Env, "TERM=xterm")
