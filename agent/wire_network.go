@@ -155,7 +155,8 @@ func (a *agent) ownPorts() []cni.HostPort {
 }
 
 // listeners are where this agent, and all members of the gossip, listen. Others'
-// ports are taken to be as this node's, where the gossip does not tell them.
+// ports are taken to be as this node's, where the gossip does not tell them; of
+// an agent's word only what is at its Node's addresses counts.
 func (a *agent) listeners() []netip.AddrPort {
 	var out []netip.AddrPort
 	add := func(addrs []netip.Addr) {
@@ -170,7 +171,9 @@ func (a *agent) listeners() []netip.AddrPort {
 		return out
 	}
 	for _, m := range a.gossip.Members() {
-		out = append(out, m.Addr)
+		if m.Role == gossip.RoleCoordinator || slices.Contains(m.NodeIPs, m.Addr.Addr()) {
+			out = append(out, m.Addr)
+		}
 		add(m.NodeIPs)
 	}
 	return out
