@@ -13,6 +13,7 @@ import (
 
 	certificates "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -74,12 +75,18 @@ func requestCertificate(ctx context.Context, client kubernetes.Interface, node s
 	if err != nil {
 		return nil, err
 	}
-	csr.Status.Conditions = append(csr.Status.Conditions, certificates.CertificateSigningRequestCondition{
-		Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "HollowNode", Message: "a load test's node"})
-	if csr, err = api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); err != nil {
-		return nil, err
-	}
-	for len(csr.Status.Certificate) == 0 {
+	for {
+		if len(csr.Status.Certificate) > 0 {
+			return csr.Status.Certificate, nil
+		}
+		if len(csr.Status.Conditions) == 0 {
+			csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{
+				Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "HollowNode", Message: "a load test's node"}}
+			_, err := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+			if err != nil && !apierrors.IsConflict(err) { // a conflict: the coordinator approved it
+				return nil, err
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("request %s is not signed: %w", csr.Name, ctx.Err())
@@ -89,5 +96,4 @@ func requestCertificate(ctx context.Context, client kubernetes.Interface, node s
 			return nil, err
 		}
 	}
-	return csr.Status.Certificate, nil
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,7 +41,8 @@ func TestHollowNodes(t *testing.T) {
 	const nodes = 5
 	ns := namespace(t)
 	var out strings.Builder
-	c := cluster.Command("shoal-agent", "--hollow", fmt.Sprint(nodes), "--kubeconfig", cluster.Kubeconfig(), "--hollow-ramp", "0s", "--hollow-services", "1")
+	c := cluster.Command("shoal-agent", "--hollow", fmt.Sprint(nodes), "--kubeconfig", cluster.Kubeconfig(), "--hollow-ramp", "0s", "--hollow-services", "1",
+		"--hollow-gossip", "1", "--gossip-key-file", filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key"), "--join", cluster.Address+":7947")
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -62,6 +64,10 @@ func TestHollowNodes(t *testing.T) {
 	harness.Eventually(t, "the nodes are Ready", func() (bool, string) {
 		v, err := cluster.Kubectl("", "get", "nodes", "-l", "shoal-project.io/hollow", "-o", `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
 		return err == nil && strings.Count(v, "True") == nodes, v
+	})
+	harness.Eventually(t, "the first is given its place in the gossip", func() (bool, string) {
+		v, err := cluster.Kubectl("", "get", "node", "hollow-0", "-o", `jsonpath={.metadata.annotations.shoal-project\.io/gossip-grant}`)
+		return err == nil && v != "", fmt.Sprint(v, err)
 	})
 	cluster.MustWith(t, hollowPods, "-n", ns, "apply", "-f", "-")
 	harness.Eventually(t, "the pods are ready and the job is done", func() (bool, string) {
