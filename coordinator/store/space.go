@@ -26,10 +26,15 @@ const (
 	reserveEvery  = 256 // writes
 )
 
-// vital keys are written as long as etcd can: small ones that say who leads
-// and what state nodes are in. Without them a full disk would look like nodes
-// that died.
-var vital = []string{prefix + "/leases/", prefix + "/minions/"}
+// vital keys are written as long as etcd can, while their values are small:
+// they say who leads and what state nodes are in. Without them a full disk would
+// look like nodes that died. Leases of other namespaces are anybody's who may
+// edit one, and wait for space like all else.
+var vital = []string{prefix + "/leases/kube-node-lease/", prefix + "/leases/kube-system/shoal-coordinator", prefix + "/minions/"}
+
+// vitalBytes is the largest value of a vital key: a Node that lists 50 images
+// takes less than half of it.
+const vitalBytes = 64 << 10
 
 // space watches the file system that etcd writes to.
 type space struct {
@@ -121,7 +126,7 @@ func (t *careful) Then(ops ...clientv3.Op) clientv3.Txn {
 		need = spaceToCreate
 	}
 	for i := range ops {
-		if ops[i].IsPut() && !isVital(string(ops[i].KeyBytes())) && t.refused == nil {
+		if ops[i].IsPut() && !isVital(&ops[i]) && t.refused == nil {
 			t.refused = t.space.allow(need)
 		}
 	}
@@ -141,9 +146,13 @@ func (t *careful) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-func isVital(key string) bool {
+func isVital(op *clientv3.Op) bool {
+	if len(op.ValueBytes()) > vitalBytes {
+		return false
+	}
+	key := string(op.KeyBytes())
 	for _, v := range vital {
-		if strings.HasPrefix(key, v) {
+		if key == v || strings.HasSuffix(v, "/") && strings.HasPrefix(key, v) {
 			return true
 		}
 	}

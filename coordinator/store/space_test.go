@@ -24,8 +24,8 @@ func TestFullDisk(t *testing.T) {
 	free := int64(0)
 	disk.free = func(string) (int64, error) { return free, nil }
 	revisions := map[string]int64{}
-	put := func(key string) error {
-		r, err := s.client.OptimisticPut(context.Background(), key, []byte("v"), revisions[key], etcdkube.PutOptions{})
+	put := func(key string, value []byte) error {
+		r, err := s.client.OptimisticPut(context.Background(), key, value, revisions[key], etcdkube.PutOptions{})
 		if err == nil {
 			revisions[key] = r.Revision
 		}
@@ -35,18 +35,24 @@ func TestFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		free    int64
 		key     string
+		value   int
 		refused bool
 	}{
-		{100 * mib, "/registry/configmaps/a/a", false},
-		{30 * mib, "/registry/configmaps/a/b", true},
-		{30 * mib, "/registry/configmaps/a/a", false},
-		{5 * mib, "/registry/configmaps/a/a", true},
-		{0, "/registry/leases/a/a", false},
-		{0, "/registry/minions/a", false},
-		{100 * mib, "/registry/configmaps/a/b", false},
+		{100 * mib, "/registry/configmaps/a/a", 1, false},
+		{30 * mib, "/registry/configmaps/a/b", 1, true},
+		{30 * mib, "/registry/configmaps/a/a", 1, false},
+		{5 * mib, "/registry/configmaps/a/a", 1, true},
+		{0, "/registry/leases/kube-node-lease/a", 1, false},
+		{0, "/registry/leases/kube-node-lease/a", vitalBytes + 1, true},
+		{0, "/registry/leases/kube-system/shoal-coordinator", 1, false},
+		{0, "/registry/leases/kube-system/shoal-coordinator-2", 1, true},
+		{0, "/registry/leases/kube-system/other", 1, true},
+		{0, "/registry/leases/a/a", 1, true},
+		{0, "/registry/minions/a", vitalBytes, false},
+		{100 * mib, "/registry/configmaps/a/b", 1, false},
 	} {
 		free = c.free
-		err := put(c.key)
+		err := put(c.key, bytes.Repeat([]byte{'v'}, c.value))
 		if (err != nil) != c.refused {
 			t.Errorf("%d MiB free, put %s: %v", c.free/mib, c.key, err)
 		}
