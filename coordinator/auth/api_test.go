@@ -267,10 +267,11 @@ func (c *cluster) testBootstrapToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who, err := c.bearer(t, "abcdef.0123456789abcdef").AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, create)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var who *authenticationv1.SelfSubjectReview
+	eventually(t, "the token is known", func() bool {
+		who, err = c.bearer(t, "abcdef.0123456789abcdef").AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, create)
+		return err == nil
+	})
 	if u := who.Status.UserInfo; u.Username != "system:bootstrap:abcdef" || strings.Join(u.Groups, ",") != "system:bootstrappers,system:authenticated" {
 		t.Errorf("user %v", u)
 	}

@@ -126,7 +126,7 @@ func New(c Config) (*Auth, error) {
 	}
 	tokens := []authenticator.Token{
 		serviceAccounts,
-		authenticator.WrapAudienceAgnosticToken(a.Audiences, token.Bootstrap{Secret: a.objects.Secret}),
+		authenticator.WrapAudienceAgnosticToken(a.Audiences, token.Bootstrap{Secret: a.objects.knownSecret}),
 		a.issuers,
 	}
 	if c.Authentication.AuthenticationTokenWebhookConfigFile != "" {
@@ -136,7 +136,7 @@ func New(c Config) (*Auth, error) {
 		}
 		tokens = append(tokens, reviewer)
 	}
-	a.Token = cache.New(tokenunion.New(tokens...), false, tokenCacheTTL, 0)
+	a.Token = token.Bounded{Token: cache.New(tokenunion.New(tokens...), false, tokenCacheTTL, 0)}
 	a.Authenticator = newRequestAuthenticator(c, a.Audiences, a.Token, a.anonymous(c.Authentication.AnonymousAuth))
 	if a.Authorizer, err = newAuthorizer(c); err != nil {
 		return nil, err

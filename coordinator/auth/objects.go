@@ -24,6 +24,7 @@ type objectsWorld struct {
 	serviceAccounts corelisters.ServiceAccountLister
 	pods            corelisters.PodLister
 	nodes           corelisters.NodeLister
+	secrets         corelisters.SecretLister
 }
 
 var errNotConnected = errors.New("the server is starting: service account tokens cannot be checked yet")
@@ -34,6 +35,7 @@ func (o *objects) connect(client kubernetes.Interface, f informers.SharedInforme
 		serviceAccounts: f.Core().V1().ServiceAccounts().Lister(),
 		pods:            f.Core().V1().Pods().Lister(),
 		nodes:           f.Core().V1().Nodes().Lister(),
+		secrets:         f.Core().V1().Secrets().Lister(),
 	})
 }
 
@@ -71,14 +73,23 @@ func (o *objects) Pod(ctx context.Context, namespace, name string) (*corev1.Pod,
 	return pod, err
 }
 
-// Secret reads a secret from the API: few tokens are bound to one, so that no
-// informer is kept for them.
+// Secret reads a secret.
 func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	secret, err := o.knownSecret(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return o.world.Load().client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	return secret, err
+}
+
+// knownSecret reads a secret from the informer alone: whoever is not known yet
+// must not have the store asked.
+func (o *objects) knownSecret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
 	w := o.world.Load()
 	if w == nil {
 		return nil, errNotConnected
 	}
-	return w.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	return w.secrets.Secrets(namespace).Get(name)
 }
 
 // Node reads a node.
