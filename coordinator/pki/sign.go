@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -13,14 +14,32 @@ import (
 // the others give what they are backdated for from its end.
 const shortLived = 8 * time.Hour
 
+// What a request may be at most. Anybody may send one whose signature is then
+// verified, which with a huge RSA key takes minutes; crypto/tls has the same
+// limit for peers' keys.
+const (
+	maxRequest = 64 << 10
+	maxRSABits = 8192
+)
+
 // ParseRequest reads a PEM encoded certificate request. It does not check the
 // request's signature.
 func ParseRequest(data []byte) (*x509.CertificateRequest, error) {
+	if len(data) > maxRequest {
+		return nil, fmt.Errorf("the certificate request is longer than %d bytes", maxRequest)
+	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
 		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
 	}
-	return x509.ParseCertificateRequest(block.Bytes)
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if key, ok := request.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > maxRSABits {
+		return nil, fmt.Errorf("the RSA key of %d bits is longer than %d", key.N.BitLen(), maxRSABits)
+	}
+	return request, nil
 }
 
 // Terms are what a certificate that somebody asked for may be used for, and how
