@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/auth/identity"
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // nodeRestriction limits what a node may write: its own Node, Lease and CSINode,
@@ -85,6 +87,31 @@ func (n *nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ a
 		return n.csiNode(node, a)
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
 		return n.resourceSlice(node, a)
+	case certificateRequests:
+		return certificateRequest(node, a)
+	}
+	return nil
+}
+
+// certificateRequest lets a node ask for kubelets' certificates in its own name
+// only. What else a request says, its approver and its signer check.
+func certificateRequest(node string, a admission.Attributes) error {
+	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+		return nil
+	}
+	request, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "unexpected type %T", a.GetObject())
+	}
+	if s := request.Spec.SignerName; s != certificatesv1.KubeletServingSignerName && s != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return nil
+	}
+	parsed, err := pki.ParseRequest(request.Spec.Request)
+	if err != nil {
+		return forbid(a, "unable to parse csr: %w", err)
+	}
+	if own := "system:node:" + node; parsed.Subject.CommonName != own {
+		return forbid(a, "can only create a node CSR with CN=%s", own)
 	}
 	return nil
 }
