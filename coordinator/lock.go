@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/shoal-project/shoal/agent/listen"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/datadir"
 )
@@ -24,8 +25,12 @@ func lockState(cfg config.Config) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// listen opens the API's port.
-func listen(cfg config.Config) (net.Listener, error) {
+// maxConnections is what upstream's largest clusters keep open, several times over.
+const maxConnections = 20000
+
+// listenAPI opens the API's port. Connections are limited before anybody has said
+// who they are.
+func listenAPI(cfg config.Config) (net.Listener, error) {
 	address := net.JoinHostPort(cfg.BindAddress, strconv.Itoa(cfg.Port))
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -34,5 +39,5 @@ func listen(cfg config.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve the API: %w", err)
 	}
-	return l, nil
+	return listen.Limit(l, listen.For(maxConnections)), nil
 }

@@ -38,7 +38,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	listener, err := listen(cfg)
+	listener, err := listenAPI(cfg)
 	if err != nil {
 		return err
 	}

@@ -86,8 +86,8 @@ func refuse(from, to string, mine int) string {
 	switch {
 	case under(from, "agent") && under(to, "coordinator"):
 		return "the agent never imports the coordinator"
-	case under(from, "coordinator") && under(to, "agent") && !under(to, "agent/gossip") && to != "agent/trim":
-		return "of the agent, the coordinator imports only agent/gossip and agent/trim"
+	case under(from, "coordinator") && under(to, "agent") && !under(to, "agent/gossip") && to != "agent/listen" && to != "agent/trim":
+		return "of the agent, the coordinator imports only agent/gossip, agent/listen and agent/trim"
 	case (under(from, "cni") || under(from, "csi")) && (under(to, "agent") || under(to, "coordinator")):
 		return "cni and csi import neither agent nor coordinator"
 	case layer(to) > mine:

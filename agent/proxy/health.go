@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/listen"
 	"github.com/shoal-project/shoal/agent/service"
 )
 
@@ -20,6 +21,12 @@ type health struct {
 	log     *slog.Logger
 	servers map[service.Key]*healthServer
 }
+
+// Anybody may ask: a load balancer's probes are a few small requests.
+const (
+	healthConnections = 256
+	healthHeader      = 8 << 10
+)
 
 type healthServer struct {
 	key   service.Key
@@ -56,7 +63,16 @@ func (h *health) start(s *service.Service) *healthServer {
 		return nil
 	}
 	hs := &healthServer{key: s.Key, port: s.HealthPort}
-	hs.http = &http.Server{Handler: hs, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)}
+	hs.http = &http.Server{
+		Handler:           hs,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    healthHeader,
+		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}
+	l = listen.Limit(l, listen.For(healthConnections))
 	go func() { _ = hs.http.Serve(l) }() // ends with Close
 	if h.servers == nil {
 		h.servers = map[service.Key]*healthServer{}

@@ -43,7 +43,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	cri.RegisterRuntimeServiceServer(server, &service{r: r})
 	cri.RegisterImageServiceServer(server, &imageService{r: r})
-	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second}
+	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
 	var wg sync.WaitGroup
 	errs := make(chan error, 2)
 	wg.Go(func() { errs <- server.Serve(criListener) })
@@ -71,7 +71,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if err := os.Chmod(path, 0o660); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}

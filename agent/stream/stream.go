@@ -12,7 +12,13 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
+
+	"github.com/shoal-project/shoal/agent/listen"
 )
+
+// maxSessions bounds the connections of local users, who all come from 127.0.0.1;
+// a session needs the token in a URL, which holds once and for a minute.
+const maxSessions = 1024
 
 // Server gives out URLs for sessions and serves them.
 type Server struct {
@@ -48,8 +54,13 @@ func (s *Server) start() (streaming.Server, error) {
 		l.Close()
 		return nil, fmt.Errorf("serve streams: %w", err)
 	}
-	s.http = &http.Server{Handler: s.urls, ReadHeaderTimeout: 30 * time.Second}
-	go s.http.Serve(l) // ends with Close
+	s.http = &http.Server{
+		Handler:           s.urls,
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+	go s.http.Serve(listen.Limit(l, listen.Limits{Total: maxSessions, PerSource: maxSessions})) // ends with Close
 	return s.urls, nil
 }
 

@@ -1,0 +1,106 @@
+package listen
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits are numbers of connections that are open at once.
+type Limits struct {
+	Total     int
+	PerSource int
+}
+
+// For returns limits for a server that may take most of the files that the
+// process can open, and at most `most` connections. One source gets a sixth, so
+// that no single one leaves nothing to the others.
+func For(most int) Limits {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur/4*3 < uint64(most) {
+		most = int(files.Cur / 4 * 3)
+	}
+	return Limits{Total: most, PerSource: max(most/6, 1)}
+}
+
+// Limit returns l with the limits: what is beyond them is closed at once, with
+// no byte read.
+func Limit(l net.Listener, limits Limits) net.Listener {
+	return &limited{Listener: l, limits: limits, open: map[netip.Prefix]int{}}
+}
+
+type limited struct {
+	net.Listener
+	limits Limits
+
+	mu    sync.Mutex
+	total int
+	open  map[netip.Prefix]int
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from := source(c.RemoteAddr())
+		if l.take(from) {
+			return &conn{Conn: c, release: sync.OnceFunc(func() { l.release(from) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func (l *limited) take(from netip.Prefix) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total >= l.limits.Total || l.open[from] >= l.limits.PerSource {
+		return false
+	}
+	l.total++
+	l.open[from]++
+	return true
+}
+
+func (l *limited) release(from netip.Prefix) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.open[from]--; l.open[from] == 0 {
+		delete(l.open, from)
+	}
+}
+
+// source is an IPv4 address, or the /64 that one IPv6 host may take all
+// addresses of (RFC 4291, section 2.5.4).
+func source(a net.Addr) netip.Prefix {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	bits := 32
+	if ip.Is6() {
+		bits = 64
+	}
+	p, err := ip.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p
+}
+
+type conn struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
