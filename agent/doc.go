@@ -8,7 +8,7 @@
 //	node ── Node object and Lease                                 the only writer of them
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	gossip ── who lives ─> network routes, service backends
-//	server ── the kubelet's API on 10250
+//	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //
 // main.go reads the configuration, wire.go has everything built (wire_*.go) in

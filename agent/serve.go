@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
+	"github.com/shoal-project/shoal/agent/serving"
 	"github.com/shoal-project/shoal/agent/stats"
 )
 
@@ -37,10 +39,6 @@ func (a *agent) pressure() map[v1.NodeConditionType]bool {
 
 // serve runs the kubelet's API until ctx ends.
 func (a *agent) serve(ctx context.Context) error {
-	cert, err := a.certificate()
-	if err != nil {
-		return err
-	}
 	cas, err := a.clientCAs()
 	if err != nil {
 		return err
@@ -50,7 +48,7 @@ func (a *agent) serve(ctx context.Context) error {
 		sessions.Streams = streams{a.builtin}
 	}
 	s := &server.Server{
-		Addr: net.JoinHostPort(a.cfg.Address, strconv.Itoa(a.cfg.Port)), Certificate: cert, ClientCAs: cas,
+		Addr: net.JoinHostPort(a.cfg.Address, strconv.Itoa(a.cfg.Port)), Certificate: a.serving, ClientCAs: cas,
 		Auth:     &server.Auth{Client: a.client, ClientCAs: cas, NodeName: a.cfg.NodeName},
 		Pods:     podsView{a.pods},
 		Sessions: sessions, Config: a.cfg, Log: a.log,
@@ -119,11 +117,9 @@ func (a *agent) clientCAs() (*x509.CertPool, error) {
 			return nil, fmt.Errorf("client CA: %w", err)
 		}
 	case a.rest != nil:
-		c := rest.CopyConfig(a.rest)
-		if err := rest.LoadTLSFiles(c); err != nil {
-			return nil, fmt.Errorf("client CA: %w", err)
+		if data, err = a.clusterCA(); err != nil {
+			return nil, err
 		}
-		data = c.CAData
 	}
 	pool := x509.NewCertPool()
 	if len(data) > 0 && !pool.AppendCertsFromPEM(data) {
@@ -132,19 +128,58 @@ func (a *agent) clientCAs() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// certificate is the configured one, or else a self-signed one that lives as
-// long as the process.
-func (a *agent) certificate() (tls.Certificate, error) {
+// clusterCA is the CA that the kubeconfig names.
+func (a *agent) clusterCA() ([]byte, error) {
+	c := rest.CopyConfig(a.rest)
+	if err := rest.LoadTLSFiles(c); err != nil {
+		return nil, fmt.Errorf("CA of kubeconfig %s: %w", a.cfg.Kubeconfig, err)
+	}
+	return c.CAData, nil
+}
+
+// buildServing chooses the certificate of the kubelet's API: the configured one, or
+// one that the cluster signs, or else a self-signed one that lives as long as the
+// process.
+func (a *agent) buildServing(context.Context) error {
+	if a.cfg.Port == 0 {
+		return nil
+	}
 	if a.cfg.TLSCertFile != "" {
 		c, err := tls.LoadX509KeyPair(a.cfg.TLSCertFile, a.cfg.TLSPrivateKeyFile)
 		if err != nil {
-			return c, fmt.Errorf("serving certificate: %w", err)
+			return fmt.Errorf("serving certificate: %w", err)
 		}
-		return c, nil
+		a.serving = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c, nil }
+		return nil
 	}
+	c, err := a.selfSigned()
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	a.serving = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c, nil }
+	if a.client == nil || !a.cfg.BootstrapsTLS() {
+		return nil
+	}
+	ca, err := a.clusterCA()
+	if err != nil {
+		return err
+	}
+	a.certificates = &serving.Manager{
+		Client:     a.client,
+		NodeName:   a.cfg.NodeName,
+		File:       filepath.Join(a.cfg.DataDir, "kubelet-serving.pem"),
+		Cluster:    ca,
+		SelfSigned: c,
+		Log:        a.log,
+	}
+	a.serving = a.certificates.Certificate
+	return nil
+}
+
+func (a *agent) selfSigned() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
 	t := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: a.cfg.NodeName},
@@ -156,7 +191,7 @@ func (a *agent) certificate() (tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

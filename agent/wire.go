@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ import (
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/agent/serving"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
 	"github.com/shoal-project/shoal/agent/trim"
@@ -71,6 +73,10 @@ type agent struct {
 	leaving  atomic.Bool
 	ended    chan struct{}
 	saved    atomic.Pointer[v1.Node]
+	// serving is the certificate of the kubelet's API; certificates keeps it, nil
+	// when the cluster does not.
+	serving      func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	certificates *serving.Manager
 
 	// What differs where the node's kernel is not used (hollow.go).
 	adjust      func(*rest.Config)
@@ -165,7 +171,7 @@ func wait(wg *sync.WaitGroup, limit time.Duration) {
 func (a *agent) build(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{
 		a.buildDirs, a.buildStores, a.buildClient, a.buildNetwork, a.buildRuntime,
-		a.buildGossip, a.buildServices, a.buildVolumes, a.buildPods, a.buildNode,
+		a.buildGossip, a.buildServices, a.buildVolumes, a.buildPods, a.buildServing, a.buildNode,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -201,6 +207,9 @@ func (a *agent) tasks() []task {
 	}
 	if len(a.shutdownPeriods()) > 0 {
 		list = append(list, task{"shutdown", a.leave})
+	}
+	if a.certificates != nil {
+		list = append(list, task{"serving certificate", a.certificates.Run})
 	}
 	if a.cfg.Port > 0 {
 		list = append(list, task{"kubelet API", a.serve})

@@ -48,6 +48,9 @@ func (a *agent) nodeSeen(n *v1.Node) {
 		a.services.SetZone(zone)
 	}
 	a.tellGossip(n)
+	if a.certificates != nil {
+		a.certificates.Addresses(n.Status.Addresses)
+	}
 	cidrs := prefixes(n.Spec.PodCIDRs...)
 	if a.cfg.PodCIDR != "" {
 		cidrs = prefixes(a.cfg.PodCIDR)

@@ -65,21 +65,19 @@ func kubeconfigCommand(load func(*cobra.Command) (config.Config, error)) *cobra.
 
 // credential is one of what the credentials command writes, in JSON.
 type credential struct {
-	User    string   `json:"user"`
-	Groups  []string `json:"groups,omitempty"`
-	Server  string   `json:"server,omitempty"`
-	Serving bool     `json:"serving,omitempty"`
+	User   string   `json:"user"`
+	Groups []string `json:"groups,omitempty"`
+	Server string   `json:"server,omitempty"`
 	// Admin asks for an administrator's kubeconfig, whatever User and Groups say.
-	Admin bool     `json:"admin,omitempty"`
-	Names []string `json:"names,omitempty"`
-	Out   string   `json:"out"`
+	Admin bool   `json:"admin,omitempty"`
+	Out   string `json:"out"`
 }
 
 // credentialsCommand is kubeconfigCommand for several files at once: starting
 // this program takes longer than making them.
 func credentialsCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Command {
 	return &cobra.Command{
-		Use: "credentials", Short: "Write the kubeconfigs and serving certificates that standard input lists in JSON", Hidden: true,
+		Use: "credentials", Short: "Write the kubeconfigs that standard input lists in JSON", Hidden: true,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(cmd)
@@ -108,9 +106,6 @@ func (c credential) write(ca *pki.Authority) error {
 	spec := pki.Spec{User: c.User, Groups: c.Groups, Lifetime: pki.CertLifetime}
 	if c.Admin {
 		spec = pki.Spec{User: pki.AdminUser, Groups: []string{pki.AdminGroup}, Lifetime: pki.AdminLifetime}
-	}
-	if c.Serving {
-		return writeServing(ca, spec, c.Names, c.Out)
 	}
 	data, err := ca.Kubeconfig(c.Server, spec, time.Now())
 	if err != nil {

@@ -20,13 +20,13 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim", "agent/beneath",
-		"coordinator/config", "coordinator/leader", "coordinator/store", "coordinator/encryption", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
+		"agent/config", "agent/gossip", "agent/gossip/...", "agent/cgroup", "agent/netns", "agent/listen", "agent/logind", "agent/checkpoint", "agent/record", "agent/oci", "agent/trim", "agent/beneath",
+		"coordinator/config", "coordinator/kubelet", "coordinator/leader", "coordinator/store", "coordinator/encryption", "coordinator/pki", "coordinator/controller", "coordinator/registry/kind",
 		"coordinator/registry/amount", "coordinator/registry/podspec", "coordinator/quota", "coordinator/auth/identity", "coordinator/auth/podref", "cni/netconf", "cni/nft", "cni/nstest", "datadir",
 	}},
 	{"mechanism", []string{
 		"agent/image", "agent/sandbox", "agent/container", "agent/stream", "agent/runtime", "agent/network", "agent/volume", "agent/hollow", "agent/probe", "agent/device",
-		"agent/stats", "coordinator/registry/scale", "coordinator/audit", "cni",
+		"agent/serving", "agent/stats", "coordinator/registry/scale", "coordinator/audit", "cni",
 	}},
 	{"decision", []string{
 		"agent/source", "agent/pod", "agent/pod/...", "agent/status", "agent/node", "agent/evict", "agent/shutdown", "agent/service", "agent/proxy", "agent/dns", "agent/policy",

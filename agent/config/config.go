@@ -69,6 +69,7 @@ type Config struct {
 	Port               int    `json:"port,omitempty"`
 	TLSCertFile        string `json:"tlsCertFile,omitempty"`
 	TLSPrivateKeyFile  string `json:"tlsPrivateKeyFile,omitempty"`
+	ServerTLSBootstrap *bool  `json:"serverTLSBootstrap,omitempty"`
 	ClientCAFile       string `json:"clientCAFile,omitempty"`
 	StaticPodPath      string `json:"staticPodPath,omitempty"`
 	MaxPods            int    `json:"maxPods,omitempty"`
@@ -223,6 +224,10 @@ func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableS
 
 // Seccomp tells whether containers without a profile get the default one.
 func (c *Config) Seccomp() bool { return c.SeccompDefault == nil || *c.SeccompDefault }
+
+// BootstrapsTLS tells whether the cluster is asked to sign the certificate of the
+// kubelet's API, where no file gives one.
+func (c *Config) BootstrapsTLS() bool { return c.ServerTLSBootstrap == nil || *c.ServerTLSBootstrap }
 
 // Complete fills what depends on the host.
 func (c *Config) Complete() error {

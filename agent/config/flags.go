@@ -22,7 +22,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
 	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")
 	fs.IntVar(&c.Port, "port", c.Port, "port of the kubelet API, 0 for none")
-	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "serving certificate (default: a self-signed one)")
+	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "serving certificate (default: one that the cluster signs)")
 	fs.StringVar(&c.TLSPrivateKeyFile, "tls-private-key-file", c.TLSPrivateKeyFile, "key of the serving certificate")
 	fs.StringVar(&c.ClientCAFile, "client-ca-file", c.ClientCAFile, "CA of clients of the kubelet API (default: that of the kubeconfig)")
 	fs.StringVar(&c.StaticPodPath, "pod-manifest-path", c.StaticPodPath, "directory of static pods")

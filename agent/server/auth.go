@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,12 +17,22 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// How long answers of the API server are kept, as the kubelet does it.
+// How long answers of the API server are kept, as the kubelet does it. That a
+// token is bad is not kept: whoever invents tokens would fill the memory.
 const (
 	tokenTTL   = 2 * time.Minute
 	allowedTTL = 5 * time.Minute
 	deniedTTL  = 30 * time.Second
 	maxAnswers = 1000
+)
+
+const (
+	// maxToken is the longest token that the API server is asked about.
+	maxToken = 16 << 10
+	// maxQuestions is how many questions the API server has at once from here;
+	// a caller waits questionWait for its turn.
+	maxQuestions = 16
+	questionWait = 10 * time.Second
 )
 
 // Auth asks the API server who a caller is (TokenReview) and what they may
@@ -32,14 +44,10 @@ type Auth struct {
 	ClientCAs *x509.CertPool
 	NodeName  string
 
-	mu      sync.Mutex
-	tokens  map[string]answer[*user]
-	allowed map[string]answer[bool]
-}
-
-type answer[T any] struct {
-	value T
-	until time.Time
+	once      sync.Once
+	questions chan struct{}
+	tokens    answers[*user]
+	allowed   answers[bool]
 }
 
 type user struct {
@@ -48,144 +56,169 @@ type user struct {
 	extra     map[string][]string
 }
 
-func (a *Auth) wrap(next http.Handler) http.Handler {
+type userKey struct{}
+
+// identify lets only callers pass that say who they are.
+func (a *Auth) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, err := a.who(r)
+		if errors.Is(err, errBusy) {
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
+			return
+		}
 		if err != nil {
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
-		for _, resource := range subresources(r.URL.Path) {
-			ok, err := a.may(r.Context(), u, verb(r.Method), resource)
-			if err != nil {
-				http.Error(w, "Authorization error (user="+u.name+", verb="+verb(r.Method)+", resource=nodes, subresource="+resource+")", http.StatusInternalServerError)
-				return
-			}
-			if ok {
-				next.ServeHTTP(w, r)
-				return
-			}
-		}
-		http.Error(w, "Forbidden (user="+u.name+", verb="+verb(r.Method)+", resource=nodes, subresource(s)=["+
-			strings.Join(subresources(r.URL.Path), " ")+"])", http.StatusForbidden)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, u)))
 	})
 }
 
-var errUnknown = errors.New("unknown caller")
+// allow lets callers pass who may do what the method says with any one of a
+// node's subresources (KEP-2862).
+func (a *Auth) allow(next http.HandlerFunc, subresources ...string) http.Handler {
+	return a.check(next, func(r *http.Request) string { return verb(r.Method) }, subresources)
+}
+
+// allowEntry is allow for what runs something in a container, or reaches into it.
+// A WebSocket begins with GET: that takes the same right as a POST, and who may
+// only read of a node does not enter its containers.
+func (a *Auth) allowEntry(next http.HandlerFunc) http.Handler {
+	return a.check(next, func(*http.Request) string { return "create" }, []string{"proxy"})
+}
+
+func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, subresources []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, ok := r.Context().Value(userKey{}).(*user)
+		if !ok {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		verb := verbOf(r)
+		for _, resource := range subresources {
+			ok, err := a.may(r.Context(), u, verb, resource)
+			if errors.Is(err, errBusy) {
+				http.Error(w, err.Error(), http.StatusTooManyRequests)
+				return
+			}
+			if err != nil {
+				http.Error(w, "Authorization error (user="+u.name+", verb="+verb+", resource=nodes, subresource="+resource+")", http.StatusInternalServerError)
+				return
+			}
+			if ok {
+				next(w, r)
+				return
+			}
+		}
+		http.Error(w, "Forbidden (user="+u.name+", verb="+verb+", resource=nodes, subresource(s)=["+strings.Join(subresources, " ")+"])", http.StatusForbidden)
+	})
+}
+
+var (
+	errUnknown = errors.New("unknown caller")
+	errBusy    = errors.New("too many callers that are not known yet, try again later")
+)
 
 func (a *Auth) who(r *http.Request) (*user, error) {
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && a.ClientCAs != nil {
-		certs := r.TLS.PeerCertificates
-		middle := x509.NewCertPool()
-		for _, c := range certs[1:] {
-			middle.AddCert(c)
-		}
-		_, err := certs[0].Verify(x509.VerifyOptions{Roots: a.ClientCAs, Intermediates: middle,
-			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-		if err == nil {
-			return &user{name: certs[0].Subject.CommonName, groups: append(certs[0].Subject.Organization, "system:authenticated")}, nil
-		}
+	if u := a.certified(r); u != nil {
+		return u, nil
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || token == "" || a.Client == nil {
+	if !ok || token == "" || len(token) > maxToken || a.Client == nil {
 		return nil, errUnknown
 	}
 	return a.review(r.Context(), token)
 }
 
-func (a *Auth) review(ctx context.Context, token string) (*user, error) {
-	a.mu.Lock()
-	known, ok := a.tokens[token]
-	a.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
-		if known.value == nil {
-			return nil, errUnknown
-		}
-		return known.value, nil
+// certified is who the caller's certificate says, nil without a good one.
+func (a *Auth) certified(r *http.Request) *user {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || a.ClientCAs == nil {
+		return nil
 	}
+	certs := r.TLS.PeerCertificates
+	middle := x509.NewCertPool()
+	for _, c := range certs[1:] {
+		middle.AddCert(c)
+	}
+	_, err := certs[0].Verify(x509.VerifyOptions{Roots: a.ClientCAs, Intermediates: middle,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return nil
+	}
+	return &user{name: certs[0].Subject.CommonName, groups: append(slices.Clone(certs[0].Subject.Organization), "system:authenticated")}
+}
+
+// ask waits for its turn to ask the API server something.
+func (a *Auth) ask(ctx context.Context) (done func(), err error) {
+	a.once.Do(func() { a.questions = make(chan struct{}, maxQuestions) })
+	select {
+	case a.questions <- struct{}{}:
+		return func() { <-a.questions }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(questionWait):
+		return nil, errBusy
+	}
+}
+
+func (a *Auth) review(ctx context.Context, token string) (*user, error) {
+	if u, ok := a.tokens.get([]byte(token)); ok {
+		return u, nil
+	}
+	done, err := a.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	got, err := a.Client.AuthenticationV1().TokenReviews().Create(ctx,
 		&authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var u *user
-	if got.Status.Authenticated {
-		s := got.Status.User
-		u = &user{name: s.Username, uid: s.UID, groups: s.Groups, extra: map[string][]string{}}
-		for k, v := range s.Extra {
-			u.extra[k] = v
-		}
-	}
-	a.mu.Lock()
-	if a.tokens == nil || len(a.tokens) > maxAnswers {
-		a.tokens = map[string]answer[*user]{}
-	}
-	a.tokens[token] = answer[*user]{u, time.Now().Add(tokenTTL)}
-	a.mu.Unlock()
-	if u == nil {
+	if !got.Status.Authenticated {
 		return nil, errUnknown
 	}
+	s := got.Status.User
+	u := &user{name: s.Username, uid: s.UID, groups: s.Groups, extra: map[string][]string{}}
+	for k, v := range s.Extra {
+		u.extra[k] = v
+	}
+	a.tokens.put([]byte(token), u, tokenTTL)
 	return u, nil
 }
 
 func (a *Auth) may(ctx context.Context, u *user, verb, subresource string) (bool, error) {
 	if a.Client == nil {
-		for _, g := range u.groups {
-			if g == "system:masters" {
-				return true, nil
-			}
-		}
-		return false, nil
-	}
-	key := strings.Join(append([]string{u.name, u.uid, verb, subresource}, u.groups...), "\x00")
-	a.mu.Lock()
-	known, ok := a.allowed[key]
-	a.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
-		return known.value, nil
+		return slices.Contains(u.groups, "system:masters"), nil
 	}
 	extra := map[string]authzv1.ExtraValue{}
 	for k, v := range u.extra {
 		extra[k] = v
 	}
-	got, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{
-		Spec: authzv1.SubjectAccessReviewSpec{User: u.name, UID: u.uid, Groups: u.groups, Extra: extra,
-			ResourceAttributes: &authzv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.NodeName}},
-	}, metav1.CreateOptions{})
+	spec := authzv1.SubjectAccessReviewSpec{User: u.name, UID: u.uid, Groups: u.groups, Extra: extra,
+		ResourceAttributes: &authzv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.NodeName}}
+	question, err := json.Marshal(spec)
 	if err != nil {
-		return known.value && ok, err
+		return false, err
+	}
+	if ok, known := a.allowed.get(question); known {
+		return ok, nil
+	}
+	done, err := a.ask(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	got, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
 	}
 	ttl := deniedTTL
 	if got.Status.Allowed {
 		ttl = allowedTTL
 	}
-	a.mu.Lock()
-	if a.allowed == nil || len(a.allowed) > maxAnswers {
-		a.allowed = map[string]answer[bool]{}
-	}
-	a.allowed[key] = answer[bool]{got.Status.Allowed, time.Now().Add(ttl)}
-	a.mu.Unlock()
+	a.allowed.put(question, got.Status.Allowed, ttl)
 	return got.Status.Allowed, nil
-}
-
-// subresources of nodes that a path needs: any one is enough (KEP-2862).
-func subresources(path string) []string {
-	under := func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") }
-	switch {
-	case under("/stats"):
-		return []string{"stats"}
-	case under("/metrics"):
-		return []string{"metrics"}
-	case under("/logs"):
-		return []string{"log"}
-	case under("/healthz"):
-		return []string{"healthz", "proxy"}
-	case under("/configz"):
-		return []string{"configz", "proxy"}
-	case under("/pods"), under("/runningpods"):
-		return []string{"pods", "proxy"}
-	}
-	return []string{"proxy"}
 }
 
 func verb(method string) string {

@@ -29,6 +29,9 @@ type logOptions struct {
 	since                        time.Time
 }
 
+// maxSince is longer ago, in seconds, than any log; a time.Duration holds it.
+const maxSince = 100 * 365 * 24 * 3600
+
 func parseLogOptions(q url.Values, now time.Time) (logOptions, error) {
 	o := logOptions{tail: -1, limit: -1, stdout: true, stderr: true}
 	var errs []error
@@ -57,7 +60,7 @@ func parseLogOptions(q url.Values, now time.Time) (logOptions, error) {
 	o.follow, o.previous, o.timestamps = flag("follow"), flag("previous"), flag("timestamps")
 	o.tail, o.limit = number("tailLines"), number("limitBytes")
 	if n := number("sinceSeconds"); n >= 0 {
-		o.since = now.Add(-time.Duration(n) * time.Second)
+		o.since = now.Add(-time.Duration(min(n, maxSince)) * time.Second)
 	}
 	if v := q.Get("sinceTime"); v != "" {
 		t, err := time.Parse(time.RFC3339, v)

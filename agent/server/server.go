@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/shoal-project/shoal/agent/listen"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -46,8 +47,9 @@ type Stats interface {
 // Server is the API.
 type Server struct {
 	Addr string
-	// Certificate is what the server shows; ClientCAs who may show one to it.
-	Certificate tls.Certificate
+	// Certificate is what the server shows, asked for with each connection;
+	// ClientCAs who may show one to it.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	ClientCAs   *x509.CertPool
 	Auth        *Auth
 	Pods        Pods
@@ -62,25 +64,48 @@ type Server struct {
 	Log     *slog.Logger
 }
 
+// What a caller may take before it is known who it is (docs/security.md).
+const (
+	maxConnections = 4096
+	maxHeader      = 64 << 10
+	maxPath        = 2 << 10
+	// headerTimeout is also that of the TLS handshake.
+	headerTimeout = 10 * time.Second
+	keepAlive     = 90 * time.Second
+)
+
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	l, err := net.Listen("tcp", s.Addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w: is another kubelet running? (--port gives another)", s.Addr, err)
 	}
-	srv := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(complaints{s.Log}, "", 0),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.Certificate},
-			ClientAuth: tls.RequestClientCert, ClientCAs: s.ClientCAs, NextProtos: []string{"http/1.1"}},
-	}
+	srv := s.http(ctx)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
-	if err := srv.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(listen.Limit(l, listen.For(maxConnections)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
+}
+
+// http is the server with its limits.
+func (s *Server) http(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       keepAlive,
+		MaxHeaderBytes:    maxHeader,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          log.New(complaints{s.Log}, "", 0),
+		TLSConfig: &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: s.Certificate,
+			ClientAuth:     tls.RequestClientCert,
+			ClientCAs:      s.ClientCAs,
+			NextProtos:     []string{"http/1.1"},
+		},
+	}
 }
 
 // complaints passes what net/http logs, but not the failures of strangers.
@@ -96,28 +121,45 @@ func (c complaints) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// handler is the list of all there is.
+// handler is the list of all there is. Each route says what its callers must be
+// allowed to, so that no way to write a path gets past it.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", s.health)
-	mux.HandleFunc("GET /healthz/ping", s.health)
-	mux.HandleFunc("GET /pods", s.pods)
-	mux.HandleFunc("GET /pods/", s.pods)
-	mux.HandleFunc("GET /runningpods/", s.running)
-	mux.HandleFunc("GET /configz", s.configz)
-	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
-	mux.HandleFunc("GET /stats/summary", s.summary)
-	mux.HandleFunc("GET /metrics", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Metrics(ctx, w) }))
-	mux.HandleFunc("GET /metrics/resource", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Resource(ctx, w) }))
-	mux.HandleFunc("GET /metrics/cadvisor", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Containers(ctx, w) }))
-	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
-		mux.HandleFunc("/exec"+path, s.exec)
-		mux.HandleFunc("/attach"+path, s.attach)
-		mux.HandleFunc("POST /run"+path, s.run)
+	read := func(pattern string, f http.HandlerFunc, subresources ...string) {
+		mux.Handle("GET "+pattern, s.Auth.allow(f, subresources...))
 	}
-	mux.HandleFunc("/portForward/{namespace}/{pod}", s.portForward)
-	mux.HandleFunc("/portForward/{namespace}/{pod}/{uid}", s.portForward)
-	return s.Auth.wrap(mux)
+	read("/healthz", s.health, "healthz", "proxy")
+	read("/healthz/ping", s.health, "healthz", "proxy")
+	read("/pods", s.pods, "pods", "proxy")
+	read("/pods/", s.pods, "pods", "proxy")
+	read("/runningpods/", s.running, "pods", "proxy")
+	read("/configz", s.configz, "configz", "proxy")
+	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
+	read("/stats/summary", s.summary, "stats")
+	read("/metrics", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Metrics(ctx, w) }), "metrics")
+	read("/metrics/resource", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Resource(ctx, w) }), "metrics")
+	read("/metrics/cadvisor", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Containers(ctx, w) }), "metrics")
+	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
+		mux.Handle("/exec"+path, s.Auth.allowEntry(s.exec))
+		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))
+		mux.Handle("POST /run"+path, s.Auth.allowEntry(s.run))
+	}
+	mux.Handle("/portForward/{namespace}/{pod}", s.Auth.allowEntry(s.portForward))
+	mux.Handle("/portForward/{namespace}/{pod}/{uid}", s.Auth.allowEntry(s.portForward))
+	mux.Handle("/", s.Auth.allow(http.NotFound, "proxy"))
+	return shortPaths(s.Auth.identify(mux))
+}
+
+// shortPaths refuses what cannot be a path of this API: namespace, pod, UID and
+// container together take less.
+func shortPaths(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.URL.Path) > maxPath || len(r.URL.RawPath) > maxPath {
+			http.Error(w, "path too long", http.StatusRequestURITooLong)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {

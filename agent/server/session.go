@@ -115,6 +115,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if o == nil {
 		return
 	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxHeader)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

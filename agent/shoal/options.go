@@ -139,7 +139,7 @@ func load(dataDir string) (*options, error) {
 func (o *options) coordinatorConfig() map[string]any {
 	c := map[string]any{
 		"dataDir": o.DataDir, "port": o.Port, "serviceCIDR": o.ServiceCIDR, "clusterCIDR": o.ClusterCIDR,
-		"clusterDNS": o.ClusterDNS, "clusterDomain": o.ClusterDomain, "nodePortRange": o.NodePortRange, "gossipPort": o.GossipPort + 1,
+		"clusterDNS": o.ClusterDNS, "clusterDomain": o.ClusterDomain, "nodePortRange": o.NodePortRange, "gossipPort": o.GossipPort + 1, "nodeName": o.NodeName,
 	}
 	if o.NodeIP != "" {
 		c["advertiseAddress"] = o.NodeIP
@@ -155,7 +155,6 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir, o.CgroupRoot, o.Bridge, o.NFTable
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
-	c.TLSCertFile, c.TLSPrivateKeyFile = filepath.Join(o.agentDir(), "serving.crt"), filepath.Join(o.agentDir(), "serving.key")
 	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")
 	maps.Copy(c.EvictionHard, o.EvictionHard)
 	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, filepath.Join(o.pki(), "gossip.key"), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}

@@ -301,18 +301,14 @@ func endLeftovers(ctx context.Context, o *options) error {
 	return nil
 }
 
-// credentials makes the admin's and the node's kubeconfig and the node's
-// serving certificate, where they are missing or about to expire.
+// credentials makes the admin's and the node's kubeconfig, where they are missing
+// or about to expire.
 func credentials(ctx context.Context, o *options) error {
 	bin, err := program(coordinatorBin)
 	if err != nil {
 		return err
 	}
 	server := fmt.Sprintf("https://127.0.0.1:%d", o.Port)
-	names := []string{o.NodeName, "127.0.0.1", "localhost"}
-	if ip := nodeIP(o); ip != "" {
-		names = append(names, ip)
-	}
 	node := credential{User: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}, Server: server}
 	var missing []credential
 	ca, err := os.ReadFile(filepath.Join(o.pki(), "ca.crt"))
@@ -323,10 +319,6 @@ func credentials(ctx context.Context, o *options) error {
 		missing = append(missing, credential{Admin: true, Server: server, Out: o.kubeconfig()})
 	}
 	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out, ca) {
-		missing = append(missing, node)
-	}
-	if node.Out = filepath.Join(o.agentDir(), "serving"); !fresh(node.Out+".crt", ca) {
-		node.Serving, node.Names = true, names
 		missing = append(missing, node)
 	}
 	if len(missing) == 0 {
@@ -353,39 +345,35 @@ func renew(ctx context.Context, o *options, said func(string, ...any)) {
 			return
 		case <-time.After(24 * time.Hour):
 		}
-		files := []string{filepath.Join(o.agentDir(), "kubeconfig"), filepath.Join(o.agentDir(), "serving.crt")}
-		before := modified(files)
+		file := filepath.Join(o.agentDir(), "kubeconfig")
+		before := modified(file)
 		if err := credentials(ctx, o); err != nil {
 			said("certificates could not be renewed: %v", err)
 			continue
 		}
-		if p := running(o.path("log", "agent.pid"), agentBin); p != nil && modified(files) != before {
-			said("the agent gets renewed certificates")
+		if p := running(o.path("log", "agent.pid"), agentBin); p != nil && !modified(file).Equal(before) {
+			said("the agent gets a renewed certificate")
 			_ = p.Signal(syscall.SIGTERM)
 		}
 	}
 }
 
-// modified is when the last of some files was written.
-func modified(files []string) time.Time {
-	var last time.Time
-	for _, f := range files {
-		if info, err := os.Stat(f); err == nil && info.ModTime().After(last) {
-			last = info.ModTime()
-		}
+// modified is when a file was written.
+func modified(file string) time.Time {
+	info, err := os.Stat(file)
+	if err != nil {
+		return time.Time{}
 	}
-	return last
+	return info.ModTime()
 }
 
 // credential is what `shoal-coordinator credentials` reads.
 type credential struct {
-	User    string   `json:"user,omitempty"`
-	Groups  []string `json:"groups,omitempty"`
-	Server  string   `json:"server,omitempty"`
-	Serving bool     `json:"serving,omitempty"`
-	Admin   bool     `json:"admin,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Out     string   `json:"out"`
+	User   string   `json:"user,omitempty"`
+	Groups []string `json:"groups,omitempty"`
+	Server string   `json:"server,omitempty"`
+	Admin  bool     `json:"admin,omitempty"`
+	Out    string   `json:"out"`
 }
 
 // awaitKeys returns when the coordinator has made its keys, which it does first

@@ -59,7 +59,6 @@ func (a *Agent) configure(change []func(*Agent, *agentconfig.Config)) error {
 	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.RunDir = a.path("kubelet"), a.path("pod-logs"), a.path("container-logs"), a.path("run")
 	cfg.CNIConfDir, cfg.CNIBinDir, cfg.CgroupRoot = a.path("cni-conf"), a.path("cni-bin"), "/"+a.cluster.Name+"-"+a.Name
 	cfg.RegistryConfigDir = a.path("certs.d")
-	cfg.TLSCertFile, cfg.TLSPrivateKeyFile = a.path("serving.crt"), a.path("serving.key")
 	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
 	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
 	cfg.EvictionHard["nodefs.available"], cfg.EvictionHard["imagefs.available"] = "50Mi", "50Mi"
@@ -74,14 +73,10 @@ func (a *Agent) configure(change []func(*Agent, *agentconfig.Config)) error {
 	if err := os.WriteFile(a.config, data, 0o600); err != nil {
 		return err
 	}
-	user := []string{"kubeconfig", "--config", a.cluster.path("coordinator.yaml"), "--user", "system:node:" + a.Name, "--group", "system:nodes"}
-	for _, extra := range [][]string{
-		{"--server", "https://" + a.cluster.Address + ":6443", "--out", cfg.Kubeconfig},
-		{"--serving", "--san", a.Name, "--san", a.Address, "--out", a.path("serving")},
-	} {
-		if out, err := exec.Command(filepath.Join(a.cluster.Bin, "shoal-coordinator"), append(user, extra...)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("kubeconfig for %s: %w: %s", a.Name, err, out)
-		}
+	out, err := exec.Command(filepath.Join(a.cluster.Bin, "shoal-coordinator"), "kubeconfig", "--config", a.cluster.path("coordinator.yaml"),
+		"--user", "system:node:"+a.Name, "--group", "system:nodes", "--server", "https://"+a.cluster.Address+":6443", "--out", cfg.Kubeconfig).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kubeconfig for %s: %w: %s", a.Name, err, out)
 	}
 	return nil
 }

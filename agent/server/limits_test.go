@@ -1,0 +1,279 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// noPods is a node without pods.
+type noPods struct{}
+
+func (noPods) List() []*v1.Pod                 { return nil }
+func (noPods) Find(string, string) (Pod, bool) { return Pod{}, false }
+
+// cluster answers reviews: the token says who its bearer is, rights what they may.
+type cluster struct {
+	*fake.Clientset
+	rights map[string]bool // "user verb subresource"
+}
+
+func newCluster(rights ...string) *cluster {
+	c := &cluster{Clientset: fake.NewClientset(), rights: map[string]bool{}}
+	for _, r := range rights {
+		c.rights[r] = true
+	}
+	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		review := a.(clienttesting.CreateAction).GetObject().(*authnv1.TokenReview)
+		name, ok := strings.CutPrefix(review.Spec.Token, "token-of-")
+		review.Status.Authenticated, review.Status.User.Username = ok, name
+		return true, review, nil
+	})
+	c.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		review := a.(clienttesting.CreateAction).GetObject().(*authzv1.SubjectAccessReview)
+		r := review.Spec.ResourceAttributes
+		review.Status.Allowed = r.Resource == "nodes" && r.Name == "n1" && c.rights[review.Spec.User+" "+r.Verb+" "+r.Subresource]
+		return true, review, nil
+	})
+	return c
+}
+
+func newServer(c *cluster) *Server {
+	return &Server{Auth: &Auth{Client: c, NodeName: "n1"}, Pods: noPods{}, Log: slog.New(slog.DiscardHandler)}
+}
+
+func ask(h http.Handler, method, path, token string) int {
+	r := httptest.NewRequest(method, path, nil)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code
+}
+
+// TestTokens: bad tokens and long ones leave nothing behind, and good ones no
+// more than their hash.
+func TestTokens(t *testing.T) {
+	c := newCluster("anna get healthz")
+	s := newServer(c)
+	h := s.handler()
+	for i := range 50 {
+		if code := ask(h, "GET", "/healthz", fmt.Sprint("bad-", i)); code != http.StatusUnauthorized {
+			t.Errorf("a bad token: %d", code)
+		}
+	}
+	if n := len(s.Auth.tokens.known); n > 0 {
+		t.Errorf("%d bad tokens are kept", n)
+	}
+	c.ClearActions()
+	if code := ask(h, "GET", "/healthz", "token-of-"+strings.Repeat("a", maxToken)); code != http.StatusUnauthorized {
+		t.Errorf("a long token: %d", code)
+	}
+	if n := len(c.Actions()); n > 0 {
+		t.Errorf("the API server was asked about a long token: %v", c.Actions())
+	}
+	for range 3 {
+		if code := ask(h, "GET", "/healthz", "token-of-anna"); code != http.StatusOK {
+			t.Errorf("a good token: %d", code)
+		}
+	}
+	if n := len(c.Actions()); n != 2 {
+		t.Errorf("%d questions, want a TokenReview and a SubjectAccessReview: %v", n, c.Actions())
+	}
+	if code := ask(h, "GET", "/healthz", ""); code != http.StatusUnauthorized {
+		t.Errorf("no token: %d", code)
+	}
+}
+
+func TestAnswersAreFew(t *testing.T) {
+	var a answers[int]
+	for i := range 3 * maxAnswers {
+		a.put([]byte(fmt.Sprint(i)), i, time.Hour)
+	}
+	if n := len(a.known); n > maxAnswers {
+		t.Errorf("%d answers are kept", n)
+	}
+	if v, ok := a.get([]byte(fmt.Sprint(3*maxAnswers - 1))); !ok || v != 3*maxAnswers-1 {
+		t.Errorf("the last answer: %d %v", v, ok)
+	}
+	a.put([]byte("old"), 1, -time.Second)
+	if _, ok := a.get([]byte("old")); ok {
+		t.Error("an answer outlives its time")
+	}
+	a.sweep(time.Now().Add(2 * time.Minute))
+	if _, ok := a.known[a.hash([]byte("old"))]; ok {
+		t.Error("an old answer is kept")
+	}
+}
+
+// TestQuestionsAtOnce: a flood of unknown tokens does not become one of reviews.
+func TestQuestionsAtOnce(t *testing.T) {
+	var a Auth
+	for range maxQuestions {
+		if _, err := a.ask(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := a.ask(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+// TestEntry: to enter a container takes "create", whatever the method, and however
+// the path is written.
+func TestEntry(t *testing.T) {
+	h := newServer(newCluster("reader get proxy", "reader get stats", "writer create proxy", "prometheus get metrics")).handler()
+	for _, c := range []struct {
+		method, path, user string
+		want               int
+	}{
+		{"GET", "/exec/ns/p/c?command=id", "reader", http.StatusForbidden},
+		{"GET", "/exec/ns/p/uid/c?command=id", "reader", http.StatusForbidden},
+		{"GET", "/%65xec/ns/p/c?command=id", "reader", http.StatusForbidden},
+		{"GET", "/attach/ns/p/c", "reader", http.StatusForbidden},
+		{"GET", "/portForward/ns/p?port=1", "reader", http.StatusForbidden},
+		{"POST", "/run/ns/p/c?cmd=id", "reader", http.StatusForbidden},
+		{"HEAD", "/exec/ns/p/c?command=id", "reader", http.StatusForbidden},
+		{"CONNECT", "/stats/../exec/ns/p/c", "reader", http.StatusNotFound},
+		{"GET", "/exec/ns/p/c?command=id", "writer", http.StatusNotFound}, // there is no pod
+		{"POST", "/run/ns/p/c?cmd=id", "writer", http.StatusNotFound},
+		{"GET", "/containerLogs/ns/p/c", "reader", http.StatusNotFound},
+		{"GET", "/containerLogs/ns/p/c", "prometheus", http.StatusForbidden},
+		{"GET", "/pods", "prometheus", http.StatusForbidden},
+		{"GET", "/pods", "reader", http.StatusOK},
+		{"GET", "/nothing", "prometheus", http.StatusForbidden},
+		{"GET", "/nothing", "reader", http.StatusNotFound},
+		{"GET", "/" + strings.Repeat("a", maxPath), "reader", http.StatusRequestURITooLong},
+	} {
+		if got := ask(h, c.method, c.path, "token-of-"+c.user); got != c.want {
+			t.Errorf("%s %.60s as %s: %d, want %d", c.method, c.path, c.user, got, c.want)
+		}
+	}
+}
+
+// TestHeaderLimit sends more headers than the API takes, over TLS.
+func TestHeaderLimit(t *testing.T) {
+	s := newServer(newCluster("anna get healthz"))
+	test := httptest.NewTLSServer(nil)
+	cert := test.TLS.Certificates[0]
+	test.Close()
+	s.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil }
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := s.http(t.Context())
+	defer srv.Close()
+	go func() { _ = srv.ServeTLS(l, "", "") }()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for size, want := range map[int]int{1 << 10: http.StatusOK, maxHeader + 8<<10: http.StatusRequestHeaderFieldsTooLarge} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+l.Addr().String()+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer token-of-anna")
+		r.Header.Set("X-Large", strings.Repeat("a", size))
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%d bytes: %d, want %d", size, resp.StatusCode, want)
+		}
+	}
+}
+
+func TestSinceLongAgo(t *testing.T) {
+	now := time.Now()
+	o, err := parseLogOptions(url.Values{"sinceSeconds": {"9223372036854775807"}}, now)
+	if err != nil || !o.since.Before(now) {
+		t.Errorf("%v %v", o.since, err)
+	}
+}
+
+// FuzzRequest: no path and no parameter makes the server panic, and none of a
+// caller without rights is answered.
+func FuzzRequest(f *testing.F) {
+	for _, seed := range []string{
+		"/exec/ns/p/c?command=id&stdin=1", "/containerLogs/ns/p/c?tailLines=5&sinceTime=2026-01-01T00:00:00Z", "/portForward/ns/p?port=80",
+		"/stats/summary?only_cpu_and_memory=true", "//exec/ns/p/c", "/%2e%2e/pods", "/pods/%00", "/run/a/b/c/d?cmd=%ff",
+	} {
+		f.Add("GET", seed)
+		f.Add("POST", seed)
+	}
+	h := newServer(newCluster("writer create proxy", "writer get proxy")).handler()
+	f.Fuzz(func(t *testing.T, method, target string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		for user, refused := range map[string]bool{"nobody": true, "writer": false} {
+			r := &http.Request{Method: method, URL: u, Header: http.Header{"Authorization": {"Bearer token-of-" + user}}, Body: http.NoBody, Host: "n1", RequestURI: target}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r.WithContext(t.Context()))
+			if refused && w.Code == http.StatusOK {
+				t.Errorf("%s %q is answered", method, target)
+			}
+		}
+	})
+}
+
+// FuzzLog: whatever a runtime has written into a log, reading it does not panic,
+// and gives no more than there is.
+func FuzzLog(f *testing.F) {
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stdout F hello\n"), true)
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stderr P part"), false)
+	f.Add([]byte("\n \n  \n   \n"), true)
+	f.Add([]byte("x y z"), true)
+	f.Fuzz(func(t *testing.T, data []byte, timestamps bool) {
+		var out bytes.Buffer
+		o := logOptions{stdout: true, stderr: true, timestamps: timestamps, since: time.Unix(0, 0)}
+		for line := range bytes.Lines(data) {
+			if err := writeLine(&out, line, &o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out.Len() > len(data) {
+			t.Errorf("%d bytes of %d", out.Len(), len(data))
+		}
+	})
+}
+
+// FuzzLogOptions: parameters of a log request.
+func FuzzLogOptions(f *testing.F) {
+	f.Add("follow=true&tailLines=10&sinceSeconds=5&limitBytes=7")
+	f.Add("sinceTime=2026-01-01T00:00:00Z&stream=Stdout")
+	f.Add("tailLines=-1&sinceSeconds=99999999999999999999")
+	now := time.Now()
+	f.Fuzz(func(t *testing.T, query string) {
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		o, err := parseLogOptions(q, now)
+		if err == nil && (o.tail < -1 || o.limit < -1 || q.Get("sinceSeconds") != "" && q.Get("sinceTime") == "" && o.since.After(now)) {
+			t.Errorf("%q: %+v", query, o)
+		}
+	})
+}

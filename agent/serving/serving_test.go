@@ -1,0 +1,228 @@
+package serving
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// signer plays the cluster: it approves and signs what is asked for, as the
+// request is made.
+type signer struct {
+	*fake.Clientset
+	cert     *x509.Certificate
+	key      crypto.Signer
+	lifetime time.Duration
+	signed   atomic.Int64
+}
+
+func newSigner(t *testing.T, lifetime time.Duration) *signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &signer{Clientset: fake.NewClientset(), cert: ca, key: key, lifetime: lifetime}
+	s.PrependReactor("create", "certificatesigningrequests", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		request := a.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
+		// The fake knows no field selectors: whoever waits sees what was before, too.
+		resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+		if n := s.signed.Load(); n > 0 {
+			if err := s.Tracker().Delete(resource, "", fmt.Sprint("csr-", n)); err != nil {
+				t.Error(err)
+			}
+		}
+		request.Name = fmt.Sprint("csr-", s.signed.Load()+1)
+		request.Status.Certificate = s.sign(t, request)
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: v1.ConditionTrue}}
+		return true, request, s.Tracker().Add(request)
+	})
+	return s
+}
+
+func (s *signer) sign(t *testing.T, request *certificatesv1.CertificateSigningRequest) []byte {
+	block, _ := pem.Decode(request.Spec.Request)
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	if request.Spec.SignerName != certificatesv1.KubeletServingSignerName || parsed.Subject.CommonName != "system:node:n1" || parsed.Subject.Organization[0] != "system:nodes" {
+		t.Errorf("asked %s for %s", request.Spec.SignerName, parsed.Subject)
+	}
+	now := time.Now()
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(s.signed.Add(1)), Subject: parsed.Subject, DNSNames: parsed.DNSNames, IPAddresses: parsed.IPAddresses,
+		NotBefore: now, NotAfter: now.Add(s.lifetime), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, s.cert, parsed.PublicKey, s.key)
+	if err != nil {
+		t.Error(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func newManager(t *testing.T, s *signer, file string) *Manager {
+	t.Helper()
+	return &Manager{Client: s, NodeName: "n1", File: file, Cluster: s.cert.Raw, SelfSigned: &tls.Certificate{Leaf: &x509.Certificate{}}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+}
+
+func run(t *testing.T, m *Manager) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func addresses(ips ...string) []v1.NodeAddress {
+	list := []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}
+	for _, ip := range ips {
+		list = append(list, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+	}
+	return list
+}
+
+// await returns the certificate that is served once it is another than old and
+// for the address.
+func await(t *testing.T, m *Manager, old *tls.Certificate, ip string) *tls.Certificate {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		c, err := m.Certificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c != old && c != m.SelfSigned && c.Leaf.VerifyHostname(ip) == nil {
+			return c
+		}
+	}
+	t.Fatal("no new certificate within a minute")
+	return nil
+}
+
+// TestCertificate: it is asked for when the Node has addresses, again when they
+// change, kept for the next start, and not taken to another cluster.
+func TestCertificate(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	file := filepath.Join(t.TempDir(), "serving.pem")
+	m := newManager(t, s, file)
+	stop := run(t, m)
+	m.Addresses(nil)
+	if c, _ := m.Certificate(nil); c != m.SelfSigned {
+		t.Error("there is a certificate before there is an address")
+	}
+	m.Addresses(addresses("192.0.2.1"))
+	first := await(t, m, nil, "192.0.2.1")
+	m.Addresses(addresses("192.0.2.1")) // nothing new
+	m.Addresses(addresses("192.0.2.1", "2001:db8::1"))
+	second := await(t, m, first, "2001:db8::1")
+	if second.Leaf.VerifyHostname("n1") != nil || second.Leaf.VerifyHostname("192.0.2.1") != nil {
+		t.Errorf("it is for %v %v", second.Leaf.DNSNames, second.Leaf.IPAddresses)
+	}
+	stop()
+	if n := s.signed.Load(); n != 2 {
+		t.Errorf("%d certificates were asked for, want 2", n)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v %v", info, err)
+	}
+
+	again := newManager(t, s, file)
+	stop = run(t, again)
+	again.Addresses(addresses("192.0.2.1", "2001:db8::1"))
+	if c := await(t, again, nil, "2001:db8::1"); !bytes.Equal(c.Certificate[0], second.Certificate[0]) {
+		t.Error("the next start asked for a new certificate")
+	}
+	stop()
+
+	other := newManager(t, newSigner(t, time.Hour), file)
+	other.load()
+	if c, _ := other.Certificate(nil); c != other.SelfSigned {
+		t.Error("another cluster's certificate is used")
+	}
+}
+
+// TestRotation: a server goes on with a new certificate before the old one ends.
+func TestRotation(t *testing.T) {
+	s := newSigner(t, 4*time.Second)
+	m := newManager(t, s, filepath.Join(t.TempDir(), "serving.pem"))
+	stop := run(t, m)
+	defer stop()
+	m.Addresses(addresses("127.0.0.1"))
+	first := await(t, m, nil, "127.0.0.1")
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: m.Certificate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*tls.Conn).HandshakeContext(t.Context())
+			c.Close()
+		}
+	}()
+	await(t, m, first, "127.0.0.1")
+	roots := x509.NewCertPool()
+	roots.AddCert(s.cert)
+	c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if bytes.Equal(c.ConnectionState().PeerCertificates[0].Raw, first.Certificate[0]) {
+		t.Error("the old certificate is served")
+	}
+}
+
+// FuzzStored: a damaged file is refused, whatever is in it.
+func FuzzStored(f *testing.F) {
+	m := &Manager{NodeName: "n1", Cluster: []byte("ca")}
+	f.Add(string(m.header()))
+	f.Add(string(m.header()) + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, data string) {
+		if c, err := m.decode([]byte(data)); err == nil && (c.Leaf == nil || !strings.HasPrefix(data, string(m.header()))) {
+			t.Errorf("%q was taken", data)
+		}
+	})
+}
