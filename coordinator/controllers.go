@@ -74,6 +74,9 @@ type controllerDeps struct {
 	RootCA []byte
 	// Signer signs certificate requests; nil: nobody does.
 	Signer certificate.Signer
+	// Reserved tells names and addresses that only one Node may have in a serving
+	// certificate, or none ("").
+	Reserved func(san string) (owner string, reserved bool)
 	// Grants signs what nodes are given in the gossip; nil: nobody does.
 	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
@@ -122,7 +125,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 		add(clusterdns.New(env, d.ClusterDNS))
 	}
 	if d.Signer != nil {
-		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime}))
+		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime, Reserved: d.Reserved}))
 	}
 	if d.Grants != nil {
 		add(gossipgrant.New(env, *d.Grants))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -196,7 +195,7 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("nodePortRange: %w", err)
 	}
-	transport, err := kubeletTransport(dir)
+	kubelets, err := kubeletTransports(cfg, dir)
 	if err != nil {
 		return kind.Env{}, err
 	}
@@ -206,21 +205,7 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 		NodePortMin:      first,
 		NodePortMax:      last,
 		ClusterDomain:    cfg.ClusterDomain,
-		KubeletTransport: transport,
-	}, nil
-}
-
-// kubeletTransport shows the API server's client certificate to nodes. Like
-// upstream's default it does not verify theirs: a node may serve with a
-// certificate of its own making.
-func kubeletTransport(dir pki.Dir) (http.RoundTripper, error) {
-	cert, err := tls.LoadX509KeyPair(dir.Path("apiserver-kubelet-client.crt"), dir.Path("apiserver-kubelet-client.key"))
-	if err != nil {
-		return nil, fmt.Errorf("load kubelet client certificate: %w", err)
-	}
-	return &http.Transport{
-		TLSClientConfig:     &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12},
-		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
+		KubeletTransport: kubelets.To,
 	}, nil
 }
 

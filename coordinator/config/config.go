@@ -49,6 +49,12 @@ type Config struct {
 	// EncryptionProviderConfig is an EncryptionConfiguration file; empty: one
 	// that is made at the first start, beside the other keys.
 	EncryptionProviderConfig string `json:"encryptionProviderConfig,omitempty"`
+	// KubeletCertificateAuthority is a file of the CAs that sign kubelets' serving
+	// certificates; empty: the cluster's own; "none": they are not verified.
+	KubeletCertificateAuthority string `json:"kubeletCertificateAuthority,omitempty"`
+	// NodeName is the Node on this machine: it alone gets a serving certificate
+	// for addresses that are the API server's too. Empty: the host's name.
+	NodeName string `json:"nodeName,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
 	Audit
@@ -95,6 +101,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "client key for the outside etcd")
 	fs.StringVar(&c.EncryptionProviderConfig, "encryption-provider-config", c.EncryptionProviderConfig, "EncryptionConfiguration file: how values are encrypted in the store (default: encryption.yaml beside the other keys, made when missing)")
+	fs.StringVar(&c.KubeletCertificateAuthority, "kubelet-certificate-authority", c.KubeletCertificateAuthority,
+		"file of the CAs that sign kubelets' serving certificates (default: the cluster's own CA), none to verify nothing")
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
@@ -102,6 +111,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Authorization.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
+
+// KubeletsUnverified, as KubeletCertificateAuthority, is for kubelets that serve
+// with certificates of their own making.
+const KubeletsUnverified = "none"
 
 // Load returns the defaults, changed by the file at path. An empty path means
 // DefaultFile, which may be missing.

@@ -61,7 +61,7 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	names, ips := servingNames(c)
+	names, ips := ServingNames(c)
 	for _, want := range []struct {
 		name string
 		by   *Authority
@@ -81,7 +81,8 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 	return d.ensureGossipKey()
 }
 
-func servingNames(c Cluster) ([]string, []net.IP) {
+// ServingNames are the names and addresses in the API server's certificate.
+func ServingNames(c Cluster) ([]string, []net.IP) {
 	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 	if c.Domain != "" {
 		names = append(names, "kubernetes.default.svc."+c.Domain)

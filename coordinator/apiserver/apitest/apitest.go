@@ -147,7 +147,7 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	env := kind.Env{
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		NodePortMin: 30000, NodePortMax: 32767,
-		ClusterDomain: "cluster.local", KubeletTransport: http.DefaultTransport,
+		ClusterDomain: "cluster.local", KubeletTransport: func(string) http.RoundTripper { return http.DefaultTransport },
 	}
 	if o.Env != nil {
 		o.Env(&env)

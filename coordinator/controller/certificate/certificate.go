@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/certificates/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -28,20 +30,27 @@ type Deps struct {
 	Signer Signer
 	// Lifetime is the longest of a certificate; a request may want less.
 	Lifetime time.Duration
+	// Reserved tells names and addresses that only one Node may have in a serving
+	// certificate, or none ("").
+	Reserved func(san string) (owner string, reserved bool)
 }
 
 type reconciler struct {
 	Deps
+	log      *slog.Logger
 	client   kubernetes.Interface
 	requests listers.CertificateSigningRequestLister
+	nodes    corelisters.NodeLister
 }
 
 // New builds the controller; its keys are names of requests.
 func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	requests := env.Informers.Certificates().V1().CertificateSigningRequests()
 	loop := controller.New("certificate", 2, env.Log)
-	loop.Reconciler = &reconciler{Deps: deps, client: env.Client, requests: requests.Lister()}
+	r := &reconciler{Deps: deps, log: env.Log, client: env.Client, requests: requests.Lister()}
+	loop.Reconciler = r
 	loop.WatchKeys(requests.Informer())
+	r.watchNodes(loop, env)
 	return loop, nil
 }
 
@@ -117,9 +126,21 @@ func (r *reconciler) fail(ctx context.Context, c *certRequest, why error) error 
 	return r.write(ctx, c)
 }
 
-// approve says yes to a node that asks for its own client certificate, if it is
-// allowed to: "selfnodeclient" to renew, "nodeclient" for the first.
+// approve says yes to a node that asks for a certificate of its own.
 func (r *reconciler) approve(ctx context.Context, c *certRequest, parsed *x509.CertificateRequest) error {
+	if c.Spec.SignerName != servingSigner {
+		return r.approveClient(ctx, c, parsed)
+	}
+	if err := r.ownServing(c, parsed); err != nil {
+		r.log.Info("a kubelet's serving certificate waits for an administrator's approval", "request", c.Name, "user", c.Spec.Username, "why", err)
+		return nil
+	}
+	return r.sayYes(ctx, c, "Auto approving kubelet serving certificate of the node's own names and addresses.")
+}
+
+// approveClient says yes to a client certificate if the node is allowed to ask:
+// "selfnodeclient" to renew, "nodeclient" for the first.
+func (r *reconciler) approveClient(ctx context.Context, c *certRequest, parsed *x509.CertificateRequest) error {
 	if c.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || checkNodeClient(parsed, c.Spec.Usages) != nil {
 		return nil
 	}
@@ -134,19 +155,22 @@ func (r *reconciler) approve(ctx context.Context, c *certRequest, parsed *x509.C
 		if err != nil {
 			return fmt.Errorf("approve request %s: %w", c.Name, err)
 		}
-		if !allowed {
-			continue
+		if allowed {
+			return r.sayYes(ctx, c, way.message)
 		}
-		c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: way.message,
-		})
-		_, err = r.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, c.Name, c, metav1.UpdateOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
 	}
 	return nil
+}
+
+func (r *reconciler) sayYes(ctx context.Context, c *certRequest, why string) error {
+	c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: why,
+	})
+	_, err := r.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, c.Name, c, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func (r *reconciler) allowed(ctx context.Context, c *certRequest, subresource string) (bool, error) {

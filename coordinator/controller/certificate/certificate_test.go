@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -31,13 +32,22 @@ import (
 
 var nodeClient = []keyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
 
-func ask(t *testing.T, subject pkix.Name, dns ...string) []byte {
+func ask(t *testing.T, subject pkix.Name, sans ...string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := cert.MakeCSR(key, &subject, dns, nil)
+	var dns []string
+	var ips []net.IP
+	for _, san := range sans {
+		if ip := net.ParseIP(san); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			dns = append(dns, san)
+		}
+	}
+	data, err := cert.MakeCSR(key, &subject, dns, ips)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,14 +182,16 @@ func pass(t *testing.T, ca *pki.Authority, r *certRequest, allowed string) (*cer
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := fake.NewClientset(r)
+	client := fake.NewClientset(r, aNode("n1", "192.0.2.1"), aNode("n2", "192.0.2.2"), aNode("n3", "192.0.2.3", "192.0.2.2"), aNode("n4", "10.96.0.1"))
 	client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		review.Status.Allowed = review.Spec.ResourceAttributes.Subresource == allowed
 		return true, review, nil
 	})
 	factory := informers.NewSharedInformerFactory(client, 0)
-	loop, err := New(controller.Env{Client: client, Informers: factory, Log: slog.New(slog.DiscardHandler)}, Deps{Signer: ca, Lifetime: pki.CertLifetime})
+	loop, err := New(controller.Env{Client: client, Informers: factory, Log: slog.New(slog.DiscardHandler)}, Deps{Signer: ca, Lifetime: pki.CertLifetime, Reserved: func(san string) (string, bool) {
+		return "n1", san == "192.0.2.1" || san == "192.0.2.9" || san == "10.96.0.1"
+	}})
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,8 @@ var (
 func TestAPI(t *testing.T) {
 	agent := newAgent(t)
 	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Env: func(e *kind.Env) {
-		e.KubeletTransport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		unverified := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		e.KubeletTransport = func(string) http.RoundTripper { return unverified }
 	}})
 	c := s.Kubernetes(t)
 	ensureNamespace(t, c, "default")

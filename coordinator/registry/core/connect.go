@@ -105,7 +105,7 @@ func (k *kubelets) connect(ctx context.Context, name string, t target, responder
 	if err != nil {
 		return nil, err
 	}
-	return streaming(location, k.transport, responder, t.streams), nil
+	return streaming(location, k.transport(p.Spec.NodeName), responder, t.streams), nil
 }
 
 type attachREST struct{ kubelets }
@@ -166,6 +166,6 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 	if err != nil {
 		return nil, err
 	}
-	handler := upgrading(location, r.transport, responder)
+	handler := upgrading(location, r.transport(p.Spec.NodeName), responder)
 	return translator.NewTranslatingHandler(handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }

@@ -27,7 +27,7 @@ const kubeletPort = 10250
 // kubelets finds the server of the agent that runs a pod.
 type kubelets struct {
 	pods, nodes *genericregistry.Store
-	transport   http.RoundTripper
+	transport   func(node string) http.RoundTripper
 	authorizer  authorizer.Authorizer
 }
 

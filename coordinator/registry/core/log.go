@@ -66,7 +66,7 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	}
 	return &genericrest.LocationStreamer{
 		Location:                              location,
-		Transport:                             r.transport,
+		Transport:                             r.transport(p.Spec.NodeName),
 		ContentType:                           "text/plain",
 		Flush:                                 o.Follow,
 		ResponseChecker:                       genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),

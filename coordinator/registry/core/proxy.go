@@ -102,7 +102,8 @@ func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTr
 }
 
 func newNodeProxy(env *kind.Env, stores kind.Stores) rest.Storage {
-	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guardTransport(env.KubeletTransport)}}
+	guard := func(node string) http.RoundTripper { return guardTransport(env.KubeletTransport(node)) }
+	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guard}}
 	return &proxyREST[*corev1.NodeProxyOptions]{
 		locate: n.locate,
 		empty:  func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
@@ -131,7 +132,7 @@ func (r nodeProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundT
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
 	if port == "" || port == agentPort {
-		return &url.URL{Scheme: "https", Host: hostPort}, r.transport, nil
+		return &url.URL{Scheme: "https", Host: hostPort}, r.transport(name), nil
 	}
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, plain, nil
 }

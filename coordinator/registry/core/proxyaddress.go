@@ -66,5 +66,6 @@ func guardTransport(rt http.RoundTripper) http.RoundTripper {
 	}
 	t = t.Clone()
 	t.DialContext = guarded.DialContext
+	t.DisableKeepAlives = true // it is of one request, and nobody would use its connections again
 	return t
 }

@@ -146,9 +146,9 @@ type Env struct {
 	// NodePorts is the inclusive NodePort range, 30000-32767 by default.
 	NodePortMin, NodePortMax int
 	ClusterDomain            string
-	// KubeletTransport authenticates to agents' port 10250 with the API
-	// server's kubelet client certificate.
-	KubeletTransport http.RoundTripper
+	// KubeletTransport returns the transport to a node's kubelet: it shows the API
+	// server's client certificate, and verifies that the other side is that node.
+	KubeletTransport func(node string) http.RoundTripper
 	// Tokens issues service account tokens (TokenRequest); nil: refused.
 	Tokens TokenIssuer
 	// AuthenticateToken serves TokenReview.

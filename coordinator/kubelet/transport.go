@@ -1,0 +1,98 @@
+package kubelet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/lru"
+)
+
+// maxTransports bounds how many nodes' connections are kept for reuse.
+const maxTransports = 1024
+
+// nodePrefix begins the common name of a node's certificates.
+const nodePrefix = "system:node:"
+
+// Config is what New needs.
+type Config struct {
+	// CertFile and KeyFile are the API server's client certificate. They are read
+	// for each connection, so that a renewed one needs no restart.
+	CertFile, KeyFile string
+	// Authorities sign kubelets' serving certificates; nil: nothing is verified.
+	Authorities *x509.CertPool
+}
+
+// Transports hands out a transport for each node, so that the certificate of one
+// node is not taken for that of another.
+type Transports struct {
+	config Config
+
+	mu     sync.Mutex
+	byNode *lru.Cache
+}
+
+// New returns the transports. It fails when the client certificate cannot be read.
+func New(c Config) (*Transports, error) {
+	t := &Transports{config: c}
+	if _, err := t.clientCertificate(nil); err != nil {
+		return nil, err
+	}
+	t.byNode = lru.NewWithEvictionFunc(maxTransports, func(_ lru.Key, v any) {
+		if transport, ok := v.(*http.Transport); ok {
+			transport.CloseIdleConnections()
+		}
+	})
+	return t, nil
+}
+
+// To returns the transport to a node's kubelet.
+func (t *Transports) To(node string) http.RoundTripper {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known, ok := t.byNode.Get(node); ok {
+		return known.(*http.Transport)
+	}
+	transport := &http.Transport{
+		TLSClientConfig:     t.tls(node),
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
+	}
+	t.byNode.Add(node, transport)
+	return transport
+}
+
+func (t *Transports) tls(node string) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: t.clientCertificate}
+	if t.config.Authorities == nil {
+		c.InsecureSkipVerify = true
+		return c
+	}
+	c.RootCAs = t.config.Authorities
+	c.VerifyConnection = func(s tls.ConnectionState) error { return checkName(s.PeerCertificates, node) }
+	return c
+}
+
+func (t *Transports) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(t.config.CertFile, t.config.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load kubelet client certificate: %w", err)
+	}
+	return &cert, nil
+}
+
+// checkName refuses the certificate of another node: a node tells its addresses
+// itself, and could tell those of a neighbour (KEP-4872). Names of another form
+// are an administrator's choice; the address has been verified before.
+func checkName(chain []*x509.Certificate, node string) error {
+	if len(chain) == 0 {
+		return fmt.Errorf("the kubelet of node %q shows no certificate", node)
+	}
+	if name, ok := strings.CutPrefix(chain[0].Subject.CommonName, nodePrefix); ok && name != node {
+		return fmt.Errorf("x509: certificate is of node %q, not of node %q", name, node)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package kubelet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// kubeletOf serves as the kubelet of a node would, with a certificate that by
+// signed.
+func kubeletOf(t *testing.T, by *pki.Authority, user string, ips ...net.IP) *httptest.Server {
+	t.Helper()
+	certPEM, keyPEM, err := by.Issue(pki.Spec{User: user, Groups: []string{"system:nodes"}, IPs: ips, Names: []string{"n1"}, Server: true}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequestClientCert}
+	s.Config.ErrorLog = nil
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func authority(t *testing.T) (pki.Dir, *pki.Authority) {
+	t.Helper()
+	dir := pki.Dir(t.TempDir())
+	if err := dir.Ensure(pki.Cluster{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := dir.CA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, ca
+}
+
+// TestOnlyTheNodeItself: the API server talks to a kubelet only if that shows a
+// certificate of the cluster's CA, for the address, of this node.
+func TestOnlyTheNodeItself(t *testing.T) {
+	dir, ca := authority(t)
+	_, stranger := authority(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	config := Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
+	unverified := config
+	config.Authorities = roots
+	loopback := net.IPv4(127, 0, 0, 1)
+	for _, c := range []struct {
+		name   string
+		config Config
+		server *httptest.Server
+		want   string // the error; empty: none
+	}{
+		{"own", config, kubeletOf(t, ca, "system:node:n1", loopback), ""},
+		{"by_an_administrator", config, kubeletOf(t, ca, "kubelet", loopback), ""},
+		{"of_another_node", config, kubeletOf(t, ca, "system:node:n2", loopback), `certificate is of node "n2", not of node "n1"`},
+		{"for_another_address", config, kubeletOf(t, ca, "system:node:n1", net.IPv4(192, 0, 2, 1)), "certificate is valid for 192.0.2.1, not 127.0.0.1"},
+		{"of_another_authority", config, kubeletOf(t, stranger, "system:node:n1", loopback), "unknown authority"},
+		{"not_verified", unverified, kubeletOf(t, stranger, "system:node:n2"), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			transports, err := New(c.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := http.Client{Transport: transports.To("n1")}
+			resp, err := client.Get(c.server.URL)
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					if err == nil {
+						resp.Body.Close()
+					}
+					t.Fatalf("got %v, want %q", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if who, _ := io.ReadAll(resp.Body); string(who) != "kube-apiserver-kubelet-client" {
+				t.Errorf("the kubelet sees %q", who)
+			}
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/kubelet"
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// kubeletTransports shows the API server's client certificate to kubelets, and
+// verifies theirs unless the configuration says otherwise.
+func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, error) {
+	c := kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
+	file := cfg.KubeletCertificateAuthority
+	if file == "" {
+		file = dir.Path("ca.crt")
+	}
+	if file != config.KubeletsUnverified {
+		var err error
+		if c.Authorities, err = certPool(file); err != nil {
+			return nil, fmt.Errorf("kubeletCertificateAuthority: %w", err)
+		}
+	}
+	return kubelet.New(c)
+}
+
+// apiNames tells which names and addresses in a node's serving certificate would
+// let it pass for the API server: both are signed by the same CA. The node on this
+// machine may have the machine's own; nobody may have the others.
+type apiNames struct {
+	own, taken map[string]bool
+	node       string
+	services   []netip.Prefix
+	members    func() []gossip.Member
+}
+
+func (s parts) apiNames() (*apiNames, error) {
+	services, err := config.Prefixes(s.cfg.ServiceCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("serviceCIDR: %w", err)
+	}
+	node := s.cfg.NodeName
+	if node == "" {
+		if node, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("nodeName: %w", err)
+		}
+	}
+	n := &apiNames{own: map[string]bool{}, taken: map[string]bool{}, services: services, members: s.gossip.Members,
+		node: strings.ToLower(strings.TrimSpace(node))}
+	machine := cluster(s.cfg, s.advertise)
+	for _, name := range machine.Names {
+		n.own[strings.ToLower(name)] = true
+	}
+	for _, ip := range machine.IPs {
+		n.own[ip.String()] = true
+	}
+	builtin, _ := pki.ServingNames(pki.Cluster{Domain: s.cfg.ClusterDomain})
+	for _, name := range builtin {
+		n.taken[name] = true
+	}
+	return n, nil
+}
+
+// Owner tells which node alone may have a name or an address; "" is none. It is
+// not reserved if the second result is false.
+func (n *apiNames) Owner(san string) (node string, reserved bool) {
+	san = strings.ToLower(san)
+	ip, err := netip.ParseAddr(san)
+	if n.taken[san] || err == nil && n.isService(ip) {
+		return "", true
+	}
+	if n.own[san] {
+		return n.node, true
+	}
+	if err == nil && (!ip.IsGlobalUnicast() || n.isCoordinator(ip)) {
+		return "", true
+	}
+	return "", false
+}
+
+func (n *apiNames) isService(ip netip.Addr) bool {
+	for _, p := range n.services {
+		if p.Contains(ip.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// isCoordinator finds the addresses of other coordinators, whose nodes an
+// administrator approves.
+func (n *apiNames) isCoordinator(ip netip.Addr) bool {
+	for _, m := range n.members() {
+		u, err := url.Parse(m.API)
+		if err != nil || m.Role != gossip.RoleCoordinator {
+			continue
+		}
+		if other := net.ParseIP(u.Hostname()); other != nil && other.String() == ip.Unmap().String() {
+			return true
+		}
+	}
+	return false
+}
