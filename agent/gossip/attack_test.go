@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,7 +240,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		wg.Go(func() { _ = g.Run(ctx) })
 		return g
 	}
-	open := func(g *Group, n int) (ended int) {
+	open := func(g *Group, n int) int {
 		var all []net.Conn
 		for range n {
 			c, err := net.Dial("tcp", g.Addr())
@@ -249,13 +250,18 @@ func TestStreamsAreBounded(t *testing.T) {
 			defer c.Close()
 			all = append(all, c)
 		}
+		var refused atomic.Int64
+		var readers sync.WaitGroup
 		for _, c := range all {
-			_ = c.SetReadDeadline(time.Now().Add(time.Second / 4))
-			if _, err := c.Read(make([]byte, 1)); err != nil && !os.IsTimeout(err) {
-				ended++
-			}
+			_ = c.SetReadDeadline(time.Now().Add(requestTimeout / 3)) // before all are ended for their silence
+			readers.Go(func() {
+				if _, err := c.Read(make([]byte, 1)); err != nil && !os.IsTimeout(err) {
+					refused.Add(1)
+				}
+			})
 		}
-		return ended
+		readers.Wait()
+		return int(refused.Load())
 	}
 	one := start("one", "")
 	if ended := open(one, maxStreamsSource+10); ended != 10 {
