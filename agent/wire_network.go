@@ -120,7 +120,30 @@ func (a *agent) proxy() *proxy.Proxy {
 }
 
 func (a *agent) dns() *dns.Server {
-	return dns.New(dns.Config{Addrs: addrs(a.cfg.ClusterDNS), Domain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, Log: a.log}, a.services)
+	return dns.New(dns.Config{
+		Addrs:      addrs(a.cfg.ClusterDNS),
+		Domain:     a.cfg.ClusterDomain,
+		ResolvConf: a.cfg.ResolvConf,
+		Table:      a.cfg.NFTable + "-dns",
+		Pods:       a.podPrefixes,
+		Log:        a.log,
+	}, a.services)
+}
+
+// podPrefixes are where this node's pods send from: the range that the Node
+// has, and each pod's address, as a third-party network may give others.
+func (a *agent) podPrefixes() []netip.Prefix {
+	list := prefixes(a.cfg.PodCIDR)
+	if n := a.saved.Load(); n != nil && len(list) == 0 {
+		list = prefixes(n.Spec.PodCIDRs...)
+	}
+	if a.pods == nil {
+		return list
+	}
+	for _, ip := range a.pods.Addresses() {
+		list = append(list, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	return list
 }
 
 func addrs(list []string) []netip.Addr {

@@ -89,7 +89,7 @@ func newServer(t *testing.T, handler dns.HandlerFunc) *Server {
 func ask(s *Server, name string, qtype uint16) *dns.Msg {
 	q := new(dns.Msg)
 	q.SetQuestion(name, qtype)
-	return s.answer(q, false)
+	return s.answer(&request{ctx: context.Background(), client: addrs("127.0.0.1")[0]}, q)
 }
 
 func TestNames(t *testing.T) {
@@ -253,7 +253,7 @@ func TestOverTheWire(t *testing.T) { // UDP, truncation, EDNS, TCP
 	}
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,11 @@ const (
 	// confReload is how old the list of servers may get.
 	confReload = 5 * time.Second
 
+	// maxForwards is how many queries wait for upstream servers at one time,
+	// each with a socket; as CoreDNS's max_concurrent is set in most clusters.
+	maxForwards = 1000
+	maxRests    = 1000
+
 	cacheMax    = 1000
 	cacheTTL    = 30 * time.Second
 	cacheTTLNeg = 5 * time.Second
@@ -29,15 +35,24 @@ const (
 
 // forwarder asks the node's resolvers.
 type forwarder struct {
-	file string
-	own  []netip.Addr // never ask ourselves
+	file   string
+	own    []netip.Addr // never ask ourselves
+	places *shares
 
-	mu      sync.Mutex
-	servers []string
-	read    time.Time            // when the file was looked at
-	changed time.Time            // its modification time
-	resting map[string]time.Time // silent servers and until when
-	cache   map[string]cached
+	mu       sync.Mutex
+	servers  []string
+	read     time.Time            // when the file was looked at
+	changed  time.Time            // its modification time
+	resting  map[rest]time.Time   // since when
+	answered map[string]time.Time // when a server answered last
+	cache    map[string]cached
+}
+
+// rest is a server that was silent to a client. Another client's queries do
+// not suffer: anybody can ask for a name whose own server is silent.
+type rest struct {
+	server string
+	client netip.Addr
 }
 
 type cached struct {
@@ -47,66 +62,92 @@ type cached struct {
 }
 
 func newForwarder(file string, own []netip.Addr) *forwarder {
-	return &forwarder{file: file, own: own, resting: map[string]time.Time{}, cache: map[string]cached{}}
+	return &forwarder{
+		file:     file,
+		own:      own,
+		places:   newShares(maxForwards),
+		resting:  map[rest]time.Time{},
+		answered: map[string]time.Time{},
+		cache:    map[string]cached{},
+	}
 }
 
 // forward answers from the cache or from a server; SERVFAIL when none answers.
-func (f *forwarder) forward(q *dns.Msg, tcp bool) *dns.Msg {
-	now := time.Now()
+func (f *forwarder) forward(req *request, q *dns.Msg) *dns.Msg {
 	key := cacheKey(q)
-	if r := f.fromCache(key, q, now); r != nil {
+	r := f.fromCache(key, time.Now())
+	if r == nil {
+		r = f.askAll(req, key, q)
+	}
+	if r == nil {
+		r = refuse(q, dns.RcodeServerFailure)
+		r.RecursionAvailable = true
 		return r
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), forwardWait)
+	r.Id, r.RecursionDesired, r.Question = q.Id, q.RecursionDesired, q.Question // as spelt by this client
+	if opt := q.IsEdns0(); opt != nil {
+		r.SetEdns0(maxUDP, opt.Do())
+	}
+	return r
+}
+
+// askAll asks the servers in order; nil when none has an answer.
+func (f *forwarder) askAll(req *request, key string, q *dns.Msg) *dns.Msg {
+	if !f.places.take(req.client) {
+		return nil
+	}
+	defer f.places.give(req.client)
+	req.slot.release()
+	ctx, cancel := context.WithTimeout(req.ctx, forwardWait)
 	defer cancel()
-	for _, server := range f.upstreams(now) {
-		r, err := exchange(ctx, server, q, tcp)
+	now := time.Now()
+	for _, server := range f.upstreams(req.client, now) {
+		r, err := exchange(ctx, server, onward(q), req.tcp)
 		if err != nil {
-			f.rest(server)
+			f.rest(rest{server, req.client})
 			continue
 		}
 		f.wake(server)
 		if r.Rcode == dns.RcodeServerFailure || r.Rcode == dns.RcodeRefused {
 			continue
 		}
+		r.Extra = slices.DeleteFunc(r.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 		f.store(key, r, now)
 		return r
 	}
-	r := refuse(q, dns.RcodeServerFailure)
-	r.RecursionAvailable = true
-	return r
+	return nil
 }
 
-func exchange(ctx context.Context, server string, q *dns.Msg, tcp bool) (*dns.Msg, error) {
-	c := &dns.Client{Timeout: upstreamWait, UDPSize: dns.DefaultMsgSize}
-	if tcp {
-		c.Net = "tcp"
+// onward is the query that a server is asked: the question, and of the rest
+// only what the cache tells apart, so that no client shapes another's answer.
+func onward(q *dns.Msg) *dns.Msg {
+	sent := &dns.Msg{Question: q.Question}
+	sent.Id, sent.RecursionDesired, sent.CheckingDisabled = dns.Id(), true, q.CheckingDisabled
+	if opt := q.IsEdns0(); opt != nil {
+		sent.SetEdns0(maxUDP, opt.Do())
 	}
-	sent := q.Copy()
-	sent.Id = dns.Id()
-	r, _, err := c.ExchangeContext(ctx, sent, server)
-	if err != nil {
-		return nil, err
-	}
-	r.Id = q.Id
-	return r, nil
+	return sent
 }
 
-// upstreams lists the servers to ask, in order, without those at rest.
-func (f *forwarder) upstreams(now time.Time) []string {
+// upstreams lists the servers to ask, in order, without those that are at
+// rest for the client.
+func (f *forwarder) upstreams(client netip.Addr, now time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now.Sub(f.read) > confReload {
 		f.reload(now)
 	}
-	return slices.DeleteFunc(slices.Clone(f.servers), func(s string) bool { return now.Before(f.resting[s]) })
+	return slices.DeleteFunc(slices.Clone(f.servers), func(s string) bool {
+		since, ok := f.resting[rest{s, client}]
+		return ok && now.Sub(since) < restAfter && since.After(f.answered[s])
+	})
 }
 
 func (f *forwarder) reload(now time.Time) {
 	f.read = now
 	fi, err := os.Stat(f.file)
 	if err != nil {
-		f.servers = nil
+		f.servers, f.changed = nil, time.Time{}
 		return
 	}
 	if fi.ModTime().Equal(f.changed) {
@@ -117,6 +158,7 @@ func (f *forwarder) reload(now time.Time) {
 		return
 	}
 	f.changed, f.servers = fi.ModTime(), nil
+	clear(f.answered)
 	for _, s := range conf.Servers {
 		a, err := netip.ParseAddr(s)
 		if err != nil || slices.Contains(f.own, a) {
@@ -126,16 +168,22 @@ func (f *forwarder) reload(now time.Time) {
 	}
 }
 
-func (f *forwarder) rest(server string) {
+func (f *forwarder) rest(r rest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.resting[server] = time.Now().Add(restAfter)
+	now := time.Now()
+	if len(f.resting) >= maxRests {
+		maps.DeleteFunc(f.resting, func(_ rest, since time.Time) bool { return now.Sub(since) >= restAfter })
+	}
+	if len(f.resting) < maxRests {
+		f.resting[r] = now
+	}
 }
 
 func (f *forwarder) wake(server string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.resting, server)
+	f.answered[server] = time.Now()
 }
 
 func cacheKey(q *dns.Msg) string {
@@ -157,7 +205,7 @@ func cacheKey(q *dns.Msg) string {
 }
 
 // fromCache returns a stored answer with its remaining time to live.
-func (f *forwarder) fromCache(key string, q *dns.Msg, now time.Time) *dns.Msg {
+func (f *forwarder) fromCache(key string, now time.Time) *dns.Msg {
 	f.mu.Lock()
 	c, ok := f.cache[key]
 	if ok && now.After(c.expires) {
@@ -169,22 +217,20 @@ func (f *forwarder) fromCache(key string, q *dns.Msg, now time.Time) *dns.Msg {
 		return nil
 	}
 	r := c.msg.Copy()
-	r.Id = q.Id
-	r.Question = q.Question // as spelt by this client
 	age := uint32(now.Sub(c.stored) / time.Second)
 	for _, rrs := range [][]dns.RR{r.Answer, r.Ns, r.Extra} {
 		for _, rr := range rrs {
-			if h := rr.Header(); h.Rrtype != dns.TypeOPT {
-				h.Ttl -= min(age, h.Ttl)
-			}
+			h := rr.Header()
+			h.Ttl -= min(age, h.Ttl)
 		}
 	}
 	return r
 }
 
-// store keeps complete answers, positive and negative, for a short while.
+// store keeps complete answers, positive and negative, for a short while. A
+// large one is not kept: the cache's size is bounded.
 func (f *forwarder) store(key string, r *dns.Msg, now time.Time) {
-	if r.Truncated || r.Rcode != dns.RcodeSuccess && r.Rcode != dns.RcodeNameError {
+	if r.Truncated || r.Len() > maxUDP || r.Rcode != dns.RcodeSuccess && r.Rcode != dns.RcodeNameError {
 		return
 	}
 	life := cacheTTL

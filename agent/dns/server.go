@@ -2,13 +2,18 @@ package dns
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -25,7 +30,11 @@ type Config struct {
 	Port       int          // default 53
 	Domain     string       // cluster domain, such as cluster.local
 	ResolvConf string       // names the upstream servers; default /etc/resolv.conf
-	Log        *slog.Logger
+	Table      string       // nftables table that limits clients, owned; "" = none
+	// Pods are the ranges and addresses of this node's pods, as they are now.
+	// Only they and the node itself are answered.
+	Pods func() []netip.Prefix
+	Log  *slog.Logger
 }
 
 // Source is where the tables come from.
@@ -39,6 +48,13 @@ type Server struct {
 	log  *slog.Logger
 	zone zone
 	up   *forwarder
+
+	sources  sources
+	queue    *queue
+	conns    *shares // TCP connections
+	panicked sync.Once
+
+	unmetered bool // was told
 }
 
 // New touches nothing yet.
@@ -49,21 +65,21 @@ func New(cfg Config, src Source) *Server {
 	if cfg.ResolvConf == "" {
 		cfg.ResolvConf = "/etc/resolv.conf"
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, zone: zone{src: src, domain: dns.CanonicalName(cfg.Domain)}}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s.up = newForwarder(cfg.ResolvConf, cfg.Addrs)
-	return s
+	return &Server{
+		cfg:     cfg,
+		log:     cfg.Log,
+		zone:    zone{src: src, domain: dns.CanonicalName(cfg.Domain)},
+		up:      newForwarder(cfg.ResolvConf, cfg.Addrs),
+		sources: sources{pods: cfg.Pods},
+		queue:   newQueue(slots(), maxWaiting),
+		conns:   newShares(maxConns),
+	}
 }
 
-const (
-	listenRetry = 5 * time.Second
-	// udpWait is how long the library's reader may wait; a short one would
-	// wake an idle process for nothing.
-	udpWait = 24 * time.Hour
-	tcpWait = 5 * time.Second
-)
+const listenRetry = 5 * time.Second
 
 // Run serves until ctx ends. What keeps it from listening is told once and
 // tried again.
@@ -90,40 +106,51 @@ func (s *Server) serve(ctx context.Context) error {
 	if err := s.addAddresses(); err != nil {
 		return err
 	}
-	var servers []*dns.Server
+	if err := s.meter(); err != nil && !s.unmetered {
+		s.unmetered = true
+		s.log.Warn("the kernel does not limit what one pod may ask the cluster DNS; a flood may cost others' queries", "err", err)
+	}
+	var sockets []io.Closer
+	var serve []func(context.Context) error
 	closeAll := func() {
-		for _, d := range servers {
-			if d.PacketConn != nil {
-				d.PacketConn.Close()
-			} else {
-				d.Listener.Close()
-			}
+		for _, c := range sockets {
+			c.Close()
 		}
 	}
 	for _, a := range s.cfg.Addrs {
-		at := net.JoinHostPort(a.String(), strconv.Itoa(s.cfg.Port))
-		u, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", at)
-		if err == nil {
-			servers = append(servers, &dns.Server{PacketConn: u, Handler: s, ReadTimeout: udpWait, UDPSize: dns.DefaultMsgSize})
-			var l net.Listener
-			if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", at); err == nil {
-				servers = append(servers, &dns.Server{Listener: l, Handler: s, ReadTimeout: tcpWait})
-			}
-		}
+		u, l, err := s.listen(ctx, a)
 		if err != nil {
 			closeAll()
-			if errors.Is(err, unix.EADDRINUSE) {
-				err = fmt.Errorf("%w: another DNS server listens on every address of this machine; bind it to its own", err)
-			}
-			return fmt.Errorf("cluster DNS: %w", err)
+			return err
 		}
+		sockets = append(sockets, u, l)
+		serve = append(serve, func(ctx context.Context) error { return s.serveUDP(ctx, u) },
+			func(ctx context.Context) error { return s.serveTCP(ctx, l) })
 	}
 	eg, ctx := errgroup.WithContext(ctx)
-	for _, d := range servers {
-		eg.Go(d.ActivateAndServe)
+	for _, f := range serve {
+		eg.Go(func() error { return f(ctx) })
 	}
 	eg.Go(func() error { <-ctx.Done(); closeAll(); return nil })
-	return eg.Wait()
+	err := eg.Wait()
+	s.queue.running.Wait()
+	return err
+}
+
+func (s *Server) listen(ctx context.Context, a netip.Addr) (*net.UDPConn, net.Listener, error) {
+	at := net.JoinHostPort(a.String(), strconv.Itoa(s.cfg.Port))
+	u, err := (&net.ListenConfig{Control: enlarge}).ListenPacket(ctx, "udp", at)
+	if err == nil {
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", at); err == nil {
+			return u.(*net.UDPConn), l, nil
+		}
+		u.Close()
+	}
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w: another DNS server listens on every address of this machine; bind it to its own", err)
+	}
+	return nil, nil, fmt.Errorf("cluster DNS: %w", err)
 }
 
 // addAddresses puts the cluster DNS addresses on the loopback interface.
@@ -143,13 +170,13 @@ func (s *Server) addAddresses() error {
 	return nil
 }
 
-// Cleanup takes the addresses away.
+// Cleanup takes the addresses and the table away.
 func (s *Server) Cleanup() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("cluster DNS: %w", err)
 	}
-	var errs []error
+	errs := []error{s.removeMeter()}
 	for _, a := range s.cfg.Addrs {
 		if a.IsLoopback() {
 			continue
@@ -165,21 +192,74 @@ func hostAddr(a netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 }
 
-// ServeDNS implements dns.Handler.
-func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	_, tcp := w.RemoteAddr().(*net.TCPAddr)
-	r := s.answer(q, tcp)
-	if r == nil {
-		return
+// request is what is known of a query beside its text.
+type request struct {
+	ctx    context.Context
+	client netip.Addr
+	tcp    bool
+	slot   *slot
+}
+
+// respond answers a packet; nil when it deserves no answer. A mistake of ours
+// in one query must not end the agent.
+func (s *Server) respond(req *request, packet []byte) (out []byte) {
+	var q *dns.Msg
+	defer func() {
+		if p := recover(); p != nil {
+			s.panicked.Do(func() {
+				s.log.Error("a DNS query made the server panic and was answered SERVFAIL; this is told once",
+					"panic", p, "query", q, "client", req.client, "stack", string(debug.Stack()))
+			})
+			out = failure(q, packet)
+		}
+	}()
+	q, wrong := parse(packet)
+	if q == nil && wrong == nil {
+		return nil
 	}
-	limit := dns.MaxMsgSize
-	if !tcp {
-		limit = udpLimit(q)
+	r, limit := wrong, dns.MaxMsgSize
+	if q != nil {
+		r = s.answer(req, q)
+		if !req.tcp {
+			limit = udpLimit(q)
+		}
+	}
+	shorten(r, limit)
+	out, err := r.Pack()
+	if err != nil {
+		s.log.Debug("dns answer cannot be packed", "err", err)
+		return failure(q, packet)
+	}
+	return out
+}
+
+// minRecord is the size of the smallest record: a compressed name, type,
+// class, time to live and length.
+const minRecord = 12
+
+// shorten makes an answer fit. The library looks at every record again and
+// again, so what cannot fit is left out before.
+func shorten(r *dns.Msg, limit int) {
+	if most := limit / minRecord; len(r.Answer) > most {
+		r.Answer, r.Truncated = r.Answer[:most], true
+	}
+	if most := limit / minRecord; len(r.Extra) > most {
+		r.Extra = slices.DeleteFunc(r.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeOPT })
 	}
 	r.Truncate(limit)
-	if err := w.WriteMsg(r); err != nil {
-		s.log.Debug("dns answer not sent", "err", err)
+}
+
+// failure is the answer SERVFAIL, with the question as far as it was read.
+func failure(q *dns.Msg, packet []byte) []byte {
+	r := &dns.Msg{MsgHdr: dns.MsgHdr{Id: binary.BigEndian.Uint16(packet), Response: true, Rcode: dns.RcodeServerFailure}}
+	if q != nil {
+		r.RecursionDesired, r.RecursionAvailable, r.Question = q.RecursionDesired, true, q.Question
 	}
+	out, err := r.Pack()
+	if err != nil {
+		return nil
+	}
+	return out
 }
 
 // maxUDP avoids fragments (DNS flag day 2020).
@@ -193,8 +273,8 @@ func udpLimit(q *dns.Msg) int {
 }
 
 // answer finds who answers a query.
-func (s *Server) answer(q *dns.Msg, tcp bool) *dns.Msg {
-	if q.Response || q.Opcode != dns.OpcodeQuery || len(q.Question) != 1 || q.Question[0].Qclass != dns.ClassINET {
+func (s *Server) answer(req *request, q *dns.Msg) *dns.Msg {
+	if q.Question[0].Qclass != dns.ClassINET || transfers(q.Question[0].Qtype) {
 		return refuse(q, dns.RcodeNotImplemented)
 	}
 	name := strings.ToLower(q.Question[0].Name)
@@ -202,13 +282,13 @@ func (s *Server) answer(q *dns.Msg, tcp bool) *dns.Msg {
 	switch {
 	case dns.IsSubDomain(s.zone.domain, name):
 		r = s.zone.answer(q, name)
-		s.chase(r, q, tcp)
+		s.chase(req, r, q)
 	case dns.IsSubDomain("in-addr.arpa.", name) || dns.IsSubDomain("ip6.arpa.", name):
 		if r = s.zone.reverse(q, name); r == nil {
-			return s.up.forward(q, tcp)
+			return s.up.forward(req, q)
 		}
 	default:
-		return s.up.forward(q, tcp)
+		return s.up.forward(req, q)
 	}
 	if opt := q.IsEdns0(); opt != nil {
 		r.SetEdns0(maxUDP, opt.Do())
@@ -216,9 +296,15 @@ func (s *Server) answer(q *dns.Msg, tcp bool) *dns.Msg {
 	return r
 }
 
+// transfers tells the types that ask for whole zones or are no data (RFC 6895
+// section 3.1); ANY is one of them, but has an answer.
+func transfers(qtype uint16) bool {
+	return qtype == dns.TypeOPT || qtype >= dns.TypeTKEY && qtype < dns.TypeANY
+}
+
 // chase adds the addresses of an ExternalName's target, as resolvers of pods
 // do not ask again (SVC-62).
-func (s *Server) chase(r, q *dns.Msg, tcp bool) {
+func (s *Server) chase(req *request, r, q *dns.Msg) {
 	if len(r.Answer) != 1 || q.Question[0].Qtype == dns.TypeCNAME {
 		return
 	}
@@ -232,7 +318,7 @@ func (s *Server) chase(r, q *dns.Msg, tcp bool) {
 	if name := strings.ToLower(alias.Target); dns.IsSubDomain(s.zone.domain, name) {
 		found = s.zone.answer(sub, name)
 	} else {
-		found = s.up.forward(sub, tcp)
+		found = s.up.forward(req, sub)
 	}
 	if found.Rcode == dns.RcodeServerFailure {
 		r.Rcode = found.Rcode

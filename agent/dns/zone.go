@@ -165,13 +165,12 @@ func (z *zone) serviceName(r *dns.Msg, s *service.Service, qtype uint16) bool {
 		z.srv(r, z.records(s), func(service.EndpointPort) bool { return true })
 		return true
 	}
-	var addrs []netip.Addr
+	addrs := make([]netip.Addr, 0, len(s.Endpoints))
 	for _, e := range s.Endpoints {
-		if !slices.Contains(addrs, e.Addr) {
-			addrs = append(addrs, e.Addr)
-		}
+		addrs = append(addrs, e.Addr)
 	}
-	r.Answer = addresses(qname, addrs, qtype)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	r.Answer = addresses(qname, slices.Compact(addrs), qtype)
 	rand.Shuffle(len(r.Answer), func(i, j int) { r.Answer[i], r.Answer[j] = r.Answer[j], r.Answer[i] })
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -403,6 +404,27 @@ func (m *Manager) Find(namespace, name string) (View, bool) {
 		return View{}, false
 	}
 	return found.view(), true
+}
+
+// Addresses are those of the pods that run now and have a network of their own.
+func (m *Manager) Addresses() []netip.Addr {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	var out []netip.Addr
+	for _, w := range workers {
+		v := w.view()
+		sb := v.Observed.Sandbox()
+		if v.Pod == nil || v.Pod.Spec.HostNetwork || sb == nil {
+			continue
+		}
+		for _, ip := range sb.IPs {
+			if a, err := netip.ParseAddr(ip); err == nil {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
 }
 
 func (m *Manager) list() []*worker {
