@@ -25,7 +25,11 @@ import (
 func (s *Store) Import(ctx context.Context, file string) ([]string, error) {
 	unlock := s.pulls.lock("import")
 	defer unlock()
-	names, err := s.importFile(ctx, file)
+	var names []string
+	err := s.withSpace(ctx, func(ctx context.Context) (err error) {
+		names, err = s.importFile(ctx, file)
+		return err
+	})
 	if err = s.giveBack(ctx, err); err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
@@ -48,7 +52,9 @@ func (s *Store) importFile(ctx context.Context, file string) ([]string, error) {
 		return nil, err
 	}
 	defer done()
-	root, err := archive.ImportIndex(ctx, s.content, plain)
+	checked := guarded(plain)
+	defer checked.Close()
+	root, err := archive.ImportIndex(ctx, s.content, checked)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +65,9 @@ func (s *Store) importFile(ctx context.Context, file string) ([]string, error) {
 	var idx ocispec.Index
 	if err := json.Unmarshal(blob, &idx); err != nil {
 		return nil, fmt.Errorf("read index: %w", err)
+	}
+	if err := checkChildren(root, idx.Manifests); err != nil {
+		return nil, err
 	}
 	return s.importAll(ctx, idx.Manifests, file)
 }
@@ -73,10 +82,7 @@ func (s *Store) importAll(ctx context.Context, manifests []ocispec.Descriptor, f
 		if err != nil {
 			return nil, err
 		}
-		children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
-		children = images.FilterPlatforms(children, s.platform)
-		children = images.LimitManifests(children, s.platform, 1)
-		if err := s.unpack(ctx, children, m); err != nil {
+		if err := s.unpack(ctx, s.children(m), m); err != nil {
 			return nil, err
 		}
 		if _, err := s.publish(ctx, m, names); err != nil {

@@ -102,6 +102,9 @@ func (s *Store) read(ctx context.Context, target ocispec.Descriptor) (*Image, er
 	if err != nil {
 		return nil, err
 	}
+	if err := checkConfig(m.Config); err != nil {
+		return nil, err
+	}
 	blob, err := content.ReadBlob(ctx, s.content, m.Config)
 	if err != nil {
 		return nil, err

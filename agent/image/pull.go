@@ -44,7 +44,11 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	}
 	unlock := s.pulls.lock(named.String())
 	defer unlock()
-	id, err := s.pull(ctx, named, auth)
+	var id string
+	err = s.withSpace(ctx, func(ctx context.Context) (err error) {
+		id, err = s.pull(ctx, named, auth)
+		return err
+	})
 	if err = s.giveBack(ctx, err); err != nil {
 		return "", fmt.Errorf("failed to pull and unpack image %q: %w", named, err)
 	}
@@ -66,7 +70,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 	if err != nil {
 		return "", fmt.Errorf("failed to get fetcher for %q: %w", name, err)
 	}
-	if err := s.fetch(ctx, fetcher, desc); err != nil {
+	if err := s.fetch(ctx, paced(fetcher), desc); err != nil {
 		return "", err
 	}
 	names := []string{named.Name() + "@" + desc.Digest.String()}
@@ -78,10 +82,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 
 // fetch downloads and unpacks at the same time.
 func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor) error {
-	children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
-	children = images.FilterPlatforms(children, s.platform)
-	children = images.LimitManifests(children, s.platform, 1)
-	return s.unpack(ctx, images.Handlers(remotes.FetchHandler(s.content, fetcher), children), desc)
+	return s.unpack(ctx, images.Handlers(remotes.FetchHandler(s.content, fetcher), s.children(desc)), desc)
 }
 
 // unpack walks an image with handler and makes snapshots of its layers.
@@ -150,31 +151,12 @@ func (s *Store) hosts(ctx context.Context, auth *Auth) docker.RegistryHosts {
 	if s.cfg.CertsDir != "" {
 		opts.HostDir = config.HostDirFromRoot(s.cfg.CertsDir)
 	}
-	if auth != nil && auth.RegistryToken != "" {
-		opts.UpdateClient = func(c *http.Client) error {
-			c.Transport = bearer{next: c.Transport, token: auth.RegistryToken}
-			return nil
-		}
+	token := ""
+	if auth != nil {
+		token = auth.RegistryToken
 	}
+	opts.UpdateClient = func(c *http.Client) error { return limitTransport(c, token) }
 	return config.ConfigureHosts(ctx, opts)
-}
-
-// bearer sends a registry token with requests that carry nothing else.
-type bearer struct {
-	next  http.RoundTripper
-	token string
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header.Get("Authorization") == "" {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+b.token)
-	}
-	next := b.next
-	if next == nil {
-		next = http.DefaultTransport
-	}
-	return next.RoundTrip(r)
 }
 
 // credentials are those for host; an empty user name with a secret is an

@@ -30,6 +30,9 @@ import (
 type Config struct {
 	Dir      string // content, snapshots and metadata
 	CertsDir string // registry hosts configuration (hosts.toml); "" = none
+	// KeepFree is how many bytes of a file system of that size images leave
+	// free; nil = none.
+	KeepFree func(total uint64) uint64
 	Log      *slog.Logger
 }
 
@@ -130,7 +133,7 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err := s.db.Init(ctx); err != nil {
 		return s, fmt.Errorf("open metadata: %w", err)
 	}
-	s.content, s.snaps = s.db.ContentStore(), s.db.Snapshotter(snapshotter)
+	s.content, s.snaps = measured{s.db.ContentStore()}, s.db.Snapshotter(snapshotter)
 	s.images, s.leases = metadata.NewImageStore(s.db), metadata.NewLeaseManager(s.db)
 	return s, s.reload(ctx)
 }

@@ -61,7 +61,10 @@ type Config struct {
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
 	Seal       *checkpoint.Keys // of records, nil: in the clear
-	Log        *slog.Logger
+	// KeepFree is how much of their file system images leave free, by its
+	// size; nil = nothing.
+	KeepFree func(total uint64) uint64
+	Log      *slog.Logger
 }
 
 // Runtime implements the CRI's runtime and image services.
@@ -101,7 +104,13 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	// First, because it is locked: a second agent on these directories ends
 	// here, before it touches anything.
-	if r.images, err = image.Open(ctx, image.Config{Dir: filepath.Join(cfg.DataDir, "image"), CertsDir: cfg.CertsDir, Log: cfg.Log}); err != nil {
+	r.images, err = image.Open(ctx, image.Config{
+		Dir:      filepath.Join(cfg.DataDir, "image"),
+		CertsDir: cfg.CertsDir,
+		KeepFree: cfg.KeepFree,
+		Log:      cfg.Log,
+	})
+	if err != nil {
 		return nil, fmt.Errorf("open image store: %w", err)
 	}
 	r.sandboxes, err = sandbox.Open(sandbox.Config{

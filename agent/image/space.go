@@ -1,0 +1,66 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spaceEvery is how often the disk is looked at while an image is unpacked:
+// a fast disk takes some hundred megabytes in this time.
+const spaceEvery = 100 * time.Millisecond
+
+// withSpace runs work, and ends it when less space is left on the store's
+// file system than is kept for others: what a layer unpacks to is not known
+// before. The error is Full.
+func (s *Store) withSpace(ctx context.Context, work func(context.Context) error) error {
+	if s.cfg.KeepFree == nil {
+		return work(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := s.space(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(spaceEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := s.space(); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}()
+	err := work(ctx)
+	if cause := context.Cause(ctx); err != nil && Full(cause) {
+		err = cause
+	}
+	cancel(nil)
+	<-ended
+	return err
+}
+
+// space tells whether more may be written.
+func (s *Store) space() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.cfg.Dir, &st); err != nil {
+		return fmt.Errorf("image file system: %w", err)
+	}
+	unit := uint64(st.Bsize)
+	free, keep := st.Bavail*unit, s.cfg.KeepFree(st.Blocks*unit)
+	if free < keep {
+		return fmt.Errorf("the image does not fit: %d MiB are left on the image file system, and evictionHard keeps %d MiB (imagefs.available): %w",
+			free>>20, keep>>20, unix.ENOSPC)
+	}
+	return nil
+}
