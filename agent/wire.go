@@ -57,6 +57,7 @@ type agent struct {
 	seal     *checkpoint.Keys // of all that is kept; nil on a hollow node
 	records  store[podrecord.Pod]
 	nodes    store[v1.Node]
+	pulled   store[podrecord.Image] // nil on a hollow node
 	objects  *source.Objects
 	tokens   *volume.TokenCache
 	network  *network.Manager // nil on a hollow node
@@ -221,6 +222,7 @@ func (a *agent) tasks() []task {
 func (a *agent) close() {
 	a.records.Close()
 	a.nodes.Close()
+	a.pulled.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := a.runtime.Close(ctx); err != nil {

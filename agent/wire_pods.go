@@ -50,6 +50,18 @@ func (a *agent) buildPods(ctx context.Context) error {
 		Limit: a.limitPod, Sysctls: sysctls, Handler: a.runtimeHandler,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
 	}
+	if a.pulled != nil {
+		a.pods.Access = &pod.Access{
+			Policy:    pod.VerifyPolicy(a.cfg.ImagePullCredentialsVerificationPolicy),
+			Allowlist: a.cfg.PreloadedImagesVerificationAllowlist,
+			Records:   a.pulled,
+			Images:    a.images,
+			Log:       a.log,
+		}
+		if err := a.pods.Access.Load(ctx); err != nil {
+			return err
+		}
+	}
 	a.pods.Steps = a.steps()
 	a.ended = make(chan struct{}, 1)
 	a.pods.Changed = func() {

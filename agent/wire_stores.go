@@ -64,6 +64,9 @@ func (a *agent) buildStores(context.Context) error {
 	if a.nodes, err = checkpoint.Open[v1.Node](filepath.Join(dir, "node"), keys, a.log); err != nil {
 		return err
 	}
+	if a.pulled, err = checkpoint.Open[podrecord.Image](filepath.Join(dir, "images"), keys, a.log); err != nil {
+		return err
+	}
 	objects, err := checkpoint.Open[source.SavedObject](filepath.Join(dir, "objects"), keys, a.log)
 	if err != nil {
 		return err

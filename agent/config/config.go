@@ -126,6 +126,11 @@ type Config struct {
 	// AllowedUnsafeSysctls are sysctls or patterns that pods may set beside
 	// the safe ones.
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
+	// ImagePullCredentialsVerificationPolicy tells which images that are on
+	// the node need a pod's own pull secret (KEP-2535), and
+	// PreloadedImagesVerificationAllowlist those that never do.
+	ImagePullCredentialsVerificationPolicy string   `json:"imagePullCredentialsVerificationPolicy,omitempty"`
+	PreloadedImagesVerificationAllowlist   []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 

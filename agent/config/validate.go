@@ -97,6 +97,7 @@ func (c *Config) Validate() error {
 		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
 	}
 	c.validateReserved(bad)
+	c.validateImages(bad)
 	if _, err := c.Level(); err != nil {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}

@@ -268,6 +268,16 @@ func (f *fakeCRI) ImageStatus(_ context.Context, s *runtimeapi.ImageSpec, _ bool
 	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: s.Image}}, nil
 }
 
+func (f *fakeCRI) ListImages(context.Context, *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*runtimeapi.Image
+	for id := range f.images {
+		out = append(out, &runtimeapi.Image{Id: id, RepoTags: []string{id}})
+	}
+	return out, nil
+}
+
 func (f *fakeCRI) PullImage(_ context.Context, s *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -42,26 +43,52 @@ func (m *Manager) ensureImage(ctx context.Context, l *launch) *record.Verdict {
 		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "InspectFailed", msg)
 		return &record.Verdict{Reason: "ImageInspectError", Message: msg}
 	}
+	logins, loginErr := credentials(ctx, m.Objects, l.pod, image)
 	policy := pullPolicy(l.c)
-	if st.Image != nil && policy != v1.PullAlways {
+	if st.Image != nil && policy != v1.PullAlways && !m.mustPull(image, st.Image, logins) {
 		l.image, l.ref = st.Image, st.Image.Id
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", image))
+		m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulled",
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 		return nil
 	}
-	if policy == v1.PullNever {
+	if policy == v1.PullNever { // as if it were not there, also when the pod may not use it
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
 		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "ErrImageNeverPull", msg)
 		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
 		return &record.Verdict{Reason: "ErrImageNeverPull", Message: msg}
 	}
-	return m.pullImage(ctx, l, spec)
+	if loginErr != nil {
+		return m.pullFailed(l, loginErr)
+	}
+	return m.pullImage(ctx, l, spec, logins)
 }
 
-func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec) *record.Verdict {
+func (m *Manager) mustPull(image string, there *runtimeapi.Image, logins []credential) bool {
+	return m.Access != nil && m.Access.MustPull(image, there, logins)
+}
+
+// ensureImages makes the container's image present, and those that it mounts.
+func (m *Manager) ensureImages(ctx context.Context, l *launch) *record.Verdict {
+	for i := range l.c.VolumeMounts {
+		for j := range l.pod.Spec.Volumes {
+			v := &l.pod.Spec.Volumes[j]
+			if v.Image == nil || v.Name != l.c.VolumeMounts[i].Name || v.Image.Reference == "" {
+				continue
+			}
+			c := &v1.Container{Name: l.c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
+			if f := m.ensureImage(ctx, &launch{pod: l.pod, c: c}); f != nil {
+				return f
+			}
+		}
+	}
+	return m.ensureImage(ctx, l)
+}
+
+func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
 	image := l.c.Image
 	m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
-	ref, err := m.sharedPull(ctx, l, spec)
+	ref, err := m.sharedPull(ctx, l, spec, logins)
 	if err == nil {
 		var st *runtimeapi.ImageStatusResponse
 		if st, err = m.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref}, false); err == nil && st.Image == nil {
@@ -78,10 +105,7 @@ func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.Ima
 		return &record.Verdict{Reason: "ErrImagePull", Message: ctx.Err().Error()}
 	}
 	if err != nil {
-		msg := grpcMessage(err)
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", image, msg))
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
-		return &record.Verdict{Reason: "ErrImagePull", Message: msg}
+		return m.pullFailed(l, err)
 	}
 	took := time.Since(began).Truncate(time.Millisecond)
 	m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulled",
@@ -89,16 +113,19 @@ func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.Ima
 	return nil
 }
 
+func (m *Manager) pullFailed(l *launch, err error) *record.Verdict {
+	msg := grpcMessage(err)
+	m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", l.c.Image, msg))
+	m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
+	return &record.Verdict{Reason: "ErrImagePull", Message: msg}
+}
+
 // sharedPull pulls once for all who want the same image with the same secrets
 // at the same time. A pull goes on while anybody waits for it.
-func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec) (string, error) {
-	auths, err := credentials(ctx, m.Objects, l.pod, spec.Image)
-	if err != nil {
-		return "", err
-	}
+func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
 	key := spec.Image
-	for _, a := range auths {
-		key += "\x00" + a.String()
+	for _, c := range logins {
+		key += "\x00" + c.auth.String()
 	}
 	m.pulls.mu.Lock()
 	p := m.pulls.busy[key]
@@ -109,7 +136,7 @@ func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.Im
 		}
 		m.pulls.busy[key] = p
 		m.wg.Go(func() {
-			p.ref, p.err = m.tryPull(m.ctx, spec, auths, l.pod)
+			p.ref, p.err = m.recordedPull(m.ctx, spec, logins, l.pod)
 			m.pulls.mu.Lock()
 			delete(m.pulls.busy, key)
 			m.pulls.mu.Unlock()
@@ -125,21 +152,55 @@ func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.Im
 	}
 }
 
-func (m *Manager) tryPull(ctx context.Context, spec *runtimeapi.ImageSpec, auths []*runtimeapi.AuthConfig, p *v1.Pod) (string, error) {
-	sc, err := m.Host.sandboxConfig(p, 0)
-	if err != nil {
+// recordedPull keeps with which credentials the pull worked.
+func (m *Manager) recordedPull(ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod) (string, error) {
+	if m.Access == nil {
+		ref, _, err := m.tryPull(ctx, spec, logins, p)
+		return ref, err
+	}
+	if err := m.Access.Begin(spec.Image); err != nil {
 		return "", err
 	}
-	if len(auths) == 0 {
-		return m.Images.PullImage(ctx, spec, nil, sc)
+	ref, used, err := m.tryPull(ctx, spec, logins, p)
+	id := ref
+	if err == nil {
+		id, err = m.imageID(ctx, spec, ref)
 	}
-	var ref string
-	for _, a := range auths {
-		if ref, err = m.Images.PullImage(ctx, spec, a, sc); err == nil {
-			return ref, nil
+	return ref, errors.Join(err, m.Access.End(ctx, spec.Image, id, used))
+}
+
+// imageID is the runtime's ID of what was pulled: a runtime may name a pull's
+// result by its digest.
+func (m *Manager) imageID(ctx context.Context, spec *runtimeapi.ImageSpec, ref string) (string, error) {
+	for _, name := range []string{ref, spec.Image} {
+		st, err := m.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
+		if err != nil {
+			return "", err
+		}
+		if st.Image != nil {
+			return st.Image.Id, nil
 		}
 	}
-	return "", err
+	return "", fmt.Errorf("image %q is gone right after its pull", spec.Image)
+}
+
+// tryPull pulls with one login after the other, and returns which worked; nil
+// when none is needed.
+func (m *Manager) tryPull(ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod) (ref string, used *credential, err error) {
+	sc, err := m.Host.sandboxConfig(p, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(logins) == 0 {
+		ref, err = m.Images.PullImage(ctx, spec, nil, sc)
+		return ref, nil, err
+	}
+	for i := range logins {
+		if ref, err = m.Images.PullImage(ctx, spec, logins[i].auth, sc); err == nil {
+			return ref, &logins[i], nil
+		}
+	}
+	return "", nil, err
 }
 
 // pullPolicy is the container's policy, or what its tag implies.

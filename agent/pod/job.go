@@ -112,7 +112,7 @@ func (w *worker) launch(p *v1.Pod, o *record.Observed, a Action) *launch {
 // start brings one container up: image, create, start, hook. A failure is
 // shown as the container's waiting reason and tried again.
 func (w *worker) start(ctx context.Context, l *launch, sandbox string) func() {
-	if f := w.m.ensureImage(ctx, l); f != nil {
+	if f := w.m.ensureImages(ctx, l); f != nil {
 		return w.startFailed(ctx, l, f, firstBackoff, lastPull)
 	}
 	config, err := l.config(ctx)

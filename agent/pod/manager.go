@@ -77,6 +77,8 @@ type Manager struct {
 	Host    *Host
 	Runtime cri.RuntimeService
 	Images  cri.ImageManagerService
+	// Access tells which pods may use an image that is there; nil: all.
+	Access  *Access
 	Steps   []Step
 	Volumes Volumes
 	Objects Objects

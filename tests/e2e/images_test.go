@@ -143,6 +143,24 @@ func TestRegistry(t *testing.T) {
 		s.shows("ImagePullBackOff", "get", "pod", name)
 	}
 
+	// What was pulled with a secret is for those who bring one that opens it.
+	s.k("create", "secret", "docker-registry", "copy", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password="+registryPassword)
+	borrow := func(name, policy, secret string) {
+		t.Helper()
+		s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0, imagePullSecrets: [%s],
+  containers: [{name: c, image: "%s/lib/nginx:1", imagePullPolicy: %s}]}}`, name, secret, address, policy))
+	}
+	borrow("borrow", "IfNotPresent", "")
+	borrow("borrow-wrong", "IfNotPresent", "{name: wrong}")
+	borrow("borrow-never", "Never", "")
+	borrow("borrow-copy", "Never", "{name: copy}")
+	s.ready("borrow-copy")
+	event("borrow-copy", "already present on machine and can be accessed by the pod")
+	event("borrow", "ErrImagePull", "pull access denied")
+	event("borrow-wrong", "401 Unauthorized")
+	event("borrow-never", `Container image "`+address+`/lib/nginx:1" is not present with pull policy of Never`)
+	s.shows("ErrImageNeverPull", "get", "pod", "borrow-never")
+
 	s.k("patch", "serviceaccount", "default", "-p", `{"imagePullSecrets":[{"name":"pull"}]}`)
 	pod("account", "lib/busybox:1", "")
 	s.ready("account")

@@ -1,0 +1,32 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/distribution/reference"
+)
+
+const allowlisted = "NeverVerifyAllowlistedImages"
+
+// validateImages checks who may use images that are on the node.
+func (c *Config) validateImages(bad func(field, format string, args ...any)) {
+	switch c.ImagePullCredentialsVerificationPolicy {
+	case "", "NeverVerify", "NeverVerifyPreloadedImages", allowlisted, "AlwaysVerify":
+	default:
+		bad("imagePullCredentialsVerificationPolicy", "%q: use NeverVerify, NeverVerifyPreloadedImages, %s or AlwaysVerify",
+			c.ImagePullCredentialsVerificationPolicy, allowlisted)
+	}
+	if len(c.PreloadedImagesVerificationAllowlist) > 0 && c.ImagePullCredentialsVerificationPolicy != allowlisted {
+		bad("preloadedImagesVerificationAllowlist", "only used with imagePullCredentialsVerificationPolicy: %s", allowlisted)
+	}
+	for _, entry := range c.PreloadedImagesVerificationAllowlist {
+		name := entry
+		if prefix, ok := strings.CutSuffix(entry, "/*"); ok {
+			name = prefix + "/name"
+		}
+		named, err := reference.ParseNormalizedNamed(name)
+		if err != nil || !reference.IsNameOnly(named) {
+			bad("preloadedImagesVerificationAllowlist", `%q: must be an image's name without tag and digest, or a prefix of whole path segments that ends in "/*"`, entry)
+		}
+	}
+}
