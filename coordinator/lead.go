@@ -35,6 +35,7 @@ type parts struct {
 	advertise net.IP
 	port      int
 	begin     time.Time
+	systemd   systemd
 	// ready is closed once the API is.
 	ready chan struct{}
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -16,15 +18,40 @@ func announce(ctx context.Context, s parts) error {
 	}
 	s.log.Info("API is ready", "address", "https://"+s.external(), "after", time.Since(s.begin).Round(time.Millisecond))
 	close(s.ready)
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+	s.systemd.tell(daemon.SdNotifyReady)
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
 		<-ctx.Done()
 	} else {
 		watchdog(ctx, s, interval/3)
 	}
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+	s.systemd.tell(daemon.SdNotifyStopping)
 	return nil
+}
+
+// systemd is the service manager's socket, "" without one (sd_notify(3)).
+type systemd string
+
+// takeSystemd takes the socket out of the environment: the API server's library
+// would announce READY=1 too early, and then take it away from everybody.
+func takeSystemd() systemd {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	_ = os.Unsetenv("NOTIFY_SOCKET")
+	return systemd(socket)
+}
+
+// tell sends a state. Nobody may be listening any more: nothing depends on it
+// here.
+func (s systemd) tell(state string) {
+	if s == "" {
+		return
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: string(s), Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
 }
 
 // waitReady asks /readyz in process until it is ready; the libraries have no
@@ -46,7 +73,7 @@ func waitReady(ctx context.Context, s parts) bool {
 func watchdog(ctx context.Context, s parts, every time.Duration) {
 	for {
 		if get(ctx, s, "/livez") {
-			_, _ = daemon.SdNotify(false, daemon.SdNotifyWatchdog)
+			s.systemd.tell(daemon.SdNotifyWatchdog)
 		}
 		select {
 		case <-ctx.Done():

@@ -32,6 +32,7 @@ import (
 // a part fails.
 func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	begin := time.Now()
+	manager := takeSystemd()
 	unlock, err := lockState(cfg)
 	if err != nil {
 		return err
@@ -51,7 +52,16 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = st.Close() }()
-	s := parts{cfg: cfg, log: log, store: st, advertise: advertise, port: listener.Addr().(*net.TCPAddr).Port, begin: begin, ready: make(chan struct{})}
+	s := parts{
+		cfg:       cfg,
+		log:       log,
+		store:     st,
+		advertise: advertise,
+		port:      listener.Addr().(*net.TCPAddr).Port,
+		begin:     begin,
+		systemd:   manager,
+		ready:     make(chan struct{}),
+	}
 	if s.api, err = s.buildAPI(ctx, listener); err != nil {
 		return err
 	}

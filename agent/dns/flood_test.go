@@ -176,6 +176,8 @@ func TestFlood(t *testing.T) {
 	if goroutines > maxForwards {
 		t.Errorf("%d goroutines for one client", goroutines)
 	}
+	s.up.mu.Lock()
+	defer s.up.mu.Unlock()
 	if n := len(s.up.resting); n > maxRests {
 		t.Errorf("%d rests", n)
 	}

@@ -34,9 +34,11 @@ type options struct {
 	RunDir           string `json:"runDir"`
 	CNIConfDir       string `json:"cniConfDir"`
 	CNIBinDir        string `json:"cniBinDir"`
-	CgroupRoot       string `json:"cgroupRoot,omitempty"`
-	Bridge           string `json:"bridge"`
-	NFTable          string `json:"nfTable"`
+	// RegistryConfigDir holds registries' mirrors and their TLS.
+	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
+	CgroupRoot        string `json:"cgroupRoot,omitempty"`
+	Bridge            string `json:"bridge"`
+	NFTable           string `json:"nfTable"`
 	// EvictionHard replaces single thresholds of the agent's.
 	EvictionHard map[string]string `json:"evictionHard,omitempty"`
 }
@@ -47,7 +49,7 @@ func defaultOptions() *options {
 		DataDir: "/var/lib/shoal", Port: 6443, KubeletPort: a.Port, GossipPort: a.GossipPort,
 		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0], ClusterDomain: a.ClusterDomain, NodePortRange: "30000-32767",
 		RootDir: a.RootDir, PodLogsDir: a.PodLogsDir, ContainerLogsDir: a.ContainerLogsDir, RunDir: a.RunDir,
-		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, Bridge: a.Bridge, NFTable: a.NFTable,
+		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, RegistryConfigDir: a.RegistryConfigDir, Bridge: a.Bridge, NFTable: a.NFTable,
 	}
 }
 
@@ -69,6 +71,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.RunDir, "run-dir", o.RunDir, "directory of sockets and pinned namespaces")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", o.CNIConfDir, "directory of third-party CNI configuration")
 	f.StringVar(&o.CNIBinDir, "cni-bin-dir", o.CNIBinDir, "directory of third-party CNI plugins")
+	f.StringVar(&o.RegistryConfigDir, "registry-config-dir", o.RegistryConfigDir, "directory of registries' mirrors and their TLS (hosts.toml)")
 	f.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "parent of the pods' cgroups")
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
 	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
@@ -153,6 +156,9 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.DataDir, c.ImagesDir = o.agentDir(), o.path("images")
 	c.RootDir, c.PodLogsDir, c.ContainerLogsDir, c.RunDir = o.RootDir, o.PodLogsDir, o.ContainerLogsDir, o.RunDir
 	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir, o.CgroupRoot, o.Bridge, o.NFTable
+	if o.RegistryConfigDir != "" { // up.yaml of an earlier version has none
+		c.RegistryConfigDir = o.RegistryConfigDir
+	}
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
 	"github.com/shoal-project/shoal/tests/upstream"
 )
@@ -31,11 +32,19 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 			return c, err
 		}
 	}
-	if err := c.Up(); err != nil {
+	mirrors, err := serveRegistry(c, archive)
+	if err != nil {
+		return c, fmt.Errorf("registry: %w", err)
+	}
+	if err := c.Up("--registry-config-dir", mirrors); err != nil {
 		return c, err
 	}
 	for i := 2; i <= o.nodes; i++ {
-		if _, err := c.Join("node" + strconv.Itoa(i)); err != nil {
+		a, err := c.Host("node"+strconv.Itoa(i), func(_ *harness.Agent, cfg *agentconfig.Config) { cfg.RegistryConfigDir = mirrors })
+		if err == nil {
+			err = a.Start()
+		}
+		if err != nil {
 			return c, err
 		}
 	}
