@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -127,8 +126,10 @@ func embedConfig(cfg Config) *embed.Config {
 	c.Name = "shoal"
 	c.Dir = cfg.Dir
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // advertised to no one
+	// Nobody connects to it: clients are in the process, and there is no other
+	// member. (A socket for peers asks nobody who they are.)
 	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil
-	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(cfg.Dir, "peer.sock")}}
+	c.ListenPeerUrls = nil
 	c.AdvertisePeerUrls = []url.URL{peer}
 	c.InitialCluster = c.Name + "=" + peer.String()
 	c.TickMs, c.ElectionMs = tickMs, electMs
