@@ -41,9 +41,20 @@ func (i *Image) User() (uid *int64, name string) {
 	return nil, user
 }
 
-// Ref is what a container's status names as its image: a digest reference if
-// there is one, else the ID.
-func (i *Image) Ref() string {
+// Ref is what a container's status names as its image: a digest reference, of
+// the repository that the container asked for where there is one, else the ID.
+func (i *Image) Ref(asked string) string {
+	if name, err := Normalize(asked); err == nil {
+		repository, _, _ := strings.Cut(name, "@")
+		if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {
+			repository = repository[:colon]
+		}
+		for _, d := range i.Digests {
+			if strings.HasPrefix(d, repository+"@") {
+				return d
+			}
+		}
+	}
 	if len(i.Digests) > 0 {
 		return i.Digests[0]
 	}

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,7 +111,7 @@ func (r *Runtime) image(ctx context.Context, spec *cri.ImageSpec) (container.Ima
 	if err != nil {
 		return container.Image{}, err
 	}
-	return container.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Lower: lower, Config: img.Config}, nil
+	return container.Image{ID: img.ID, Ref: img.Ref(cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage())), ChainID: img.ChainID, Lower: lower, Config: img.Config}, nil
 }
 
 // StartContainer runs a created container.

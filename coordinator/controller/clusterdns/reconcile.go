@@ -2,6 +2,7 @@ package clusterdns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -93,19 +94,37 @@ func (r *reconciler) Reconcile(ctx context.Context, address string) (time.Durati
 	if !apierrors.IsInvalid(err) {
 		return 0, err
 	}
-	return 0, r.tellHolder(err)
+	return 0, r.tellHolder(ctx, err)
+}
+
+// freeAddress deletes the address's claim if it is of a Service of this name
+// that is gone: a deletion that was interrupted leaves it. The next try takes it.
+func (r *reconciler) freeAddress(ctx context.Context) error {
+	claims := r.client.NetworkingV1().IPAddresses()
+	claim, err := claims.Get(ctx, r.address, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	parent := claim.Spec.ParentRef
+	if parent == nil || parent.Resource != "services" || parent.Namespace != metav1.NamespaceSystem || parent.Name != name {
+		return nil
+	}
+	return claims.Delete(ctx, r.address, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
 }
 
 // tellHolder tells whoever has the address that it leads to the DNS all the same.
 // When that Service goes, its event brings the key back.
-func (r *reconciler) tellHolder(refused error) error {
+func (r *reconciler) tellHolder(ctx context.Context, refused error) error {
 	all, err := r.services.List(labels.Everything())
 	if err != nil {
 		return err
 	}
 	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return slices.Contains(s.Spec.ClusterIPs, r.address) })
 	if i < 0 {
-		return refused
+		return errors.Join(refused, r.freeAddress(ctx))
 	}
 	s := all[i]
 	if s.UID == r.told {
