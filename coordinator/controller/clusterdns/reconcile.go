@@ -97,6 +97,10 @@ func (r *reconciler) Reconcile(ctx context.Context, address string) (time.Durati
 	return 0, r.tellHolder(ctx, err)
 }
 
+// orphanAge is how old a claim without a Service has to be: the request that
+// made a younger one may not have written its Service yet.
+const orphanAge = 10 * time.Second
+
 // freeAddress deletes the address's claim if it is of a Service of this name
 // that is gone: a deletion that was interrupted leaves it. The next try takes it.
 func (r *reconciler) freeAddress(ctx context.Context) error {
@@ -109,7 +113,7 @@ func (r *reconciler) freeAddress(ctx context.Context) error {
 		return err
 	}
 	parent := claim.Spec.ParentRef
-	if parent == nil || parent.Resource != "services" || parent.Namespace != metav1.NamespaceSystem || parent.Name != name {
+	if parent == nil || parent.Resource != "services" || parent.Namespace != metav1.NamespaceSystem || parent.Name != name || time.Since(claim.CreationTimestamp.Time) < orphanAge {
 		return nil
 	}
 	return claims.Delete(ctx, r.address, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
