@@ -46,13 +46,14 @@ test-images: ## pack busybox and nginx from Debian's packages, for the tests
 
 kubectl: bin/kubectl ## build upstream's kubectl from its library
 
-bin/kubectl: tests/kubectl/main.go tests/kubectl/go.mod
-	cd tests/kubectl && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ .
+# One module for both, with the product's versions: what it has compiled serves them.
+bin/kubectl: tests/clients/kubectl/main.go tests/clients/go.mod
+	cd tests/clients && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ ./kubectl
 
 helm: bin/helm ## build upstream's helm, for the tests
 
-bin/helm:
-	GOBIN=$(abspath bin) $(GO) install -ldflags "-s -w" helm.sh/helm/v3/cmd/helm@v3.22.0
+bin/helm: tests/clients/go.mod
+	cd tests/clients && $(GO) build -ldflags "-s -w" -o ../../$@ helm.sh/helm/v3/cmd/helm
 
 run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops it
 	bin/shoal up $(UP_FLAGS)

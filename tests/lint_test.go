@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -126,4 +127,45 @@ func TestNoReplace(t *testing.T) {
 			t.Errorf("go.mod requires k8s.io/kubernetes, which only test rigs may")
 		}
 	}
+}
+
+// TestClientsShareVersions: kubectl and helm are built with the product's modules,
+// so that a machine compiles these once, and the client is as old as the server.
+func TestClientsShareVersions(t *testing.T) {
+	product, clients := required(t, ".."), required(t, "clients")
+	shared := 0
+	for module, version := range clients {
+		ours, ok := product[module]
+		if ok && ours != version {
+			t.Errorf("tests/clients/go.mod: %s %s, the product has %s (go mod edit -require=%s@%s)", module, version, ours, module, ours)
+		}
+		if ok {
+			shared++
+		}
+	}
+	if shared == 0 {
+		t.Error("the two modules share nothing: the rule is not looked at")
+	}
+}
+
+// required are the modules that the go.mod of a directory asks for.
+func required(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	c := exec.Command("go", "mod", "edit", "-json")
+	c.Dir = dir
+	text, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod struct {
+		Require []struct{ Path, Version string }
+	}
+	if err := json.Unmarshal(text, &mod); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, r := range mod.Require {
+		out[r.Path] = r.Version
+	}
+	return out
 }
