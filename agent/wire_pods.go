@@ -10,11 +10,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cri "k8s.io/cri-api/pkg/apis"
 
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/probe"
 	podrecord "github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -38,14 +40,14 @@ func (a *agent) buildPods(ctx context.Context) error {
 		ClusterDNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, CgroupParent: a.cgroupOf,
 		Unified: a.unified(), SeccompDefault: a.cfg.Seccomp(),
 	}
-	a.probes = &probe.Manager{Exec: a.runtime, Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
+	a.probes = &probe.Manager{Exec: a.brief(), Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
 	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}
 	sysctls, err := pod.NewSysctls(a.cfg.AllowedUnsafeSysctls)
 	if err != nil {
 		return fmt.Errorf("allowedUnsafeSysctls: %w", err)
 	}
 	a.pods = &pod.Manager{
-		Host: host, Runtime: a.runtime, Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
+		Host: host, Runtime: a.brief(), Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
 		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh, Refuse: a.refuse,
 		Limit: a.limitPod, Sysctls: sysctls, Handler: a.runtimeHandler,
 		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
@@ -83,6 +85,14 @@ func (a *agent) buildPods(ctx context.Context) error {
 	a.probes.Start(ctx)
 	a.status.Start(ctx)
 	return nil
+}
+
+// brief is the runtime that keeps little of what probes and hooks say.
+func (a *agent) brief() cri.RuntimeService {
+	if a.builtin == nil {
+		return a.runtime
+	}
+	return runtime.Brief{Runtime: a.builtin}
 }
 
 func (a *agent) volumeFacts(p *v1.Pod) volume.Facts {

@@ -36,28 +36,29 @@ type IO struct {
 // command left in the background.
 const drain = 2 * time.Second
 
-// maxSyncOutput bounds what ExecSync keeps of each stream, as containerd does.
-const maxSyncOutput = 16 << 20
-
-// ExecSync runs a command and collects its output. A timeout above zero ends
-// it with context.DeadlineExceeded.
-func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, code int, err error) {
+// ExecSync runs a command and collects its output, of each stream the first
+// keep bytes. A timeout above zero ends it with context.DeadlineExceeded.
+func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration, keep int) (stdout, stderr []byte, code int, err error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	var out, errOut limited
+	out, errOut := limited{most: keep}, limited{most: keep}
 	code, err = m.Exec(ctx, id, cmd, IO{Stdout: &out, Stderr: &errOut})
-	return out.Bytes(), errOut.Bytes(), code, err
+	return out.buf.Bytes(), errOut.buf.Bytes(), code, err
 }
 
-// limited is a buffer that drops what is too much.
-type limited struct{ bytes.Buffer }
+// limited is a writer that drops what is too much. It does not embed its
+// buffer: io.Copy would find the buffer's ReadFrom and pass by the limit.
+type limited struct {
+	buf  bytes.Buffer
+	most int
+}
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := maxSyncOutput - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(room, len(p))])
+	if room := l.most - l.buf.Len(); room > 0 {
+		l.buf.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
 }

@@ -62,17 +62,18 @@ func (r Runtime) KnownHoles(ctx context.Context) (string, error) {
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s --version: %w", r.Path, err)
 	}
-	return holesOf(name, out.String())
+	return holesOf(name, out.text.String())
 }
 
-// head keeps the beginning of what is written.
+// head keeps the beginning of what is written. The buffer is not embedded:
+// io.Copy would fill it by its ReadFrom, past the limit.
 type head struct {
-	bytes.Buffer
+	text bytes.Buffer
 	room int
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	h.Buffer.Write(p[:min(len(p), max(h.room-h.Len(), 0))])
+	h.text.Write(p[:min(len(p), max(h.room-h.text.Len(), 0))])
 	return len(p), nil
 }
 

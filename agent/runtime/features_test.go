@@ -182,6 +182,17 @@ func TestSessions(t *testing.T) {
 		}
 		eventually(t, "the end of the late command", func() bool { return !strings.Contains(g.exec(id, "ps"), "sleep 77") })
 	})
+	t.Run("endless output", func(t *testing.T) {
+		say := []string{"sh", "-c", "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2"}
+		for keep, run := range map[int]func(context.Context, string, []string, time.Duration) ([]byte, []byte, error){
+			maxOutput: g.r.ExecSync, maxBrief: Brief{g.r}.ExecSync,
+		} {
+			out, errOut, err := run(ctx, id, say, 0)
+			if err != nil || len(out) != keep || len(errOut) != keep {
+				t.Errorf("%d and %d bytes are kept, want %d; %v", len(out), len(errOut), keep, err)
+			}
+		}
+	})
 	t.Run("attach", func(t *testing.T) {
 		in, feed := io.Pipe()
 		defer feed.Close()

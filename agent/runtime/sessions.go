@@ -18,10 +18,31 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
+// What ExecSync keeps of each stream: as much as the CRI says that a runtime
+// should, and what the callers in process make use of (the kubelet reads 10 KiB
+// of a probe's output).
+const (
+	maxOutput = 16 << 20
+	maxBrief  = 10 << 10
+)
+
+// Brief is the runtime for those who run commands in many containers at once
+// and read the beginning of what they say: probes and hooks.
+type Brief struct{ *Runtime }
+
+// ExecSync is Runtime's, with less output.
+func (b Brief) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error) {
+	return b.execSync(ctx, id, cmd, timeout, maxBrief)
+}
+
 // ExecSync runs a command and returns its output. An exit code other than 0
 // is a utilexec.CodeExitError, as k8s.io/cri-client has it.
 func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error) {
-	stdout, stderr, code, err := r.containers.ExecSync(ctx, id, cmd, timeout)
+	return r.execSync(ctx, id, cmd, timeout, maxOutput)
+}
+
+func (r *Runtime) execSync(ctx context.Context, id string, cmd []string, timeout time.Duration, keep int) (stdout, stderr []byte, err error) {
+	stdout, stderr, code, err := r.containers.ExecSync(ctx, id, cmd, timeout, keep)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return stdout, stderr, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
 	}
