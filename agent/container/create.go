@@ -12,8 +12,10 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -29,8 +31,10 @@ type Request struct {
 	Hostname   string
 	Cgroup     string // the pod's group
 	Namespaces oci.Namespaces
+	Target     string // the running container whose PID namespace it joins, "" = Namespaces.PID
 	Files      oci.Files
 	LogPath    string
+	LogRoot    string // the directory of all logs: nobody but root changes its path
 	Image      Image
 	Volumes    map[string]Image // by container path: mounts that are images
 	IDs        oci.IDs          // of the pod's user namespace
@@ -83,6 +87,15 @@ func (m *Manager) prepare(req Request, c *Container) error {
 			return fmt.Errorf("create container: %w", err)
 		}
 	}
+	if err := m.mountLogs(c, req.LogRoot); err != nil {
+		return err
+	}
+	if req.Target != "" {
+		req.Namespaces.PID = m.pidPin(c.ID)
+		if err := m.pinPIDs(req.Target, req.Namespaces.PID); err != nil {
+			return err
+		}
+	}
 	if err := m.mountRoot(req); err != nil {
 		return err
 	}
@@ -125,6 +138,24 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		return fmt.Errorf("write container spec: %w", err)
 	}
 	return os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
+}
+
+// pinPIDs keeps the PID namespace of a running container at a path, where the
+// runtime finds it. The target can end before the container starts, and its
+// process number go to a process of the node: /proc would then lead to the
+// node's PID namespace.
+func (m *Manager) pinPIDs(target, at string) error {
+	t, err := m.Get(target)
+	if err != nil {
+		return fmt.Errorf("target container: %w", err)
+	}
+	if err := netns.Pin(fmt.Sprintf("/proc/%d/ns/pid", t.PID), at); err != nil {
+		return fmt.Errorf("PID namespace of the target container %q: %w", t.ID, err)
+	}
+	if !sameProcess(t.PID, t.PIDStart) { // or what was pinned may be another's
+		return fmt.Errorf("target container %q has ended: %w", t.ID, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // makePrivate makes the directories that hold all files of a container.

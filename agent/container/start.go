@@ -70,11 +70,6 @@ func (m *Manager) start(c *Container) error {
 	if err != nil {
 		return err
 	}
-	if c.LogPath != "" {
-		if err := os.MkdirAll(filepath.Dir(c.LogPath), 0o755); err != nil {
-			return fmt.Errorf("make log directory: %w", err)
-		}
-	}
 	if c.PID, err = m.runMonitor(c, rt); err != nil {
 		return err
 	}
@@ -186,11 +181,7 @@ func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {
 	for _, a := range rt.GlobalArgs(m.runtimeLog(c.ID)) {
 		args = append(args, "--runtime-arg", a)
 	}
-	logPath := c.LogPath
-	if logPath == "" {
-		logPath = "none"
-	}
-	args = append(args, "--log-path", logPath)
+	args = append(args, "--log-path", m.monitorLog(c))
 	if c.Config.GetTty() {
 		args = append(args, "--terminal")
 	}

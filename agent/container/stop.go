@@ -146,7 +146,7 @@ func (m *Manager) sweep(c *Container) error {
 
 // unmountAll unmounts the root file system and the volumes that are mounts of our own.
 func (m *Manager) unmountAll(id string) error {
-	errs := []error{unmount(m.rootfs(id))}
+	errs := []error{unmount(m.rootfs(id)), unmount(m.pidPin(id)), unmount(m.logMount(id))}
 	for _, kind := range []string{"image-*", "mapped-*"} {
 		volumes, _ := filepath.Glob(filepath.Join(m.bundle(id), kind))
 		for _, v := range volumes {

@@ -51,9 +51,9 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.C
 		Files: oci.Files{ResolvConf: s.ResolvConf(), Hostname: s.HostnameFile(), Hosts: s.HostsFile(), Shm: s.Shm()}, Image: img,
 	}
 	if dir := s.Config.GetLogDirectory(); dir != "" && config.GetLogPath() != "" {
-		req.LogPath = filepath.Join(dir, config.GetLogPath())
+		req.LogPath, req.LogRoot = filepath.Join(dir, config.GetLogPath()), filepath.Dir(filepath.Clean(dir))
 	}
-	if req.Namespaces, err = r.namespaces(s, config); err != nil {
+	if req.Namespaces, req.Target, err = r.namespaces(s, config); err != nil {
 		return container.Request{}, err
 	}
 	userns, err := sandbox.UserNamespace(s.Config)
@@ -77,28 +77,30 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.C
 	return req, nil
 }
 
-func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (oci.Namespaces, error) {
-	ns := oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC, User: s.Pins.User}
+// namespaces are those of the sandbox that a container gets, and the container
+// whose processes it shall see.
+func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (ns oci.Namespaces, target string, err error) {
+	ns = oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC, User: s.Pins.User}
 	opts := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch opts.GetPid() {
 	case cri.NamespaceMode_POD:
 		if s.PIDPin == "" {
-			return ns, badRequest("the sandbox has no shared PID namespace")
+			return ns, "", badRequest("the sandbox has no shared PID namespace")
 		}
 		ns.PID = s.PIDPin
 	case cri.NamespaceMode_NODE:
 		ns.HostPID = true
 	case cri.NamespaceMode_TARGET:
-		target, err := r.containers.Get(opts.GetTargetId())
+		c, err := r.containers.Get(opts.GetTargetId())
 		if err != nil {
-			return ns, fmt.Errorf("invalid target container: %w", err)
+			return ns, "", fmt.Errorf("invalid target container: %w", err)
 		}
-		if target.State != container.Running || target.SandboxID != s.ID {
-			return ns, badRequest("target container %q is not running in this sandbox", target.ID)
+		if c.State != container.Running || c.SandboxID != s.ID {
+			return ns, "", badRequest("target container %q is not running in this sandbox", c.ID)
 		}
-		ns.PID = fmt.Sprintf("/proc/%d/ns/pid", target.PID)
+		target = c.ID
 	}
-	return ns, nil
+	return ns, target, nil
 }
 
 // image finds an image and its layers.

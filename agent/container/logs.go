@@ -1,0 +1,87 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/shoal-project/shoal/agent/beneath"
+	"golang.org/x/sys/unix"
+)
+
+// conmon opens a container's log by its path, and once more after each
+// rotation, as root. Pods that have the directory of logs in a volume could
+// lead it elsewhere by links. So it gets another path: that of a mount of the
+// log's directory in the container's bundle, on which the kernel follows no
+// links (mount(2), MS_NOSYMFOLLOW; kernels before 5.10 do not know it).
+
+func (m *Manager) logMount(id string) string { return filepath.Join(m.bundle(id), "log") }
+
+// mountLogs makes the log's directory and the mount of it. Nothing below root,
+// the directory of all logs, is followed.
+func (m *Manager) mountLogs(c *Container, root string) error {
+	if c.LogPath == "" {
+		return nil
+	}
+	dir, err := openLogDir(root, filepath.Dir(c.LogPath))
+	if err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
+	defer dir.Close()
+	at := m.logMount(c.ID)
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), at, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount log directory: %w", err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
+	// What the mount has already must be said again; statfs(2) has the same bits.
+	const kept = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	flags := uintptr(st.Flags)&kept | unix.MS_BIND | unix.MS_REMOUNT | unix.MS_NOSYMFOLLOW
+	if err := unix.Mount("", at, "", flags, ""); err != nil {
+		return fmt.Errorf("mount log directory without links: %w", err)
+	}
+	return nil
+}
+
+func openLogDir(root, dir string) (*os.File, error) {
+	name, err := filepath.Rel(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, err
+	}
+	d, err := beneath.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	made := d.MkdirAll(name, 0o755)
+	f, err := d.OpenDir(name, beneath.NoLinks)
+	if err = errors.Join(made, err, d.Close()); err != nil && f != nil {
+		f.Close()
+	}
+	return f, err
+}
+
+// monitorLog is the log's path for conmon. A container that an agent of before
+// created and did not start has no mount.
+func (m *Manager) monitorLog(c *Container) string {
+	if c.LogPath == "" {
+		return "none"
+	}
+	if at := m.logMount(c.ID); exists(at) {
+		return filepath.Join(at, filepath.Base(c.LogPath))
+	}
+	return c.LogPath
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
