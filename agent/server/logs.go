@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/record"
@@ -326,8 +327,15 @@ func tailPosition(f *os.File, n int64) (int64, error) {
 }
 
 // follower waits for a file to grow.
-type follower struct{ w *fsnotify.Watcher }
+type follower struct {
+	w      *fsnotify.Watcher // nil where the kernel gives no more of them
+	events <-chan fsnotify.Event
+	errs   <-chan error
+}
 
+// newFollower watches a log's directory. A user of the node has few watchers
+// (inotify(7), max_user_instances, is 128), which those who follow logs in one
+// namespace could use up: the others look for themselves.
 func newFollower(file logFile) (*follower, error) {
 	name, err := filepath.Rel(file.dir, filepath.Dir(file.path))
 	if err != nil {
@@ -344,17 +352,25 @@ func newFollower(file logFile) (*follower, error) {
 	}
 	defer dir.Close()
 	w, err := fsnotify.NewWatcher()
-	if err != nil {
+	if err == nil {
+		if err = w.Add(fmt.Sprintf("/proc/self/fd/%d", dir.Fd())); err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENOSPC):
+		return &follower{}, nil
+	case err != nil:
 		return nil, err
 	}
-	if err := w.Add(fmt.Sprintf("/proc/self/fd/%d", dir.Fd())); err != nil {
-		w.Close()
-		return nil, err
-	}
-	return &follower{w}, nil
+	return &follower{w: w, events: w.Events, errs: w.Errors}, nil
 }
 
-func (f *follower) close() { f.w.Close() }
+func (f *follower) close() {
+	if f.w != nil {
+		f.w.Close()
+	}
+}
 
 // endCheck is how often a quiet log's container is asked whether it ended: the
 // end of a container is no event of its log file.
@@ -364,8 +380,8 @@ func (f *follower) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-f.w.Events:
-	case err := <-f.w.Errors:
+	case <-f.events:
+	case err := <-f.errs:
 		return err
 	case <-time.After(endCheck):
 	}

@@ -8,10 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -99,4 +102,60 @@ func TestRotationFollowsNothing(t *testing.T) {
 	if err != nil || len(left) != 3 || filepath.Base(left[0]) != "0.log.20200102-000000" {
 		t.Errorf("logs that are left: %v, %v", left, err)
 	}
+}
+
+// TestEachLogIsRotatedOnItsOwn: a monitor that does not answer holds up no
+// other's log, and is not asked again meanwhile.
+func TestEachLogIsRotatedOnItsOwn(t *testing.T) {
+	logs := t.TempDir()
+	pods := onePod{Pod{Observed: &record.Observed{}}}
+	for _, id := range []string{"stuck", "fine"} {
+		dir := filepath.Join(logs, "pod", id)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "0.log"), []byte(logLine), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		pods.Observed.Containers = append(pods.Observed.Containers, record.Observation{ID: id, State: record.Running, LogPath: filepath.Join(dir, "0.log")})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var stuck, fine atomic.Int32
+		r := &Rotator{Pods: pods, Dir: logs, MaxBytes: 1, MaxFiles: 3, Log: slog.New(slog.DiscardHandler), Reopen: func(ctx context.Context, id string) error {
+			if id == "stuck" {
+				stuck.Add(1)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			fine.Add(1)
+			return os.WriteFile(filepath.Join(logs, "pod", id, "0.log"), []byte(logLine), 0o600)
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		time.Sleep(3*rotateEvery + time.Second)
+		synctest.Wait()
+		if stuck.Load() != 1 || fine.Load() != 3 {
+			t.Errorf("asked %d and %d times", stuck.Load(), fine.Load())
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// onePod is all pods.
+type onePod struct{ Pod }
+
+func (p onePod) List() []*v1.Pod                 { return []*v1.Pod{{}} }
+func (p onePod) Find(string, string) (Pod, bool) { return p.Pod, true }
+
+// TestFollowWithoutWatcher: who gets no watcher of the kernel looks for itself.
+func TestFollowWithoutWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &follower{}
+		defer f.close()
+		before := time.Now()
+		if err := f.next(t.Context()); err != nil || time.Since(before) != endCheck {
+			t.Errorf("after %v, %v", time.Since(before), err)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -26,10 +27,15 @@ type Rotator struct {
 	MaxBytes int64
 	MaxFiles int
 	Log      *slog.Logger
+
+	busy sync.Map // container IDs
 }
 
-// Run rotates until ctx ends.
+// Run rotates until ctx ends. Each log is rotated on its own: a monitor that
+// does not answer, as its pod leaves it no CPU time, holds up no other's.
 func (r *Rotator) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,10 +48,17 @@ func (r *Rotator) Run(ctx context.Context) error {
 				continue
 			}
 			for i := range found.Observed.Containers {
-				c := &found.Observed.Containers[i]
-				if c.State == record.Running && c.LogPath != "" {
-					r.rotate(ctx, c)
+				c := found.Observed.Containers[i]
+				if c.State != record.Running || c.LogPath == "" {
+					continue
 				}
+				if _, rotated := r.busy.LoadOrStore(c.ID, true); rotated {
+					continue
+				}
+				running.Go(func() {
+					defer r.busy.Delete(c.ID)
+					r.rotate(ctx, &c)
+				})
 			}
 		}
 	}
