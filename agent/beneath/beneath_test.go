@@ -289,6 +289,10 @@ func TestUsage(t *testing.T) {
 	if err != nil || inodes != 3 || bytes < 1<<20 || bytes > 2<<20 {
 		t.Errorf("%d bytes, %d inodes, %v", bytes, inodes, err)
 	}
+	// Beyond what is told apart, each link counts its part.
+	if shared, _, err := usage(t.Context(), dir, 0); err != nil || shared < bytes-1024 || shared > bytes {
+		t.Errorf("%d bytes by parts, %d at once, %v", shared, bytes, err)
+	}
 }
 
 // TestDetach: a mount is taken away, a path that became a link is refused.

@@ -119,9 +119,18 @@ func visit(dir *os.File, name string, depth int, fn func(*Entry) error) error {
 	return walk(os.NewFile(uintptr(sub), e.Path), depth+1, fn)
 }
 
+// maxLinked is how many files with several links are told apart: whoever fills
+// the tree decides how many there are, and each takes memory.
+const maxLinked = 1 << 18
+
 // Usage is what the files of a tree take on the disk, the directory itself
-// included; a file with several links counts once.
+// included; a file with several links counts once. Beyond maxLinked such files
+// each of their links counts its part.
 func Usage(ctx context.Context, path string) (bytes, inodes int64, err error) {
+	return usage(ctx, path, maxLinked)
+}
+
+func usage(ctx context.Context, path string, apart int) (bytes, inodes int64, err error) {
 	d, err := Open(path)
 	if err != nil {
 		return 0, 0, err
@@ -133,6 +142,11 @@ func Usage(ctx context.Context, path string) (bytes, inodes int64, err error) {
 		if e.Stat.Nlink > 1 && !e.IsDir() {
 			id := inode{e.Stat.Dev, e.Stat.Ino}
 			if linked[id] {
+				return ctx.Err()
+			}
+			if len(linked) >= apart {
+				inodes++
+				bytes += e.Stat.Blocks * 512 / int64(e.Stat.Nlink)
 				return ctx.Err()
 			}
 			linked[id] = true
