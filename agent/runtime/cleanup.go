@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -51,8 +52,16 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 	return errors.Join(errs...)
 }
 
-// unmountBelow unmounts everything below dir, the deepest first.
+// unmountBelow unmounts everything below dir, the deepest first. Links in the
+// path of dir are root's.
 func unmountBelow(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return err
@@ -62,7 +71,7 @@ func unmountBelow(dir string) error {
 	sc := bufio.NewScanner(f)
 	for sc.Scan() {
 		fields := strings.Fields(sc.Text())
-		if len(fields) > 4 && strings.HasPrefix(fields[4], filepath.Clean(dir)+"/") {
+		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
 			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
 		}
 	}

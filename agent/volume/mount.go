@@ -69,8 +69,16 @@ func unmount(path string) error {
 	}
 }
 
-// UnmountUnder takes away every mount at or below dir, deepest first.
+// UnmountUnder takes away every mount at or below dir, deepest first. Links in
+// the path of dir are root's: /var/lib/kubelet may lie on another disk.
 func UnmountUnder(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err

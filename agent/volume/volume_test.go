@@ -197,3 +197,26 @@ func TestResource(t *testing.T) {
 		}
 	}
 }
+
+// TestRootIsALink: the volumes of a pod go where /var/lib/kubelet is a link to
+// another disk too.
+func TestRootIsALink(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), root); err != nil {
+		t.Fatal(err)
+	}
+	m := &Manager{RootDir: root, Log: slog.New(slog.DiscardHandler)}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.Volumes = []v1.Volume{{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}}}
+	t.Cleanup(func() {
+		if err := UnmountUnder(root); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+}
