@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,7 +49,7 @@ func TestLogsAreWrittenThroughNoLinks(t *testing.T) {
 
 	id := create("file")
 	dir := filepath.Join(config.LogDirectory, "file")
-	if err := os.Symlink(victim, filepath.Join(dir, "0.log")); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(victim, filepath.Join(dir, "0.log"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.r.StartContainer(ctx, id); err == nil {
