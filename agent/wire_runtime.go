@@ -21,7 +21,7 @@ func (a *agent) runtimeConfig() runtime.Config {
 	return runtime.Config{
 		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
 		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Pause: a.pause(), Seal: a.seal, Log: a.log,
-		KeepFree: a.imagesKeepFree,
+		KeepFree: a.imagesKeepFree, KeepInodes: a.imagesKeepInodes,
 	}
 }
 

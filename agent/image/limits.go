@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -20,6 +21,9 @@ const (
 	maxLayers   = 500     // as many directories as one overlay mount takes (OVL_MAX_STACK)
 	maxEntries  = 1000    // manifests in one index
 	maxDepth    = 4       // indexes in indexes
+	// maxElements is for members and elements of all objects and arrays in one of
+	// these documents: an empty one takes two bytes to send, and hundreds in memory.
+	maxElements = 100_000
 )
 
 // sizeLimit is how large a blob of a media type may be that is read as a
@@ -123,23 +127,56 @@ func (m measured) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (conten
 	if err != nil {
 		return nil, err
 	}
-	if err := checkBlob(desc, r.Size()); err != nil {
+	limit, err := checkBlob(desc, r.Size())
+	if err == nil && limit > 0 {
+		if _, err = io.Copy(&elements{}, content.NewReader(r)); err != nil {
+			err = fmt.Errorf("%s %s: %w", desc.MediaType, desc.Digest, err)
+		}
+	}
+	if err != nil {
 		r.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func checkBlob(desc ocispec.Descriptor, size int64) error {
+// checkBlob compares a blob's size with its descriptor and returns the limit for
+// it, 0 for a layer, which is not read as a whole.
+func checkBlob(desc ocispec.Descriptor, size int64) (limit int64, err error) {
 	if desc.Size != 0 && size != desc.Size {
-		return fmt.Errorf("%s %s has %d bytes, its descriptor says %d: %w", desc.MediaType, desc.Digest, size, desc.Size, errdefs.ErrInvalidArgument)
+		return 0, fmt.Errorf("%s %s has %d bytes, its descriptor says %d: %w", desc.MediaType, desc.Digest, size, desc.Size, errdefs.ErrInvalidArgument)
 	}
-	limit := sizeLimit(desc.MediaType)
+	limit = sizeLimit(desc.MediaType)
 	if desc.Size == 0 && limit == 0 {
 		limit = maxConfig // nothing says that it is a layer of this size
 	}
 	if limit > 0 && size > limit {
-		return tooLarge(desc, size, limit)
+		return limit, tooLarge(desc, size, limit)
 	}
-	return nil
+	return limit, nil
+}
+
+// elements counts the members and elements of a JSON document that is written
+// to it, by the marks before them, and fails beyond maxElements.
+type elements struct {
+	n                 int
+	inString, escaped bool
+}
+
+func (e *elements) Write(p []byte) (int, error) {
+	for _, c := range p {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.inString:
+			e.escaped, e.inString = c == '\\', c != '"'
+		case c == '"':
+			e.inString = true
+		case c == ',' || c == '[' || c == '{':
+			if e.n++; e.n > maxElements {
+				return 0, fmt.Errorf("it has more than %d elements: %w", maxElements, errdefs.ErrFailedPrecondition)
+			}
+		}
+	}
+	return len(p), nil
 }

@@ -1,15 +1,19 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/diff/apply"
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -62,7 +66,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 	}
 	defer done()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: s.hosts(ctx, auth)})
-	name, desc, err := resolver.Resolve(ctx, named.String())
+	name, desc, err := resolve(ctx, resolver, named)
 	if err != nil {
 		return "", fmt.Errorf("failed to resolve reference %q: %w", named, err)
 	}
@@ -70,25 +74,81 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 	if err != nil {
 		return "", fmt.Errorf("failed to get fetcher for %q: %w", name, err)
 	}
-	if err := s.fetch(ctx, paced(fetcher), desc); err != nil {
+	names := []string{named.Name() + "@" + desc.Digest.String()}
+	if err := s.fetch(ctx, paced(fetcher), desc, s.has(names[0])); err != nil {
 		return "", err
 	}
-	names := []string{named.Name() + "@" + desc.Digest.String()}
 	if _, byDigest := named.(reference.Digested); !byDigest {
 		names = append(names, named.String())
 	}
 	return s.publish(ctx, desc, names)
 }
 
-// fetch downloads and unpacks at the same time.
-func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor) error {
-	return s.unpack(ctx, images.Handlers(remotes.FetchHandler(s.content, fetcher), s.children(desc)), desc)
+// resolve asks the registry what a name stands for.
+func resolve(ctx context.Context, resolver remotes.Resolver, named reference.Named) (string, ocispec.Descriptor, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, resolveWait, errTooSlow)
+	defer cancel()
+	name, desc, err := resolver.Resolve(ctx, named.String())
+	if err != nil && errors.Is(context.Cause(ctx), errTooSlow) {
+		err = fmt.Errorf("%w: no answer within %v", errTooSlow, resolveWait)
+	}
+	return name, desc, err
+}
+
+// has tells whether the repository of a name brought its image before.
+func (s *Store) has(name string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.byName[name] != nil
+}
+
+// fetch downloads and unpacks at the same time. An image that the repository
+// has not brought before is not taken from the node: else whoever knows the
+// digest of another's private image would get it by a registry of his own
+// that names it (KEP-2535).
+func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor, known bool) error {
+	get := remotes.FetchHandler(s.content, fetcher)
+	if !known {
+		get = s.fetchAnew(fetcher, get)
+	}
+	return s.unpack(ctx, images.Handlers(get, s.children(desc)), desc)
+}
+
+// fetchAnew has the registry send manifests, indexes and configurations also
+// where they are on the node. Of layers it need not: their digests are in
+// these only.
+func (s *Store) fetchAnew(fetcher remotes.Fetcher, layers images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+		if sizeLimit(desc.MediaType) == 0 || desc.Size == 0 || desc.MediaType == images.MediaTypeDockerSchema1Manifest {
+			return layers(ctx, desc)
+		}
+		if err := desc.Digest.Validate(); err != nil {
+			return nil, fmt.Errorf("%s %q: %w", desc.MediaType, desc.Digest, err)
+		}
+		body, err := fetcher.Fetch(ctx, desc)
+		if err != nil {
+			return nil, err
+		}
+		defer body.Close()
+		blob, err := io.ReadAll(io.LimitReader(body, desc.Size+1))
+		if err != nil {
+			return nil, err
+		}
+		if got := desc.Digest.Algorithm().FromBytes(blob); got != desc.Digest {
+			return nil, fmt.Errorf("unexpected digest %s of %s %s: %w", got, desc.MediaType, desc.Digest, errdefs.ErrFailedPrecondition)
+		}
+		err = content.WriteBlob(ctx, s.content, remotes.MakeRefKey(ctx, desc), bytes.NewReader(blob), desc)
+		if errdefs.IsAlreadyExists(err) {
+			err = nil
+		}
+		return nil, err
+	}
 }
 
 // unpack walks an image with handler and makes snapshots of its layers.
 func (s *Store) unpack(ctx context.Context, handler images.Handler, desc ocispec.Descriptor) error {
 	u, err := unpack.NewUnpacker(ctx, s.content, unpack.WithUnpackPlatform(unpack.Platform{
-		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps, Applier: apply.NewFileSystemApplier(s.content),
+		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps, Applier: applier{s.content, s.unpacking, s.capacity},
 	}), unpack.WithLimiter(semaphore.NewWeighted(parallelLayers)))
 	if err != nil {
 		return err
@@ -143,20 +203,27 @@ func (s *Store) sync() error {
 }
 
 // hosts says how to talk to registries: plain HTTP for this machine, what
-// CertsDir says for others, credentials only for the host they belong to.
+// CertsDir says for others, credentials only for the hosts they belong to.
 func (s *Store) hosts(ctx context.Context, auth *Auth) docker.RegistryHosts {
+	own := &registry{auth: auth}
 	opts := config.HostOptions{
-		Credentials: func(host string) (string, string, error) { return auth.credentials(host) },
+		Credentials: func(host string) (string, string, error) {
+			if !own.has(host) {
+				return "", "", nil // where the registry redirected to
+			}
+			return auth.credentials(host)
+		},
+		UpdateClient: func(c *http.Client) error { return limitTransport(c, own) },
 	}
 	if s.cfg.CertsDir != "" {
 		opts.HostDir = config.HostDirFromRoot(s.cfg.CertsDir)
 	}
-	token := ""
-	if auth != nil {
-		token = auth.RegistryToken
+	find := config.ConfigureHosts(ctx, opts)
+	return func(host string) ([]docker.RegistryHost, error) {
+		hosts, err := find(host)
+		own.set(hosts)
+		return hosts, err
 	}
-	opts.UpdateClient = func(c *http.Client) error { return limitTransport(c, token) }
-	return config.ConfigureHosts(ctx, opts)
 }
 
 // credentials are those for host; an empty user name with a secret is an
@@ -197,5 +264,12 @@ func (a *Auth) isFor(host string) bool {
 	if err != nil {
 		return false
 	}
-	return u.Host == host || (host == "registry-1.docker.io" && strings.HasSuffix(u.Host, "docker.io"))
+	if host == "registry-1.docker.io" {
+		return u.Host == "docker.io" || strings.HasSuffix(u.Host, ".docker.io")
+	}
+	if u.Host == host {
+		return true
+	}
+	ok, err := path.Match(u.Host, host) // "*.example.com" is for one level
+	return ok && err == nil && strings.Count(u.Host, ".") == strings.Count(host, ".")
 }

@@ -178,7 +178,7 @@ func TestRogueRegistry(t *testing.T) {
 		set  func(t *testing.T, r *rogue)
 		want string
 	}{
-		"endless-manifest": {func(_ *testing.T, r *rogue) { r.instead["/manifests/"] = http.HandlerFunc(endless) }, "more than it announced"},
+		"endless-manifest": {func(_ *testing.T, r *rogue) { r.instead["/manifests/"] = http.HandlerFunc(endless) }, "past expected size"},
 		"huge-manifest": {func(t *testing.T, r *rogue) {
 			r.manifest = append(r.image(t, nil, layer(t)), bytes.Repeat([]byte(" "), 2*maxManifest)...)
 		}, ""},
@@ -220,6 +220,25 @@ func TestRogueRegistry(t *testing.T) {
 			}
 			r.manifest, r.kind = encode(t, idx), ocispec.MediaTypeImageIndex
 		}, "entries, more than the limit of 1000"},
+		"many-empty-layers": {func(t *testing.T, r *rogue) {
+			r.image(t, nil, layer(t))
+			r.manifest = bytes.Replace(r.manifest, []byte(`"layers":[`), append([]byte(`"layers":[`), bytes.Repeat([]byte("{},"), maxElements)...), 1)
+		}, "more than 100000 elements"},
+		"many-empty-strings": {func(t *testing.T, r *rogue) {
+			r.image(t, func(m *ocispec.Manifest) {
+				m.Config = r.add(m.Config.MediaType, []byte(`{"config":{"Env":[`+strings.Repeat(`"",`, maxElements)+`""]}}`))
+			}, layer(t))
+		}, "more than 100000 elements"},
+		"compressed-on-the-way": {func(t *testing.T, r *rogue) {
+			r.image(t, nil, layer(t))
+			r.instead["/blobs/"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Encoding", "zstd")
+				_, _ = w.Write(windowOf(29))
+			})
+		}, `Content-Encoding "zstd"`},
+		"far-looking-back": {func(t *testing.T, r *rogue) {
+			r.image(t, func(m *ocispec.Manifest) { m.Layers[0] = r.add(ocispec.MediaTypeImageLayerZstd, windowOf(29)) }, layer(t))
+		}, "window size"},
 		"deep-index": {func(t *testing.T, r *rogue) {
 			d := r.add(ocispec.MediaTypeImageManifest, r.image(t, nil, layer(t)))
 			for range maxDepth + 2 {
@@ -270,6 +289,12 @@ func TestRogueRegistry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// windowOf is the beginning of a zstd stream that looks back 2^log bytes (RFC
+// 8878 section 3.1.1), and a block of 100 KiB.
+func windowOf(log byte) []byte {
+	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 0x03, 0x80, 0x0c, 'a'}
 }
 
 // TestBombEndsAtTheLimit: a layer that unpacks to more than there is room for

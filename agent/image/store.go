@@ -31,9 +31,9 @@ type Config struct {
 	Dir      string // content, snapshots and metadata
 	CertsDir string // registry hosts configuration (hosts.toml); "" = none
 	// KeepFree is how many bytes of a file system of that size images leave
-	// free; nil = none.
-	KeepFree func(total uint64) uint64
-	Log      *slog.Logger
+	// free, KeepInodes how many inodes; nil = none.
+	KeepFree, KeepInodes func(total uint64) uint64
+	Log                  *slog.Logger
 }
 
 const (
@@ -57,8 +57,9 @@ type Store struct {
 	leases   leases.Manager
 	platform platforms.MatchComparer
 
-	pulls keyed
-	gc    sync.Mutex
+	pulls     keyed
+	unpacking chan struct{} // places of unpackers
+	gc        sync.Mutex
 
 	mu    sync.RWMutex
 	index index
@@ -112,7 +113,7 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o711); err != nil {
 		return nil, err
 	}
-	s = &Store{cfg: cfg, platform: platforms.Default(), lower: map[string][]string{}}
+	s = &Store{cfg: cfg, platform: platforms.Default(), unpacking: make(chan struct{}, unpackers), lower: map[string][]string{}}
 	// The lock comes first: everything below it belongs to one process.
 	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600, &bolt.Options{Timeout: lockWait, NoFreelistSync: true})
 	if errors.Is(err, bolt.ErrTimeout) {

@@ -18,7 +18,12 @@ import (
 const (
 	maxError   = 64 << 10 // bytes of an error's body
 	maxHeader  = 256 << 10
-	headerWait = time.Minute // for the answer to begin
+	dialWait   = 30 * time.Second
+	headerWait = time.Minute     // for the answer to begin
+	answerWait = 2 * time.Minute // for all of an answer that is no blob
+	// resolveWait is for all questions until it is known what a name stands for:
+	// redirects, tokens and attempts are many.
+	resolveWait = 5 * time.Minute
 	// A registry must send this much in each such time, or the pull ends:
 	// others wait for it.
 	paceTime  = 2 * time.Minute
@@ -28,13 +33,14 @@ const (
 type blobSize struct{} // key of the size that is expected of an answer's body
 
 // careful is the transport of registry clients: headers, the beginning of an
-// answer and bodies are limited, those of tokens and redirects too.
+// answer and bodies are limited, those of tokens and redirects too, and what
+// belongs to the registry goes to no other host.
 type careful struct {
-	next  http.RoundTripper
-	token string // a bearer token; "" = none
+	next http.RoundTripper
+	own  *registry
 }
 
-func limitTransport(c *http.Client, token string) error {
+func limitTransport(c *http.Client, own *registry) error {
 	if _, done := c.Transport.(careful); done {
 		return nil // a client for several hosts
 	}
@@ -44,36 +50,66 @@ func limitTransport(c *http.Client, token string) error {
 	}
 	t = t.Clone()
 	t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = headerWait, maxHeader
-	c.Transport = careful{t, token}
+	t.DialContext = outward(t.DialContext)
+	c.Transport = careful{t, own}
 	return nil
 }
 
 func (t careful) RoundTrip(r *http.Request) (*http.Response, error) {
-	// The token goes with requests that carry nothing else, but not to where
-	// the registry redirects.
-	if t.token != "" && r.Header.Get("Authorization") == "" && r.Response == nil {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+t.token)
+	size, blob := r.Context().Value(blobSize{}).(int64)
+	ctx, cancel := r.Context(), context.CancelFunc(func() {})
+	if !blob {
+		ctx, cancel = context.WithTimeoutCause(ctx, answerWait, errTooSlow)
+	}
+	r = r.Clone(ctx)
+	// The library would ask for compressions whose memory the sender chooses.
+	// Without the header this transport asks for gzip and undoes it.
+	r.Header.Del("Accept-Encoding")
+	resp, err := t.send(r)
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errTooSlow) {
+			err = fmt.Errorf("%w: no answer within %v", errTooSlow, answerWait)
+		}
+		cancel()
+		return nil, err
+	}
+	limit := max(size, maxManifest) // for a small blob a token may come first, which is larger
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		limit = maxError
+	}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, left: limit}
+	return resp, nil
+}
+
+func (t careful) send(r *http.Request) (*http.Response, error) {
+	r, err := t.own.prepare(r)
+	if err != nil {
+		return nil, err
 	}
 	resp, err := t.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	limit := int64(maxManifest)
-	if size, ok := r.Context().Value(blobSize{}).(int64); ok {
-		limit = size
+	encoding := resp.Header.Get("Content-Encoding")
+	if encoding == "" || encoding == "identity" || r.Method == http.MethodHead || resp.StatusCode >= http.StatusMultipleChoices {
+		return resp, nil
 	}
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		limit = maxError
-	}
-	resp.Body = &limitedBody{ReadCloser: resp.Body, left: limit}
-	return resp, nil
+	resp.Body.Close()
+	return nil, fmt.Errorf("the registry sends the Content-Encoding %q, which was not asked for: %w", encoding, errdefs.ErrFailedPrecondition)
 }
 
-// limitedBody fails where more comes than was to be expected.
+// limitedBody fails where more comes than was to be expected, or what is no
+// blob does not come in time.
 type limitedBody struct {
 	io.ReadCloser
-	left int64
+	ctx    context.Context
+	cancel context.CancelFunc
+	left   int64
+}
+
+func (b *limitedBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
 }
 
 var errTooMuch = fmt.Errorf("the registry sends more than it announced or than is allowed: %w", errdefs.ErrFailedPrecondition)
@@ -86,16 +122,21 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left -= int64(n); b.left < 0 {
 		return n + int(b.left), errTooMuch
 	}
+	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(b.ctx), errTooSlow) {
+		err = fmt.Errorf("%w: the answer is not whole after %v", errTooSlow, answerWait)
+	}
 	return n, err
 }
 
 // paced is a fetcher whose bodies have the size that their descriptor says at
-// most, and keep coming.
+// most, and keep coming. Addresses that an image gives for its blobs are not
+// asked, as by Docker on Linux: they would have the node ask anything anywhere.
 func paced(next remotes.Fetcher) remotes.Fetcher {
 	return remotes.FetcherFunc(func(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 		if err := checkSize(desc); err != nil {
 			return nil, err
 		}
+		desc.URLs = nil
 		ctx, cancel := context.WithCancelCause(context.WithValue(ctx, blobSize{}, desc.Size))
 		body, err := next.Fetch(ctx, desc)
 		if err != nil {

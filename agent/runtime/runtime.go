@@ -62,9 +62,9 @@ type Config struct {
 	Network    Network
 	Seal       *checkpoint.Keys // of records, nil: in the clear
 	// KeepFree is how much of their file system images leave free, by its
-	// size; nil = nothing.
-	KeepFree func(total uint64) uint64
-	Log      *slog.Logger
+	// size, KeepInodes how many inodes; nil = nothing.
+	KeepFree, KeepInodes func(total uint64) uint64
+	Log                  *slog.Logger
 }
 
 // Runtime implements the CRI's runtime and image services.
@@ -105,10 +105,11 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	// First, because it is locked: a second agent on these directories ends
 	// here, before it touches anything.
 	r.images, err = image.Open(ctx, image.Config{
-		Dir:      filepath.Join(cfg.DataDir, "image"),
-		CertsDir: cfg.CertsDir,
-		KeepFree: cfg.KeepFree,
-		Log:      cfg.Log,
+		Dir:        filepath.Join(cfg.DataDir, "image"),
+		CertsDir:   cfg.CertsDir,
+		KeepFree:   cfg.KeepFree,
+		KeepInodes: cfg.KeepInodes,
+		Log:        cfg.Log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open image store: %w", err)
