@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -158,6 +159,17 @@ const monitorGroup = "shoal-monitor"
 // On v1 this is the memory hierarchy alone: each move costs a grace period of
 // the kernel.
 func (r *Root) AddMonitor(container string, pid int) error {
+	return r.addBeside(container, pid, "memory")
+}
+
+// AddPause does the same for a pod's pause process, named by a group that a
+// container of that ID would have. A container that may trace processes can
+// make it work, so all of the pod's limits are its limits.
+func (r *Root) AddPause(container string, pid int) error {
+	return r.addBeside(container, pid, "memory", "pids", "cpu")
+}
+
+func (r *Root) addBeside(container string, pid int, controllers ...string) error {
 	pod := filepath.Dir(container)
 	if r.units != nil {
 		name := strings.Replace(unitName(container), scopePrefix+"-", scopePrefix+"-conmon-", 1)
@@ -166,15 +178,22 @@ func (r *Root) AddMonitor(container string, pid int) error {
 		}
 		return nil
 	}
-	dir := r.dir("memory", pod)
-	if r.on2("memory") {
-		dir = filepath.Join(dir, monitorGroup)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	var done []string
+	for _, c := range controllers {
+		dir := r.dir(c, pod)
+		if slices.Contains(done, dir) || dir == "" && c != "memory" {
+			continue
+		}
+		done = append(done, dir)
+		if r.on2(c) {
+			dir = filepath.Join(dir, monitorGroup)
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
+			}
+		}
+		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
 		}
-	}
-	if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
 	}
 	return nil
 }

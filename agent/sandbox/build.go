@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
@@ -248,11 +249,27 @@ func (m *Manager) holdPID(s *Sandbox, p *pause) error {
 		p.kill()
 		return err
 	}
+	if err := m.limitPause(s); err != nil {
+		p.kill()
+		return err
+	}
 	if err := p.release(); err != nil {
 		p.kill()
 		return fmt.Errorf("release the pod's pause process: %w", err)
 	}
 	return nil
+}
+
+// limitPause puts the pause process under the pod's limits: a container that
+// may trace it could have it take memory, processes and time of the agent's.
+func (m *Manager) limitPause(s *Sandbox) error {
+	groups := m.cfg.Cgroups
+	if !groups.Exists(s.Cgroup) { // named by a client of the CRI that did not make it
+		if err := groups.Ensure(s.Cgroup, cgroup.Resources{}); err != nil {
+			return err
+		}
+	}
+	return groups.AddPause(groups.Driver().Container(s.Cgroup, s.ID), s.HolderPID)
 }
 
 // releasePID ends the pause process, and with it all processes of the namespace.
