@@ -14,11 +14,15 @@ import (
 // what others send, and its port is the kernel's random choice; what is no
 // reply to this very question is passed over until the time is up, as it may
 // come from somebody who guesses (RFC 5452 section 9.1).
-func exchange(ctx context.Context, server string, q *dns.Msg, tcp bool) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, upstreamWait)
+//
+// What it waits for takes no slot of the processor; what it then has to read
+// does, if it is large: whoever serves a zone chooses how much that is.
+func exchange(req *request, server string, q *dns.Msg) (*dns.Msg, error) {
+	req.slot.release()
+	ctx, cancel := context.WithTimeout(req.ctx, upstreamWait)
 	defer cancel()
 	network := "udp"
-	if tcp {
+	if req.tcp {
 		network = "tcp"
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
@@ -33,12 +37,16 @@ func exchange(ctx context.Context, server string, q *dns.Msg, tcp bool) (*dns.Ms
 		return nil, err
 	}
 	for {
+		req.slot.release()
 		packet, err := c.ReadMsgHeader(nil)
 		if errors.Is(err, dns.ErrShortRead) {
 			continue
 		}
 		if err != nil {
 			return nil, err
+		}
+		if len(packet) > maxUDP {
+			req.slot.regain(req.client)
 		}
 		if r := reply(q, packet); r != nil {
 			return r, nil

@@ -97,12 +97,16 @@ func (f *forwarder) askAll(req *request, key string, q *dns.Msg) *dns.Msg {
 		return nil
 	}
 	defer f.places.give(req.client)
-	req.slot.release()
-	ctx, cancel := context.WithTimeout(req.ctx, forwardWait)
+	if _, err := q.Pack(); err != nil {
+		return nil // a name that cannot be asked is no server's fault
+	}
+	waits := *req
+	var cancel context.CancelFunc
+	waits.ctx, cancel = context.WithTimeout(req.ctx, forwardWait)
 	defer cancel()
 	now := time.Now()
 	for _, server := range f.upstreams(req.client, now) {
-		r, err := exchange(ctx, server, onward(q), req.tcp)
+		r, err := exchange(&waits, server, onward(q))
 		if err != nil {
 			f.rest(rest{server, req.client})
 			continue

@@ -22,7 +22,13 @@ type queue struct {
 // backlog is the waiting work of one client.
 type backlog struct {
 	client netip.Addr
-	work   []func(*slot)
+	work   []piece
+}
+
+// piece is work that waits; placed, if it holds one of the places.
+type piece struct {
+	run    func(*slot)
+	placed bool
 }
 
 func newQueue(slots, places int) *queue {
@@ -43,8 +49,26 @@ func (s *slot) release() {
 	}
 }
 
+// regain waits for the client's turn to use the processor again.
+func (s *slot) regain(client netip.Addr) {
+	if s == nil || !s.given {
+		return
+	}
+	turn := make(chan struct{})
+	s.queue.put(client, piece{run: func(other *slot) {
+		other.given = true // from there to here
+		close(turn)
+	}})
+	<-turn
+	s.given = false
+}
+
 // add queues work of a client that has taken one of the places.
 func (q *queue) add(client netip.Addr, work func(*slot)) {
+	q.put(client, piece{work, true})
+}
+
+func (q *queue) put(client netip.Addr, work piece) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b := q.clients[client]
@@ -64,18 +88,20 @@ func (q *queue) start() {
 		q.turn[0] = nil
 		q.turn = q.turn[1:]
 		work := b.work[0]
-		b.work[0] = nil
+		b.work[0] = piece{}
 		if b.work = b.work[1:]; len(b.work) > 0 {
 			q.turn = append(q.turn, b)
 		} else {
 			delete(q.clients, b.client)
 		}
-		q.places.give(b.client)
+		if work.placed {
+			q.places.give(b.client)
+		}
 		q.free--
 		q.running.Go(func() {
 			s := &slot{queue: q}
 			defer s.release()
-			work(s)
+			work.run(s)
 		})
 	}
 }

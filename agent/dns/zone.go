@@ -165,9 +165,10 @@ func (z *zone) serviceName(r *dns.Msg, s *service.Service, qtype uint16) bool {
 		z.srv(r, z.records(s), func(service.EndpointPort) bool { return true })
 		return true
 	}
-	addrs := make([]netip.Addr, 0, len(s.Endpoints))
-	for _, e := range s.Endpoints {
-		addrs = append(addrs, e.Addr)
+	some := someEndpoints(s)
+	addrs := make([]netip.Addr, 0, len(some))
+	for i := range some {
+		addrs = append(addrs, some[i].Addr)
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	r.Answer = addresses(qname, slices.Compact(addrs), qtype)
@@ -175,12 +176,26 @@ func (z *zone) serviceName(r *dns.Msg, s *service.Service, qtype uint16) bool {
 	return true
 }
 
+// maxEndpoints of a Service go into one answer, more than fit into the largest:
+// a Service can have any number, and each is work.
+const maxEndpoints = dns.MaxMsgSize / minRecord
+
+// someEndpoints are a Service's endpoints; of too many, others each time.
+func someEndpoints(s *service.Service) []service.Endpoint {
+	if n := len(s.Endpoints); n > maxEndpoints {
+		from := rand.IntN(n - maxEndpoints + 1)
+		return s.Endpoints[from : from+maxEndpoints]
+	}
+	return s.Endpoints
+}
+
 // endpointName answers hostname.service and a-b-c-d.service (DNS-9, DNS-12).
 func (z *zone) endpointName(r *dns.Msg, s *service.Service, label string, qtype uint16) bool {
 	var addrs []netip.Addr
+	named := undashed(label)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if label == endpointLabel(e) || label == dashed(e.Addr) {
+		if (e.Hostname == label || named.IsValid() && e.Addr == named) && len(addrs) < maxEndpoints {
 			addrs = append(addrs, e.Addr)
 		}
 	}
@@ -193,10 +208,12 @@ func (z *zone) portName(r *dns.Msg, s *service.Service, port, protocol string, q
 	match := func(p service.EndpointPort) bool {
 		return p.Name == port && strings.EqualFold(p.Protocol, protocol)
 	}
-	recs := z.records(s)
-	exists := slices.ContainsFunc(recs, func(rec record) bool { return slices.ContainsFunc(rec.ports, match) })
+	exists := slices.ContainsFunc(s.Endpoints, func(e service.Endpoint) bool { return slices.ContainsFunc(e.Ports, match) })
+	if !s.Headless {
+		exists = slices.ContainsFunc(z.records(s)[0].ports, match)
+	}
 	if exists && qtype == dns.TypeSRV {
-		z.srv(r, recs, match)
+		z.srv(r, z.records(s), match)
 	}
 	return exists
 }
@@ -212,8 +229,9 @@ func (z *zone) records(s *service.Service) []record {
 		return []record{rec}
 	}
 	var recs []record
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
+	some := someEndpoints(s)
+	for i := range some {
+		e := &some[i]
 		recs = append(recs, record{name: endpointLabel(e) + "." + base, addrs: []netip.Addr{e.Addr}, ports: e.Ports})
 	}
 	return recs
@@ -245,8 +263,19 @@ func endpointLabel(e *service.Endpoint) string {
 	return dashed(e.Addr)
 }
 
-func dashed(a netip.Addr) string {
-	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+var dashes = strings.NewReplacer(".", "-", ":", "-")
+
+func dashed(a netip.Addr) string { return dashes.Replace(a.String()) }
+
+// undashed is the address that dashed gives this label for, the zero one for
+// none.
+func undashed(label string) netip.Addr {
+	for _, mark := range []string{".", ":"} {
+		if a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", mark)); err == nil && dashed(a) == label {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func header(name string, kind uint16) dns.RR_Header {
