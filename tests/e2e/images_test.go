@@ -31,31 +31,18 @@ const registryUser, registryPassword = "puller", "pa ss:wörd"
 func startRegistry(t *testing.T) (address, digest string) {
 	t.Helper()
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	var listener net.Listener
-	err := harness.Inside(cluster.NetNS, func() (err error) {
-		listener, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	address = serveInside(t, cluster, func(w http.ResponseWriter, r *http.Request) {
 		if user, password, ok := r.BasicAuth(); !ok || user != registryUser || password != registryPassword {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
 			return
 		}
 		images.ServeHTTP(w, r)
-	}))
-	server.Listener.Close()
-	server.Listener = listener
-	server.Start()
-	t.Cleanup(server.Close)
-	address = listener.Addr().String()
+	})
 
 	busybox := load(t, "busybox")
-	push(t, address+"/lib/nginx:1", load(t, "nginx"))
-	push(t, address+"/lib/busybox:1", busybox)
+	push(t, cluster, address+"/lib/nginx:1", load(t, "nginx"))
+	push(t, cluster, address+"/lib/busybox:1", busybox)
 	config, err := busybox.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -66,12 +53,31 @@ func startRegistry(t *testing.T) (address, digest string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	push(t, address+"/lib/busybox:arm64", arm)
+	push(t, cluster, address+"/lib/busybox:arm64", arm)
 	hash, err := busybox.Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return address, hash.String()
+}
+
+// serveInside serves on the loopback of a cluster's first machine.
+func serveInside(t *testing.T, c *harness.Cluster, handler http.HandlerFunc) (address string) {
+	t.Helper()
+	var listener net.Listener
+	err := harness.Inside(c.NetNS, func() (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	return listener.Addr().String()
 }
 
 func load(t *testing.T, image string) v1.Image {
@@ -83,13 +89,13 @@ func load(t *testing.T, image string) v1.Image {
 	return img
 }
 
-func push(t *testing.T, reference string, img v1.Image) {
+func push(t *testing.T, c *harness.Cluster, reference string, img v1.Image) {
 	t.Helper()
 	ref, err := name.ParseReference(reference, name.Insecure)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := cluster.RESTConfig()
+	config, err := c.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
