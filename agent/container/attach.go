@@ -133,7 +133,7 @@ func (m *Manager) ReopenLog(ctx context.Context, id string) error {
 	}
 	deadline := time.Now().Add(reopenWait)
 	for wait := time.Millisecond; ; wait *= 2 { // conmon gives no answer
-		if _, err := os.Stat(c.LogPath); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(c.LogPath); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if time.Now().After(deadline) {

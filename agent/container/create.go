@@ -325,7 +325,7 @@ func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
 		if taken[filepath.Clean(path)] {
 			continue
 		}
-		dir := filepath.Join(m.layer(req.ID), "volumes", fmt.Sprint(i))
+		dir := filepath.Join(m.ownVolumes(req.ID), fmt.Sprint(i))
 		i++
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("image's volume %s: %w", path, err)

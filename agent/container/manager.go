@@ -136,6 +136,7 @@ func (m *Manager) bundle(id string) string     { return filepath.Join(m.cfg.RunD
 func (m *Manager) rootfs(id string) string     { return filepath.Join(m.bundle(id), "rootfs") }
 func (m *Manager) pidPin(id string) string     { return filepath.Join(m.bundle(id), "pid-namespace") }
 func (m *Manager) layer(id string) string      { return filepath.Join(m.cfg.DataDir, id) }
+func (m *Manager) ownVolumes(id string) string { return filepath.Join(m.layer(id), "volumes") }
 func (m *Manager) upper(id string) string      { return filepath.Join(m.layer(id), "upper") }
 func (m *Manager) runtimeLog(id string) string { return filepath.Join(m.bundle(id), "runtime.log") }
 

@@ -2,7 +2,9 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -50,6 +52,13 @@ func (m *Manager) Usage(ctx context.Context, id string) (Usage, error) {
 	defer u.mu.Unlock()
 	if time.Since(u.at) > usageAge {
 		bytes, inodes, err := beneath.Usage(ctx, dir)
+		if err == nil { // the image's own volumes, of a container whose root is read-only
+			more, files, volErr := beneath.Usage(ctx, m.ownVolumes(m.state(s).ID))
+			if volErr != nil && !errors.Is(volErr, fs.ErrNotExist) {
+				err = volErr
+			}
+			bytes, inodes = bytes+more, inodes+files
+		}
 		if err != nil {
 			return Usage{}, fmt.Errorf("measure writable layer: %w", err)
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // PrivateDir makes a directory of a container, or gives one that is there the
@@ -14,12 +16,18 @@ func PrivateDir(path string, ids IDs) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
+	group, mode := uint32(0), uint32(0o700)
 	for _, m := range ids.GIDs {
 		if m.ContainerID == 0 {
-			return errors.Join(os.Chown(path, -1, int(m.HostID)), os.Chmod(path, 0o710))
+			group, mode = m.HostID, 0o710
 		}
 	}
-	return os.Chmod(path, 0o700)
+	// Nothing is written where nothing changes: the agent starts on a full disk.
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err == nil && st.Gid == group && st.Mode&0o7777 == mode {
+		return nil
+	}
+	return errors.Join(os.Chown(path, -1, int(group)), os.Chmod(path, fs.FileMode(mode)))
 }
 
 // KeepPrivate is PrivateDir for a directory that may be gone.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -109,9 +110,18 @@ func (r Runtime) meet(fifo string) error {
 	return err
 }
 
+// maxLog is how much of a runtime's log is read. A few lines are usual; some
+// versions of crun put there what the container says.
+const maxLog = 1 << 20
+
 // LastError is the last error message in a runtime's JSON log, "" if none.
 func LastError(logFile string) string {
-	b, err := os.ReadFile(logFile)
+	f, err := os.Open(logFile)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxLog))
 	if err != nil {
 		return ""
 	}

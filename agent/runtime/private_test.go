@@ -50,8 +50,13 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	fixed := shell("fixed", forever)
 	fixed.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 	fixed.Linux.SecurityContext.ReadonlyRootfs = true
-	if got := g.exec(g.start(mappedPod, fixed), "sh", "-c", "echo x >/data/new && cat /data/new && ! touch /new 2>/dev/null && echo fixed"); got != "x\nfixed\n" {
+	fixedID := g.start(mappedPod, fixed)
+	if got := g.exec(fixedID, "sh", "-c", "echo x >/data/new && cat /data/new && ! touch /new 2>/dev/null && echo fixed"); got != "x\nfixed\n" {
 		t.Errorf("the image's volume of a mapped user: %q", got)
+	}
+	g.exec(fixedID, "sh", "-c", "head -c 3000000 /dev/zero >/data/big")
+	if u, err := g.r.containers.Usage(t.Context(), fixedID); err != nil || u.Bytes < 3000000 {
+		t.Errorf("what is in the image's volume is not measured: %+v, %v", u, err)
 	}
 
 	dirs := func(sandbox, id string) []string {
