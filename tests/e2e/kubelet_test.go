@@ -91,7 +91,8 @@ func TestKubeletCertificate(t *testing.T) {
 }
 
 // TestKubeletEntry: who may only read of nodes cannot exec by a WebSocket, which
-// begins with GET.
+// begins with GET: neither at the agent nor through the API server, whose own right
+// the agent sees then.
 func TestKubeletEntry(t *testing.T) {
 	s := newSpace(t)
 	s.apply(fmt.Sprintf(onNode, "victim", "victim", "node1", "localhost/busybox:1", `command: [sleep, "9999"]`))
@@ -106,22 +107,27 @@ func TestKubeletEntry(t *testing.T) {
 		cluster.Must(t, "delete", "clusterrole", role)
 	})
 	token := strings.TrimSpace(s.k("create", "token", "reader"))
-	get := func(path string, more ...string) string {
+	get := func(url string, more ...string) string {
 		t.Helper()
 		args := append([]string{"-sk", "--http1.1", "--max-time", "20", "-H", "Authorization: Bearer " + token}, more...)
-		out, err := cluster.Run("curl", append(args, "https://"+cluster.Address+":10250"+path)...)
+		out, err := cluster.Run("curl", append(args, url)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return out
 	}
-	harness.Eventually(t, "the reader reads", func() (bool, string) {
-		out := get("/pods")
-		return strings.HasPrefix(out, `{"kind":"PodList"`), out[:min(len(out), 200)]
-	})
-	out := get("/exec/"+ns+"/victim/c?command=id&output=1", "-H", "Connection: Upgrade", "-H", "Upgrade: websocket",
-		"-H", "Sec-WebSocket-Version: 13", "-H", "Sec-WebSocket-Key: c2hvYWwtdGVzdC1rZXktMQ==", "-H", "Sec-WebSocket-Protocol: v4.channel.k8s.io")
-	if !strings.Contains(out, "Forbidden") || !strings.Contains(out, "verb=create") {
-		t.Errorf("exec by GET: %q", out)
+	for base, refusal := range map[string]string{
+		"https://" + cluster.Address + ":10250":                         "verb=create",
+		"https://" + cluster.Address + ":6443/api/v1/nodes/node1/proxy": `nodes \"node1\" is forbidden`,
+	} {
+		harness.Eventually(t, "the reader reads", func() (bool, string) {
+			out := get(base + "/pods")
+			return strings.HasPrefix(out, `{"kind":"PodList"`), out[:min(len(out), 200)]
+		})
+		out := get(base+"/exec/"+ns+"/victim/c?command=id&output=1", "-H", "Connection: Upgrade", "-H", "Upgrade: websocket",
+			"-H", "Sec-WebSocket-Version: 13", "-H", "Sec-WebSocket-Key: c2hvYWwtdGVzdC1rZXktMQ==", "-H", "Sec-WebSocket-Protocol: v4.channel.k8s.io")
+		if !strings.Contains(out, "Forbidden") || !strings.Contains(out, refusal) {
+			t.Errorf("exec by GET at %s: %q", base, out)
+		}
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -37,6 +40,9 @@ type proxyREST[O runtime.Object] struct {
 	locate func(ctx context.Context, id string) (*url.URL, http.RoundTripper, error)
 	empty  func() O
 	path   func(O) string
+	// check, where there is one, refuses requests that the right to the proxy is
+	// not enough for.
+	check func(req *http.Request, location *url.URL) error
 }
 
 var _ rest.Connecter = &proxyREST[*corev1.PodProxyOptions]{}
@@ -59,7 +65,17 @@ func (r *proxyREST[O]) Connect(ctx context.Context, id string, options runtime.O
 		return nil, err
 	}
 	location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, r.path(o))
-	return proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder)), nil
+	handler := proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder))
+	if r.check == nil {
+		return handler, nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := r.check(req, location); err != nil {
+			responder.Error(err)
+			return
+		}
+		handler.ServeHTTP(w, req)
+	}), nil
 }
 
 func newPodProxy(k kubelets) rest.Storage {
@@ -103,15 +119,37 @@ func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTr
 
 func newNodeProxy(env *kind.Env, stores kind.Stores) rest.Storage {
 	guard := func(node string) http.RoundTripper { return guardTransport(env.KubeletTransport(node)) }
-	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guard}}
+	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guard, authorizer: env.Authorizer}}
 	return &proxyREST[*corev1.NodeProxyOptions]{
 		locate: n.locate,
 		empty:  func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
 		path:   func(o *corev1.NodeProxyOptions) string { return o.Path },
+		check:  n.check,
 	}
 }
 
 type nodeProxy struct{ kubelets }
+
+// check wants the verb "create" of who enters a container through an agent,
+// whatever the method: the agent sees the API server's own right there, and a
+// WebSocket begins with GET. The port does not matter, for a Node tells its own.
+func (r nodeProxy) check(req *http.Request, location *url.URL) error {
+	if httpstream.IsUpgradeRequest(req) || entersContainer(location.Path) {
+		return r.mayCreate(req.Context())
+	}
+	return nil
+}
+
+// entersContainer knows the agent's endpoints that run something in a container
+// or reach into it.
+func entersContainer(p string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
+	switch strings.ToLower(first) {
+	case "exec", "attach", "run", "portforward":
+		return true
+	}
+	return false
+}
 
 // locate understands "node", "node:port" and "scheme:node:port"; without a port
 // it is the agent's.

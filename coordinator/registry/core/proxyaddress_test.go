@@ -1,10 +1,17 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 func TestReachable(t *testing.T) {
@@ -47,6 +54,49 @@ func TestNamesOfTheServersOwnMachine(t *testing.T) {
 				}
 				t.Errorf("%s: dial %s: got %v", name, host, err)
 			}
+		}
+	}
+}
+
+// TestEntryThroughNodeProxy: the right to read nodes/proxy enters no container,
+// whatever begins it: the agent sees the API server's own rights.
+func TestEntryThroughNodeProxy(t *testing.T) {
+	rights := map[string]string{"reader": "get", "updater": "update", "writer": "create"}
+	n := nodeProxy{kubelets{authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetResource() == "nodes" && a.GetSubresource() == "proxy" && a.GetName() == "n1" && rights[a.GetUser().GetName()] == a.GetVerb() {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "", nil
+	})}}
+	for _, c := range []struct {
+		user, verb, path, upgrade string
+		ok                        bool
+	}{
+		{"reader", "get", "/pods", "", true},
+		{"reader", "get", "/logs/exec", "", true},
+		{"reader", "get", "/exec/ns/p/c", "websocket", false},
+		{"reader", "get", "//exec/ns/p/c", "websocket", false},
+		{"reader", "get", "/anything", "websocket", false},
+		{"updater", "update", "/exec/ns/p/c", "SPDY/3.1", false},
+		{"reader", "get", "/portForward/ns/p", "", false},
+		{"reader", "get", "exec/ns/p/c", "", false},
+		{"reader", "get", "/pods/../run/ns/p/c", "", false},
+		{"writer", "get", "/exec/ns/p/c", "websocket", true},
+		{"writer", "create", "/exec/ns/p/c", "SPDY/3.1", true},
+	} {
+		ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: c.user})
+		ctx = request.WithRequestInfo(ctx, &request.RequestInfo{IsResourceRequest: true, Verb: c.verb, APIVersion: "v1", Resource: "nodes", Subresource: "proxy", Name: "n1"})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.upgrade != "" {
+			req.Header.Set("Connection", "Upgrade")
+			req.Header.Set("Upgrade", c.upgrade)
+		}
+		err = n.check(req, &url.URL{Path: c.path})
+		if (err == nil) != c.ok || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s of %s as %s: %v", c.verb, c.path, c.user, err)
 		}
 	}
 }
