@@ -12,6 +12,10 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
+// coordinatorPrefix begins coordinators' names in the gossip. No Node has such a
+// name: a colon is in none.
+const coordinatorPrefix = "coordinator:"
+
 // buildGossip makes this coordinator a member with its own role. Its key lives
 // as long as the process; the cluster's CA, which is at hand, signs its grant.
 func buildGossip(s parts) (*gossip.Group, error) {
@@ -24,8 +28,7 @@ func buildGossip(s parts) (*gossip.Group, error) {
 		return nil, err
 	}
 	cfg := gossip.Config{
-		// No Node has this name: a colon is in none.
-		Name:          "coordinator:" + identity(),
+		Name:          coordinatorPrefix + identity(),
 		BindAddr:      s.cfg.GossipBind,
 		BindPort:      s.cfg.GossipPort,
 		AdvertiseAddr: s.advertise.String(),

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -37,6 +36,7 @@ func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, err
 type apiNames struct {
 	own, taken map[string]bool
 	node       string
+	domain     string // the cluster's
 	services   []netip.Prefix
 	members    func() []gossip.Member
 }
@@ -53,7 +53,7 @@ func (s parts) apiNames() (*apiNames, error) {
 		}
 	}
 	n := &apiNames{own: map[string]bool{}, taken: map[string]bool{}, services: services, members: s.gossip.Members,
-		node: strings.ToLower(strings.TrimSpace(node))}
+		node: strings.ToLower(strings.TrimSpace(node)), domain: strings.ToLower(s.cfg.ClusterDomain)}
 	machine := cluster(s.cfg, s.advertise)
 	for _, name := range machine.Names {
 		n.own[strings.ToLower(name)] = true
@@ -63,7 +63,7 @@ func (s parts) apiNames() (*apiNames, error) {
 	}
 	builtin, _ := pki.ServingNames(pki.Cluster{Domain: s.cfg.ClusterDomain})
 	for _, name := range builtin {
-		n.taken[name] = true
+		n.taken[strings.ToLower(name)] = true
 	}
 	return n, nil
 }
@@ -73,16 +73,25 @@ func (s parts) apiNames() (*apiNames, error) {
 func (n *apiNames) Owner(san string) (node string, reserved bool) {
 	san = strings.ToLower(san)
 	ip, err := netip.ParseAddr(san)
-	if n.taken[san] || err == nil && n.isService(ip) {
+	if err == nil {
+		san = ip.Unmap().String()
+	}
+	if n.taken[san] || n.nameOfService(san) || err == nil && n.isService(ip) {
 		return "", true
 	}
 	if n.own[san] {
 		return n.node, true
 	}
-	if err == nil && (!ip.IsGlobalUnicast() || n.isCoordinator(ip)) {
+	if err == nil && !ip.Unmap().IsGlobalUnicast() || n.isCoordinator(san) {
 		return "", true
 	}
 	return "", false
+}
+
+// nameOfService finds names that the cluster's DNS gives to Services: they are no
+// node's, and who trusts the cluster's CA for one must not get a node there.
+func (n *apiNames) nameOfService(name string) bool {
+	return strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".svc."+n.domain)
 }
 
 func (n *apiNames) isService(ip netip.Addr) bool {
@@ -94,17 +103,26 @@ func (n *apiNames) isService(ip netip.Addr) bool {
 	return false
 }
 
-// isCoordinator finds the addresses of other coordinators, whose nodes an
-// administrator approves.
-func (n *apiNames) isCoordinator(ip netip.Addr) bool {
+// isCoordinator finds the names and addresses of other coordinators, whose nodes
+// an administrator approves.
+func (n *apiNames) isCoordinator(san string) bool {
 	for _, m := range n.members() {
-		u, err := url.Parse(m.API)
-		if err != nil || m.Role != gossip.RoleCoordinator {
+		if m.Role != gossip.RoleCoordinator {
 			continue
 		}
-		if other := net.ParseIP(u.Hostname()); other != nil && other.String() == ip.Unmap().String() {
+		if strings.EqualFold(strings.TrimPrefix(m.Name, coordinatorPrefix), san) {
+			return true
+		}
+		if u, err := url.Parse(m.API); err == nil && sameHost(u.Hostname(), san) {
 			return true
 		}
 	}
 	return false
+}
+
+func sameHost(a, b string) bool {
+	if x, err := netip.ParseAddr(a); err == nil {
+		a = x.Unmap().String()
+	}
+	return strings.EqualFold(a, b)
 }

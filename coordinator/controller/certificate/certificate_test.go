@@ -182,7 +182,8 @@ func pass(t *testing.T, ca *pki.Authority, r *certRequest, allowed string) (*cer
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := fake.NewClientset(r, aNode("n1", "192.0.2.1"), aNode("n2", "192.0.2.2"), aNode("n3", "192.0.2.3", "192.0.2.2"), aNode("n4", "10.96.0.1"))
+	client := fake.NewClientset(r, aNode("n1", "192.0.2.1"), aNode("n2", "192.0.2.2"), aNode("n3", "192.0.2.3", "192.0.2.2"), aNode("n4", "10.96.0.1"),
+		aNode("n5", "*.default.svc", "n5."))
 	client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		review.Status.Allowed = review.Spec.ResourceAttributes.Subresource == allowed

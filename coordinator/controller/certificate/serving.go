@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -62,10 +63,22 @@ func (r *reconciler) ownServing(c *certRequest, parsed *x509.CertificateRequest)
 		return err
 	}
 	var errs []error
+	for _, name := range parsed.DNSNames {
+		errs = append(errs, plainName(name))
+	}
 	for _, san := range sans(parsed) {
 		errs = append(errs, r.ownSAN(node, san))
 	}
 	return errors.Join(errs...)
+}
+
+// plainName refuses wildcards, and what clients may read in other ways: a Node
+// may say any text as its name, and "*.default.svc" stands for the API server's.
+func plainName(name string) error {
+	if wrong := validation.IsDNS1123Subdomain(strings.ToLower(name)); len(wrong) > 0 {
+		return fmt.Errorf("%q is no host's name", name)
+	}
+	return nil
 }
 
 func sans(r *x509.CertificateRequest) []string {
