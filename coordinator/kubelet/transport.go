@@ -15,8 +15,12 @@ import (
 // maxTransports bounds how many nodes' connections are kept for reuse.
 const maxTransports = 1024
 
-// nodePrefix begins the common name of a node's certificates.
-const nodePrefix = "system:node:"
+// nodePrefix begins the common name of a node's certificates; apiServer is that of
+// the API server's own, which the same CA signs.
+const (
+	nodePrefix = "system:node:"
+	apiServer  = "kube-apiserver"
+)
 
 // Config is what New needs.
 type Config struct {
@@ -84,14 +88,19 @@ func (t *Transports) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certif
 	return &cert, nil
 }
 
-// checkName refuses the certificate of another node: a node tells its addresses
-// itself, and could tell those of a neighbour (KEP-4872). Names of another form
-// are an administrator's choice; the address has been verified before.
+// checkName refuses the certificate of another node, or of an API server: a node
+// tells its addresses itself, and could tell those of a neighbour (KEP-4872), or
+// send the API server to itself. Names of another form are an administrator's
+// choice; the address has been verified before.
 func checkName(chain []*x509.Certificate, node string) error {
 	if len(chain) == 0 {
 		return fmt.Errorf("the kubelet of node %q shows no certificate", node)
 	}
-	if name, ok := strings.CutPrefix(chain[0].Subject.CommonName, nodePrefix); ok && name != node {
+	common := chain[0].Subject.CommonName
+	if common == apiServer {
+		return fmt.Errorf("x509: certificate is of an API server, not of node %q", node)
+	}
+	if name, ok := strings.CutPrefix(common, nodePrefix); ok && name != node {
 		return fmt.Errorf("x509: certificate is of node %q, not of node %q", name, node)
 	}
 	return nil

@@ -69,6 +69,7 @@ func TestOnlyTheNodeItself(t *testing.T) {
 		{"own", config, kubeletOf(t, ca, "system:node:n1", loopback), ""},
 		{"by_an_administrator", config, kubeletOf(t, ca, "kubelet", loopback), ""},
 		{"of_another_node", config, kubeletOf(t, ca, "system:node:n2", loopback), `certificate is of node "n2", not of node "n1"`},
+		{"of_an_api_server", config, kubeletOf(t, ca, "kube-apiserver", loopback), `certificate is of an API server, not of node "n1"`},
 		{"for_another_address", config, kubeletOf(t, ca, "system:node:n1", net.IPv4(192, 0, 2, 1)), "certificate is valid for 192.0.2.1, not 127.0.0.1"},
 		{"of_another_authority", config, kubeletOf(t, stranger, "system:node:n1", loopback), "unknown authority"},
 		{"not_verified", unverified, kubeletOf(t, stranger, "system:node:n2"), ""},
