@@ -1,3 +1,4 @@
-// Package listen limits a server's connections before anybody has said who they
-// are: how many there are in all, and how many from one source.
+// Package listen limits what a server's clients take before anybody has said who
+// they are: how many connections there are in all and from one source, and how
+// long one that is refused may go on.
 package listen

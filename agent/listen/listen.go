@@ -2,13 +2,17 @@ package listen
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Limits are numbers of connections that are open at once.
+// Limits are numbers of connections that are open at once. A source gets another
+// one while it has fewer than PerSource, and fewer than are free: however many
+// sources take all they can, the next still finds a place.
 type Limits struct {
 	Total     int
 	PerSource int
@@ -58,7 +62,7 @@ func (l *limited) Accept() (net.Conn, error) {
 func (l *limited) take(from netip.Prefix) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total >= l.limits.Total || l.open[from] >= l.limits.PerSource {
+	if l.open[from] >= min(l.limits.PerSource, l.limits.Total-l.total) {
 		return false
 	}
 	l.total++
@@ -103,4 +107,17 @@ type conn struct {
 func (c *conn) Close() error {
 	c.release()
 	return c.Conn.Close()
+}
+
+// Hurry gives a client a while for the rest of its request, and to take the
+// answer. It is for requests that are refused: net/http reads what is left of a
+// body before it sends the answer, for as long as the client takes to send it.
+func Hurry(w http.ResponseWriter, r *http.Request, wait time.Duration) {
+	if r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // the answer goes out at once
+	}
+	c := http.NewResponseController(w)
+	end := time.Now().Add(wait)
+	// Not every writer has deadlines: one in memory waits for nobody.
+	_, _ = c.SetReadDeadline(end), c.SetWriteDeadline(end)
 }

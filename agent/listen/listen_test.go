@@ -3,6 +3,7 @@ package listen
 import (
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -14,7 +15,7 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Limit(inner, Limits{Total: 3, PerSource: 2})
+	l := Limit(inner, Limits{Total: 4, PerSource: 2})
 	defer l.Close()
 	accepted := make(chan net.Conn)
 	go func() {
@@ -49,13 +50,31 @@ func TestLimits(t *testing.T) {
 	taken("127.0.0.1")
 	refused("127.0.0.1", "the third of one source")
 	third := taken("127.0.0.2")
-	refused("127.0.0.3", "the fourth of all")
-	first.Close()
-	first.Close() // counts once
-	taken("127.0.0.1")
-	refused("127.0.0.3", "no more room than one")
-	third.Close()
+	refused("127.0.0.2", "the last place for one that has another")
 	taken("127.0.0.3")
+	refused("127.0.0.4", "the fifth of all")
+	third.Close()
+	third.Close() // counts once
+	taken("127.0.0.4")
+	refused("127.0.0.2", "no more room than one")
+	first.Close()
+	taken("127.0.0.2")
+}
+
+// TestManySources: those who take all they can leave a place for the next.
+func TestManySources(t *testing.T) {
+	l := &limited{limits: Limits{Total: 4096, PerSource: 682}, open: map[netip.Prefix]int{}}
+	from := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), 32)
+	}
+	for range 4096 {
+		for i := range 110 { // as many pods as a node has
+			l.take(from(i))
+		}
+	}
+	if !l.take(from(200)) {
+		t.Errorf("%d of %d places are taken, none is left for another source", l.total, l.limits.Total)
+	}
 }
 
 func isReset(err error) bool {

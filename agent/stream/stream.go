@@ -60,7 +60,8 @@ func (s *Server) start() (streaming.Server, error) {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
-	go s.http.Serve(listen.Limit(l, listen.Limits{Total: maxSessions, PerSource: maxSessions})) // ends with Close
+	// All come from one source, which gets no more than half of the total.
+	go s.http.Serve(listen.Limit(l, listen.Limits{Total: 2 * maxSessions, PerSource: maxSessions})) // ends with Close
 	return s.urls, nil
 }
 
