@@ -15,6 +15,8 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/agent/listen"
 )
 
 // How long answers of the API server are kept, as the kubelet does it. That a
@@ -27,12 +29,21 @@ const (
 )
 
 const (
+	// maxChain is how many certificates a caller may show: Go looks for a way from
+	// the first to a CA among all of them, for each request.
+	maxChain = 4
 	// maxToken is the longest token that the API server is asked about.
 	maxToken = 16 << 10
 	// maxQuestions is how many questions the API server has at once from here;
 	// a caller waits questionWait for its turn.
 	maxQuestions = 16
 	questionWait = 10 * time.Second
+	// answerWait is how long the API server may take for an answer: one that hangs
+	// must not hold up all callers after it comes back.
+	answerWait = 10 * time.Second
+	// refusalWait is how long a caller that is refused may take for the rest of its
+	// request, and for the answer.
+	refusalWait = 5 * time.Second
 )
 
 // Auth asks the API server who a caller is (TokenReview) and what they may
@@ -63,11 +74,11 @@ func (a *Auth) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, err := a.who(r)
 		if errors.Is(err, errBusy) {
-			http.Error(w, err.Error(), http.StatusTooManyRequests)
+			refuse(w, r, err.Error(), http.StatusTooManyRequests)
 			return
 		}
 		if err != nil {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			refuse(w, r, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, u)))
@@ -91,18 +102,18 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, ok := r.Context().Value(userKey{}).(*user)
 		if !ok {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			refuse(w, r, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
 		verb := verbOf(r)
 		for _, resource := range subresources {
 			ok, err := a.may(r.Context(), u, verb, resource)
 			if errors.Is(err, errBusy) {
-				http.Error(w, err.Error(), http.StatusTooManyRequests)
+				refuse(w, r, err.Error(), http.StatusTooManyRequests)
 				return
 			}
 			if err != nil {
-				http.Error(w, "Authorization error (user="+u.name+", verb="+verb+", resource=nodes, subresource="+resource+")", http.StatusInternalServerError)
+				refuse(w, r, "Authorization error (user="+u.name+", verb="+verb+", resource=nodes, subresource="+resource+")", http.StatusInternalServerError)
 				return
 			}
 			if ok {
@@ -110,8 +121,14 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 				return
 			}
 		}
-		http.Error(w, "Forbidden (user="+u.name+", verb="+verb+", resource=nodes, subresource(s)=["+strings.Join(subresources, " ")+"])", http.StatusForbidden)
+		refuse(w, r, "Forbidden (user="+u.name+", verb="+verb+", resource=nodes, subresource(s)=["+strings.Join(subresources, " ")+"])", http.StatusForbidden)
 	})
+}
+
+// refuse answers who may not go on.
+func refuse(w http.ResponseWriter, r *http.Request, why string, code int) {
+	listen.Hurry(w, r, refusalWait)
+	http.Error(w, why, code)
 }
 
 var (
@@ -132,7 +149,7 @@ func (a *Auth) who(r *http.Request) (*user, error) {
 
 // certified is who the caller's certificate says, nil without a good one.
 func (a *Auth) certified(r *http.Request) *user {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || a.ClientCAs == nil {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || len(r.TLS.PeerCertificates) > maxChain || a.ClientCAs == nil {
 		return nil
 	}
 	certs := r.TLS.PeerCertificates
@@ -142,7 +159,7 @@ func (a *Auth) certified(r *http.Request) *user {
 	}
 	_, err := certs[0].Verify(x509.VerifyOptions{Roots: a.ClientCAs, Intermediates: middle,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil {
+	if err != nil || certs[0].Subject.CommonName == "" {
 		return nil
 	}
 	return &user{name: certs[0].Subject.CommonName, groups: append(slices.Clone(certs[0].Subject.Organization), "system:authenticated")}
@@ -170,6 +187,8 @@ func (a *Auth) review(ctx context.Context, token string) (*user, error) {
 		return nil, err
 	}
 	defer done()
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
 	got, err := a.Client.AuthenticationV1().TokenReviews().Create(ctx,
 		&authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
@@ -209,6 +228,8 @@ func (a *Auth) may(ctx context.Context, u *user, verb, subresource string) (bool
 		return false, err
 	}
 	defer done()
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
 	got, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err

@@ -3,14 +3,25 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/big"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,9 +29,13 @@ import (
 	authnv1 "k8s.io/api/authentication/v1"
 	authzv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // noPods is a node without pods.
@@ -103,6 +118,34 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestChains: a certificate says who its holder is, unless it names nobody or
+// comes with more than a way to a CA takes.
+func TestChains(t *testing.T) {
+	for name, want := range map[string]map[int]bool{"anna": {1: true, maxChain: true, maxChain + 1: false}, "": {1: false}} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := Auth{ClientCAs: x509.NewCertPool()}
+		a.ClientCAs.AddCert(cert)
+		for n, ok := range want {
+			r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: slices.Repeat([]*x509.Certificate{cert}, n)}}
+			if u := a.certified(r); (u != nil) != ok || ok && u.name != name {
+				t.Errorf("%q, %d certificates: %+v", name, n, u)
+			}
+		}
+	}
+}
+
 func TestAnswersAreFew(t *testing.T) {
 	var a answers[int]
 	for i := range 3 * maxAnswers {
@@ -171,9 +214,9 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestHeaderLimit sends more headers than the API takes, over TLS.
-func TestHeaderLimit(t *testing.T) {
-	s := newServer(newCluster("anna get healthz"))
+// serveTLS serves as the agent does, and returns where.
+func serveTLS(t *testing.T, s *Server) string {
+	t.Helper()
 	test := httptest.NewTLSServer(nil)
 	cert := test.TLS.Certificates[0]
 	test.Close()
@@ -183,11 +226,108 @@ func TestHeaderLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := s.http(t.Context())
-	defer srv.Close()
+	t.Cleanup(func() { srv.Close() })
 	go func() { _ = srv.ServeTLS(l, "", "") }()
+	return l.Addr().String()
+}
+
+// TestSlowBody: who is refused gets the answer at once, and no time to send the
+// body that was promised.
+func TestSlowBody(t *testing.T) {
+	c, err := tls.Dial("tcp", serveTLS(t, newServer(newCluster())), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "POST /healthz HTTP/1.1\r\nHost: n1\r\nContent-Length: 10000\r\n\r\nbegin"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401 ") {
+		t.Errorf("%v, %q", err, answer)
+	}
+}
+
+// runningPod is a node with a pod "ns/p", whose container "c" runs.
+type runningPod struct{ noPods }
+
+func (runningPod) Find(namespace, name string) (Pod, bool) {
+	return Pod{
+		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}},
+		Observed: &record.Observed{
+			Sandboxes:  []record.Sandbox{{ID: "s", Ready: true}},
+			Containers: []record.Observation{{ID: "c1", Name: "c", State: record.Running}},
+		},
+	}, namespace == "ns" && name == "p"
+}
+
+// elsewhere is a runtime that gives no session.
+type elsewhere struct{ asked []string }
+
+var errElsewhere = errors.New("no sessions here")
+
+func (e *elsewhere) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	e.asked = r.Cmd
+	return nil, errElsewhere
+}
+
+func (e *elsewhere) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return nil, errElsewhere
+}
+
+func (e *elsewhere) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return nil, errElsewhere
+}
+
+func (e *elsewhere) ExecSync(_ context.Context, _ string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
+	e.asked = cmd
+	return nil, nil, nil
+}
+
+// TestFormsAreSmall: the API server passes the body of an exec on from whoever may
+// exec; of a form with a file in it nothing comes to the node's disk.
+func TestFormsAreSmall(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	s, runtime := newServer(newCluster("anna create proxy")), &elsewhere{}
+	s.Pods, s.Sessions = runningPod{}, Sessions{URLs: runtime}
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	file, err := w.CreateFormFile("f", "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Write(make([]byte, 40<<20)); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	h := s.handler()
+	for _, path := range []string{"/exec/ns/p/c?command=id&output=1", "/attach/ns/p/c?output=1", "/run/ns/p/c?cmd=id", "/portForward/ns/p?port=1"} {
+		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(form.Bytes()))
+		r.Header.Set("Authorization", "Bearer token-of-anna")
+		r.Header.Set("Content-Type", w.FormDataContentType())
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("files of forms: %v, %v", left, err)
+	}
+	small := httptest.NewRequest(http.MethodPost, "/run/ns/p/c", strings.NewReader("cmd=echo&cmd=hello"))
+	small.Header.Set("Authorization", "Bearer token-of-anna")
+	small.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	h.ServeHTTP(httptest.NewRecorder(), small)
+	if !slices.Equal(runtime.asked, []string{"echo", "hello"}) {
+		t.Errorf("the runtime was asked %q", runtime.asked)
+	}
+}
+
+// TestHeaderLimit sends more headers than the API takes, over TLS.
+func TestHeaderLimit(t *testing.T) {
+	address := serveTLS(t, newServer(newCluster("anna get healthz")))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for size, want := range map[int]int{1 << 10: http.StatusOK, maxHeader + 8<<10: http.StatusRequestHeaderFieldsTooLarge} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+l.Addr().String()+"/healthz", nil)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+address+"/healthz", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +362,9 @@ func FuzzRequest(f *testing.F) {
 		f.Add("GET", seed)
 		f.Add("POST", seed)
 	}
-	h := newServer(newCluster("writer create proxy", "writer get proxy")).handler()
+	s := newServer(newCluster("writer create proxy", "writer get proxy"))
+	s.Pods, s.Sessions, s.LogsDir = runningPod{}, Sessions{URLs: &elsewhere{}}, f.TempDir()
+	h := s.handler()
 	f.Fuzz(func(t *testing.T, method, target string) {
 		u, err := url.ParseRequestURI(target)
 		if err != nil {
@@ -239,23 +381,27 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzLog: whatever a runtime has written into a log, reading it does not panic,
-// and gives no more than there is.
+// FuzzLog: whatever a runtime, or a pod with the directory, has written into a
+// log, reading it ends, does not panic and gives no more than there is.
 func FuzzLog(f *testing.F) {
-	f.Add([]byte("2026-01-01T00:00:00.000000000Z stdout F hello\n"), true)
-	f.Add([]byte("2026-01-01T00:00:00.000000000Z stderr P part"), false)
-	f.Add([]byte("\n \n  \n   \n"), true)
-	f.Add([]byte("x y z"), true)
-	f.Fuzz(func(t *testing.T, data []byte, timestamps bool) {
-		var out bytes.Buffer
-		o := logOptions{stdout: true, stderr: true, timestamps: timestamps, since: time.Unix(0, 0)}
-		for line := range bytes.Lines(data) {
-			if err := writeLine(&out, line, &o); err != nil {
-				t.Fatal(err)
-			}
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stdout F hello\n"), true, int64(-1), int64(-1))
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stderr P part"), false, int64(1), int64(3))
+	f.Add([]byte("\n \n  \n   \n"), true, int64(2), int64(0))
+	f.Add([]byte("x y z"), true, int64(0), int64(5))
+	dir := f.TempDir()
+	file := logFile{dir: dir, path: filepath.Join(dir, "0.log")}
+	f.Fuzz(func(t *testing.T, data []byte, timestamps bool, tail, limit int64) {
+		if err := os.WriteFile(file.path, data, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if out.Len() > len(data) {
-			t.Errorf("%d bytes of %d", out.Len(), len(data))
+		var out bytes.Buffer
+		o := logOptions{stdout: true, stderr: true, timestamps: timestamps, since: time.Unix(0, 0), tail: max(tail, -1), limit: max(limit, -1)}
+		err := readLog(t.Context(), file, o, &flushing{w: &out, limit: o.limit}, func() bool { return true })
+		if err != nil && !errors.Is(err, errFull) && !errors.Is(err, errLongLine) {
+			t.Fatal(err)
+		}
+		if out.Len() > len(data) || o.limit >= 0 && int64(out.Len()) > o.limit {
+			t.Errorf("%d bytes of %d, limit %d", out.Len(), len(data), o.limit)
 		}
 	})
 }

@@ -189,6 +189,8 @@ func (l logFile) open() (*os.File, error) { return beneath.OpenBelow(l.dir, l.pa
 // maxLine bounds a line. Container runtimes split at 16 KiB or less.
 const maxLine = 1 << 20
 
+var errLongLine = fmt.Errorf("a line has more than %d bytes", maxLine)
+
 // readLog copies a container's log, in the CRI's format, as the options say.
 // Following crosses rotations and ends when ended says so and all is read.
 func readLog(ctx context.Context, file logFile, o logOptions, out *flushing, ended func() bool) error {
@@ -219,7 +221,7 @@ func readLog(ctx context.Context, file logFile, o logOptions, out *flushing, end
 	for {
 		part, err := r.ReadSlice('\n')
 		if rest = append(rest, part...); len(rest) > maxLine {
-			return fmt.Errorf("a line has more than %d bytes", maxLine)
+			return errLongLine
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
@@ -309,6 +311,7 @@ func tailPosition(f *os.File, n int64) (int64, error) {
 	}
 	buf := make([]byte, 16<<10)
 	seen := int64(-1) // the last line's own end does not count
+	line := 0
 	for pos > 0 {
 		size := min(int64(len(buf)), pos)
 		pos -= size
@@ -316,7 +319,11 @@ func tailPosition(f *os.File, n int64) (int64, error) {
 			return 0, err
 		}
 		for i := size - 1; i >= 0; i-- {
+			if line++; line > maxLine {
+				return 0, errLongLine
+			}
 			if buf[i] == '\n' {
+				line = 0
 				if seen++; seen == n {
 					return pos + i + 1, nil
 				}

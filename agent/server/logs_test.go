@@ -53,17 +53,17 @@ func TestLogsFollowNothing(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), c.make(dir)); err != nil {
 				t.Fatal(err)
 			}
-			for _, follow := range []bool{false, true} {
+			for _, o := range []logOptions{{tail: -1, stdout: true}, {tail: -1, follow: true, stdout: true}, {tail: 5, stdout: true}} {
 				var text strings.Builder
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				err := readLog(ctx, logFile{dir: logs, path: dir + "/0.log"}, logOptions{tail: -1, follow: follow, stdout: true},
+				err := readLog(ctx, logFile{dir: logs, path: dir + "/0.log"}, o,
 					&flushing{w: &text, limit: -1}, func() bool { return true })
 				if ctx.Err() != nil {
 					t.Error("it hangs")
 				}
 				cancel()
 				if (err == nil) != c.ok || c.ok != (text.String() == "text\n") {
-					t.Errorf("follow %v: %q, %v", follow, text.String(), err)
+					t.Errorf("%+v: %q, %v", o, text.String(), err)
 				}
 			}
 		})

@@ -8,12 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -69,6 +67,9 @@ const (
 	maxConnections = 4096
 	maxHeader      = 64 << 10
 	maxPath        = 2 << 10
+	// maxBody bounds the body of a request: parameters may be in one, all else is
+	// streamed over the upgraded connection.
+	maxBody = 64 << 10
 	// headerTimeout is also that of the TLS handshake.
 	headerTimeout = 10 * time.Second
 	keepAlive     = 90 * time.Second
@@ -97,7 +98,7 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		IdleTimeout:       keepAlive,
 		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          log.New(complaints{s.Log}, "", 0),
+		ErrorLog:          listen.Complaints(s.Log),
 		TLSConfig: &tls.Config{
 			MinVersion:     tls.VersionTLS12,
 			GetCertificate: s.Certificate,
@@ -106,19 +107,6 @@ func (s *Server) http(ctx context.Context) *http.Server {
 			NextProtos:     []string{"http/1.1"},
 		},
 	}
-}
-
-// complaints passes what net/http logs, but not the failures of strangers.
-type complaints struct{ log *slog.Logger }
-
-func (c complaints) Write(b []byte) (int, error) {
-	text := strings.TrimSpace(string(b))
-	if strings.Contains(text, "TLS handshake error") {
-		c.log.Debug(text)
-	} else {
-		c.log.Warn(text)
-	}
-	return len(b), nil
 }
 
 // handler is the list of all there is. Each route says what its callers must be
@@ -147,7 +135,8 @@ func (s *Server) handler() http.Handler {
 	mux.Handle("/portForward/{namespace}/{pod}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/portForward/{namespace}/{pod}/{uid}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/", s.Auth.allow(http.NotFound, "proxy"))
-	return shortPaths(s.Auth.identify(mux))
+	// Without a limit a form of many megabytes would be kept in files of the node.
+	return http.MaxBytesHandler(shortPaths(s.Auth.identify(mux)), maxBody)
 }
 
 // shortPaths refuses what cannot be a path of this API: namespace, pod, UID and
@@ -155,7 +144,7 @@ func (s *Server) handler() http.Handler {
 func shortPaths(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.URL.Path) > maxPath || len(r.URL.RawPath) > maxPath {
-			http.Error(w, "path too long", http.StatusRequestURITooLong)
+			refuse(w, r, "path too long", http.StatusRequestURITooLong)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -115,7 +115,6 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if o == nil {
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxHeader)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -183,6 +182,9 @@ func forward(w http.ResponseWriter, r *http.Request, to string, err error) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(pr *httputil.ProxyRequest) { pr.Out.URL, pr.Out.Host = u, u.Host }, FlushInterval: -1}
+	proxy := &httputil.ReverseProxy{Rewrite: func(pr *httputil.ProxyRequest) {
+		pr.Out.URL, pr.Out.Host = u, u.Host
+		pr.Out.Header.Del("Authorization") // the caller's token is for this server; the URL has its own
+	}, FlushInterval: -1}
 	proxy.ServeHTTP(w, r)
 }
