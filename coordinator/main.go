@@ -93,10 +93,10 @@ func (h librariesOnly) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
 }
 
-// usual begins what the API server's library says when all is well: it stops
-// while a client is connected, or a client ends a session or a watch. That the
+// usual begins what the API server's library says when all is well: a client ends
+// a session or a watch. That the
 // audit log cannot be written is told once, not with each event.
-var usual = []string{"Failed to shutdown server: context deadline exceeded", "Error on socket receive", "Failed to encode watch event", "Error in audit plugin 'log'"}
+var usual = []string{"Error on socket receive", "Failed to encode watch event", "Error in audit plugin 'log'"}
 
 // Handle drops what is usual.
 func (h librariesOnly) Handle(ctx context.Context, r slog.Record) error {

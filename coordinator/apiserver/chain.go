@@ -2,11 +2,14 @@ package apiserver
 
 import (
 	"net/http"
+	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+
+	"github.com/shoal-project/shoal/agent/listen"
 )
 
 // chain wraps the API in the filters that each request passes, the last line
@@ -18,7 +21,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = s.flow.wrap(h, c)
 	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
 	h = filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
-	failed := filters.WithFailedAuthenticationAudit(filters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator)
+	failed := filters.WithFailedAuthenticationAudit(hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend, c.AuditPolicyRuleEvaluator)
 	h = filters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
 	h = filters.WithWarningRecorder(h)
 	h = filters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
@@ -30,4 +33,15 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = filters.WithMuxAndDiscoveryComplete(h, s.discoveryDone)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	return filters.WithAuditInit(h)
+}
+
+// refusalWait is how long a client that is not known may take for the rest of its
+// request, and for the answer.
+const refusalWait = 5 * time.Second
+
+func hurried(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		listen.Hurry(w, r, refusalWait)
+		h.ServeHTTP(w, r)
+	})
 }

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -98,34 +97,21 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.BuildHandlerChainFunc = s.chain
 		c.LongRunningFunc = longRunning
 		c.AggregatedDiscoveryGroupManager = groups
+		c.EnableProfiling = false        // profiles and dumps of goroutines hold secrets (CIS 1.2.15)
 		c.SkipOpenAPIInstallation = true // served by openAPI, from static documents
 		return c
 	}, nil
 }
 
 func (s *Server) serving() (*genericapiserver.SecureServingInfo, error) {
-	info := &genericapiserver.SecureServingInfo{Listener: s.cfg.Listener}
 	if s.cfg.Listener == nil { // for documentation only, nothing will be served
 		return &genericapiserver.SecureServingInfo{Listener: unservedListener{}}, nil
 	}
-	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", s.cfg.CertFile, s.cfg.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load serving certificate: %w", err)
+	var err error
+	if s.front, err = newFront(s.cfg); err != nil {
+		return nil, err
 	}
-	info.Cert = cert
-	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", s.cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("load client CA: %w", err)
-	}
-	info.ClientCA = ca
-	if s.cfg.FrontProxyCAFile != "" {
-		front, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy-ca", s.cfg.FrontProxyCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("load front proxy CA: %w", err)
-		}
-		info.ClientCA = dynamiccertificates.NewUnionCAContentProvider(ca, front)
-	}
-	return info, nil
+	return &genericapiserver.SecureServingInfo{Listener: &s.front.stage}, nil
 }
 
 type unservedListener struct{ net.Listener }

@@ -93,6 +93,7 @@ type Server struct {
 	local    *localTransport
 	factory  informers.SharedInformerFactory
 
+	front         *front
 	flow          flow
 	resolver      webhook.ServiceResolver
 	discoveryDone chan struct{}
@@ -229,7 +230,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// The aggregator's own PrepareRun would only add its OpenAPI merging.
 	prepared := g.PrepareRun()
 	s.local.serve(g.Handler)
-	err := prepared.RunWithContext(ctx)
+	err := s.front.serveUntil(ctx, g.Handler, prepared.RunWithContext)
 	for _, store := range s.stores {
 		store.Destroy()
 	}
