@@ -49,6 +49,10 @@ var healthPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
 // new look at the objects it is bound to.
 const tokenCacheTTL = 10 * time.Second
 
+// refusedTTL is the longest that a token is remembered which the service of
+// authenticationTokenWebhookConfigFile refused: anybody can invent some.
+const refusedTTL = 10 * time.Second
+
 // reloadPeriod is how often a configuration file is looked at, where there is one.
 const reloadPeriod = 5 * time.Second
 
@@ -156,7 +160,7 @@ func newTokenWebhook(c config.Authentication, audiences authenticator.Audiences)
 		return nil, fmt.Errorf("authenticationTokenWebhookConfigFile %s: %w", file, err)
 	}
 	ttl := time.Duration(c.AuthenticationTokenWebhookCacheTTL)
-	return cache.New(reviewer, false, ttl, ttl), nil
+	return cache.New(reviewer, false, ttl, min(ttl, refusedTTL)), nil
 }
 
 // anonymous says which requests without a credential are let in, nil: none. By
@@ -198,9 +202,25 @@ func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens
 	chain = append(chain, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	known := group.NewAuthenticatedGroupAdder(union.New(chain...))
 	if anonymous == nil {
-		return known
+		return shortChains(known)
 	}
-	return union.NewFailOnError(known, anonymous)
+	return shortChains(union.NewFailOnError(known, anonymous))
+}
+
+// maxChain is how many certificates a client may show. Go looks for a way from the
+// first to a CA among all of them, for each request, with up to a hundred checks
+// of signatures that the client chooses.
+const maxChain = 4
+
+var errLongChain = fmt.Errorf("the client shows more than %d certificates", maxChain)
+
+func shortChains(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if req.TLS != nil && len(req.TLS.PeerCertificates) > maxChain {
+			return nil, false, errLongChain
+		}
+		return next.AuthenticateRequest(req)
+	})
 }
 
 // frontProxy reads upstream's default header names. A request without them is

@@ -88,6 +88,23 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// TestLongChains: nobody has the server look for a way through many certificates.
+func TestLongChains(t *testing.T) {
+	ours := newAuthority(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(ours.cert)
+	a := newRequestAuthenticator(Config{ClientCAs: roots}, nil, nil, nil)
+	for n, want := range map[int]bool{1: true, maxChain: true, maxChain + 1: false} {
+		req := ours.request(t, "anna", time.Hour)
+		for len(req.TLS.PeerCertificates) < n {
+			req.TLS.PeerCertificates = append(req.TLS.PeerCertificates, newAuthority(t).cert)
+		}
+		if _, ok, err := a.AuthenticateRequest(req); ok != want || want != (err == nil) {
+			t.Errorf("%d certificates: %v, %v", n, ok, err)
+		}
+	}
+}
+
 func BenchmarkCertificates(b *testing.B) {
 	ca := newAuthority(b)
 	roots := x509.NewCertPool()
