@@ -1,7 +1,6 @@
 package issuer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
+	"github.com/shoal-project/shoal/coordinator/auth/follow"
 	"github.com/shoal-project/shoal/coordinator/config"
 )
 
@@ -32,9 +32,8 @@ type Config struct {
 type Issuers struct {
 	Config
 	parsed *apiserver.AuthenticationConfiguration
-	// seen is the file's content that was dealt with, refused the last that could not be used.
-	seen, refused []byte
-	token         atomic.Pointer[authenticator.Token]
+	seen   []byte // the file's content at the start
+	token  atomic.Pointer[authenticator.Token]
 	// stop ends what fetches the keys of the present issuers.
 	stop context.CancelFunc
 }
@@ -81,44 +80,23 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 	return (*t).AuthenticateToken(ctx, token)
 }
 
-// Run fetches the issuers' keys and follows the file until ctx ends. A file that
-// is wrong changes nothing and is told once.
+// Run fetches the issuers' keys and follows the file until ctx ends.
 func (i *Issuers) Run(ctx context.Context, every time.Duration) {
 	if err := i.start(ctx, i.parsed, 0); err != nil {
 		i.Log.Error("issuers of tokens are not believed", "err", err)
 	}
 	defer func() { i.stop() }()
-	for i.AuthenticationConfig != "" {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
-		data, err := os.ReadFile(i.AuthenticationConfig)
-		if err == nil && bytes.Equal(data, i.seen) {
-			continue
-		}
-		if err == nil {
-			err = i.change(ctx, data)
-		}
-		i.tell(data, err)
+	if i.AuthenticationConfig == "" {
+		<-ctx.Done()
+		return
 	}
-	<-ctx.Done()
-}
-
-// tell says once what became of a changed file. One whose issuers do not answer
-// is tried again.
-func (i *Issuers) tell(data []byte, err error) {
-	switch {
-	case err == nil:
-		i.Log.Info("the authentication configuration has changed", "file", i.AuthenticationConfig)
-	case i.refused == nil || !bytes.Equal(data, i.refused):
-		i.Log.Error("the changed authentication configuration is not used", "file", i.AuthenticationConfig, "err", err)
-	}
-	i.refused = data
-	if !errors.Is(err, errSilent) {
-		i.seen = data
-	}
+	follow.File{
+		Path: i.AuthenticationConfig,
+		What: "authentication configuration",
+		Seen: i.seen,
+		Take: func(data []byte) error { return i.change(ctx, data) },
+		Log:  i.Log,
+	}.Run(ctx, every)
 }
 
 func (i *Issuers) change(ctx context.Context, data []byte) error {
@@ -137,10 +115,10 @@ func (i *Issuers) change(ctx context.Context, data []byte) error {
 }
 
 // errSilent is of an issuer whose keys could not be fetched in time.
-var errSilent = errors.New("an issuer does not answer")
+var errSilent = fmt.Errorf("an issuer does not answer: %w", follow.ErrLater)
 
-// patience is how long a changed file's issuers may take to answer before those
-// that are believed now are given up for them.
+// patience is how long a changed file's issuers may take to answer. Until all do,
+// those of before are believed.
 const patience = time.Minute
 
 // start replaces the issuers that are believed, once the new ones have answered

@@ -1,7 +1,6 @@
 package mode
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 
 	"github.com/shoal-project/shoal/coordinator/auth/abac"
+	"github.com/shoal-project/shoal/coordinator/auth/follow"
 	"github.com/shoal-project/shoal/coordinator/config"
 )
 
@@ -40,8 +40,7 @@ type Config struct {
 type Chain struct {
 	Config
 	authorizers atomic.Pointer[[]named]
-	// seen is the file's content at the last look.
-	seen []byte
+	seen        []byte // the file's content at the start
 }
 
 // named is an authorizer with its type.
@@ -64,11 +63,11 @@ func New(c Config) (*Chain, error) {
 		chain.authorizers.Store(&list)
 		return chain, nil
 	}
-	data, err := os.ReadFile(c.AuthorizationConfig)
-	if err != nil {
+	var err error
+	if chain.seen, err = os.ReadFile(c.AuthorizationConfig); err != nil {
 		return nil, fmt.Errorf("authorizationConfig: %w", err)
 	}
-	return chain, chain.load(data)
+	return chain, chain.load(chain.seen)
 }
 
 // fromFlags is the configuration that the single fields stand for.
@@ -109,7 +108,6 @@ func (c *Chain) load(data []byte) error {
 		return fmt.Errorf("authorizationConfig %s: %w", c.AuthorizationConfig, err)
 	}
 	c.authorizers.Store(&list)
-	c.seen = data
 	return nil
 }
 
@@ -197,31 +195,10 @@ func (c *Chain) Has(kind string) bool {
 	return slices.ContainsFunc(*c.authorizers.Load(), func(a named) bool { return a.kind == kind })
 }
 
-// Run follows the file until ctx ends. A file that is wrong changes nothing and
-// is told once.
+// Run follows the file until ctx ends.
 func (c *Chain) Run(ctx context.Context, every time.Duration) {
 	if c.AuthorizationConfig == "" {
 		return
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
-		data, err := os.ReadFile(c.AuthorizationConfig)
-		if err == nil && bytes.Equal(data, c.seen) {
-			continue
-		}
-		if err == nil {
-			err = c.load(data)
-		}
-		switch {
-		case err == nil:
-			c.Log.Info("the authorization configuration has changed", "file", c.AuthorizationConfig)
-		case !bytes.Equal(c.seen, data):
-			c.Log.Error("the changed authorization configuration is not used", "err", err)
-			c.seen = data
-		}
-	}
+	follow.File{Path: c.AuthorizationConfig, What: "authorization configuration", Seen: c.seen, Take: c.load, Log: c.Log}.Run(ctx, every)
 }
