@@ -2,6 +2,7 @@ package container
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,4 +62,32 @@ func TestUserOfImage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzUser: an image's files name a user or none; what they hold makes no other
+// numbers than the kernel's.
+func FuzzUser(f *testing.F) {
+	f.Add([]byte("root:x:0:0::/:/bin/sh\nweb:x:33:34::/:/bin/sh\n"), []byte("www:x:34:\nextra:x:35:web\n"), "web")
+	f.Add([]byte("a:b:c:d\n::::::\nweb:x:-1:4294967296:::\n"), []byte(":::\nweb:x:99999999999999999999:,,web\n"), "web:www")
+	f.Add([]byte(nil), []byte(nil), "4294967295:4294967295")
+	f.Add([]byte("0:x:1:1::/:\n"), []byte("0:x:2:0\n"), "0:0")
+	rootfs := f.TempDir()
+	etc := filepath.Join(rootfs, "etc")
+	if err := os.Mkdir(etc, 0o755); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, passwd, group []byte, image string) {
+		if err := errors.Join(os.WriteFile(etc+"/passwd", passwd, 0o600), os.WriteFile(etc+"/group", group, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		u, err := lookupUser(rootfs, &cri.LinuxContainerSecurityContext{}, image)
+		if err != nil {
+			return
+		}
+		for _, id := range append([]uint32{u.UID, u.GID}, u.AdditionalGids...) {
+			if id > math.MaxInt32 {
+				t.Errorf("%q of %q, %q: %+v", image, passwd, group, u)
+			}
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 )
 
 // FuzzPull has a registry serve any manifest, index or configuration.
@@ -95,5 +96,41 @@ func FuzzArchive(f *testing.F) {
 			t.Fatal(err)
 		}
 		_, _ = s.Import(t.Context(), file)
+	})
+}
+
+// FuzzLayer unpacks any layer: whatever its entries, links and whiteouts say,
+// nothing comes to be beside the store.
+func FuzzLayer(f *testing.F) {
+	for _, headers := range [][]*tar.Header{
+		{{Name: "etc/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "etc/passwd", Size: 3}, {Name: "etc/.wh.shadow"}, {Name: "etc/.wh..wh..opq"}},
+		{{Name: "../../../../beside", Size: 1}, {Name: "/beside", Size: 1}},
+		{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "../../../../.."}, {Name: "a/beside", Size: 1}, {Name: "a/.wh.beside"}},
+		{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../../../../etc/passwd"}, {Name: ".wh...", Size: 0}, {Name: ".wh.."}},
+	} {
+		f.Add(layer(f, headers...))
+	}
+	dir := f.TempDir()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		f.Fatal(err)
+	}
+	keep := disk.Bavail*uint64(disk.Bsize) - 64<<20 // a sparse file of a few bytes could fill it
+	r, s := newRogue(f), newStore(f, filepath.Join(dir, "a", "b", "store"), keep)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		clear(r.blobs)
+		r.image(t, nil, data)
+		id, err := s.Pull(t.Context(), r.name(), nil)
+		if err == nil {
+			err = s.Remove(t.Context(), id, func(string) bool { return false })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range []string{dir, filepath.Join(dir, "a"), filepath.Join(dir, "a", "b")} {
+			if beside, err := os.ReadDir(d); err != nil || len(beside) != 1 {
+				t.Fatalf("in %s: %v, %v", d, beside, err)
+			}
+		}
 	})
 }

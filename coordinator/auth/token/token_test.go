@@ -55,7 +55,7 @@ func newMemory() *memory {
 	}
 }
 
-func newPair(t *testing.T, m *memory) (*Issuer, *Authenticator) {
+func newPair(t testing.TB, m *memory) (*Issuer, *Authenticator) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -249,4 +249,37 @@ func TestDiscovery(t *testing.T) {
 	if body := rec.Body.String(); !strings.Contains(body, `"alg":"ES256"`) || strings.Contains(body, `"d":`) {
 		t.Errorf("keys %s", body)
 	}
+}
+
+// FuzzToken: what anybody may send as a token is refused without a panic, unless
+// it is one of ours.
+func FuzzToken(f *testing.F) {
+	m := newMemory()
+	i, a := newPair(f, m)
+	good, _, err := i.Issue(m.sa, nil, 3600, m.pod)
+	if err != nil {
+		f.Fatal(err)
+	}
+	header, rest, _ := strings.Cut(good, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
+	for _, seed := range []string{
+		good, good[:len(good)-3], none + "." + payload + ".", header + "." + payload + "." + payload, "abcdef.0123456789abcdef", "ABCDEF.0123456789abcdef",
+		"..", `e30.` + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+issuer+`"}`)) + `.`, "", strings.Repeat(".", 100),
+	} {
+		f.Add(seed)
+	}
+	stored := &corev1.Secret{Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
+		"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
+	}}
+	b := Bootstrap{Secret: func(context.Context, string, string) (*corev1.Secret, error) { return stored, nil }}
+	f.Fuzz(func(t *testing.T, token string) {
+		resp, ok, _ := Bounded{a}.AuthenticateToken(t.Context(), token)
+		if ok && (resp.User.GetName() != "system:serviceaccount:ns:sa" || !strings.Contains(token, ".")) {
+			t.Errorf("%q is of %v", token, resp.User)
+		}
+		if _, ok, err := b.AuthenticateToken(t.Context(), token); err != nil || ok != (token == "abcdef.0123456789abcdef") {
+			t.Errorf("%q as a bootstrap token: %v, %v", token, ok, err)
+		}
+	})
 }

@@ -106,3 +106,24 @@ func TestConditionsKeep(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// FuzzCertificate: a signer writes certificates into a request's status, and
+// whoever reads them there parses what was let through.
+func FuzzCertificate(f *testing.F) {
+	good, _, err := cert.GenerateSelfSignedCertKey("a.example.com", nil, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(append([]byte("text before\n"), good...))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nA: b\n\n-----END CERTIFICATE-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) == 0 || checkCertificate(data) != nil {
+			return
+		}
+		if certs, err := cert.ParseCertsPEM(data); err != nil || len(certs) == 0 {
+			t.Errorf("%q was taken: %v", data, err)
+		}
+	})
+}
