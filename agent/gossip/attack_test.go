@@ -281,6 +281,94 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
+// ends tells when the other end of a stream ends it.
+func ends(c net.Conn) <-chan time.Time {
+	done := make(chan time.Time, 1)
+	go func() {
+		_, _ = c.Read(make([]byte, 1))
+		done <- time.Now()
+	}()
+	return done
+}
+
+// TestStreamsBeforeAuthentication: a stream has ten seconds for all of its
+// request, however it is said.
+func TestStreamsBeforeAuthentication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		defer f.close()
+		f.start(0)
+		stranger := f.net.Transport("stranger", "10.0.0.9")
+		for name, words := range map[string]func(net.Conn){
+			"silent":   func(net.Conn) {},
+			"trickles": func(c net.Conn) { trickle(c, append([]byte{formShared, 3, 0}, make([]byte, 100)...)) },
+		} {
+			start := time.Now()
+			c, err := stranger.DialTimeout("10.0.0.1:7946", time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := ends(c)
+			words(c)
+			if took := (<-ended).Sub(start); took != requestTimeout {
+				t.Errorf("%s: ended after %v, want %v", name, took, requestTimeout)
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+// trickle writes a byte a second until the stream ends.
+func trickle(c net.Conn, b []byte) {
+	for i := range b {
+		if _, err := c.Write(b[i : i+1]); err != nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// TestStreamsInTotal: strangers together have half of the streams, members all.
+func TestStreamsInTotal(t *testing.T) {
+	g := &Group{log: quiet, members: map[string]Member{}}
+	guard := &guard{g: g, open: map[net.Conn]source{}, sources: map[netip.Addr]int{}}
+	enter := func(prefix string) (entered []net.Conn) {
+		for i := range 3 * maxStreams / maxStreamsSource {
+			for range maxStreamsSource {
+				c := &streamFrom{addr: &net.TCPAddr{IP: net.ParseIP(fmt.Sprint(prefix, i)), Port: 1}}
+				if guard.enter(c) {
+					entered = append(entered, c)
+				}
+			}
+		}
+		return entered
+	}
+	for i := range 3 * maxStreams / maxStreamsSource {
+		name := fmt.Sprint("m", i)
+		g.members[name] = Member{Name: name, Addr: netip.MustParseAddrPort(fmt.Sprintf("192.0.2.%d:7946", i))}
+	}
+	strangers := enter("203.0.113.")
+	members := enter("192.0.2.")
+	if len(strangers) != maxStreamsStranger || len(members) != maxStreams-maxStreamsStranger {
+		t.Errorf("%d streams of strangers, %d of members", len(strangers), len(members))
+	}
+	for _, c := range append(strangers, members...) {
+		guard.leave(c)
+		guard.leave(c) // a second end counts for nothing
+	}
+	if n := len(enter("192.0.2.")); n != maxStreams || guard.strangers != 0 || len(enter("203.0.113.")) != 0 {
+		t.Errorf("%d streams of members alone, %d of strangers", n, guard.strangers)
+	}
+}
+
+// streamFrom is a stream of which only the source is asked.
+type streamFrom struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (s *streamFrom) RemoteAddr() net.Addr { return s.addr }
+
 // FuzzPacket: what a verified member sends, before memberlist sees it.
 func FuzzPacket(f *testing.F) {
 	a := newAuthority(f)

@@ -13,10 +13,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Limits of streams that others open, until they are closed.
+// Limits of streams that others open, until they are closed. Strangers, whose
+// addresses are no member's, cannot have all: members would not meet any more.
 const (
-	maxStreams       = 128
-	maxStreamsSource = 16
+	maxStreams         = 128
+	maxStreamsStranger = 64
+	maxStreamsSource   = 16
 )
 
 // guard stands between the network and memberlist: it seals what goes out, and
@@ -32,15 +34,22 @@ type guard struct {
 	stop    chan struct{}
 	wg      sync.WaitGroup
 
-	mu      sync.Mutex
-	open    map[net.Conn]string // by source
-	sources map[string]int
-	full    bool // too many streams was told
+	mu        sync.Mutex
+	open      map[net.Conn]source
+	sources   map[netip.Addr]int
+	strangers int
+	full      bool // too many streams was told
+}
+
+// source is where a stream came from.
+type source struct {
+	addr     netip.Addr
+	stranger bool
 }
 
 func newGuard(g *Group, inner memberlist.Transport) *guard {
 	t := &guard{g: g, inner: inner, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), stop: make(chan struct{}),
-		open: map[net.Conn]string{}, sources: map[string]int{}}
+		open: map[net.Conn]source{}, sources: map[netip.Addr]int{}}
 	t.wg.Go(t.receive)
 	t.wg.Go(t.accept)
 	return t
@@ -151,34 +160,38 @@ func (t *guard) enter(c net.Conn) bool {
 	if t.denied(c.RemoteAddr()) {
 		return false
 	}
-	source := c.RemoteAddr().String()
-	if host, _, err := net.SplitHostPort(source); err == nil {
-		source = host
-	}
+	from := source{addr: addrOf(c.RemoteAddr())}
+	from.stranger = !t.g.hasAddr(from.addr)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.open) >= maxStreams || t.sources[source] >= maxStreamsSource {
+	if len(t.open) >= maxStreams || t.sources[from.addr] >= maxStreamsSource || from.stranger && t.strangers >= maxStreamsStranger {
 		if !t.full {
 			t.full = true
-			t.g.log.Warn("gossip: too many streams at once, some are refused", "source", source, "all", len(t.open), "ofSource", t.sources[source])
+			t.g.log.Warn("gossip: too many streams at once, some are refused", "source", from.addr, "all", len(t.open), "strangers", t.strangers, "ofSource", t.sources[from.addr])
 		}
 		return false
 	}
-	t.open[c] = source
-	t.sources[source]++
+	t.open[c] = from
+	t.sources[from.addr]++
+	if from.stranger {
+		t.strangers++
+	}
 	return true
 }
 
 func (t *guard) leave(c net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	source, ok := t.open[c]
+	from, ok := t.open[c]
 	if !ok {
 		return
 	}
 	delete(t.open, c)
-	if t.sources[source]--; t.sources[source] == 0 {
-		delete(t.sources, source)
+	if t.sources[from.addr]--; t.sources[from.addr] == 0 {
+		delete(t.sources, from.addr)
+	}
+	if from.stranger {
+		t.strangers--
 	}
 }
 
@@ -213,12 +226,18 @@ func (t *guard) request(c net.Conn) (body, head []byte, err error) {
 
 // denied tells whether an address is one of pods, which have no business here.
 func (t *guard) denied(from net.Addr) bool {
-	a, err := netip.ParseAddrPort(from.String())
-	if err != nil {
-		return false
-	}
-	ip := a.Addr().Unmap()
+	ip := addrOf(from)
 	return slices.ContainsFunc(t.g.cfg.Deny, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// addrOf is the address of a stream's or packet's sender; the zero one of a
+// network that has none.
+func addrOf(a net.Addr) netip.Addr {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap().WithZone("")
 }
 
 // listen binds UDP and TCP at one port. A free one is looked for some times,

@@ -30,6 +30,7 @@ type Member struct {
 	Meta
 	PodCIDRs []netip.Prefix // what the API gives its node
 	NodeIPs  []netip.Addr   // what leads to them
+	Granted  time.Time      // when the API gave that; of two members with one range the later counts
 
 	Addr  netip.AddrPort // where its gossip is reached
 	State State
@@ -51,7 +52,7 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 		m.Addr = netip.AddrPortFrom(a.Unmap(), n.Port)
 	}
 	meta, grant := g.wordsOf(n, old)
-	m.Meta, m.PodCIDRs, m.NodeIPs = meta, grant.PodCIDRs, grant.NodeIPs
+	m.Meta, m.PodCIDRs, m.NodeIPs, m.Granted = meta, grant.PodCIDRs, grant.NodeIPs, grant.Issued
 	m.State = stateOf(up, meta.Leaving)
 	m.Since = time.Now()
 	if known && old.State == m.State {
@@ -70,7 +71,7 @@ func (g *Group) wordsOf(n *memberlist.Node, old Member) (Meta, Grant) {
 	}
 	p := g.book.peer(n.Name)
 	if p == nil {
-		return old.Meta, Grant{PodCIDRs: old.PodCIDRs, NodeIPs: old.NodeIPs}
+		return old.Meta, Grant{PodCIDRs: old.PodCIDRs, NodeIPs: old.NodeIPs, Issued: old.Granted}
 	}
 	return p.Meta, p.grant
 }
@@ -116,6 +117,18 @@ func (g *Group) Members() []Member {
 	g.mu.Unlock()
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// hasAddr tells whether an address is a member's.
+func (g *Group) hasAddr(a netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range g.members {
+		if m.Addr.Addr() == a || slices.Contains(m.NodeIPs, a) {
+			return true
+		}
+	}
+	return false
 }
 
 // Changed returns a new subscription: a channel that holds one token whenever

@@ -3,6 +3,7 @@ package network
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/shoal-project/shoal/agent/gossip"
 )
@@ -19,5 +20,33 @@ func TestPeersOfDeadNode(t *testing.T) {
 		if got := peersOf(members); len(got) != 1 || got[0].Via != alive.NodeIPs[0] {
 			t.Errorf("its range was given on: %v", got)
 		}
+	}
+}
+
+// TestPeersOfRevokedNode: a machine whose Node was deleted, and its range given
+// on, keeps showing its old grant; the range is the new Node's, whatever the names.
+func TestPeersOfRevokedNode(t *testing.T) {
+	now := time.Now()
+	member := func(name, cidr, via string, granted time.Time) gossip.Member {
+		return gossip.Member{
+			Name: name, State: gossip.StateAlive, Meta: gossip.Meta{Role: gossip.RoleAgent}, Granted: granted,
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}, NodeIPs: []netip.Addr{netip.MustParseAddr(via)},
+		}
+	}
+	fresh := member("m", "10.244.1.0/24", "10.99.0.3", now)
+	other := member("o", "10.244.2.0/24", "10.99.0.4", now.Add(-2*time.Hour))
+	for _, cidr := range []string{"10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/17"} {
+		for _, name := range []string{"a", "z"} {
+			old := member(name, cidr, "10.99.0.2", now.Add(-time.Hour))
+			got := peersOf([]gossip.Member{old, fresh, other})
+			if len(got) != 2 || got[0].Via != fresh.NodeIPs[0] || got[1].Via != other.NodeIPs[0] {
+				t.Errorf("%s with %s: %v", name, cidr, got)
+			}
+		}
+	}
+	gone := fresh
+	gone.State = gossip.StateDead
+	if got := peersOf([]gossip.Member{member("z", "10.244.1.0/24", "10.99.0.2", now.Add(-time.Hour)), gone}); len(got) != 1 || got[0].Via != fresh.NodeIPs[0] {
+		t.Errorf("while the new Node is dead: %v", got)
 	}
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"reflect"
@@ -74,27 +75,67 @@ func (m *Manager) repair() {
 
 // peersOf lists the members that route pods: of each the ranges and addresses
 // that the API gave its Node (gossip.Grant), whatever it says itself. A dead one
-// keeps its routes: it may only be deaf, and nothing else has its pods; unless
-// its Node was deleted and its range given to one that lives.
+// keeps its routes: it may only be deaf, and nothing else has its pods. A range
+// that was given on, since its Node was deleted, is the new Node's, also while the
+// old machine still shows its grant.
 func peersOf(members []gossip.Member) []cni.Peer {
 	members = slices.DeleteFunc(slices.Clone(members), func(m gossip.Member) bool { return m.Role != gossip.RoleAgent })
-	taken := map[netip.Prefix]bool{}
-	for _, mem := range members {
-		for _, p := range mem.PodCIDRs {
-			taken[p] = taken[p] || mem.State.Up()
-		}
-	}
+	slices.SortStableFunc(members, func(a, b gossip.Member) int {
+		return cmp.Or(b.Granted.Compare(a.Granted), compareBool(b.State.Up(), a.State.Up()))
+	})
+	taken := given{}
 	peers := []cni.Peer{}
 	for _, mem := range members {
-		cidrs := slices.Clone(mem.PodCIDRs)
-		if !mem.State.Up() {
-			cidrs = slices.DeleteFunc(cidrs, func(p netip.Prefix) bool { return taken[p] })
-		}
 		via := slices.IndexFunc(mem.NodeIPs, netip.Addr.Is4)
-		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 || via < 0 {
+		if via < 0 && !mem.Local {
+			continue
+		}
+		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), taken.overlaps)
+		for _, p := range cidrs {
+			taken.add(p)
+		}
+		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
 		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: mem.NodeIPs[via]})
 	}
 	return peers
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// given holds ranges by their length: mostly all have the same, so that a look
+// for an overlap among many is short.
+type given map[int]map[netip.Prefix]bool
+
+func (g given) add(p netip.Prefix) {
+	if g[p.Bits()] == nil {
+		g[p.Bits()] = map[netip.Prefix]bool{}
+	}
+	g[p.Bits()][p.Masked()] = true
+}
+
+func (g given) overlaps(p netip.Prefix) bool {
+	for bits, list := range g {
+		if bits <= p.Bits() {
+			if wide, err := p.Addr().Prefix(bits); err == nil && list[wide] {
+				return true
+			}
+			continue
+		}
+		for inside := range list {
+			if p.Contains(inside.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
 }
