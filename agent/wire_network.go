@@ -62,6 +62,7 @@ func (a *agent) buildServices(context.Context) error {
 			Ranges: slices.Concat(prefixes(a.cfg.ServiceCIDR), prefixes(a.cfg.ClusterCIDR)),
 			DNS:    a.ownDNS(),
 		}})
+	a.services.SetNodes(a.nodeAddresses())
 	return nil
 }
 
@@ -112,8 +113,10 @@ func (a *agent) proxy() *proxy.Proxy {
 		Table:        a.cfg.NFTable,
 		ServiceCIDRs: prefixes(a.cfg.ServiceCIDR),
 		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR),
+		NodeIPs:      addrs(a.facts.IPs),
 		DNS:          a.ownDNS(),
 		Own:          a.listeners,
+		Gossip:       a.gossipListeners,
 		OwnChanged:   changed,
 		Log:          a.log,
 	})
@@ -202,7 +205,41 @@ func (a *agent) listeners() []netip.AddrPort {
 	return out
 }
 
-// avoidDead keeps traffic from nodes that the gossip calls dead or leaving.
+// gossipListeners are where the gossip listens on this node and on others. A
+// member's own word for its port does not count, lest it take another port from
+// all pods.
+func (a *agent) gossipListeners() []netip.AddrPort {
+	if a.gossip == nil {
+		return nil
+	}
+	var out []netip.AddrPort
+	for _, m := range a.gossip.Members() {
+		if m.Role == gossip.RoleCoordinator {
+			out = append(out, m.Addr)
+		}
+	}
+	for _, ip := range a.nodeAddresses() {
+		out = append(out, netip.AddrPortFrom(ip, uint16(a.cfg.GossipPort)))
+	}
+	return out
+}
+
+// nodeAddresses are those of this node and of the gossip's members.
+func (a *agent) nodeAddresses() []netip.Addr {
+	out := addrs(a.facts.IPs)
+	if a.gossip == nil {
+		return out
+	}
+	for _, m := range a.gossip.Members() {
+		if m.State != gossip.StateLeft {
+			out = append(out, m.NodeIPs...)
+		}
+	}
+	return out
+}
+
+// avoidDead keeps traffic from nodes that the gossip calls dead or leaving, and
+// tells which addresses are nodes'.
 func (a *agent) avoidDead(ctx context.Context) error {
 	changed := a.gossip.Changed()
 	for {
@@ -213,6 +250,7 @@ func (a *agent) avoidDead(ctx context.Context) error {
 			}
 		}
 		a.services.SetDown(down)
+		a.services.SetNodes(a.nodeAddresses())
 		select {
 		case <-ctx.Done():
 			return nil

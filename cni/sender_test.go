@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -328,6 +329,32 @@ func TestHostPortsTakeNothingOfTheCluster(t *testing.T) {
 		c := Attachment{ID: "c", IfName: "eth0", NetNS: nstest.New(t), HostPorts: []HostPort{p}}
 		if _, err := n.Add(context.Background(), c); err == nil || !strings.Contains(err.Error(), "host port") {
 			t.Errorf("%v: got %v", p, err)
+		}
+	}
+}
+
+// An earlier version forwarded host ports before Services; its chains go.
+func TestHostPortsOfAnEarlierVersion(t *testing.T) {
+	n := newNetwork(t)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	old := ""
+	for _, hook := range []string{"prerouting", "output"} {
+		old += fmt.Sprintf("add chain ip %[1]s %[2]s { type nat hook %[2]s priority -101; }\nadd rule ip %[1]s %[2]s fib daddr type local dnat ip to meta l4proto . th dport map @hostports\n", DefaultTable, hook)
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(old)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s", out)
+	}
+	for range 2 { // the second time nothing is left to do
+		if err := n.Ensure(); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("nft", "list", "table", "ip", DefaultTable).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "chain prerouting") || strings.Contains(string(out), "chain output") || !strings.Contains(string(out), "chain host-ports ") {
+			t.Errorf("%v %s", err, out)
 		}
 	}
 }

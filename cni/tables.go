@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -64,12 +65,14 @@ func (n *Network) ensureTable() error {
 	}
 	n.addPostrouting(t)
 	n.addGuard(t)
-	// Just before Services, which live at the usual place.
-	for _, h := range []struct {
-		name string
-		hook *nftables.ChainHook
-	}{{"prerouting", nftables.ChainHookPrerouting}, {"output", nftables.ChainHookOutput}} {
-		ch := n.baseChain(t, h.name, h.hook, *nftables.ChainPriorityNATDest-1)
+	if err := n.dropOldChains(t); err != nil {
+		return err
+	}
+	// Just after Services, which live at the usual place: a pod asks for a host
+	// port itself, and must not get with it what the cluster gave out (NodePorts)
+	// or listens on (the API server).
+	for _, h := range hostPortChains {
+		ch := n.baseChain(t, h.name, h.hook, *nftables.ChainPriorityNATDest+1)
 		// Whatever a pod asks for, only the node's own addresses have host ports.
 		for _, p := range n.notNodes() {
 			c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.DaddrIn(p, false), nft.Return())})
@@ -84,6 +87,29 @@ func (n *Network) ensureTable() error {
 		return fmt.Errorf("nftables tables %s (the bridge family takes CONFIG_NF_TABLES_BRIDGE): %w", t.table.Name, err)
 	}
 	n.tables = t
+	return nil
+}
+
+// hostPortChains forward host ports for others and for the node itself.
+var hostPortChains = []struct {
+	name string
+	hook *nftables.ChainHook
+}{{"host-ports", nftables.ChainHookPrerouting}, {"host-ports-of-node", nftables.ChainHookOutput}}
+
+// oldChains had the host ports in earlier versions, before Services.
+var oldChains = []string{"prerouting", "output"}
+
+func (n *Network) dropOldChains(t *tables) error {
+	have, err := n.conn.ListChainsOfTableFamily(t.table.Family)
+	if err != nil {
+		return fmt.Errorf("list nftables chains: %w", err)
+	}
+	for _, c := range have {
+		if c.Table.Name == t.table.Name && slices.Contains(oldChains, c.Name) {
+			n.conn.FlushChain(c)
+			n.conn.DelChain(c)
+		}
+	}
 	return nil
 }
 

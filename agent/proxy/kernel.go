@@ -31,12 +31,13 @@ type kernel struct {
 	addresses family        // by address . protocol . port
 	nodePorts family        // by protocol . port
 	hairpin   *nftables.Set // address pairs of pods that may be their own backend
-	own       *nftables.Set // where parts of the cluster listen
+	listeners *nftables.Set // where parts of the cluster listen : the same
+	gossip    *nftables.Set // where the gossip listens
 }
 
 // sets are the sets that are always there.
 func (k *kernel) sets() []*nftables.Set {
-	return append(append(k.addresses.sets(), k.nodePorts.sets()...), k.hairpin, k.own)
+	return append(append(k.addresses.sets(), k.nodePorts.sets()...), k.hairpin, k.listeners, k.gossip)
 }
 
 func newKernel(cfg *Config) (*kernel, error) {
@@ -49,7 +50,12 @@ func newKernel(cfg *Config) (*kernel, error) {
 		return &nftables.Set{Table: t, ID: nft.SetID(), Name: name, Concatenation: true, KeyType: key, DataType: data, IsMap: data.Name != ""}
 	}
 	none := nftables.SetDatatype{}
-	k := &kernel{cfg: cfg, conn: c, table: t, hairpin: set("hairpin", nft.TypeAddrPair, none), own: set("own", nft.TypeAddrProtoPort, none)}
+	k := &kernel{
+		cfg: cfg, conn: c, table: t,
+		hairpin:   set("hairpin", nft.TypeAddrPair, none),
+		listeners: set("listeners", nft.TypeAddrProtoPort, nft.TypeTarget),
+		gossip:    set("gossip", nft.TypeAddrProtoPort, none),
+	}
 	k.addresses = family{
 		key: nft.AddrProtoPort(), parts: 3, own: set("services", nft.TypeAddrProtoPort, nftables.TypeVerdict),
 		target: set("backends", nft.TypeAddrProtoPortNumber, nft.TypeTarget), masked: set("masquerade", nft.TypeAddrProtoPort, none),
@@ -74,11 +80,11 @@ func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // hooks names the base chains.
-var hooks = []string{"prerouting", "output", "postrouting", "refuse-prerouting", "refuse-output"}
+var hooks = []string{"prerouting", "output", "postrouting", "refuse-prerouting", "refuse-output", "guard-forward", "guard-input"}
 
 // ownChains names the other chains that are always there.
 func (k *kernel) ownChains() []string {
-	names := []string{"dispatch", "refuse", chainReject, chainDrop}
+	names := []string{"dispatch", "refuse", chainReject, chainDrop, chainGossip}
 	for _, f := range []*family{&k.addresses, &k.nodePorts} {
 		names = append(names, f.name+"plain")
 		names = append(names, f.picks()...)
@@ -130,6 +136,8 @@ func (k *kernel) addBase() error {
 	k.rule("postrouting", nft.Marked(markMasquerade), nft.Unmark(markMasquerade), nft.Masquerade())
 	k.rule("postrouting", nft.AddrPair(), nft.In(k.hairpin, false), nft.Masquerade())
 
+	k.addGuard()
+
 	// Right after the destination was to be rewritten: what still goes to a
 	// Service address has no backend.
 	for name, hook := range map[string]*nftables.ChainHook{
@@ -146,16 +154,36 @@ func (k *kernel) addBase() error {
 	return nil
 }
 
+// addGuard keeps pods, and whoever comes by a Service, from the gossip of this
+// node and of others: who gets there from another node has that node's address,
+// by which the gossip counts its streams. Packets of flows that began are not
+// looked at.
+func (k *kernel) addGuard() {
+	k.rule(chainGossip, nft.Redirected(), nft.Drop())
+	for _, c := range k.cfg.ClusterCIDRs {
+		if c.Addr().Is4() {
+			k.rule(chainGossip, nft.SaddrIn(c, false), nft.Drop())
+		}
+	}
+	for name, hook := range map[string]*nftables.ChainHook{
+		"guard-forward": nftables.ChainHookForward, "guard-input": nftables.ChainHookInput,
+	} {
+		k.hook(name, nftables.ChainTypeFilter, hook, *nftables.ChainPriorityFilter)
+		k.rule(name, nft.New(), k.addresses.key, nft.In(k.gossip, false), nft.Goto(chainGossip))
+	}
+}
+
 // addDispatch finds a Service by destination.
 func (k *kernel) addDispatch() {
 	// Whatever Services say, nobody takes the place of the agent's DNS or of
-	// what the nodes and the API listen on.
+	// what the nodes and the API listen on. The latter is decided for all chains
+	// that follow, those of host ports too: a flow has its destination once.
 	for _, a := range k.cfg.DNS {
 		if a.Is4() {
 			k.rule("dispatch", nft.DaddrIn(netip.PrefixFrom(a, 32), false), nft.Return())
 		}
 	}
-	k.rule("dispatch", k.addresses.key, nft.In(k.own, false), nft.Return())
+	k.rule("dispatch", k.addresses.key, nft.Target(k.listeners), nft.DNAT())
 	// Clients outside the pod network that were routed here need the answer
 	// to come back this way.
 	for _, p := range k.cfg.ServiceCIDRs {
@@ -170,13 +198,15 @@ func (k *kernel) addDispatch() {
 		}
 		k.rule("dispatch", outside, nft.NotToLocal(), nft.Mark(markMasquerade)) // the cluster DNS is on this node
 	}
-	f := &k.addresses
+	// NodePorts first: the cluster gave them out, and on an address of the node
+	// no Service that has the address otherwise gets them.
+	f := &k.nodePorts
+	here := nft.Rule(nft.DaddrIn(loopback, true), nft.ToLocal())
+	k.rule("dispatch", f.key, nft.In(f.plain, false), here, nft.Goto(f.name+"plain"))
+	k.rule("dispatch", here, f.key, nft.Vmap(f.own))
+	f = &k.addresses
 	k.rule("dispatch", f.key, nft.In(f.plain, false), nft.Goto(f.name+"plain"))
 	k.rule("dispatch", f.key, nft.Vmap(f.own))
-	f = &k.nodePorts
-	here := nft.Rule(nft.DaddrIn(loopback, true), nft.ToLocal(), f.key)
-	k.rule("dispatch", here, nft.In(f.plain, false), nft.Goto(f.name+"plain"))
-	k.rule("dispatch", here, nft.Vmap(f.own))
 }
 
 // change is what one transaction does.
@@ -193,14 +223,14 @@ type change struct {
 	addSets    map[string]time.Duration
 	delPairs   []netip.Addr
 	addPairs   []netip.Addr
-	delOwn     []netip.AddrPort
-	addOwn     []netip.AddrPort
-	after      func() // brings the state up to date once the kernel has taken the change
+	own        guarded // where parts of the cluster listen
+	gossip     guarded // where the gossip does
+	after      func()  // brings the state up to date once the kernel has taken the change
 }
 
 func (c *change) empty() bool {
 	return len(c.delElems)+len(c.addElems)+len(c.delRoutes)+len(c.addRoutes)+len(c.delTargets)+len(c.addTargets)+
-		len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs)+len(c.delOwn)+len(c.addOwn) == 0
+		len(c.delChains)+len(c.addChains)+len(c.delSets)+len(c.addSets)+len(c.delPairs)+len(c.addPairs)+c.own.len()+c.gossip.len() == 0
 }
 
 // queue adds a change to the transaction, in the order that keeps every
@@ -256,10 +286,14 @@ func (els elements) addPairs(s *nftables.Set, addrs []netip.Addr) {
 	}
 }
 
-func (els elements) addOwn(s *nftables.Set, own []netip.AddrPort) {
-	for _, ap := range own {
+func (els elements) addGuarded(s *nftables.Set, list []netip.AddrPort) {
+	for _, ap := range list {
 		for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			els.add(s, nftables.SetElement{Key: nft.KeyAddrProtoPort(ap.Addr(), proto, ap.Port())})
+			e := nftables.SetElement{Key: nft.KeyAddrProtoPort(ap.Addr(), proto, ap.Port())}
+			if s.IsMap {
+				e.Val = nft.ValTarget(ap)
+			}
+			els.add(s, e)
 		}
 	}
 }
@@ -276,7 +310,8 @@ func (k *kernel) delElements(c *change) error {
 		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key()})
 	}
 	els.addPairs(k.hairpin, c.delPairs)
-	els.addOwn(k.own, c.delOwn)
+	els.addGuarded(k.listeners, c.own.gone)
+	els.addGuarded(k.gossip, c.gossip.gone)
 	return els.each(k.conn.SetDeleteElements)
 }
 
@@ -292,7 +327,8 @@ func (k *kernel) addElements(c *change) error {
 		els.add(k.family(s.elem).target, nftables.SetElement{Key: s.key(), Val: nft.ValTarget(to)})
 	}
 	els.addPairs(k.hairpin, c.addPairs)
-	els.addOwn(k.own, c.addOwn)
+	els.addGuarded(k.listeners, c.own.come)
+	els.addGuarded(k.gossip, c.gossip.come)
 	return els.each(k.conn.SetAddElements)
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -10,43 +11,64 @@ import (
 // apiKey names the Service of the API, whose endpoints are the API servers.
 var apiKey = service.Key{Namespace: "default", Name: "kubernetes"}
 
-// own lists where parts of the cluster listen: an external address of a Service
-// may be a node's, but not with such a port.
+// own lists where parts of the cluster listen: whatever a Service or a host port
+// asks for, it leads nowhere else.
 func (p *Proxy) own(t *service.Tables) map[netip.AddrPort]bool {
-	out := map[netip.AddrPort]bool{}
-	add := func(ap netip.AddrPort) {
-		// Whoever could write the endpoints must not switch off a Service by it.
-		if ap.Addr().Is4() && !slices.ContainsFunc(p.cfg.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(ap.Addr()) }) {
-			out[ap] = true
-		}
-	}
-	if p.cfg.Own != nil {
-		for _, ap := range p.cfg.Own() {
-			add(ap)
-		}
-	}
+	out := p.listen(p.cfg.Own)
 	if api := t.Get(apiKey); api != nil {
 		for i := range api.Ports {
 			for _, b := range api.Ports[i].Cluster.Backends {
-				add(b.AddrPort)
+				if p.mayGuard(b.AddrPort) {
+					out[b.AddrPort] = true
+				}
 			}
+		}
+	}
+	for ap := range maps.Clone(out) { // what listens on this node does so on its loopback, too, which host ports answer on
+		if slices.Contains(p.cfg.NodeIPs, ap.Addr()) {
+			out[netip.AddrPortFrom(loopback.Addr().Next(), ap.Port())] = true
 		}
 	}
 	return out
 }
 
-// setOwn adds to a change what leads from one list to the next.
-func (c *change) setOwn(had, want map[netip.AddrPort]bool) {
+// listen is the set of what a list of the configuration has now.
+func (p *Proxy) listen(list func() []netip.AddrPort) map[netip.AddrPort]bool {
+	out := map[netip.AddrPort]bool{}
+	if list == nil {
+		return out
+	}
+	for _, ap := range list() {
+		if p.mayGuard(ap) {
+			out[ap] = true
+		}
+	}
+	return out
+}
+
+// mayGuard leaves out addresses of Services: whoever could write the endpoints
+// must not switch one off by it.
+func (p *Proxy) mayGuard(ap netip.AddrPort) bool {
+	return ap.Addr().Is4() && !slices.ContainsFunc(p.cfg.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(ap.Addr()) })
+}
+
+// guarded is how a set of listeners changes.
+type guarded struct{ gone, come []netip.AddrPort }
+
+func (g guarded) len() int { return len(g.gone) + len(g.come) }
+
+func compareGuarded(had, want map[netip.AddrPort]bool) (g guarded) {
 	for ap := range had {
 		if !want[ap] {
-			c.delOwn = append(c.delOwn, ap)
+			g.gone = append(g.gone, ap)
 		}
 	}
 	for ap := range want {
 		if !had[ap] {
-			c.addOwn = append(c.addOwn, ap)
+			g.come = append(g.come, ap)
 		}
 	}
+	return g
 }
 
 // tellRefused says once for each change of a Service which of its external
@@ -55,5 +77,5 @@ func (p *Proxy) tellRefused(before, now *service.Service) {
 	if now == nil || len(now.Refused) == 0 || before != nil && slices.Equal(before.Refused, now.Refused) {
 		return
 	}
-	p.log.Warn("a Service has external addresses that are the cluster's own; they are not served", "service", now.Key, "addresses", now.Refused)
+	p.log.Warn("a Service has external addresses that are the cluster's own or its nodes', or too many; they are not served", "service", now.Key, "addresses", now.Refused)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
@@ -136,10 +138,84 @@ func TestOwnListeners(t *testing.T) {
 		s.Spec.ExternalIPs = []string{"192.0.2.2", "192.0.2.1"}
 	}), thief.addr)
 	n.says(client, "192.0.2.2:80", "other-node")
-	n.says(client, "192.0.2.1:80", "thief") // an address of a node is free else
+	n.says(client, "192.0.2.1:80", "thief") // no node has told that address
 	n.proxy.cfg.Own = nil
 	n.apply()
 	n.says(client, "192.0.2.2:80", "thief")
+}
+
+// A host port takes neither what parts of the cluster listen on, nor a NodePort,
+// which the cluster gave to a Service; a balancer's address that is a node's takes
+// no NodePort either.
+func TestHostPortsComeLast(t *testing.T) {
+	n := newNode(t)
+	world := n.outside()
+	serveAt(t, "", "192.0.2.1:6443", "node")
+	serveAt(t, "", "127.0.0.1:6443", "node")
+	n.proxy.cfg.Own = func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")} }
+	n.proxy.cfg.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	var ports []cni.HostPort
+	for _, port := range []uint16{6443, 30080, 8080} {
+		for _, protocol := range []string{"TCP", "UDP"} {
+			ports = append(ports, cni.HostPort{HostPort: port, ContainerPort: 80, Protocol: protocol})
+		}
+	}
+	ports = append(ports, cni.HostPort{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 6443, ContainerPort: 80, Protocol: "TCP"})
+	thief, victim, client := n.pod("thief", ports...), n.pod("victim"), n.pod("client")
+	n.add("team", newService("web", "10.96.0.50", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeNodePort
+		s.Spec.Ports[0].NodePort, s.Spec.Ports[1].NodePort = 30080, 30080
+	}), victim.addr)
+	n.add("aaa", newService("thief", "10.96.0.66", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Spec.Ports[0].Port, s.Spec.Ports[1].Port = 30080, 30080
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	}), thief.addr)
+	for _, from := range []pod{client, {ns: world}} {
+		n.says(from, "192.0.2.1:6443", "node")
+		n.says(from, "192.0.2.1:30080", "victim")
+		n.says(from, "192.0.2.1:8080", "thief")
+	}
+	n.says(client, "10.96.0.66:30080", "thief")
+	if got, err := call("", "tcp", "127.0.0.1:6443"); err != nil || !strings.HasPrefix(got, "node ") {
+		t.Errorf("on the node's loopback: got %q, %v", got, err)
+	}
+}
+
+// Pods and Services do not get to the gossip of this node or of another, whose
+// members know each other by their nodes' addresses.
+func TestGossipIsNotForPods(t *testing.T) {
+	n := newNode(t)
+	world := n.outside()
+	client := n.pod("client")
+	serve(t, world, "other-node")
+	serve(t, "", "node")
+	gossip := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")}
+	n.proxy.cfg.Gossip = func() []netip.AddrPort { return gossip }
+	n.set(newService("around", "10.96.0.50", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeNodePort
+		s.Spec.Ports[0].NodePort, s.Spec.Ports[1].NodePort = 30080, 30080
+	}), gossip[0].Addr())
+	for _, addr := range []string{"192.0.2.1:80", "192.0.2.2:80", "10.96.0.50:8000", "10.244.7.1:30080"} {
+		for _, network := range []string{"tcp", "udp"} {
+			if got, err := call(client.ns, network, addr); !os.IsTimeout(err) {
+				t.Errorf("a pod at %s %s: got %q, %v, want silence", network, addr, got, err)
+			}
+		}
+	}
+	if got, err := call(world, "tcp", "192.0.2.1:30080"); !os.IsTimeout(err) {
+		t.Errorf("by a Service: got %q, %v, want silence", got, err)
+	}
+	for ns, addr := range map[string]string{"": "192.0.2.2:80", world: "192.0.2.1:80"} {
+		if got, err := call(ns, "tcp", addr); err != nil {
+			t.Errorf("nodes among themselves: got %q, %v", got, err)
+		}
+	}
+	gossip = nil
+	n.apply()
+	if got, err := call(client.ns, "tcp", "192.0.2.2:80"); err != nil {
+		t.Errorf("a member that is gone: got %q, %v", got, err)
+	}
 }
 
 // NodePorts do not answer on the DNS's address, though it is the node's.

@@ -17,12 +17,14 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix // what goes there without a backend is refused
 	ClusterCIDRs []netip.Prefix // all pods
 	PodCIDRs     []netip.Prefix // this node's pods, if known
+	NodeIPs      []netip.Addr   // this node's addresses, as others know it
 	DNS          []netip.Addr   // where the agent answers names itself
-	// Own lists where parts of the cluster listen, on this node and on others;
-	// OwnChanged holds a token when it may answer differently. nil: nowhere.
-	Own        func() []netip.AddrPort
-	OwnChanged <-chan struct{}
-	Log        *slog.Logger
+	// Own lists where parts of the cluster listen, on this node and on others,
+	// Gossip where the gossip does, which pods have no business with; OwnChanged
+	// holds a token when they may answer differently. nil: nowhere.
+	Own, Gossip func() []netip.AddrPort
+	OwnChanged  <-chan struct{}
+	Log         *slog.Logger
 }
 
 // DefaultTable is the nftables table's usual name.
@@ -127,8 +129,8 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 	}
 	before := st.tables
 	c, after := p.render.delta(*st, next)
-	after.own = p.own(next)
-	c.setOwn(st.own, after.own)
+	after.own, after.gossip = p.own(next), p.listen(p.cfg.Gossip)
+	c.own, c.gossip = compareGuarded(st.own, after.own), compareGuarded(st.gossip, after.gossip)
 	if full {
 		if err := k.reset(objects{sets: c.addSets}); err != nil {
 			return nil, err

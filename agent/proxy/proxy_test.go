@@ -120,10 +120,10 @@ type pod struct {
 
 // pod starts a pod that answers on TCP and UDP port 80 with its name and the
 // client's address.
-func (n *node) pod(name string) pod {
+func (n *node) pod(name string, ports ...cni.HostPort) pod {
 	n.t.Helper()
 	ns := nstest.New(n.t)
-	r, err := n.net.Add(context.Background(), cni.Attachment{ID: name, IfName: "eth0", NetNS: ns})
+	r, err := n.net.Add(context.Background(), cni.Attachment{ID: name, IfName: "eth0", NetNS: ns, HostPorts: ports})
 	n.must(err)
 	serve(n.t, ns, name)
 	return pod{ns, r.Addrs[0]}

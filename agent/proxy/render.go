@@ -14,10 +14,11 @@ import (
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
-// Chains that every Service may go to.
+// Chains that many go to.
 const (
 	chainReject = "no-backends" // has the packet refused
 	chainDrop   = "elsewhere"   // drops: another node has the backends
+	chainGossip = "to-gossip"   // drops what pods and Services send to the gossip
 )
 
 // affinityPrefix begins the names of affinity sets. The timeout in seconds

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -170,6 +172,29 @@ func TestRandomWalkConverges(t *testing.T) {
 	}
 }
 
+// Services that want one address cost the others nothing: whoever writes two of
+// that kind must not make every change one of all Services.
+func TestRivalsCostOthersNothing(t *testing.T) {
+	n := newNode(t)
+	at := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.5"} }
+	n.in.Services = []*corev1.Service{newService("a", "10.96.0.20", at), newService("b", "10.96.0.21", at), newService("c", "10.96.0.22", nil)}
+	n.apply()
+	for i, want := range []int{2, 2, 1} {
+		svc := n.in.Services[i].DeepCopy()
+		svc.Spec.Ports = svc.Spec.Ports[:1]
+		one := service.BuildOne(svc, nil, n.in.View)
+		next := n.st.tables.With(map[service.Key]*service.Service{one.Key: one})
+		if all := n.proxy.render.affected(*n.st, next); len(all) != want {
+			t.Errorf("a change of %s looks at %d Services, want %d", svc.Name, len(all), want)
+		}
+	}
+	n.in.Services = n.in.Services[1:]
+	n.apply()
+	if owner := n.st.owners[elem{netip.MustParseAddr("203.0.113.5"), unix.IPPROTO_TCP, 8000}]; owner.Name != "b" || len(n.st.rivals) != 0 {
+		t.Errorf("the address is %v's, rivals %v", owner, n.st.rivals)
+	}
+}
+
 func TestForeignDeletionIsRepaired(t *testing.T) {
 	n := newNode(t)
 	a, c := n.pod("a"), n.pod("c")
@@ -197,9 +222,11 @@ func TestGoldenRules(t *testing.T) {
 	r := renderer{clusterCIDRs: []netip.Prefix{clusterCIDR}, podCIDRs: []netip.Prefix{podCIDR}}
 	all := newObjects()
 	tables := service.Build(w.in)
-	keys := allKeys(nil, tables)
-	slices.SortFunc(keys, compareKeys)
-	for _, k := range keys {
+	keys := map[service.Key]*service.Service{}
+	for k, one := range tables.All() {
+		keys[k] = one
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), compareKeys) {
 		r.render(tables.Get(k), all)
 	}
 	got := []byte(all.String())

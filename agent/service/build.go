@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,9 @@ type View struct {
 	Node string
 	Zone string
 	Down map[string]bool // nodes that gossip calls dead: their backends are avoided while there are others
+	// Nodes are the addresses of nodes: no external addresses, but a balancer's
+	// controller may have chosen some.
+	Nodes map[netip.Addr]bool
 	Own
 }
 
@@ -74,8 +78,8 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	out.Headless = svc.Spec.ClusterIP == corev1.ClusterIPNone
 	if !out.Headless {
 		out.ClusterIPs = clusterIPs(svc)
-		out.ExternalIPs = out.claim(parseAddrs(svc.Spec.ExternalIPs), view)
-		out.BalancerIPs = out.claim(balancerIPs(svc), view)
+		out.ExternalIPs = out.claim(svc.Spec.ExternalIPs, func(a netip.Addr) bool { return view.has(a) || view.Nodes[a] })
+		out.BalancerIPs = out.claim(balancerIPs(svc), view.has)
 	}
 	// The agent's own DNS answers there, so that nobody takes it over.
 	if slices.ContainsFunc(out.ClusterIPs, func(a netip.Addr) bool { return slices.Contains(view.DNS, a) }) {
@@ -95,14 +99,22 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	return out
 }
 
+// maxExternal bounds a Service's addresses of a kind: each counts with every
+// port, and whoever writes both would fill all nodes' memory.
+const maxExternal = 256
+
 // claim returns the external addresses that the Service may have, noting the
-// others.
-func (s *Service) claim(addrs []netip.Addr, view View) []netip.Addr {
+// others; of too many, the first that is left out.
+func (s *Service) claim(list []string, taken func(netip.Addr) bool) []netip.Addr {
+	if len(list) > maxExternal {
+		s.Refused = append(s.Refused, parseAddrs(list[maxExternal:maxExternal+1])...)
+		list = list[:maxExternal]
+	}
 	var out []netip.Addr
-	for _, a := range addrs {
+	for _, a := range parseAddrs(list) {
 		switch {
 		case slices.Contains(s.ClusterIPs, a): // it has it already
-		case view.has(a):
+		case taken(a):
 			s.Refused = append(s.Refused, a)
 		default:
 			out = append(out, a)
@@ -119,7 +131,7 @@ func clusterIPs(svc *corev1.Service) []netip.Addr {
 	return parseAddrs(all)
 }
 
-func balancerIPs(svc *corev1.Service) []netip.Addr {
+func balancerIPs(svc *corev1.Service) []string {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
 	}
@@ -129,7 +141,7 @@ func balancerIPs(svc *corev1.Service) []netip.Addr {
 			all = append(all, in.IP)
 		}
 	}
-	return parseAddrs(all)
+	return all
 }
 
 func parseAddrs(all []string) []netip.Addr {
@@ -142,12 +154,13 @@ func parseAddrs(all []string) []netip.Addr {
 	return out
 }
 
+// sourceRanges keeps a range that cannot be read as one that nobody is in: without
+// any, everybody may use the Service.
 func sourceRanges(svc *corev1.Service) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range svc.Spec.LoadBalancerSourceRanges {
-		if p, err := netip.ParsePrefix(s); err == nil {
-			out = append(out, p.Masked())
-		}
+		p, _ := netip.ParsePrefix(strings.TrimSpace(s)) // the API trims it, too
+		out = append(out, p.Masked())
 	}
 	return out
 }

@@ -2,6 +2,8 @@ package service
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -179,5 +181,36 @@ func TestKindsOfServices(t *testing.T) {
 	}), []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1@me ready")}, View{Node: "me"})
 	if fmt.Sprint(lb.BalancerIPs) != "[192.0.2.1]" || lb.HealthPort != 31000 || lb.LocalReady != 1 || lb.Affinity.Seconds() != 10800 { // VIP-14
 		t.Errorf("load balancer: %+v", lb)
+	}
+}
+
+// External addresses that are nodes' are refused, those of a balancer are not; a
+// Service has no more than some of a kind.
+func TestExternalAddresses(t *testing.T) {
+	node, free := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.1")
+	view := View{Nodes: map[netip.Addr]bool{node: true}}
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.5", ExternalIPs: []string{"192.0.2.1", "203.0.113.1"}}}
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	got := BuildOne(svc, nil, view)
+	if !slices.Equal(got.ExternalIPs, []netip.Addr{free}) || !slices.Equal(got.BalancerIPs, []netip.Addr{node}) || !slices.Equal(got.Refused, []netip.Addr{node}) {
+		t.Errorf("external %v, of balancers %v, refused %v", got.ExternalIPs, got.BalancerIPs, got.Refused)
+	}
+	many := []string{}
+	for i := range 100_000 {
+		many = append(many, netip.AddrFrom4([4]byte{198, byte(i >> 16), byte(i >> 8), byte(i)}).String())
+	}
+	svc.Spec.ExternalIPs = many
+	if got := BuildOne(svc, nil, view); len(got.ExternalIPs) != maxExternal || len(got.Refused) != 1 {
+		t.Errorf("of very many: %d, refused %d", len(got.ExternalIPs), len(got.Refused))
+	}
+}
+
+// Ranges are read as the API reads them, and one that cannot be read opens
+// nothing.
+func TestSourceRanges(t *testing.T) {
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerSourceRanges: []string{" 10.1.2.3/8 ", "nonsense"}}}
+	got := BuildOne(svc, nil, View{}).SourceRanges
+	if len(got) != 2 || got[0] != netip.MustParsePrefix("10.0.0.0/8") || got[1].IsValid() {
+		t.Errorf("got %v", got)
 	}
 }

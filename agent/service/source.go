@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -118,6 +119,30 @@ func (s *Source) SetDown(down map[string]bool) {
 		}
 	}
 	s.view.Down = maps.Clone(down)
+	if len(s.dirty) > 0 {
+		s.poke()
+	}
+}
+
+// SetNodes tells the addresses of nodes. Only Services with such an external
+// address are looked at.
+func (s *Source) SetNodes(addrs []netip.Addr) {
+	next := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		next[a] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if maps.Equal(s.view.Nodes, next) {
+		return
+	}
+	moved := func(a netip.Addr) bool { return s.view.Nodes[a] != next[a] }
+	for k, v := range s.tables.All() {
+		if slices.ContainsFunc(v.ExternalIPs, moved) || slices.ContainsFunc(v.Refused, moved) {
+			s.dirty[k] = true
+		}
+	}
+	s.view.Nodes = next
 	if len(s.dirty) > 0 {
 		s.poke()
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,7 +52,7 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	wait("first endpoint", backends(1))
 	other := s.Tables()
 	if _, err := client.CoreV1().Services("ns").Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", ExternalIPs: []string{"192.0.2.9"}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +68,14 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	wait("dead node", backends(1))
 	s.SetDown(nil)
 	wait("node back", backends(2))
+	external := func(n int) func(*Tables) bool {
+		return func(t *Tables) bool { return len(t.Get(Key{"ns", "other"}).ExternalIPs) == n }
+	}
+	wait("external address", external(1))
+	s.SetNodes([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")})
+	wait("it is a node's", external(0))
+	s.SetNodes(nil)
+	wait("it is nobody's", external(1))
 	if err := client.DiscoveryV1().EndpointSlices("ns").Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -134,8 +134,8 @@ type Service struct {
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
 	BalancerIPs  []netip.Addr   // of load balancers that keep the destination address
-	Refused      []netip.Addr   // external addresses that are the cluster's own
-	SourceRanges []netip.Prefix // who may use BalancerIPs; empty: everybody
+	Refused      []netip.Addr   // external addresses that are the cluster's own or its nodes', or too many
+	SourceRanges []netip.Prefix // who may use BalancerIPs; empty: everybody; one that is not valid: nobody more
 	Affinity     time.Duration  // a client stays with its backend for that long; 0: it need not
 	HealthPort   uint16         // healthCheckNodePort; 0: none
 	LocalReady   int            // usable endpoints on this node, for HealthPort

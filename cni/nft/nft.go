@@ -227,6 +227,18 @@ func New() []expr.Any {
 	}
 }
 
+// Redirected continues only for packets of a flow whose destination was rewritten.
+func Redirected() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: reg0, Key: expr.CtKeySTATUS},
+		&expr.Bitwise{SourceRegister: reg0, DestRegister: reg0, Len: 4, Mask: native(statusDNAT), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg0, Data: native(0)},
+	}
+}
+
+// statusDNAT is IPS_DST_NAT of nf_conntrack_common.h.
+const statusDNAT = 1 << 5
+
 // Verdicts.
 func verdict(kind expr.VerdictKind, chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}
