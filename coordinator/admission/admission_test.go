@@ -348,6 +348,8 @@ func TestNodeRestriction(t *testing.T) {
 		"register":          {request{resource: "nodes", name: "n1", obj: node(nil)}, ""},
 		"register_other":    {request{resource: "nodes", name: "n2", obj: node(nil)}, `node "n1" is not allowed to modify node "n2"`},
 		"register_label":    {request{resource: "nodes", name: "n1", obj: label("x.node-restriction.kubernetes.io/a")}, `node "n1" is not allowed to set the following labels: x.node-restriction.kubernetes.io/a`},
+		"register_range":    {request{resource: "nodes", name: "n1", obj: node(func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/17"} })}, `node "n1" is not allowed to set podCIDR and podCIDRs`},
+		"own_range":         {request{resource: "nodes", name: "n1", operation: update, obj: node(func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/17" }), old: node(nil)}, `node "n1" is not allowed to modify podCIDR and podCIDRs`},
 		"own_label":         {request{resource: "nodes", name: "n1", operation: update, obj: label("example.com/a"), old: node(nil)}, ""},
 		"kubelet_label":     {request{resource: "nodes", name: "n1", operation: update, obj: label("node.kubernetes.io/a"), old: node(nil)}, ""},
 		"kubernetes_label":  {request{resource: "nodes", name: "n1", operation: update, obj: label("foo.k8s.io/a"), old: node(nil)}, "is not allowed to modify labels: foo.k8s.io/a"},

@@ -307,6 +307,10 @@ func (n *nodeRestriction) node(node string, a admission.Attributes) error {
 		if obj.Spec.ConfigSource != nil {
 			return forbid(a, "node %q is not allowed to create pods with a non-nil configSource", node)
 		}
+		// Upstream lets it; but what pods a node routes is given to it.
+		if obj.Spec.PodCIDR != "" || len(obj.Spec.PodCIDRs) > 0 {
+			return forbid(a, "node %q is not allowed to set podCIDR and podCIDRs", node)
+		}
 		if l := forbiddenLabels(obj.Labels, nil); len(l) > 0 {
 			return forbid(a, "node %q is not allowed to set the following labels: %s", node, strings.Join(l, ", "))
 		}
@@ -328,6 +332,8 @@ func nodeUpdate(node string, a admission.Attributes, obj, old *corev1.Node) erro
 		return forbid(a, "node %q is not allowed to modify taints", node)
 	case !equality.Semantic.DeepEqual(obj.OwnerReferences, old.OwnerReferences):
 		return forbid(a, "node %q is not allowed to modify ownerReferences", node)
+	case a.GetSubresource() == "" && (obj.Spec.PodCIDR != old.Spec.PodCIDR || !equality.Semantic.DeepEqual(obj.Spec.PodCIDRs, old.Spec.PodCIDRs)):
+		return forbid(a, "node %q is not allowed to modify podCIDR and podCIDRs", node)
 	}
 	if l := forbiddenLabels(obj.Labels, old.Labels); len(l) > 0 {
 		return forbid(a, "is not allowed to modify labels: %s", strings.Join(l, ", "))
