@@ -33,12 +33,14 @@ func TestNobodyTakesClusterAddresses(t *testing.T) {
 	s.refusedWith(service("taken", "clusterIP: "+dns), "provided IP is already allocated", create...)
 	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", dns)), "may not be in the cluster's range of services", create...)
 	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", api)), "may not be in the cluster's range of services", create...)
+	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", cluster.Address)), "may not be an address of a node", create...)
 
 	// What a balancer's controller writes, the API takes: the agent does not. The
 	// last address shows that the rest of the Service is in force by then.
 	const free = "203.0.113.77"
-	s.apply(service("taken", fmt.Sprintf("type: LoadBalancer, externalIPs: [%s, %s]", cluster.Address, free)))
-	s.k("patch", "service", "taken", "--subresource=status", "-p", fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q},{"ip":"203.0.113.78"}]}}}`, dns, api))
+	s.apply(service("taken", fmt.Sprintf("type: LoadBalancer, externalIPs: [%s]", free)))
+	s.k("patch", "service", "taken", "--subresource=status", "-p",
+		fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q},{"ip":%q},{"ip":"203.0.113.78"}]}}}`, dns, api, cluster.Address))
 	for _, address := range []string{free, "203.0.113.78"} {
 		harness.Eventually(t, "the thief's own address", func() (bool, string) {
 			out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://"+address+":443")
@@ -47,7 +49,7 @@ func TestNobodyTakesClusterAddresses(t *testing.T) {
 	}
 
 	pod := `{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: "localhost/hello:1", ports: [%s]}]}}`
-	s.apply(fmt.Sprintf(pod, "everywhere", "{containerPort: 8080, hostPort: 53}, {containerPort: 8080, hostPort: 53, protocol: UDP}"))
+	s.apply(fmt.Sprintf(pod, "everywhere", "{containerPort: 8080, hostPort: 53}, {containerPort: 8080, hostPort: 53, protocol: UDP}, {containerPort: 8080, hostPort: 6443}, {containerPort: 8080, hostPort: 7947}"))
 	s.ready("everywhere")
 	s.apply(fmt.Sprintf(pod, "inside", fmt.Sprintf("{containerPort: 8080, hostPort: 443, hostIP: %s}", api)))
 	s.apply(fmt.Sprintf(pod, "kubelet", "{containerPort: 8080, hostPort: 10250}"))
@@ -66,6 +68,12 @@ func TestNobodyTakesClusterAddresses(t *testing.T) {
 	}
 	if out, err := cluster.Run("curl", "-sSk", "--max-time", "5", "https://"+cluster.Address+":10250/healthz"); err != nil || strings.Contains(out, "Hello") {
 		t.Errorf("the node's port 10250: %v %s", err, out)
+	}
+	// The gossip of the node and of the coordinator does not so much as accept.
+	for _, port := range []string{"7946", "7947"} {
+		if out, err := victim.fetch("client", "http://"+cluster.Address+":"+port); !strings.Contains(fmt.Sprint(out, err), "exit code 143") { // ended by timeout(1): no answer
+			t.Errorf("a pod at port %s of the node: %v %s", port, err, out)
+		}
 	}
 	// The address stays taken.
 	cluster.Must(t, "-n", "kube-system", "delete", "service", "kube-dns")

@@ -51,7 +51,7 @@ func TestAPI(t *testing.T) {
 	ensureRange(t, c)
 	for name, test := range map[string]func(*testing.T, kubernetes.Interface){
 		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction, "ServiceAddresses": serviceAddresses,
-		"ServiceTypes": serviceTypes, "ExternalAddresses": externalAddresses, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
+		"ServiceTypes": serviceTypes, "ExternalAddresses": externalAddresses, "OrphanedAddress": orphanedAddress, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
 		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes, "ReplicationController": replicationController,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })

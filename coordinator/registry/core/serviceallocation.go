@@ -40,10 +40,13 @@ func newAllocation(env *kind.Env, stores kind.Stores) *allocation {
 	book := &storedAddresses{
 		store: addresses, addresses: listOf[*networkingv1.IPAddressList](addresses),
 		cidrs: listOf[*networkingv1.ServiceCIDRList](stores["networking.k8s.io/servicecidrs"]), services: services,
+		stored: storedService(stores["/services"]),
 	}
 	a := &allocation{
-		addresses:     newServiceAddresses(book),
-		reserved:      &reservedRanges{services: env.ServiceCIDRs, pods: env.ClusterCIDRs, more: book.ranges},
+		addresses: newServiceAddresses(book),
+		reserved: &reservedRanges{
+			services: env.ServiceCIDRs, pods: env.ClusterCIDRs, more: book.ranges, nodes: listOf[*corev1.NodeList](stores["/nodes"]),
+		},
 		ports:         openNodePorts(newStoredPorts(env, services), env.NodePortMin, env.NodePortMax),
 		dropEndpoints: func(namespace, name string) { dropEndpoints(env.Client, namespace, name) },
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -64,9 +65,69 @@ type storedAddresses struct {
 	addresses lister[*networkingv1.IPAddressList]
 	cidrs     lister[*networkingv1.ServiceCIDRList]
 	services  lister[*corev1.ServiceList]
+	// stored reads a service as it is now, nil for none.
+	stored func(ctx context.Context, namespace, name string) (*corev1.Service, error)
 }
 
+// storedService reads from a store of services.
+func storedService(store *genericregistry.Store) func(context.Context, string, string) (*corev1.Service, error) {
+	return func(ctx context.Context, namespace, name string) (*corev1.Service, error) {
+		obj, err := store.Get(request.WithNamespace(inside(ctx, store), namespace), name, &metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		s, _ := obj.(*corev1.Service)
+		return s, err
+	}
+}
+
+// claim enters the address, in the place of an entry whose service is gone.
 func (b *storedAddresses) claim(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
+	err := b.enter(ctx, ip, s)
+	if !errors.Is(err, errTaken) {
+		return err
+	}
+	if dropped, err := b.dropOrphan(ctx, ip); err != nil || !dropped {
+		return errors.Join(errTaken, err)
+	}
+	return b.enter(ctx, ip, s)
+}
+
+// addressOrphaned is how old an entry without a service must be to be nobody's: a
+// service is written within a request's time after it. Tests shorten it.
+var addressOrphaned = orphaned
+
+// dropOrphan strikes out an entry that its service left behind: etcd did delete
+// the service, but not in time to say so, or did not take the release after it.
+// The controller of IPAddresses does the same after a minute, where it runs.
+func (b *storedAddresses) dropOrphan(ctx context.Context, ip netip.Addr) (bool, error) {
+	obj, err := b.store.Get(inside(ctx, b.store), ip.String(), &metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	a := obj.(*networkingv1.IPAddress)
+	r := a.Spec.ParentRef
+	if a.Labels[networkingv1.LabelManagedBy] != addressManager || r == nil || r.Resource != "services" || time.Since(a.CreationTimestamp.Time) < addressOrphaned {
+		return false, nil
+	}
+	holder, err := b.stored(ctx, r.Namespace, r.Name)
+	if err != nil || holder != nil && slices.Contains(addressesOf(holder), ip) {
+		return false, err
+	}
+	_, _, err = b.store.Delete(inside(ctx, b.store), ip.String(), rest.ValidateAllObjectFunc, &metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion},
+	})
+	if apierrors.IsNotFound(err) {
+		err = nil
+	} else if apierrors.IsConflict(err) {
+		return false, nil // somebody was faster
+	}
+	return err == nil, err
+}
+
+func (b *storedAddresses) enter(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
 	a := &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{
 			networkingv1.LabelIPAddressFamily: string(familyOf(ip.String())), networkingv1.LabelManagedBy: addressManager,
@@ -82,7 +143,13 @@ func (b *storedAddresses) claim(ctx context.Context, ip netip.Addr, s *corev1.Se
 
 var errNotOurs = errors.New("the address is another's")
 
+// release leaves the entry to a service that was made anew by the same name
+// meanwhile.
 func (b *storedAddresses) release(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
+	now, err := b.stored(ctx, s.Namespace, s.Name)
+	if err != nil || now != nil && now.UID != s.UID && slices.Contains(addressesOf(now), ip) {
+		return err
+	}
 	ours := func(_ context.Context, obj runtime.Object) error {
 		a, ok := obj.(*networkingv1.IPAddress)
 		if r := a.Spec.ParentRef; !ok || r == nil || r.Resource != "services" || r.Namespace != s.Namespace || r.Name != s.Name {
@@ -90,7 +157,7 @@ func (b *storedAddresses) release(ctx context.Context, ip netip.Addr, s *corev1.
 		}
 		return nil
 	}
-	_, _, err := b.store.Delete(inside(ctx, b.store), ip.String(), ours, &metav1.DeleteOptions{})
+	_, _, err = b.store.Delete(inside(ctx, b.store), ip.String(), ours, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) || errors.Is(err, errNotOurs) {
 		return nil
 	}
