@@ -62,7 +62,11 @@ func TestRequestsAreRecorded(t *testing.T) {
 	s := apitest.Start(t, apitest.Options{
 		Kinds:  registry.Kinds(),
 		Config: func(c *apiserver.Config) { c.AuditBackend, c.AuditRules = recorded.Backend, recorded.Rules },
-		Wrap:   func(s apiserver.Security) apiserver.Security { s.Authorizer = notBob{}; return s },
+		Wrap: func(s apiserver.Security) apiserver.Security {
+			s.Authorizer = notBob{}
+			s.Handlers = map[string]http.Handler{"/debug/panic": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a mistake") })}
+			return s
+		},
 		Admission: func(s *apiserver.Server) []admission.Interface {
 			return plugins(t, s)
 		},
@@ -108,6 +112,10 @@ func do(t *testing.T, s *apitest.Server) {
 	<-w.ResultChan()
 	w.Stop()
 
+	if _, err := admin.Discovery().RESTClient().Get().AbsPath("/debug/panic").DoRaw(ctx); err == nil {
+		t.Error("a panic was answered as a success")
+	}
+
 	asBob := rest.CopyConfig(s.Config)
 	asBob.Impersonate.UserName = "bob"
 	bob, err := kubernetes.NewForConfig(asBob)
@@ -151,6 +159,10 @@ func checkEvents(t *testing.T, events []auditv1.Event) {
 	if denied.ResponseStatus.Code != 403 || denied.User.Username != "admin" || denied.ImpersonatedUser == nil || denied.ImpersonatedUser.Username != "bob" ||
 		denied.Annotations["authorization.k8s.io/decision"] != "forbid" {
 		t.Errorf("denied: %+v", denied)
+	}
+	if i := slices.IndexFunc(events, func(e auditv1.Event) bool { return e.Stage == auditv1.StagePanic }); i < 0 ||
+		events[i].RequestURI != "/debug/panic" || events[i].ResponseStatus.Code != 500 || events[i].User.Username != "admin" {
+		t.Errorf("panic: event %d", i)
 	}
 	unknown := one(auditv1.StageResponseStarted, "get", "pods", "unseen")
 	if unknown.ResponseStatus.Code != 401 || unknown.User.Username != "" {

@@ -52,7 +52,7 @@ func New(c config.Audit, dir string, log *slog.Logger) (Audit, error) {
 	if len(backends) == 0 {
 		return Audit{}, nil
 	}
-	return Audit{Backend: audit.Union(backends...), Rules: rules}, nil
+	return Audit{Backend: bounded{audit.Union(backends...)}, Rules: rules}, nil
 }
 
 func loadPolicy(file string) (audit.PolicyRuleEvaluator, error) {

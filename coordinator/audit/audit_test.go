@@ -2,14 +2,18 @@ package audit
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -52,6 +56,8 @@ func TestDefaultPolicy(t *testing.T) {
 		{"addon", "list", "/secrets", metadata},
 		{"addon", "create", "rbac.authorization.k8s.io/clusterrolebindings", metadata},
 		{"anna", "create", "/events", none},
+		{"anna", "delete", "/events", metadata},
+		{"anna", "deletecollection", "events.k8s.io/events", metadata},
 		{"anna", "patch", "/nodes/status", metadata},
 		{"anna", "update", "coordination.k8s.io/leases", metadata},
 		{"anna", "get", "/pods", metadata},
@@ -103,33 +109,77 @@ func TestLogIsPrivate(t *testing.T) {
 	}
 }
 
-// flakyWriter fails while full.
-type flakyWriter struct{ full bool }
+// flakyWriter fails while full; of the first line it still takes a part.
+type flakyWriter struct {
+	full bool
+	room int
+	has  bytes.Buffer
+}
 
 func (w *flakyWriter) Write(p []byte) (int, error) {
 	if w.full {
-		return 0, syscall.ENOSPC
+		n := min(w.room, len(p))
+		w.room -= n
+		w.has.Write(p[:n])
+		return n, syscall.ENOSPC
 	}
-	return len(p), nil
+	return w.has.Write(p)
 }
 
 // A full disk stops nothing and is told once; strict mode is told of each.
 func TestFullDisk(t *testing.T) {
 	var said bytes.Buffer
-	disk := &flakyWriter{full: true}
+	disk := &flakyWriter{full: true, room: 3}
 	r := &reporter{to: disk, path: "audit.log", log: slog.New(slog.NewTextHandler(&said, nil))}
 	for range 3 {
-		if _, err := r.Write([]byte("x")); !errors.Is(err, syscall.ENOSPC) {
+		if _, err := r.Write([]byte("lost\n")); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("got %v", err)
 		}
 	}
 	disk.full = false
 	for range 3 {
-		if _, err := r.Write([]byte("x")); err != nil {
+		if _, err := r.Write([]byte("kept\n")); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if got := disk.has.String(); got != "los\nkept\nkept\nkept\n" {
+		t.Errorf("a whole event is on the line of a cut one: %q", got)
 	}
 	if got := strings.Count(said.String(), "\n"); got != 2 || !strings.Contains(said.String(), "lost=3") {
 		t.Errorf("said %d lines:\n%s", got, said.String())
 	}
 }
+
+// What anybody can send makes no long event, and the request keeps its own.
+func TestLongRequests(t *testing.T) {
+	long := strings.Repeat("ä", 1<<19)
+	e := &auditinternal.Event{
+		RequestURI: long,
+		Verb:       long,
+		AuditID:    types.UID(long),
+		SourceIPs:  append(slices.Repeat([]string{"203.0.113.9"}, 1<<16), "192.0.2.1"),
+		ObjectRef:  &auditinternal.ObjectReference{Namespace: long, Name: long, Resource: long, Subresource: long, APIGroup: long, APIVersion: long},
+	}
+	var got []*auditinternal.Event
+	b := bounded{sink(func(events ...*auditinternal.Event) { got = events })}
+	b.ProcessEvents(e)
+	data, err := json.Marshal(got[0])
+	if err != nil || len(data) > 16<<10 || !utf8.Valid(data) || got[0].SourceIPs[maxSources-1] != "192.0.2.1" {
+		t.Errorf("%d bytes, %v, from %v", len(data), err, got[0].SourceIPs)
+	}
+	if e.RequestURI != long || e.ObjectRef.Name != long || len(e.SourceIPs) != 1<<16+1 {
+		t.Error("the request's own event was changed")
+	}
+	short := &auditinternal.Event{RequestURI: "/api"}
+	if b.ProcessEvents(short); got[0] != short {
+		t.Error("a short event was copied")
+	}
+}
+
+// sink is a backend that hands on what it gets.
+type sink func(events ...*auditinternal.Event)
+
+func (s sink) ProcessEvents(events ...*auditinternal.Event) bool { s(events...); return true }
+func (sink) Run(<-chan struct{}) error                           { return nil }
+func (sink) Shutdown()                                           {}
+func (sink) String() string                                      { return "sink" }

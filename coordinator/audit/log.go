@@ -49,10 +49,18 @@ type reporter struct {
 	log    *slog.Logger
 	failed atomic.Bool
 	lost   atomic.Int64
+	// cut: the last line written has no end.
+	cut atomic.Bool
 }
 
 func (r *reporter) Write(p []byte) (int, error) {
+	if r.cut.Load() { // or the next event would be lost with the cut one
+		p = append([]byte("\n"), p...)
+	}
 	n, err := r.to.Write(p)
+	if n > 0 {
+		r.cut.Store(n < len(p))
+	}
 	switch {
 	case err != nil:
 		r.lost.Add(1)
