@@ -70,6 +70,14 @@ func serve(ctx context.Context, s parts) error {
 	users.Go(func() error { return s.gossip.Run(running) })
 	users.Go(func() error { return s.store.FollowEncryption(running) })
 	users.Go(func() error {
+		select {
+		case <-s.ready:
+			s.encryptClear(running)
+		case <-running.Done():
+		}
+		return nil
+	})
+	users.Go(func() error {
 		renewKeys(running, s)
 		return nil
 	})

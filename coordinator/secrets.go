@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -52,16 +53,47 @@ func encryptStore(ctx context.Context, cfg config.Config, st *store.Store, log *
 }
 
 // encryptionState serves encryption.State. Only who may read any path gets to it.
-func encryptionState(st *store.Store) http.Handler {
+func encryptionState(st *store.Store, others func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hash, values, err := st.EncryptionState(r.Context())
-		s := encryption.State{Hash: hash, Values: values}
+		s := encryption.State{Hash: hash, Values: values, Others: others()}
 		if err != nil {
 			s.Error = err.Error()
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s)
 	})
+}
+
+// otherCoordinators are those that the gossip knows to live.
+func (s *parts) otherCoordinators() (names []string) {
+	if s.gossip == nil {
+		return nil
+	}
+	for _, m := range s.gossip.Members() {
+		if m.Role == gossip.RoleCoordinator && !m.Local && m.State.Up() {
+			names = append(names, m.Name+" "+m.API)
+		}
+	}
+	return names
+}
+
+// encryptClear has Secrets encrypted that an earlier version wrote in the clear.
+// What stays so is told, and tried again at the next start.
+func (s parts) encryptClear(ctx context.Context) {
+	n, err := s.store.InClear(ctx)
+	if err != nil || n == 0 {
+		return // without the store there is more to tell than this
+	}
+	api, err := encryption.NewAPI(s.api.Loopback())
+	if err == nil {
+		_, err = api.Rewrite(ctx, "secrets")
+	}
+	if err != nil {
+		s.log.Warn("Secrets are stored in the clear: an earlier version wrote them; `shoal secrets rewrite` encrypts them", "number", n, "err", err)
+		return
+	}
+	s.log.Info("Secrets that an earlier version stored in the clear are encrypted now; the store's old files have them until they are written over: change the passwords that matter", "number", n)
 }
 
 func secretsCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Command {

@@ -184,7 +184,7 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 	if err != nil {
 		return nil, err
 	}
-	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store)}
+	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store, s.otherCoordinators)}
 	maps.Copy(handlers, a.Discovery)
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,

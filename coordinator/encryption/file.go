@@ -69,8 +69,12 @@ func (f File) read() (*apiserverv1.EncryptionConfiguration, error) {
 }
 
 // write replaces the file. It is on the disk, with its name, before anything is
-// encrypted with a key that it alone holds.
+// encrypted with a key that it alone holds. A link would be replaced by a file
+// where the link is, perhaps on the disk that the keys were kept away from.
 func (f File) write(c *apiserverv1.EncryptionConfiguration) error {
+	if info, err := os.Lstat(string(f)); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig", f)
+	}
 	data, err := yaml.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("write encryption configuration %s: %w", f, err)

@@ -40,6 +40,25 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// A link stays what it is.
+func TestLink(t *testing.T) {
+	dir := t.TempDir()
+	elsewhere, link := File(filepath.Join(dir, "elsewhere.yaml")), File(filepath.Join(dir, "encryption.yaml"))
+	if err := elsewhere.Make(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(string(elsewhere), string(link)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := link.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.write(c); err == nil || !strings.Contains(err.Error(), "encryptionProviderConfig") {
+		t.Errorf("replaced: %v", err)
+	}
+}
+
 func entry(keys ...string) apiserverv1.ResourceConfiguration {
 	box := &apiserverv1.SecretboxConfiguration{}
 	for _, k := range keys {

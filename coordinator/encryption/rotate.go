@@ -23,6 +23,8 @@ type State struct {
 	// content is not.
 	Hash  string `json:"hash"`
 	Error string `json:"error,omitempty"`
+	// Others are the coordinators of the cluster beside this one.
+	Others []string `json:"others,omitempty"`
 	// Values counts, by resource, the stored values under each key; those in the
 	// clear are under "identity".
 	Values map[string]map[string]int `json:"values"`
@@ -38,6 +40,9 @@ type API interface {
 	// Rewrite has the store write every object of a resource again.
 	Rewrite(ctx context.Context, resource string) (int, error)
 }
+
+// maxName is shorter than what the store reads of a value to tell its key.
+const maxName = 200
 
 // Settle is longer than a write is under way that was encrypted just before the
 // new key came first: nothing is looked for, and no key dropped, earlier.
@@ -63,8 +68,8 @@ func (r Rotation) Run(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if len(lists(c)) == 0 {
-		return fmt.Errorf("rotate: no entry of %s begins with secretbox, aesgcm or aescbc; keys of a KMS are rotated in the KMS, then `shoal secrets rewrite` writes with the new one", r.File)
+	if err := r.possible(ctx, c); err != nil {
+		return err
 	}
 	if progress(c) == whole {
 		err = r.step(ctx, "added a key to", func(c *apiserverv1.EncryptionConfiguration) error { return add(c, now) })
@@ -89,6 +94,28 @@ func (r Rotation) Run(ctx context.Context, now time.Time) error {
 	return r.drop(ctx)
 }
 
+// possible fails where the keys must be changed by hand.
+func (r Rotation) possible(ctx context.Context, c *apiserverv1.EncryptionConfiguration) error {
+	if len(lists(c)) == 0 {
+		return fmt.Errorf("rotate: no entry of %s begins with secretbox, aesgcm or aescbc; keys of a KMS are rotated in the KMS, then `shoal secrets rewrite` writes with the new one", r.File)
+	}
+	for _, w := range lists(c) {
+		for _, k := range *w.keys {
+			if strings.Contains(k.Name, ":") || len(k.Name) > maxName {
+				return fmt.Errorf("rotate: what is under the key %.50q of %s cannot be counted, its name has a colon or more than %d characters: change it by hand, in upstream's four steps", k.Name, r.File, maxName)
+			}
+		}
+	}
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	if len(s.Others) > 0 {
+		return fmt.Errorf("rotate: other coordinators write with keys of their own files: %s; change the file of each by hand, in upstream's four steps, or stop them", strings.Join(s.Others, ", "))
+	}
+	return nil
+}
+
 func (r Rotation) promote(ctx context.Context) error {
 	c, err := r.File.read()
 	if err != nil || progress(c) != added {
@@ -107,14 +134,19 @@ func (r Rotation) drop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	old := drop(c)
+	after := c.DeepCopy()
+	old := drop(after)
 	if err := r.unused(ctx, old); err != nil {
 		return err
 	}
-	return r.step(ctx, "dropped "+strings.Join(old, ", ")+" from", func(c *apiserverv1.EncryptionConfiguration) error {
+	err = r.step(ctx, "dropped "+strings.Join(old, ", ")+" from", func(c *apiserverv1.EncryptionConfiguration) error {
 		drop(c)
 		return nil
 	})
+	if err != nil { // the keys are in no other file
+		return errors.Join(err, r.File.write(c))
+	}
+	return nil
 }
 
 // unused fails while a value is stored under one of the keys.
@@ -183,17 +215,18 @@ func (r Rotation) rewrite(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, resource := range slices.Sorted(maps.Keys(s.Values)) {
 		if len(s.Values[resource]) == 0 {
 			continue
 		}
 		n, err := r.API.Rewrite(ctx, resource)
 		if err != nil {
-			return fmt.Errorf("rewrite %s: %w", resource, err)
+			errs = append(errs, fmt.Errorf("rewrite %s: %w", resource, err))
 		}
 		fmt.Fprintf(r.Out, "rewrote %d %s\n", n, resource)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // lock keeps a second rotation of the file away while this process lives.
@@ -226,7 +259,7 @@ func (r Rotation) Status(ctx context.Context) error {
 		whole: "no rotation is under way", added: "a rotation has added its key", promoted: "a rotation rewrites what is stored",
 	}[progress(c)])
 	if s.Error != "" {
-		fmt.Fprintf(r.Out, "not in use: %s\n", s.Error)
+		fmt.Fprintf(r.Out, "the coordinator says: %s\n", s.Error)
 	}
 	fmt.Fprintf(r.Out, "new values are under: %s\n", strings.Join(current(c), ", "))
 	t := tabwriter.NewWriter(r.Out, 0, 8, 2, ' ', 0)

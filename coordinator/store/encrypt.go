@@ -8,11 +8,9 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path"
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
@@ -45,6 +43,7 @@ type encryption struct {
 	mu      sync.Mutex
 	hash    string // of the content in use
 	covered map[schema.GroupResource]value.Transformer
+	witness seen
 }
 
 // Encrypt has values written and read as the EncryptionConfiguration in file
@@ -113,7 +112,7 @@ func (s *Store) FollowEncryption(ctx context.Context) error {
 			told = ""
 		} else if told != err.Error() && ctx.Err() == nil {
 			told = err.Error()
-			s.encryption.log.Error("the changed encryption configuration is not used; the one before stays in use", "file", s.encryption.file, "err", err)
+			s.encryption.log.Error("the encryption of the store needs a look; the keys before stay in use", "file", s.encryption.file, "err", err)
 		}
 	}
 }
@@ -125,8 +124,11 @@ func (s *Store) reload(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	hash, err := encryptionconfig.GetEncryptionConfigHash(e.file)
-	if err != nil || hash == e.hash {
+	if err != nil {
 		return err
+	}
+	if hash == e.hash {
+		return s.watchWitness(ctx)
 	}
 	keep, drop := context.WithCancel(e.ctx)
 	loaded, err := encryptionconfig.LoadEncryptionConfig(keep, e.file, true, e.server)
@@ -145,7 +147,7 @@ func (s *Store) reload(ctx context.Context) error {
 	e.hash, e.covered = loaded.EncryptionFileContentHash, loaded.Transformers
 	metrics.RecordEncryptionConfigAutomaticReloadSuccess(e.server, e.hash)
 	e.log.Info("encryption configuration taken over", "file", e.file)
-	return nil
+	return s.leaveWitness(ctx)
 }
 
 // CheckEncryption fails when the keys of the file do not fit what is stored:
@@ -154,23 +156,33 @@ func (s *Store) CheckEncryption(ctx context.Context) error {
 	if s.encryption == nil {
 		return nil
 	}
+	s.encryption.mu.Lock()
+	defer s.encryption.mu.Unlock()
 	if err := s.readable(ctx, s.encryption.covered); err != nil {
 		return fmt.Errorf("encryptionProviderConfig %s: %w; put the file back from the backup that was made with the store, and start again", s.encryption.file, err)
 	}
-	return nil
+	return s.leaveWitness(ctx)
 }
 
-// readable decrypts one value under each key of the resources that are or were
-// encrypted. Those of a KMS are left out: its plugin may start later.
+// readable decrypts the witness and one value under each key of the resources
+// that are or were encrypted. Those of a KMS are left out: its plugin may start
+// later.
 func (s *Store) readable(ctx context.Context, with map[schema.GroupResource]value.Transformer) error {
-	for gr, prefix := range s.prefixes() {
-		if gr != secrets && !covers(with, gr) && !covers(s.encryption.covered, gr) {
+	if err := s.seesWitness(ctx, with); err != nil {
+		return err
+	}
+	all, err := s.stored(ctx)
+	if err != nil {
+		return err
+	}
+	for gr, at := range all {
+		if gr != secrets && !covers(with, gr) && !covers(s.encryption.covered, gr) && !at.sealed {
 			continue
 		}
 		known := map[string]bool{}
-		err := s.scan(ctx, prefix, func(key string, data []byte) error {
+		err := s.scan(ctx, at.below, func(key string, data []byte) error {
 			name := keyOf(data)
-			if known[name] || bytes.HasPrefix(data, []byte("k8s:enc:kms:")) {
+			if known[name] || ofKMS(data) {
 				return nil
 			}
 			known[name] = true
@@ -198,12 +210,16 @@ func (s *Store) EncryptionState(ctx context.Context) (hash string, values map[st
 	hash, covered := s.encryption.hash, s.encryption.covered
 	s.encryption.mu.Unlock()
 	values = map[string]map[string]int{}
-	for gr, prefix := range s.prefixes() {
-		if !covers(covered, gr) {
+	all, err := s.stored(ctx)
+	if err != nil {
+		return hash, nil, err
+	}
+	for gr, at := range all {
+		if !covers(covered, gr) && !at.sealed {
 			continue
 		}
 		count := map[string]int{}
-		if err := s.scan(ctx, prefix, func(_ string, data []byte) error {
+		if err := s.scan(ctx, at.below, func(_ string, data []byte) error {
 			count[keyOf(data)]++
 			return nil
 		}); err != nil {
@@ -238,6 +254,30 @@ func (s *Store) SecretsKey(ctx context.Context) (string, error) {
 	return found, err
 }
 
+// InClear counts the Secrets that new ones would be encrypted beside: an earlier
+// version wrote them.
+func (s *Store) InClear(ctx context.Context) (int, error) {
+	if s.encryption == nil || s.encryption.writesClear(ctx) {
+		return 0, nil
+	}
+	n := 0
+	err := s.scan(ctx, prefix+"/secrets/", func(_ string, data []byte) error {
+		if keyOf(data) == clearText {
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// writesClear tells whether new Secrets are not encrypted, as the operator wants.
+func (e *encryption) writesClear(ctx context.Context) bool {
+	data, err := e.dynamic.TransformerForResource(secrets).TransformToStorage(ctx, []byte(witnessText), value.DefaultContext(witnessKey))
+	return err != nil || keyOf(data) == clearText
+}
+
+func ofKMS(data []byte) bool { return bytes.HasPrefix(data, []byte("k8s:enc:kms:")) }
+
 // keyOf names what a value is under: PROVIDER:KEY of k8s:enc:PROVIDER:VERSION:KEY:.
 func keyOf(data []byte) string {
 	if !bytes.HasPrefix(data, []byte("k8s:enc:")) {
@@ -248,48 +288,4 @@ func keyOf(data []byte) string {
 		return string(bytes.Join(parts[2:min(len(parts), 4)], []byte(":")))
 	}
 	return string(parts[2]) + ":" + string(parts[4])
-}
-
-// scanPage bounds what a scan holds in memory.
-const scanPage = 100
-
-// scan calls visit with each raw value below a prefix.
-func (s *Store) scan(ctx context.Context, below string, visit func(key string, data []byte) error) error {
-	from, end := below, clientv3.GetPrefixRangeEnd(below)
-	for {
-		page, err := s.client.KV.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(scanPage))
-		if err != nil {
-			return fmt.Errorf("read store: %w", err)
-		}
-		for _, kv := range page.Kvs {
-			if err := visit(string(kv.Key), kv.Value); err != nil {
-				return err
-			}
-		}
-		if !page.More || len(page.Kvs) == 0 {
-			return nil
-		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-	}
-}
-
-// notes remembers where a resource's values are.
-func (s *Store) notes(gr schema.GroupResource, storagePrefix, resourcePrefix string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.resources == nil {
-		s.resources = map[schema.GroupResource]string{}
-	}
-	s.resources[gr] = path.Join("/", storagePrefix, resourcePrefix) + "/"
-}
-
-// prefixes is where the values of the resources are that the store has served.
-func (s *Store) prefixes() map[schema.GroupResource]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make(map[schema.GroupResource]string, len(s.resources))
-	for gr, p := range s.resources {
-		out[gr] = p
-	}
-	return out
 }
