@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,6 +57,32 @@ func (s *Store[T]) adopt() error {
 		s.flush()
 	}
 	return nil
+}
+
+// Foreign counts the records in a directory that are sealed with none of the
+// keys. Open would set them aside.
+func Foreign(dir string, keys *Keys) (int, error) {
+	entries, err := os.ReadDir(dir)
+	if keys == nil || errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("checkpoint: %w", err)
+	}
+	n := 0
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), suffix) {
+			continue
+		}
+		head, err := beginning(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return n, fmt.Errorf("checkpoint: %w", err)
+		}
+		if sealed(head) && !keys.knows(head) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // reseal writes one record again. One that cannot be read is removed when it is

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 )
 
 // Cleanup kills and removes every container and sandbox, and then all that
@@ -50,6 +51,25 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, name)))
 	}
 	return errors.Join(errs...)
+}
+
+// sweepSealed ends what runs when its records are sealed with a key that is gone.
+// Nobody could adopt it: its pods would be started a second time beside it, and
+// those that are deleted would run for ever.
+func sweepSealed(groups *cgroup.Root, cfg Config) error {
+	unknown := 0
+	for _, dir := range []string{"sandboxes", "containers"} {
+		n, err := checkpoint.Foreign(filepath.Join(cfg.DataDir, dir), cfg.Seal)
+		if err != nil {
+			return err
+		}
+		unknown += n
+	}
+	if unknown == 0 {
+		return nil
+	}
+	cfg.Log.Error("the records of what runs are sealed with another key: all containers of this node are ended, their pods start anew", "records", unknown)
+	return Sweep(groups, cfg)
 }
 
 // unmountBelow unmounts everything below dir, the deepest first. Links in the

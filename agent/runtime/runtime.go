@@ -91,6 +91,9 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := sweepSealed(groups, cfg); err != nil {
+		return nil, err
+	}
 	if cfg, err = complete(cfg, groups.Mode()); err != nil {
 		return nil, err
 	}
