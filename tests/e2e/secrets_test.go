@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -153,4 +155,162 @@ func device(t *testing.T, path string) uint64 {
 		t.Fatal(err)
 	}
 	return st.Dev
+}
+
+// forgetful is a pod whose container takes a Secret and a token.
+const forgetful = `
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+stringData: {key: value}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: forgetful}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, "%d"]
+    env: [{name: FROM, valueFrom: {secretKeyRef: {name: s, key: key}}}]
+    volumeMounts: [{name: s, mountPath: /s}]
+  volumes: [{name: s, secret: {secretName: s}}]
+`
+
+// TestNoSecretsKept: with checkpointSecrets: false a node has no record of a
+// Secret or a token. What ends while it is cut off waits for the API, says why,
+// and goes on when the API is back.
+func TestNoSecretsKept(t *testing.T) {
+	s := newSpace(t)
+	keep, seconds := false, time.Now().UnixNano()%1e9+1e9
+	agent, err := cluster.Host("forgetful", func(_ *harness.Agent, c *agentconfig.Config) { c.CheckpointSecrets = &keep })
+	if err == nil {
+		err = agent.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(agent.Logs())
+		}
+		if err := agent.Stop(); err != nil {
+			t.Error(err)
+		}
+		cluster.Must(t, "delete", "node", "forgetful")
+	}()
+	s.shows("forgetful", "get", "nodes", "-o", "name")
+	s.k("wait", "node/forgetful", "--for=condition=Ready", "--timeout=30s")
+	s.apply(fmt.Sprintf(forgetful, "forgetful", seconds))
+	s.ready("forgetful")
+	records := func(kind, prefix string) []string {
+		found, err := filepath.Glob(filepath.Join(agent.Dir, "agent", "checkpoint", kind, prefix+"*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if got := append(records("objects", "secret_"), records("tokens", "")...); len(got) > 0 {
+		t.Errorf("kept: %v", got)
+	}
+	if len(records("objects", "configmap_")) == 0 || len(records("pods", "")) == 0 {
+		t.Error("nothing is kept at all")
+	}
+
+	uid := s.k("get", "pod", "forgetful", "-o", "jsonpath={.metadata.uid}")
+	if err := agent.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := cluster.Run("pgrep", "-fx", fmt.Sprintf("sleep %d", seconds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim, err := strconv.Atoi(strings.TrimSpace(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, []int{victim})
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	record, written := filepath.Join(agent.Dir, "agent", "checkpoint", "pods", uid+".json"), map[time.Time]bool{}
+	harness.Eventually(t, "the agent has tried to start the container", func() (bool, string) {
+		if info, err := os.Stat(record); err == nil {
+			written[info.ModTime()] = true
+		}
+		return len(written) > 3, fmt.Sprint(written) // the end, then each try with the time of the next
+	})
+	if out, err := cluster.Run("pgrep", "-fx", fmt.Sprintf("sleep %d", seconds)); err == nil {
+		t.Errorf("the container runs without its Secret: %s", out)
+	}
+	if err := agent.Plug(); err != nil {
+		t.Fatal(err)
+	}
+	s.field("pod/forgetful", ".status.containerStatuses[0].restartCount", "1")
+	s.ready("forgetful")
+	s.shows("checkpointSecrets is false", "get", "events", "-o", "jsonpath={.items[*].message}")
+	s.until("value", "exec", "forgetful", "--", "sh", "-c", "cat /s/key")
+}
+
+// TestLostKey: an agent whose key is gone ends what it cannot adopt, starts its
+// pods anew, once, and leaves none that were deleted meanwhile.
+func TestLostKey(t *testing.T) {
+	s := newSpace(t)
+	agent, err := cluster.Join("keyless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(agent.Logs())
+		}
+		if err := agent.Stop(); err != nil {
+			t.Error(err)
+		}
+		cluster.Must(t, "delete", "node", "keyless")
+	}()
+	s.shows("keyless", "get", "nodes", "-o", "name")
+	s.k("wait", "node/keyless", "--for=condition=Ready", "--timeout=30s")
+	kept, gone := time.Now().UnixNano()%1e9+1e9, time.Now().UnixNano()%1e9+2e9
+	for name, seconds := range map[string]int64{"kept": kept, "gone": gone} {
+		s.apply(fmt.Sprintf(onNode, name, name, "keyless", "localhost/busybox:1", fmt.Sprintf(`command: [sleep, "%d"]`, seconds)))
+	}
+	s.ready("kept", "gone")
+	sleeping := func(seconds int64) string {
+		out, _ := cluster.Run("pgrep", "-fx", fmt.Sprintf("sleep %d", seconds))
+		return strings.TrimSpace(out)
+	}
+	before := sleeping(kept)
+	if before == "" || sleeping(gone) == "" {
+		t.Fatal("no process")
+	}
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(agent.Dir, "agent", "checkpoint.key")); err != nil {
+		t.Fatal(err)
+	}
+	s.k("delete", "pod", "gone", "--force")
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the pod runs again, once", func() (bool, string) {
+		now := sleeping(kept)
+		return now != "" && now != before && !strings.Contains(now, "\n"), now
+	})
+	s.ready("kept")
+	if left := sleeping(gone); left != "" {
+		t.Errorf("a deleted pod runs on: %s", left)
+	}
+	if now := sleeping(kept); strings.Contains(now, "\n") {
+		t.Errorf("the pod runs twice: %s", now)
+	}
+	if !strings.Contains(agent.Logs(), "sealed with another key") {
+		t.Error("nothing is told")
+	}
 }

@@ -25,5 +25,8 @@ func (l *LAN) Cut(host int) error { return l.lan.cut(host) }
 // Cut takes a further node off the network, as a pulled cable does.
 func (a *Agent) Cut() error { return a.cluster.lan.cut(a.host) }
 
+// Plug ends Cut.
+func (a *Agent) Plug() error { return a.cluster.lan.plug(a.host) }
+
 // Command returns a command that runs in a network namespace.
 func Command(netns, program string, args ...string) *exec.Cmd { return in(netns, program, args...) }

@@ -49,6 +49,11 @@ func (l *lan) cut(host int) error {
 	return ip(fmt.Sprintf("-n %s link set h%d down", l.name, host))
 }
 
+// plug ends cut.
+func (l *lan) plug(host int) error {
+	return ip(fmt.Sprintf("-n %s link set h%d up", l.name, host))
+}
+
 // close removes the lan and its hosts.
 func (l *lan) close() error {
 	var failed []string
