@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the built programs and systemd units below DESTDIR ($1, default /).
-# Configuration that exists is kept.
+# Configuration that exists is kept. On a running machine the coordinator's user
+# and directory are made too: after an upgrade its unit needs them.
 set -eu
 cd "$(dirname "$0")/.."
 dest=${1:-}
@@ -18,3 +19,8 @@ install -D -m 644 systemd/logind.conf "$dest/usr/lib/systemd/logind.conf.d/50-sh
 for f in coordinator.yaml agent.yaml; do
 	[ -e "$dest/etc/shoal/$f" ] || install -D -m 644 "systemd/$f" "$dest/etc/shoal/$f"
 done
+if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
+	systemd-sysusers shoal.conf
+	systemd-tmpfiles --create shoal.conf
+	systemctl daemon-reload
+fi
