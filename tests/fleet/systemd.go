@@ -87,6 +87,9 @@ func runSystemd(ctx context.Context, r *rig) (err error) {
 		return nil
 	}
 	r.script(ctx, c, "the coordinator has no right of root", confined)
+	r.script(ctx, c, "a data directory of root's becomes the coordinator's", upgraded)
+	r.script(ctx, c, "shoal secrets rotate, by root beside the service", rotated)
+	r.script(ctx, c, "the key of the node's records is a systemd credential", credential)
 	r.restarts(ctx, c)
 	r.watchdogs(ctx, c)
 	if !r.step(ctx, "after a reboot the pod runs again, its restart counted", func(ctx context.Context) (string, error) { return r.rebooted(ctx, c) }) {
@@ -106,6 +109,43 @@ grep -qx 'NoNewPrivs:	1' $status; grep -qx 'Seccomp:	2' $status
 [ "$(stat -c %a /var/lib/shoal/coordinator)" = 700 ]
 systemd-analyze security --no-pager shoal-coordinator | tail -1
 systemd-analyze security --no-pager --threshold=20 shoal-coordinator >/dev/null`
+
+// upgraded: units of before ran the coordinator as root.
+const upgraded = `
+systemctl stop shoal-coordinator
+chown -R root:root /var/lib/shoal/coordinator; chmod 755 /var/lib/shoal/coordinator
+systemctl start shoal-coordinator
+until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
+[ -z "$(find /var/lib/shoal/coordinator ! -user shoal-coordinator)" ]
+[ "$(stat -c %a /var/lib/shoal/coordinator)" = 700 ]
+systemctl show -P NRestarts shoal-coordinator | grep -qx 0`
+
+// rotated: what root writes stays the service's to read.
+const rotated = `
+kubectl create secret generic fleet --from-literal=k=v >/dev/null
+shoal secrets rotate | tail -1 | cut -c1-60
+[ "$(stat -c '%U %a' /var/lib/shoal/coordinator/pki/encryption.yaml)" = "shoal-coordinator 600" ]
+systemctl restart shoal-coordinator
+until_ 30 has secret/fleet .data.k dg==
+kubectl delete secret fleet >/dev/null`
+
+// credential has the commands of docs/security.md, Keys, and deletes the key
+// that the records had before.
+const credential = hostPID + `
+before=$(pid_of keeper)
+mkdir -p /etc/credstore.encrypted
+head -c 32 /dev/urandom | base64 | systemd-creds encrypt --name=shoal-checkpoint-key --with-key=auto - /etc/credstore.encrypted/shoal-checkpoint-key
+for round in first second; do # with the old key beside it, and without
+	systemctl restart shoal-agent
+	until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
+	journalctl -u shoal-agent -o cat _SYSTEMD_INVOCATION_ID=$(systemctl show -P InvocationID shoal-agent) >/tmp/journal
+	grep -q 'systemd credential shoal-checkpoint-key' /tmp/journal
+	rm -f /etc/shoal/checkpoint.key
+done
+if grep 'moved aside' /tmp/journal; then exit 1; fi
+[ ! -e /etc/shoal/checkpoint.key ]; [ -z "$(find /var/lib/shoal/agent -name '*.damaged')" ]
+[ "$(pid_of keeper)" = "$before" ]; kill -0 $before
+ls -l /run/credentials/shoal-agent.service/ | tail -1 | cut -d' ' -f1,3,4; grep -c . /var/lib/systemd/credential.secret >/dev/null && echo under the key of the host`
 
 // restarts: no container restarts when a daemon does.
 func (r *rig) restarts(ctx context.Context, m machine) {
