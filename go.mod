@@ -2,6 +2,9 @@ module github.com/shoal-project/shoal
 
 go 1.26.6
 
+// Programs, images and whole machines that were made here.
+ignore ./bin
+
 // containerd's CRI plugin, which is not linked here, asks for the next minor
 // release of these; the API level of Shoal is v1.36.
 exclude (
