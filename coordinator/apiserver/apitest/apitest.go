@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -88,7 +87,6 @@ func (s *Server) Kubernetes(t testing.TB) kubernetes.Interface {
 }
 
 func start(t testing.TB, o Options) (*Server, error) {
-	quiet()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
@@ -255,7 +253,9 @@ type testWriter struct{}
 
 func (testWriter) Write(p []byte) (int, error) { return os.Stderr.Write(p) }
 
-// quiet keeps the libraries' notices out of tests' output.
-var quiet = sync.OnceFunc(func() {
+// The libraries' notices are kept out of tests' output. klog's logger is the
+// process's, and may be set before anything runs only: what an earlier test of
+// the package started may still log.
+func init() {
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
-})
+}

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +21,12 @@ import (
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.yaml")
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // over taken and log, which the follower writes
 		var log bytes.Buffer
 		var taken []string
-		f := File{Path: path, What: "configuration", Seen: []byte("a"), Log: slog.New(slog.NewTextHandler(&log, nil)), Take: func(data []byte) error {
+		f := File{Path: path, What: "configuration", Seen: []byte("a"), Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Take: func(data []byte) error {
+			mu.Lock()
+			defer mu.Unlock()
 			taken = append(taken, string(data))
 			switch string(data) {
 			case "bad":
@@ -48,8 +53,10 @@ func TestFile(t *testing.T) {
 			{"b", "", 0},
 			{"a", "a", 1},
 		} {
+			mu.Lock()
 			taken = nil
 			log.Reset()
+			mu.Unlock()
 			err := os.Remove(path)
 			if step.content != "" {
 				err = os.WriteFile(path, []byte(step.content), 0o600)
@@ -59,9 +66,23 @@ func TestFile(t *testing.T) {
 			}
 			time.Sleep(3*time.Second + time.Millisecond)
 			synctest.Wait()
+			mu.Lock()
 			if got := strings.Join(taken, ","); got != step.taken || strings.Count(log.String(), "\n") != step.told {
 				t.Errorf("%q: taken %q, told %q", step.content, got, log.String())
 			}
+			mu.Unlock()
 		}
 	})
+}
+
+// locked is a writer for two goroutines.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
 }
