@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,23 +30,28 @@ func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image stri
 	if err != nil {
 		return specs.User{}, err
 	}
-	u := specs.User{UID: uint32(exec.Uid), GID: uint32(exec.Gid)}
-	groups := []uint32{u.GID}
+	ids := []int{exec.Uid, exec.Gid}
 	if sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Merge {
 		name, _, _ := strings.Cut(spec, ":")
 		member, err := execUser(rootfs, name)
 		if err != nil {
 			return specs.User{}, err
 		}
-		for _, g := range member.Sgids {
-			groups = append(groups, uint32(g))
-		}
+		ids = append(ids, member.Sgids...)
 	}
 	for _, g := range sc.GetSupplementalGroups() {
-		groups = append(groups, uint32(g))
+		ids = append(ids, int(g))
 	}
-	slices.Sort(groups)
-	u.AdditionalGids = slices.Compact(groups)
+	numbers := make([]uint32, len(ids))
+	for i, id := range ids {
+		if id < 0 || id > math.MaxInt32 {
+			return specs.User{}, fmt.Errorf("user %q: the number %d, of the pod or of the image's passwd and group files, is none of a user or group (0 to %d)", spec, id, math.MaxInt32)
+		}
+		numbers[i] = uint32(id)
+	}
+	u := specs.User{UID: numbers[0], GID: numbers[1], AdditionalGids: numbers[1:]}
+	slices.Sort(u.AdditionalGids)
+	u.AdditionalGids = slices.Compact(u.AdditionalGids)
 	return u, nil
 }
 

@@ -260,15 +260,16 @@ func TestForeignAndBoundPodsAreLeftAlone(t *testing.T) {
 
 // TestFailedBindingIsRetried: the room that the pod was to take is free again meanwhile.
 func TestFailedBindingIsRetried(t *testing.T) {
-	c := newCluster(t, testNode("n1", "1", "1Gi"))
 	failures := 1
-	c.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if a.GetSubresource() == "binding" && failures > 0 {
-			failures--
-			return true, nil, errors.New("etcd is on fire")
-		}
-		return false, nil, nil
-	})
+	c := startCluster(t, func(s *Scheduler) {
+		s.c.Client.(*fake.Clientset).PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetSubresource() == "binding" && failures > 0 {
+				failures--
+				return true, nil, errors.New("etcd is on fire")
+			}
+			return false, nil, nil
+		})
+	}, testNode("n1", "1", "1Gi"))
 	c.create(testPod("a", requests("800m", "1Mi")))
 	c.event("a", "FailedScheduling", `running Bind plugin "DefaultBinder": etcd is on fire`)
 	c.bound("a", "n1")
