@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -148,22 +147,11 @@ func taints(list []string) []v1.Taint {
 	return out
 }
 
-// watchdog tells systemd that the process lives, when it asks for that.
+// watchdog tells the service manager that the process lives.
 func (a *agent) watchdog(ctx context.Context) error {
-	every, err := daemon.SdWatchdogEnabled(false)
-	if err != nil || every == 0 {
-		<-ctx.Done()
-		return nil
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(every / 3):
-			a.pods.Pods() // does not return when the pods' workers are stuck
-			if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
-				return nil
-			}
-		}
-	}
+	a.manager.KeepAlive(ctx, func(context.Context) bool {
+		a.pods.Pods() // does not return when the pods' workers are stuck
+		return true
+	})
+	return nil
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/process"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
-	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
@@ -60,6 +60,10 @@ type crew struct {
 // runHollow plays nodes until ctx ends. Their objects stay in the API, as those
 // of nodes that are cut off.
 func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	manager, err := process.TakeServiceManager()
+	if err != nil {
+		return err
+	}
 	dir, err := scratch()
 	if err != nil {
 		return err
@@ -73,8 +77,8 @@ func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 	defer cancel(nil)
 	c := &crew{cfg: cfg, log: log, dir: dir, machine: facts}
 	c.wg.Go(func() { c.raise(ctx, cancel) })
-	c.wg.Go(func() { trim.Run(ctx) })
-	untilEnd(ctx, log)
+	c.wg.Go(func() { process.Trim(ctx) })
+	untilEnd(ctx, manager)
 	wait(&c.wg, stopWait)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

@@ -9,15 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 
 	containerdlog "github.com/containerd/log"
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
 
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // gcPercent trades a little CPU for a heap that stays near what is live.
@@ -27,10 +26,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
-		if errors.Is(err, syscall.ENOSPC) {
-			err = fmt.Errorf("%w: the disk is full, free some space", err)
-		}
-		fmt.Fprintln(os.Stderr, "shoal-agent:", err)
+		fmt.Fprintln(os.Stderr, "shoal-agent:", process.Advise(err))
 		os.Exit(1)
 	}
 }
@@ -81,34 +77,17 @@ func command(ctx context.Context, args []string) error {
 	return run(ctx, &cfg, log)
 }
 
-// newLogger makes the one log of the process; what the libraries say comes
-// into it from warnings up.
+// triedAgain begins what the libraries say while the API is away, and try again by
+// themselves: the agent's own log tells that once.
+var triedAgain = []string{"Failed to watch", "Unable to write event"}
+
+// newLogger makes the one log of the process; of what the libraries say errors come
+// into it.
 func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 	level, err := cfg.Level()
 	if err != nil {
 		level = slog.LevelInfo // validated before
 	}
 	_ = containerdlog.SetLevel("error") // a constant that it knows
-	handler := slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
-	klog.SetSlogLogger(slog.New(quiet{handler}))
-	return slog.New(handler)
+	return process.NewLogger(w, level, process.Libraries{Level: slog.LevelError, Usual: triedAgain})
 }
-
-// quiet passes only errors of the libraries that log by klog, and of these not
-// what is tried again by itself while the API is away: the agent's own log tells
-// that once.
-type quiet struct{ slog.Handler }
-
-func (h quiet) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "Failed to watch") || strings.HasPrefix(r.Message, "Unable to write event") {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h quiet) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelError && h.Handler.Enabled(ctx, l)
-}
-
-func (h quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{h.Handler.WithAttrs(a)} }
-func (h quiet) WithGroup(name string) slog.Handler   { return quiet{h.Handler.WithGroup(name)} }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,13 +25,13 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/process"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/serving"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
-	"github.com/shoal-project/shoal/agent/trim"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
@@ -42,6 +41,8 @@ type agent struct {
 	log   *slog.Logger
 	facts node.Facts
 	claim io.Closer // on the names of bridge and table, while the process lives
+	// manager hears that the process lives.
+	manager process.ServiceManager
 	// cutOff is true once pods started without the API.
 	cutOff atomic.Bool
 
@@ -114,14 +115,18 @@ type task struct {
 func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a := &agent{cfg: cfg, log: log}
+	manager, err := process.TakeServiceManager()
+	if err != nil {
+		return err
+	}
+	a := &agent{cfg: cfg, log: log, manager: manager}
 	if err := a.build(ctx); err != nil {
 		return err
 	}
 	defer a.close()
 	var wg sync.WaitGroup
 	start(ctx, &wg, a.tasks(), cancel)
-	untilEnd(ctx, log)
+	untilEnd(ctx, manager)
 	wait(&wg, stopWait)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -140,16 +145,12 @@ func start(ctx context.Context, wg *sync.WaitGroup, tasks []task, cancel context
 	}
 }
 
-// untilEnd waits for the end of ctx; systemd is told that the process is up,
-// and that it ends.
-func untilEnd(ctx context.Context, log *slog.Logger) {
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		log.Debug("systemd was not told", "error", err)
-	}
+// untilEnd waits for the end of ctx; the service manager is told that the process
+// is up, and that it ends.
+func untilEnd(ctx context.Context, manager process.ServiceManager) {
+	manager.Ready()
 	<-ctx.Done()
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyStopping); err != nil {
-		log.Debug("systemd was not told", "error", err)
-	}
+	manager.Stopping()
 }
 
 // stopWait is how long tasks may take to end. client-go's watches do not hear
@@ -215,7 +216,7 @@ func (a *agent) tasks() []task {
 	if a.cfg.Port > 0 {
 		list = append(list, task{"kubelet API", a.serve})
 	}
-	list = append(list, task{"memory", func(ctx context.Context) error { trim.Run(ctx); return nil }})
+	list = append(list, task{"memory", func(ctx context.Context) error { process.Trim(ctx); return nil }})
 	return append(list, task{"log rotation", a.rotate}, task{"watchdog", a.watchdog})
 }
 

@@ -40,7 +40,7 @@ func buildGossip(s parts) (*gossip.Group, error) {
 	if cfg.BindPort == 0 {
 		cfg.BindPort = -1
 	}
-	if cfg.Keys, err = gossip.LoadKeyring(keys(s.cfg).Path("gossip.key")); err != nil {
+	if cfg.Keys, err = gossip.LoadKeyring(keys(s.cfg).Path(pki.GossipKeyFile)); err != nil {
 		return nil, err
 	}
 	switch {

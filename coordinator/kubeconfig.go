@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,6 +135,4 @@ func writeServing(ca *pki.Authority, spec pki.Spec, sans []string, out string) e
 	return pki.WriteFile(out+".crt", cert, 0o644)
 }
 
-func stateDir(cfg config.Config) string { return filepath.Join(cfg.DataDir, "coordinator") }
-
-func keys(cfg config.Config) pki.Dir { return pki.Dir(filepath.Join(stateDir(cfg), "pki")) }
+func keys(cfg config.Config) pki.Dir { return pki.Dir(cfg.KeysDir()) }

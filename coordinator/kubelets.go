@@ -19,7 +19,7 @@ func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, err
 	c := kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
 	file := cfg.KubeletCertificateAuthority
 	if file == "" {
-		file = dir.Path("ca.crt")
+		file = dir.Path(pki.CAFile)
 	}
 	if file != config.KubeletsUnverified {
 		var err error

@@ -14,12 +14,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shoal-project/shoal/agent/gossip"
-	"github.com/shoal-project/shoal/agent/trim"
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
 	"github.com/shoal-project/shoal/coordinator/leader"
+	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 	"github.com/shoal-project/shoal/coordinator/store"
 )
@@ -35,7 +36,7 @@ type parts struct {
 	advertise net.IP
 	port      int
 	begin     time.Time
-	systemd   systemd
+	manager   process.ServiceManager
 	// ready is closed once the API is.
 	ready chan struct{}
 }
@@ -90,11 +91,11 @@ func serve(ctx context.Context, s parts) error {
 		return nil
 	})
 	users.Go(func() error {
-		gatherTimers(running)
+		process.GatherTimers(running)
 		return nil
 	})
 	users.Go(func() error {
-		trim.Run(running)
+		process.Trim(running)
 		return nil
 	})
 	users.Go(func() error {
@@ -140,7 +141,7 @@ func renewKeys(ctx context.Context, s parts) {
 // addStartSteps adds what the API needs before it is ready.
 func (s parts) addStartSteps() error {
 	dir := keys(s.cfg)
-	clientCA, err := os.ReadFile(dir.Path("ca.crt"))
+	clientCA, err := os.ReadFile(dir.Path(pki.CAFile))
 	if err != nil {
 		return fmt.Errorf("load CA: %w", err)
 	}

@@ -7,15 +7,14 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/config"
-	"github.com/shoal-project/shoal/datadir"
 )
 
 // lockState takes the state directory for this process.
 func lockState(cfg config.Config) (unlock func(), err error) {
-	f, err := datadir.Lock(stateDir(cfg))
-	var other *datadir.InUse
+	f, err := process.Lock(cfg.StateDir())
+	var other *process.InUse
 	if errors.As(err, &other) {
 		return nil, fmt.Errorf("use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir", cfg.DataDir, other.PID)
 	}
@@ -39,5 +38,5 @@ func listenAPI(cfg config.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve the API: %w", err)
 	}
-	return listen.Limit(l, listen.For(maxConnections)), nil
+	return process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), nil
 }

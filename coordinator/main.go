@@ -9,12 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/config"
 )
 
@@ -26,10 +25,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
-		if errors.Is(err, syscall.ENOSPC) {
-			err = fmt.Errorf("%w: the disk is full, free some space", err)
-		}
-		fmt.Fprintln(os.Stderr, "shoal-coordinator:", err)
+		fmt.Fprintln(os.Stderr, "shoal-coordinator:", process.Advise(err))
 		os.Exit(1)
 	}
 }
@@ -81,37 +77,10 @@ func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
 func newLogger(w io.Writer, level string) *slog.Logger {
 	var l slog.Level
 	_ = l.UnmarshalText([]byte(level)) // validated with the configuration
-	handler := slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})
-	klog.SetSlogLogger(slog.New(librariesOnly{handler}))
-	return slog.New(handler)
-}
-
-// librariesOnly passes warnings and errors of the libraries that log by klog.
-type librariesOnly struct{ slog.Handler }
-
-func (h librariesOnly) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+	return process.NewLogger(w, l, process.Libraries{Level: slog.LevelWarn, Usual: usual})
 }
 
 // usual begins what the API server's library says when all is well: a client ends
 // a session or a watch. That the
 // audit log cannot be written is told once, not with each event.
 var usual = []string{"Error on socket receive", "Failed to encode watch event", "Error in audit plugin 'log'"}
-
-// Handle drops what is usual.
-func (h librariesOnly) Handle(ctx context.Context, r slog.Record) error {
-	for _, u := range usual {
-		if strings.HasPrefix(r.Message, u) {
-			return nil
-		}
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h librariesOnly) WithAttrs(a []slog.Attr) slog.Handler {
-	return librariesOnly{h.Handler.WithAttrs(a)}
-}
-
-func (h librariesOnly) WithGroup(name string) slog.Handler {
-	return librariesOnly{h.Handler.WithGroup(name)}
-}

@@ -32,16 +32,16 @@ func TestMain(m *testing.M) {
 	leak.CheckOurs(m)
 }
 
-type process struct {
+type child struct {
 	cmd  *exec.Cmd
 	out  *bytes.Buffer
 	done chan error
 }
 
 // coordinator starts a coordinator process on dir and port.
-func coordinator(t *testing.T, dir string, port int, args ...string) *process {
+func coordinator(t *testing.T, dir string, port int, args ...string) *child {
 	t.Helper()
-	p := &process{out: &bytes.Buffer{}, done: make(chan error, 1)}
+	p := &child{out: &bytes.Buffer{}, done: make(chan error, 1)}
 	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--gossip-bind", "127.0.0.1", "--gossip-port", "0", "--port", fmt.Sprint(port)}, args...)...)
 	p.cmd.Env = append(os.Environ(), asCoordinator+"=1")
 	p.cmd.Stderr, p.cmd.Stdout = p.out, p.out
@@ -53,12 +53,12 @@ func coordinator(t *testing.T, dir string, port int, args ...string) *process {
 	return p
 }
 
-func (p *process) kill() {
+func (p *child) kill() {
 	_ = p.cmd.Process.Kill()
 	p.wait(10 * time.Second)
 }
 
-func (p *process) wait(limit time.Duration) (error, bool) {
+func (p *child) wait(limit time.Duration) (error, bool) {
 	select {
 	case err := <-p.done:
 		p.done <- err
@@ -79,7 +79,7 @@ func freePort(t *testing.T) int {
 }
 
 // client waits until the coordinator is ready and returns an administrator's client.
-func client(t *testing.T, p *process, dir string, port int) kubernetes.Interface {
+func client(t *testing.T, p *child, dir string, port int) kubernetes.Interface {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/admission"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/audit"
@@ -32,7 +33,10 @@ import (
 // a part fails.
 func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	begin := time.Now()
-	manager := takeSystemd()
+	manager, err := process.TakeServiceManager()
+	if err != nil {
+		return err
+	}
 	unlock, err := lockState(cfg)
 	if err != nil {
 		return err
@@ -59,7 +63,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		advertise: advertise,
 		port:      listener.Addr().(*net.TCPAddr).Port,
 		begin:     begin,
-		systemd:   manager,
+		manager:   manager,
 		ready:     make(chan struct{}),
 	}
 	if s.api, err = s.buildAPI(ctx, listener); err != nil {
@@ -78,7 +82,7 @@ func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *sl
 	g.Go(func() error { return keys(cfg).Ensure(cluster(cfg, advertise), time.Now()) })
 	g.Go(func() (err error) {
 		st, err = store.Open(ctx, store.Config{
-			Dir: filepath.Join(stateDir(cfg), "etcd"), Log: log,
+			Dir: filepath.Join(cfg.StateDir(), "etcd"), Log: log,
 			Servers: cfg.EtcdServers, CAFile: cfg.EtcdCAFile, CertFile: cfg.EtcdCertFile, KeyFile: cfg.EtcdKeyFile,
 		})
 		return err
@@ -146,13 +150,13 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := audit.New(s.cfg.Audit, filepath.Join(stateDir(s.cfg), "audit"), s.log)
+	recorded, err := audit.New(s.cfg.Audit, filepath.Join(s.cfg.StateDir(), "audit"), s.log)
 	if err != nil {
 		return nil, err
 	}
 	api, err := apiserver.New(apiserver.Config{
 		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, ExternalAddress: s.external(), Log: s.log,
-		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path("ca.crt"),
+		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path(pki.CAFile),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),
 		AuditBackend:     recorded.Backend,
@@ -224,7 +228,7 @@ func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	clients, err := certPool(dir.Path("ca.crt"))
+	clients, err := certPool(dir.Path(pki.CAFile))
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/service"
 )
 
@@ -72,7 +72,7 @@ func (h *health) start(s *service.Service) *healthServer {
 		MaxHeaderBytes:    healthHeader,
 		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
-	l = listen.Limit(l, listen.For(healthConnections))
+	l = process.LimitConnections(l, process.ConnectionsUpTo(healthConnections))
 	go func() { _ = hs.http.Serve(l) }() // ends with Close
 	if h.servers == nil {
 		h.servers = map[service.Key]*healthServer{}

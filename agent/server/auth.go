@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // How long answers of the API server are kept, as the kubelet does it. That a
@@ -127,7 +127,7 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 
 // refuse answers who may not go on.
 func refuse(w http.ResponseWriter, r *http.Request, why string, code int) {
-	listen.Hurry(w, r, refusalWait)
+	process.Hurry(w, r, refusalWait)
 	http.Error(w, why, code)
 }
 

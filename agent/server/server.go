@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -84,7 +84,7 @@ func (s *Server) Run(ctx context.Context) error {
 	srv := s.http(ctx)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
-	if err := srv.ServeTLS(listen.Limit(l, listen.For(maxConnections)), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -98,7 +98,7 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		IdleTimeout:       keepAlive,
 		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          listen.Complaints(s.Log),
+		ErrorLog:          process.Complaints(s.Log),
 		TLSConfig: &tls.Config{
 			MinVersion:     tls.VersionTLS12,
 			GetCertificate: s.Certificate,

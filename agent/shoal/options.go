@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
+	coordinatorconfig "github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // options are what `shoal up` was told. They are kept in DataDir/up.yaml, so
@@ -84,7 +86,7 @@ func (o *options) path(elem ...string) string {
 }
 func (o *options) kubeconfig() string { return o.path("kubeconfig") }
 func (o *options) agentDir() string   { return o.path("agent") }
-func (o *options) pki() string        { return o.path("coordinator", "pki") }
+func (o *options) keys() pki.Dir      { return pki.Dir(o.coordinatorConfig().KeysDir()) }
 
 // complete makes the data directory absolute and fills the node's name.
 func (o *options) complete() error {
@@ -103,7 +105,7 @@ func (o *options) complete() error {
 
 // save writes up.yaml and the two daemons' configuration files.
 func (o *options) save() error {
-	for _, dir := range []string{o.path("coordinator"), o.agentDir(), o.path("images"), o.path("log")} {
+	for _, dir := range []string{o.coordinatorConfig().StateDir(), o.agentDir(), o.path("images"), o.path("log")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("data directory: %w", err)
 		}
@@ -139,15 +141,20 @@ func load(dataDir string) (*options, error) {
 	return o, nil
 }
 
-func (o *options) coordinatorConfig() map[string]any {
-	c := map[string]any{
-		"dataDir": o.DataDir, "port": o.Port, "serviceCIDR": o.ServiceCIDR, "clusterCIDR": o.ClusterCIDR,
-		"clusterDNS": o.ClusterDNS, "clusterDomain": o.ClusterDomain, "nodePortRange": o.NodePortRange, "gossipPort": o.GossipPort + 1, "nodeName": o.NodeName,
+// coordinatorConfig has what the coordinator's defaults have not.
+func (o *options) coordinatorConfig() coordinatorconfig.Config {
+	return coordinatorconfig.Config{
+		DataDir:          o.DataDir,
+		Port:             o.Port,
+		AdvertiseAddress: o.NodeIP,
+		ServiceCIDR:      o.ServiceCIDR,
+		ClusterCIDR:      o.ClusterCIDR,
+		ClusterDNS:       o.ClusterDNS,
+		ClusterDomain:    o.ClusterDomain,
+		NodePortRange:    o.NodePortRange,
+		GossipPort:       o.GossipPort + 1,
+		NodeName:         o.NodeName,
 	}
-	if o.NodeIP != "" {
-		c["advertiseAddress"] = o.NodeIP
-	}
-	return c
 }
 
 func (o *options) agentConfig() agentconfig.Config {
@@ -161,8 +168,8 @@ func (o *options) agentConfig() agentconfig.Config {
 	}
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
-	c.ClientCAFile = filepath.Join(o.pki(), "ca.crt")
+	c.ClientCAFile = o.keys().Path(pki.CAFile)
 	maps.Copy(c.EvictionHard, o.EvictionHard)
-	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, filepath.Join(o.pki(), "gossip.key"), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
+	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, o.keys().Path(pki.GossipKeyFile), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
 	return c
 }

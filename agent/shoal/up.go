@@ -21,7 +21,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/shoal-project/shoal/agent/trim"
+	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 const (
@@ -202,7 +203,7 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 			ended <- struct{}{}
 		}()
 	}
-	go trim.Run(runCtx)
+	go process.Trim(runCtx)
 	go renew(runCtx, o, steps.said)
 	count := 1
 	start(coordinator)
@@ -311,7 +312,7 @@ func credentials(ctx context.Context, o *options) error {
 	server := fmt.Sprintf("https://127.0.0.1:%d", o.Port)
 	node := credential{User: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}, Server: server}
 	var missing []credential
-	ca, err := os.ReadFile(filepath.Join(o.pki(), "ca.crt"))
+	ca, err := os.ReadFile(o.keys().Path(pki.CAFile))
 	if err != nil {
 		return err
 	}
@@ -382,8 +383,8 @@ type credential struct {
 func awaitKeys(ctx context.Context, o *options, failed <-chan error) error {
 	late := time.After(startTimeout)
 	for {
-		_, caErr := os.Stat(filepath.Join(o.pki(), "ca.crt"))
-		if _, err := os.Stat(filepath.Join(o.pki(), "gossip.key")); err == nil && caErr == nil {
+		_, caErr := os.Stat(o.keys().Path(pki.CAFile))
+		if _, err := os.Stat(o.keys().Path(pki.GossipKeyFile)); err == nil && caErr == nil {
 			return nil
 		}
 		select {

@@ -13,7 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // maxSessions bounds the connections of local users, who all come from 127.0.0.1;
@@ -61,7 +61,7 @@ func (s *Server) start() (streaming.Server, error) {
 		MaxHeaderBytes:    64 << 10,
 	}
 	// All come from one source, which gets no more than half of the total.
-	go s.http.Serve(listen.Limit(l, listen.Limits{Total: 2 * maxSessions, PerSource: maxSessions})) // ends with Close
+	go s.http.Serve(process.LimitConnections(l, process.ConnectionLimits{Total: 2 * maxSessions, PerSource: maxSessions})) // ends with Close
 	return s.urls, nil
 }
 

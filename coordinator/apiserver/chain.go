@@ -9,7 +9,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // chain wraps the API in the filters that each request passes, the last line
@@ -41,7 +41,7 @@ const refusalWait = 5 * time.Second
 
 func hurried(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		listen.Hurry(w, r, refusalWait)
+		process.Hurry(w, r, refusalWait)
 		h.ServeHTTP(w, r)
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
-	"github.com/shoal-project/shoal/agent/listen"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // What a client may take before it is known who it is. The library's server has
@@ -96,7 +96,7 @@ func (f *front) run(ctx context.Context, handler http.Handler) error {
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAlive,
-		ErrorLog:          listen.Complaints(f.log),
+		ErrorLog:          process.Complaints(f.log),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReadFrameSize:              maxUpload,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -64,6 +65,12 @@ type Config struct {
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 }
+
+// StateDir is where a coordinator keeps its state; nothing else is in it.
+func (c Config) StateDir() string { return filepath.Join(c.DataDir, "coordinator") }
+
+// KeysDir is the directory of the cluster's keys and certificates (pki.Dir).
+func (c Config) KeysDir() string { return filepath.Join(c.StateDir(), "pki") }
 
 // Default returns the configuration of a coordinator without a file.
 func Default() Config {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // Kubeconfig returns a kubeconfig for server with a fresh client certificate.
@@ -16,10 +16,12 @@ func (a *Authority) Kubeconfig(server string, s Spec, now time.Time) ([]byte, er
 	}
 	const cluster = "shoal"
 	name := s.User + "@" + cluster
-	data, err := clientcmd.Write(api.Config{
-		Clusters:       map[string]*api.Cluster{cluster: {Server: server, CertificateAuthorityData: a.PEM}},
-		AuthInfos:      map[string]*api.AuthInfo{s.User: {ClientCertificateData: certPEM, ClientKeyData: keyPEM}},
-		Contexts:       map[string]*api.Context{name: {Cluster: cluster, AuthInfo: s.User}},
+	data, err := yaml.Marshal(clientcmdv1.Config{
+		Kind:           "Config",
+		APIVersion:     "v1",
+		Clusters:       []clientcmdv1.NamedCluster{{Name: cluster, Cluster: clientcmdv1.Cluster{Server: server, CertificateAuthorityData: a.PEM}}},
+		AuthInfos:      []clientcmdv1.NamedAuthInfo{{Name: s.User, AuthInfo: clientcmdv1.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}}},
+		Contexts:       []clientcmdv1.NamedContext{{Name: name, Context: clientcmdv1.Context{Cluster: cluster, AuthInfo: s.User}}},
 		CurrentContext: name,
 	})
 	if err != nil {

@@ -34,6 +34,12 @@ const (
 // Dir is the directory of the cluster's keys. The file names are kubeadm's.
 type Dir string
 
+// Names of files in the directory that others than the API server read.
+const (
+	CAFile        = "ca.crt"
+	GossipKeyFile = "gossip.key"
+)
+
 // Path returns the path of a file in the directory.
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
@@ -299,7 +305,7 @@ func (d Dir) ensureServiceAccountKey() error {
 // ensureGossipKey makes gossip.key: 32 random bytes in base64. Whoever rotates
 // it adds lines (agent/gossip, Keyring), so what is there is only looked at.
 func (d Dir) ensureGossipKey() error {
-	path := d.Path("gossip.key")
+	path := d.Path(GossipKeyFile)
 	data, err := os.ReadFile(path)
 	if err == nil {
 		for line := range bytes.Lines(data) {

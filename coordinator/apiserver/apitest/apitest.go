@@ -152,7 +152,7 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	}
 	config := apiserver.Config{
 		Kinds: o.Kinds, Storage: st, Env: env, Listener: listener, ExternalAddress: listener.Addr().String(), Log: log,
-		CertFile: keys.Path("apiserver.crt"), KeyFile: keys.Path("apiserver.key"), ClientCAFile: keys.Path("ca.crt"),
+		CertFile: keys.Path("apiserver.crt"), KeyFile: keys.Path("apiserver.key"), ClientCAFile: keys.Path(pki.CAFile),
 		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"), FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
 		EncryptionHealth: st.EncryptionHealth(),
 	}

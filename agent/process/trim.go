@@ -1,4 +1,4 @@
-package trim
+package process
 
 import (
 	"bufio"
@@ -14,30 +14,28 @@ import (
 )
 
 const (
-	// settle is how long a start may take.
-	settle = 5 * time.Second
-	// look is how often a process is looked at. Nothing tells when a burst of
+	// burstOver is how often a process is looked at. Nothing tells when a burst of
 	// work is over.
-	look = 10 * time.Second
-	// quiet is how much a process may allocate between two looks when it has
-	// nothing to do; worth is how much memory a trim must be able to give back.
-	quiet, worth = 8 << 20, 6 << 20
+	burstOver = 10 * time.Second
+	// idleBytes is how much a process may allocate between two looks when it has
+	// nothing to do; worthBytes is how much memory a trim must be able to give back.
+	idleBytes, worthBytes = 8 << 20, 6 << 20
 )
 
-// Run trims the process once it has started, and whenever a burst of work is
+// Trim trims the process once it has started, and whenever a burst of work is
 // over, until ctx ends. It does nothing that a reader of its results could
 // notice, but the first use of trimmed code is a little slower.
-func Run(ctx context.Context) {
+func Trim(ctx context.Context) {
 	var kept, allocated uint64
-	for wait := settle; ; wait = look {
+	for wait := settle; ; wait = burstOver {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
 		now := read()
-		if kept == 0 || now.allocated-allocated < quiet && now.held > kept+worth {
-			trim()
+		if kept == 0 || now.allocated-allocated < idleBytes && now.held > kept+worthBytes {
+			giveBack()
 			kept = read().held
 		}
 		allocated = now.allocated
@@ -56,9 +54,9 @@ func read() usage {
 	return usage{held: s[0].Value.Uint64() - s[1].Value.Uint64(), allocated: s[2].Value.Uint64()}
 }
 
-// trim gives back freed heap and the pages of the binary. Code that runs again
+// giveBack returns freed heap and the pages of the binary. Code that runs again
 // is mapped again from the page cache, at the price of a minor fault.
-func trim() {
+func giveBack() {
 	debug.FreeOSMemory()
 	for _, m := range binaryMappings() {
 		// Nothing there is the process's own, so that a failure only keeps memory.

@@ -1,4 +1,4 @@
-package listen
+package process
 
 import (
 	"net"
@@ -10,34 +10,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits are numbers of connections that are open at once. A source gets another
+// ConnectionLimits are numbers of connections that are open at once. A source gets another
 // one while it has fewer than PerSource, and fewer than are free: however many
 // sources take all they can, the next still finds a place.
-type Limits struct {
+type ConnectionLimits struct {
 	Total     int
 	PerSource int
 }
 
-// For returns limits for a server that may take most of the files that the
+// ConnectionsUpTo returns limits for a server that may take most of the files that the
 // process can open, and at most `most` connections. One source gets a sixth, so
 // that no single one leaves nothing to the others.
-func For(most int) Limits {
+func ConnectionsUpTo(most int) ConnectionLimits {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur/4*3 < uint64(most) {
 		most = int(files.Cur / 4 * 3)
 	}
-	return Limits{Total: most, PerSource: max(most/6, 1)}
+	return ConnectionLimits{Total: most, PerSource: max(most/6, 1)}
 }
 
-// Limit returns l with the limits: what is beyond them is closed at once, with
+// LimitConnections returns l with the limits: what is beyond them is closed at once, with
 // no byte read.
-func Limit(l net.Listener, limits Limits) net.Listener {
+func LimitConnections(l net.Listener, limits ConnectionLimits) net.Listener {
 	return &limited{Listener: l, limits: limits, open: map[netip.Prefix]int{}}
 }
 
 type limited struct {
 	net.Listener
-	limits Limits
+	limits ConnectionLimits
 
 	mu    sync.Mutex
 	total int

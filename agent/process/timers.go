@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"context"
@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	// settle is how long the start may take; until then timers are exact.
+	// settle is how long the start may take; until then timers are exact, and memory
+	// is left alone.
 	settle = 5 * time.Second
 	// look is how often the process is looked at: nothing tells that it has
 	// nothing to do.
 	look = time.Second
-	// quiet is the CPU time between two looks of a process that idles.
-	quiet = look / 20
+	// idleCPU is the CPU time between two looks of a process that idles.
+	idleCPU = look / 20
 	// looseSlack is how much later a timer of an idle process may fire,
 	// exactSlack the kernel's default.
 	looseSlack, exactSlack = 60 * time.Millisecond, 50 * time.Microsecond
 )
 
-// gatherTimers lets the kernel wake the process once for timers that lie close
+// GatherTimers lets the kernel wake the process once for timers that lie close
 // together, while it idles. The libraries keep a hundred a second, and each
 // wake-up of an idle process costs more than what it is for. Requests are not
 // delayed: they are no timers. The Go runtime's monitor is gathered too: it
 // would look every 10 ms for the timers that are overdue. A busy process needs
 // it on time, to take processors from threads that wait for the disk; so timers
 // are exact from the first second with work in it.
-func gatherTimers(ctx context.Context) {
+func GatherTimers(ctx context.Context) {
 	if !sleep(ctx, settle) {
 		return
 	}
 	idle, before := false, cpuTime()
 	for sleep(ctx, look) {
 		now := cpuTime()
-		if idles := now-before < quiet; idles != idle {
+		if idles := now-before < idleCPU; idles != idle {
 			idle = idles
 			setSlack(map[bool]time.Duration{true: looseSlack, false: exactSlack}[idle])
 		}

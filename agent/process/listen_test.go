@@ -1,4 +1,4 @@
-package listen
+package process
 
 import (
 	"io"
@@ -15,7 +15,7 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Limit(inner, Limits{Total: 4, PerSource: 2})
+	l := LimitConnections(inner, ConnectionLimits{Total: 4, PerSource: 2})
 	defer l.Close()
 	accepted := make(chan net.Conn)
 	go func() {
@@ -63,7 +63,7 @@ func TestLimits(t *testing.T) {
 
 // TestManySources: those who take all they can leave a place for the next.
 func TestManySources(t *testing.T) {
-	l := &limited{limits: Limits{Total: 4096, PerSource: 682}, open: map[netip.Prefix]int{}}
+	l := &limited{limits: ConnectionLimits{Total: 4096, PerSource: 682}, open: map[netip.Prefix]int{}}
 	from := func(i int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), 32)
 	}

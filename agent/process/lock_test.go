@@ -1,4 +1,4 @@
-package datadir
+package process
 
 import (
 	"bufio"

@@ -1,0 +1,12 @@
+// Package process is what the daemons do because they are processes, whatever
+// they serve: nothing here knows of pods or of the API.
+//
+//	lock.go     one process on a data directory; who was just killed is waited for
+//	log.go      one log a process, with what the libraries say that matters
+//	notify.go   the service manager hears: ready, alive, stopping (sd_notify(3))
+//	listen.go   connections are limited before anybody has said who they are, and
+//	            so is the time of who is refused; complaints.go has what they do wrong
+//	timers.go   timers of an idle process wait for each other
+//	trim.go     memory that only a start or a burst needed goes back
+//	advise.go   what to do about an error of the machine, a full disk
+package process
