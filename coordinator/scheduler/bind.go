@@ -62,10 +62,11 @@ func (b *binder) stop() {
 	b.wg.Wait()
 }
 
-// reserveAndPermit runs the extension points that precede the binding cycle.
-func (j *binding) reserveAndPermit(ctx context.Context, s *Scheduler) *framework.Status {
+// reserveAndPermit runs the extension points that precede the binding cycle;
+// judged is what the plugins found out about the pod.
+func (j *binding) reserveAndPermit(ctx context.Context, s *Scheduler, judged *class) *framework.Status {
 	for _, pl := range j.profile.reserve {
-		if st := pl.Reserve(ctx, j.pod.PodInfo, j.node); !st.OK() {
+		if st := pl.Reserve(ctx, j.pod.PodInfo, j.node, judged.filterOf(pl.Name())); !st.OK() {
 			return st.By(pl.Name())
 		}
 	}

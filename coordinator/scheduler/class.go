@@ -126,6 +126,18 @@ func (c *class) preFilter(pod *framework.PodInfo, snap *framework.Snapshot) {
 	}
 }
 
+// filterOf is the filter of a plugin, nil when it has none for these pods.
+func (c *class) filterOf(plugin string) framework.NodeFilter {
+	for _, list := range [][]filter{c.local, c.counting} {
+		for _, f := range list {
+			if f.name == plugin {
+				return f.NodeFilter
+			}
+		}
+	}
+	return nil
+}
+
 func (c *class) preScore(pod *framework.PodInfo, snap *framework.Snapshot) {
 	for _, pl := range c.profile.scores {
 		s, st := pl.PreScore(pod, snap)

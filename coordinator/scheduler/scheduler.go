@@ -166,7 +166,7 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 	}
 	s.nominated.remove(pod.UID)
 	b := &binding{profile: profile, pod: q, node: node}
-	if st := b.reserveAndPermit(ctx, s); !st.OK() && !st.Is(framework.Wait) {
+	if st := b.reserveAndPermit(ctx, s, c.class); !st.OK() && !st.Is(framework.Wait) {
 		b.undo(ctx, s)
 		s.refuse(ctx, profile, q, s.statusError(st), nil)
 		return

@@ -120,7 +120,11 @@ type FleetScorer interface {
 // ReservePlugin keeps state outside the scheduler in step (reserve).
 type ReservePlugin interface {
 	Plugin
-	Reserve(ctx context.Context, pod *PodInfo, node string) *Status
+	// Reserve takes what the pod needs at the node. judged is the filter that the
+	// plugin's PreFilter made for this pod, or for one of the same signature; nil
+	// when it made none. What it found out about the node is there: a plugin keeps
+	// nothing of a cycle in itself.
+	Reserve(ctx context.Context, pod *PodInfo, node string, judged NodeFilter) *Status
 	// Unreserve undoes Reserve; it is idempotent and safe without it.
 	Unreserve(ctx context.Context, pod *PodInfo, node string)
 }

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -21,7 +20,6 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 
 // volumeFilter judges nodes by the claims of one pod.
 type volumeFilter struct {
-	pod     types.UID
 	storage Storage
 	bound   []*v1.PersistentVolumeClaim
 	waiting []*v1.PersistentVolumeClaim // for their first pod, smallest first

@@ -48,9 +48,7 @@ type volumeBinding struct {
 	storage Storage
 	client  kubernetes.Interface
 
-	// current is the pod of the cycle at hand: Reserve follows its filter.
-	current *volumeFilter
-	mu      sync.Mutex
+	mu sync.Mutex
 	// under way, until the API shows it: volumes and claims of pods that are
 	// being bound.
 	volumes map[string]*v1.PersistentVolume
@@ -93,11 +91,10 @@ func HasClaims(pod *v1.Pod) bool {
 }
 
 func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
-	b.current = nil
 	if !HasClaims(pod.Pod) {
 		return nil, nil, nil
 	}
-	f := &volumeFilter{pod: pod.UID(), storage: b.storage, plans: map[string]*volumePlan{}}
+	f := &volumeFilter{storage: b.storage, plans: map[string]*volumePlan{}}
 	for i := range pod.Pod.Spec.Volumes {
 		c, err := b.claimOf(pod.Pod, &pod.Pod.Spec.Volumes[i])
 		if err == nil && c != nil {
@@ -110,7 +107,6 @@ func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot)
 	if err := b.candidates(f); err != nil {
 		return nil, nil, framework.AsStatus(err)
 	}
-	b.current = f
 	return f, nil, nil
 }
 
@@ -208,10 +204,10 @@ func (*volumeBinding) Events() []framework.EventHint {
 }
 
 // Reserve keeps volumes and claims from other pods until they are bound.
-func (b *volumeBinding) Reserve(_ context.Context, pod *framework.PodInfo, node string) *framework.Status {
-	f := b.current
-	if f == nil || f.pod != pod.UID() {
-		return nil
+func (b *volumeBinding) Reserve(_ context.Context, pod *framework.PodInfo, node string, judged framework.NodeFilter) *framework.Status {
+	f, ok := judged.(*volumeFilter)
+	if !ok {
+		return nil // the pod has no claims
 	}
 	plan := f.plan(node)
 	if plan == nil {

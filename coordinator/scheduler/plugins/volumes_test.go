@@ -162,7 +162,7 @@ func TestVolumeBindingReserves(t *testing.T) {
 	}
 	b := plugin.(*volumeBinding)
 	node := &framework.NodeInfo{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"host": "a"}}}}
-	try := func(claim string) (*framework.PodInfo, string) {
+	try := func(claim string) (*framework.PodInfo, framework.NodeFilter, string) {
 		pod := &framework.PodInfo{Pod: &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "ns", UID: "p" + s.claims[claim].UID},
 			Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
@@ -172,24 +172,27 @@ func TestVolumeBindingReserves(t *testing.T) {
 		if st == nil {
 			st = f.Filter(node)
 		}
-		return pod, st.Message()
+		return pod, f, st.Message()
 	}
-	first, why := try("one")
+	first, judged, why := try("one")
 	if why != "" {
 		t.Fatalf("got %q", why)
 	}
-	if st := b.Reserve(t.Context(), first, "a"); !st.OK() {
+	if _, _, why := try("two"); why != "" { // another cycle between the two
+		t.Fatalf("got %q", why)
+	}
+	if st := b.Reserve(t.Context(), first, "a", judged); !st.OK() {
 		t.Fatal(st.Message())
 	}
-	if _, why := try("two"); why != noVolume {
+	if _, _, why := try("two"); why != noVolume {
 		t.Errorf("a volume is chosen twice: %q", why)
 	}
-	if _, why := try("one"); why != unboundImmediate {
+	if _, _, why := try("one"); why != unboundImmediate {
 		t.Errorf("a claim is bound twice: %q", why)
 	}
 	b.Unreserve(t.Context(), first, "a")
 	b.Unreserve(t.Context(), first, "a")
-	if _, why := try("two"); why != "" {
+	if _, _, why := try("two"); why != "" {
 		t.Errorf("the volume is not free again: %q", why)
 	}
 }
