@@ -235,3 +235,19 @@ func Index(informer cache.SharedIndexInformer, name string, fn cache.IndexFunc) 
 	}
 	return nil
 }
+
+// Sooner is the earlier of two waits until a key is reconciled again; 0 is none.
+func Sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// IgnoreGone drops the error that says that an object is not there any more.
+func IgnoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

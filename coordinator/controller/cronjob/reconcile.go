@@ -44,19 +44,8 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(batch.CronJobs().Informer())
-	controller.Watch(r.loop, batch.Jobs().Informer(), r.jobChanged)
+	controller.WatchOwned(r.loop, batch.Jobs().Informer(), controller.Owned[batchv1.Job]{Kind: ownKind})
 	return r.loop, nil
-}
-
-func (r *reconciler) jobChanged(old, job *batchv1.Job) {
-	for _, j := range []*batchv1.Job{old, job} {
-		if j == nil {
-			continue
-		}
-		if key, ok := controller.OwnerKey(j, ownKind); ok {
-			r.loop.Add(key)
-		}
-	}
 }
 
 // Reconcile starts the job that is due, and tidies up behind those that ended.

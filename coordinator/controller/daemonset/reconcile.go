@@ -65,46 +65,17 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.DaemonSets().Informer())
-	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
-	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
-	controller.Watch(r.loop, apps.ControllerRevisions().Informer(), func(old, rev *appsv1.ControllerRevision) {
-		if rev == nil {
-			rev = old
-		}
-		if key, ok := controller.OwnerKey(rev, ownKind); ok {
-			r.loop.Add(key)
-		}
+	controller.WatchOwned(r.loop, core.Pods().Informer(), controller.Owned[corev1.Pod]{
+		Kind: ownKind,
+		Gone: r.expect.Gone,
+		Orphan: func(pod *corev1.Pod) {
+			all, _ := r.sets.DaemonSets(pod.Namespace).List(labels.Everything())
+			controller.AddAdopters(r.loop, all, func(ds *appsv1.DaemonSet) *metav1.LabelSelector { return ds.Spec.Selector }, pod)
+		},
 	})
+	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
+	controller.WatchOwned(r.loop, apps.ControllerRevisions().Informer(), controller.Owned[appsv1.ControllerRevision]{Kind: ownKind})
 	return r.loop, nil
-}
-
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	if pod == nil {
-		if key, ok := controller.OwnerKey(old, ownKind); ok {
-			r.expect.Gone(key, old.UID)
-			r.loop.Add(key)
-		}
-		return
-	}
-	key, owned := controller.OwnerKey(pod, ownKind)
-	if old != nil {
-		if before, ok := controller.OwnerKey(old, ownKind); ok && before != key {
-			r.loop.Add(before)
-		}
-	}
-	if owned {
-		r.loop.Add(key)
-		return
-	}
-	if metav1.GetControllerOfNoCopy(pod) != nil || len(pod.Labels) == 0 {
-		return
-	}
-	sets, _ := r.sets.DaemonSets(pod.Namespace).List(labels.Everything())
-	for _, ds := range sets {
-		if s, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
-			r.loop.Add(controller.Key(ds.Namespace, ds.Name))
-		}
-	}
 }
 
 // nodeChanged wakes the sets for which the node counts otherwise than before.
@@ -169,14 +140,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err := r.writeStatus(ctx, ds, status); err != nil {
 		return 0, err
 	}
-	return sooner(after, wait), syncErr
-}
-
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
+	return controller.Sooner(after, wait), syncErr
 }
 
 func (r *reconciler) live(ds *appsv1.DaemonSet) func(context.Context) (metav1.Object, error) {
@@ -242,7 +206,7 @@ func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Durati
 	for node, pod := range do.failed {
 		p := nodes[node]
 		if left := p.from.Add(p.length).Sub(v.now); left > 0 {
-			wait = sooner(wait, left)
+			wait = controller.Sooner(wait, left)
 			continue
 		}
 		length := firstBackoff

@@ -53,33 +53,15 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.Deployments().Informer())
-	controller.Watch(r.loop, apps.ReplicaSets().Informer(), r.setChanged)
+	controller.WatchOwned(r.loop, apps.ReplicaSets().Informer(), controller.Owned[appsv1.ReplicaSet]{
+		Kind: ownKind,
+		Orphan: func(rs *appsv1.ReplicaSet) {
+			all, _ := r.deployments.Deployments(rs.Namespace).List(labels.Everything())
+			controller.AddAdopters(r.loop, all, func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector }, rs)
+		},
+	})
 	controller.Watch(r.loop, pods, r.podChanged)
 	return r.loop, nil
-}
-
-func (r *reconciler) setChanged(old, rs *appsv1.ReplicaSet) {
-	if rs == nil {
-		rs, old = old, nil
-	}
-	if old != nil {
-		if before, ok := controller.OwnerKey(old, ownKind); ok {
-			r.loop.Add(before)
-		}
-	}
-	if key, ok := controller.OwnerKey(rs, ownKind); ok {
-		r.loop.Add(key)
-		return
-	}
-	if metav1.GetControllerOfNoCopy(rs) != nil || len(rs.Labels) == 0 {
-		return
-	}
-	all, _ := r.deployments.Deployments(rs.Namespace).List(labels.Everything())
-	for _, d := range all {
-		if s, err := metav1.LabelSelectorAsSelector(d.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(rs.Labels)) {
-			r.loop.Add(controller.Key(d.Namespace, d.Name))
-		}
-	}
 }
 
 // podChanged wakes a Recreate Deployment when one of its pods is gone or over:

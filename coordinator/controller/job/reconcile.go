@@ -62,7 +62,16 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	controller.Watch(r.loop, jobs.Informer(), r.jobChanged)
-	controller.Watch(r.loop, pods.Informer(), r.podChanged)
+	controller.WatchOwned(r.loop, pods.Informer(), controller.Owned[corev1.Pod]{
+		Kind:    ownKind,
+		Changed: r.podChanged,
+		Gone:    r.expect.Gone,
+		Orphan: func(pod *corev1.Pod) {
+			r.stray(pod)
+			all, _ := r.jobs.Jobs(pod.Namespace).List(labels.Everything())
+			controller.AddAdopters(r.loop, all, func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector }, pod)
+		},
+	})
 	return r.loop, nil
 }
 
@@ -77,50 +86,20 @@ func (r *reconciler) jobChanged(old, job *batchv1.Job) {
 	r.loop.Add(controller.Key(job.Namespace, job.Name))
 }
 
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	if pod == nil {
-		if key, ok := controller.OwnerKey(old, ownKind); ok {
-			r.expect.Gone(key, old.UID)
-			r.loop.Add(key)
-		}
+// podChanged has the pod's Job reconciled, or frees a pod whose Job has ended.
+func (r *reconciler) podChanged(owner string, pod *corev1.Pod) {
+	namespace, name, _ := cache.SplitMetaNamespaceKey(owner)
+	job, err := r.jobs.Jobs(namespace).Get(name)
+	if apierrors.IsNotFound(err) || err == nil && (finished(job) || !metav1.IsControlledBy(pod, job)) {
+		r.stray(pod)
 		return
 	}
-	key, owned := controller.OwnerKey(pod, ownKind)
-	if old != nil {
-		if before, ok := controller.OwnerKey(old, ownKind); ok && before != key {
-			r.loop.Add(before)
-		}
-	}
-	switch {
-	case owned:
-		namespace, name, _ := cache.SplitMetaNamespaceKey(key)
-		job, err := r.jobs.Jobs(namespace).Get(name)
-		if apierrors.IsNotFound(err) || err == nil && (finished(job) || !metav1.IsControlledBy(pod, job)) {
-			r.stray(pod)
-			return
-		}
-		r.loop.Add(key)
-	case metav1.GetControllerOfNoCopy(pod) == nil:
-		r.stray(pod)
-		r.wakeAdopters(pod)
-	}
+	r.loop.Add(owner)
 }
 
 func (r *reconciler) stray(p *corev1.Pod) {
 	if tracked(p) {
 		r.loop.Add(strayPrefix + controller.Key(p.Namespace, p.Name))
-	}
-}
-
-func (r *reconciler) wakeAdopters(pod *corev1.Pod) {
-	if len(pod.Labels) == 0 {
-		return
-	}
-	jobs, _ := r.jobs.Jobs(pod.Namespace).List(labels.Everything())
-	for _, j := range jobs {
-		if s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
-			r.loop.Add(controller.Key(j.Namespace, j.Name))
-		}
 	}
 }
 
@@ -197,7 +176,7 @@ func (r *reconciler) sync(ctx context.Context, key string, shared *batchv1.Job, 
 		managed := met && job.DeletionTimestamp == nil
 		if managed {
 			do := v.plan(t)
-			after = sooner(after, do.after)
+			after = controller.Sooner(after, do.after)
 			active, manageErr = r.manage(ctx, key, v, t, do)
 		}
 		if complete(job, t.succeeded, active) {
@@ -211,13 +190,6 @@ func (r *reconciler) sync(ctx context.Context, key string, shared *batchv1.Job, 
 		return 0, fmt.Errorf("tracking status: %w", err)
 	}
 	return after, manageErr
-}
-
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }
 
 func complete(j *batchv1.Job, succeeded, active int32) bool {

@@ -86,7 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if ns.Status.Phase != corev1.NamespaceTerminating {
 		ns.Status.Phase = corev1.NamespaceTerminating
 		if ns, err = r.client.CoreV1().Namespaces().UpdateStatus(ctx, ns, metav1.UpdateOptions{}); err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 	}
 	o := r.empty(ctx, key)
@@ -100,7 +100,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if merged, changed := conditions(ns.Status.Conditions, o, time.Now()); changed {
 		ns.Status.Conditions = merged
 		if _, err := r.client.CoreV1().Namespaces().UpdateStatus(ctx, ns, metav1.UpdateOptions{}); err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 	}
 	if err := o.err(); err != nil {
@@ -112,7 +112,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 func (r *reconciler) finalize(ctx context.Context, ns *corev1.Namespace) error {
 	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := r.client.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{})
-	return ignoreGone(err)
+	return controller.IgnoreGone(err)
 }
 
 func (r *reconciler) nextLook(key string) time.Duration {
@@ -246,11 +246,4 @@ func (r *reconciler) emptyOne(ctx context.Context, namespace string, gvr schema.
 
 func unsupported(err error) bool {
 	return apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err)
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

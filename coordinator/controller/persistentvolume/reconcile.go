@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -168,7 +167,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 func (r *reconciler) claim(ctx context.Context, namespace, name string) error {
 	c, err := r.claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
-		return ignoreGone(err)
+		return controller.IgnoreGone(err)
 	}
 	v, err := r.view(c)
 	if err != nil {
@@ -285,7 +284,7 @@ func (r *reconciler) setVolume(ctx context.Context, pv *corev1.PersistentVolume,
 func (r *reconciler) volume(ctx context.Context, name string) error {
 	pv, err := r.volumes.Get(name)
 	if err != nil {
-		return ignoreGone(err)
+		return controller.IgnoreGone(err)
 	}
 	claim, err := r.claimOf(ctx, pv)
 	if err != nil {
@@ -332,14 +331,7 @@ func (r *reconciler) claimOf(ctx context.Context, pv *corev1.PersistentVolume) (
 	}
 	c, err = r.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil || c.UID != ref.UID {
-		return nil, ignoreGone(err)
+		return nil, controller.IgnoreGone(err)
 	}
 	return c, nil
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
@@ -102,7 +101,7 @@ func NewClaims(env controller.Env) (*controller.Loop, error) {
 		}
 		c, err := claims.PersistentVolumeClaims(namespace).Get(name)
 		if err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 		list, ok, err := settle(c, claimFinalizer, func() (bool, error) { return claimUsed(ctx, env, pods, c) })
 		if !ok || err != nil {
@@ -111,7 +110,7 @@ func NewClaims(env controller.Env) (*controller.Loop, error) {
 		c = c.DeepCopy()
 		c.Finalizers = list
 		_, err = env.Client.CoreV1().PersistentVolumeClaims(namespace).Update(ctx, c, metav1.UpdateOptions{})
-		return 0, ignoreGone(err)
+		return 0, controller.IgnoreGone(err)
 	})
 	controller.Watch(loop, core.PersistentVolumeClaims().Informer(), func(_, c *corev1.PersistentVolumeClaim) {
 		if c != nil && wants(c, claimFinalizer) {
@@ -154,7 +153,7 @@ func NewVolumes(env controller.Env) (*controller.Loop, error) {
 	loop.Reconciler = controller.Func(func(ctx context.Context, name string) (time.Duration, error) {
 		pv, err := lister.Get(name)
 		if err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 		list, ok, err := settle(pv, volumeFinalizer, func() (bool, error) { return pv.Status.Phase == corev1.VolumeBound, nil })
 		if !ok || err != nil {
@@ -163,7 +162,7 @@ func NewVolumes(env controller.Env) (*controller.Loop, error) {
 		pv = pv.DeepCopy()
 		pv.Finalizers = list
 		_, err = env.Client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
-		return 0, ignoreGone(err)
+		return 0, controller.IgnoreGone(err)
 	})
 	controller.Watch(loop, informer.Informer(), func(_, pv *corev1.PersistentVolume) {
 		if pv != nil && wants(pv, volumeFinalizer) {
@@ -195,7 +194,7 @@ func NewClasses(env controller.Env) (*controller.Loop, error) {
 	loop.Reconciler = controller.Func(func(ctx context.Context, name string) (time.Duration, error) {
 		class, err := lister.Get(name)
 		if err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 		list, ok, err := settle(class, classFinalizer, func() (bool, error) { return used(name) })
 		if !ok || err != nil {
@@ -204,7 +203,7 @@ func NewClasses(env controller.Env) (*controller.Loop, error) {
 		class = class.DeepCopy()
 		class.Finalizers = list
 		_, err = env.Client.StorageV1().VolumeAttributesClasses().Update(ctx, class, metav1.UpdateOptions{})
-		return 0, ignoreGone(err)
+		return 0, controller.IgnoreGone(err)
 	})
 	controller.Watch(loop, classes.Informer(), func(_, class *storagev1.VolumeAttributesClass) {
 		if class != nil && wants(class, classFinalizer) {
@@ -238,11 +237,4 @@ func classesOf(c *corev1.PersistentVolumeClaim) (names []string) {
 		}
 	}
 	return names
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -64,44 +64,15 @@ func (r *reconciler) watch(sets, pods cache.SharedIndexInformer) error {
 	r.expect, r.writes = controller.NewExpectations(), controller.NewWrites()
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(sets)
-	controller.Watch(r.loop, pods, r.podChanged)
+	controller.WatchOwned(r.loop, pods, controller.Owned[corev1.Pod]{
+		Kind: r.kind,
+		Gone: r.expect.Gone,
+		Orphan: func(pod *corev1.Pod) {
+			selector := func(rs *appsv1.ReplicaSet) *metav1.LabelSelector { return rs.Spec.Selector }
+			controller.AddAdopters(r.loop, r.sets.list(pod.Namespace), selector, pod)
+		},
+	})
 	return nil
-}
-
-// podChanged wakes the owners before and after the change, or, for a pod that
-// nobody controls, every ReplicaSet that may adopt it.
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	if pod == nil {
-		if key, ok := controller.OwnerKey(old, r.kind); ok {
-			r.expect.Gone(key, old.UID)
-			r.loop.Add(key)
-		}
-		return
-	}
-	if old != nil {
-		if old.ResourceVersion == pod.ResourceVersion {
-			return
-		}
-		before, ok := controller.OwnerKey(old, r.kind)
-		if after, _ := controller.OwnerKey(pod, r.kind); ok && before != after {
-			r.loop.Add(before)
-		}
-	}
-	if key, ok := controller.OwnerKey(pod, r.kind); ok {
-		r.loop.Add(key)
-		return
-	}
-	if metav1.GetControllerOfNoCopy(pod) == nil && len(pod.Labels) > 0 {
-		r.wakeAdopters(pod)
-	}
-}
-
-func (r *reconciler) wakeAdopters(pod *corev1.Pod) {
-	for _, rs := range r.sets.list(pod.Namespace) {
-		if s, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector); err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels)) {
-			r.loop.Add(controller.Key(rs.Namespace, rs.Name))
-		}
-	}
 }
 
 // Reconcile brings one ReplicaSet's pods to its replica count.

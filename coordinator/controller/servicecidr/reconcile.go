@@ -108,7 +108,7 @@ func (r *ranges) Reconcile(ctx context.Context, name string) (time.Duration, err
 		c = c.DeepCopy()
 		c.Finalizers = append(c.Finalizers, finalizer)
 		if c, err = r.client.NetworkingV1().ServiceCIDRs().Update(ctx, c, metav1.UpdateOptions{}); err != nil {
-			return 0, ignoreGone(err)
+			return 0, controller.IgnoreGone(err)
 		}
 	}
 	if err := r.setCondition(ctx, c, readyCondition); err != nil {
@@ -168,7 +168,7 @@ func (r *ranges) letGo(ctx context.Context, c *networkingv1.ServiceCIDR) (time.D
 	c = c.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == finalizer })
 	_, err = r.client.NetworkingV1().ServiceCIDRs().Update(ctx, c, metav1.UpdateOptions{})
-	return 0, ignoreGone(err)
+	return 0, controller.IgnoreGone(err)
 }
 
 func (r *ranges) setCondition(ctx context.Context, c *networkingv1.ServiceCIDR, want metav1.Condition) error {
@@ -177,15 +177,8 @@ func (r *ranges) setCondition(ctx context.Context, c *networkingv1.ServiceCIDR, 
 		return nil
 	}
 	_, err := r.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, c, metav1.UpdateOptions{})
-	if err = ignoreGone(err); err != nil {
+	if err = controller.IgnoreGone(err); err != nil {
 		return fmt.Errorf("set condition of ServiceCIDR %s: %w", c.Name, err)
 	}
 	return nil
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

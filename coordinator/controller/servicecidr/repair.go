@@ -195,7 +195,7 @@ func (r *repairs) dropOrphan(ctx context.Context, a *networkingv1.IPAddress, now
 
 // drop deletes an IPAddress as it was seen, not one of its name that came later.
 func (r *repairs) drop(ctx context.Context, a *networkingv1.IPAddress) error {
-	return ignoreGone(r.client.NetworkingV1().IPAddresses().Delete(ctx, a.Name, metav1.DeleteOptions{
+	return controller.IgnoreGone(r.client.NetworkingV1().IPAddresses().Delete(ctx, a.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &a.UID},
 	}))
 }

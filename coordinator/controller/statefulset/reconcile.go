@@ -56,7 +56,12 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.StatefulSets().Informer())
 	r.loop.Needs(apps.ControllerRevisions().Informer())
-	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
+	controller.WatchOwned(r.loop, core.Pods().Informer(), controller.Owned[corev1.Pod]{
+		Kind:     ownKind,
+		Gone:     r.expect.Gone,
+		Orphan:   r.wakeNamed, // it may adopt the pod
+		NameFree: r.wakeNamed,
+	})
 	controller.Watch(r.loop, core.PersistentVolumeClaims().Informer(), func(old, claim *corev1.PersistentVolumeClaim) {
 		if claim == nil {
 			r.claimGone(old)
@@ -65,30 +70,14 @@ func New(env controller.Env) (*controller.Loop, error) {
 	return r.loop, nil
 }
 
-// podChanged wakes the set that controls the pod, or that its name belongs to:
-// it may adopt the pod, or wait for the name to be free.
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	last := pod
-	if pod == nil {
-		last = old
-	}
-	key, owned := controller.OwnerKey(last, ownKind)
-	if pod == nil && owned {
-		r.expect.Gone(key, old.UID)
-	}
-	if old != nil && pod != nil {
-		if before, ok := controller.OwnerKey(old, ownKind); ok && before != key {
-			r.loop.Add(before)
-		}
-	}
-	if owned {
-		r.loop.Add(key)
+// wakeNamed wakes the set that the pod's name belongs to.
+func (r *reconciler) wakeNamed(pod *corev1.Pod) {
+	parent, _, ok := parse(pod.Name)
+	if !ok {
 		return
 	}
-	if parent, _, ok := parse(last.Name); ok && (pod == nil || metav1.GetControllerOfNoCopy(pod) == nil) {
-		if _, err := r.sets.StatefulSets(last.Namespace).Get(parent); err == nil {
-			r.loop.Add(controller.Key(last.Namespace, parent))
-		}
+	if _, err := r.sets.StatefulSets(pod.Namespace).Get(parent); err == nil {
+		r.loop.Add(controller.Key(pod.Namespace, parent))
 	}
 }
 
