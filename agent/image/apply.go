@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -33,9 +32,11 @@ const (
 	// maxTally is for what the library keeps of each entry until the layer ends:
 	// its path, and of a directory the whole header. It is enough for more than a
 	// million files.
-	maxTally  = 256 << 20
-	entryCost = 128
-	maxPath   = unix.PathMax
+	maxTally   = 256 << 20
+	entryCost  = 128
+	headerCost = 512 // of a directory: the header and its times' places
+	recordCost = 128 // of an extended attribute: its place in the header's map
+	maxPath    = unix.PathMax
 	// maxTrailer is what may follow the end of the archive: padding.
 	maxTrailer = 16 << 20
 )
@@ -159,15 +160,31 @@ const xattrRecords = "SCHILY.xattr."
 // tally adds up what the unpacker keeps of a layer's entries.
 type tally struct{ n int }
 
+// take cuts a header down to what the unpacker reads. What it leaves is copied:
+// the reader's strings are parts of a block of up to 1 MiB that holds all the
+// records of an entry, and one of them would keep the whole block.
 func (t *tally) take(h *tar.Header) (bool, error) {
-	maps.DeleteFunc(h.PAXRecords, func(key, _ string) bool { return !strings.HasPrefix(key, xattrRecords) })
 	if len(h.Name) >= maxPath || len(h.Linkname) >= maxPath {
 		return false, fmt.Errorf("layer: a name has more than %d bytes: %w", maxPath-1, errdefs.ErrFailedPrecondition)
 	}
+	h.Name, h.Linkname, h.Uname, h.Gname = strings.Clone(h.Name), strings.Clone(h.Linkname), "", ""
 	t.n += entryCost + len(h.Name) + len(h.Linkname)
-	for key, value := range h.PAXRecords {
-		t.n += len(key) + len(value)
+	if h.Typeflag == tar.TypeDir {
+		t.n += headerCost
 	}
+	var kept map[string]string
+	for key, value := range h.PAXRecords {
+		if !strings.HasPrefix(key, xattrRecords) {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[strings.Clone(key)] = strings.Clone(value)
+		t.n += recordCost + len(key) + len(value)
+	}
+	h.PAXRecords = kept
+	h.Xattrs = nil //nolint:staticcheck // the reader still fills it, with parts of the block
 	if t.n > maxTally {
 		return false, fmt.Errorf("layer: the names of its entries take more than %d MiB: %w", maxTally>>20, errdefs.ErrFailedPrecondition)
 	}

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,9 +73,13 @@ func (s *Store) space() error {
 	return nil
 }
 
-// capacity is how many bytes the store's file system can hold.
+// capacity is how many bytes the store's file system can hold. Some have no
+// end of their own, such as a tmpfs without a size.
 func (s *Store) capacity() (uint64, error) {
 	st, err := s.statfs()
+	if err == nil && st.Blocks == 0 {
+		return math.MaxUint64, nil
+	}
 	return st.Blocks * uint64(st.Bsize), err
 }
 
