@@ -50,6 +50,7 @@ func (f File) Run(ctx context.Context, every time.Duration) {
 		}
 		switch {
 		case err == nil:
+			told = ""
 			f.Log.Info("the changed "+f.What+" is used", "file", f.Path)
 		case problem != told:
 			f.Log.Error("the changed "+f.What+" is not used", "file", f.Path, "err", err)
