@@ -5,12 +5,19 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/hollow"
+	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
 )
@@ -31,29 +38,36 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		log.Debug("no agent ran with this configuration since the last cleanup")
 		return removeFiles(cfg, purge)
 	}
-	a := &agent{cfg: cfg, log: log}
-	if err := errors.Join(a.buildStores(ctx), a.buildNetwork(ctx)); err != nil {
+	kept, err := openStores(cfg, log)
+	if err != nil {
 		log.Warn("what is kept cannot be read; the rest is cleaned up", "error", err)
+		kept.nodes = hollow.Store[corev1.Node]{}
+	}
+	links, err := openNetwork(cfg, node.Remember(kept.nodes, cfg.NodeName, log), log)
+	if err != nil {
+		log.Warn("the pod network cannot be made as it was; the rest is cleaned up", "error", err)
 	}
 	var errs []error
 	if cfg.ContainerRuntimeEndpoint == "" {
-		errs = append(errs, a.endContainers(ctx))
+		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, log))
 	}
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
-	if a.network != nil {
-		errs = append(errs, a.network.Cleanup())
+	if links.claim != nil { // else the names belong to another agent
+		defer links.claim.Close()
+		errs = append(errs, links.network.Cleanup())
+		if cfg.Proxy() {
+			none := func() []netip.Prefix { return nil }
+			errs = append(errs, newProxy(cfg, node.Facts{}, nil, log).Cleanup(), newDNS(cfg, nil, none, log).Cleanup())
+		}
 	}
-	if cfg.Proxy() && a.claim != nil { // else the names belong to another agent
-		errs = append(errs, a.proxy().Cleanup(), a.dns().Cleanup())
-	}
-	errs = append(errs, a.removeCgroupRoot())
+	errs = append(errs, tree(cfg).RemoveTop())
 	if err := errors.Join(errs...); err != nil {
 		return err // never delete files below something that is still mounted
 	}
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
 		errs = append(errs, beneath.RemoveAll(dir))
 	}
-	errs = append(errs, emptyDir(cfg.PodLogsDir), a.unlink(), removeFiles(cfg, purge))
+	errs = append(errs, emptyDir(cfg.PodLogsDir), unlink(cfg.ContainerLogsDir), removeFiles(cfg, purge))
 	return errors.Join(errs...)
 }
 
@@ -68,35 +82,20 @@ func removeFiles(cfg *config.Config, purge bool) error {
 
 // endContainers has the runtime remove everything; when it cannot be opened,
 // what it left is swept away without it.
-func (a *agent) endContainers(ctx context.Context) error {
-	groups, err := cgroup.Open(a.driver())
+func endContainers(
+	ctx context.Context, cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
+) error {
+	groups, err := cgroup.Open(tree(cfg).Driver)
 	if err != nil {
 		return err
 	}
-	rc := a.runtimeConfig()
+	rc := runtimeConfig(cfg, n, seal, log)
 	r, err := runtime.Open(ctx, rc)
 	if err != nil {
-		a.log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "error", err)
+		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "error", err)
 		return runtime.Sweep(groups, rc)
 	}
 	return errors.Join(r.Cleanup(ctx), r.Close(ctx))
-}
-
-// removeCgroupRoot removes the parent of the pods' cgroups when it was named in
-// the configuration and nobody else uses it.
-func (a *agent) removeCgroupRoot() error {
-	path := a.cgroupRoot()
-	if path == "/" {
-		return nil
-	}
-	groups, err := cgroup.Open(a.driver())
-	if err != nil {
-		return err
-	}
-	if len(groups.List(path)) > 0 {
-		return nil
-	}
-	return groups.Delete(path)
 }
 
 func emptyDir(dir string) error {
@@ -126,8 +125,7 @@ func removeEmpty(dir string) error {
 }
 
 // unlink removes flat links whose log is gone.
-func (a *agent) unlink() error {
-	dir := a.cfg.ContainerLogsDir
+func unlink(dir string) error {
 	if dir == "" || dir == "-" {
 		return nil
 	}

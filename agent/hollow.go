@@ -14,15 +14,18 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/process"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/service"
@@ -35,11 +38,6 @@ import (
 
 const (
 	hollowLabel = "shoal-project.io/hollow"
-	// runForAnnotation of a pod on a hollow node lets its containers end well
-	// after that time.
-	runForAnnotation = "hollow.shoal-project.io/run-for"
-	// initTime is how long an init container runs.
-	initTime = 10 * time.Millisecond
 	// networkWait is how long a hollow node waits for its pod network; then it
 	// takes one that no other node has.
 	networkWait = 5 * time.Second
@@ -100,12 +98,12 @@ func scratch() (string, error) {
 func (c *crew) raise(ctx context.Context, cancel context.CancelCauseFunc) {
 	n := c.cfg.Hollow.Nodes
 	for i := range n {
-		a, err := c.member(ctx, i)
+		tasks, err := c.build(ctx, i)
 		if err != nil {
-			cancel(err)
+			cancel(fmt.Errorf("hollow node %d: %w", i, err))
 			return
 		}
-		start(ctx, &c.wg, a.hollowTasks(i), cancel)
+		start(ctx, &c.wg, tasks, cancel)
 		select {
 		case <-ctx.Done():
 			return
@@ -118,29 +116,95 @@ func (c *crew) raise(ctx context.Context, cancel context.CancelCauseFunc) {
 // of tells whether node i is among the first n; -1 means all.
 func of(i, n int) bool { return n < 0 || i < n }
 
-// member builds node i.
-func (c *crew) member(ctx context.Context, i int) (*agent, error) {
-	a := &agent{cfg: c.config(i), facts: c.facts(i), measure: func() map[v1.NodeConditionType]bool { return nil }}
-	a.log = c.log.With("node", a.cfg.NodeName)
-	a.adjust = a.ownConnection
-	a.records, a.nodes = hollow.Store[podrecord.Pod]{}, hollow.Store[v1.Node]{}
-	a.keep(hollow.Store[source.SavedObject]{}, hollow.Store[volume.PodTokens]{})
-	a.volumes = &hollowVolumes{objects: a.objects, tokens: a.tokens, renewals: map[types.UID]*time.Timer{}}
-	rt := hollow.New(hollow.Config{StartDelay: c.cfg.Hollow.StartDelay, Lifetime: a.lifetime})
-	a.runtime, a.images, a.setPodCIDRs = rt, rt, rt.SetPodCIDRs
-	parts := []func(context.Context) error{a.buildClient, a.readVersion}
+// build makes node i as wire.go does a real one, from other parts.
+func (c *crew) build(ctx context.Context, i int) ([]task, error) {
+	cfg, facts := c.config(i), c.facts(i)
+	log := c.log.With("node", cfg.NodeName)
+	server, admin, err := c.connect(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	kept := stores{
+		pods:    hollow.Store[podrecord.Pod]{},
+		nodes:   hollow.Store[corev1.Node]{},
+		objects: hollow.Store[source.SavedObject]{},
+		tokens:  hollow.Store[volume.PodTokens]{},
+	}
+	var p *podParts
+	var self *node.Manager
+	rt := hollow.New(hollow.Config{
+		StartDelay: c.cfg.Hollow.StartDelay,
+		Lifetime:   func(uid, container string) time.Duration { return lifetime(p.pods, uid, container) },
+	})
+	version, err := versionOf(ctx, rt)
+	if err != nil {
+		return nil, err
+	}
+	var group *gossip.Group
 	if of(i, c.cfg.Hollow.Gossip) {
-		parts = append(parts, c.buildGossip(a))
-	}
-	if of(i, c.cfg.Hollow.Services) {
-		parts = append(parts, a.watchServices)
-	}
-	for _, part := range append(parts, a.buildPods, a.buildNode, a.restore) {
-		if err := part(ctx); err != nil {
-			return nil, fmt.Errorf("hollow node %s: %w", a.cfg.NodeName, err)
+		if group, err = c.joinGossip(ctx, cfg, admin, log); err != nil {
+			return nil, err
 		}
 	}
-	return a, nil
+	var services *service.Source
+	if of(i, c.cfg.Hollow.Services) {
+		services = service.NewSource(service.Config{Client: server.Client, Node: cfg.NodeName, Log: log})
+	}
+	objects, tokens := newObjects(kept, server, log)
+	b := base{
+		cfg:      cfg,
+		facts:    facts,
+		server:   server,
+		events:   server.Recorder(ctx),
+		kept:     kept,
+		memory:   node.Remember(kept.nodes, cfg.NodeName, log),
+		objects:  objects,
+		tokens:   tokens,
+		runtime:  containers{RuntimeService: rt, images: rt, brief: rt, version: version, tree: tree(cfg)},
+		services: services,
+		makeVolumes: func(func(*corev1.Pod) volume.Facts) volumes {
+			return &hollowVolumes{objects: objects, tokens: tokens, renewals: map[types.UID]*time.Timer{}}
+		},
+		leaving: func() bool { return false },
+		nodeUID: func() types.UID { return self.UID() },
+		log:     log,
+	}
+	if p, err = newPods(ctx, b); err != nil {
+		return nil, err
+	}
+	cidrs := &node.PodCIDRs{
+		Configured: prefixes(cfg.PodCIDR),
+		Set:        rt.SetPodCIDRs,
+		Changed:    func([]netip.Prefix) { self.Poke() },
+		Log:        log,
+	}
+	listeners := []listener{b.memory.Keep, cidrs.Heed}
+	if services != nil {
+		listeners = append(listeners, zone(services))
+	}
+	if group != nil {
+		listeners = append(listeners, membership(group))
+	}
+	self = newNode(b, func() map[corev1.NodeConditionType]bool { return nil }, group, listeners)
+	list := []task{
+		{"pods", p.pods.Run},
+		{"pods of this node", p.api.Run},
+		{"node", self.Run},
+		{"volumes", p.volumes.Run},
+		{"pod network", func(ctx context.Context) error { return ownNetwork(ctx, rt, self, i) }},
+	}
+	if group != nil {
+		list = append(list, task{"gossip", group.Run})
+	}
+	if services != nil {
+		list = append(list, task{"services", services.Run})
+	}
+	if group != nil && services != nil {
+		list = append(list, task{"backends", func(ctx context.Context) error {
+			return services.FollowMembers(ctx, group, addrs(facts.IPs))
+		}})
+	}
+	return list, p.takeOver(ctx, b)
 }
 
 func (c *crew) config(i int) *config.Config {
@@ -154,7 +218,7 @@ func (c *crew) config(i int) *config.Config {
 	}
 	cfg.NodeLabels[hollowLabel] = "true"
 	if z := cfg.Hollow.Zones; z > 0 {
-		cfg.NodeLabels[v1.LabelTopologyZone] = fmt.Sprintf("zone-%d", i%z)
+		cfg.NodeLabels[corev1.LabelTopologyZone] = fmt.Sprintf("zone-%d", i%z)
 	}
 	return &cfg
 }
@@ -175,100 +239,88 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// ownConnection makes client-go share no connection between nodes, and lets
-// the node act in its own name.
-func (a *agent) ownConnection(rc *rest.Config) {
-	rc.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
-	if a.cfg.Hollow.Impersonate {
-		rc.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + a.cfg.NodeName, Groups: []string{"system:nodes", "system:authenticated"}}
+// connect has client-go share no connection between nodes, and lets the node act
+// in its own name; admin is the kubeconfig's own.
+func (c *crew) connect(cfg *config.Config, log *slog.Logger) (_ *api.Server, admin *rest.Config, err error) {
+	if admin, err = api.Load(cfg.Kubeconfig, userAgent); err != nil {
+		return nil, nil, err
 	}
-}
-
-// buildGossip makes node a a member under this machine's address, at any port.
-func (c *crew) buildGossip(a *agent) func(context.Context) error {
-	return func(ctx context.Context) error {
-		cfg := gossip.Config{
-			Name:          a.cfg.NodeName,
-			BindPort:      -1,
-			AdvertiseAddr: c.machine.IPs[0],
-			Join:          a.cfg.Join,
-			Meta:          gossip.Meta{Role: gossip.RoleAgent},
-			Log:           a.log,
+	if admin == nil {
+		return nil, nil, errors.New("hollow nodes need an API server: name its kubeconfig with --kubeconfig")
+	}
+	admin.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	own := rest.CopyConfig(admin)
+	if cfg.Hollow.Impersonate {
+		own.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:node:" + cfg.NodeName,
+			Groups:   []string{"system:nodes", "system:authenticated"},
 		}
-		var err error
-		if a.cfg.GossipKeyFile != "" {
-			if cfg.Keys, err = gossip.LoadKeyring(a.cfg.GossipKeyFile); err != nil {
-				return err
-			}
+	}
+	server, err := api.Connect(api.Config{Rest: own, Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Log: log})
+	return server, admin, err
+}
+
+// joinGossip makes a node a member under this machine's address, at any port.
+func (c *crew) joinGossip(ctx context.Context, cfg *config.Config, admin *rest.Config, log *slog.Logger) (*gossip.Group, error) {
+	g := gossip.Config{
+		Name:          cfg.NodeName,
+		BindPort:      -1,
+		AdvertiseAddr: c.machine.IPs[0],
+		Join:          cfg.Join,
+		Meta:          gossip.Meta{Role: gossip.RoleAgent},
+		Log:           log,
+	}
+	var err error
+	if cfg.GossipKeyFile != "" {
+		if g.Keys, err = gossip.LoadKeyring(cfg.GossipKeyFile); err != nil {
+			return nil, err
 		}
-		if !a.cfg.GossipInsecure {
-			if cfg.Identity, cfg.Trust, err = c.identity(ctx, a); err != nil {
-				return fmt.Errorf("certificate for the gossip: %w", err)
-			}
+	}
+	if !cfg.GossipInsecure {
+		if g.Identity, g.Trust, err = identify(ctx, admin, cfg.NodeName); err != nil {
+			return nil, fmt.Errorf("certificate for the gossip: %w", err)
 		}
-		a.gossip, err = gossip.New(cfg)
-		return err
 	}
+	return gossip.New(g)
 }
 
-// watchServices is buildServices without a file to keep them in.
-func (a *agent) watchServices(context.Context) error {
-	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName, Log: a.log})
-	return nil
+func identify(ctx context.Context, admin *rest.Config, name string) (*gossip.Identity, gossip.Trust, error) {
+	client, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		return nil, nil, err
+	}
+	cert, key, err := hollow.RequestCertificate(ctx, client, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := rest.CopyConfig(admin)
+	if err := rest.LoadTLSFiles(c); err != nil {
+		return nil, nil, err
+	}
+	return gossip.Identify(name, cert, key, c.CAData)
 }
 
-// hollowTasks are those of tasks() that need no kernel.
-func (a *agent) hollowTasks(i int) []task {
-	list := []task{{"pods", a.pods.Run}, {"pods of this node", a.api.Run}, {"node", a.node.Run}, {"volumes", a.volumes.Run},
-		{"pod network", func(ctx context.Context) error { return a.ownNetwork(ctx, i) }}}
-	if a.gossip != nil {
-		list = append(list, task{"gossip", a.gossip.Run})
-	}
-	if a.services != nil {
-		list = append(list, task{"services", a.services.Run})
-	}
-	if a.gossip != nil && a.services != nil {
-		list = append(list, task{"backends", a.avoidDead})
-	}
-	return list
-}
-
-// ownNetwork gives the node a pod network when nobody else does.
-func (a *agent) ownNetwork(ctx context.Context, i int) error {
+// ownNetwork gives node i a pod network when nobody else does.
+func ownNetwork(ctx context.Context, rt *hollow.Runtime, self *node.Manager, i int) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-time.After(networkWait):
 	}
-	rt, ok := a.runtime.(*hollow.Runtime)
-	if !ok || rt.HasNetwork() {
+	if rt.HasNetwork() {
 		return nil
 	}
-	if err := a.setPodCIDRs([]netip.Prefix{netip.PrefixFrom(nth(hollowPods, i<<8), 24)}); err != nil {
+	if err := rt.SetPodCIDRs([]netip.Prefix{netip.PrefixFrom(nth(hollowPods, i<<8), 24)}); err != nil {
 		return err
 	}
-	a.node.Poke()
+	self.Poke()
 	return nil
 }
 
-// lifetime tells when a container ends by itself: init containers must.
-func (a *agent) lifetime(uid, container string) time.Duration {
-	v, ok := a.pods.View(types.UID(uid))
+func lifetime(pods *pod.Manager, uid, container string) time.Duration {
+	v, ok := pods.View(types.UID(uid))
 	if !ok {
 		return 0
 	}
-	for i := range v.Pod.Spec.InitContainers {
-		c := &v.Pod.Spec.InitContainers[i]
-		if c.Name == container {
-			if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-				return 0
-			}
-			return initTime
-		}
-	}
-	d, err := time.ParseDuration(v.Pod.Annotations[runForAnnotation])
-	if err != nil {
-		return 0
-	}
-	return d
+	return hollow.Lifetime(v.Pod, container)
 }

@@ -2,104 +2,81 @@ package main
 
 import (
 	"context"
-	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
-	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/qos"
+	"github.com/shoal-project/shoal/agent/source"
+	"github.com/shoal-project/shoal/agent/volume"
 )
 
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
-// Containers follow: images, create, start, hooks, probes (pod/job.go).
-func (a *agent) steps() []pod.Step {
-	return []pod.Step{
-		{Name: "objects", Ensure: a.trackObjects, Release: a.untrackObjects},
-		{Name: "volumes", Ensure: a.ensureVolumes, Release: a.releaseVolumes},
-		{Name: "cgroup", Ensure: a.ensureCgroup, Release: a.releaseCgroup},
-		{Name: "sandbox", Ensure: a.pods.EnsureSandbox, Release: a.pods.ReleaseSandbox},
+// Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
+// nil where the runtime makes control groups.
+func steps(
+	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes volumes, groups *qos.Groups,
+) []pod.Step {
+	list := []pod.Step{
+		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
+		{Name: "volumes", Ensure: ensureVolumes(volumes), Release: releaseVolumes(volumes)},
 	}
-}
-
-func (a *agent) trackObjects(_ context.Context, s *pod.Setting) error {
-	a.objects.Track(s.Pod)
-	return nil
-}
-
-func (a *agent) untrackObjects(_ context.Context, s *pod.Setting) error {
-	a.objects.Untrack(s.Pod.UID)
-	return a.tokens.Forget(string(s.Pod.UID))
-}
-
-func (a *agent) ensureVolumes(ctx context.Context, s *pod.Setting) error {
-	if err := a.volumes.Ensure(ctx, s.Pod); err != nil {
-		return &pod.Fault{Reason: "FailedMount", Message: err.Error()}
+	if groups != nil {
+		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
 	}
-	return nil
+	return append(list, pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox})
 }
 
-func (a *agent) releaseVolumes(ctx context.Context, s *pod.Setting) error {
-	return a.volumes.Release(ctx, s.Pod)
-}
+type step = func(context.Context, *pod.Setting) error
 
-func (a *agent) ensureCgroup(_ context.Context, s *pod.Setting) error {
-	if a.cgroups == nil {
-		return nil // another runtime makes them
-	}
-	if err := a.cgroups.Ensure(a.cgroupOf(s.Pod), a.podResources(pod.PodLimits(s.Pod))); err != nil {
-		return &pod.Fault{Reason: "FailedCreatePodContainer", Message: "unable to ensure pod container exists: " + err.Error()}
-	}
-	return nil
-}
-
-// limitPod changes the limits of a pod that runs.
-func (a *agent) limitPod(p *v1.Pod, l pod.Limits) error {
-	if a.cgroups == nil {
-		return nil // only its runtime could
-	}
-	return a.cgroups.Set(a.cgroupOf(p), a.podResources(l))
-}
-
-func (a *agent) podResources(l pod.Limits) cgroup.Resources {
-	shares := uint64(l.CPUShares)
-	r := cgroup.Resources{CPUShares: &shares, PidsLimit: a.pids.each}
-	if l.CPUQuota > 0 {
-		period := uint64(l.CPUPeriod)
-		r.CPUQuota, r.CPUPeriod = &l.CPUQuota, &period
-	}
-	if l.MemoryBytes > 0 {
-		r.MemoryLimit = &l.MemoryBytes
-	}
-	return r
-}
-
-func (a *agent) releaseCgroup(_ context.Context, s *pod.Setting) error {
-	if a.cgroups == nil || s.Pod.UID == "" {
+func track(objects *source.Objects) step {
+	return func(_ context.Context, s *pod.Setting) error {
+		objects.Track(s.Pod)
 		return nil
 	}
-	return a.cgroups.Delete(a.cgroupOf(s.Pod))
 }
 
-// driver is who makes control groups: the runtime and the agent must agree.
-func (a *agent) driver() cgroup.Driver { return cgroup.Driver(a.cfg.CgroupDriver) }
-
-// cgroupRoot is the parent of kubepods.
-func (a *agent) cgroupRoot() string {
-	return a.driver().Child("", strings.FieldsFunc(a.cfg.CgroupRoot, func(r rune) bool { return r == '/' })...)
-}
-
-// kubepods is the cgroup of all pods.
-func (a *agent) kubepods() string { return a.driver().Child(a.cgroupRoot(), "kubepods") }
-
-// cgroupOf is the pod's cgroup: by quality of service, as the kubelet has it.
-func (a *agent) cgroupOf(p *v1.Pod) string {
-	parent := a.kubepods()
-	switch pod.QoS(p) {
-	case v1.PodQOSBurstable:
-		parent = a.driver().Child(parent, "burstable")
-	case v1.PodQOSBestEffort:
-		parent = a.driver().Child(parent, "besteffort")
+func untrack(objects *source.Objects, tokens *volume.TokenCache) step {
+	return func(_ context.Context, s *pod.Setting) error {
+		objects.Untrack(s.Pod.UID)
+		return tokens.Forget(string(s.Pod.UID))
 	}
-	return a.driver().Child(parent, "pod"+string(p.UID))
 }
+
+func ensureVolumes(v volumes) step {
+	return func(ctx context.Context, s *pod.Setting) error {
+		if err := v.Ensure(ctx, s.Pod); err != nil {
+			return &pod.Fault{Reason: "FailedMount", Message: err.Error()}
+		}
+		return nil
+	}
+}
+
+func releaseVolumes(v volumes) step {
+	return func(ctx context.Context, s *pod.Setting) error { return v.Release(ctx, s.Pod) }
+}
+
+func ensureCgroup(g *qos.Groups) step {
+	return func(_ context.Context, s *pod.Setting) error {
+		if err := g.Ensure(cgroupOf(g.Tree, s.Pod), qos.Limits(pod.PodLimits(s.Pod))); err != nil {
+			return &pod.Fault{
+				Reason:  "FailedCreatePodContainer",
+				Message: "unable to ensure pod container exists: " + err.Error(),
+			}
+		}
+		return nil
+	}
+}
+
+func releaseCgroup(g *qos.Groups) step {
+	return func(_ context.Context, s *pod.Setting) error {
+		if s.Pod.UID == "" {
+			return nil
+		}
+		return g.Delete(cgroupOf(g.Tree, s.Pod))
+	}
+}
+
+// cgroupOf is a pod's control group: by quality of service, as the kubelet has it.
+func cgroupOf(t qos.Tree, p *corev1.Pod) string { return t.Pod(pod.QoS(p), p.UID) }

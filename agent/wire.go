@@ -2,108 +2,26 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	cri "k8s.io/cri-api/pkg/apis"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shoal-project/shoal/agent/cgroup"
-	"github.com/shoal-project/shoal/agent/checkpoint"
+	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/gossip"
-	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
-	"github.com/shoal-project/shoal/agent/pod"
-	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/process"
-	podrecord "github.com/shoal-project/shoal/agent/record"
-	"github.com/shoal-project/shoal/agent/runtime"
-	"github.com/shoal-project/shoal/agent/service"
-	"github.com/shoal-project/shoal/agent/serving"
-	"github.com/shoal-project/shoal/agent/source"
-	"github.com/shoal-project/shoal/agent/status"
 	"github.com/shoal-project/shoal/agent/volume"
 )
-
-// agent is everything that the node runs, wired.
-type agent struct {
-	cfg   *config.Config
-	log   *slog.Logger
-	facts node.Facts
-	claim io.Closer // on the names of bridge and table, while the process lives
-	// manager hears that the process lives.
-	manager process.ServiceManager
-	// cutOff is true once pods started without the API.
-	cutOff atomic.Bool
-
-	rest    *rest.Config
-	client  kubernetes.Interface // nil without a kubeconfig
-	cgroups *cgroup.Root
-	pids    pidLimits
-	builtin *runtime.Runtime // nil with an outside runtime
-	runtime cri.RuntimeService
-	images  cri.ImageManagerService
-	version string
-
-	seal     *checkpoint.Keys // of all that is kept; nil on a hollow node
-	records  store[podrecord.Pod]
-	nodes    store[v1.Node]
-	pulled   store[podrecord.Image] // nil on a hollow node
-	objects  *source.Objects
-	tokens   *volume.TokenCache
-	network  *network.Manager // nil on a hollow node
-	gossip   *gossip.Group
-	services *service.Source
-	api      *source.API
-	static   *source.Static
-	volumes  volumes
-	probes   *probe.Manager
-	status   *status.Manager
-	pods     *pod.Manager
-	node     *node.Manager
-	events   *recorder
-	leaving  atomic.Bool
-	ended    chan struct{}
-	saved    atomic.Pointer[v1.Node]
-	// serving is the certificate of the kubelet's API; certificates keeps it, nil
-	// when the cluster does not.
-	serving      func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	certificates *serving.Manager
-
-	// What differs where the node's kernel is not used (hollow.go).
-	adjust      func(*rest.Config)
-	measure     func() map[v1.NodeConditionType]bool
-	setPodCIDRs func([]netip.Prefix) error
-}
-
-// store keeps values over restarts.
-type store[T any] interface {
-	Get(key string) (*T, error)
-	All() (map[string]*T, error)
-	Put(key string, v *T) error
-	Delete(key string) error
-	Close()
-}
-
-// volumes makes what pods mount.
-type volumes interface {
-	pod.Volumes
-	Ensure(ctx context.Context, p *v1.Pod) error
-	Release(ctx context.Context, p *v1.Pod) error
-	Refresh(ctx context.Context, p *v1.Pod) error
-	Changed(namespace string)
-	Run(ctx context.Context) error
-}
 
 // task is something that runs as long as the agent.
 type task struct {
@@ -119,13 +37,13 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	a := &agent{cfg: cfg, log: log, manager: manager}
-	if err := a.build(ctx); err != nil {
+	tasks, closeAll, err := build(ctx, cfg, manager, log)
+	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer closeAll()
 	var wg sync.WaitGroup
-	start(ctx, &wg, a.tasks(), cancel)
+	start(ctx, &wg, tasks, cancel)
 	untilEnd(ctx, manager)
 	wait(&wg, stopWait)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -169,64 +87,234 @@ func wait(wg *sync.WaitGroup, limit time.Duration) {
 	}
 }
 
-// build makes every part, in the order in which they need each other.
-func (a *agent) build(ctx context.Context) error {
-	for _, part := range []func(context.Context) error{
-		a.buildDirs, a.buildStores, a.buildClient, a.buildNetwork, a.buildRuntime,
-		a.buildGossip, a.buildServices, a.buildVolumes, a.buildPods, a.buildServing, a.buildNode,
-	} {
-		if err := part(ctx); err != nil {
-			return err
-		}
+// connect reads the kubeconfig; nothing is sent yet.
+func connect(cfg *config.Config, log *slog.Logger) (*api.Server, error) {
+	rc, err := api.Load(cfg.Kubeconfig, userAgent)
+	if err != nil {
+		return nil, err
 	}
-	return a.restore(ctx)
+	return api.Connect(api.Config{Rest: rc, Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Log: log})
+}
+
+const userAgent = "kubelet/" + node.Version + " shoal-agent"
+
+// build makes every part, in the order in which they need each other, and returns
+// what runs as long as the agent, and what closes it.
+func build(
+	ctx context.Context, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
+) ([]task, func(), error) {
+	if err := makeDirs(cfg); err != nil {
+		return nil, nil, err
+	}
+	facts, err := node.Look(cfg.RootDir, cfg.NodeIP)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, err := openStores(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	memory := node.Remember(kept.nodes, cfg.NodeName, log)
+	server, err := connect(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	links, err := openNetwork(cfg, memory, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
+	group, err := newGossip(cfg, facts, server, memory, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	services := newServices(cfg, facts, server, log)
+	objects, tokens := newObjects(kept, server, log)
+	var leaving atomic.Bool
+	var self *node.Manager // the last, for it tells of the others
+	b := base{
+		cfg:      cfg,
+		facts:    facts,
+		server:   server,
+		events:   server.Recorder(ctx),
+		kept:     kept,
+		memory:   memory,
+		objects:  objects,
+		tokens:   tokens,
+		runtime:  runtime,
+		services: services,
+		makeVolumes: func(of func(*corev1.Pod) volume.Facts) volumes {
+			return &volume.Manager{
+				RootDir: cfg.RootDir,
+				Objects: objects,
+				Tokens:  tokens,
+				Claims:  objects,
+				Facts:   of,
+				Log:     log,
+			}
+		},
+		leaving: leaving.Load,
+		nodeUID: func() types.UID { return self.UID() },
+		log:     log,
+	}
+	p, err := newPods(ctx, b)
+	if err != nil {
+		return nil, nil, err
+	}
+	show, err := chooseCertificate(cfg, facts, server, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	links.cidrs.Changed = func(list []netip.Prefix) {
+		runtime.told(context.Background(), list[0].String()) // bounded by the client's timeout
+		self.Poke()                                          // Ready waited for this
+	}
+	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed}
+	if group != nil {
+		listeners = append(listeners, membership(group))
+	}
+	if show.manager != nil {
+		listeners = append(listeners, addresses(show.manager))
+	}
+	pressure := func() map[corev1.NodeConditionType]bool {
+		memory := evict.Signal{Available: node.MemoryAvailable(), Capacity: facts.MemoryBytes}
+		return evict.Pressure(cfg.EvictionHard, evict.Measure(cfg.RootDir, cfg.DataDir, memory))
+	}
+	self = newNode(b, pressure, group, listeners)
+	if err := p.takeOver(ctx, b); err != nil {
+		return nil, nil, err
+	}
+	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show}
+	list, err := n.tasks(manager, func(leaves bool) {
+		leaving.Store(leaves)
+		n.tellLeaving(leaves)
+	})
+	return list, func() { closeAll(kept, runtime, links, log) }, err
+}
+
+func closeAll(kept stores, runtime containers, links links, log *slog.Logger) {
+	kept.close()
+	defer links.claim.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := runtime.Close(ctx); err != nil {
+		log.Warn("container runtime is not closed in order", "error", err)
+	}
+}
+
+// whole is a node whose parts are all made.
+type whole struct {
+	base
+	*podParts
+	links
+	certificate
+	group *gossip.Group // nil without a port for it
+	node  *node.Manager
 }
 
 // tasks is what runs as long as the agent.
-func (a *agent) tasks() []task {
+func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task, error) {
+	rotator, err := newRotator(n.base, n.pods)
+	if err != nil {
+		return nil, err
+	}
 	list := []task{
-		{"pods", a.pods.Run},
-		{"static pods", a.static.Run},
-		{"volumes", a.volumes.Run},
-		{"services", a.services.Run},
-		{"offline start", a.unhold},
+		{"pods", n.pods.Run},
+		{"static pods", n.static.Run},
+		{"volumes", n.volumes.Run},
+		{"services", n.services.Run},
+		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
+		{"log rotation", rotator.Run},
+		{"memory", func(ctx context.Context) error { process.Trim(ctx); return nil }},
+		{"watchdog", func(ctx context.Context) error {
+			manager.KeepAlive(ctx, func(context.Context) bool {
+				n.pods.Pods() // does not return when the pods' workers are stuck
+				return true
+			})
+			return nil
+		}},
 	}
-	if a.builtin != nil {
-		list = append(list, task{"container runtime", a.builtin.Run})
+	if r := n.runtime.builtin; r != nil {
+		list = append(list, task{"container runtime", r.Run})
 	}
-	if a.client != nil {
-		list = append(list, task{"pods of this node", a.api.Run}, task{"node", a.node.Run})
+	if n.api != nil {
+		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run})
 	}
-	if a.gossip != nil {
-		list = append(list, task{"gossip", a.gossip.Run}, task{"gossip identity", a.followIdentity}, task{"backends", a.avoidDead},
-			task{"routes", func(ctx context.Context) error { return a.network.Run(ctx, a.gossip) }})
+	if n.group != nil {
+		list = append(list, n.gossipTasks()...)
 	}
-	if a.cfg.Proxy() {
-		list = append(list, task{"proxy", func(ctx context.Context) error { return a.proxy().Run(ctx, a.services) }})
-		if len(a.cfg.ClusterDNS) > 0 {
-			list = append(list, task{"dns", func(ctx context.Context) error { return a.dns().Run(ctx) }})
-		}
+	if n.cfg.Proxy() {
+		list = append(list, n.serviceTasks()...)
 	}
-	if len(a.shutdownPeriods()) > 0 {
-		list = append(list, task{"shutdown", a.leave})
+	if periods := shutdownPeriods(n.cfg); len(periods) > 0 {
+		list = append(list, task{"shutdown", newShutdown(n.base, n.podParts, periods, leaving).Run})
 	}
-	if a.certificates != nil {
-		list = append(list, task{"serving certificate", a.certificates.Run})
+	if n.manager != nil {
+		list = append(list, task{"serving certificate", n.manager.Run})
 	}
-	if a.cfg.Port > 0 {
-		list = append(list, task{"kubelet API", a.serve})
+	if n.cfg.Port == 0 {
+		return list, nil
 	}
-	list = append(list, task{"memory", func(ctx context.Context) error { process.Trim(ctx); return nil }})
-	return append(list, task{"log rotation", a.rotate}, task{"watchdog", a.watchdog})
+	kubelet, err := newServer(n.base, n.pods, n.show)
+	return append(list, task{"kubelet API", func(ctx context.Context) error { return kubelet.Run(ctx) }}), err
 }
 
-func (a *agent) close() {
-	a.records.Close()
-	a.nodes.Close()
-	a.pulled.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := a.runtime.Close(ctx); err != nil {
-		a.log.Warn("container runtime is not closed in order", "error", err)
+func (n whole) gossipTasks() []task {
+	list := []task{
+		{"gossip", n.group.Run},
+		{"backends", func(ctx context.Context) error {
+			return n.services.FollowMembers(ctx, n.group, addrs(n.facts.IPs))
+		}},
+		{"routes", func(ctx context.Context) error { return n.network.Run(ctx, n.group) }},
+	}
+	if n.group.Certificate() == nil {
+		return list
+	}
+	use := func(c api.Credentials) error {
+		id, trust, err := gossip.Identify(n.cfg.NodeName, c.Cert, c.Key, c.CA)
+		if err != nil {
+			return err
+		}
+		n.group.SetIdentity(id, trust)
+		n.node.Poke() // shows the certificate to the API
+		return nil
+	}
+	return append(list, task{"gossip identity", func(ctx context.Context) error { return n.server.Follow(ctx, use) }})
+}
+
+func (n whole) serviceTasks() []task {
+	list := []task{{"proxy", func(ctx context.Context) error {
+		return newProxy(n.cfg, n.facts, n.group, n.log).Run(ctx, n.services)
+	}}}
+	if len(n.cfg.ClusterDNS) == 0 {
+		return list
+	}
+	return append(list, task{"dns", newDNS(n.cfg, n.services, n.podRanges, n.log).Run})
+}
+
+// podRanges are where this node's pods send from: the range that the Node has, and
+// each pod's address, as a third-party network may give others.
+func (n whole) podRanges() []netip.Prefix {
+	list := slices.Clone(n.cidrs.Of(n.memory.Node()))
+	for _, ip := range n.pods.Addresses() {
+		list = append(list, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	return list
+}
+
+// tellLeaving tells neighbours and the API that the node goes, or stays after all.
+func (n whole) tellLeaving(leaves bool) {
+	n.node.Poke()
+	message := "Shutdown manager detected shutdown event"
+	if !leaves {
+		message = "Shutdown manager detected shutdown cancellation"
+	}
+	n.events.Node(corev1.EventTypeNormal, "Shutdown", message)
+	if n.group != nil {
+		n.group.SetLeaving(leaves)
 	}
 }

@@ -1,23 +1,27 @@
 package main
 
 import (
-	"context"
+	"io"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"time"
+	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/dns"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni"
 )
 
+// prefixes reads ranges that the configuration has validated.
 func prefixes(list ...string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range list {
@@ -26,127 +30,6 @@ func prefixes(list ...string) []netip.Prefix {
 		}
 	}
 	return out
-}
-
-func (a *agent) buildNetwork(context.Context) error {
-	var err error
-	if a.claim, err = network.Claim(a.cfg.Bridge, a.cfg.NFTable); err != nil {
-		return err
-	}
-	a.network = network.New(network.Config{
-		ConfDir: a.cfg.CNIConfDir, BinDir: a.cfg.CNIBinDir, CacheDir: filepath.Join(a.cfg.DataDir, "cni", "cache"),
-		Bridge: a.cfg.Bridge, Table: a.cfg.NFTable + "-pods", StateDir: filepath.Join(a.cfg.DataDir, "cni", "state"),
-		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR), ServiceCIDRs: prefixes(a.cfg.ServiceCIDR),
-		DNS:      a.ownDNS(),
-		OwnPorts: a.ownPorts(),
-		Log:      a.log,
-	})
-	a.setPodCIDRs = a.network.SetPodCIDRs
-	cidrs := prefixes(a.cfg.PodCIDR)
-	if n, err := a.nodes.Get(a.cfg.NodeName); err == nil && n != nil {
-		a.saved.Store(n)
-		if len(cidrs) == 0 {
-			cidrs = prefixes(n.Spec.PodCIDRs...)
-		}
-	}
-	if len(cidrs) == 0 {
-		return nil // the Node object will tell
-	}
-	return a.setPodCIDRs(cidrs)
-}
-
-func (a *agent) buildServices(context.Context) error {
-	a.services = service.NewSource(service.Config{Client: a.client, Node: a.cfg.NodeName,
-		File: filepath.Join(a.cfg.CheckpointDir(), "services.json"), Log: a.log,
-		Own: service.Own{
-			Ranges: slices.Concat(prefixes(a.cfg.ServiceCIDR), prefixes(a.cfg.ClusterCIDR)),
-			DNS:    a.ownDNS(),
-		}})
-	a.services.SetNodes(a.nodeAddresses())
-	return nil
-}
-
-// servicesWait is how long a container's start waits for the services to be
-// known: right after the agent's start they are on their way.
-const servicesWait = 5 * time.Second
-
-// serviceObjects gives the services in the form that environments are made of.
-func (a *agent) serviceObjects(ctx context.Context) ([]*v1.Service, bool) {
-	if a.services == nil {
-		return nil, true
-	}
-	tables := a.services.Tables()
-	if tables == nil {
-		changed := a.services.Changed()
-		late := time.After(servicesWait)
-		for tables = a.services.Tables(); tables == nil; tables = a.services.Tables() {
-			select {
-			case <-ctx.Done():
-				return nil, false
-			case <-late:
-				return nil, a.cutOff.Load() // then none beats not starting
-			case <-changed:
-			}
-		}
-	}
-	out := make([]*v1.Service, 0, tables.Len())
-	for key, s := range tables.All() {
-		if len(s.ClusterIPs) == 0 {
-			continue
-		}
-		o := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		o.Spec.ClusterIP = s.ClusterIPs[0].String()
-		for _, p := range s.Ports {
-			o.Spec.Ports = append(o.Spec.Ports, v1.ServicePort{Name: p.Name, Protocol: v1.Protocol(p.Protocol), Port: int32(p.Number)})
-		}
-		out = append(out, o)
-	}
-	return out, true
-}
-
-func (a *agent) proxy() *proxy.Proxy {
-	var changed <-chan struct{}
-	if a.gossip != nil {
-		changed = a.gossip.Changed()
-	}
-	return proxy.New(proxy.Config{
-		Table:        a.cfg.NFTable,
-		ServiceCIDRs: prefixes(a.cfg.ServiceCIDR),
-		ClusterCIDRs: prefixes(a.cfg.ClusterCIDR),
-		NodeIPs:      addrs(a.facts.IPs),
-		DNS:          a.ownDNS(),
-		Own:          a.listeners,
-		Gossip:       a.gossipListeners,
-		OwnChanged:   changed,
-		Log:          a.log,
-	})
-}
-
-func (a *agent) dns() *dns.Server {
-	return dns.New(dns.Config{
-		Addrs:      addrs(a.cfg.ClusterDNS),
-		Domain:     a.cfg.ClusterDomain,
-		ResolvConf: a.cfg.ResolvConf,
-		Table:      a.cfg.NFTable + "-dns",
-		Pods:       a.podPrefixes,
-		Log:        a.log,
-	}, a.services)
-}
-
-// podPrefixes are where this node's pods send from: the range that the Node
-// has, and each pod's address, as a third-party network may give others.
-func (a *agent) podPrefixes() []netip.Prefix {
-	list := prefixes(a.cfg.PodCIDR)
-	if n := a.saved.Load(); n != nil && len(list) == 0 {
-		list = prefixes(n.Spec.PodCIDRs...)
-	}
-	if a.pods == nil {
-		return list
-	}
-	for _, ip := range a.pods.Addresses() {
-		list = append(list, netip.PrefixFrom(ip, ip.BitLen()))
-	}
-	return list
 }
 
 func addrs(list []string) []netip.Addr {
@@ -159,102 +42,150 @@ func addrs(list []string) []netip.Addr {
 	return out
 }
 
+// links is how pods reach each other.
+type links struct {
+	network *network.Manager
+	cidrs   *node.PodCIDRs
+	claim   io.Closer // on the names of bridge and table, while the process lives
+}
+
+// openNetwork makes the pod network of before; the Node tells of changes.
+func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (links, error) {
+	claim, err := network.Claim(cfg.Bridge, cfg.NFTable)
+	if err != nil {
+		return links{}, err
+	}
+	n := newNetwork(cfg, log)
+	l := links{
+		network: n,
+		cidrs:   &node.PodCIDRs{Configured: prefixes(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log},
+		claim:   claim,
+	}
+	return l, l.cidrs.Restore(memory.Node())
+}
+
+func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
+	return network.New(network.Config{
+		ConfDir:      cfg.CNIConfDir,
+		BinDir:       cfg.CNIBinDir,
+		CacheDir:     filepath.Join(cfg.DataDir, "cni", "cache"),
+		Bridge:       cfg.Bridge,
+		Table:        cfg.NFTable + "-pods",
+		StateDir:     filepath.Join(cfg.DataDir, "cni", "state"),
+		ClusterCIDRs: prefixes(cfg.ClusterCIDR),
+		ServiceCIDRs: prefixes(cfg.ServiceCIDR),
+		DNS:          ownDNS(cfg),
+		OwnPorts:     ownPorts(cfg),
+		Log:          log,
+	})
+}
+
+// newGossip makes this node a member, with its client certificate's key; nil
+// without a port. The grant that it last had lets its neighbours know it while the
+// API is away.
+func newGossip(
+	cfg *config.Config, facts node.Facts, server *api.Server, memory *node.Memory, log *slog.Logger,
+) (*gossip.Group, error) {
+	if cfg.GossipPort == 0 {
+		return nil, nil
+	}
+	c := gossip.Config{
+		Name:          cfg.NodeName,
+		BindPort:      cfg.GossipPort,
+		AdvertiseAddr: facts.IPs[0],
+		Join:          cfg.Join,
+		Deny:          prefixes(strings.Split(cfg.ClusterCIDR, ",")...),
+		Meta:          gossip.Meta{Role: gossip.RoleAgent},
+		Log:           log,
+	}
+	if n := memory.Node(); n != nil {
+		c.Grant = gossip.GrantIn(n.Annotations)
+		c.Meta.Zone = n.Labels[corev1.LabelTopologyZone]
+	}
+	identity := func() (*gossip.Identity, gossip.Trust, error) {
+		own, err := server.Credentials()
+		if err != nil {
+			return nil, nil, err
+		}
+		return gossip.Identify(cfg.NodeName, own.Cert, own.Key, own.CA)
+	}
+	security := gossip.Security{KeyFile: cfg.GossipKeyFile, Insecure: cfg.GossipInsecure, Identity: identity}
+	if err := c.Secure(security); err != nil {
+		return nil, err
+	}
+	return gossip.New(c)
+}
+
+func newServices(cfg *config.Config, facts node.Facts, server *api.Server, log *slog.Logger) *service.Source {
+	s := service.NewSource(service.Config{
+		Client: server.Client,
+		Node:   cfg.NodeName,
+		File:   filepath.Join(cfg.CheckpointDir(), "services.json"),
+		Own: service.Own{
+			Ranges: slices.Concat(prefixes(cfg.ServiceCIDR), prefixes(cfg.ClusterCIDR)),
+			DNS:    ownDNS(cfg),
+		},
+		Log: log,
+	})
+	s.SetNodes(addrs(facts.IPs))
+	return s
+}
+
+// newProxy leads Services' traffic; without members it knows this node only.
+func newProxy(cfg *config.Config, facts node.Facts, group *gossip.Group, log *slog.Logger) *proxy.Proxy {
+	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
+	for _, p := range ownPorts(cfg) {
+		if p.Protocol == "TCP" { // where both are, they have one number
+			l.Ports = append(l.Ports, p.HostPort)
+		}
+	}
+	var changed <-chan struct{}
+	if group != nil {
+		l.Members, changed = group.Members, group.Changed()
+	}
+	return proxy.New(proxy.Config{
+		Table:        cfg.NFTable,
+		ServiceCIDRs: prefixes(cfg.ServiceCIDR),
+		ClusterCIDRs: prefixes(cfg.ClusterCIDR),
+		NodeIPs:      addrs(facts.IPs),
+		DNS:          ownDNS(cfg),
+		Own:          l.All,
+		Gossip:       l.Gossip,
+		OwnChanged:   changed,
+		Log:          log,
+	})
+}
+
+// newDNS answers names to pods, which are at the ranges and addresses that pods
+// returns, and to the node.
+func newDNS(cfg *config.Config, services *service.Source, pods func() []netip.Prefix, log *slog.Logger) *dns.Server {
+	return dns.New(dns.Config{
+		Addrs:      addrs(cfg.ClusterDNS),
+		Domain:     cfg.ClusterDomain,
+		ResolvConf: cfg.ResolvConf,
+		Table:      cfg.NFTable + "-dns",
+		Pods:       pods,
+		Log:        log,
+	}, services)
+}
+
 // ownDNS are the addresses at which this agent answers names; none when
 // somebody else cares for Services.
-func (a *agent) ownDNS() []netip.Addr {
-	if !a.cfg.Proxy() {
+func ownDNS(cfg *config.Config) []netip.Addr {
+	if !cfg.Proxy() {
 		return nil
 	}
-	return addrs(a.cfg.ClusterDNS)
+	return addrs(cfg.ClusterDNS)
 }
 
 // ownPorts are what this agent listens on.
-func (a *agent) ownPorts() []cni.HostPort {
+func ownPorts(cfg *config.Config) []cni.HostPort {
 	var out []cni.HostPort
-	if a.cfg.Port > 0 {
-		out = append(out, cni.HostPort{HostPort: uint16(a.cfg.Port), Protocol: "TCP"})
+	if cfg.Port > 0 {
+		out = append(out, cni.HostPort{HostPort: uint16(cfg.Port), Protocol: "TCP"})
 	}
-	if a.cfg.GossipPort > 0 {
-		out = append(out, cni.HostPort{HostPort: uint16(a.cfg.GossipPort), Protocol: "TCP"}, cni.HostPort{HostPort: uint16(a.cfg.GossipPort), Protocol: "UDP"})
-	}
-	return out
-}
-
-// listeners are where this agent, and all members of the gossip, listen. Others'
-// ports are taken to be as this node's, where the gossip does not tell them; of
-// an agent's word only what is at its Node's addresses counts.
-func (a *agent) listeners() []netip.AddrPort {
-	var out []netip.AddrPort
-	add := func(addrs []netip.Addr) {
-		for _, ip := range addrs {
-			for _, p := range a.ownPorts() {
-				out = append(out, netip.AddrPortFrom(ip, p.HostPort))
-			}
-		}
-	}
-	add(addrs(a.facts.IPs))
-	if a.gossip == nil {
-		return out
-	}
-	for _, m := range a.gossip.Members() {
-		if m.Role == gossip.RoleCoordinator || slices.Contains(m.NodeIPs, m.Addr.Addr()) {
-			out = append(out, m.Addr)
-		}
-		add(m.NodeIPs)
+	if p := uint16(cfg.GossipPort); p > 0 {
+		out = append(out, cni.HostPort{HostPort: p, Protocol: "TCP"}, cni.HostPort{HostPort: p, Protocol: "UDP"})
 	}
 	return out
-}
-
-// gossipListeners are where the gossip listens on this node and on others. A
-// member's own word for its port does not count, lest it take another port from
-// all pods.
-func (a *agent) gossipListeners() []netip.AddrPort {
-	if a.gossip == nil {
-		return nil
-	}
-	var out []netip.AddrPort
-	for _, m := range a.gossip.Members() {
-		if m.Role == gossip.RoleCoordinator {
-			out = append(out, m.Addr)
-		}
-	}
-	for _, ip := range a.nodeAddresses() {
-		out = append(out, netip.AddrPortFrom(ip, uint16(a.cfg.GossipPort)))
-	}
-	return out
-}
-
-// nodeAddresses are those of this node and of the gossip's members.
-func (a *agent) nodeAddresses() []netip.Addr {
-	out := addrs(a.facts.IPs)
-	if a.gossip == nil {
-		return out
-	}
-	for _, m := range a.gossip.Members() {
-		if m.State != gossip.StateLeft {
-			out = append(out, m.NodeIPs...)
-		}
-	}
-	return out
-}
-
-// avoidDead keeps traffic from nodes that the gossip calls dead or leaving, and
-// tells which addresses are nodes'.
-func (a *agent) avoidDead(ctx context.Context) error {
-	changed := a.gossip.Changed()
-	for {
-		down := map[string]bool{}
-		for _, m := range a.gossip.Members() {
-			if m.Role == gossip.RoleAgent && m.State != gossip.StateAlive {
-				down[m.Name] = true
-			}
-		}
-		a.services.SetDown(down)
-		a.services.SetNodes(a.nodeAddresses())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-	}
 }

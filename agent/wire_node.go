@@ -1,109 +1,75 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"slices"
+	corev1 "k8s.io/api/core/v1"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/agent/serving"
 )
 
-func (a *agent) buildNode(context.Context) error {
-	a.node = &node.Manager{Client: a.client, Name: a.cfg.NodeName, Input: a.nodeInput, LeaseSeconds: a.cfg.NodeLeaseDurationSeconds,
-		Report: a.cfg.NodeStatusReportFrequency.Duration, Seen: a.nodeSeen, Log: a.log,
-		Event: func(kind, reason, message string) { a.events.node(a.cfg.NodeName, kind, reason, message) }}
-	return nil
+// reserved is what the system and the agent keep for themselves.
+func reserved(cfg *config.Config) corev1.ResourceList {
+	return node.Reserved(cfg.SystemReserved, cfg.KubeReserved)
 }
 
-func (a *agent) nodeUID() types.UID {
-	if n := a.node.Node(); n != nil {
-		return n.UID
-	}
-	return ""
-}
+// listener takes every version of the Node that the API has.
+type listener = func(*corev1.Node)
 
-// admissionNode is the Node as the API has it, or as it was last known.
-func (a *agent) admissionNode() *v1.Node {
-	if a.node != nil {
-		if n := a.node.Node(); n != nil {
-			return n
-		}
+// newNode keeps the Node object and its Lease, and has listeners told of it.
+func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *gossip.Group, listeners []listener) *node.Manager {
+	annotations := func() map[string]string { return nil }
+	if group != nil {
+		annotations = group.Annotations
 	}
-	return a.saved.Load()
-}
-
-// nodeSeen takes the Node's newest version: its pod network most of all.
-func (a *agent) nodeSeen(n *v1.Node) {
-	old := a.saved.Swap(n)
-	kept := &v1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec}
-	if err := a.nodes.Put(n.Name, kept); err != nil {
-		a.log.Warn("the node is not kept for when the API is away", "error", err)
+	describer := &node.Describer{
+		Static: node.Input{
+			Name:     b.cfg.NodeName,
+			Facts:    b.facts,
+			Labels:   b.cfg.NodeLabels,
+			Taints:   node.Taints(b.cfg.RegisterWithTaints),
+			MaxPods:  b.cfg.MaxPods,
+			Port:     b.cfg.Port,
+			Reserved: reserved(b.cfg),
+			Runtime:  b.runtime.version,
+		},
+		Runtime:     b.runtime,
+		Images:      b.runtime.images,
+		MaxImages:   b.cfg.NodeStatusMaxImages,
+		Pressure:    pressure,
+		Annotations: annotations,
+		Leaving:     b.leaving,
 	}
-	if zone := n.Labels[v1.LabelTopologyZone]; zone != "" && a.services != nil {
-		a.services.SetZone(zone)
-	}
-	a.tellGossip(n)
-	if a.certificates != nil {
-		a.certificates.Addresses(n.Status.Addresses)
-	}
-	cidrs := prefixes(n.Spec.PodCIDRs...)
-	if a.cfg.PodCIDR != "" {
-		cidrs = prefixes(a.cfg.PodCIDR)
-	}
-	if len(cidrs) == 0 {
-		return
-	}
-	if err := a.setPodCIDRs(cidrs); err != nil {
-		a.log.Warn("the pod network cannot be made", "cidrs", cidrs, "error", err)
-	}
-	if old == nil || !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) {
-		if a.cfg.ContainerRuntimeEndpoint != "" {
-			a.tellPodCIDR(context.Background(), cidrs[0].String()) // bounded by the client's timeout
-		}
-		a.node.Poke() // Ready waited for this
+	return &node.Manager{
+		Client:       b.server.Client,
+		Name:         b.cfg.NodeName,
+		Input:        describer.Describe,
+		LeaseSeconds: b.cfg.NodeLeaseDurationSeconds,
+		Report:       b.cfg.NodeStatusReportFrequency.Duration,
+		Seen: func(n *corev1.Node) {
+			for _, l := range listeners {
+				l(n)
+			}
+		},
+		Event: b.events.Node,
+		Log:   b.log,
 	}
 }
 
-// nodeInput gathers what the Node says now.
-func (a *agent) nodeInput(ctx context.Context) node.Input {
-	in := node.Input{Name: a.cfg.NodeName, Facts: a.facts, Labels: a.cfg.NodeLabels, MaxPods: a.cfg.MaxPods, Port: a.cfg.Port,
-		Reserved: a.reserved(), Runtime: a.version, Now: metav1.Now().Rfc3339Copy(), Taints: taints(a.cfg.RegisterWithTaints),
-		Pressure: a.measure(), Annotations: a.gossipAnnotations()}
-	if a.leaving.Load() {
-		in.NotReady = "node is shutting down"
-		return in
-	}
-	st, err := a.runtime.Status(ctx, false)
-	if err != nil {
-		in.NotReady = "container runtime is down: " + err.Error()
-		return in
-	}
-	for _, c := range st.GetStatus().GetConditions() {
-		if c.Status {
-			continue
-		}
-		what := "container runtime not ready"
-		if c.Type == runtimeapi.NetworkReady {
-			what = "container runtime network not ready"
-		}
-		if c.Type == runtimeapi.NetworkReady || c.Type == runtimeapi.RuntimeReady {
-			in.NotReady = fmt.Sprintf("%s: %s=false reason:%s message:%s", what, c.Type, c.Reason, c.Message)
+func zone(s *service.Source) listener {
+	return func(n *corev1.Node) {
+		if z := n.Labels[corev1.LabelTopologyZone]; z != "" {
+			s.SetZone(z)
 		}
 	}
-	in.Images = a.nodeImages(ctx)
-	in.Handlers = node.Handlers(st.GetRuntimeHandlers())
-	return in
 }
 
-func (a *agent) nodeImages(ctx context.Context) []v1.ContainerImage {
-	list, err := a.images.ListImages(ctx, nil)
-	if err != nil {
-		return nil
-	}
-	return node.Images(list, a.cfg.NodeStatusMaxImages)
+func membership(g *gossip.Group) listener {
+	return func(n *corev1.Node) { g.Heed(n.Annotations, n.Labels[corev1.LabelTopologyZone]) }
+}
+
+func addresses(m *serving.Manager) listener {
+	return func(n *corev1.Node) { m.Addresses(n.Status.Addresses) }
 }

@@ -3,176 +3,287 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
-	"time"
+	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	cri "k8s.io/cri-api/pkg/apis"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/qos"
 	podrecord "github.com/shoal-project/shoal/agent/record"
-	"github.com/shoal-project/shoal/agent/runtime"
+	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-func (a *agent) buildVolumes(context.Context) error {
-	a.volumes = &volume.Manager{RootDir: a.cfg.RootDir, Objects: a.objects, Tokens: a.tokens, Claims: a.objects, Facts: a.volumeFacts, Log: a.log}
-	return nil
+// volumes makes what pods mount.
+type volumes interface {
+	pod.Volumes
+	Ensure(ctx context.Context, p *corev1.Pod) error
+	Release(ctx context.Context, p *corev1.Pod) error
+	Refresh(ctx context.Context, p *corev1.Pod) error
+	Changed(namespace string)
+	Run(ctx context.Context) error
 }
 
-func (a *agent) buildPods(ctx context.Context) error {
-	_, allocatable := node.Capacity(a.facts, a.cfg.MaxPods, a.reserved())
-	hostname, err := os.Hostname()
+// base is what pods and the Node object are made of. A hollow node has the same,
+// from other constructors.
+type base struct {
+	cfg      *config.Config
+	facts    node.Facts
+	server   *api.Server
+	events   *api.Recorder
+	kept     stores
+	memory   *node.Memory
+	objects  *source.Objects
+	tokens   *volume.TokenCache
+	runtime  containers
+	services *service.Source // nil on a hollow node that plays none
+	// makeVolumes gets what volumes are told of a pod.
+	makeVolumes func(facts func(*corev1.Pod) volume.Facts) volumes
+	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the
+	// API has it.
+	leaving func() bool
+	nodeUID func() types.UID
+	log     *slog.Logger
+}
+
+// podParts run the pods of a node.
+type podParts struct {
+	pods    *pod.Manager
+	static  *source.Static
+	api     *source.API // nil without an API
+	status  *status.Manager
+	volumes volumes
+	offline *pod.Offline
+	// changed holds a token when a pod's facts or desires changed.
+	changed chan struct{}
+}
+
+func newObjects(kept stores, server *api.Server, log *slog.Logger) (*source.Objects, *volume.TokenCache) {
+	objects := &source.Objects{Saved: kept.objects, Client: server.Client, Log: log}
+	return objects, &volume.TokenCache{Saved: kept.tokens, Request: server.RequestToken}
+}
+
+// newPods makes what runs pods, and takes over those of an earlier agent.
+func newPods(ctx context.Context, b base) (*podParts, error) {
+	host, err := podHost(b)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	host := &pod.Host{
-		NodeName: a.cfg.NodeName, Hostname: hostname, IPs: a.facts.IPs, MemoryBytes: a.facts.MemoryBytes, Allocatable: allocatable,
-		PageSizes: slices.Sorted(maps.Keys(a.facts.HugePages)),
-		RootDir:   a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.ContainerLogsDir,
-		ClusterDNS: a.cfg.ClusterDNS, ClusterDomain: a.cfg.ClusterDomain, ResolvConf: a.cfg.ResolvConf, CgroupParent: a.cgroupOf,
-		Unified: a.unified(), SeccompDefault: a.cfg.Seccomp(),
-	}
-	a.probes = &probe.Manager{Exec: a.brief(), Events: a.events, Report: func(r probe.Result) { a.pods.Probed(r) }}
-	a.status = &status.Manager{API: statusAPI{a.client}, Facts: a.statusFacts, Mirror: func(p *v1.Pod) (*v1.Pod, bool) { return a.static.Mirror(p) }, Log: a.log}
-	sysctls, err := pod.NewSysctls(a.cfg.AllowedUnsafeSysctls)
+	sysctls, err := pod.NewSysctls(b.cfg.AllowedUnsafeSysctls)
 	if err != nil {
-		return fmt.Errorf("allowedUnsafeSysctls: %w", err)
+		return nil, fmt.Errorf("allowedUnsafeSysctls: %w", err)
 	}
-	a.pods = &pod.Manager{
-		Host: host, Runtime: a.brief(), Images: a.images, Volumes: a.volumes, Objects: a.objects, Services: a.serviceObjects,
-		Probes: a.probes, Reporter: a.status, Records: a.records, Events: a.events, Node: a.admissionNode, Relabelled: a.volumes.Refresh, Refuse: a.refuse,
-		Limit: a.limitPod, Sysctls: sysctls, Handler: a.runtimeHandler,
-		MaxBackoff: a.cfg.MaxContainerRestartPeriod.Duration, Log: a.log,
-	}
-	if a.pulled != nil {
-		a.pods.Access = &pod.Access{
-			Policy:    pod.VerifyPolicy(a.cfg.ImagePullCredentialsVerificationPolicy),
-			Allowlist: a.cfg.PreloadedImagesVerificationAllowlist,
-			Records:   a.pulled,
-			Images:    a.images,
-			Log:       a.log,
-		}
-		if err := a.pods.Access.Load(ctx); err != nil {
-			return err
-		}
-	}
-	a.pods.Steps = a.steps()
-	a.ended = make(chan struct{}, 1)
-	a.pods.Changed = func() {
-		select {
-		case a.ended <- struct{}{}:
-		default:
-		}
-	}
-	a.static = &source.Static{Dir: a.cfg.StaticPodPath, Node: a.cfg.NodeName, Handler: a.pods, Client: a.client,
-		NodeUID: a.nodeUID, Changed: a.pods.Poke, Log: a.log}
-	if a.client != nil {
-		a.api = &source.API{Client: a.client, Node: a.cfg.NodeName, Handler: a.pods, Mirrors: a.static, Log: a.log}
-	}
-	a.objects.Changed = func(namespace string) {
-		a.pods.ResyncObjects(namespace)
-		a.volumes.Changed(namespace)
-	}
-	a.objects.Start(ctx)
-	a.probes.Start(ctx)
-	a.status.Start(ctx)
-	return nil
-}
-
-// brief is the runtime that keeps little of what probes and hooks say.
-func (a *agent) brief() cri.RuntimeService {
-	if a.builtin == nil {
-		return a.runtime
-	}
-	return runtime.Brief{Runtime: a.builtin}
-}
-
-func (a *agent) volumeFacts(p *v1.Pod) volume.Facts {
-	f := volume.Facts{NodeName: a.cfg.NodeName, HostIPs: a.facts.IPs, Allocatable: a.pods.Host.Allocatable}
-	if p.Spec.HostNetwork {
-		f.PodIPs = a.facts.IPs
-	} else if v, ok := a.pods.View(p.UID); ok {
-		if sb := v.Observed.Sandbox(); sb != nil {
-			f.PodIPs = sb.IPs
-		}
-	}
-	return f
-}
-
-// runtimeHandler is the CRI's name of what a RuntimeClass stands for.
-func (a *agent) runtimeHandler(ctx context.Context, class string) (string, error) {
-	c, err := a.objects.RuntimeClass(ctx, class)
+	access, err := imageAccess(ctx, b)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return c.Handler, nil
+	var p podParts
+	p.changed = make(chan struct{}, 1)
+	p.offline = &pod.Offline{Log: b.log}
+	p.volumes = b.makeVolumes(func(obj *corev1.Pod) volume.Facts {
+		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj), Allocatable: host.Allocatable}
+	})
+	p.status = newStatus(b, func(obj *corev1.Pod) (*corev1.Pod, bool) { return p.static.Mirror(obj) })
+	probes := &probe.Manager{
+		Exec:   b.runtime.brief,
+		Events: b.events,
+		Report: func(r probe.Result) { p.pods.Probed(r) },
+	}
+	p.pods = &pod.Manager{
+		Host:       host,
+		Runtime:    b.runtime.brief,
+		Images:     b.runtime.images,
+		Access:     access,
+		Volumes:    p.volumes,
+		Objects:    b.objects,
+		Services:   serviceObjects(b.services, p.offline),
+		Probes:     probes,
+		Reporter:   p.status,
+		Records:    b.kept.pods,
+		Events:     b.events,
+		Node:       b.memory.Node,
+		Limit:      limit(b.runtime.groups),
+		Refuse:     refuse(b.leaving),
+		Sysctls:    sysctls,
+		Handler:    handlerOf(b.objects),
+		Changed:    p.tell,
+		Relabelled: p.volumes.Refresh,
+		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
+		Log:        b.log,
+	}
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups)
+	p.static = &source.Static{
+		Dir:     b.cfg.StaticPodPath,
+		Node:    b.cfg.NodeName,
+		Handler: p.pods,
+		Client:  b.server.Client,
+		NodeUID: b.nodeUID,
+		Changed: p.pods.Poke,
+		Log:     b.log,
+	}
+	if b.server.Configured() {
+		p.api = &source.API{
+			Client:  b.server.Client,
+			Node:    b.cfg.NodeName,
+			Handler: p.pods,
+			Mirrors: p.static,
+			Log:     b.log,
+		}
+		p.offline.Synced = p.api.Synced()
+	}
+	b.objects.Changed = func(namespace string) {
+		p.pods.ResyncObjects(namespace)
+		p.volumes.Changed(namespace)
+	}
+	b.objects.Start(ctx)
+	probes.Start(ctx)
+	p.status.Start(ctx)
+	return &p, nil
 }
 
-func (a *agent) statusFacts(p *v1.Pod) status.Facts {
-	scheme, _, _ := cut(a.version)
-	return status.Facts{HostIPs: a.facts.IPs, Scheme: scheme + "://", QOS: pod.QoS(p), Restarts: pod.Restarts, Now: metav1.Now().Rfc3339Copy()}
+// tell leaves a token in changed.
+func (p *podParts) tell() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
 }
 
-// restore takes over what an earlier agent left.
-func (a *agent) restore(ctx context.Context) error {
-	records, err := a.records.All()
+// takeOver goes on with what an earlier agent left.
+func (p *podParts) takeOver(ctx context.Context, b base) error {
+	records, err := b.kept.pods.All()
 	if err != nil {
 		return err
 	}
 	for _, r := range records {
 		if r.Pod != nil && !r.Released {
-			a.objects.Track(r.Pod)
+			b.objects.Track(r.Pod)
 		}
 	}
-	if err := a.pods.Restore(ctx, records); err != nil {
+	if err := p.pods.Restore(ctx, records); err != nil {
 		return err
 	}
-	a.adoptVolumes(ctx, records)
-	return nil
-}
-
-// adoptVolumes makes the volumes of pods that run follow changes again.
-func (a *agent) adoptVolumes(ctx context.Context, records map[string]*podrecord.Pod) {
 	for _, r := range records {
-		if r.Pod == nil || r.Released || r.Stopping != nil || r.SandboxAttempts == 0 {
-			continue
+		if r.Mounted() {
+			go followVolumes(ctx, p.volumes, r.Pod, b.log)
 		}
-		p := r.Pod
-		go func() {
-			if err := a.volumes.Ensure(ctx, p); err != nil && ctx.Err() == nil {
-				a.log.Debug("volumes are made again with the pod", "pod", p.Namespace+"/"+p.Name, "error", err)
-			}
-		}()
+	}
+	return nil
+}
+
+// followVolumes makes the volumes of a pod that runs follow changes again.
+func followVolumes(ctx context.Context, v volumes, p *corev1.Pod, log *slog.Logger) {
+	if err := v.Ensure(ctx, p); err != nil && ctx.Err() == nil {
+		log.Debug("volumes are made again with the pod", "pod", p.Namespace+"/"+p.Name, "error", err)
 	}
 }
 
-// offlineAfter is how long the API may be silent at start before pods that do
-// not run are started from the checkpoint.
-const offlineAfter = 3 * time.Second
+func podHost(b base) (*pod.Host, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	_, allocatable := node.Capacity(b.facts, b.cfg.MaxPods, reserved(b.cfg))
+	return &pod.Host{
+		NodeName:         b.cfg.NodeName,
+		Hostname:         hostname,
+		IPs:              b.facts.IPs,
+		MemoryBytes:      b.facts.MemoryBytes,
+		Allocatable:      allocatable,
+		PageSizes:        slices.Sorted(maps.Keys(b.facts.HugePages)),
+		SeccompDefault:   b.cfg.Seccomp(),
+		Unified:          b.runtime.tree.Unified(b.cfg.SingleProcessOOMKill),
+		RootDir:          b.cfg.RootDir,
+		PodLogsDir:       b.cfg.PodLogsDir,
+		ContainerLogsDir: b.cfg.ContainerLogsDir,
+		ClusterDNS:       b.cfg.ClusterDNS,
+		ClusterDomain:    b.cfg.ClusterDomain,
+		ResolvConf:       b.cfg.ResolvConf,
+		CgroupParent:     func(p *corev1.Pod) string { return cgroupOf(b.runtime.tree, p) },
+	}, nil
+}
 
-// unhold starts pods from the checkpoint when the API is not heard soon.
-func (a *agent) unhold(ctx context.Context) error {
-	var synced <-chan struct{}
-	if a.api != nil {
-		synced = a.api.Synced()
+// imageAccess keeps which pods may use an image that is there; nil on a hollow
+// node, whose images are all the same.
+func imageAccess(ctx context.Context, b base) (*pod.Access, error) {
+	if b.kept.images == nil {
+		return nil, nil
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-synced:
-		return nil
-	case <-time.After(offlineAfter):
+	access := &pod.Access{
+		Policy:    pod.VerifyPolicy(b.cfg.ImagePullCredentialsVerificationPolicy),
+		Allowlist: b.cfg.PreloadedImagesVerificationAllowlist,
+		Records:   b.kept.images,
+		Images:    b.runtime.images,
+		Log:       b.log,
 	}
-	a.log.Info("the API is not heard: pods start from the checkpoint")
-	a.cutOff.Store(true)
-	a.pods.Unhold()
-	return nil
+	return access, access.Load(ctx)
+}
+
+func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Manager {
+	scheme, _, _ := strings.Cut(b.runtime.version, "://")
+	return &status.Manager{
+		API: b.server.Pods(),
+		Facts: func(p *corev1.Pod) status.Facts {
+			return status.Facts{
+				HostIPs:  b.facts.IPs,
+				Scheme:   scheme + "://",
+				QOS:      pod.QoS(p),
+				Restarts: pod.Restarts,
+				Now:      metav1.Now().Rfc3339Copy(),
+			}
+		},
+		Mirror: mirror,
+		Log:    b.log,
+	}
+}
+
+// serviceObjects are what containers' environments tell of services; none on a
+// node without them.
+func serviceObjects(s *service.Source, o *pod.Offline) func(context.Context) ([]*corev1.Service, bool) {
+	if s == nil {
+		return func(context.Context) ([]*corev1.Service, bool) { return nil, true }
+	}
+	return func(ctx context.Context) ([]*corev1.Service, bool) { return s.Objects(ctx, o.CutOff) }
+}
+
+// limit changes the limits of a pod that runs; with an outside runtime only that
+// could.
+func limit(g *qos.Groups) func(*corev1.Pod, pod.Limits) error {
+	if g == nil {
+		return func(*corev1.Pod, pod.Limits) error { return nil }
+	}
+	return func(p *corev1.Pod, l pod.Limits) error { return g.Set(cgroupOf(g.Tree, p), qos.Limits(l)) }
+}
+
+// refuse is why the node takes no pods now, nil when it does.
+func refuse(leaving func() bool) func() *podrecord.Verdict {
+	return func() *podrecord.Verdict {
+		if !leaving() {
+			return nil
+		}
+		return &podrecord.Verdict{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
+	}
+}
+
+// handlerOf is the CRI's name of what a RuntimeClass stands for.
+func handlerOf(objects *source.Objects) func(context.Context, string) (string, error) {
+	return func(ctx context.Context, class string) (string, error) {
+		c, err := objects.RuntimeClass(ctx, class)
+		if err != nil {
+			return "", err
+		}
+		return c.Handler, nil
+	}
 }

@@ -2,148 +2,181 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	cri "k8s.io/cri-api/pkg/apis"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/outside"
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/qos"
 	"github.com/shoal-project/shoal/agent/runtime"
+	"github.com/shoal-project/shoal/agent/server"
 )
 
-func (a *agent) runtimeConfig() runtime.Config {
+// containers is what runs containers, and where.
+type containers struct {
+	cri.RuntimeService
+	images cri.ImageManagerService
+	// brief is the runtime that keeps little of what probes and hooks say.
+	brief   cri.RuntimeService
+	version string // as in shoal://0.1
+	tree    qos.Tree
+	// sessions enter containers for the kubelet's API.
+	sessions server.Sessions
+	// groups makes the pods' control groups; nil where the runtime does.
+	groups *qos.Groups
+	// builtin is the agent's own runtime; nil with an outside one.
+	builtin *runtime.Runtime
+	// told tells a runtime with a network of its own the range of the pods.
+	told func(ctx context.Context, podCIDR string)
+}
+
+func tree(cfg *config.Config) qos.Tree {
+	return qos.Tree{Driver: cgroup.Driver(cfg.CgroupDriver), Root: cfg.CgroupRoot}
+}
+
+func runtimeConfig(cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger) runtime.Config {
 	return runtime.Config{
-		DataDir: a.cfg.DataDir, RunDir: a.cfg.RunDir, ImportDir: a.cfg.ImagesDir, CertsDir: a.cfg.RegistryConfigDir,
-		CgroupRoot: a.kubepods(), Driver: a.driver(), Runtimes: a.handlers(), Network: podNetwork{a.network}, Pause: a.pause(), Seal: a.seal, Log: a.log,
-		KeepFree: a.imagesKeepFree, KeepInodes: a.imagesKeepInodes,
+		DataDir:    cfg.DataDir,
+		RunDir:     cfg.RunDir,
+		ImportDir:  cfg.ImagesDir,
+		CertsDir:   cfg.RegistryConfigDir,
+		CgroupRoot: tree(cfg).Kubepods(),
+		Driver:     cgroup.Driver(cfg.CgroupDriver),
+		Runtimes:   handlers(cfg),
+		Network:    podNetwork{n},
+		Pause:      pauseProgram(log),
+		Seal:       seal,
+		KeepFree:   evict.Keep(cfg.EvictionHard, "imagefs.available"),
+		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
+		Log:        log,
 	}
 }
 
-// pause is the program shoal-pause, which lies beside this one.
-func (a *agent) pause() string {
+// pauseProgram is shoal-pause, which lies beside this program.
+func pauseProgram(log *slog.Logger) string {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "shoal-pause")
 	if err == nil {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		a.log.Warn("pods with shareProcessNamespace or hostUsers: false do not start: install shoal-pause beside shoal-agent", "error", err)
+		log.Warn("pods with shareProcessNamespace or hostUsers: false do not start: install shoal-pause beside shoal-agent",
+			"error", err)
 	}
 	return path
 }
 
 // handlers are the OCI runtimes that the configuration names.
-func (a *agent) handlers() map[string]oci.Runtime {
+func handlers(cfg *config.Config) map[string]oci.Runtime {
 	out := map[string]oci.Runtime{}
-	for name, program := range a.cfg.RuntimeHandlers {
+	for name, program := range cfg.RuntimeHandlers {
 		out[name] = oci.Runtime{Path: program}
 	}
 	return out
 }
 
-func (a *agent) buildRuntime(ctx context.Context) error {
-	if a.cfg.ContainerRuntimeEndpoint != "" {
-		return a.connectRuntime(ctx)
+// openContainers opens the runtime that the configuration chooses.
+func openContainers(
+	ctx context.Context, cfg *config.Config, facts node.Facts, n *network.Manager, memory *node.Memory, kept stores,
+	log *slog.Logger,
+) (containers, error) {
+	if cfg.ContainerRuntimeEndpoint != "" {
+		return connectRuntime(ctx, cfg, memory, log)
 	}
-	var err error
-	if a.cgroups, err = cgroup.Open(a.driver()); err != nil {
-		return err
-	}
-	if a.pids, err = a.limitPIDs(); err != nil {
-		return err
-	}
-	if err := a.qosGroups(); err != nil {
-		return err
-	}
-	if a.builtin, err = runtime.Open(ctx, a.runtimeConfig()); err != nil {
-		return err
-	}
-	a.runtime, a.images = a.builtin, a.builtin
-	a.releaseNetwork(ctx)
-	return a.readVersion(ctx)
+	return openRuntime(ctx, cfg, facts, n, kept.seal, log)
 }
 
-// releaseNetwork frees the addresses and interfaces of sandboxes that a crash
-// or a reboot took.
-func (a *agent) releaseNetwork(ctx context.Context) {
-	sandboxes, err := a.runtime.ListPodSandbox(ctx, nil)
+// openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
+// that a crash or a reboot took.
+func openRuntime(
+	ctx context.Context, cfg *config.Config, facts node.Facts, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
+) (containers, error) {
+	tasks, err := evict.Tasks()
+	if err != nil {
+		return containers{}, fmt.Errorf("number of processes: %w", err)
+	}
+	_, allocatable := node.Capacity(facts, cfg.MaxPods, reserved(cfg))
+	groups, err := qos.Open(qos.Config{
+		Tree:        tree(cfg),
+		CPUShares:   uint64(pod.Shares(allocatable.Cpu().MilliValue())),
+		MemoryBytes: allocatable.Memory().Value(),
+		Tasks:       tasks.Capacity,
+		Reserved:    reserved(cfg),
+		PodPids:     cfg.PodPidsLimit,
+		Log:         log,
+	})
+	if err != nil {
+		return containers{}, err
+	}
+	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, seal, log))
+	if err != nil {
+		return containers{}, err
+	}
+	if err := releaseNetwork(ctx, r, n); err != nil {
+		log.Warn("addresses of lost sandboxes are not freed", "error", err)
+	}
+	version, err := versionOf(ctx, r)
+	return containers{
+		RuntimeService: r,
+		images:         r,
+		brief:          runtime.Brief{Runtime: r},
+		version:        version,
+		tree:           groups.Tree,
+		sessions:       server.Sessions{URLs: r, Streams: streams{r}},
+		groups:         groups,
+		builtin:        r,
+		told:           func(context.Context, string) {},
+	}, err
+}
+
+func releaseNetwork(ctx context.Context, r cri.RuntimeService, n *network.Manager) error {
+	sandboxes, err := r.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return err
+	}
 	ids := make([]string, len(sandboxes))
 	for i, s := range sandboxes {
 		ids[i] = s.Id
 	}
-	if err == nil {
-		err = a.network.Release(ctx, ids)
-	}
+	return n.Release(ctx, ids)
+}
+
+// connectRuntime uses a runtime behind a CRI socket.
+func connectRuntime(ctx context.Context, cfg *config.Config, memory *node.Memory, log *slog.Logger) (containers, error) {
+	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, log)
 	if err != nil {
-		a.log.Warn("addresses of lost sandboxes are not freed", "error", err)
+		return containers{}, err
 	}
+	if n := memory.Node(); n != nil && n.Spec.PodCIDR != "" {
+		r.TellPodCIDR(ctx, n.Spec.PodCIDR)
+	}
+	version, err := versionOf(ctx, r)
+	return containers{
+		RuntimeService: r,
+		images:         r.Images,
+		brief:          r,
+		version:        version,
+		tree:           qos.Tree{Driver: r.Driver(ctx, cgroup.Driver(cfg.CgroupDriver)), Root: cfg.CgroupRoot},
+		sessions:       server.Sessions{URLs: r},
+		told:           r.TellPodCIDR,
+	}, err
 }
 
-// qosGroups makes the groups that pods lie in. All pods together get what the
-// node can give (node allocatable).
-func (a *agent) qosGroups() error {
-	_, allocatable := node.Capacity(a.facts, a.cfg.MaxPods, a.reserved())
-	memory := allocatable.Memory().Value()
-	shares := uint64(pod.Shares(allocatable.Cpu().MilliValue()))
-	if err := a.cgroups.Ensure(a.kubepods(), cgroup.Resources{CPUShares: &shares, MemoryLimit: &memory, PidsLimit: a.pids.all}); err != nil {
-		return fmt.Errorf("cgroup of all pods: %w", err)
-	}
-	least := uint64(2)
-	return errors.Join(a.cgroups.Ensure(a.driver().Child(a.kubepods(), "burstable"), cgroup.Resources{}),
-		a.cgroups.Ensure(a.driver().Child(a.kubepods(), "besteffort"), cgroup.Resources{CPUShares: &least}))
-}
-
-// unified are the v2 control files of every container: for lack of memory the
-// kernel ends it as a whole, and it gets no swap.
-func (a *agent) unified() map[string]string {
-	groups := a.cgroups
-	if groups == nil { // those of an outside runtime
-		var err error
-		if groups, err = cgroup.New(""); err != nil {
-			return nil
-		}
-	}
-	if groups.Mode() != cgroup.V2 {
-		return nil
-	}
-	out := map[string]string{}
-	if !a.cfg.SingleProcessOOMKill {
-		out["memory.oom.group"] = "1"
-	}
-	if groups.HasFile(a.kubepods(), "memory.swap.max") {
-		out["memory.swap.max"] = "0"
-	}
-	return out
-}
-
-// reserved is what the system and the agent keep for themselves.
-func (a *agent) reserved() v1.ResourceList {
-	out := v1.ResourceList{}
-	for _, m := range []map[string]string{a.cfg.SystemReserved, a.cfg.KubeReserved} {
-		for k, v := range m {
-			q, err := resource.ParseQuantity(v)
-			if err != nil {
-				continue // validated before
-			}
-			sum := out[v1.ResourceName(k)]
-			sum.Add(q)
-			out[v1.ResourceName(k)] = sum
-		}
-	}
-	return out
-}
-
-func (a *agent) readVersion(ctx context.Context) error {
-	v, err := a.runtime.Version(ctx, "v1")
+func versionOf(ctx context.Context, r cri.RuntimeService) (string, error) {
+	v, err := r.Version(ctx, "v1")
 	if err != nil {
-		return fmt.Errorf("container runtime: %w", err)
+		return "", fmt.Errorf("container runtime: %w", err)
 	}
-	a.version = v.RuntimeName + "://" + v.RuntimeVersion
-	return nil
+	return v.RuntimeName + "://" + v.RuntimeVersion, nil
 }

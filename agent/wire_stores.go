@@ -1,38 +1,34 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
-	authv1 "k8s.io/api/authentication/v1"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/checkpoint"
-	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/config"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-func (a *agent) buildDirs(context.Context) error {
-	// The modes are the kubelet's. RunDir is for root, but the root of a user
-	// namespace goes through it to its container.
+// makeDirs makes the directories that others than the agent see. The modes are
+// the kubelet's. RunDir is for root, but the root of a user namespace goes
+// through it to its container.
+func makeDirs(cfg *config.Config) error {
 	dirs := map[string]fs.FileMode{
-		a.cfg.RootDir:                                    0o750,
-		filepath.Join(a.cfg.RootDir, "pods"):             0o750,
-		filepath.Join(a.cfg.RootDir, "plugins_registry"): 0o750,
-		filepath.Join(a.cfg.RootDir, "plugins"):          0o750,
-		a.cfg.PodLogsDir:                                 0o755,
-		a.cfg.RunDir:                                     0o711,
+		cfg.RootDir:                                    0o750,
+		filepath.Join(cfg.RootDir, "pods"):             0o750,
+		filepath.Join(cfg.RootDir, "plugins_registry"): 0o750,
+		filepath.Join(cfg.RootDir, "plugins"):          0o750,
+		cfg.PodLogsDir:                                 0o755,
+		cfg.RunDir:                                     0o711,
 	}
-	if d := a.cfg.ContainerLogsDir; d != "" && d != "-" {
+	if d := cfg.ContainerLogsDir; d != "" && d != "-" {
 		dirs[d] = 0o755
 	}
 	for d, mode := range dirs {
@@ -41,88 +37,68 @@ func (a *agent) buildDirs(context.Context) error {
 		}
 	}
 	// Agents of before left it open.
-	if err := os.Chmod(filepath.Join(a.cfg.RootDir, "pods"), 0o750); err != nil {
-		return err
-	}
-	a.measure = a.pressure
-	var err error
-	a.facts, err = node.Look(a.cfg.RootDir, a.cfg.NodeIP)
-	return err
+	return os.Chmod(filepath.Join(cfg.RootDir, "pods"), 0o750)
 }
 
-func (a *agent) buildStores(context.Context) error {
-	keys, chosen, err := checkpoint.FindKeys(a.cfg.CheckpointKey())
-	if err != nil {
-		return err
-	}
-	a.log.Info("records of pods are sealed", "key", chosen.Key, "because", chosen.Why)
-	a.seal = keys
-	dir := a.cfg.CheckpointDir()
-	if a.records, err = checkpoint.Open[podrecord.Pod](filepath.Join(dir, "pods"), keys, a.log); err != nil {
-		return err
-	}
-	if a.nodes, err = checkpoint.Open[v1.Node](filepath.Join(dir, "node"), keys, a.log); err != nil {
-		return err
-	}
-	if a.pulled, err = checkpoint.Open[podrecord.Image](filepath.Join(dir, "images"), keys, a.log); err != nil {
-		return err
-	}
-	objects, err := checkpoint.Open[source.SavedObject](filepath.Join(dir, "objects"), keys, a.log)
-	if err != nil {
-		return err
-	}
-	tokens, err := checkpoint.Open[volume.PodTokens](filepath.Join(dir, "tokens"), keys, a.log)
-	if err != nil {
-		return err
-	}
-	if a.cfg.KeepSecrets() {
-		a.keep(objects, tokens)
-		return nil
-	}
-	a.log.Info("Secrets and tokens are not kept: pods that need them do not start without a coordinator", "because", "checkpointSecrets is false")
-	if err := errors.Join(objects.Clear(source.IsSecret), tokens.Clear(func(string) bool { return true })); err != nil {
-		return err
-	}
-	a.keep(source.WithoutSecrets{Saved: objects}, volume.InMemory{})
-	return nil
+// store keeps values over restarts.
+type store[T any] interface {
+	Get(key string) (*T, error)
+	All() (map[string]*T, error)
+	Put(key string, v *T) error
+	Delete(key string) error
+	Close()
 }
 
-// keep makes what holds objects and tokens of pods.
-func (a *agent) keep(objects source.Saved, tokens volume.Saved) {
-	a.objects = &source.Objects{Saved: objects, Log: a.log}
-	a.tokens = &volume.TokenCache{Saved: tokens, Request: a.requestToken}
+// stores are all that the node keeps.
+type stores struct {
+	seal    *checkpoint.Keys // of everything in them
+	pods    store[podrecord.Pod]
+	nodes   store[corev1.Node]
+	images  store[podrecord.Image]
+	objects source.Saved
+	tokens  volume.Saved
 }
 
-func (a *agent) requestToken(ctx context.Context, namespace, account string, r *authv1.TokenRequest) (*authv1.TokenRequest, error) {
-	if a.client == nil {
-		return nil, errors.New("no API server is configured")
+func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
+	keys, chosen, err := checkpoint.FindKeys(cfg.CheckpointKey())
+	if err != nil {
+		return s, err
 	}
-	return a.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
+	log.Info("records of pods are sealed", "key", chosen.Key, "because", chosen.Why)
+	s.seal = keys
+	if s.pods, err = openStore[podrecord.Pod](cfg, "pods", keys, log); err != nil {
+		return s, err
+	}
+	if s.nodes, err = openStore[corev1.Node](cfg, "node", keys, log); err != nil {
+		return s, err
+	}
+	if s.images, err = openStore[podrecord.Image](cfg, "images", keys, log); err != nil {
+		return s, err
+	}
+	objects, err := openStore[source.SavedObject](cfg, "objects", keys, log)
+	if err != nil {
+		return s, err
+	}
+	tokens, err := openStore[volume.PodTokens](cfg, "tokens", keys, log)
+	if err != nil {
+		return s, err
+	}
+	s.objects, s.tokens = objects, tokens
+	if cfg.KeepSecrets() {
+		return s, nil
+	}
+	log.Info("Secrets and tokens are not kept: pods that need them do not start without a coordinator",
+		"because", "checkpointSecrets is false")
+	s.objects, s.tokens = source.WithoutSecrets{Saved: objects}, volume.InMemory{}
+	return s, errors.Join(objects.Clear(source.IsSecret), tokens.Clear(func(string) bool { return true }))
 }
 
-func (a *agent) buildClient(ctx context.Context) error {
-	if a.cfg.Kubeconfig == "" {
-		a.events = &recorder{}
-		return nil
-	}
-	rc, err := clientcmd.BuildConfigFromFlags("", a.cfg.Kubeconfig)
-	if err != nil {
-		return fmt.Errorf("kubeconfig %s: %w", a.cfg.Kubeconfig, err)
-	}
-	rc.ContentType = "application/vnd.kubernetes.protobuf"
-	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	rc.UserAgent = "kubelet/" + node.Version + " shoal-agent"
-	rc.QPS = -1 // the API server's flow control decides
-	if a.adjust != nil {
-		a.adjust(rc)
-	}
-	a.tellRefusals(rc)
-	a.rest = rc
-	client, err := kubernetes.NewForConfig(rc)
-	if err != nil {
-		return fmt.Errorf("kubeconfig %s: %w", a.cfg.Kubeconfig, err)
-	}
-	a.client, a.objects.Client = client, client
-	a.events = newRecorder(ctx, client, a.cfg.NodeName)
-	return nil
+func openStore[T any](cfg *config.Config, name string, keys *checkpoint.Keys, log *slog.Logger) (*checkpoint.Store[T], error) {
+	return checkpoint.Open[T](filepath.Join(cfg.CheckpointDir(), name), keys, log)
+}
+
+func (s stores) close() {
+	s.pods.Close()
+	s.nodes.Close()
+	s.images.Close()
 }

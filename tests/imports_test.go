@@ -21,14 +21,14 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
+		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
 		"cni/netconf", "cni/nft", "cni/nstest",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref", "coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota", "coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/scheduler/framework", "coordinator/store",
 	}},
 	{"mechanism", []string{
-		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/probe", "agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
+		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos", "agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node", "coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/scale",
 		"coordinator/registry/volumespec", "coordinator/scheduler/plugins", "coordinator/scheduler/queue",

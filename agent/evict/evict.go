@@ -104,3 +104,15 @@ func Limit(text string, capacity int64) (int64, error) {
 	}
 	return q.Value(), nil
 }
+
+// Keep returns what must be left of a resource, by its total, for a threshold not
+// to be met: what is written with less left only has pods evicted.
+func Keep(thresholds map[string]string, signal string) func(total uint64) uint64 {
+	return func(total uint64) uint64 {
+		keep, err := Limit(thresholds[signal], int64(total))
+		if err != nil {
+			return 0 // no threshold, or none that can be read: no condition follows from it either
+		}
+		return uint64(keep)
+	}
+}

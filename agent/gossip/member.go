@@ -166,3 +166,14 @@ func (d delegate) NotifyConflict(old, other *memberlist.Node) {
 	d.log.Error("two machines use one name; rename one of them",
 		"name", old.Name, "addr", old.Address(), "other", other.Address())
 }
+
+// NodeAddresses are the addresses of the nodes among members that have not left.
+func NodeAddresses(members []Member) []netip.Addr {
+	var out []netip.Addr
+	for _, m := range members {
+		if m.State != StateLeft {
+			out = append(out, m.NodeIPs...)
+		}
+	}
+	return out
+}

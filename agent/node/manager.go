@@ -65,6 +65,14 @@ func (m *Manager) Node() *v1.Node {
 	return m.node
 }
 
+// UID is the Node's, "" before it was heard.
+func (m *Manager) UID() types.UID {
+	if n := m.Node(); n != nil {
+		return n.UID
+	}
+	return ""
+}
+
 func (m *Manager) set(n *v1.Node) {
 	n.ManagedFields = nil
 	m.mu.Lock()

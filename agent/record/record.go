@@ -235,3 +235,9 @@ func (c *Observation) Terminated() v1.ContainerStateTerminated {
 func Sidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
+
+// Mounted tells whether the pod's volumes are in use: it was set up, and does not
+// end.
+func (r *Pod) Mounted() bool {
+	return r.Pod != nil && !r.Released && r.Stopping == nil && r.SandboxAttempts > 0
+}

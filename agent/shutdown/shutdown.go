@@ -29,6 +29,8 @@ type Bus interface {
 	// Shutdowns is closed when the bus is lost.
 	Shutdowns(ctx context.Context) (<-chan bool, error)
 	Delay() (io.Closer, error)
+	// MaxDelay is how long a shutdown waits at most.
+	MaxDelay() (time.Duration, error)
 	Close() error
 }
 
@@ -68,6 +70,8 @@ type Manager struct {
 	// StateFile keeps the Times of the last shutdown, "" does not.
 	StateFile string
 	Log       *slog.Logger
+
+	warned bool // of a delay that is too short
 }
 
 const (
@@ -103,6 +107,7 @@ func (m *Manager) listen(ctx context.Context) error {
 		return err
 	}
 	defer bus.Close()
+	m.compare(bus)
 	signals, err := bus.Shutdowns(ctx)
 	if err != nil {
 		return err
@@ -126,6 +131,17 @@ func (m *Manager) listen(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// compare warns once when the machine does not wait for as long as pods have.
+func (m *Manager) compare(bus Bus) {
+	limit, err := bus.MaxDelay()
+	if err != nil || limit >= Total(m.Periods) || m.warned {
+		return
+	}
+	m.warned = true
+	m.Log.Warn("logind lets a shutdown wait for less than the pods' time: raise InhibitDelayMaxSec in logind.conf",
+		"inhibitDelayMaxSec", limit, "pods", Total(m.Periods))
 }
 
 func (m *Manager) endAll(ctx context.Context) {

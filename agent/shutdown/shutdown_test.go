@@ -27,6 +27,9 @@ func (b *bus) Shutdowns(context.Context) (<-chan bool, error) { return b.signals
 func (b *bus) Delay() (io.Closer, error)                      { b.taken++; return lock{b}, nil }
 func (b *bus) Close() error                                   { b.closed++; return nil }
 
+// MaxDelay is long enough for every period.
+func (b *bus) MaxDelay() (time.Duration, error) { return time.Hour, nil }
+
 type lock struct{ b *bus }
 
 func (l lock) Close() error { l.b.released++; return nil }

@@ -75,6 +75,19 @@ func (m *Manager) Start(ctx context.Context) {
 // Wait returns when nothing is on its way any more.
 func (m *Manager) Wait() { m.wg.Wait() }
 
+// Told waits until no status is on its way to the API, or ctx ends.
+func (m *Manager) Told(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		m.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
 // Report implements pod.Reporter.
 func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodStatus {
 	base := p

@@ -1,9 +1,9 @@
-package main
+package qos
 
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -26,7 +26,7 @@ func TestPIDLimits(t *testing.T) {
 		"more than the node":    {32768, number(100000), "", 31768, -1},
 		"all of it is reserved": {1000, number(10), "1000", 0, 0},
 	} {
-		reserved := v1.ResourceList{}
+		reserved := corev1.ResourceList{}
 		if c.reserved != "" {
 			reserved[resourcePID] = resource.MustParse(c.reserved)
 		}

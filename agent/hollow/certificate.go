@@ -1,4 +1,4 @@
-package main
+package hollow
 
 import (
 	"context"
@@ -16,51 +16,35 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-
-	"github.com/shoal-project/shoal/agent/gossip"
 )
 
 // certificateWait is how long a hollow node waits for its certificate.
 const certificateWait = time.Minute
 
-// identity gets a certificate for a hollow node, which has none of its own: the
-// administrator of the kubeconfig asks in the node's name, and approves.
-func (c *crew) identity(ctx context.Context, a *agent) (*gossip.Identity, gossip.Trust, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// RequestCertificate gets a client certificate for a hollow node, which has none
+// of its own: the administrator whose client it is asks in the node's name, and
+// approves. Both are PEM.
+func RequestCertificate(ctx context.Context, admin kubernetes.Interface, node string) (cert, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	admin := rest.CopyConfig(a.rest)
-	admin.Impersonate = rest.ImpersonationConfig{}
-	client, err := kubernetes.NewForConfig(admin)
+	der, err := x509.MarshalECPrivateKey(private)
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, certificateWait)
 	defer cancel()
-	cert, err := requestCertificate(ctx, client, a.cfg.NodeName, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	id, err := gossip.LoadIdentity(cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}))
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := rest.LoadTLSFiles(admin); err != nil {
-		return nil, nil, err
-	}
-	trust, err := gossip.ParseTrust(admin.CAData)
-	return id, trust, err
+	cert, err = requestCertificate(ctx, admin, node, private)
+	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), err
 }
 
-func requestCertificate(ctx context.Context, client kubernetes.Interface, node string, key *ecdsa.PrivateKey) ([]byte, error) {
+func requestCertificate(
+	ctx context.Context, client kubernetes.Interface, node string, key *ecdsa.PrivateKey,
+) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}, key)
+		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+	}, key)
 	if err != nil {
 		return nil, err
 	}

@@ -1,17 +1,15 @@
-package main
+package qos
 
 import (
 	"fmt"
 	"math"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/shoal-project/shoal/agent/evict"
 )
 
 // resourcePID is the name that processes and threads are reserved by (KEP-757).
-const resourcePID v1.ResourceName = "pid"
+const resourcePID corev1.ResourceName = "pid"
 
 // leastReserved is what the node's daemons keep of the process numbers when
 // nothing is reserved, but not more than a tenth of them: with all taken by
@@ -22,27 +20,16 @@ const leastReserved = 1000
 // capacity, and each of them; nil sets nothing.
 type pidLimits struct{ all, each *int64 }
 
-// limitPIDs reads what the machine has and the configuration takes of it.
-func (a *agent) limitPIDs() (pidLimits, error) {
-	if !a.cgroups.Controls("pids") {
-		a.log.Warn("pods are not limited in processes: the host has no pids controller of control groups")
-		return pidLimits{}, nil
-	}
-	s, err := evict.Tasks()
-	if err != nil {
-		return pidLimits{}, fmt.Errorf("number of processes: %w", err)
-	}
-	return newPIDLimits(s.Capacity, a.cfg.PodPidsLimit, a.reserved())
-}
-
-func newPIDLimits(capacity int64, each *int64, reserved v1.ResourceList) (pidLimits, error) {
+// newPIDLimits takes from what the machine has what the configuration reserves.
+func newPIDLimits(capacity int64, each *int64, reserved corev1.ResourceList) (pidLimits, error) {
 	keep, ok := reserved[resourcePID]
 	if !ok {
 		keep = *resource.NewQuantity(min(leastReserved, capacity/10), resource.DecimalSI)
 	}
 	all := capacity - keep.Value()
 	if all <= 0 {
-		return pidLimits{}, fmt.Errorf("systemReserved and kubeReserved: pid: %s of %d process numbers leaves none for pods", keep.String(), capacity)
+		return pidLimits{}, fmt.Errorf("systemReserved and kubeReserved: pid: %s of %d process numbers leaves none for pods",
+			keep.String(), capacity)
 	}
 	if each == nil {
 		unlimited := int64(math.MaxInt64)

@@ -1,4 +1,4 @@
-package main
+package api
 
 import (
 	"crypto/x509"
@@ -16,12 +16,14 @@ import (
 // tellRefusals logs, once until it is over, that the API server does not take
 // the node's credential or that its certificate is not of the CA known here:
 // nothing gets better by trying on.
-func (a *agent) tellRefusals(rc *rest.Config) {
+func (s *Server) tellRefusals() {
+	rc := s.cfg.Rest
 	ends := certificateEnd(rc)
-	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" + a.cfg.NodeName +
+	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" + s.cfg.NodeName +
 		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"
+	log := s.cfg.Log.With("kubeconfig", s.cfg.Kubeconfig)
 	rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &refusals{next: next, log: a.log.With("kubeconfig", a.cfg.Kubeconfig), remedy: remedy, ends: ends}
+		return &refusals{next: next, log: log, remedy: remedy, ends: ends}
 	})
 }
 

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Credentials are what a kubeconfig holds, or the files it names: the client
+// certificate and its key, empty for none, and the cluster's CA. All are PEM.
+type Credentials struct{ Cert, Key, CA []byte }
+
+// Credentials are those of the connection, as they were read at the start.
+func (s *Server) Credentials() (Credentials, error) {
+	if s.cfg.Rest == nil {
+		return Credentials{}, ErrNone
+	}
+	return s.read(s.cfg.Rest)
+}
+
+// CA is the cluster's, as the kubeconfig has it; nil without a kubeconfig.
+func (s *Server) CA() ([]byte, error) {
+	if s.cfg.Rest == nil {
+		return nil, nil
+	}
+	c, err := s.Credentials()
+	return c.CA, err
+}
+
+func (s *Server) read(rc *rest.Config) (Credentials, error) {
+	c := rest.CopyConfig(rc)
+	if err := rest.LoadTLSFiles(c); err != nil {
+		return Credentials{}, fmt.Errorf("kubeconfig %s: %w", s.cfg.Kubeconfig, err)
+	}
+	return Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}, nil
+}
+
+// followEvery is how often the files of the credentials are looked at: a
+// certificate that is renewed has months to go, and editors replace files in
+// ways that a watch loses.
+const followEvery = time.Minute
+
+// Follow has new credentials used when the kubeconfig, or a file that it names,
+// changes, until ctx ends. What cannot be used is told once, and tried again.
+func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error {
+	if s.cfg.Rest == nil {
+		<-ctx.Done()
+		return nil
+	}
+	old, told := s.files(), ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followEvery):
+		}
+		now := s.files()
+		if now == old {
+			continue
+		}
+		if err := s.take(use); err != nil {
+			if err.Error() != told {
+				told = err.Error()
+				s.cfg.Log.Warn("the old credentials stay in use", "kubeconfig", s.cfg.Kubeconfig, "error", err)
+			}
+			continue
+		}
+		old, told = now, ""
+	}
+}
+
+func (s *Server) take(use func(Credentials) error) error {
+	rc, err := Load(s.cfg.Kubeconfig, s.cfg.Rest.UserAgent)
+	if err != nil {
+		return err
+	}
+	c, err := s.read(rc)
+	if err != nil {
+		return err
+	}
+	return use(c)
+}
+
+// files tells by size and time whether the files of the credentials are the same.
+func (s *Server) files() string {
+	var out strings.Builder
+	for _, path := range []string{s.cfg.Kubeconfig, s.cfg.Rest.CertFile, s.cfg.Rest.KeyFile, s.cfg.Rest.CAFile} {
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprintln(&out, path, info.ModTime().UnixNano(), info.Size())
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ErrNone is of a node without a kubeconfig.
+var ErrNone = errors.New("no API server is configured")
+
+// Load reads a kubeconfig file; nil for no file. The agent names the program in
+// requests.
+func Load(kubeconfig, agent string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return nil, nil
+	}
+	rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	rc.ContentType = "application/vnd.kubernetes.protobuf"
+	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	rc.UserAgent = agent
+	rc.QPS = -1 // the API server's flow control decides
+	return rc, nil
+}
+
+// Config of a Server.
+type Config struct {
+	// Rest is the connection, nil for none; Kubeconfig the file that it is from.
+	Rest       *rest.Config
+	Kubeconfig string
+	NodeName   string
+	Log        *slog.Logger
+}
+
+// Server is the API server as the node knows it.
+type Server struct {
+	// Client is nil without a kubeconfig.
+	Client kubernetes.Interface
+	cfg    Config
+}
+
+// Connect makes the client; nothing is sent yet.
+func Connect(cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg}
+	if cfg.Rest == nil {
+		return s, nil
+	}
+	s.tellRefusals()
+	client, err := kubernetes.NewForConfig(cfg.Rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	s.Client = client
+	return s, nil
+}
+
+// Configured tells whether there is a kubeconfig.
+func (s *Server) Configured() bool { return s.Client != nil }
+
+// RequestToken asks for a token of a service account.
+func (s *Server) RequestToken(
+	ctx context.Context, namespace, account string, r *authv1.TokenRequest,
+) (*authv1.TokenRequest, error) {
+	if s.Client == nil {
+		return nil, ErrNone
+	}
+	return s.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
+}
+
+// Pods writes what the node tells of pods.
+type Pods struct{ server *Server }
+
+// Pods are the API's objects of pods.
+func (s *Server) Pods() Pods { return Pods{s} }
+
+// PatchStatus merges a patch into a pod's status.
+func (p Pods) PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*corev1.Pod, error) {
+	if p.server.Client == nil {
+		return nil, ErrNone
+	}
+	pods := p.server.Client.CoreV1().Pods(namespace)
+	return pods.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+}
+
+// Delete deletes the object of a pod that has ended, if it is still that of uid.
+func (p Pods) Delete(ctx context.Context, namespace, name string, uid types.UID) error {
+	if p.server.Client == nil {
+		return ErrNone
+	}
+	now := int64(0)
+	return p.server.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now,
+		Preconditions:      &metav1.Preconditions{UID: &uid},
+	})
+}

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Store keeps the Node over restarts.
+type Store interface {
+	Get(name string) (*corev1.Node, error)
+	Put(name string, n *corev1.Node) error
+}
+
+// Memory is the Node as the API has it or, before that is heard, as an earlier
+// agent did.
+type Memory struct {
+	store Store
+	log   *slog.Logger
+	node  atomic.Pointer[corev1.Node]
+}
+
+// Remember reads what an earlier agent kept.
+func Remember(store Store, name string, log *slog.Logger) *Memory {
+	m := &Memory{store: store, log: log}
+	if n, err := store.Get(name); err == nil && n != nil {
+		m.node.Store(n)
+	}
+	return m
+}
+
+// Node is nil as long as nothing is known.
+func (m *Memory) Node() *corev1.Node { return m.node.Load() }
+
+// Keep takes the Node's newest version; its status is not kept over restarts.
+func (m *Memory) Keep(n *corev1.Node) {
+	m.node.Store(n)
+	kept := &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec}
+	if err := m.store.Put(n.Name, kept); err != nil {
+		m.log.Warn("the node is not kept for when the API is away", "error", err)
+	}
+}
+
+// PodCIDRs follows the ranges of this node's pods.
+type PodCIDRs struct {
+	// Configured counts in the place of the Node's.
+	Configured []netip.Prefix
+	// Set takes the ranges into use; it may be repeated.
+	Set func([]netip.Prefix) error
+	// Changed is told after ranges that the Node had not before.
+	Changed func([]netip.Prefix)
+	Log     *slog.Logger
+
+	last []string
+}
+
+// Of are the ranges by a version of the Node, nil for none.
+func (c *PodCIDRs) Of(n *corev1.Node) []netip.Prefix {
+	if len(c.Configured) > 0 || n == nil {
+		return c.Configured
+	}
+	var out []netip.Prefix
+	for _, s := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(s); err == nil { // the API has validated it
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Restore takes the ranges of before into use.
+func (c *PodCIDRs) Restore(n *corev1.Node) error {
+	if n != nil {
+		c.last = n.Spec.PodCIDRs
+	}
+	if list := c.Of(n); len(list) > 0 {
+		return c.Set(list)
+	}
+	return nil // the Node object will tell
+}
+
+// Heed takes those of the Node's newest version.
+func (c *PodCIDRs) Heed(n *corev1.Node) {
+	changed := !slices.Equal(c.last, n.Spec.PodCIDRs)
+	c.last = n.Spec.PodCIDRs
+	list := c.Of(n)
+	if len(list) == 0 {
+		return
+	}
+	if err := c.Set(list); err != nil {
+		c.Log.Warn("the pod network cannot be made", "cidrs", list, "error", err)
+	}
+	if changed {
+		c.Changed(list)
+	}
+}

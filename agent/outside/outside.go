@@ -1,0 +1,88 @@
+// Package outside uses a container runtime that is not the agent's own, such as
+// containerd or CRI-O, by its CRI socket.
+package outside
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criclient "k8s.io/cri-client/pkg"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+)
+
+const (
+	// again is how often a runtime that does not answer is tried: both start with
+	// the machine.
+	again = time.Second
+	// Requests may take so long; a pull as long as imagePatience.
+	patience      = 2 * time.Minute
+	imagePatience = 15 * time.Minute
+)
+
+// Runtime is a runtime behind a socket.
+type Runtime struct {
+	cri.RuntimeService
+	Images cri.ImageManagerService
+	log    *slog.Logger
+}
+
+// Connect waits for the runtime behind endpoint, a path or unix://PATH.
+func Connect(ctx context.Context, endpoint string, log *slog.Logger) (*Runtime, error) {
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "unix://" + endpoint
+	}
+	service, err := await(ctx, endpoint, log)
+	if err != nil {
+		return nil, err
+	}
+	images, err := criclient.NewRemoteImageService(ctx, endpoint, imagePatience, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
+	}
+	return &Runtime{RuntimeService: service, Images: images, log: log}, nil
+}
+
+func await(ctx context.Context, endpoint string, log *slog.Logger) (cri.RuntimeService, error) {
+	for told := false; ; told = true {
+		service, err := criclient.NewRemoteRuntimeService(ctx, endpoint, patience, nil, false)
+		if err == nil {
+			return service, nil
+		}
+		if !told {
+			log.Warn("the container runtime does not answer; trying on (is it running, with its CRI plugin?)",
+				"endpoint", endpoint, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// Driver is who makes control groups: the runtime does so for the groups that
+// the agent names (KEP-4033). A runtime that does not say leaves configured.
+func (r *Runtime) Driver(ctx context.Context, configured cgroup.Driver) cgroup.Driver {
+	c, err := r.RuntimeConfig(ctx)
+	switch {
+	case err != nil || c.GetLinux() == nil:
+		return configured
+	case c.GetLinux().GetCgroupDriver() == criv1.CgroupDriver_SYSTEMD:
+		return cgroup.Systemd
+	}
+	return cgroup.Cgroupfs
+}
+
+// TellPodCIDR lets the runtime fill its CNI template.
+func (r *Runtime) TellPodCIDR(ctx context.Context, cidr string) {
+	c := &criv1.RuntimeConfig{NetworkConfig: &criv1.NetworkConfig{PodCidr: cidr}}
+	if err := r.UpdateRuntimeConfig(ctx, c); err != nil {
+		r.log.Warn("the container runtime did not take the pod network", "error", err)
+	}
+}

@@ -1,0 +1,120 @@
+package qos
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+)
+
+// Config of Groups.
+type Config struct {
+	Tree
+	// CPUShares and MemoryBytes are what all pods together get.
+	CPUShares   uint64
+	MemoryBytes int64
+	// Tasks is how many processes and threads the machine can have, Reserved what
+	// the system keeps of it and of other resources, PodPids the limit of each pod.
+	Tasks    int64
+	Reserved corev1.ResourceList
+	PodPids  *int64
+	Log      *slog.Logger
+}
+
+// Groups are the control groups of pods.
+type Groups struct {
+	Tree
+	cgroups *cgroup.Root
+	pids    pidLimits
+}
+
+// Limits are what a pod may use; zero values limit nothing.
+type Limits struct {
+	CPUShares           int64
+	CPUQuota, CPUPeriod int64 // microseconds
+	MemoryBytes         int64
+}
+
+// leastShares are those of all pods that ask for nothing: the kernel's least.
+const leastShares = 2
+
+// Open makes the groups that pods lie in.
+func Open(cfg Config) (*Groups, error) {
+	cgroups, err := cgroup.Open(cfg.Driver)
+	if err != nil {
+		return nil, err
+	}
+	g := &Groups{Tree: cfg.Tree, cgroups: cgroups}
+	if !cgroups.Controls("pids") {
+		cfg.Log.Warn("pods are not limited in processes: the host has no pids controller of control groups")
+	} else if g.pids, err = newPIDLimits(cfg.Tasks, cfg.PodPids, cfg.Reserved); err != nil {
+		return nil, err
+	}
+	all := cgroup.Resources{CPUShares: &cfg.CPUShares, MemoryLimit: &cfg.MemoryBytes, PidsLimit: g.pids.all}
+	if err := cgroups.Ensure(g.Kubepods(), all); err != nil {
+		return nil, fmt.Errorf("cgroup of all pods: %w", err)
+	}
+	least := uint64(leastShares)
+	return g, errors.Join(
+		cgroups.Ensure(g.Class(corev1.PodQOSBurstable), cgroup.Resources{}),
+		cgroups.Ensure(g.Class(corev1.PodQOSBestEffort), cgroup.Resources{CPUShares: &least}))
+}
+
+// Ensure makes a pod's group with its limits.
+func (g *Groups) Ensure(path string, l Limits) error { return g.cgroups.Ensure(path, g.resources(l)) }
+
+// Set changes the limits of a group.
+func (g *Groups) Set(path string, l Limits) error { return g.cgroups.Set(path, g.resources(l)) }
+
+// Delete removes a group.
+func (g *Groups) Delete(path string) error { return g.cgroups.Delete(path) }
+
+func (g *Groups) resources(l Limits) cgroup.Resources {
+	shares := uint64(l.CPUShares)
+	r := cgroup.Resources{CPUShares: &shares, PidsLimit: g.pids.each}
+	if l.CPUQuota > 0 {
+		period := uint64(l.CPUPeriod)
+		r.CPUQuota, r.CPUPeriod = &l.CPUQuota, &period
+	}
+	if l.MemoryBytes > 0 {
+		r.MemoryLimit = &l.MemoryBytes
+	}
+	return r
+}
+
+// Unified are the v2 control files of every container: for lack of memory the
+// kernel ends it as a whole (unless single processes are to be ended), and it
+// gets no swap. It is empty where the host has no cgroup v2.
+func (t Tree) Unified(singleProcessOOMKill bool) map[string]string {
+	cgroups, err := cgroup.New("") // an outside runtime's driver does not matter
+	if err != nil || cgroups.Mode() != cgroup.V2 {
+		return nil
+	}
+	out := map[string]string{}
+	if !singleProcessOOMKill {
+		out["memory.oom.group"] = "1"
+	}
+	if cgroups.HasFile(t.Kubepods(), "memory.swap.max") {
+		out["memory.swap.max"] = "0"
+	}
+	return out
+}
+
+// RemoveTop removes the parent of kubepods when the configuration names one and
+// nobody else uses it.
+func (t Tree) RemoveTop() error {
+	if t.Top() == "/" {
+		return nil
+	}
+	cgroups, err := cgroup.Open(t.Driver)
+	if err != nil {
+		return err
+	}
+	if len(cgroups.List(t.Top())) > 0 {
+		return nil
+	}
+	return cgroups.Delete(t.Top())
+}
