@@ -198,12 +198,12 @@ func TestGossipIsNotForPods(t *testing.T) {
 	}), gossip[0].Addr())
 	for _, addr := range []string{"192.0.2.1:80", "192.0.2.2:80", "10.96.0.50:8000", "10.244.7.1:30080"} {
 		for _, network := range []string{"tcp", "udp"} {
-			if got, err := call(client.ns, network, addr); !os.IsTimeout(err) {
+			if got, err := callWithin(silence, client.ns, network, addr); !os.IsTimeout(err) {
 				t.Errorf("a pod at %s %s: got %q, %v, want silence", network, addr, got, err)
 			}
 		}
 	}
-	if got, err := call(world, "tcp", "192.0.2.1:30080"); !os.IsTimeout(err) {
+	if got, err := callWithin(silence, world, "tcp", "192.0.2.1:30080"); !os.IsTimeout(err) {
 		t.Errorf("by a Service: got %q, %v, want silence", got, err)
 	}
 	for ns, addr := range map[string]string{"": "192.0.2.2:80", world: "192.0.2.1:80"} {
@@ -247,7 +247,7 @@ func TestEndpointsOfTheNodeItself(t *testing.T) {
 		t.Errorf("endpoints %v", got.Endpoints)
 	}
 	for _, ns := range []string{client.ns, ""} {
-		if got, err := call(ns, "tcp", "10.96.0.50:8000"); err == nil {
+		if got, err := callWithin(silence, ns, "tcp", "10.96.0.50:8000"); err == nil {
 			t.Errorf("from %q: %q answers", ns, got)
 		}
 	}
@@ -275,7 +275,7 @@ func TestWithAndWithoutBridgeNetfilter(t *testing.T) {
 			// Around the node: a neighbour entry makes the pod send to the port.
 			around := fmt.Sprintf("ip route add %s dev eth0 && ip neigh replace %s lladdr 0a:58:%s dev eth0", a.addr, a.addr, hex(a.addr))
 			n.must(nstest.In(b.ns, func() error { return exec.Command("sh", "-c", around).Run() }))
-			if got, err := call(b.ns, "tcp", a.addr.String()+":80"); err == nil {
+			if got, err := callWithin(silence, b.ns, "tcp", a.addr.String()+":80"); err == nil {
 				t.Errorf("around the node: got %q", got)
 			}
 		})
