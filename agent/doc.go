@@ -11,9 +11,14 @@
 //	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //
-// main.go reads the configuration, wire.go has everything built (wire_*.go) in
-// the order in which it depends on each other, hollow.go has many nodes built
-// without their kernel, steps.go is the list of what a pod gets before
-// its containers. Nothing of a pod depends on this process: conmon holds each
-// container, the next agent takes them over.
+//	api ──── kubeconfig ─> client, events, tokens, credentials    the way to the API server
+//	qos ──── control groups of pods by quality of service
+//
+// main.go reads the configuration, wire.go has everything built in the order of
+// dependencies, by the constructors in wire_*.go, and lists what runs; hollow.go
+// builds many nodes without their kernel from other constructors; cleanup.go undoes
+// all that an agent made. steps.go is the list of what a pod gets before its
+// containers. There is no behaviour here: each has its package. Nothing of a pod
+// depends on this process: conmon holds each container, the next agent takes them
+// over.
 package main
