@@ -50,8 +50,8 @@ func TestAPI(t *testing.T) {
 	ensureNamespace(t, c, "default")
 	ensureRange(t, c)
 	for name, test := range map[string]func(*testing.T, kubernetes.Interface){
-		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction, "ServiceAddresses": serviceAddresses,
-		"ServiceTypes": serviceTypes, "ExternalAddresses": externalAddresses, "OrphanedAddress": orphanedAddress, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
+		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction,
+		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
 		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes, "ReplicationController": replicationController,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })

@@ -3,8 +3,6 @@ package core
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,122 +12,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func TestPool(t *testing.T) {
-	p := newPool(20, 4)
-	seen := map[uint64]bool{}
-	for i := range 20 {
-		n, ok := p.next()
-		if !ok || seen[n] || n >= 20 {
-			t.Fatalf("number %d: %d %v", i, n, ok)
-		}
-		if i < 16 && n < 4 {
-			t.Errorf("number %d is of the static band", n)
-		}
-		seen[n] = true
-	}
-	if _, ok := p.next(); ok {
-		t.Error("a full pool gave a number")
-	}
-	p.free(7)
-	if n, ok := p.next(); !ok || n != 7 {
-		t.Errorf("after free: %d %v", n, ok)
-	}
-}
-
-func TestAddresses(t *testing.T) {
-	for _, c := range []struct {
-		cidr        string
-		size        uint64
-		first, last string
-		outside     []string
-	}{
-		{"10.96.0.0/16", 65534, "10.96.0.1", "10.96.255.254", []string{"10.96.0.0", "10.96.255.255", "10.97.0.1", "fd00::1"}},
-		{"192.0.2.0/29", 6, "192.0.2.1", "192.0.2.6", []string{"192.0.2.0", "192.0.2.7"}},
-		{"fd00::/108", 1<<20 - 1, "fd00::1", "fd00::f:ffff", []string{"fd00::", "10.0.0.1"}},
-	} {
-		a := newAddresses(netip.MustParsePrefix(c.cidr))
-		if a.size != c.size || a.at(0).String() != c.first || a.at(a.size-1).String() != c.last {
-			t.Errorf("%s: %d from %s to %s", c.cidr, a.size, a.at(0), a.at(a.size-1))
-		}
-		for _, ip := range []string{c.first, c.last} {
-			if n, err := a.index(netip.MustParseAddr(ip)); err != nil || a.at(n).String() != ip {
-				t.Errorf("%s: index of %s: %d %v", c.cidr, ip, n, err)
-			}
-		}
-		for _, ip := range c.outside {
-			if _, err := a.index(netip.MustParseAddr(ip)); err == nil {
-				t.Errorf("%s holds %s", c.cidr, ip)
-			}
-		}
-	}
-}
-
-func dualStack() *allocation {
-	b := newBook("10.0.0.0/24", "fd00::/112")
-	b.services = []corev1.Service{{Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeNodePort, ClusterIPs: []string{"10.0.0.1"}, Ports: []corev1.ServicePort{{NodePort: 30000}},
-	}}}
-	return b.allocation()
-}
-
-func allocate(t *testing.T, a *allocation, s, old *corev1.Service) error {
-	t.Helper()
-	defaultService(s)
-	var was *corev1.ServiceSpec
-	if old != nil {
-		was = &old.Spec
-		keepAllocated(s, old)
-	}
-	syncClusterIPs(&s.Spec, was)
-	finish, err := a.begin(context.Background(), s, old, false)
-	if err == nil {
-		finish(context.Background(), true)
-	}
-	return err
-}
-
-func TestDualStackService(t *testing.T) {
-	a := dualStack()
+// A Service of both families is valid with what it is given, and when it gives
+// the second address back.
+func TestDualStackServiceIsValid(t *testing.T) {
 	require, single := corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack
-	s := &corev1.Service{Spec: corev1.ServiceSpec{IPFamilyPolicy: &require, Ports: []corev1.ServicePort{{Port: 1}}}}
-	if err := allocate(t, a, s, nil); err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Spec.ClusterIPs) != 2 || familyOf(s.Spec.ClusterIPs[1]) != corev1.IPv6Protocol || s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
-		t.Fatalf("%+v", s.Spec)
-	}
+	s := &corev1.Service{Spec: corev1.ServiceSpec{
+		ClusterIP:      "10.0.0.2",
+		ClusterIPs:     []string{"10.0.0.2", "fd00::2"},
+		IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		IPFamilyPolicy: &require,
+		Ports:          []corev1.ServicePort{{Port: 1}},
+	}}
+	defaultService(s)
 	if errs := validateService(s); len(errs) > 0 {
 		t.Error(errs)
 	}
-	second := s.Spec.ClusterIPs[1]
 	next := s.DeepCopy()
+	next.Spec.ClusterIPs, next.Spec.IPFamilies = next.Spec.ClusterIPs[:1], next.Spec.IPFamilies[:1]
+	if errs := validateServiceUpdate(next, s); len(errs) == 0 {
+		t.Error("the second address goes without the policy")
+	}
 	next.Spec.IPFamilyPolicy = &single
-	if err := allocate(t, a, next, s); err != nil {
-		t.Fatal(err)
-	}
-	if len(next.Spec.ClusterIPs) != 1 || len(validateServiceUpdate(next, s)) > 0 {
-		t.Fatalf("%+v %v", next.Spec, validateServiceUpdate(next, s))
-	}
-	if _, held := a.addresses.book.(*book).addresses[netip.MustParseAddr(second)]; held {
-		t.Errorf("%s was not given back", second)
-	}
-}
-
-func TestAllocationLearnsStored(t *testing.T) {
-	a := dualStack()
-	s := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 1}}}}
-	if err := allocate(t, a, s, nil); err == nil || !strings.Contains(err.Error(), "provided IP is already allocated") {
-		t.Errorf("address of a stored service: %v", err)
-	}
-	for i := range 9 { // ten ports, one is stored
-		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
-		if err := allocate(t, a, s, nil); err != nil || s.Spec.Ports[0].NodePort == 30000 {
-			t.Fatalf("port %d: %v %v", i, s.Spec.Ports, err)
-		}
-	}
-	s = &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
-	if err := allocate(t, a, s, nil); err == nil || !strings.Contains(err.Error(), "failed to allocate a nodePort: range is full") {
-		t.Errorf("full range: %v", err)
+	if errs := validateServiceUpdate(next, s); len(errs) > 0 {
+		t.Error(errs)
 	}
 }
 

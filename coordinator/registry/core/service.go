@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/shoal-project/shoal/coordinator/registry/allocate"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -66,7 +67,7 @@ func service() kind.Kind {
 		},
 		AllowCreateOnUpdate: true,
 		Main: func(env *kind.Env, stores kind.Stores, main *kind.REST) rest.Storage {
-			newAllocation(env, stores).install(main.Store)
+			allocateOnWrite(main.Store, allocate.New(env, stores), env.Client)
 			return main
 		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
@@ -105,7 +106,7 @@ func defaultService(v *corev1.Service) {
 	if isExternal(v) && s.ExternalTrafficPolicy == "" {
 		s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
-	if s.InternalTrafficPolicy == nil && (hasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP) {
+	if s.InternalTrafficPolicy == nil && (allocate.HasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP) {
 		cluster := corev1.ServiceInternalTrafficPolicyCluster
 		s.InternalTrafficPolicy = &cluster
 	}
@@ -124,21 +125,9 @@ func defaultService(v *corev1.Service) {
 	}
 }
 
-func hasNodePorts(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
-}
-
 // isExternal: traffic may come from outside the cluster.
 func isExternal(s *corev1.Service) bool {
-	return hasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
-}
-
-func needsHealthPort(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-}
-
-func isHeadless(s *corev1.Service) bool {
-	return len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone
+	return allocate.HasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
 // dropUnused clears fields that a new type has no use for, if the client left
@@ -156,12 +145,12 @@ func dropUnused(s, old *corev1.Service) {
 			n.IPFamilyPolicy = nil
 		}
 	}
-	if hasNodePorts(old) && !hasNodePorts(s) && !newNodePorts(n.Ports, o.Ports) {
+	if allocate.HasNodePorts(old) && !allocate.HasNodePorts(s) && !newNodePorts(n.Ports, o.Ports) {
 		for i := range n.Ports {
 			n.Ports[i].NodePort = 0
 		}
 	}
-	if needsHealthPort(old) && !needsHealthPort(s) && n.HealthCheckNodePort == o.HealthCheckNodePort {
+	if allocate.NeedsHealthPort(old) && !allocate.NeedsHealthPort(s) && n.HealthCheckNodePort == o.HealthCheckNodePort {
 		n.HealthCheckNodePort = 0
 	}
 	if o.Type == corev1.ServiceTypeLoadBalancer && n.Type != corev1.ServiceTypeLoadBalancer {

@@ -3,7 +3,6 @@ package core
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,28 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/allocate"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
-
-func notSupported[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
-	if value == "" {
-		return field.ErrorList{field.Required(p, "")}
-	}
-	if slices.Contains(supported, value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(p, value, supported)}
-}
 
 // validateService checks a service after its addresses and ports are allocated.
 func validateService(v *corev1.Service) (errs field.ErrorList) {
 	s, p := &v.Spec, field.NewPath("spec")
-	if len(s.Ports) == 0 && !isHeadless(v) && s.Type != corev1.ServiceTypeExternalName {
+	if len(s.Ports) == 0 && !allocate.IsHeadless(v) && s.Type != corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Required(p.Child("ports"), ""))
 	}
 	switch s.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
-		if isHeadless(v) {
+		if allocate.IsHeadless(v) {
 			errs = append(errs, field.Invalid(p.Child("clusterIPs").Index(0), s.ClusterIPs[0], fmt.Sprintf("may not be set to 'None' for %s services", s.Type)))
 		}
 	case corev1.ServiceTypeExternalName:
@@ -42,7 +32,7 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 	errs = append(errs, validateServicePorts(v, p.Child("ports"))...)
 	errs = append(errs, metavalidation.ValidateLabels(s.Selector, p.Child("selector"))...)
 	errs = append(errs, validateSession(s, p)...)
-	errs = append(errs, validateClusterIPs(v)...)
+	errs = append(errs, allocate.ValidateClusterIPs(v)...)
 	for i, ip := range s.ExternalIPs {
 		at := p.Child("externalIPs").Index(i)
 		bad := validation.IsValidIP(at, ip)
@@ -51,7 +41,7 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 		}
 		errs = append(errs, bad...)
 	}
-	errs = append(errs, notSupported(s.Type, p.Child("type"),
+	errs = append(errs, podspec.OneOf(s.Type, p.Child("type"),
 		corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)...)
 	errs = append(errs, validateBalancerFields(s, p)...)
 	return append(errs, validateTraffic(v, p)...)
@@ -118,7 +108,7 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 const maxAffinity = 86400
 
 func validateSession(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
-	errs := notSupported(s.SessionAffinity, p.Child("sessionAffinity"), corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
+	errs := podspec.OneOf(s.SessionAffinity, p.Child("sessionAffinity"), corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
 	at := p.Child("sessionAffinityConfig")
 	switch c := s.SessionAffinityConfig; {
 	case s.SessionAffinity == corev1.ServiceAffinityNone && c != nil:
@@ -135,74 +125,6 @@ func validateSession(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
 			fmt.Sprintf("must be greater than 0 and less than %d", maxAffinity)))
 	}
 	return errs
-}
-
-// validateClusterIPs checks clusterIP, clusterIPs, ipFamilies and
-// ipFamilyPolicy against each other.
-func validateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
-	s, p := &v.Spec, field.NewPath("spec")
-	if s.Type == corev1.ServiceTypeExternalName {
-		return nil
-	}
-	at := p.Child("clusterIPs")
-	switch {
-	case s.ClusterIP == "" && len(s.ClusterIPs) > 0:
-		errs = append(errs, field.Invalid(at, s.ClusterIPs, "must be empty when `clusterIP` is not specified"))
-	case s.ClusterIP != "" && len(s.ClusterIPs) == 0:
-		errs = append(errs, field.Required(at, ""))
-	case s.ClusterIP != "" && s.ClusterIPs[0] != s.ClusterIP:
-		errs = append(errs, field.Invalid(at, s.ClusterIPs, "first value must match `clusterIP`"))
-	}
-	seen := sets.New[corev1.IPFamily]()
-	for i, f := range s.IPFamilies {
-		errs = append(errs, notSupported(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
-		if seen.Has(f) {
-			errs = append(errs, field.Duplicate(p.Child("ipFamilies").Index(i), f))
-		}
-		seen.Insert(f)
-	}
-	if s.IPFamilyPolicy != nil {
-		errs = append(errs, notSupported(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
-			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack)...)
-	}
-	return append(errs, validateAddresses(v, at)...)
-}
-
-func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
-	s := &v.Spec
-	if isHeadless(v) {
-		return nil
-	}
-	for i, ip := range s.ClusterIPs {
-		if i == 0 && ip == corev1.ClusterIPNone {
-			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
-			continue
-		}
-		errs = append(errs, validation.IsValidIP(p.Index(i), ip)...)
-	}
-	if len(s.ClusterIPs) > 2 {
-		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))
-	}
-	if len(errs) > 0 {
-		return errs
-	}
-	if len(s.ClusterIPs) == 2 && familyOf(s.ClusterIPs[0]) == familyOf(s.ClusterIPs[1]) {
-		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
-	}
-	for i, ip := range s.ClusterIPs {
-		known := i < len(s.IPFamilies) && (s.IPFamilies[i] == corev1.IPv4Protocol || s.IPFamilies[i] == corev1.IPv6Protocol)
-		if known && familyOf(ip) != s.IPFamilies[i] {
-			errs = append(errs, field.Invalid(p.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
-		}
-	}
-	return errs
-}
-
-func familyOf(ip string) corev1.IPFamily {
-	if a, err := netip.ParseAddr(ip); err == nil && a.Is6() {
-		return corev1.IPv6Protocol
-	}
-	return corev1.IPv4Protocol
 }
 
 func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.ErrorList) {
@@ -233,27 +155,27 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	s := &v.Spec
 	policy := p.Child("externalTrafficPolicy")
 	if isExternal(v) {
-		errs = append(errs, notSupported(s.ExternalTrafficPolicy, policy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)...)
+		errs = append(errs, podspec.OneOf(s.ExternalTrafficPolicy, policy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)...)
 	} else if s.ExternalTrafficPolicy != "" {
 		errs = append(errs, field.Invalid(policy, s.ExternalTrafficPolicy, "may only be set for externally-accessible services"))
 	}
 	health := p.Child("healthCheckNodePort")
 	switch {
-	case !needsHealthPort(v) && s.HealthCheckNodePort != 0:
+	case !allocate.NeedsHealthPort(v) && s.HealthCheckNodePort != 0:
 		errs = append(errs, field.Invalid(health, s.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
-	case needsHealthPort(v) && s.HealthCheckNodePort == 0:
+	case allocate.NeedsHealthPort(v) && s.HealthCheckNodePort == 0:
 		errs = append(errs, field.Required(health, ""))
-	case needsHealthPort(v):
+	case allocate.NeedsHealthPort(v):
 		errs = append(errs, invalidAll(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
 	}
 	internal := p.Child("internalTrafficPolicy")
 	if s.InternalTrafficPolicy != nil {
-		errs = append(errs, notSupported(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
-	} else if hasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP {
+		errs = append(errs, podspec.OneOf(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
+	} else if allocate.HasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP {
 		errs = append(errs, field.Required(internal, ""))
 	}
 	if s.TrafficDistribution != nil {
-		errs = append(errs, notSupported(*s.TrafficDistribution, p.Child("trafficDistribution"),
+		errs = append(errs, podspec.OneOf(*s.TrafficDistribution, p.Child("trafficDistribution"),
 			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)...)
 	}
 	return errs
@@ -266,10 +188,10 @@ func validateServiceUpdate(v, old *corev1.Service) (errs field.ErrorList) {
 	if o.Type == corev1.ServiceTypeLoadBalancer && s.Type == corev1.ServiceTypeLoadBalancer && !equalPointers(s.LoadBalancerClass, o.LoadBalancerClass) {
 		errs = append(errs, field.Invalid(p.Child("loadBalancerClass"), s.LoadBalancerClass, "may not change once set"))
 	}
-	if needsHealthPort(v) && needsHealthPort(old) && s.HealthCheckNodePort != o.HealthCheckNodePort {
+	if allocate.NeedsHealthPort(v) && allocate.NeedsHealthPort(old) && s.HealthCheckNodePort != o.HealthCheckNodePort {
 		errs = append(errs, field.Forbidden(p.Child("healthCheckNodePort"), "field is immutable"))
 	}
-	if s.Type == corev1.ServiceTypeExternalName || o.Type == corev1.ServiceTypeExternalName || isHeadless(v) && isHeadless(old) {
+	if s.Type == corev1.ServiceTypeExternalName || o.Type == corev1.ServiceTypeExternalName || allocate.IsHeadless(v) && allocate.IsHeadless(old) {
 		return errs
 	}
 	at := p.Child("clusterIPs")
@@ -285,7 +207,7 @@ func validateServiceUpdate(v, old *corev1.Service) (errs field.ErrorList) {
 	if len(s.ClusterIPs) == 1 && len(o.ClusterIPs) == 2 && !single {
 		errs = append(errs, field.Invalid(p.Child("ipFamilyPolicy"), s.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP"))
 	}
-	if isHeadless(v) != isHeadless(old) {
+	if allocate.IsHeadless(v) != allocate.IsHeadless(old) {
 		return errs
 	}
 	for i := range min(len(s.IPFamilies), len(o.IPFamilies)) {
@@ -320,7 +242,7 @@ func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
 		case in.IP == "" && in.IPMode != nil:
 			errs = append(errs, field.Forbidden(at.Child("ipMode"), "may not be specified when `ip` is not set"))
 		case in.IPMode != nil:
-			errs = append(errs, notSupported(*in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP)...)
+			errs = append(errs, podspec.OneOf(*in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP)...)
 		}
 		if in.Hostname == "" {
 			continue

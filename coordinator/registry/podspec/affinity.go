@@ -265,7 +265,7 @@ func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) (errs f
 
 // ValidateTaintEffect requires one of the three effects.
 func ValidateTaintEffect(e corev1.TaintEffect, p *field.Path) field.ErrorList {
-	return oneOf(e, p, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+	return OneOf(e, p, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
 }
 
 func validateGates(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {

@@ -36,16 +36,16 @@ func qualifiedName(value string, p *field.Path) field.ErrorList {
 	return invalidAll(p, value, validation.IsQualifiedName(value))
 }
 
-// oneOf requires value to be set and among supported, which are listed in the
+// OneOf requires value to be set and among supported, which are listed in the
 // error as given.
-func oneOf[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
+func OneOf[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(p, "")}
 	}
 	return among(value, p, supported...)
 }
 
-// among is oneOf where the empty value may be one of the supported.
+// among is OneOf where the empty value may be one of the supported.
 func among[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
 	if !slices.Contains(supported, value) {
 		return field.ErrorList{field.NotSupported(p, value, supported)}

@@ -43,14 +43,14 @@ func (s *scope) validateContainer(c *corev1.Container, p *field.Path) (errs fiel
 	if s.inPod() {
 		errs = append(errs, paddedImage(c.Image, p.Child("image"))...)
 	}
-	errs = append(errs, oneOf(c.TerminationMessagePolicy, p.Child("terminationMessagePolicy"),
+	errs = append(errs, OneOf(c.TerminationMessagePolicy, p.Child("terminationMessagePolicy"),
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
 	errs = append(errs, validatePorts(c.Ports, p.Child("ports"))...)
 	errs = append(errs, validateEnv(c.Env, p.Child("env"))...)
 	errs = append(errs, validateEnvFrom(c.EnvFrom, p.Child("envFrom"))...)
 	errs = append(errs, s.validateMounts(c, p.Child("volumeMounts"))...)
 	errs = append(errs, s.validateDevices(c, p.Child("volumeDevices"))...)
-	errs = append(errs, oneOf(c.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	errs = append(errs, OneOf(c.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, ValidateRequirements(&c.Resources, s.claims, p.Child("resources"))...)
 	errs = append(errs, s.validateResizePolicy(c.ResizePolicy, p.Child("resizePolicy"))...)
 	return append(errs, validateSecurity(c.SecurityContext, s.hostUsers(), p.Child("securityContext"))...)
@@ -205,7 +205,7 @@ func validatePorts(ports []corev1.ContainerPort, p *field.Path) (errs field.Erro
 		if port.HostPort != 0 {
 			errs = append(errs, invalidAll(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))...)
 		}
-		errs = append(errs, oneOf(port.Protocol, at.Child("protocol"), corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
+		errs = append(errs, OneOf(port.Protocol, at.Child("protocol"), corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
 	}
 	return errs
 }
@@ -253,8 +253,8 @@ func (s *scope) validateResizePolicy(policies []corev1.ContainerResizePolicy, p 
 			errs = append(errs, field.Duplicate(p.Index(i), r.ResourceName))
 		}
 		seen.Insert(r.ResourceName)
-		errs = append(errs, oneOf(r.ResourceName, p, corev1.ResourceCPU, corev1.ResourceMemory)...)
-		errs = append(errs, oneOf(r.RestartPolicy, p, corev1.NotRequired, corev1.RestartContainer)...)
+		errs = append(errs, OneOf(r.ResourceName, p, corev1.ResourceCPU, corev1.ResourceMemory)...)
+		errs = append(errs, OneOf(r.RestartPolicy, p, corev1.NotRequired, corev1.RestartContainer)...)
 		if s.spec.RestartPolicy == corev1.RestartPolicyNever && r.RestartPolicy != corev1.NotRequired {
 			errs = append(errs, field.Invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
 		}

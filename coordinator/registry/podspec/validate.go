@@ -92,11 +92,11 @@ func ValidateTemplateForWorkload(t *corev1.PodTemplateSpec, selector labels.Sele
 }
 
 func validateChoices(s *corev1.PodSpec, p *field.Path) field.ErrorList {
-	errs := oneOf(s.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
-	errs = append(errs, oneOf(s.DNSPolicy, p.Child("dnsPolicy"),
+	errs := OneOf(s.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
+	errs = append(errs, OneOf(s.DNSPolicy, p.Child("dnsPolicy"),
 		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)...)
 	if s.PreemptionPolicy != nil {
-		errs = append(errs, oneOf(*s.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+		errs = append(errs, OneOf(*s.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority, corev1.PreemptNever)...)
 	}
 	return errs
 }

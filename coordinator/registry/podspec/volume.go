@@ -134,7 +134,7 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 		return validateEphemeralClaim(s.Ephemeral, p)
 	case "image":
 		errs := required(s.Image.Reference, p.Child("reference"))
-		return append(errs, oneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+		return append(errs, OneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	case "nfs":
 		errs := append(required(s.NFS.Server, p.Child("server")), required(s.NFS.Path, p.Child("path"))...)
 		if !path.IsAbs(s.NFS.Path) {

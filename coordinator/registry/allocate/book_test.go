@@ -1,4 +1,4 @@
-package core
+package allocate
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// book is a store of addresses and ports that several allocations may share.
+// book is a store of addresses and ports that several allocators may share.
 type book struct {
 	mu        sync.Mutex
 	prefixes  []netip.Prefix
@@ -84,11 +84,13 @@ func (b *book) held(context.Context) (out []int32, err error) {
 	return out, nil
 }
 
-// allocation is a coordinator's on this book.
-func (b *book) allocation() *allocation {
-	return &allocation{
+// allocator is a coordinator's on this book.
+func (b *book) allocator() *Allocator {
+	return &Allocator{
 		families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		addresses: newServiceAddresses(b), ports: openNodePorts(b, 30000, 30009), dropEndpoints: func(string, string) {},
+		addresses: newAddressPools(b),
+		ports:     openNodePorts(b, 30000, 30009),
+		reserved:  &reservedRanges{},
 	}
 }
 
@@ -102,9 +104,9 @@ func newBook(cidrs ...string) *book {
 
 // Several coordinators on one store never give one address or port twice, and
 // find what another has given back (SVC allocation, KEP-1880).
-func TestAllocationsShareOneBook(t *testing.T) {
+func TestAllocatorsShareOneBook(t *testing.T) {
 	b := newBook("192.0.2.0/28")
-	coordinators := []*allocation{b.allocation(), b.allocation(), b.allocation()}
+	coordinators := []*Allocator{b.allocator(), b.allocator(), b.allocator()}
 	var wg sync.WaitGroup
 	made := make([]*corev1.Service, 10) // as many as ports
 	for i := range made {
@@ -132,7 +134,7 @@ func TestAllocationsShareOneBook(t *testing.T) {
 	if len(b.addresses) != len(made) {
 		t.Errorf("%d claims after a refusal", len(b.addresses))
 	}
-	coordinators[0].release(claims{addresses: addressesOf(made[4]), ports: portsOf(made[4])}, made[4])
+	coordinators[0].Release(made[4])
 	for range 5 { // fourteen hosts: others must see what was released
 		s = &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}
 		if err := allocate(t, coordinators[2], s, nil); err != nil {
@@ -148,13 +150,12 @@ func TestAllocationsShareOneBook(t *testing.T) {
 func TestOrphanedPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook("10.0.0.0/24")
-		crashed := b.allocation()
+		crashed := b.allocator()
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}
-		defaultService(s)
-		if _, err := crashed.begin(t.Context(), s, nil, false); err != nil {
+		if _, err := crashed.Begin(t.Context(), s, nil, false); err != nil {
 			t.Fatal(err)
 		}
-		next := b.allocation()
+		next := b.allocator()
 		again := func() error {
 			return allocate(t, next, &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}, nil)
 		}
@@ -173,11 +174,11 @@ func TestPortRangeChanges(t *testing.T) {
 	b := newBook("10.0.0.0/24")
 	for _, port := range []int32{30005, 30009} {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: port}}}}
-		if err := allocate(t, b.allocation(), s, nil); err != nil {
+		if err := allocate(t, b.allocator(), s, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	moved := b.allocation()
+	moved := b.allocator()
 	moved.ports = openNodePorts(b, 30008, 30020)
 	all := moved.ports.restore(&b.ports)
 	if !all.holds(1) || all.taken != 1 {

@@ -1,4 +1,4 @@
-package core
+package allocate
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 var (
@@ -183,26 +184,11 @@ func (p *nodePorts) release(ctx context.Context, ports []int32) error {
 	})
 }
 
-// portsOf are the node ports that a service holds, its health port included.
-func portsOf(s *corev1.Service) (out []int32) {
-	if s == nil || !hasNodePorts(s) {
-		return nil
-	}
-	for i := range s.Spec.Ports {
-		out = append(out, s.Spec.Ports[i].NodePort)
-	}
-	if needsHealthPort(s) {
-		out = append(out, s.Spec.HealthCheckNodePort)
-	}
-	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), func(port int32) bool { return port == 0 })
-}
-
 // fill reserves the ports that a service lacks or asks for. taken are those that
 // it did not have before.
 func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun bool) (taken []int32, err error) {
 	had := portsOf(old)
-	if !lacksPorts(s) && slices.Equal(portsOf(s), had) || !hasNodePorts(s) {
+	if !lacksPorts(s) && slices.Equal(portsOf(s), had) || !HasNodePorts(s) {
 		return nil, nil
 	}
 	asked, health := slices.Clone(s.Spec.Ports), s.Spec.HealthCheckNodePort
@@ -219,7 +205,7 @@ func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun boo
 
 // lacksPorts: a port is to be given by us.
 func lacksPorts(s *corev1.Service) bool {
-	if needsHealthPort(s) && s.Spec.HealthCheckNodePort == 0 {
+	if NeedsHealthPort(s) && s.Spec.HealthCheckNodePort == 0 {
 		return true
 	}
 	return automaticPorts(s) && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
@@ -227,7 +213,7 @@ func lacksPorts(s *corev1.Service) bool {
 
 func automaticPorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort ||
-		s.Spec.Type == corev1.ServiceTypeLoadBalancer && deref(s.Spec.AllocateLoadBalancerNodePorts)
+		s.Spec.Type == corev1.ServiceTypeLoadBalancer && ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, false)
 }
 
 // portWork is one service's reservation in one state of the pool.
@@ -280,7 +266,7 @@ func (w *portWork) fill(fresh bool) error {
 
 func (w *portWork) fillHealth() error {
 	spec := &w.s.Spec
-	if !needsHealthPort(w.s) {
+	if !NeedsHealthPort(w.s) {
 		return nil
 	}
 	if spec.HealthCheckNodePort != 0 {

@@ -1,4 +1,4 @@
-package core_test
+package allocate_test
 
 import (
 	"fmt"
@@ -16,10 +16,7 @@ import (
 func BenchmarkServiceCreate(b *testing.B) {
 	s := apitest.Start(b, apitest.Options{Kinds: registry.Kinds()})
 	c := s.Client()
-	ns := &corev1.Namespace{}
-	ns.Name = "default"
-	_, _ = c.CoreV1().Namespaces().Create(ctx, ns, create)
-	ensureRange(b, c)
+	ensureSystem(b, c)
 	var n atomic.Int64
 	run := func(b *testing.B, typ corev1.ServiceType, parallel bool) {
 		one := func() {

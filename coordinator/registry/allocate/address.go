@@ -1,4 +1,4 @@
-package core
+package allocate
 
 import (
 	"context"
@@ -33,21 +33,21 @@ type addressBook interface {
 	ranges(ctx context.Context, fresh bool) ([]netip.Prefix, error)
 }
 
-// serviceAddresses gives out cluster IPs. Its pools only guess what is free, so
+// addressPools gives out cluster IPs. Its pools only guess what is free, so
 // that a claim seldom fails.
-type serviceAddresses struct {
+type addressPools struct {
 	book addressBook
 
 	mu    sync.Mutex
 	pools map[netip.Prefix]addresses
 }
 
-func newServiceAddresses(book addressBook) *serviceAddresses {
-	return &serviceAddresses{book: book, pools: map[netip.Prefix]addresses{}}
+func newAddressPools(book addressBook) *addressPools {
+	return &addressPools{book: book, pools: map[netip.Prefix]addresses{}}
 }
 
 // next claims a free address of a family. A dry run only names one.
-func (a *serviceAddresses) next(ctx context.Context, s *corev1.Service, f corev1.IPFamily, dryRun bool) (netip.Addr, error) {
+func (a *addressPools) next(ctx context.Context, s *corev1.Service, f corev1.IPFamily, dryRun bool) (netip.Addr, error) {
 	// The first look may be at a cache that lags.
 	for _, fresh := range []bool{false, true} {
 		prefixes, err := a.book.ranges(ctx, fresh)
@@ -68,7 +68,7 @@ func (a *serviceAddresses) next(ctx context.Context, s *corev1.Service, f corev1
 }
 
 // nextOf claims an address of one range; none is valid when it is full.
-func (a *serviceAddresses) nextOf(ctx context.Context, s *corev1.Service, p netip.Prefix, fresh, dryRun bool) (netip.Addr, error) {
+func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Prefix, fresh, dryRun bool) (netip.Addr, error) {
 	if err := a.learn(ctx, p, fresh); err != nil {
 		return netip.Addr{}, apierrors.NewInternalError(fmt.Errorf("list what is allocated of %s: %w", p, err))
 	}
@@ -92,7 +92,7 @@ func (a *serviceAddresses) nextOf(ctx context.Context, s *corev1.Service, p neti
 	}
 }
 
-func (a *serviceAddresses) guess(p netip.Prefix) (netip.Addr, bool) {
+func (a *addressPools) guess(p netip.Prefix) (netip.Addr, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	pool := a.pools[p]
@@ -104,7 +104,7 @@ func (a *serviceAddresses) guess(p netip.Prefix) (netip.Addr, bool) {
 }
 
 // forget has an address guessed again.
-func (a *serviceAddresses) forget(ip netip.Addr) {
+func (a *addressPools) forget(ip netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, pool := range a.pools {
@@ -115,7 +115,7 @@ func (a *serviceAddresses) forget(ip netip.Addr) {
 }
 
 // learn fills the pool of a range once, and again on demand.
-func (a *serviceAddresses) learn(ctx context.Context, p netip.Prefix, again bool) error {
+func (a *addressPools) learn(ctx context.Context, p netip.Prefix, again bool) error {
 	a.mu.Lock()
 	_, have := a.pools[p]
 	a.mu.Unlock()
@@ -139,7 +139,7 @@ func (a *serviceAddresses) learn(ctx context.Context, p netip.Prefix, again bool
 }
 
 // take claims the address that a service asks for.
-func (a *serviceAddresses) take(ctx context.Context, s *corev1.Service, ip netip.Addr, dryRun bool) error {
+func (a *addressPools) take(ctx context.Context, s *corev1.Service, ip netip.Addr, dryRun bool) error {
 	in, err := a.inRange(ctx, ip)
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("list service ranges: %w", err))
@@ -179,7 +179,7 @@ func invalidIP(s *corev1.Service, ip netip.Addr, why error) error {
 
 // inRange tells whether a range gives out the address, its network and
 // broadcast addresses being nobody's.
-func (a *serviceAddresses) inRange(ctx context.Context, ip netip.Addr) (bool, error) {
+func (a *addressPools) inRange(ctx context.Context, ip netip.Addr) (bool, error) {
 	for _, fresh := range []bool{false, true} {
 		prefixes, err := a.book.ranges(ctx, fresh)
 		if err != nil {
@@ -201,7 +201,7 @@ func hostOf(p netip.Prefix, ip netip.Addr) bool {
 }
 
 // release gives an address back.
-func (a *serviceAddresses) release(ctx context.Context, s *corev1.Service, ip netip.Addr) error {
+func (a *addressPools) release(ctx context.Context, s *corev1.Service, ip netip.Addr) error {
 	if err := a.book.release(ctx, ip, s); err != nil {
 		return fmt.Errorf("release service address %s: %w", ip, err)
 	}

@@ -1,13 +1,30 @@
-package core
+package allocate
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
+
+// carryOver gives an update what the client left out because it is given, and
+// makes the fields that say one thing twice agree.
+func carryOver(v, old *corev1.Service) {
+	if old == nil {
+		syncClusterIPs(&v.Spec, nil)
+		return
+	}
+	keepAllocated(v, old)
+	syncClusterIPs(&v.Spec, &old.Spec)
+}
 
 // syncClusterIPs makes clusterIPs follow clusterIP for clients that know only
 // the latter.
@@ -42,10 +59,10 @@ func keepAllocated(v, old *corev1.Service) {
 			s.ClusterIPs = slices.Clone(o.ClusterIPs)
 		}
 	}
-	if hasNodePorts(old) && hasNodePorts(v) {
+	if HasNodePorts(old) && HasNodePorts(v) {
 		keepNodePorts(s.Ports, o.Ports)
 	}
-	if needsHealthPort(old) && needsHealthPort(v) && s.HealthCheckNodePort == 0 {
+	if NeedsHealthPort(old) && NeedsHealthPort(v) && s.HealthCheckNodePort == 0 {
 		s.HealthCheckNodePort = o.HealthCheckNodePort
 	}
 }
@@ -83,7 +100,7 @@ func chooseFamilies(v, old *corev1.Service, configured []corev1.IPFamily) error 
 		}
 		s.IPFamilyPolicy = &policy
 	}
-	errs := validateClusterIPs(v)
+	errs := ValidateClusterIPs(v)
 	if len(errs) == 0 {
 		errs = reduceFamilies(v, old)
 	}
@@ -117,7 +134,7 @@ func keepsPreferred(v, old *corev1.Service) bool {
 	}
 	s, o := &v.Spec, &old.Spec
 	prefer := corev1.IPFamilyPolicyPreferDualStack
-	return deref(o.IPFamilyPolicy) == prefer && deref(s.IPFamilyPolicy) == prefer && s.ClusterIP == o.ClusterIP &&
+	return ptr.Deref(o.IPFamilyPolicy, "") == prefer && ptr.Deref(s.IPFamilyPolicy, "") == prefer && s.ClusterIP == o.ClusterIP &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.IPFamilies, o.IPFamilies)
 }
 
@@ -189,4 +206,72 @@ func addFamilies(s *corev1.ServiceSpec, primary corev1.IPFamily, dual bool) {
 		other = corev1.IPv6Protocol
 	}
 	s.IPFamilies = append(s.IPFamilies, other)
+}
+
+// ValidateClusterIPs checks clusterIP, clusterIPs, ipFamilies and
+// ipFamilyPolicy against each other.
+func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
+	s, p := &v.Spec, field.NewPath("spec")
+	if s.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	at := p.Child("clusterIPs")
+	switch {
+	case s.ClusterIP == "" && len(s.ClusterIPs) > 0:
+		errs = append(errs, field.Invalid(at, s.ClusterIPs, "must be empty when `clusterIP` is not specified"))
+	case s.ClusterIP != "" && len(s.ClusterIPs) == 0:
+		errs = append(errs, field.Required(at, ""))
+	case s.ClusterIP != "" && s.ClusterIPs[0] != s.ClusterIP:
+		errs = append(errs, field.Invalid(at, s.ClusterIPs, "first value must match `clusterIP`"))
+	}
+	seen := sets.New[corev1.IPFamily]()
+	for i, f := range s.IPFamilies {
+		errs = append(errs, podspec.OneOf(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
+		if seen.Has(f) {
+			errs = append(errs, field.Duplicate(p.Child("ipFamilies").Index(i), f))
+		}
+		seen.Insert(f)
+	}
+	if s.IPFamilyPolicy != nil {
+		errs = append(errs, podspec.OneOf(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
+			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack)...)
+	}
+	return append(errs, validateAddresses(v, at)...)
+}
+
+func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
+	s := &v.Spec
+	if IsHeadless(v) {
+		return nil
+	}
+	for i, ip := range s.ClusterIPs {
+		if i == 0 && ip == corev1.ClusterIPNone {
+			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
+			continue
+		}
+		errs = append(errs, validation.IsValidIP(p.Index(i), ip)...)
+	}
+	if len(s.ClusterIPs) > 2 {
+		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	if len(s.ClusterIPs) == 2 && familyOf(s.ClusterIPs[0]) == familyOf(s.ClusterIPs[1]) {
+		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
+	}
+	for i, ip := range s.ClusterIPs {
+		known := i < len(s.IPFamilies) && (s.IPFamilies[i] == corev1.IPv4Protocol || s.IPFamilies[i] == corev1.IPv6Protocol)
+		if known && familyOf(ip) != s.IPFamilies[i] {
+			errs = append(errs, field.Invalid(p.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
+		}
+	}
+	return errs
+}
+
+func familyOf(ip string) corev1.IPFamily {
+	if a, err := netip.ParseAddr(ip); err == nil && a.Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
 }
