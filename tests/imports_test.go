@@ -30,7 +30,7 @@ var layers = []struct {
 	{"mechanism", []string{
 		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos", "agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni",
-		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node", "coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate", "coordinator/registry/scale",
+		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node", "coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate", "coordinator/registry/connect", "coordinator/registry/scale",
 		"coordinator/registry/volumespec", "coordinator/scheduler/plugins", "coordinator/scheduler/queue",
 	}},
 	{"decision", []string{

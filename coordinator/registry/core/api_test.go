@@ -3,17 +3,11 @@ package core_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +23,6 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
 	"github.com/shoal-project/shoal/coordinator/registry"
-	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
 var (
@@ -41,11 +34,7 @@ var (
 
 // TestAPI runs a server once for all that needs storage.
 func TestAPI(t *testing.T) {
-	agent := newAgent(t)
-	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Env: func(e *kind.Env) {
-		unverified := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-		e.KubeletTransport = func(string) http.RoundTripper { return unverified }
-	}})
+	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
 	c := s.Kubernetes(t)
 	ensureNamespace(t, c, "default")
 	ensureRange(t, c)
@@ -57,9 +46,6 @@ func TestAPI(t *testing.T) {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
 	t.Run("Tables", func(t *testing.T) { tables(t, c, s.Config) })
-	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
-	t.Run("Exec", func(t *testing.T) { execStreams(t, c, s.Config) })
-	t.Run("PortForward", func(t *testing.T) { forwardPorts(t, c, s.Config) })
 }
 
 func ensureNamespace(t *testing.T, c kubernetes.Interface, name string) {
@@ -411,63 +397,5 @@ func tables(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 		if got := print(path); !strings.HasPrefix(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", path, got, want)
 		}
-	}
-}
-
-// agent is what the API server meets on port 10250.
-type agent struct {
-	host string
-	port int32
-	mu   sync.Mutex
-	seen []string
-}
-
-func newAgent(t *testing.T) *agent {
-	a := &agent{}
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.mu.Lock()
-		a.seen = append(a.seen, r.URL.String())
-		a.mu.Unlock()
-		if serveStreams(w, r) {
-			return
-		}
-		_, _ = io.WriteString(w, "hello from "+r.URL.Path)
-	}))
-	t.Cleanup(s.Close)
-	host, port, err := net.SplitHostPort(s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, _ := strconv.Atoi(port)
-	a.host, a.port = host, int32(n)
-	return a
-}
-
-func logs(t *testing.T, c kubernetes.Interface, a *agent) {
-	must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "logging"},
-		Status: corev1.NodeStatus{
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: a.host}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.port}},
-		},
-	}, create))
-	pods := c.CoreV1().Pods("default")
-	p := aPod("logged")
-	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Image: "busybox"})
-	must[*corev1.Pod](t)(pods.Create(ctx, p, create))
-	if err := bindTo(t, c, "logged", "logging"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := pods.GetLogs("logged", &corev1.PodLogOptions{}).Stream(ctx)
-	wantError(t, err, "a container name must be specified for pod logged, choose one of: [c d]")
-	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "x"}).Stream(ctx)
-	wantError(t, err, "container x is not valid for pod logged")
-	tail := int64(5)
-	out := must[[]byte](t)(pods.GetLogs("logged", &corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))
-	if string(out) != "hello from /containerLogs/default/logged/d" {
-		t.Errorf("log: %s", out)
-	}
-	if last := a.seen[len(a.seen)-1]; !strings.HasSuffix(last, "?tailLines=5&timestamps=true") {
-		t.Errorf("agent was asked %s", last)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/shoal-project/shoal/coordinator/registry/connect"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -56,7 +57,7 @@ func node() kind.Kind {
 		},
 		Row: nodeRow,
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
-			return map[string]rest.Storage{"proxy": newNodeProxy(env, stores)}
+			return map[string]rest.Storage{"proxy": connect.NodeProxy(env, stores)}
 		},
 	}.Kind()
 }

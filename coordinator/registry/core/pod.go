@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shoal-project/shoal/coordinator/registry/connect"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -49,9 +51,7 @@ func pod() kind.Kind {
 				"ephemeralcontainers": newEphemeral(store),
 				"resize":              newResize(store),
 			}
-			for name, storage := range podConnections(env, stores) {
-				out[name] = storage
-			}
+			maps.Copy(out, connect.Pod(env, stores))
 			return out
 		},
 	}.Kind()

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shoal-project/shoal/coordinator/registry/allocate"
+	"github.com/shoal-project/shoal/coordinator/registry/connect"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -71,7 +72,7 @@ func service() kind.Kind {
 			return main
 		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
-			return map[string]rest.Storage{"proxy": newServiceProxy(stores)}
+			return map[string]rest.Storage{"proxy": connect.ServiceProxy(stores)}
 		},
 	}.Kind()
 }

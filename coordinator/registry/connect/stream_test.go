@@ -1,4 +1,4 @@
-package core_test
+package connect_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package core
+package connect
 
 import (
 	"context"
@@ -14,21 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
-
-	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
-
-// podConnections returns the pod subresources that reach into a pod.
-func podConnections(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
-	k := kubelets{pods: stores["/pods"], nodes: stores["/nodes"], transport: env.KubeletTransport, authorizer: env.Authorizer}
-	return map[string]rest.Storage{
-		"log":         &logREST{k},
-		"exec":        &execREST{k},
-		"attach":      &attachREST{k},
-		"portforward": &portForwardREST{k},
-		"proxy":       newPodProxy(k),
-	}
-}
 
 // streamMethods: SPDY clients POST, WebSocket clients GET.
 var streamMethods = []string{"GET", "POST"}

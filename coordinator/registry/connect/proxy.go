@@ -1,4 +1,4 @@
-package core
+package connect
 
 import (
 	"context"
@@ -21,8 +21,6 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/streaming/pkg/httpstream"
-
-	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
 // proxyMethods are the HTTP methods that /proxy passes on.
@@ -117,9 +115,8 @@ func (r podProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTr
 	return &url.URL{Scheme: scheme, Host: host}, plain, nil
 }
 
-func newNodeProxy(env *kind.Env, stores kind.Stores) rest.Storage {
-	guard := func(node string) http.RoundTripper { return guardTransport(env.KubeletTransport(node)) }
-	n := nodeProxy{kubelets{nodes: stores["/nodes"], transport: guard, authorizer: env.Authorizer}}
+func newNodeProxy(k kubelets) rest.Storage {
+	n := nodeProxy{k}
 	return &proxyREST[*corev1.NodeProxyOptions]{
 		locate: n.locate,
 		empty:  func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
@@ -175,8 +172,7 @@ func (r nodeProxy) locate(ctx context.Context, id string) (*url.URL, http.RoundT
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, plain, nil
 }
 
-func newServiceProxy(stores kind.Stores) rest.Storage {
-	p := serviceProxy{services: stores["/services"], endpoints: stores["/endpoints"], pods: stores["/pods"]}
+func newServiceProxy(p serviceProxy) rest.Storage {
 	return &proxyREST[*corev1.ServiceProxyOptions]{
 		locate: p.locate,
 		empty:  func() *corev1.ServiceProxyOptions { return &corev1.ServiceProxyOptions{} },

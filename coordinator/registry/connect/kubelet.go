@@ -1,4 +1,4 @@
-package core
+package connect
 
 import (
 	"context"
@@ -48,8 +48,10 @@ func (k *kubelets) host(ctx context.Context, name string) (string, error) {
 		port = kubeletPort
 	}
 	for _, t := range addressOrder {
-		if a := addressOf(n, t); a != "" {
-			return net.JoinHostPort(a, strconv.Itoa(port)), nil
+		for _, a := range n.Status.Addresses {
+			if a.Type == t && a.Address != "" {
+				return net.JoinHostPort(a.Address, strconv.Itoa(port)), nil
+			}
 		}
 	}
 	return "", fmt.Errorf("no preferred addresses found; known addresses: %v", n.Status.Addresses)

@@ -1,0 +1,120 @@
+package connect_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
+	"github.com/shoal-project/shoal/coordinator/registry"
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/tests/leak"
+)
+
+func TestMain(m *testing.M) { leak.CheckOurs(m) }
+
+var (
+	ctx    = context.Background()
+	create = metav1.CreateOptions{}
+)
+
+// TestAPI runs a server once, and an agent's stand-in that it connects to.
+func TestAPI(t *testing.T) {
+	agent := newAgent(t)
+	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Env: func(e *kind.Env) {
+		unverified := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		e.KubeletTransport = func(string) http.RoundTripper { return unverified }
+	}})
+	c := s.Kubernetes(t)
+	must[*corev1.Namespace](t)(c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create))
+	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
+	t.Run("Exec", func(t *testing.T) { execStreams(t, c, s.Config) })
+	t.Run("PortForward", func(t *testing.T) { forwardPorts(t, c, s.Config) })
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func wantError(t *testing.T, err error, part string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("error %v lacks %q", err, part)
+	}
+}
+
+// agent is what the API server meets on port 10250.
+type agent struct {
+	host string
+	port int32
+	mu   sync.Mutex
+	seen []string
+}
+
+func newAgent(t *testing.T) *agent {
+	a := &agent{}
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		a.seen = append(a.seen, r.URL.String())
+		a.mu.Unlock()
+		if serveStreams(w, r) {
+			return
+		}
+		_, _ = io.WriteString(w, "hello from "+r.URL.Path)
+	}))
+	t.Cleanup(s.Close)
+	host, port, err := net.SplitHostPort(s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(port)
+	a.host, a.port = host, int32(n)
+	return a
+}
+
+func logs(t *testing.T, c kubernetes.Interface, a *agent) {
+	must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "logging"},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: a.host}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.port}},
+		},
+	}, create))
+	pods := c.CoreV1().Pods("default")
+	must[*corev1.Pod](t)(pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "logged"},
+		Spec: corev1.PodSpec{
+			NodeName:   "logging",
+			Containers: []corev1.Container{{Name: "c", Image: "busybox"}, {Name: "d", Image: "busybox"}},
+		},
+	}, create))
+	_, err := pods.GetLogs("logged", &corev1.PodLogOptions{}).Stream(ctx)
+	wantError(t, err, "a container name must be specified for pod logged, choose one of: [c d]")
+	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "x"}).Stream(ctx)
+	wantError(t, err, "container x is not valid for pod logged")
+	tail := int64(5)
+	out := must[[]byte](t)(pods.GetLogs("logged", &corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))
+	if string(out) != "hello from /containerLogs/default/logged/d" {
+		t.Errorf("log: %s", out)
+	}
+	if last := a.seen[len(a.seen)-1]; !strings.HasSuffix(last, "?tailLines=5&timestamps=true") {
+		t.Errorf("agent was asked %s", last)
+	}
+}
