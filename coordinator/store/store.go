@@ -5,22 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"os"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	etcdkube "go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
-	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/utils/clock"
 )
 
@@ -55,18 +47,8 @@ type Store struct {
 }
 
 const (
+	// startTimeout bounds how long the state may take to answer at first.
 	startTimeout = 30 * time.Second
-	// The one member of an embedded cluster elects itself at once (electSelf) and
-	// has nobody to send a heartbeat to: a tick is for nothing, and long.
-	tickMs, electMs = 1000, 5000
-	// Entries kept in memory for followers that lag; there are none.
-	catchUpEntries = 200
-	snapshotEvery  = 2000
-	// The database file follows the log this much later. Every write that was
-	// acknowledged is in the log, on disk, before; what the file misses after a
-	// crash is played back.
-	databaseAfter = 500 * time.Millisecond
-	quotaBytes    = 8 << 30
 	// Old versions of keys are kept this long, up to twice that, as upstream.
 	historyKept = 5 * time.Minute
 )
@@ -79,31 +61,6 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return connect(ctx, cfg)
 	}
 	return openEmbedded(cfg)
-}
-
-func openEmbedded(cfg Config) (*Store, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
-	}
-	disk := newSpace(cfg.Dir, cfg.Log)
-	disk.reserve()
-	if wal.SegmentSizeBytes != segmentBytes { // two of them lie on the disk, allocated
-		wal.SegmentSizeBytes = segmentBytes
-	}
-	e, err := embed.StartEtcd(embedConfig(cfg))
-	if err != nil {
-		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
-	}
-	// An in-process client has no endpoints whose version could be asked for; the
-	// embedded server has all features.
-	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
-		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
-	}
-	go electSelf(e.Server)
-	s := newStore(e, v3client.New(e.Server))
-	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
-	s.compact()
-	return s, nil
 }
 
 func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
@@ -119,55 +76,6 @@ func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
 func (s *Store) compact() {
 	c := etcd3.NewCompactor(s.client.Client, historyKept, clock.RealClock{}, nil)
 	s.compactor, s.stop = c, c.Stop
-}
-
-func embedConfig(cfg Config) *embed.Config {
-	c := embed.NewConfig()
-	c.Name = "shoal"
-	c.Dir = cfg.Dir
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // advertised to no one
-	// Nobody connects to it: clients are in the process, and there is no other
-	// member. (A socket for peers asks nobody who they are.)
-	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil
-	c.ListenPeerUrls = nil
-	c.AdvertisePeerUrls = []url.URL{peer}
-	c.InitialCluster = c.Name + "=" + peer.String()
-	c.TickMs, c.ElectionMs = tickMs, electMs
-	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
-	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
-	c.MaxRequestBytes = 3 << 20
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: cfg.Log}))
-	return c
-}
-
-func connect(ctx context.Context, cfg Config) (*Store, error) {
-	c := clientv3.Config{
-		Endpoints: cfg.Servers, DialTimeout: 20 * time.Second,
-		DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second,
-		Logger: zap.New(logCore{log: cfg.Log}),
-	}
-	if cfg.CAFile != "" || cfg.CertFile != "" {
-		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
-		tlsConfig, err := info.ClientConfig()
-		if err != nil {
-			return nil, fmt.Errorf("connect to etcd: %w", err)
-		}
-		c.TLS = tlsConfig
-	}
-	client, err := clientv3.New(c)
-	if err != nil {
-		return nil, fmt.Errorf("connect to etcd: %w", err)
-	}
-	probe, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if _, err := client.Get(probe, "health"); err != nil {
-		_ = client.Close()
-		return nil, fmt.Errorf("connect to etcd at %v: %w", cfg.Servers, err)
-	}
-	s := newStore(nil, client)
-	feature.DefaultFeatureSupportChecker.CheckClient(ctx, client, storage.RequestWatchProgress)
-	s.compact()
-	return s, nil
 }
 
 // Err delivers the error that ended the embedded etcd; nil for an outside one.
@@ -237,7 +145,3 @@ func (s *Store) Close() error {
 	}
 	return err
 }
-
-type allFeatures struct{ feature.FeatureSupportChecker }
-
-func (allFeatures) Supports(storage.Feature) bool { return true }

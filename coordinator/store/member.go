@@ -3,12 +3,45 @@ package store
 import (
 	"context"
 	"expvar"
+	"net/url"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
+
+// The embedded etcd is the only member of its cluster, and all that follows from
+// that is in this file. With a second one:
+//
+//   - joinAlone has to say where peers reach this member, and listen there with
+//     certificates: etcd's socket for peers asks nobody who they are; and to begin
+//     with the members that there are, not with itself.
+//   - ticks are heartbeats then, so both lengths have to be etcd's own again, and
+//     the log keeps what a follower that lags has to be sent (catchUpEntries).
+//   - electSelf does nothing, as it does already: members vote.
+//
+// What does not change: clients stay in the process (gate), each member guards its
+// own disk (space), and compaction may run on all of them.
+const (
+	memberName = "shoal"
+	// It has nobody to send a heartbeat to: a tick is for nothing, and long.
+	tickMs, electMs = 1000, 5000
+	// Entries kept in memory for followers that lag; there are none.
+	catchUpEntries = 200
+)
+
+// joinAlone makes a configuration that of a cluster's only member.
+func joinAlone(c *embed.Config) {
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // advertised to no one
+	c.Name = memberName
+	c.ListenPeerUrls = nil
+	c.AdvertisePeerUrls = []url.URL{nobody}
+	c.InitialCluster = memberName + "=" + nobody.String()
+	c.TickMs, c.ElectionMs = tickMs, electMs
+	c.SnapshotCatchUpEntries = catchUpEntries
+}
 
 // electSelf makes the only member of a cluster the leader at once. Left alone it
 // waits for an election's timeout, five ticks and more; asked, it needs no tick,
