@@ -1,11 +1,33 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/shoal-project/shoal/coordinator/config"
 )
+
+// loadConfig reads the file, then lets the flags that were given override it.
+func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		return cfg, err
+	}
+	given := cmd.Flags()
+	fs := newFlagSet()
+	cfg.AddFlags(fs)
+	var errs []error
+	given.Visit(func(f *flag) {
+		if fs.Lookup(f.Name) != nil {
+			errs = append(errs, override(fs, f))
+		}
+	})
+	return cfg, errors.Join(append(errs, cfg.Validate())...)
+}
 
 type flag = pflag.Flag
 

@@ -83,3 +83,16 @@ func (s parts) grants(ca *pki.Authority, pods []netip.Prefix) *gossipgrant.Deps 
 	}
 	return &gossipgrant.Deps{CA: ca.Cert, Key: ca.Key(), ClusterCIDRs: pods, ServiceCIDRs: services}
 }
+
+// otherCoordinators are those that the gossip knows to live.
+func (s *parts) otherCoordinators() (names []string) {
+	if s.gossip == nil {
+		return nil
+	}
+	for _, m := range s.gossip.Members() {
+		if m.Role == gossip.RoleCoordinator && !m.Local && m.State.Up() {
+			names = append(names, m.Name+" "+m.API)
+		}
+	}
+	return names
+}

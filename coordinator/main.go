@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,24 +51,6 @@ func command() *cobra.Command {
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load))
 	return cmd
-}
-
-// loadConfig reads the file, then lets the flags that were given override it.
-func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
-	cfg, err := config.Load(file)
-	if err != nil {
-		return cfg, err
-	}
-	given := cmd.Flags()
-	fs := newFlagSet()
-	cfg.AddFlags(fs)
-	var errs []error
-	given.Visit(func(f *flag) {
-		if fs.Lookup(f.Name) != nil {
-			errs = append(errs, override(fs, f))
-		}
-	})
-	return cfg, errors.Join(append(errs, cfg.Validate())...)
 }
 
 // newLogger makes the one log of the process; what the libraries say comes into

@@ -8,23 +8,23 @@ import (
 
 // announce tells the service manager, and the log, when the API is ready, that the
 // process lives, and that it stops.
-func announce(ctx context.Context, s parts) error {
-	if !waitReady(ctx, s) {
+func (s parts) announce(ctx context.Context) error {
+	if !s.waitReady(ctx) {
 		return nil
 	}
 	s.log.Info("API is ready", "address", "https://"+s.external(), "after", time.Since(s.begin).Round(time.Millisecond))
 	close(s.ready)
 	s.manager.Ready()
-	s.manager.KeepAlive(ctx, func(ctx context.Context) bool { return get(ctx, s, "/livez") }) // which asks the store
+	s.manager.KeepAlive(ctx, func(ctx context.Context) bool { return s.answers(ctx, "/livez") }) // which asks the store
 	s.manager.Stopping()
 	return nil
 }
 
 // waitReady asks /readyz in process until it is ready; the libraries have no
 // event for that.
-func waitReady(ctx context.Context, s parts) bool {
+func (s parts) waitReady(ctx context.Context) bool {
 	for {
-		if get(ctx, s, "/readyz") {
+		if s.answers(ctx, "/readyz") {
 			return true
 		}
 		select {
@@ -35,7 +35,7 @@ func waitReady(ctx context.Context, s parts) bool {
 	}
 }
 
-func get(ctx context.Context, s parts, path string) bool {
+func (s parts) answers(ctx context.Context, path string) bool {
 	code := 0
 	s.api.Client().Discovery().RESTClient().Get().AbsPath(path).Do(ctx).StatusCode(&code)
 	return code == http.StatusOK

@@ -2,20 +2,18 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/admission"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
@@ -23,11 +21,28 @@ import (
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/encryption"
+	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/store"
 )
+
+// parts are what runs together.
+type parts struct {
+	cfg       config.Config
+	log       *slog.Logger
+	store     *store.Store
+	api       *apiserver.Server
+	auth      *auth.Auth
+	gossip    *gossip.Group
+	advertise net.IP
+	port      int
+	begin     time.Time
+	manager   process.ServiceManager
+	// ready is closed once the API is.
+	ready chan struct{}
+}
 
 // run starts everything and returns when ctx ends and all has stopped, or when
 // a part fails.
@@ -75,6 +90,19 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	return serve(ctx, s)
 }
 
+// lockState takes the state directory for this process.
+func lockState(cfg config.Config) (unlock func(), err error) {
+	f, err := process.Lock(cfg.StateDir())
+	var other *process.InUse
+	if errors.As(err, &other) {
+		return nil, fmt.Errorf("use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir", cfg.DataDir, other.PID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("use data directory %s: %w (run as root, or choose another with --data-dir)", cfg.DataDir, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
 // openState makes the keys while the store opens: both take their time.
 func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *slog.Logger) (*store.Store, error) {
 	var st *store.Store
@@ -95,51 +123,6 @@ func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *sl
 		err = errors.Join(err, st.Close())
 	}
 	return st, err
-}
-
-// cluster is what the serving certificate must cover.
-func cluster(cfg config.Config, advertise net.IP) pki.Cluster {
-	c := pki.Cluster{Domain: cfg.ClusterDomain, IPs: []net.IP{advertise}}
-	if prefixes, err := config.Prefixes(cfg.ServiceCIDR); err == nil {
-		for _, p := range prefixes {
-			c.IPs = append(c.IPs, p.Addr().Next().AsSlice())
-		}
-	}
-	if bind := net.ParseIP(cfg.BindAddress); bind != nil && !bind.IsUnspecified() {
-		c.IPs = append(c.IPs, bind)
-	}
-	for _, name := range cfg.ExtraNames {
-		if ip := net.ParseIP(name); ip != nil {
-			c.IPs = append(c.IPs, ip)
-		} else {
-			c.Names = append(c.Names, name)
-		}
-	}
-	if host, err := os.Hostname(); err == nil {
-		c.Names = append(c.Names, host)
-	}
-	return c
-}
-
-// advertiseAddress is the configured one, else the bound one, else that of the
-// interface with the default route, else loopback: a machine without a network
-// is a cluster of its own.
-func advertiseAddress(cfg config.Config) (net.IP, error) {
-	if cfg.AdvertiseAddress != "" {
-		return net.ParseIP(cfg.AdvertiseAddress), nil
-	}
-	bind := net.ParseIP(cfg.BindAddress)
-	if !bind.IsUnspecified() {
-		return bind, nil
-	}
-	ip, err := utilnet.ResolveBindAddress(bind)
-	if utilnet.IsNoRoutesError(err) || err == nil && ip == nil {
-		return net.IPv4(127, 0, 0, 1), nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find the machine's address: %w (set --advertise-address)", err)
-	}
-	return ip, nil
 }
 
 // buildAPI makes the API server, then what decides for it: authentication,
@@ -223,6 +206,23 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 	}, nil
 }
 
+// kubeletTransports shows the API server's client certificate to kubelets, and
+// verifies theirs unless the configuration says otherwise.
+func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, error) {
+	c := kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
+	file := cfg.KubeletCertificateAuthority
+	if file == "" {
+		file = dir.Path(pki.CAFile)
+	}
+	if file != config.KubeletsUnverified {
+		var err error
+		if c.Authorities, err = certPool(file); err != nil {
+			return nil, fmt.Errorf("kubeletCertificateAuthority: %w", err)
+		}
+	}
+	return kubelet.New(c)
+}
+
 func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger) (*auth.Auth, error) {
 	signer, err := dir.ServiceAccountKey()
 	if err != nil {
@@ -243,16 +243,4 @@ func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger
 		Authorization:  cfg.Authorization,
 		Log:            log,
 	})
-}
-
-func certPool(path string) (*x509.CertPool, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load CA: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("load CA %s: no certificate in it", path)
-	}
-	return pool, nil
 }

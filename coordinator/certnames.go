@@ -9,26 +9,8 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
-	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
-
-// kubeletTransports shows the API server's client certificate to kubelets, and
-// verifies theirs unless the configuration says otherwise.
-func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, error) {
-	c := kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
-	file := cfg.KubeletCertificateAuthority
-	if file == "" {
-		file = dir.Path(pki.CAFile)
-	}
-	if file != config.KubeletsUnverified {
-		var err error
-		if c.Authorities, err = certPool(file); err != nil {
-			return nil, fmt.Errorf("kubeletCertificateAuthority: %w", err)
-		}
-	}
-	return kubelet.New(c)
-}
 
 // apiNames tells which names and addresses in a node's serving certificate would
 // let it pass for the API server: both are signed by the same CA. The node on this

@@ -134,5 +134,3 @@ func writeServing(ca *pki.Authority, spec pki.Spec, sans []string, out string) e
 	}
 	return pki.WriteFile(out+".crt", cert, 0o644)
 }
-
-func keys(cfg config.Config) pki.Dir { return pki.Dir(cfg.KeysDir()) }

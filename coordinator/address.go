@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/coordinator/config"
+)
+
+// identity is stable over restarts of the coordinator on one machine.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "coordinator"
+	}
+	return host
+}
+
+// advertiseAddress is the configured one, else the bound one, else that of the
+// interface with the default route, else loopback: a machine without a network
+// is a cluster of its own.
+func advertiseAddress(cfg config.Config) (net.IP, error) {
+	if cfg.AdvertiseAddress != "" {
+		return net.ParseIP(cfg.AdvertiseAddress), nil
+	}
+	bind := net.ParseIP(cfg.BindAddress)
+	if !bind.IsUnspecified() {
+		return bind, nil
+	}
+	ip, err := utilnet.ResolveBindAddress(bind)
+	if utilnet.IsNoRoutesError(err) || err == nil && ip == nil {
+		return net.IPv4(127, 0, 0, 1), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the machine's address: %w (set --advertise-address)", err)
+	}
+	return ip, nil
+}
+
+// external is host:port of the API as others reach it.
+func (s parts) external() string {
+	return net.JoinHostPort(s.advertise.String(), strconv.Itoa(s.port))
+}
+
+// maxConnections is what upstream's largest clusters keep open, several times over.
+const maxConnections = 20000
+
+// listenAPI opens the API's port. Connections are limited before anybody has said
+// who they are.
+func listenAPI(cfg config.Config) (net.Listener, error) {
+	address := net.JoinHostPort(cfg.BindAddress, strconv.Itoa(cfg.Port))
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("serve the API on %s: the port is in use; stop what uses it (ss -ltnp 'sport = :%d' shows it), or choose another with --port", address, cfg.Port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serve the API: %w", err)
+	}
+	return process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// keys is where the cluster's keys and certificates are.
+func keys(cfg config.Config) pki.Dir { return pki.Dir(cfg.KeysDir()) }
+
+// cluster is what the serving certificate must cover.
+func cluster(cfg config.Config, advertise net.IP) pki.Cluster {
+	c := pki.Cluster{Domain: cfg.ClusterDomain, IPs: []net.IP{advertise}}
+	if prefixes, err := config.Prefixes(cfg.ServiceCIDR); err == nil {
+		for _, p := range prefixes {
+			c.IPs = append(c.IPs, p.Addr().Next().AsSlice())
+		}
+	}
+	if bind := net.ParseIP(cfg.BindAddress); bind != nil && !bind.IsUnspecified() {
+		c.IPs = append(c.IPs, bind)
+	}
+	for _, name := range cfg.ExtraNames {
+		if ip := net.ParseIP(name); ip != nil {
+			c.IPs = append(c.IPs, ip)
+		} else {
+			c.Names = append(c.Names, name)
+		}
+	}
+	if host, err := os.Hostname(); err == nil {
+		c.Names = append(c.Names, host)
+	}
+	return c
+}
+
+func certPool(path string) (*x509.CertPool, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("load CA %s: no certificate in it", path)
+	}
+	return pool, nil
+}
+
+// renewKeys looks once a day for certificates that end in some months; the
+// server reads changed files by itself.
+func (s parts) renewKeys(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(24 * time.Hour):
+		}
+		if err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now()); err != nil {
+			s.log.Warn("certificates could not be renewed", "err", err)
+		}
+	}
+}

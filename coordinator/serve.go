@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/coordinator/apiserver"
+	"github.com/shoal-project/shoal/coordinator/auth"
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
+	"github.com/shoal-project/shoal/coordinator/leader"
+	"github.com/shoal-project/shoal/coordinator/pki"
+)
+
+// serve runs the API and its users. The API outlives them: leadership is given
+// up through it.
+func serve(ctx context.Context, s parts) error {
+	if err := s.addStartSteps(); err != nil {
+		return err
+	}
+	if err := s.store.CheckEncryption(ctx); err != nil {
+		return err
+	}
+	if err := s.store.WaitCaches(ctx); err != nil {
+		return err
+	}
+	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	s.api.Informers().Start(apiCtx.Done())
+	users, running := errgroup.WithContext(ctx)
+	apiEnded := make(chan error, 1)
+	go func() {
+		defer close(apiEnded)
+		apiEnded <- s.api.Run(apiCtx)
+	}()
+	for _, run := range s.users(apiCtx) {
+		users.Go(func() error { return run(running) })
+	}
+	users.Go(func() error {
+		select {
+		case <-running.Done():
+			return nil
+		case err := <-s.store.Err():
+			return fmt.Errorf("store: %w", err)
+		case err := <-apiEnded:
+			return fmt.Errorf("API server ended: %w", err)
+		}
+	})
+	err := users.Wait()
+	stopAPI()
+	return errors.Join(err, <-apiEnded)
+}
+
+// users are what runs beside the API on every coordinator, each until its context
+// ends; the API itself lives as long as apiCtx.
+func (s parts) users(apiCtx context.Context) []func(context.Context) error {
+	elector := leader.Elector{Client: s.api.Client(), Identity: identity(), Log: s.log}
+	return []func(context.Context) error{
+		s.announce,
+		s.gossip.Run,
+		s.store.FollowEncryption,
+		unfailing(s.renewKeys),
+		unfailing(s.auth.FollowIssuers),
+		unfailing(s.auth.FollowAuthorizers),
+		unfailing(process.GatherTimers),
+		unfailing(process.Trim),
+		s.onceReady(unfailing(s.encryptClear)),
+		s.onceReady(func(ctx context.Context) error {
+			return elector.Run(ctx, func(ctx context.Context) error { return s.lead(ctx, apiCtx) })
+		}),
+	}
+}
+
+// unfailing makes of what cannot fail what could.
+func unfailing(run func(context.Context)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// onceReady has run wait for the API.
+func (s parts) onceReady(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-s.ready:
+			return run(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// addStartSteps adds what the API needs before it is ready.
+func (s parts) addStartSteps() error {
+	dir := keys(s.cfg)
+	clientCA, err := os.ReadFile(dir.Path(pki.CAFile))
+	if err != nil {
+		return fmt.Errorf("load CA: %w", err)
+	}
+	frontCA, err := os.ReadFile(dir.Path("front-proxy-ca.crt"))
+	if err != nil {
+		return fmt.Errorf("load CA: %w", err)
+	}
+	if err := s.api.OnStart("rbac-bootstrap-policy", func(ctx context.Context) error {
+		return auth.EnsureBootstrapPolicy(ctx, s.api.Client())
+	}); err != nil {
+		return err
+	}
+	return s.api.OnStart("system-objects", func(ctx context.Context) error {
+		err := apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
+			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
+			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
+		})
+		if err != nil {
+			return err
+		}
+		// Before anybody else can ask for its address. Where somebody has it
+		// since an earlier version, the controller tells them.
+		if err := clusterdns.Ensure(ctx, s.api.Client(), s.cfg.ClusterDNS); !apierrors.IsInvalid(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// serviceIP is the first address of the service range, the API's own.
+func serviceIP(cfg config.Config) net.IP {
+	prefixes, err := config.Prefixes(cfg.ServiceCIDR)
+	if err != nil || len(prefixes) == 0 {
+		return nil
+	}
+	return prefixes[0].Addr().Next().AsSlice()
+}
+
+// serviceCIDRs are the configured ranges of cluster IPs.
+func serviceCIDRs(cfg config.Config) (out []string) {
+	prefixes, err := config.Prefixes(cfg.ServiceCIDR)
+	if err != nil {
+		return nil // the API server is not built then
+	}
+	for _, p := range prefixes {
+		out = append(out, p.Masked().String())
+	}
+	return out
+}
