@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"syscall"
@@ -47,6 +48,12 @@ func advertiseAddress(cfg config.Config) (net.IP, error) {
 // external is host:port of the API as others reach it.
 func (s parts) external() string {
 	return net.JoinHostPort(s.advertise.String(), strconv.Itoa(s.port))
+}
+
+// server is the same as an address.
+func (s parts) server() netip.AddrPort {
+	ip, _ := netip.AddrFromSlice(s.advertise)
+	return netip.AddrPortFrom(ip.Unmap(), uint16(s.port))
 }
 
 // maxConnections is what upstream's largest clusters keep open, several times over.

@@ -72,6 +72,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		unfailing(process.GatherTimers),
 		unfailing(process.Trim),
 		s.onceReady(unfailing(s.encryptClear)),
+		s.onceReady(s.endpoints.Run),
 		s.onceReady(func(ctx context.Context) error {
 			return elector.Run(ctx, func(ctx context.Context) error { return s.lead(ctx, apiCtx) })
 		}),
@@ -116,10 +117,13 @@ func (s parts) addStartSteps() error {
 	}
 	return s.api.OnStart("system-objects", func(ctx context.Context) error {
 		err := apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
-			Address: s.advertise, Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
+			Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
 			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
 		})
 		if err != nil {
+			return err
+		}
+		if err := s.endpoints.Publish(ctx); err != nil {
 			return err
 		}
 		// Before anybody else can ask for its address. Where somebody has it

@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/audit"
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/controller/apiendpoints"
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -36,6 +37,7 @@ type parts struct {
 	api       *apiserver.Server
 	auth      *auth.Auth
 	gossip    *gossip.Group
+	endpoints *apiendpoints.Publisher
 	advertise net.IP
 	port      int
 	begin     time.Time
@@ -86,6 +88,12 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	}
 	if s.gossip, err = buildGossip(s); err != nil {
 		return err
+	}
+	s.endpoints = &apiendpoints.Publisher{
+		Client: s.api.Client(),
+		Leases: st.Leased("apiservers", apiendpoints.TTL),
+		Server: s.server(),
+		Log:    log,
 	}
 	return serve(ctx, s)
 }

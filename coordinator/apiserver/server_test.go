@@ -34,7 +34,7 @@ func start(t *testing.T) (*apitest.Server, context.Context) {
 	t.Cleanup(cancel)
 	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
 	s.Informers().Start(ctx.Done())
-	if err := apiserver.EnsureSystem(ctx, s.Client(), apiserver.System{Address: []byte{192, 0, 2, 1}, Port: 6443, ServiceIP: []byte{10, 96, 0, 1}, ServiceCIDRs: []string{"10.96.0.0/16"}}); err != nil {
+	if err := apiserver.EnsureSystem(ctx, s.Client(), apiserver.System{Port: 6443, ServiceIP: []byte{10, 96, 0, 1}, ServiceCIDRs: []string{"10.96.0.0/16"}}); err != nil {
 		t.Fatal(err)
 	}
 	return s, ctx

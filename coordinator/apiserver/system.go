@@ -3,12 +3,10 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,9 +19,9 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/scheduling"
 )
 
-// System is where this API server can be reached.
+// System is what the API's own objects say.
 type System struct {
-	Address   net.IP
+	// Port is where this API server listens, ServiceIP the address of its Service.
 	Port      int
 	ServiceIP net.IP
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
@@ -43,7 +41,8 @@ const (
 )
 
 // EnsureSystem makes the system namespaces and priority classes, and the Service
-// "kubernetes" with its endpoints. It can be repeated.
+// "kubernetes". Its endpoints are published elsewhere: coordinators share them. It
+// can be repeated.
 func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) error {
 	for _, name := range systemNamespaces {
 		err := ensureNamespace(ctx, client, name)
@@ -62,10 +61,7 @@ func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) er
 	if err := ensureServiceCIDR(ctx, client, s.ServiceCIDRs); err != nil {
 		return err
 	}
-	if err := ensureService(ctx, client, s); err != nil || s.Address.IsLoopback() {
-		return err // a loopback address may be in no endpoints: pods have their own
-	}
-	return errors.Join(ensureEndpoints(ctx, client, s), ensureSlice(ctx, client, s))
+	return ensureService(ctx, client, s)
 }
 
 func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
@@ -170,64 +166,6 @@ func ensureService(ctx context.Context, client kubernetes.Interface, s System) e
 	}
 	if err != nil {
 		return fmt.Errorf("make service %s: %w", apiService, err)
-	}
-	return nil
-}
-
-func ensureEndpoints(ctx context.Context, client kubernetes.Interface, s System) error {
-	endpoints := client.CoreV1().Endpoints(metav1.NamespaceDefault)
-	want := []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: s.Address.String()}},
-		Ports:     []corev1.EndpointPort{{Name: "https", Port: int32(s.Port), Protocol: corev1.ProtocolTCP}},
-	}}
-	// The slice below is made here too, so that nobody mirrors this object.
-	labels := map[string]string{discoveryv1.LabelSkipMirror: "true"}
-	have, err := endpoints.Get(ctx, apiService, metav1.GetOptions{})
-	if err == nil {
-		if equality.Semantic.DeepEqual(have.Subsets, want) {
-			return nil
-		}
-		have.Subsets = want
-		_, err = endpoints.Update(ctx, have, metav1.UpdateOptions{})
-	} else if apierrors.IsNotFound(err) {
-		_, err = endpoints.Create(ctx, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: labels}, Subsets: want}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("make endpoints %s: %w", apiService, err)
-	}
-	return nil
-}
-
-func ensureSlice(ctx context.Context, client kubernetes.Interface, s System) error {
-	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
-	family := discoveryv1.AddressTypeIPv4
-	if s.Address.To4() == nil {
-		family = discoveryv1.AddressTypeIPv6
-	}
-	name, port, protocol, ready := "https", int32(s.Port), corev1.ProtocolTCP, true
-	want := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: apiService, Labels: map[string]string{discoveryv1.LabelServiceName: apiService}},
-		AddressType: family,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{s.Address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
-	}
-	have, err := slices.Get(ctx, apiService, metav1.GetOptions{})
-	if err == nil && have.AddressType != family {
-		if err := slices.Delete(ctx, apiService, metav1.DeleteOptions{}); err != nil {
-			return fmt.Errorf("replace endpoint slice %s: %w", apiService, err)
-		}
-		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
-	} else if err == nil {
-		if equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
-			return nil
-		}
-		have.Endpoints, have.Ports = want.Endpoints, want.Ports
-		_, err = slices.Update(ctx, have, metav1.UpdateOptions{})
-	} else if apierrors.IsNotFound(err) {
-		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("make endpoint slice %s: %w", apiService, err)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func TestAPI(t *testing.T) {
 func ensureSystem(t testing.TB, c kubernetes.Interface) {
 	t.Helper()
 	err := apiserver.EnsureSystem(ctx, c, apiserver.System{
-		Address: net.IPv4(127, 0, 0, 1), Port: 6443, ServiceIP: net.IPv4(10, 96, 0, 1), ServiceCIDRs: []string{"10.96.0.0/16"},
+		Port: 6443, ServiceIP: net.IPv4(10, 96, 0, 1), ServiceCIDRs: []string{"10.96.0.0/16"},
 	})
 	if err != nil {
 		t.Fatal(err)
