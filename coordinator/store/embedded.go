@@ -29,23 +29,30 @@ func openEmbedded(cfg Config) (*Store, error) {
 	}
 	disk := newSpace(cfg.Dir, cfg.Log)
 	disk.reserve()
-	if wal.SegmentSizeBytes != segmentBytes { // two of them lie on the disk, allocated
-		wal.SegmentSizeBytes = segmentBytes
-	}
+	setLibraries()
 	e, err := embed.StartEtcd(embedConfig(cfg))
 	if err != nil {
 		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
-	}
-	// An in-process client has no endpoints whose version could be asked for; the
-	// embedded server has all features.
-	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
-		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
 	}
 	go electSelf(e.Server)
 	s := newStore(e, v3client.New(e.Server))
 	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
 	s.compact()
 	return s, nil
+}
+
+// setLibraries sets what etcd and the API server's library keep for the whole
+// process, where an embedded etcd needs it otherwise: of this package, nothing else
+// does. Another store in the process sets the same.
+func setLibraries() {
+	if wal.SegmentSizeBytes != segmentBytes { // two of them lie on the disk, allocated
+		wal.SegmentSizeBytes = segmentBytes
+	}
+	// An in-process client has no endpoints whose version could be asked for; the
+	// embedded server has all features.
+	if _, set := feature.DefaultFeatureSupportChecker.(allFeatures); !set {
+		feature.DefaultFeatureSupportChecker = allFeatures{feature.DefaultFeatureSupportChecker}
+	}
 }
 
 func embedConfig(cfg Config) *embed.Config {
