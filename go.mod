@@ -20,6 +20,7 @@ exclude (
 )
 
 require (
+	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/containerd/v2 v2.4.2
 	github.com/containerd/continuity v0.5.0
 	github.com/containerd/errdefs v1.0.0
@@ -89,7 +90,9 @@ require (
 )
 
 require (
+	github.com/cilium/ebpf v0.17.3 // indirect
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
+	github.com/docker/go-units v0.5.0 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	gopkg.in/go-jose/go-jose.v2 v2.6.3 // indirect
 )
@@ -104,7 +107,6 @@ require (
 	github.com/blang/semver/v4 v4.0.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/containerd/cgroups/v3 v3.1.3 // indirect
 	github.com/containerd/containerd/api v1.12.0 // indirect
 	github.com/containerd/log/otel v0.1.0 // indirect
 	github.com/containerd/ttrpc v1.2.9 // indirect

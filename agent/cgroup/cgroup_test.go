@@ -1,12 +1,44 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"k8s.io/utils/ptr"
 )
+
+func open(t testing.TB) *Root {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Fatal("control groups need root: run the tests as root")
+	}
+	r, err := Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// enter puts a process into the group in every hierarchy, as an OCI runtime
+// does.
+func enter(t *testing.T, r *Root, path string, pid int) {
+	t.Helper()
+	for _, h := range r.v1 {
+		if err := write(h.(hierarchy).Path(path), "cgroup.procs", fmt.Sprint(pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.unified != "" {
+		if err := write(r.unified+path, "cgroup.procs", fmt.Sprint(pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 func TestWeight(t *testing.T) {
 	for shares, want := range map[uint64]uint64{0: 1, 2: 1, 102: 17, 1024: 100, 2048: 174, 262144: 10000, 1 << 40: 10000} {
@@ -25,13 +57,7 @@ func TestParsePressure(t *testing.T) {
 }
 
 func TestLifeOfAGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("control groups need root: run the tests as root")
-	}
-	r, err := New("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := open(t)
 	path := fmt.Sprintf("/shoal-test-cgroup-%d", os.Getpid())
 	child := path + "/burstable/pod1"
 	t.Cleanup(func() { _ = r.Kill(path); _ = r.Delete(path) })
@@ -46,9 +72,7 @@ func TestLifeOfAGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	go cmd.Wait()
-	if err := r.Add(child, cmd.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
+	enter(t, r, child, cmd.Process.Pid)
 	s, err := r.Stat(child)
 	if err != nil || s.MemoryLimit != uint64(limit) || s.Pids != 1 {
 		t.Fatalf("Stat = %+v, %v", s, err)
@@ -118,7 +142,7 @@ func TestPropertiesOfUnits(t *testing.T) {
 func TestSystemdMakesGroups(t *testing.T) {
 	r, err := Open(Systemd)
 	if err != nil {
-		if h, _ := New(""); h != nil && h.Mode() != V2 && strings.Contains(err.Error(), "it needs v2") {
+		if h, _ := Open(""); h != nil && h.Mode() != V2 && strings.Contains(err.Error(), "it needs v2") {
 			return
 		}
 		t.Fatal(err)
@@ -166,5 +190,71 @@ func TestSystemdMakesGroups(t *testing.T) {
 	}
 	if r.Exists(top) {
 		t.Error("the slice is still there")
+	}
+}
+
+// TestStatOfV2 reads files as a v2 host has them.
+func TestStatOfV2(t *testing.T) {
+	mount := t.TempDir()
+	r := &Root{mode: V2, unified: mount, controllers: []string{"cpu", "memory", "pids"}}
+	psi := "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"
+	files(t, mount+"/g", map[string]string{
+		"cpu.stat":    "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
+		"memory.stat": "anon 100\nfile 300\ninactive_file 250\npgfault 11\npgmajfault 1\n", "memory.current": "400\n", "memory.max": "4096\n",
+		"memory.swap.current": "8\n", "memory.events": "low 0\noom 3\noom_kill 2\n", "memory.pressure": psi,
+		"pids.current": "4\n", "pids.max": "max\n",
+	})
+	got, err := r.Stat("/g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Stats{
+		Time: got.Time, CPUNanos: 7000, ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096, WorkingSet: 150, RSS: 100,
+		Swap: 8, PageFaults: 11, MajorPageFaults: 1, Pids: 4, OOMKills: 2, MemoryStall: got.MemoryStall,
+	}
+	if got != want || *got.MemoryStall != (Pressure{Some: PSI{1.5, 0.25, 0, 1234}, Full: PSI{0.1, 0, 0, 99}}) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if n, err := r.OOMKills("/g"); n != 2 || err != nil {
+		t.Errorf("OOMKills = %d, %v", n, err)
+	}
+	if _, err := r.Stat("/gone"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a group that does not exist: %v", err)
+	}
+	if _, err := r.OOMKills("/gone"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a group that does not exist: %v", err)
+	}
+}
+
+func TestLimitsAreSetAndLifted(t *testing.T) {
+	r := open(t)
+	path := fmt.Sprintf("/shoal-test-limits-%d", os.Getpid())
+	if err := r.Ensure(path, Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Delete(path) })
+	for _, step := range []struct {
+		value             int64
+		memory, processes uint64
+	}{{64 << 20, 64 << 20, 64 << 20}, {1 << 20, 1 << 20, 1 << 20}, {-1, 0, 0}} {
+		res := Resources{MemoryLimit: &step.value}
+		if r.Controls("pids") {
+			res.PidsLimit = ptr.To(min(step.value, 1<<20))
+			step.processes = min(step.processes, 1<<20)
+		}
+		if err := r.Set(path, res); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := r.Stat(path); err != nil || s.MemoryLimit != step.memory || s.PidsLimit != step.processes {
+			t.Errorf("%d: memory %d, pids %d, %v", step.value, s.MemoryLimit, s.PidsLimit, err)
+		}
+	}
+	limit := int64(1 << 20)
+	if err := r.Set(path+"-gone", Resources{MemoryLimit: &limit}); !errors.Is(err, fs.ErrNotExist) || r.Exists(path+"-gone") {
+		t.Errorf("a group that does not exist: %v", err)
+	}
+	r = &Root{mode: V2, unified: t.TempDir(), controllers: []string{"memory"}}
+	if err := r.Set("/g", Resources{PidsLimit: &limit}); err == nil || !strings.Contains(err.Error(), "the host has no pids controller") {
+		t.Errorf("a controller that the host does not have: %v", err)
 	}
 }

@@ -3,9 +3,18 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math"
-	"sort"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"k8s.io/utils/ptr"
 )
 
 // Resources are the limits of one group. A nil or empty field is left as it
@@ -18,7 +27,6 @@ type Resources struct {
 	PidsLimit   *int64  // negative = no limit
 	CpusetCpus  string
 	CpusetMems  string
-	Hugepages   map[string]uint64 // page size as in "2MB" -> bytes
 	Unified     map[string]string // v2 files, written as they are
 }
 
@@ -29,124 +37,159 @@ func (r *Root) Set(path string, res Resources) error {
 			return fmt.Errorf("limit cgroup %s: %w", path, err)
 		}
 	}
-	return r.write(path, res)
-}
-
-// write sets the control files.
-func (r *Root) write(path string, res Resources) error {
-	var errs []error
-	set := func(controller, file, value string) {
-		dir := r.dir(controller, path)
-		if dir == "" {
-			errs = append(errs, fmt.Errorf("the host has no %s controller", controller))
-			return
-		}
-		if err := write(dir, file, value); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	r.setCPU(res, set)
-	r.setMemory(path, res, set)
-	if res.PidsLimit != nil {
-		set("pids", "pids.max", maxOr(*res.PidsLimit))
-	}
-	if res.CpusetCpus != "" {
-		set("cpuset", "cpuset.cpus", res.CpusetCpus)
-	}
-	if res.CpusetMems != "" {
-		set("cpuset", "cpuset.mems", res.CpusetMems)
-	}
-	for _, size := range sortedKeys(res.Hugepages) {
-		file := "hugetlb." + size + ".limit_in_bytes"
-		if r.on2("hugetlb") {
-			file = "hugetlb." + size + ".max"
-		}
-		set("hugetlb", file, strconv.FormatUint(res.Hugepages[size], 10))
-	}
-	if r.unified != "" {
-		for _, file := range sortedKeys(res.Unified) {
-			if err := write(r.unified+"/"+path, file, res.Unified[file]); err != nil {
-				errs = append(errs, err)
-			}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(r.serves(res), r.limit1(path, res), r.limit2(path, res)); err != nil {
 		return fmt.Errorf("limit cgroup %s: %w", path, err)
 	}
 	return nil
 }
 
-type setter func(controller, file, value string)
-
-func (r *Root) setCPU(res Resources, set setter) {
-	if r.on2("cpu") {
-		if res.CPUShares != nil {
-			set("cpu", "cpu.weight", strconv.FormatUint(Weight(*res.CPUShares), 10))
+// serves tells which controllers res needs and the host does not have.
+func (r *Root) serves(res Resources) error {
+	var errs []error
+	for _, c := range res.controllers() {
+		if !r.Controls(c) {
+			errs = append(errs, fmt.Errorf("the host has no %s controller", c))
 		}
-		if res.CPUQuota != nil {
-			set("cpu", "cpu.max", cpuMax(*res.CPUQuota, res.CPUPeriod))
-		}
-		return
 	}
-	if res.CPUShares != nil {
-		set("cpu", "cpu.shares", strconv.FormatUint(*res.CPUShares, 10))
-	}
-	if res.CPUPeriod != nil && *res.CPUPeriod != 0 {
-		set("cpu", "cpu.cfs_period_us", strconv.FormatUint(*res.CPUPeriod, 10))
-	}
-	if res.CPUQuota != nil && *res.CPUQuota != 0 {
-		set("cpu", "cpu.cfs_quota_us", strconv.FormatInt(*res.CPUQuota, 10))
-	}
+	return errors.Join(errs...)
 }
 
-func (r *Root) setMemory(_ string, res Resources, set setter) {
-	if res.MemoryLimit == nil || *res.MemoryLimit == 0 {
-		return
+func (r *Root) limit1(path string, res Resources) error {
+	var names []cgroup1.Name
+	for _, c := range res.controllers() {
+		names = append(names, cgroup1.Name(c))
 	}
-	if r.on2("memory") {
-		set("memory", "memory.max", maxOr(*res.MemoryLimit))
-		return
+	if len(names) == 0 || len(r.pick(names...)) == 0 {
+		return nil
 	}
-	set("memory", "memory.limit_in_bytes", strconv.FormatInt(max(*res.MemoryLimit, -1), 10))
+	cg, err := r.group1(path, names...)
+	if err != nil || len(cg.Subsystems()) < len(r.pick(names...)) {
+		return errors.Join(fs.ErrNotExist, err)
+	}
+	return cg.Update(res.spec())
+}
+
+func (r *Root) limit2(path string, res Resources) error {
+	if r.unified == "" {
+		return nil
+	}
+	m, err := r.group2(path)
+	if err != nil {
+		return err
+	}
+	if err := m.Update(res.v2(r.on2)); err != nil {
+		return err
+	}
+	for _, file := range slices.Sorted(maps.Keys(res.Unified)) {
+		if err := write(filepath.Join(r.unified, path), file, res.Unified[file]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// controllers are those that the limits need.
+func (res Resources) controllers() []string {
+	var out []string
+	need := func(controller string, needed bool) {
+		if needed {
+			out = append(out, controller)
+		}
+	}
+	need("cpu", res.CPUShares != nil || res.CPUQuota != nil || res.CPUPeriod != nil)
+	need("memory", nonzero(res.MemoryLimit) != nil)
+	need("pids", res.PidsLimit != nil)
+	need("cpuset", res.CpusetCpus != "" || res.CpusetMems != "")
+	return out
+}
+
+// spec is what cgroup1 takes.
+func (res Resources) spec() *specs.LinuxResources {
+	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{
+		Shares: res.CPUShares,
+		Quota:  nonzero(res.CPUQuota),
+		Period: nonzero(res.CPUPeriod),
+		Cpus:   res.CpusetCpus,
+		Mems:   res.CpusetMems,
+	}}
+	if limit := nonzero(res.MemoryLimit); limit != nil {
+		out.Memory = &specs.LinuxMemory{Limit: ptr.To(max(*limit, -1))}
+	}
+	if res.PidsLimit != nil {
+		out.Pids = &specs.LinuxPids{Limit: res.PidsLimit}
+	}
+	return out
+}
+
+// v2 is what cgroup2 takes, of the controllers that it has. Its ToResources
+// and NewCPUMax write "-1" where a limit is lifted, which the kernel refuses.
+func (res Resources) v2(has func(controller string) bool) *cgroup2.Resources {
+	out := &cgroup2.Resources{CPU: &cgroup2.CPU{}}
+	if has("cpu") {
+		if res.CPUShares != nil {
+			out.CPU.Weight = ptr.To(Weight(*res.CPUShares))
+		}
+		if res.CPUQuota != nil {
+			out.CPU.Max = cpuMax(*res.CPUQuota, res.CPUPeriod)
+		}
+	}
+	if has("cpuset") {
+		out.CPU.Cpus, out.CPU.Mems = res.CpusetCpus, res.CpusetMems
+	}
+	if limit := nonzero(res.MemoryLimit); limit != nil && has("memory") {
+		out.Memory = &cgroup2.Memory{Max: limit}
+		if *limit < 0 {
+			out.Memory.Max = ptr.To[int64](math.MaxInt64) // the kernel's own "max"
+		}
+	}
+	if res.PidsLimit != nil && has("pids") {
+		out.Pids = &cgroup2.Pids{Max: *res.PidsLimit}
+		if *res.PidsLimit <= 0 {
+			out.Pids.Max = -1
+		}
+	}
+	return out
+}
+
+// nonzero is nil for a pointer to zero, which means "as it is".
+func nonzero[T int64 | uint64](v *T) *T {
+	if v == nil || *v == 0 {
+		return nil
+	}
+	return v
 }
 
 // Weight converts v1 cpu.shares to v2 cpu.weight: a curve through the ends and
 // the defaults of both, 1024 and 100, as runc 1.4, crun 1.24 and the kubelet
 // have it (KEP-2254).
-func Weight(shares uint64) uint64 {
-	switch {
-	case shares <= 2:
-		return 1
-	case shares >= 262144:
-		return 10000
-	}
-	l := math.Log2(float64(shares))
-	return uint64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
-}
+func Weight(shares uint64) uint64 { return max(1, cgroup2.ConvertCPUSharesToCgroupV2Value(shares)) }
 
 // defaultPeriod of the CPU quota in microseconds.
 const defaultPeriod = 100000
 
-func cpuMax(quota int64, period *uint64) string {
-	p := uint64(defaultPeriod)
-	if period != nil && *period != 0 {
-		p = *period
+// noLimit is what a control file takes and tells for "no limit".
+const noLimit = "max"
+
+func cpuMax(quota int64, period *uint64) cgroup2.CPUMax {
+	limit := noLimit
+	if quota > 0 {
+		limit = strconv.FormatInt(quota, 10)
 	}
-	return maxOr(quota) + " " + strconv.FormatUint(p, 10)
+	if nonzero(period) == nil {
+		period = ptr.To[uint64](defaultPeriod)
+	}
+	return cgroup2.CPUMax(limit + " " + strconv.FormatUint(*period, 10))
 }
 
-func maxOr(v int64) string {
-	if v <= 0 {
-		return "max"
+// write sets one control file.
+func write(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
-	return strconv.FormatInt(v, 10)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+	defer f.Close()
+	if _, err := f.WriteString(value); err != nil {
+		return fmt.Errorf("%q: %w", value, err)
 	}
-	sort.Strings(keys)
-	return keys
+	return nil
 }

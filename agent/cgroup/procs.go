@@ -11,49 +11,38 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/cgroups/v3/cgroup1"
 	"golang.org/x/sys/unix"
 )
 
-// Add moves a process into the group, in every hierarchy.
-func (r *Root) Add(path string, pid int) error {
-	for _, dir := range r.dirs(path) {
-		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fmt.Errorf("add process to cgroup %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
 // Pids lists the processes of the group and of the groups below it; none if
-// the group does not exist.
+// the group does not exist. The library's list ends where a group disappears
+// meanwhile, so that Kill would take the rest for gone, and at a threaded one.
 func (r *Root) Pids(path string) ([]int, error) {
-	seen := map[int]bool{}
 	var out []int
-	for _, dir := range []string{r.main(path), filepath.Join(r.unified, path)} {
-		if dir == path {
-			continue
-		}
+	for _, dir := range r.memberships(path) {
 		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
 				return ignoreGone(err)
 			}
 			b, err := os.ReadFile(filepath.Join(p, "cgroup.procs"))
 			for f := range strings.FieldsSeq(string(b)) {
-				if pid, _ := strconv.Atoi(f); pid > 0 && !seen[pid] {
-					seen[pid] = true
+				if pid, _ := strconv.Atoi(f); pid > 0 {
 					out = append(out, pid)
 				}
 			}
 			return ignoreGone(err)
 		})
 		if err != nil {
-			return out, fmt.Errorf("list processes of cgroup %s: %w", path, err)
+			return nil, fmt.Errorf("list processes of cgroup %s: %w", path, err)
 		}
 	}
-	return out, nil
+	slices.Sort(out)
+	return slices.Compact(out), nil
 }
 
-// ignoreGone hides that a group disappeared (or is threaded) meanwhile.
+// ignoreGone hides that a group disappeared meanwhile, or that it is threaded:
+// the processes of a threaded group are those of a group above it.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
@@ -68,8 +57,10 @@ const killWait = 2 * time.Second
 // Kill ends every process of the group and of the groups below it, and waits
 // until they are gone (at most about two seconds).
 func (r *Root) Kill(path string) error {
-	if r.unified != "" && path != "" && path != "/" {
-		_ = write(filepath.Join(r.unified, path), "cgroup.kill", "1")
+	if clean(path) != "/" && r.HasFile(path, "cgroup.kill") { // without it cgroup2 freezes the group and reaps our children
+		if m, err := r.group2(path); err == nil {
+			_ = m.Kill()
+		}
 	}
 	wait := time.Millisecond
 	for end := time.Now().Add(killWait); time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
@@ -88,8 +79,13 @@ func (r *Root) Kill(path string) error {
 // Delete removes the group and the groups below it. A group that does not
 // exist is no error; one with processes is, after a short wait for those
 // that are just ending.
+//
+// The library's deletion looks for processes first, which the kernel does
+// anyhow: it tells success where a group below disappears meanwhile and leaves
+// the rest (cgroup1), refuses a group with a threaded one below it (cgroup2),
+// and takes ten times as long, as it asks for the state of every control file.
 func (r *Root) Delete(path string) error {
-	if strings.Trim(filepath.Clean("/"+path), "/") == "" {
+	if clean(path) == "/" {
 		return errors.New("delete cgroup: refusing to remove the root")
 	}
 	var errs []error
@@ -133,23 +129,6 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// List names the groups directly below path.
-func (r *Root) List(path string) []string { return children(r.main(path)) }
-
-func children(dir string) []string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	return names
-}
-
 // monitorGroup holds a pod's monitors on v2, where a group with controlled
 // children must have no processes of its own.
 const monitorGroup = "shoal-monitor"
@@ -159,41 +138,47 @@ const monitorGroup = "shoal-monitor"
 // On v1 this is the memory hierarchy alone: each move costs a grace period of
 // the kernel.
 func (r *Root) AddMonitor(container string, pid int) error {
-	return r.addBeside(container, pid, "memory")
+	return r.addBeside(container, pid, cgroup1.Memory)
 }
 
 // AddPause does the same for a pod's pause process, named by a group that a
 // container of that ID would have. A container that may trace processes can
 // make it work, so all of the pod's limits are its limits.
 func (r *Root) AddPause(container string, pid int) error {
-	return r.addBeside(container, pid, "memory", "pids", "cpu")
+	return r.addBeside(container, pid, cgroup1.Memory, cgroup1.Pids, cgroup1.Cpu)
 }
 
-func (r *Root) addBeside(container string, pid int, controllers ...string) error {
+func (r *Root) addBeside(container string, pid int, controllers ...cgroup1.Name) error {
 	pod := filepath.Dir(container)
-	if r.units != nil {
-		name := strings.Replace(unitName(container), scopePrefix+"-", scopePrefix+"-conmon-", 1)
-		if err := r.units.adopt(name, unitName(pod), pid); err != nil {
-			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
-		}
-		return nil
-	}
-	var done []string
-	for _, c := range controllers {
-		dir := r.dir(c, pod)
-		if slices.Contains(done, dir) || dir == "" && c != "memory" {
-			continue
-		}
-		done = append(done, dir)
-		if r.on2(c) {
-			dir = filepath.Join(dir, monitorGroup)
-			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
-			}
-		}
-		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
-		}
+	if err := r.add(container, pod, pid, controllers); err != nil {
+		return fmt.Errorf("add monitor to cgroup %s: %w", pod, err)
 	}
 	return nil
+}
+
+func (r *Root) add(container, pod string, pid int, controllers []cgroup1.Name) error {
+	if r.units != nil {
+		name := strings.Replace(unitName(container), scopePrefix+"-", scopePrefix+"-conmon-", 1)
+		return r.units.adopt(name, unitName(pod), pid)
+	}
+	if len(r.pick(controllers...)) > 0 {
+		cg, err := r.group1(pod, controllers...)
+		if err != nil {
+			return err
+		}
+		if err := cg.AddProc(uint64(pid)); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(controllers, func(c cgroup1.Name) bool { return r.on2(string(c)) }) {
+		return nil
+	}
+	m, err := r.group2(pod)
+	if err != nil {
+		return err
+	}
+	if m, err = m.NewChild(monitorGroup, nil); err != nil {
+		return err
+	}
+	return m.AddProc(uint64(pid))
 }

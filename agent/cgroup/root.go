@@ -3,16 +3,18 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
 )
 
-// DefaultMount is where the control group file systems are mounted.
-const DefaultMount = "/sys/fs/cgroup"
+// mountPoint is where the control group file systems are mounted; the library
+// looks nowhere else.
+const mountPoint = "/sys/fs/cgroup"
 
 // Mode is the layout of the host's control groups.
 type Mode string
@@ -24,26 +26,19 @@ const (
 	V2     Mode = "v2"
 )
 
-// v1Controllers are the v1 hierarchies that a container is put into.
-var v1Controllers = []string{
-	"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio",
-	"pids", "hugetlb", "net_cls", "net_prio", "perf_event", "systemd",
-}
-
 // Root is a host's set of control group hierarchies.
 type Root struct {
-	mode    Mode
-	mount   string
-	v1      map[string]string // controller -> mount point
-	order   []string          // keys of v1, in creation order
-	unified string            // mount point of cgroup2, "" if none
-	units   *units            // nil unless systemd makes the groups
+	mode        Mode
+	v1          []cgroup1.Subsystem // the hierarchies of v1, by controller
+	unified     string              // mount point of cgroup2, "" if none
+	controllers []string            // what cgroup2 controls
+	units       *units              // nil unless systemd makes the groups
 }
 
 // Open finds the host's hierarchies and makes groups by driver, "" being
 // Cgroupfs. Systemd needs a host that is all v2.
 func Open(driver Driver) (*Root, error) {
-	r, err := New("")
+	r, err := find()
 	if err != nil || driver != Systemd {
 		return r, err
 	}
@@ -51,6 +46,32 @@ func Open(driver Driver) (*Root, error) {
 		return nil, fmt.Errorf("cgroup driver systemd: the host's control groups are %s and it needs v2: use cgroupfs", r.mode)
 	}
 	r.units = &units{}
+	return r, nil
+}
+
+func find() (*Root, error) {
+	r := &Root{}
+	switch cgroups.Mode() {
+	case cgroups.Unified:
+		r.mode, r.unified = V2, mountPoint
+	case cgroups.Hybrid:
+		r.mode, r.unified, r.v1 = Hybrid, filepath.Join(mountPoint, "unified"), hierarchies(mountPoint)
+	default:
+		r.mode, r.v1 = V1, hierarchies(mountPoint)
+	}
+	if r.mode != V2 && len(r.v1) == 0 {
+		return nil, fmt.Errorf("no control groups are mounted below %s: mount cgroup2 there", mountPoint)
+	}
+	if r.unified == "" {
+		return r, nil
+	}
+	top, err := r.group2("/")
+	if err != nil {
+		return nil, err
+	}
+	if r.controllers, err = top.RootControllers(); err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
 	return r, nil
 }
 
@@ -62,39 +83,38 @@ func (r *Root) Driver() Driver {
 	return Cgroupfs
 }
 
-// New finds the hierarchies below mount ("" = DefaultMount).
-func New(mount string) (*Root, error) {
-	if mount == "" {
-		mount = DefaultMount
-	}
-	if isCgroup2(mount) {
-		return &Root{mode: V2, mount: mount, unified: mount}, nil
-	}
-	r := &Root{mode: V1, mount: mount, v1: map[string]string{}}
-	for _, c := range v1Controllers {
-		dir := filepath.Join(mount, c)
-		if fsType(dir) == unix.CGROUP_SUPER_MAGIC {
-			r.v1[c] = dir
-			r.order = append(r.order, c)
-		}
-	}
-	if u := filepath.Join(mount, "unified"); isCgroup2(u) {
-		r.mode, r.unified = Hybrid, u
-	}
-	if len(r.v1) == 0 {
-		return nil, fmt.Errorf("no control groups are mounted below %s: mount cgroup2 there", mount)
-	}
-	return r, nil
-}
-
 // Mode tells the host's layout.
 func (r *Root) Mode() Mode { return r.mode }
 
-// dirs lists the directory of path in every hierarchy.
+// Controls tells whether the host has the controller.
+func (r *Root) Controls(controller string) bool {
+	return len(r.pick(cgroup1.Name(controller))) > 0 || slices.Contains(r.controllers, controller)
+}
+
+// on2 tells whether cgroup2 has the controller.
+func (r *Root) on2(controller string) bool {
+	return slices.Contains(r.controllers, controller) && len(r.pick(cgroup1.Name(controller))) == 0
+}
+
+// group1 is a group that exists in at least one of the named hierarchies of
+// v1 (all of them without a name), cgroup1.ErrCgroupDeleted if it does not.
+func (r *Root) group1(path string, names ...cgroup1.Name) (cgroup1.Cgroup, error) {
+	return cgroup1.Load(everywhere(path), cgroup1.WithHierarchy(r.hierarchy(names...)))
+}
+
+// group2 is a group of cgroup2, whether it exists or not.
+func (r *Root) group2(path string) (*cgroup2.Manager, error) {
+	return cgroup2.Load(clean(path), cgroup2.WithMountpoint(r.unified))
+}
+
+// clean is the form of a group's path that cgroup2 takes.
+func clean(path string) string { return filepath.Join("/", path) }
+
+// dirs lists the directory of a group in every hierarchy.
 func (r *Root) dirs(path string) []string {
-	out := make([]string, 0, len(r.order)+1)
-	for _, c := range r.order {
-		out = append(out, filepath.Join(r.v1[c], path))
+	var out []string
+	for _, s := range r.v1 {
+		out = append(out, s.(hierarchy).Path(clean(path)))
 	}
 	if r.unified != "" {
 		out = append(out, filepath.Join(r.unified, path))
@@ -102,44 +122,27 @@ func (r *Root) dirs(path string) []string {
 	return out
 }
 
-// dir is the directory that holds controller's files for path, "" if the
-// host does not have the controller.
-func (r *Root) dir(controller, path string) string {
-	if r.mode == V2 {
-		return filepath.Join(r.unified, path)
-	}
-	if m, ok := r.v1[controller]; ok {
-		return filepath.Join(m, path)
-	}
-	if r.unified != "" && hasWord(filepath.Join(r.unified, "cgroup.controllers"), controller) {
-		return filepath.Join(r.unified, path)
-	}
-	return ""
-}
-
-// on2 tells whether controller is served by the v2 hierarchy.
-func (r *Root) on2(controller string) bool {
-	_, v1 := r.v1[controller]
-	return r.unified != "" && !v1
-}
-
-// main is the hierarchy whose membership stands for all of them.
-func (r *Root) main(path string) string {
-	for _, c := range []string{"memory", "pids", "cpu"} {
-		if d := r.dir(c, path); d != "" {
-			return d
+// memberships are the directories of a group that tell its processes between
+// them: that of the hierarchy which stands for all of v1's, and cgroup2's,
+// which an OCI runtime leaves out on some hosts.
+func (r *Root) memberships(path string) []string {
+	var out []string
+	for _, name := range []cgroup1.Name{cgroup1.Memory, cgroup1.Pids, cgroup1.Cpu} {
+		if h := r.pick(name); len(h) > 0 && len(out) == 0 {
+			out = append(out, h[0].(hierarchy).Path(clean(path)))
 		}
 	}
-	return r.dirs(path)[0]
+	if r.unified != "" {
+		out = append(out, filepath.Join(r.unified, path))
+	}
+	if len(out) == 0 {
+		return r.dirs(path)[:1]
+	}
+	return out
 }
 
-// Controls tells whether the host has the controller.
-func (r *Root) Controls(controller string) bool {
-	if r.mode == V2 {
-		return hasWord(filepath.Join(r.unified, "cgroup.controllers"), controller)
-	}
-	return r.dir(controller, "/") != ""
-}
+// main is the directory that tells whether a group exists.
+func (r *Root) main(path string) string { return r.memberships(path)[0] }
 
 // Exists tells whether the group is there.
 func (r *Root) Exists(path string) bool {
@@ -156,6 +159,9 @@ func (r *Root) HasFile(path, file string) bool {
 	return err == nil
 }
 
+// List names the groups directly below path.
+func (r *Root) List(path string) []string { return children(r.main(path)) }
+
 // Ensure creates the group in every hierarchy and applies res. It may be
 // called again at any time.
 func (r *Root) Ensure(path string, res Resources) error {
@@ -164,128 +170,61 @@ func (r *Root) Ensure(path string, res Resources) error {
 			return fmt.Errorf("create cgroup %s: %w", path, err)
 		}
 	}
-	for _, c := range r.order {
-		if err := r.make1(c, path); err != nil {
-			return fmt.Errorf("create cgroup %s: %w", path, err)
-		}
+	if err := errors.Join(r.serves(res), r.ensure1(path, res), r.ensure2(path, res)); err != nil {
+		return fmt.Errorf("create cgroup %s: %w", path, err)
 	}
-	if r.unified != "" {
-		if err := r.make2(path); err != nil {
-			return fmt.Errorf("create cgroup %s: %w", path, err)
-		}
-	}
-	return r.write(path, res)
+	return nil
 }
 
-func (r *Root) make1(controller, path string) error {
-	mount := r.v1[controller]
-	dir := filepath.Join(mount, path)
-	if controller != "cpuset" {
-		return os.MkdirAll(dir, 0o755)
-	}
-	return r.walkDown(mount, path, func(parent, dir string) error {
-		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
-			if err := inherit(parent, dir, f); err != nil {
-				return err
-			}
-		}
+func (r *Root) ensure1(path string, res Resources) error {
+	_, err := cgroup1.New(everywhere(path), res.spec(), cgroup1.WithHierarchy(r.hierarchy()))
+	return err
+}
+
+func (r *Root) ensure2(path string, res Resources) error {
+	if r.unified == "" {
 		return nil
-	})
+	}
+	m, err := r.group2("/")
+	if err != nil {
+		return err
+	}
+	if m, err = m.NewChild(clean(path)[1:], nil); err != nil {
+		return err
+	}
+	if err := r.passControllers(m); err != nil {
+		return err
+	}
+	return r.limit2(path, res)
 }
 
-func (r *Root) make2(path string) error {
-	return r.walkDown(r.unified, path, func(parent, _ string) error {
-		return enableControllers(parent)
-	})
-}
-
-// walkDown makes each component of path below mount and calls made for it.
-func (r *Root) walkDown(mount, path string, made func(parent, dir string) error) error {
-	dir := mount
-	for part := range strings.SplitSeq(strings.Trim(filepath.Clean("/"+path), "/"), "/") {
-		if part == "" {
-			continue
-		}
-		parent := dir
-		dir = filepath.Join(dir, part)
-		err := os.Mkdir(dir, 0o755)
-		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := made(parent, dir); err != nil {
-			return err
+// passControllers gives the group all of the host's controllers. One that
+// cannot be passed on is left out: limits that need it fail by themselves with
+// a clear error. cgroup2 passes all or none, so it is asked for each.
+func (r *Root) passControllers(m *cgroup2.Manager) error {
+	have, err := m.Controllers()
+	if err != nil {
+		return err
+	}
+	for _, c := range r.controllers {
+		if !slices.Contains(have, c) {
+			_ = m.ToggleControllers([]string{c}, cgroup2.Enable)
 		}
 	}
 	return nil
 }
 
-// enableControllers passes all of a v2 group's controllers to its children.
-// A controller that cannot be passed on is left out: limits that need it
-// fail by themselves with a clear error.
-func enableControllers(dir string) error {
-	all, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+// children names the groups directly below a directory.
+func children(dir string) []string {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return err
+		return nil
 	}
-	on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
-	if err != nil {
-		return err
-	}
-	enabled := strings.Fields(string(on))
-	for _, c := range strings.Fields(string(all)) {
-		if !contains(enabled, c) {
-			_ = write(dir, "cgroup.subtree_control", "+"+c)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
 		}
 	}
-	return nil
-}
-
-// inherit copies a cpuset file that is still empty from the parent group.
-func inherit(parent, dir, file string) error {
-	have, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil || len(strings.TrimSpace(string(have))) > 0 {
-		return err
-	}
-	from, err := os.ReadFile(filepath.Join(parent, file))
-	if err != nil {
-		return err
-	}
-	return write(dir, file, strings.TrimSpace(string(from)))
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
-}
-
-func hasWord(file, word string) bool {
-	b, err := os.ReadFile(file)
-	return err == nil && contains(strings.Fields(string(b)), word)
-}
-
-func isCgroup2(dir string) bool { return fsType(dir) == unix.CGROUP2_SUPER_MAGIC }
-
-func fsType(dir string) int64 {
-	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil {
-		return 0
-	}
-	return int64(st.Type)
-}
-
-// write sets one control file.
-func write(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.WriteString(value); err != nil {
-		return fmt.Errorf("%q: %w", value, err)
-	}
-	return nil
+	return names
 }

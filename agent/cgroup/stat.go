@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -10,6 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
 // Stats is what one group uses. Memory counts are bytes.
@@ -41,10 +44,6 @@ func (s Stats) Available() uint64 {
 	return s.MemoryLimit - s.WorkingSet
 }
 
-// noLimit is above any real limit: v1 reports "none" as a page-rounded
-// maximum of int64.
-const noLimit = uint64(1) << 62
-
 // Stat reads the usage of the group. A controller that the host does not
 // have leaves its fields zero; a group that does not exist is an error
 // (fs.ErrNotExist).
@@ -53,79 +52,113 @@ func (r *Root) Stat(path string) (Stats, error) {
 	if _, err := os.Stat(r.main(path)); err != nil {
 		return s, fmt.Errorf("stat cgroup %s: %w", path, err)
 	}
-	r.statCPU(path, &s)
-	r.statMemory(path, &s)
-	if dir := r.dir("pids", path); dir != "" {
-		s.Pids = number(dir, "pids.current")
-		s.PidsLimit = number(dir, "pids.max")
+	if len(r.v1) > 0 {
+		r.stat1(path, &s)
 	}
-	s.OOMKills, _ = r.OOMKills(path)
 	if r.unified != "" {
-		dir := filepath.Join(r.unified, path)
-		s.CPUStall, s.MemoryStall, s.IOStall = stall(dir, "cpu.pressure"), stall(dir, "memory.pressure"), stall(dir, "io.pressure")
+		r.stat2(path, &s)
 	}
 	return s, nil
 }
 
-func (r *Root) statCPU(path string, s *Stats) {
-	if r.on2("cpu") {
-		m := keyed(r.dir("cpu", path), "cpu.stat")
-		s.CPUNanos = m["usage_usec"] * 1000
-		s.ThrottledNanos = m["throttled_usec"] * 1000
-		s.Periods, s.Throttled = m["nr_periods"], m["nr_throttled"]
+// stat1 reads what v1 measures. What cannot be read is left out: the group may
+// be disappearing.
+func (r *Root) stat1(path string, s *Stats) {
+	cg, err := r.group1(path, cgroup1.Cpu, cgroup1.Cpuacct, cgroup1.Memory, cgroup1.Pids)
+	if err != nil {
 		return
 	}
-	if dir := r.dir("cpuacct", path); dir != "" {
-		s.CPUNanos = number(dir, "cpuacct.usage")
+	m, err := cg.Stat(func(error) error { return nil })
+	if err != nil {
+		return
 	}
-	if dir := r.dir("cpu", path); dir != "" {
-		m := keyed(dir, "cpu.stat")
-		s.ThrottledNanos = m["throttled_time"]
-		s.Periods, s.Throttled = m["nr_periods"], m["nr_throttled"]
-	}
+	s.CPUNanos = m.GetCPU().GetUsage().GetTotal()
+	throttling := m.GetCPU().GetThrottling()
+	s.ThrottledNanos, s.Periods, s.Throttled = throttling.GetThrottledTime(), throttling.GetPeriods(), throttling.GetThrottledPeriods()
+	s.Pids, s.PidsLimit = m.GetPids().GetCurrent(), m.GetPids().GetLimit()
+	memory := m.GetMemory()
+	s.Memory, s.MemoryLimit = memory.GetUsage().GetUsage(), limited(memory.GetUsage().GetLimit())
+	s.WorkingSet = s.Memory - min(s.Memory, memory.GetTotalInactiveFile())
+	s.RSS, s.Swap = memory.GetTotalRSS(), memory.GetSwap().GetUsage()
+	s.PageFaults, s.MajorPageFaults = memory.GetTotalPgFault(), memory.GetTotalPgMajFault()
+	s.OOMKills = m.GetMemoryOomControl().GetOomKill()
 }
 
-func (r *Root) statMemory(path string, s *Stats) {
-	dir := r.dir("memory", path)
-	if dir == "" {
+// stat2 reads what cgroup2 measures: stalls, and the use of its controllers.
+func (r *Root) stat2(path string, s *Stats) {
+	group, err := r.group2(path)
+	if err != nil {
 		return
 	}
-	m := keyed(dir, "memory.stat")
-	inactive := m["inactive_file"]
-	if r.on2("memory") {
-		s.Memory = number(dir, "memory.current")
-		s.MemoryLimit = number(dir, "memory.max")
-		s.Swap = number(dir, "memory.swap.current")
-		s.RSS = m["anon"]
-		s.PageFaults, s.MajorPageFaults = m["pgfault"], m["pgmajfault"]
-	} else {
-		s.Memory = number(dir, "memory.usage_in_bytes")
-		s.MemoryLimit = number(dir, "memory.limit_in_bytes")
-		s.RSS, s.Swap = m["total_rss"], m["total_swap"]
-		s.PageFaults, s.MajorPageFaults = m["total_pgfault"], m["total_pgmajfault"]
-		inactive = m["total_inactive_file"]
+	m, err := group.StatFiltered(r.measured())
+	if err != nil {
+		m = &stats.Metrics{} // it is disappearing
 	}
-	if s.MemoryLimit >= noLimit {
-		s.MemoryLimit = 0
+	if cpu := m.GetCPU(); cpu != nil {
+		s.CPUNanos, s.ThrottledNanos = cpu.GetUsageUsec()*1000, cpu.GetThrottledUsec()*1000
+		s.Periods, s.Throttled = cpu.GetNrPeriods(), cpu.GetNrThrottled()
 	}
-	s.WorkingSet = s.Memory - min(s.Memory, inactive)
+	if memory := m.GetMemory(); memory != nil {
+		s.Memory, s.MemoryLimit = memory.GetUsage(), limited(memory.GetUsageLimit())
+		s.WorkingSet = s.Memory - min(s.Memory, memory.GetInactiveFile())
+		s.RSS, s.Swap = memory.GetAnon(), memory.GetSwapUsage()
+		s.PageFaults, s.MajorPageFaults = memory.GetPgfault(), memory.GetPgmajfault()
+		s.OOMKills = m.GetMemoryEvents().GetOomKill()
+	}
+	if pids := m.GetPids(); pids != nil {
+		s.Pids, s.PidsLimit = pids.GetCurrent(), limited(pids.GetLimit())
+	}
+	dir := filepath.Join(r.unified, path)
+	s.CPUStall, s.MemoryStall, s.IOStall = stall(dir, "cpu.pressure"), stall(dir, "memory.pressure"), stall(dir, "io.pressure")
+}
+
+// measured is what cgroup2 measures on this host.
+func (r *Root) measured() (mask cgroup2.StatMask) {
+	if r.mode == V2 { // the core counts CPU time also without the controller
+		mask |= cgroup2.StatCPU
+	}
+	for controller, stat := range map[string]cgroup2.StatMask{
+		"cpu": cgroup2.StatCPU, "memory": cgroup2.StatMemory | cgroup2.StatMemoryEvents, "pids": cgroup2.StatPids,
+	} {
+		if r.on2(controller) {
+			mask |= stat
+		}
+	}
+	return mask
+}
+
+// limited is a limit, 0 if it is none: v2 tells the maximum of uint64, v1 a
+// page-rounded maximum of int64.
+func limited(limit uint64) uint64 {
+	if limit >= 1<<62 {
+		return 0
+	}
+	return limit
 }
 
 // OOMKills counts the processes of the group that the kernel killed for lack
 // of memory (memory.events on v2, memory.oom_control on v1 since Linux 4.13).
 func (r *Root) OOMKills(path string) (uint64, error) {
-	file := "memory.oom_control"
 	if r.on2("memory") {
-		file = "memory.events"
+		m, err := r.group2(path)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := os.Stat(r.main(path)); err != nil { // the library counts none
+			return 0, err
+		}
+		st, err := m.StatFiltered(cgroup2.StatMemoryEvents)
+		return st.GetMemoryEvents().GetOomKill(), err
 	}
-	dir := r.dir("memory", path)
-	if dir == "" {
+	if len(r.pick(cgroup1.Memory)) == 0 {
 		return 0, errors.New("the host has no memory controller")
 	}
-	if _, err := os.Stat(dir); err != nil {
+	cg, err := r.group1(path, cgroup1.Memory)
+	if err != nil {
 		return 0, err
 	}
-	return keyed(dir, file)["oom_kill"], nil
+	st, err := cg.Stat()
+	return st.GetMemoryOomControl().GetOomKill(), err
 }
 
 // PSI is one line of a pressure file: averages in percent, total in
@@ -177,27 +210,17 @@ func percent(field string) float64 {
 	return f
 }
 
-// number reads a file with one number; "max" and a missing file are 0.
-func number(dir, file string) uint64 {
-	b, err := os.ReadFile(filepath.Join(dir, file))
+// keyed is one value of a file of "key value" lines.
+func keyed(file, key string) uint64 {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0
 	}
-	v, _ := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
-	return v
-}
-
-// keyed reads a file of "key value" lines.
-func keyed(dir, file string) map[string]uint64 {
-	m := map[string]uint64{}
-	b, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return m
+	for line := range bytes.Lines(b) {
+		if k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " "); k == key {
+			n, _ := strconv.ParseUint(v, 10, 64)
+			return n
+		}
 	}
-	sc := bufio.NewScanner(bytes.NewReader(b))
-	for sc.Scan() {
-		k, v, _ := strings.Cut(sc.Text(), " ")
-		m[k], _ = strconv.ParseUint(v, 10, 64)
-	}
-	return m
+	return 0
 }

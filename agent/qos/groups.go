@@ -89,7 +89,7 @@ func (g *Groups) resources(l Limits) cgroup.Resources {
 // kernel ends it as a whole (unless single processes are to be ended), and it
 // gets no swap. It is empty where the host has no cgroup v2.
 func (t Tree) Unified(singleProcessOOMKill bool) map[string]string {
-	cgroups, err := cgroup.New("") // an outside runtime's driver does not matter
+	cgroups, err := cgroup.Open("") // an outside runtime's driver does not matter
 	if err != nil || cgroups.Mode() != cgroup.V2 {
 		return nil
 	}

@@ -34,7 +34,7 @@ func TestGroups(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes control groups")
 	}
-	if root, err := cgroup.New(""); err != nil || root.Mode() == cgroup.V1 {
+	if root, err := cgroup.Open(""); err != nil || root.Mode() == cgroup.V1 {
 		t.Skipf("no cgroup2 to look at: %v", err)
 	}
 	tree := Tree{Driver: cgroup.Cgroupfs, Root: fmt.Sprintf("/shoal-qos-%d", os.Getpid())}

@@ -85,7 +85,7 @@ spec:
 			t.Errorf("container %s: %s", container, got)
 		}
 	}
-	groups, err := cgroup.New("")
+	groups, err := cgroup.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
