@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,15 +97,6 @@ func readOnly(dir string) bool {
 
 // shared tells whether mounts at the mount point propagate; unknown is yes.
 func shared(point string) bool {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return true
-	}
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) > 6 && f[4] == point {
-			return strings.HasPrefix(f[6], "shared:")
-		}
-	}
-	return true
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(point))
+	return err != nil || len(mounts) == 0 || strings.HasPrefix(mounts[0].Optional, "shared:")
 }

@@ -1,16 +1,15 @@
 package runtime
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
@@ -82,23 +81,20 @@ func unmountBelow(dir string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.Open("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	var points []string
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		fields := strings.Fields(sc.Text())
-		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
-			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+	for _, m := range mounts {
+		if m.Mountpoint != dir {
+			points = append(points, m.Mountpoint)
 		}
 	}
-	sort.Sort(sort.Reverse(sort.StringSlice(points)))
+	slices.Sort(points)
 	var errs []error
-	for _, p := range points {
+	for _, p := range slices.Backward(points) {
 		errs = append(errs, beneath.Detach(p))
 	}
-	return errors.Join(append(errs, sc.Err())...)
+	return errors.Join(errs...)
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // down stops the cluster in dataDir: through its supervisor when one runs,
@@ -63,13 +63,13 @@ func cleanup(ctx context.Context, o *options, purge bool) error {
 // removeFiles deletes the data directory. A mount below it stops the deletion:
 // what it shows is not ours to delete.
 func removeFiles(o *options) error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(o.DataDir))
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], o.DataDir+string(filepath.Separator)) {
-			return fmt.Errorf("%s is still mounted; unmount it and run `shoal down --purge` again", f[4])
+	for _, m := range mounts {
+		if m.Mountpoint != o.DataDir {
+			return fmt.Errorf("%s is still mounted; unmount it and run `shoal down --purge` again", m.Mountpoint)
 		}
 	}
 	return os.RemoveAll(o.DataDir)

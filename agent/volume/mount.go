@@ -6,8 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -79,31 +80,15 @@ func UnmountUnder(dir string) error {
 	if err != nil {
 		return err
 	}
-	data, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return err
 	}
-	var points []string
-	for line := range strings.SplitSeq(string(data), "\n") {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		p := unescape(f[4])
-		if p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") {
-			points = append(points, p)
-		}
-	}
 	var errs []error
-	for i := len(points) - 1; i >= 0; i-- { // later mounts lie on earlier ones
-		errs = append(errs, beneath.Detach(points[i]))
+	for _, m := range slices.Backward(mounts) { // later mounts lie on earlier ones
+		errs = append(errs, beneath.Detach(m.Mountpoint))
 	}
 	return errors.Join(errs...)
-}
-
-// unescape undoes mountinfo's octal escapes (proc_pid_mountinfo(5)).
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // SubPath names a part of a volume that one container mounts.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,14 +219,12 @@ func snapshot(t *testing.T) []string {
 		}
 		all = append(all, groups...)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(cluster.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); strings.HasPrefix(f[4], cluster.Dir+"/") {
-			all = append(all, "mount "+f[4])
-		}
+	for _, m := range mounts {
+		all = append(all, "mount "+m.Mountpoint)
 	}
 	links, err := cluster.Run("ip", "-o", "link")
 	if err != nil {

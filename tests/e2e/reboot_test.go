@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/tests/harness"
@@ -176,17 +177,16 @@ func processes(t *testing.T) []int {
 // unmount unmounts all below the cluster's directory, the newest first.
 func unmount(t *testing.T) {
 	t.Helper()
-	data, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(cluster.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(string(data), "\n")
-	slices.Reverse(lines)
-	for _, line := range lines {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], cluster.Dir+"/") {
-			if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil {
-				t.Fatal(f[4], err)
-			}
+	for _, m := range slices.Backward(mounts) {
+		if m.Mountpoint == cluster.Dir {
+			continue
+		}
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil {
+			t.Fatal(m.Mountpoint, err)
 		}
 	}
 }

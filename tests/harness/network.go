@@ -2,9 +2,10 @@ package harness
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // lan is a bridge in a network namespace of its own, which hosts plug into.
@@ -106,15 +107,12 @@ func leftInterfaces(netns string) ([]string, error) {
 }
 
 func mountsBelow(dir string) ([]string, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	var found []string
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			found = append(found, f[4])
+	for _, m := range mounts {
+		if m.Mountpoint != dir {
+			found = append(found, m.Mountpoint)
 		}
 	}
-	return found, nil
+	return found, err
 }
