@@ -14,7 +14,7 @@ import (
 // that are new to it, containers that ended, containers that are gone. It
 // changes only the record.
 func Absorb(p *v1.Pod, r *record.Pod, o *record.Observed, busy map[string]bool) {
-	eachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *v1.Container) {
 		if busy[c.Name] {
 			return
 		}
@@ -96,30 +96,6 @@ func Hash(c *v1.Container) string {
 	h.Write([]byte{0})
 	h.Write([]byte(c.Image))
 	return fmt.Sprintf("%08x", h.Sum32())
-}
-
-// eachContainer calls f for every container of a pod, of all three sorts.
-func eachContainer(p *v1.Pod, f func(*v1.Container)) {
-	for i := range p.Spec.InitContainers {
-		f(&p.Spec.InitContainers[i])
-	}
-	for i := range p.Spec.Containers {
-		f(&p.Spec.Containers[i])
-	}
-	for i := range p.Spec.EphemeralContainers {
-		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		f(&c)
-	}
-}
-
-// containerOf returns the container of a name, or nil.
-func containerOf(p *v1.Pod, name string) (found *v1.Container) {
-	eachContainer(p, func(c *v1.Container) {
-		if c.Name == name {
-			found = c
-		}
-	})
-	return found
 }
 
 // stopping says when and with how much grace a pod must end, nil when it

@@ -117,7 +117,7 @@ type hostPort struct {
 
 func hostPorts(p *v1.Pod) []hostPort {
 	var out []hostPort
-	eachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *v1.Container) {
 		for _, port := range c.Ports {
 			n := port.HostPort
 			if p.Spec.HostNetwork && n == 0 {

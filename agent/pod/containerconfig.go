@@ -1,10 +1,8 @@
 package pod
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,88 +14,101 @@ import (
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-// Volumes tells where the volumes of a pod are on the host.
-type Volumes interface {
-	Path(p *v1.Pod, name string) (string, error)
-	SubPath(p *v1.Pod, s volume.SubPath) (string, error)
+// Facts is all that one container is made of.
+type Facts struct {
+	Host      *Host
+	Pod       *v1.Pod
+	Container *v1.Container
+	// Attempt counts the container's runs, from 0.
+	Attempt uint32
+	// Image is what the container is created from.
+	Image *runtimeapi.Image
+	// PodIPs are those of the pod's sandbox.
+	PodIPs []string
+	// Target is the container whose PID namespace an ephemeral one joins.
+	Target string
+	// Users are those that the pod has on the node instead of the node's own.
+	Users Users
+	Sources
 }
 
-// launch is all that one container is made of.
-type launch struct {
-	host    *Host
-	volumes Volumes
-	env     *environment
-	pod     *v1.Pod
-	c       *v1.Container
-	image   *runtimeapi.Image
-	// ref is what the image is to be created by.
-	ref     string
-	attempt uint32
-	ips     []string
-	// target is the container whose PID namespace an ephemeral one joins.
-	target string
+// Sources answer what only the container's spec tells to ask for. A missing
+// object is an apimachinery not-found error.
+type Sources struct {
+	ConfigMap func(name string) (*v1.ConfigMap, error)
+	Secret    func(name string) (*v1.Secret, error)
+	// Services gives all services, false while they are not known.
+	Services func() ([]*v1.Service, bool)
+	// Volume and SubPath tell where a volume, or a part of it, is on the host.
+	Volume  func(name string) (string, error)
+	SubPath func(s volume.SubPath) (string, error)
+	// NodeHosts is the node's own /etc/hosts.
+	NodeHosts func() ([]byte, error)
 }
 
-// config is the CRI's form of the container.
-func (l *launch) config(ctx context.Context) (*runtimeapi.ContainerConfig, error) {
-	if err := l.checkUser(); err != nil {
-		return nil, err
+// File is a file of the agent's that a container mounts.
+type File struct {
+	// Name is what errors call it.
+	Name, Path string
+	Data       []byte
+	// Mode is as given, whatever the umask.
+	Mode fs.FileMode
+}
+
+// Container is the CRI's form of a container, and the files that must be there
+// before it is created.
+func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
+	if err := f.checkUser(); err != nil {
+		return nil, nil, err
 	}
-	envs, err := l.env.build(ctx, l.c)
+	envs, err := f.environment()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	vars := make(map[string]string, len(envs))
 	for _, e := range envs {
 		vars[e.Key] = string(e.Value)
 	}
 	lookup := func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
-	users, err := l.host.userNamespace(l.pod)
+	mounts, files, err := f.mounts(lookup)
 	if err != nil {
-		return nil, err
-	}
-	mounts, err := l.mounts(lookup, users)
-	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c := &runtimeapi.ContainerConfig{
-		Metadata:   &runtimeapi.ContainerMetadata{Name: l.c.Name, Attempt: l.attempt},
-		Image:      &runtimeapi.ImageSpec{Image: l.ref, UserSpecifiedImage: l.c.Image},
-		Command:    expandAll(l.c.Command, lookup),
-		Args:       expandAll(l.c.Args, lookup),
-		WorkingDir: l.c.WorkingDir,
+		Metadata:   &runtimeapi.ContainerMetadata{Name: f.Container.Name, Attempt: f.Attempt},
+		Image:      &runtimeapi.ImageSpec{Image: f.Image.GetId(), UserSpecifiedImage: f.Container.Image},
+		Command:    expandAll(f.Container.Command, lookup),
+		Args:       expandAll(f.Container.Args, lookup),
+		WorkingDir: f.Container.WorkingDir,
 		Envs:       envs,
 		Mounts:     mounts,
-		LogPath:    filepath.Join(l.c.Name, strconv.Itoa(int(l.attempt))+".log"),
-		Stdin:      l.c.Stdin,
-		StdinOnce:  l.c.StdinOnce,
-		Tty:        l.c.TTY,
-		Labels: map[string]string{LabelPodName: l.pod.Name, LabelPodNamespace: l.pod.Namespace,
-			LabelPodUID: string(l.pod.UID), LabelContainerName: l.c.Name},
-		Annotations: l.annotations(),
+		LogPath:    filepath.Join(f.Container.Name, strconv.Itoa(int(f.Attempt))+".log"),
+		Stdin:      f.Container.Stdin,
+		StdinOnce:  f.Container.StdinOnce,
+		Tty:        f.Container.TTY,
+		Labels: map[string]string{LabelPodName: f.Pod.Name, LabelPodNamespace: f.Pod.Namespace,
+			LabelPodUID: string(f.Pod.UID), LabelContainerName: f.Container.Name},
+		Annotations: f.annotations(),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       linuxResources(l.pod, l.c, l.host),
-			SecurityContext: l.security(),
+			Resources:       Resources(f.Host, f.Pod, f.Container),
+			SecurityContext: f.security(),
 		},
 	}
-	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users
-	if l.c.Lifecycle != nil && l.c.Lifecycle.StopSignal != nil {
-		c.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*l.c.Lifecycle.StopSignal)])
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = f.Users.namespace()
+	if f.Container.Lifecycle != nil && f.Container.Lifecycle.StopSignal != nil {
+		c.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*f.Container.Lifecycle.StopSignal)])
 	}
-	if err := l.host.makeLogDir(l.pod, l.c.Name); err != nil {
-		return nil, fmt.Errorf("log directory: %w", err)
-	}
-	return c, nil
+	return c, files, nil
 }
 
-func (l *launch) annotations() map[string]string {
+func (f *Facts) annotations() map[string]string {
 	a := map[string]string{
-		annotationHash:     Hash(l.c),
-		annotationRestarts: strconv.Itoa(int(l.attempt)),
-		annotationTermPath: l.c.TerminationMessagePath,
-		annotationTermPol:  string(l.c.TerminationMessagePolicy),
+		annotationHash:     Hash(f.Container),
+		annotationRestarts: strconv.Itoa(int(f.Attempt)),
+		annotationTermPath: f.Container.TerminationMessagePath,
+		annotationTermPol:  string(f.Container.TerminationMessagePolicy),
 	}
-	if g := l.pod.Spec.TerminationGracePeriodSeconds; g != nil {
+	if g := f.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		a[annotationPodGrace] = strconv.FormatInt(*g, 10)
 	}
 	return a
@@ -132,12 +143,12 @@ func contexts(p *v1.Pod, c *v1.Container) (*v1.SecurityContext, *v1.PodSecurityC
 }
 
 // checkUser holds runAsNonRoot against the user that the container would have.
-func (l *launch) checkUser() error {
-	sc, ps := contexts(l.pod, l.c)
+func (f *Facts) checkUser() error {
+	sc, ps := contexts(f.Pod, f.Container)
 	if must := effective(sc.RunAsNonRoot, ps.RunAsNonRoot); must == nil || !*must {
 		return nil
 	}
-	where := fmt.Sprintf("(pod: %q, container: %s)", l.pod.Name+"_"+l.pod.Namespace+"("+string(l.pod.UID)+")", l.c.Name)
+	where := fmt.Sprintf("(pod: %q, container: %s)", f.Pod.Name+"_"+f.Pod.Namespace+"("+string(f.Pod.UID)+")", f.Container.Name)
 	if u := effective(sc.RunAsUser, ps.RunAsUser); u != nil {
 		if *u == 0 {
 			return fmt.Errorf("container's runAsUser breaks non-root policy %s", where)
@@ -145,38 +156,38 @@ func (l *launch) checkUser() error {
 		return nil
 	}
 	switch {
-	case l.image == nil:
+	case f.Image == nil:
 		return nil
-	case l.image.Uid != nil && l.image.Uid.Value == 0, l.image.Uid == nil && l.image.Username == "":
+	case f.Image.Uid != nil && f.Image.Uid.Value == 0, f.Image.Uid == nil && f.Image.Username == "":
 		return fmt.Errorf("container has runAsNonRoot and image will run as root %s", where)
-	case l.image.Uid == nil:
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root %s", l.image.Username, where)
+	case f.Image.Uid == nil:
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root %s", f.Image.Username, where)
 	}
 	return nil
 }
 
-func (l *launch) security() *runtimeapi.LinuxContainerSecurityContext {
-	sc, ps := contexts(l.pod, l.c)
+func (f *Facts) security() *runtimeapi.LinuxContainerSecurityContext {
+	sc, ps := contexts(f.Pod, f.Container)
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions:         namespaces(l.pod),
-		Seccomp:                  l.host.seccomp(effective(sc.SeccompProfile, ps.SeccompProfile)),
+		NamespaceOptions:         namespaces(f.Pod),
+		Seccomp:                  f.Host.seccomp(effective(sc.SeccompProfile, ps.SeccompProfile)),
 		SelinuxOptions:           selinux(effective(sc.SELinuxOptions, ps.SELinuxOptions)),
 		SupplementalGroups:       append([]int64(nil), ps.SupplementalGroups...),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
 	}
-	if l.target != "" {
+	if f.Target != "" {
 		out.NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET
-		out.NamespaceOptions.TargetId = l.target
+		out.NamespaceOptions.TargetId = f.Target
 	}
 	if ps.FSGroup != nil {
 		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
 	}
 	if u := effective(sc.RunAsUser, ps.RunAsUser); u != nil {
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *u}
-	} else if l.image != nil && l.image.Uid != nil {
-		out.RunAsUser = &runtimeapi.Int64Value{Value: l.image.Uid.Value}
-	} else if l.image != nil && l.image.Username != "" {
-		out.RunAsUsername = l.image.Username
+	} else if f.Image != nil && f.Image.Uid != nil {
+		out.RunAsUser = &runtimeapi.Int64Value{Value: f.Image.Uid.Value}
+	} else if f.Image != nil && f.Image.Username != "" {
+		out.RunAsUsername = f.Image.Username
 	}
 	if g := effective(sc.RunAsGroup, ps.RunAsGroup); g != nil {
 		out.RunAsGroup = &runtimeapi.Int64Value{Value: *g}
@@ -250,42 +261,42 @@ func apparmor(p *v1.AppArmorProfile) *runtimeapi.SecurityProfile {
 }
 
 // mounts are the container's volumes, its /etc/hosts and its termination
-// message file.
-func (l *launch) mounts(lookup func(string) (string, bool), users *runtimeapi.UserNamespace) ([]*runtimeapi.Mount, error) {
-	var out []*runtimeapi.Mount
+// message file; the latter two are the files to make.
+func (f *Facts) mounts(lookup func(string) (string, bool)) (out []*runtimeapi.Mount, files []File, err error) {
+	users := f.Users.namespace()
 	hosts := true
-	for i := range l.c.VolumeMounts {
-		m := &l.c.VolumeMounts[i]
+	for i := range f.Container.VolumeMounts {
+		m := &f.Container.VolumeMounts[i]
 		hosts = hosts && m.MountPath != "/etc/hosts"
-		mount, err := l.mount(i, m, lookup)
+		mount, err := f.mount(i, m, lookup)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		mount.UidMappings, mount.GidMappings = users.GetUids(), users.GetGids()
 		out = append(out, mount)
 	}
 	if hosts {
-		m, err := l.hosts()
+		file, err := f.hosts()
 		if err != nil {
-			return nil, fmt.Errorf("hosts file: %w", err)
+			return nil, nil, fmt.Errorf("hosts file: %w", err)
 		}
-		out = append(out, m)
+		files = append(files, file)
+		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: file.Path})
 	}
-	if l.c.TerminationMessagePath != "" {
-		m, err := l.termination()
-		if err != nil {
-			return nil, fmt.Errorf("termination message file: %w", err)
-		}
-		out = append(out, m)
+	if f.Container.TerminationMessagePath != "" {
+		// World-writable: the container's user is not known.
+		file := File{Name: "termination message file", Path: f.Host.TerminationFile(f.Pod, f.Container.Name, f.Attempt), Mode: 0o666}
+		files = append(files, file)
+		out = append(out, &runtimeapi.Mount{ContainerPath: f.Container.TerminationMessagePath, HostPath: file.Path})
 	}
 	// Outer ones first, so that none hides another.
 	slices.SortStableFunc(out, func(a, b *runtimeapi.Mount) int { return depth(a) - depth(b) })
-	return out, nil
+	return out, files, nil
 }
 
 func depth(m *runtimeapi.Mount) int { return strings.Count(filepath.Clean(m.ContainerPath), "/") }
 
-func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bool)) (*runtimeapi.Mount, error) {
+func (f *Facts) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bool)) (*runtimeapi.Mount, error) {
 	out := &runtimeapi.Mount{ContainerPath: m.MountPath, Readonly: m.ReadOnly}
 	if !filepath.IsAbs(out.ContainerPath) {
 		out.ContainerPath = "/" + out.ContainerPath
@@ -299,8 +310,8 @@ func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bo
 		}
 	}
 	out.RecursiveReadOnly = m.ReadOnly && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
-	for j := range l.pod.Spec.Volumes {
-		v := &l.pod.Spec.Volumes[j]
+	for j := range f.Pod.Spec.Volumes {
+		v := &f.Pod.Spec.Volumes[j]
 		if v.Name != m.Name {
 			continue
 		}
@@ -329,47 +340,20 @@ func (l *launch) mount(i int, m *v1.VolumeMount, lookup func(string) (string, bo
 	}
 	var err error
 	if sub == "" {
-		out.HostPath, err = l.volumes.Path(l.pod, m.Name)
+		out.HostPath, err = f.Volume(m.Name)
 	} else {
-		out.HostPath, err = l.volumes.SubPath(l.pod, volume.SubPath{Volume: m.Name, Container: l.c.Name, Index: i, Path: sub})
+		out.HostPath, err = f.SubPath(volume.SubPath{Volume: m.Name, Container: f.Container.Name, Index: i, Path: sub})
 	}
 	return out, err
 }
 
-func (l *launch) hosts() (*runtimeapi.Mount, error) {
-	path := filepath.Join(l.host.Dir(l.pod), "etc-hosts")
-	data, err := l.host.hostsFile(l.pod, l.ips)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, err
-	}
-	// Written in place: containers that run have this very file mounted, and may
-	// have written it.
-	if old := readHead(path, int64(len(data))+1); old != string(data) {
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			return nil, err
-		}
-	}
-	return &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: path}, nil
+// hosts is the pod's /etc/hosts.
+func (f *Facts) hosts() (File, error) {
+	data, err := f.hostsFile()
+	return File{Name: "hosts file", Path: filepath.Join(f.Host.Dir(f.Pod), "etc-hosts"), Data: data, Mode: 0o644}, err
 }
 
-// terminationFile is where the container's last words are on the host.
-func (h *Host) terminationFile(p *v1.Pod, container string, attempt uint32) string {
+// TerminationFile is where the container's last words are on the host.
+func (h *Host) TerminationFile(p *v1.Pod, container string, attempt uint32) string {
 	return filepath.Join(h.Dir(p), "containers", container, strconv.Itoa(int(attempt)))
-}
-
-func (l *launch) termination() (*runtimeapi.Mount, error) {
-	path := l.host.terminationFile(l.pod, l.c.Name, l.attempt)
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	// World-writable whatever the umask: the container's user is not known.
-	err = errors.Join(f.Chmod(0o666), f.Close())
-	return &runtimeapi.Mount{ContainerPath: l.c.TerminationMessagePath, HostPath: path}, err
 }

@@ -1,12 +1,12 @@
 package pod
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,31 +17,15 @@ import (
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-// Objects gives the ConfigMaps and Secrets that pods refer to. A missing one
-// is an apimachinery not-found error.
-type Objects interface {
-	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
-	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-}
-
-// environment is what the variables of one container are made of.
-type environment struct {
-	objects  Objects
-	services func(context.Context) ([]*v1.Service, bool)
-	pod      *v1.Pod
-	facts    volume.Facts
-	// volumePath finds a volume of the pod on the host (fileKeyRef).
-	volumePath func(name string) (string, error)
-}
-
-// build returns the container's variables: envFrom under env over the
+// environment is the container's variables: envFrom under env over the
 // services' own.
-func (e *environment) build(ctx context.Context, c *v1.Container) ([]*runtimeapi.KeyValue, error) {
-	known, ok := e.services(ctx)
-	if !ok && e.pod.Annotations["kubernetes.io/config.source"] != SourceFile {
+func (f *Facts) environment() ([]*runtimeapi.KeyValue, error) {
+	c := f.Container
+	known, ok := f.Services()
+	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != SourceFile {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
 	}
-	services := serviceEnv(known, e.pod.Namespace, e.pod.Spec.EnableServiceLinks == nil || *e.pod.Spec.EnableServiceLinks)
+	services := serviceEnv(known, f.Pod.Namespace, f.Pod.Spec.EnableServiceLinks == nil || *f.Pod.Spec.EnableServiceLinks)
 	vars := map[string]string{}
 	var order []string
 	set := func(k, v string) {
@@ -51,7 +35,7 @@ func (e *environment) build(ctx context.Context, c *v1.Container) ([]*runtimeapi
 		vars[k] = v
 	}
 	for i := range c.EnvFrom {
-		if err := e.from(ctx, &c.EnvFrom[i], set); err != nil {
+		if err := f.from(&c.EnvFrom[i], set); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +50,7 @@ func (e *environment) build(ctx context.Context, c *v1.Container) ([]*runtimeapi
 		v := &c.Env[i]
 		value, ok, err := volume.Expand(v.Value, lookup), true, error(nil)
 		if v.Value == "" && v.ValueFrom != nil {
-			value, ok, err = e.source(ctx, c, v.ValueFrom)
+			value, ok, err = f.source(v.ValueFrom)
 		}
 		if err != nil {
 			return nil, err
@@ -79,39 +63,43 @@ func (e *environment) build(ctx context.Context, c *v1.Container) ([]*runtimeapi
 	for _, k := range order {
 		out = append(out, &runtimeapi.KeyValue{Key: k, Value: []byte(vars[k])})
 	}
-	var names []string
-	for k := range services {
+	for _, k := range slices.Sorted(maps.Keys(services)) {
 		if _, ok := vars[k]; !ok {
-			names = append(names, k)
+			out = append(out, &runtimeapi.KeyValue{Key: k, Value: []byte(services[k])})
 		}
-	}
-	sort.Strings(names)
-	for _, k := range names {
-		out = append(out, &runtimeapi.KeyValue{Key: k, Value: []byte(services[k])})
 	}
 	return out, nil
 }
 
-func (e *environment) from(ctx context.Context, f *v1.EnvFromSource, set func(k, v string)) error {
+func (f *Facts) from(e *v1.EnvFromSource, set func(k, v string)) error {
 	switch {
-	case f.ConfigMapRef != nil:
-		cm, err := e.objects.ConfigMap(ctx, e.pod.Namespace, f.ConfigMapRef.Name)
+	case e.ConfigMapRef != nil:
+		cm, err := f.ConfigMap(e.ConfigMapRef.Name)
 		if err != nil {
-			return unlessOptional(err, f.ConfigMapRef.Optional)
+			return unlessOptional(err, e.ConfigMapRef.Optional)
 		}
-		for _, k := range sorted(cm.Data) {
-			set(f.Prefix+k, cm.Data[k])
+		for _, k := range slices.Sorted(maps.Keys(cm.Data)) {
+			set(e.Prefix+k, cm.Data[k])
 		}
-	case f.SecretRef != nil:
-		s, err := e.objects.Secret(ctx, e.pod.Namespace, f.SecretRef.Name)
+	case e.SecretRef != nil:
+		s, err := f.Secret(e.SecretRef.Name)
 		if err != nil {
-			return unlessOptional(err, f.SecretRef.Optional)
+			return unlessOptional(err, e.SecretRef.Optional)
 		}
-		for _, k := range sorted(s.Data) {
-			set(f.Prefix+k, string(s.Data[k]))
+		for _, k := range slices.Sorted(maps.Keys(s.Data)) {
+			set(e.Prefix+k, string(s.Data[k]))
 		}
 	}
 	return nil
+}
+
+// downward is what the downward API tells beside the pod's metadata.
+func (f *Facts) downward() volume.Facts {
+	d := volume.Facts{NodeName: f.Host.NodeName, HostIPs: f.Host.IPs, PodIPs: f.PodIPs, Allocatable: f.Host.Allocatable}
+	if f.Pod.Spec.HostNetwork {
+		d.PodIPs = f.Host.IPs
+	}
+	return d
 }
 
 func unlessOptional(err error, optional *bool) error {
@@ -122,26 +110,26 @@ func unlessOptional(err error, optional *bool) error {
 }
 
 // source resolves valueFrom; false when an optional source is missing.
-func (e *environment) source(ctx context.Context, c *v1.Container, s *v1.EnvVarSource) (string, bool, error) {
+func (f *Facts) source(s *v1.EnvVarSource) (string, bool, error) {
 	switch {
 	case s.FieldRef != nil:
-		v, err := volume.Field(e.pod, s.FieldRef.FieldPath, e.facts)
+		v, err := volume.Field(f.Pod, s.FieldRef.FieldPath, f.downward())
 		return v, err == nil, err
 	case s.ResourceFieldRef != nil:
-		v, err := volume.Resource(e.pod, c.Name, s.ResourceFieldRef, e.facts)
+		v, err := volume.Resource(f.Pod, f.Container.Name, s.ResourceFieldRef, f.downward())
 		return v, err == nil, err
 	case s.ConfigMapKeyRef != nil:
-		return e.configMapKey(ctx, s.ConfigMapKeyRef)
+		return f.configMapKey(s.ConfigMapKeyRef)
 	case s.SecretKeyRef != nil:
-		return e.secretKey(ctx, s.SecretKeyRef)
+		return f.secretKey(s.SecretKeyRef)
 	case s.FileKeyRef != nil:
-		return e.fileKey(s.FileKeyRef)
+		return f.fileKey(s.FileKeyRef)
 	}
 	return "", false, nil
 }
 
-func (e *environment) configMapKey(ctx context.Context, r *v1.ConfigMapKeySelector) (string, bool, error) {
-	cm, err := e.objects.ConfigMap(ctx, e.pod.Namespace, r.Name)
+func (f *Facts) configMapKey(r *v1.ConfigMapKeySelector) (string, bool, error) {
+	cm, err := f.ConfigMap(r.Name)
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
 	}
@@ -151,11 +139,11 @@ func (e *environment) configMapKey(ctx context.Context, r *v1.ConfigMapKeySelect
 	if r.Optional != nil && *r.Optional {
 		return "", false, nil
 	}
-	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", r.Key, e.pod.Namespace, r.Name)
+	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
 
-func (e *environment) secretKey(ctx context.Context, r *v1.SecretKeySelector) (string, bool, error) {
-	s, err := e.objects.Secret(ctx, e.pod.Namespace, r.Name)
+func (f *Facts) secretKey(r *v1.SecretKeySelector) (string, bool, error) {
+	s, err := f.Secret(r.Name)
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
 	}
@@ -165,11 +153,11 @@ func (e *environment) secretKey(ctx context.Context, r *v1.SecretKeySelector) (s
 	if r.Optional != nil && *r.Optional {
 		return "", false, nil
 	}
-	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, e.pod.Namespace, r.Name)
+	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
 
-func (e *environment) fileKey(r *v1.FileKeySelector) (string, bool, error) {
-	dir, err := e.volumePath(r.VolumeName)
+func (f *Facts) fileKey(r *v1.FileKeySelector) (string, bool, error) {
+	dir, err := f.Volume(r.VolumeName)
 	if err != nil {
 		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", r.VolumeName)
 	}
@@ -228,13 +216,4 @@ func serviceVars(out map[string]string, s *v1.Service) {
 		out[prefix+"_PORT"] = port
 		out[prefix+"_ADDR"] = ip
 	}
-}
-
-func sorted[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

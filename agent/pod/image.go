@@ -27,40 +27,40 @@ type pull struct {
 }
 
 // ensureImage makes the container's image present as its policy says and sets
-// l.image and l.ref. The verdict is the container's waiting reason.
-func (m *Manager) ensureImage(ctx context.Context, l *launch) *record.Verdict {
-	image := l.c.Image
+// f.Image. The verdict is the container's waiting reason.
+func (m *Manager) ensureImage(ctx context.Context, f *Facts) *record.Verdict {
+	image := f.Container.Image
 	spec := &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image}
 	if !validImage(image) {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: invalid reference format", image, image)
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "InspectFailed", msg)
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: InvalidImageName")
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "InspectFailed", msg)
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: InvalidImageName")
 		return &record.Verdict{Reason: "InvalidImageName", Message: msg}
 	}
 	st, err := m.Images.ImageStatus(ctx, spec, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", image, grpcMessage(err))
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "InspectFailed", msg)
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "InspectFailed", msg)
 		return &record.Verdict{Reason: "ImageInspectError", Message: msg}
 	}
-	logins, loginErr := credentials(ctx, m.Objects, l.pod, image)
-	policy := pullPolicy(l.c)
+	logins, loginErr := credentials(ctx, m.Objects, f.Pod, image)
+	policy := pullPolicy(f.Container)
 	if st.Image != nil && policy != v1.PullAlways && !m.mustPull(image, st.Image, logins) {
-		l.image, l.ref = st.Image, st.Image.Id
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulled",
+		f.Image = st.Image
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 		return nil
 	}
 	if policy == v1.PullNever { // as if it were not there, also when the pod may not use it
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "ErrImageNeverPull", msg)
-		m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "ErrImageNeverPull", msg)
+		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
 		return &record.Verdict{Reason: "ErrImageNeverPull", Message: msg}
 	}
 	if loginErr != nil {
-		return m.pullFailed(l, loginErr)
+		return m.pullFailed(f, loginErr)
 	}
-	return m.pullImage(ctx, l, spec, logins)
+	return m.pullImage(ctx, f, spec, logins)
 }
 
 func (m *Manager) mustPull(image string, there *runtimeapi.Image, logins []credential) bool {
@@ -68,27 +68,27 @@ func (m *Manager) mustPull(image string, there *runtimeapi.Image, logins []crede
 }
 
 // ensureImages makes the container's image present, and those that it mounts.
-func (m *Manager) ensureImages(ctx context.Context, l *launch) *record.Verdict {
-	for i := range l.c.VolumeMounts {
-		for j := range l.pod.Spec.Volumes {
-			v := &l.pod.Spec.Volumes[j]
-			if v.Image == nil || v.Name != l.c.VolumeMounts[i].Name || v.Image.Reference == "" {
+func (m *Manager) ensureImages(ctx context.Context, f *Facts) *record.Verdict {
+	for i := range f.Container.VolumeMounts {
+		for j := range f.Pod.Spec.Volumes {
+			v := &f.Pod.Spec.Volumes[j]
+			if v.Image == nil || v.Name != f.Container.VolumeMounts[i].Name || v.Image.Reference == "" {
 				continue
 			}
-			c := &v1.Container{Name: l.c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
-			if f := m.ensureImage(ctx, &launch{pod: l.pod, c: c}); f != nil {
-				return f
+			c := &v1.Container{Name: f.Container.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
+			if why := m.ensureImage(ctx, &Facts{Pod: f.Pod, Container: c}); why != nil {
+				return why
 			}
 		}
 	}
-	return m.ensureImage(ctx, l)
+	return m.ensureImage(ctx, f)
 }
 
-func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
-	image := l.c.Image
-	m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
+func (m *Manager) pullImage(ctx context.Context, f *Facts, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
+	image := f.Container.Image
+	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
-	ref, err := m.sharedPull(ctx, l, spec, logins)
+	ref, err := m.sharedPull(ctx, f, spec, logins)
 	if err == nil {
 		var st *runtimeapi.ImageStatusResponse
 		if st, err = m.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref}, false); err == nil && st.Image == nil {
@@ -98,31 +98,31 @@ func (m *Manager) pullImage(ctx context.Context, l *launch, spec *runtimeapi.Ima
 			err = fmt.Errorf("image %q is gone right after its pull", image)
 		}
 		if err == nil {
-			l.image, l.ref = st.Image, st.Image.Id
+			f.Image = st.Image
 		}
 	}
 	if ctx.Err() != nil {
 		return &record.Verdict{Reason: "ErrImagePull", Message: ctx.Err().Error()}
 	}
 	if err != nil {
-		return m.pullFailed(l, err)
+		return m.pullFailed(f, err)
 	}
 	took := time.Since(began).Truncate(time.Millisecond)
-	m.Events.Event(l.pod, l.c.Name, v1.EventTypeNormal, "Pulled",
-		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.", image, took, took, l.image.Size))
+	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulled",
+		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.", image, took, took, f.Image.Size))
 	return nil
 }
 
-func (m *Manager) pullFailed(l *launch, err error) *record.Verdict {
+func (m *Manager) pullFailed(f *Facts, err error) *record.Verdict {
 	msg := grpcMessage(err)
-	m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", l.c.Image, msg))
-	m.Events.Event(l.pod, l.c.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
+	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
+	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return &record.Verdict{Reason: "ErrImagePull", Message: msg}
 }
 
 // sharedPull pulls once for all who want the same image with the same secrets
 // at the same time. A pull goes on while anybody waits for it.
-func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
+func (m *Manager) sharedPull(ctx context.Context, f *Facts, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
 	key := spec.Image
 	for _, c := range logins {
 		key += "\x00" + c.auth.String()
@@ -136,7 +136,7 @@ func (m *Manager) sharedPull(ctx context.Context, l *launch, spec *runtimeapi.Im
 		}
 		m.pulls.busy[key] = p
 		m.wg.Go(func() {
-			p.ref, p.err = m.recordedPull(m.ctx, spec, logins, l.pod)
+			p.ref, p.err = m.recordedPull(m.ctx, spec, logins, f.Pod)
 			m.pulls.mu.Lock()
 			delete(m.pulls.busy, key)
 			m.pulls.mu.Unlock()
@@ -187,7 +187,7 @@ func (m *Manager) imageID(ctx context.Context, spec *runtimeapi.ImageSpec, ref s
 // tryPull pulls with one login after the other, and returns which worked; nil
 // when none is needed.
 func (m *Manager) tryPull(ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod) (ref string, used *credential, err error) {
-	sc, err := m.Host.sandboxConfig(p, 0)
+	sc, err := m.sandboxConfig(p, 0)
 	if err != nil {
 		return "", nil, err
 	}

@@ -200,7 +200,7 @@ func TestBorrowedImage(t *testing.T) {
 			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: private, PullPolicy: policy}}}}
 			c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		}
-		if v := m.ensureImages(t.Context(), &launch{pod: p, c: c}); v != nil {
+		if v := m.ensureImages(t.Context(), &Facts{Pod: p, Container: c}); v != nil {
 			return v.Reason
 		}
 		return ""

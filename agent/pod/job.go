@@ -16,7 +16,6 @@ import (
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
-	"github.com/shoal-project/shoal/agent/volume"
 )
 
 // EnsureSandbox is the step that makes the pod's sandbox, with its network.
@@ -27,7 +26,7 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 			return &Fault{Reason: "FailedKillPod", Message: "error killing pod: " + err.Error()}
 		}
 	}
-	config, err := m.Host.sandboxConfig(s.Pod, s.Attempt)
+	config, err := m.sandboxConfig(s.Pod, s.Attempt)
 	if err == nil {
 		err = m.Host.makeLogDir(s.Pod, "")
 	}
@@ -89,82 +88,62 @@ func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) erro
 	return errors.Join(errs...)
 }
 
-func (w *worker) launch(p *v1.Pod, o *record.Observed, a Action) *launch {
-	m := w.m
-	facts := volume.Facts{NodeName: m.Host.NodeName, HostIPs: m.Host.IPs, PodIPs: w.rec.IPs, Allocatable: m.Host.Allocatable}
-	if p.Spec.HostNetwork {
-		facts.PodIPs = m.Host.IPs
-	}
-	l := &launch{host: m.Host, volumes: m.Volumes, pod: p, c: containerOf(p, a.Name), attempt: a.Attempt, ips: w.rec.IPs,
-		env: &environment{objects: m.Objects, services: m.Services, pod: p, facts: facts,
-			volumePath: func(name string) (string, error) { return m.Volumes.Path(p, name) }}}
-	for i := range p.Spec.EphemeralContainers {
-		e := &p.Spec.EphemeralContainers[i]
-		if e.Name == a.Name && e.TargetContainerName != "" {
-			if t := o.Latest(e.TargetContainerName); t != nil {
-				l.target = t.ID
-			}
-		}
-	}
-	return l
-}
-
 // start brings one container up: image, create, start, hook. A failure is
 // shown as the container's waiting reason and tried again.
-func (w *worker) start(ctx context.Context, l *launch, sandbox string) func() {
-	if f := w.m.ensureImages(ctx, l); f != nil {
-		return w.startFailed(ctx, l, f, firstBackoff, lastPull)
+func (w *worker) start(ctx context.Context, f *Facts, sandbox string) func() {
+	if v := w.m.ensureImages(ctx, f); v != nil {
+		return w.startFailed(ctx, f, v, firstBackoff, lastPull)
 	}
-	config, err := l.config(ctx)
+	config, err := w.m.containerConfig(ctx, f)
 	if err != nil {
-		return w.createFailed(ctx, l, "CreateContainerConfigError", err)
+		return w.createFailed(ctx, f, "CreateContainerConfigError", err)
 	}
-	sc, err := w.m.Host.sandboxConfig(l.pod, 0)
+	sc, err := w.m.sandboxConfig(f.Pod, 0)
 	if err != nil {
-		return w.createFailed(ctx, l, "CreateContainerConfigError", err)
+		return w.createFailed(ctx, f, "CreateContainerConfigError", err)
 	}
 	id, err := w.m.Runtime.CreateContainer(ctx, sandbox, config, sc)
 	if err != nil {
-		return w.createFailed(ctx, l, "CreateContainerError", err)
+		return w.createFailed(ctx, f, "CreateContainerError", err)
 	}
-	w.event(l, v1.EventTypeNormal, "Created", "Container created")
+	w.event(f, v1.EventTypeNormal, "Created", "Container created")
 	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {
-		return w.createFailed(ctx, l, "RunContainerError", err)
+		return w.createFailed(ctx, f, "RunContainerError", err)
 	}
-	w.event(l, v1.EventTypeNormal, "Started", "Container started")
-	w.m.linkLog(l.pod, config.LogPath, l.c.Name, id)
-	hooked := l.c.Lifecycle == nil || l.c.Lifecycle.PostStart == nil
+	w.event(f, v1.EventTypeNormal, "Started", "Container started")
+	w.m.linkLog(f.Pod, config.LogPath, f.Container.Name, id)
+	hooked := f.Container.Lifecycle == nil || f.Container.Lifecycle.PostStart == nil
 	begun := func() {
-		cr := w.rec.Of(l.c.Name)
+		cr := w.rec.Of(f.Container.Name)
 		cr.ID, cr.Fault, cr.Delay, cr.Retry = id, nil, 0, time.Time{}
 		cr.Started, cr.Ready, cr.Hooked, cr.Unhealthy, cr.ProbeGrace = false, false, hooked, "", nil
-		cr.Actuated, cr.Again = l.c.Resources.DeepCopy(), false
+		cr.Actuated, cr.Again = f.Container.Resources.DeepCopy(), false
 	}
 	if hooked {
 		return begun
 	}
 	w.post(begun) // shown as running while its hook goes on
-	return w.postStart(ctx, l.pod, Action{Name: l.c.Name, ID: id})
+	return w.postStart(ctx, f.Pod, Action{Name: f.Container.Name, ID: id})
 }
 
-func (w *worker) event(l *launch, kind, reason, message string) {
-	w.m.Events.Event(l.pod, l.c.Name, kind, reason, message)
+func (w *worker) event(f *Facts, kind, reason, message string) {
+	w.m.Events.Event(f.Pod, f.Container.Name, kind, reason, message)
 }
 
-func (w *worker) createFailed(ctx context.Context, l *launch, reason string, err error) func() {
+func (w *worker) createFailed(ctx context.Context, f *Facts, reason string, err error) func() {
 	msg := grpcMessage(err)
 	if ctx.Err() == nil {
-		w.event(l, v1.EventTypeWarning, "Failed", "Error: "+msg)
+		w.event(f, v1.EventTypeWarning, "Failed", "Error: "+msg)
 	}
-	return w.startFailed(ctx, l, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
+	return w.startFailed(ctx, f, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
 }
 
-func (w *worker) startFailed(ctx context.Context, l *launch, v *record.Verdict, first, last time.Duration) func() {
+func (w *worker) startFailed(ctx context.Context, f *Facts, v *record.Verdict, first, last time.Duration) func() {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return func() {
-		cr := w.rec.Of(l.c.Name)
+		cr := w.rec.Of(f.Container.Name)
 		if cr.Delay > last {
 			cr.Delay = last
 		}
@@ -187,7 +166,7 @@ func grpcMessage(err error) string {
 
 // postStart runs the hook of a container that was just started.
 func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
-	c := containerOf(p, a.Name)
+	c := record.FindContainer(p, a.Name)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return func() { w.rec.Of(a.Name).Hooked = true }
 	}
@@ -212,7 +191,7 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
 func (w *worker) stop(ctx context.Context, p *v1.Pod, o *record.Observed, a Action) func() {
 	w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "Killing", a.Message)
 	grace := a.Grace
-	c := containerOf(p, a.Name)
+	c := record.FindContainer(p, a.Name)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
 		began := time.Now()
 		hctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second)

@@ -52,7 +52,7 @@ func (m *Manager) link(p *v1.Pod, container, id string) string {
 // words.
 func (m *Manager) removeLog(p *v1.Pod, a Action) {
 	m.unlinkLog(p, a.Name, a.ID)
-	os.Remove(m.Host.terminationFile(p, a.Name, a.Attempt))
+	os.Remove(m.Host.TerminationFile(p, a.Name, a.Attempt))
 	d, err := beneath.Open(m.Host.PodLogsDir)
 	if err != nil {
 		return

@@ -109,6 +109,7 @@ type Manager struct {
 	Log        *slog.Logger
 
 	pulls   pulls
+	users   sync.Mutex // one allocation of users at a time
 	ctx     context.Context
 	wg      sync.WaitGroup
 	mu      sync.Mutex

@@ -135,11 +135,11 @@ func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
 			c.Message = s.State.Message
 			continue
 		}
-		spec := containerOf(p, c.Name)
+		spec := record.FindContainer(p, c.Name)
 		if spec == nil {
 			continue
 		}
-		text := readHead(m.Host.terminationFile(p, c.Name, c.Attempt), maxMessage)
+		text := readHead(m.Host.TerminationFile(p, c.Name, c.Attempt), maxMessage)
 		if text == "" && spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 {
 			text = tailLog(m.Host.PodLogsDir, c.LogPath)
 		}

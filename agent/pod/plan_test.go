@@ -41,7 +41,7 @@ func observed(p *v1.Pod, words ...string) *record.Observed {
 	for i, w := range words {
 		name, state, _ := strings.Cut(w, "=")
 		ob := record.Observation{ID: name + "0", Name: name, SandboxID: "s0", Created: t0.Add(-time.Duration(i) * time.Second), State: record.Running, Started: t0}
-		if c := containerOf(p, name); c != nil {
+		if c := record.FindContainer(p, name); c != nil {
 			ob.Hash = Hash(c)
 		}
 		if rest, ok := strings.CutPrefix(state, "exit"); ok {

@@ -255,7 +255,7 @@ func (m *Manager) limit(p *v1.Pod, l Limits) error {
 }
 
 func (m *Manager) resize(ctx context.Context, p *v1.Pod, z resized) error {
-	to := linuxResources(p, z.c, m.Host)
+	to := Resources(m.Host, p, z.c)
 	if had := z.had.Limits.Memory().Value(); to.MemoryLimitInBytes > 0 && (had == 0 || to.MemoryLimitInBytes < had) {
 		st, err := m.Runtime.ContainerStats(ctx, z.id)
 		if err != nil {

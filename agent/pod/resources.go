@@ -95,8 +95,8 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
 	return min(max(1000-1000*asked/capacity, 3), 999)
 }
 
-// linuxResources is what the runtime limits the container to.
-func linuxResources(p *v1.Pod, c *v1.Container, host *Host) *runtimeapi.LinuxContainerResources {
+// Resources is what the runtime limits the container to.
+func Resources(host *Host, p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	request := c.Resources.Requests.Cpu()
 	if request.IsZero() {
 		request = c.Resources.Limits.Cpu()

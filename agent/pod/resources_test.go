@@ -30,8 +30,8 @@ func TestMountsOuterFirst(t *testing.T) {
 		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: "v", MountPath: path})
 	}
 	c.TerminationMessagePath = "/data/log"
-	l := &launch{host: h, volumes: &edges{}, pod: p, c: c}
-	mounts, err := l.mounts(nil, nil)
+	f := &Facts{Host: h, Pod: p, Container: c, Sources: Sources{Volume: func(string) (string, error) { return "", nil }}}
+	mounts, _, err := f.mounts(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

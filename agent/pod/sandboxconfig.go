@@ -1,15 +1,15 @@
 package pod
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // Labels and annotations that the CRI's users know pods and containers by.
@@ -49,7 +49,6 @@ type Host struct {
 	ClusterDNS    []string
 	ClusterDomain string
 	ResolvConf    string
-	users         sync.Mutex // one allocation of IDs at a time
 	// CgroupParent is the pod's cgroup, made by a step before the sandbox.
 	CgroupParent func(*v1.Pod) string
 }
@@ -62,18 +61,27 @@ func (h *Host) LogDir(p *v1.Pod) string {
 // Dir is the pod's directory under the kubelet's root directory.
 func (h *Host) Dir(p *v1.Pod) string { return filepath.Join(h.RootDir, "pods", string(p.UID)) }
 
-// sandboxConfig is the CRI's form of the pod.
-func (h *Host) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
-	users, err := h.userNamespace(p)
-	if err != nil {
-		return nil, err
-	}
-	dns, err := h.dns(p)
+// SandboxFacts is all that one sandbox is made of.
+type SandboxFacts struct {
+	Host *Host
+	Pod  *v1.Pod
+	// Attempt counts the pod's sandboxes, from 0.
+	Attempt uint32
+	// Users are those that the pod has on the node instead of the node's own.
+	Users Users
+	// NodeResolver is the node's own resolver configuration.
+	NodeResolver func() ([]byte, error)
+}
+
+// Sandbox is the CRI's form of the pod.
+func Sandbox(f *SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
+	h, p := f.Host, f.Pod
+	dns, err := f.dns()
 	if err != nil {
 		return nil, err
 	}
 	c := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: attempt},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: f.Attempt},
 		LogDirectory: h.LogDir(p),
 		DnsConfig:    dns,
 		Labels:       map[string]string{},
@@ -88,7 +96,7 @@ func (h *Host) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxC
 		return nil, err
 	}
 	c.Linux = h.linuxSandbox(p)
-	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = f.Users.namespace()
 	return c, nil
 }
 
@@ -101,7 +109,7 @@ func (h *Host) linuxSandbox(p *v1.Pod) *runtimeapi.LinuxPodSandboxConfig {
 	limits := PodLimits(p)
 	l.Resources = &runtimeapi.LinuxContainerResources{CpuShares: limits.CPUShares, CpuQuota: limits.CPUQuota,
 		CpuPeriod: limits.CPUPeriod, MemoryLimitInBytes: limits.MemoryBytes}
-	eachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *v1.Container) {
 		if c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged {
 			sc.Privileged = true
 		}
@@ -167,7 +175,7 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 		return nil
 	}
 	var out []*runtimeapi.PortMapping
-	eachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *v1.Container) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
 				continue
@@ -212,18 +220,19 @@ func (h *Host) hostname(p *v1.Pod) (name, domain string, err error) {
 }
 
 // dns is the pod's resolver configuration (dnsPolicy, dnsConfig).
-func (h *Host) dns(p *v1.Pod) (*runtimeapi.DNSConfig, error) {
+func (f *SandboxFacts) dns() (*runtimeapi.DNSConfig, error) {
+	h, p := f.Host, f.Pod
 	out := &runtimeapi.DNSConfig{}
 	policy := p.Spec.DNSPolicy
 	if policy == v1.DNSClusterFirst && p.Spec.HostNetwork || policy == v1.DNSClusterFirst && len(h.ClusterDNS) == 0 || policy == "" {
 		policy = v1.DNSDefault
 	}
 	if policy != v1.DNSNone {
-		host, err := readResolvConf(h.ResolvConf)
+		data, err := f.NodeResolver()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("resolver configuration: %w", err)
 		}
-		out = host
+		out = parseResolvConf(data)
 	}
 	if policy == v1.DNSClusterFirst || policy == v1.DNSClusterFirstWithHostNet {
 		out.Servers = h.ClusterDNS
@@ -264,34 +273,15 @@ func setOption(options []string, name, value string) []string {
 func merged(a, b []string) []string {
 	out := append([]string(nil), a...)
 	for _, s := range b {
-		if !contains(out, s) {
+		if !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
-}
-
-func readResolvConf(path string) (*runtimeapi.DNSConfig, error) {
+func parseResolvConf(data []byte) *runtimeapi.DNSConfig {
 	out := &runtimeapi.DNSConfig{}
-	if path == "" {
-		return out, nil
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return out, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("resolver configuration: %w", err)
-	}
 	for line := range strings.SplitSeq(string(data), "\n") {
 		f := strings.Fields(line)
 		if len(f) < 2 {
@@ -311,27 +301,28 @@ func readResolvConf(path string) (*runtimeapi.DNSConfig, error) {
 			out.Options = f[1:]
 		}
 	}
-	return out, nil
+	return out
 }
 
 // hostsFile is the content of the pod's /etc/hosts.
-func (h *Host) hostsFile(p *v1.Pod, ips []string) ([]byte, error) {
+func (f *Facts) hostsFile() ([]byte, error) {
+	p := f.Pod
 	var b strings.Builder
 	if p.Spec.HostNetwork {
-		host, err := os.ReadFile("/etc/hosts")
+		host, err := f.NodeHosts()
 		if err != nil {
 			return nil, err
 		}
 		b.WriteString("# Kubernetes-managed hosts file (host network).\n")
 		b.Write(host)
 	} else {
-		name, domain, err := h.hostname(p)
+		name, domain, err := f.Host.hostname(p)
 		if err != nil {
 			return nil, err
 		}
 		b.WriteString("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
 			"fe00::\tip6-localnet\nfe00::\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
-		for _, ip := range ips {
+		for _, ip := range f.PodIPs {
 			if domain != "" && !strings.HasSuffix(name, "."+domain) {
 				fmt.Fprintf(&b, "%s\t%s.%s\t%s\n", ip, name, domain, name)
 			} else {

@@ -25,10 +25,10 @@ func TestSeccompDefault(t *testing.T) {
 		"the container is, not all": {container: unconfined, pod: local, want: runtimeapi.SecurityProfile_Unconfined},
 		"a file":                    {pod: local, want: runtimeapi.SecurityProfile_Localhost},
 	} {
-		l := &launch{host: &Host{SeccompDefault: !c.off, RootDir: "/root"}, c: &v1.Container{}, pod: &v1.Pod{}}
-		l.c.SecurityContext = &v1.SecurityContext{SeccompProfile: c.container}
-		l.pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: c.pod}
-		got := l.security().Seccomp
+		f := &Facts{Host: &Host{SeccompDefault: !c.off, RootDir: "/root"}, Container: &v1.Container{}, Pod: &v1.Pod{}}
+		f.Container.SecurityContext = &v1.SecurityContext{SeccompProfile: c.container}
+		f.Pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: c.pod}
+		got := f.security().Seccomp
 		if got.ProfileType != c.want {
 			t.Errorf("%s: %v", what, got)
 		}

@@ -11,26 +11,26 @@ import (
 
 // Pods get ranges of their own, keep them, and leave them to others.
 func TestUserNamespaces(t *testing.T) {
-	h := &Host{RootDir: t.TempDir()}
+	m := &Manager{Host: &Host{RootDir: t.TempDir()}}
 	no := false
-	first := func(uid string) uint32 {
+	first := func(uid string) Users {
 		t.Helper()
-		u, err := h.userNamespace(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1.PodSpec{HostUsers: &no}})
+		u, err := m.usersOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1.PodSpec{HostUsers: &no}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return u.Uids[0].HostId
+		return u
 	}
 	if a, b, again := first("a"), first("b"), first("a"); a != 65536 || b != 131072 || again != a {
 		t.Errorf("a %d, b %d, a again %d", a, b, again)
 	}
-	if err := os.RemoveAll(h.RootDir + "/pods/a"); err != nil {
+	if err := os.RemoveAll(m.Host.RootDir + "/pods/a"); err != nil {
 		t.Fatal(err)
 	}
 	if c := first("c"); c != 65536 {
 		t.Errorf("c got %d instead of what a left", c)
 	}
-	if u, err := h.userNamespace(&v1.Pod{}); u != nil || err != nil {
+	if u, err := m.usersOf(&v1.Pod{}); u != 0 || err != nil {
 		t.Errorf("a pod with the node's users: %v, %v", u, err)
 	}
 }

@@ -355,8 +355,8 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 		if a.Backoff != cr.Backoff {
 			cr.Backoff, cr.BackoffAt = a.Backoff, time.Now()
 		}
-		l := w.launch(p, o, a)
-		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, l, o.Sandbox().ID) })
+		f := w.facts(p, o, a)
+		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, f, o.Sandbox().ID) })
 	case Hook:
 		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.postStart(ctx, p, a) })
 	case Resize:
@@ -436,7 +436,7 @@ func (w *worker) holdContainer(p *v1.Pod, a Action) {
 	case "CrashLoopBackOff":
 		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Name+" in pod "+fullName(p))
 	case "ImagePullBackOff":
-		if c := containerOf(p, a.Name); c != nil {
+		if c := record.FindContainer(p, a.Name); c != nil {
 			w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "BackOff", "Back-off pulling image "+strconv.Quote(c.Image))
 			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
 		}
@@ -471,7 +471,7 @@ func (w *worker) probed(r probe.Result) {
 func (w *worker) probes(p *v1.Pod, o *record.Observed) {
 	var targets []probe.Target
 	now := map[string]string{}
-	eachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *v1.Container) {
 		ob := o.Latest(c.Name)
 		cr := w.rec.Get(c.Name)
 		if ob == nil || ob.State != record.Running || cr.ID != ob.ID || !cr.Hooked {

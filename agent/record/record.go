@@ -241,3 +241,27 @@ func Sidecar(c *v1.Container) bool {
 func (r *Pod) Mounted() bool {
 	return r.Pod != nil && !r.Released && r.Stopping == nil && r.SandboxAttempts > 0
 }
+
+// EachContainer calls f for every container of a pod, of all three sorts.
+func EachContainer(p *v1.Pod, f func(*v1.Container)) {
+	for i := range p.Spec.InitContainers {
+		f(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		f(&p.Spec.Containers[i])
+	}
+	for i := range p.Spec.EphemeralContainers {
+		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		f(&c)
+	}
+}
+
+// FindContainer returns the container of a name, or nil.
+func FindContainer(p *v1.Pod, name string) (found *v1.Container) {
+	EachContainer(p, func(c *v1.Container) {
+		if c.Name == name {
+			found = c
+		}
+	})
+	return found
+}

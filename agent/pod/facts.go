@@ -1,0 +1,115 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/volume"
+)
+
+// Volumes tells where the volumes of a pod are on the host.
+type Volumes interface {
+	Path(p *v1.Pod, name string) (string, error)
+	SubPath(p *v1.Pod, s volume.SubPath) (string, error)
+}
+
+// Objects gives the ConfigMaps and Secrets that pods refer to. A missing one
+// is an apimachinery not-found error.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// facts is what the worker knows of a container that is to start.
+func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *Facts {
+	f := &Facts{Host: w.m.Host, Pod: p, Container: record.FindContainer(p, a.Name), Attempt: a.Attempt, PodIPs: w.rec.IPs}
+	for i := range p.Spec.EphemeralContainers {
+		e := &p.Spec.EphemeralContainers[i]
+		if e.Name == a.Name && e.TargetContainerName != "" {
+			if t := o.Latest(e.TargetContainerName); t != nil {
+				f.Target = t.ID
+			}
+		}
+	}
+	return f
+}
+
+// sources answer what a container's spec refers to.
+func (m *Manager) sources(ctx context.Context, p *v1.Pod) Sources {
+	return Sources{
+		ConfigMap: func(name string) (*v1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, p.Namespace, name) },
+		Secret:    func(name string) (*v1.Secret, error) { return m.Objects.Secret(ctx, p.Namespace, name) },
+		Services:  func() ([]*v1.Service, bool) { return m.Services(ctx) },
+		Volume:    func(name string) (string, error) { return m.Volumes.Path(p, name) },
+		SubPath:   func(s volume.SubPath) (string, error) { return m.Volumes.SubPath(p, s) },
+		NodeHosts: func() ([]byte, error) { return os.ReadFile("/etc/hosts") },
+	}
+}
+
+// containerConfig translates a container and makes the files that it mounts.
+func (m *Manager) containerConfig(ctx context.Context, f *Facts) (*runtimeapi.ContainerConfig, error) {
+	var err error
+	if f.Users, err = m.usersOf(f.Pod); err != nil {
+		return nil, err
+	}
+	f.Sources = m.sources(ctx, f.Pod)
+	config, files, err := Container(f)
+	if err != nil {
+		return nil, err
+	}
+	for i := range files {
+		if err := makeFile(&files[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", files[i].Name, err)
+		}
+	}
+	if err := m.Host.makeLogDir(f.Pod, f.Container.Name); err != nil {
+		return nil, fmt.Errorf("log directory: %w", err)
+	}
+	return config, nil
+}
+
+// makeFile writes a file in place: containers that run have this very file
+// mounted, and may have written it.
+func makeFile(f *File) error {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
+		return err
+	}
+	if len(f.Data) > 0 && readHead(f.Path, int64(len(f.Data))+1) == string(f.Data) {
+		return nil
+	}
+	w, err := os.OpenFile(f.Path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, f.Mode)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(f.Data)
+	return errors.Join(err, w.Chmod(f.Mode), w.Close())
+}
+
+// sandboxConfig translates a pod.
+func (m *Manager) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	users, err := m.usersOf(p)
+	if err != nil {
+		return nil, err
+	}
+	return Sandbox(&SandboxFacts{Host: m.Host, Pod: p, Attempt: attempt, Users: users, NodeResolver: m.nodeResolver})
+}
+
+// nodeResolver reads the node's resolver configuration; a node may have none.
+func (m *Manager) nodeResolver() ([]byte, error) {
+	if m.Host.ResolvConf == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(m.Host.ResolvConf)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
