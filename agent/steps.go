@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/qos"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -59,7 +60,7 @@ func releaseVolumes(v volumes) step {
 
 func ensureCgroup(g *qos.Groups) step {
 	return func(_ context.Context, s *pod.Setting) error {
-		if err := g.Ensure(cgroupOf(g.Tree, s.Pod), qos.Limits(pod.PodLimits(s.Pod))); err != nil {
+		if err := g.Ensure(cgroupOf(g.Tree, s.Pod), qos.Limits(launch.PodLimits(s.Pod))); err != nil {
 			return &pod.Fault{
 				Reason:  "FailedCreatePodContainer",
 				Message: "unable to ensure pod container exists: " + err.Error(),
@@ -79,4 +80,4 @@ func releaseCgroup(g *qos.Groups) step {
 }
 
 // cgroupOf is a pod's control group: by quality of service, as the kubelet has it.
-func cgroupOf(t qos.Tree, p *corev1.Pod) string { return t.Pod(pod.QoS(p), p.UID) }
+func cgroupOf(t qos.Tree, p *corev1.Pod) string { return t.Pod(launch.QoS(p), p.UID) }

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/qos"
 	podrecord "github.com/shoal-project/shoal/agent/record"
@@ -81,7 +82,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if err != nil {
 		return nil, err
 	}
-	sysctls, err := pod.NewSysctls(b.cfg.AllowedUnsafeSysctls)
+	sysctls, err := launch.NewSysctls(b.cfg.AllowedUnsafeSysctls)
 	if err != nil {
 		return nil, fmt.Errorf("allowedUnsafeSysctls: %w", err)
 	}
@@ -190,13 +191,13 @@ func followVolumes(ctx context.Context, v volumes, p *corev1.Pod, log *slog.Logg
 	}
 }
 
-func podHost(b base) (*pod.Host, error) {
+func podHost(b base) (*launch.Host, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
 	_, allocatable := node.Capacity(b.facts, b.cfg.MaxPods, reserved(b.cfg))
-	return &pod.Host{
+	return &launch.Host{
 		NodeName:         b.cfg.NodeName,
 		Hostname:         hostname,
 		IPs:              b.facts.IPs,
@@ -239,7 +240,7 @@ func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Man
 			return status.Facts{
 				HostIPs:  b.facts.IPs,
 				Scheme:   scheme + "://",
-				QOS:      pod.QoS(p),
+				QOS:      launch.QoS(p),
 				Restarts: pod.Restarts,
 				Now:      metav1.Now().Rfc3339Copy(),
 			}
@@ -260,11 +261,11 @@ func serviceObjects(s *service.Source, o *pod.Offline) func(context.Context) ([]
 
 // limit changes the limits of a pod that runs; with an outside runtime only that
 // could.
-func limit(g *qos.Groups) func(*corev1.Pod, pod.Limits) error {
+func limit(g *qos.Groups) func(*corev1.Pod, launch.Limits) error {
 	if g == nil {
-		return func(*corev1.Pod, pod.Limits) error { return nil }
+		return func(*corev1.Pod, launch.Limits) error { return nil }
 	}
-	return func(p *corev1.Pod, l pod.Limits) error { return g.Set(cgroupOf(g.Tree, p), qos.Limits(l)) }
+	return func(p *corev1.Pod, l launch.Limits) error { return g.Set(cgroupOf(g.Tree, p), qos.Limits(l)) }
 }
 
 // refuse is why the node takes no pods now, nil when it does.

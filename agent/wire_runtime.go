@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/outside"
-	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/qos"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
@@ -109,7 +109,7 @@ func openRuntime(
 	_, allocatable := node.Capacity(facts, cfg.MaxPods, reserved(cfg))
 	groups, err := qos.Open(qos.Config{
 		Tree:        tree(cfg),
-		CPUShares:   uint64(pod.Shares(allocatable.Cpu().MilliValue())),
+		CPUShares:   uint64(launch.Shares(allocatable.Cpu().MilliValue())),
 		MemoryBytes: allocatable.Memory().Value(),
 		Tasks:       tasks.Capacity,
 		Reserved:    reserved(cfg),

@@ -34,7 +34,7 @@ var layers = []struct {
 		"coordinator/registry/volumespec", "coordinator/scheduler/plugins", "coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/proxy", "agent/server", "agent/service", "agent/shutdown", "agent/source", "agent/status",
+		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/proxy", "agent/server", "agent/service", "agent/shutdown", "agent/source", "agent/status",
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},
 	{"wiring", []string{"agent", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver", "coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
@@ -44,6 +44,7 @@ var layers = []struct {
 var siblings = map[string][]string{
 	"agent/network": {"cni"},
 	"agent/runtime": {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
+	"agent/pod":     {"agent/pod/launch"},
 	"agent/proxy":   {"agent/service"},
 	"agent/dns":     {"agent/service"},
 }

@@ -1,8 +1,6 @@
 package pod
 
 import (
-	"fmt"
-	"hash/fnv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -86,16 +84,6 @@ func lost(cr *record.Container) {
 		e.Attempt = cr.Seen.Attempt + 1
 	}
 	cr.Seen, cr.Started, cr.Ready, cr.Unhealthy = e, false, false, ""
-}
-
-// Hash identifies what of a container's spec cannot change while it runs:
-// its name and image.
-func Hash(c *v1.Container) string {
-	h := fnv.New32a()
-	h.Write([]byte(c.Name))
-	h.Write([]byte{0})
-	h.Write([]byte(c.Image))
-	return fmt.Sprintf("%08x", h.Sum32())
 }
 
 // stopping says when and with how much grace a pod must end, nil when it

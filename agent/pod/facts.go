@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/volume"
 )
@@ -29,8 +30,8 @@ type Objects interface {
 }
 
 // facts is what the worker knows of a container that is to start.
-func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *Facts {
-	f := &Facts{Host: w.m.Host, Pod: p, Container: record.FindContainer(p, a.Name), Attempt: a.Attempt, PodIPs: w.rec.IPs}
+func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *launch.Facts {
+	f := &launch.Facts{Host: w.m.Host, Pod: p, Container: record.FindContainer(p, a.Name), Attempt: a.Attempt, PodIPs: w.rec.IPs}
 	for i := range p.Spec.EphemeralContainers {
 		e := &p.Spec.EphemeralContainers[i]
 		if e.Name == a.Name && e.TargetContainerName != "" {
@@ -43,8 +44,8 @@ func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *Facts {
 }
 
 // sources answer what a container's spec refers to.
-func (m *Manager) sources(ctx context.Context, p *v1.Pod) Sources {
-	return Sources{
+func (m *Manager) sources(ctx context.Context, p *v1.Pod) launch.Sources {
+	return launch.Sources{
 		ConfigMap: func(name string) (*v1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, p.Namespace, name) },
 		Secret:    func(name string) (*v1.Secret, error) { return m.Objects.Secret(ctx, p.Namespace, name) },
 		Services:  func() ([]*v1.Service, bool) { return m.Services(ctx) },
@@ -55,13 +56,13 @@ func (m *Manager) sources(ctx context.Context, p *v1.Pod) Sources {
 }
 
 // containerConfig translates a container and makes the files that it mounts.
-func (m *Manager) containerConfig(ctx context.Context, f *Facts) (*runtimeapi.ContainerConfig, error) {
+func (m *Manager) containerConfig(ctx context.Context, f *launch.Facts) (*runtimeapi.ContainerConfig, error) {
 	var err error
 	if f.Users, err = m.usersOf(f.Pod); err != nil {
 		return nil, err
 	}
 	f.Sources = m.sources(ctx, f.Pod)
-	config, files, err := Container(f)
+	config, files, err := launch.Container(f)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (m *Manager) containerConfig(ctx context.Context, f *Facts) (*runtimeapi.Co
 			return nil, fmt.Errorf("%s: %w", files[i].Name, err)
 		}
 	}
-	if err := m.Host.makeLogDir(f.Pod, f.Container.Name); err != nil {
+	if err := m.makeLogDir(f.Pod, f.Container.Name); err != nil {
 		return nil, fmt.Errorf("log directory: %w", err)
 	}
 	return config, nil
@@ -78,7 +79,7 @@ func (m *Manager) containerConfig(ctx context.Context, f *Facts) (*runtimeapi.Co
 
 // makeFile writes a file in place: containers that run have this very file
 // mounted, and may have written it.
-func makeFile(f *File) error {
+func makeFile(f *launch.File) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func (m *Manager) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandb
 	if err != nil {
 		return nil, err
 	}
-	return Sandbox(&SandboxFacts{Host: m.Host, Pod: p, Attempt: attempt, Users: users, NodeResolver: m.nodeResolver})
+	return launch.Sandbox(&launch.SandboxFacts{Host: m.Host, Pod: p, Attempt: attempt, Users: users, NodeResolver: m.nodeResolver})
 }
 
 // nodeResolver reads the node's resolver configuration; a node may have none.

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -28,7 +29,7 @@ type pull struct {
 
 // ensureImage makes the container's image present as its policy says and sets
 // f.Image. The verdict is the container's waiting reason.
-func (m *Manager) ensureImage(ctx context.Context, f *Facts) *record.Verdict {
+func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verdict {
 	image := f.Container.Image
 	spec := &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image}
 	if !validImage(image) {
@@ -68,7 +69,7 @@ func (m *Manager) mustPull(image string, there *runtimeapi.Image, logins []crede
 }
 
 // ensureImages makes the container's image present, and those that it mounts.
-func (m *Manager) ensureImages(ctx context.Context, f *Facts) *record.Verdict {
+func (m *Manager) ensureImages(ctx context.Context, f *launch.Facts) *record.Verdict {
 	for i := range f.Container.VolumeMounts {
 		for j := range f.Pod.Spec.Volumes {
 			v := &f.Pod.Spec.Volumes[j]
@@ -76,7 +77,7 @@ func (m *Manager) ensureImages(ctx context.Context, f *Facts) *record.Verdict {
 				continue
 			}
 			c := &v1.Container{Name: f.Container.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
-			if why := m.ensureImage(ctx, &Facts{Pod: f.Pod, Container: c}); why != nil {
+			if why := m.ensureImage(ctx, &launch.Facts{Pod: f.Pod, Container: c}); why != nil {
 				return why
 			}
 		}
@@ -84,7 +85,7 @@ func (m *Manager) ensureImages(ctx context.Context, f *Facts) *record.Verdict {
 	return m.ensureImage(ctx, f)
 }
 
-func (m *Manager) pullImage(ctx context.Context, f *Facts, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
+func (m *Manager) pullImage(ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
 	image := f.Container.Image
 	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
@@ -113,7 +114,7 @@ func (m *Manager) pullImage(ctx context.Context, f *Facts, spec *runtimeapi.Imag
 	return nil
 }
 
-func (m *Manager) pullFailed(f *Facts, err error) *record.Verdict {
+func (m *Manager) pullFailed(f *launch.Facts, err error) *record.Verdict {
 	msg := grpcMessage(err)
 	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
 	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
@@ -122,7 +123,7 @@ func (m *Manager) pullFailed(f *Facts, err error) *record.Verdict {
 
 // sharedPull pulls once for all who want the same image with the same secrets
 // at the same time. A pull goes on while anybody waits for it.
-func (m *Manager) sharedPull(ctx context.Context, f *Facts, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
+func (m *Manager) sharedPull(ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
 	key := spec.Image
 	for _, c := range logins {
 		key += "\x00" + c.auth.String()

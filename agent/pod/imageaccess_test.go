@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -190,7 +191,7 @@ func TestBorrowedImage(t *testing.T) {
 	f := a.Images.(*fakeCRI)
 	e := &edges{records: map[string]*record.Pod{}}
 	m := &Manager{Images: f, Access: a, Objects: e, Events: e, ctx: t.Context(),
-		Host: &Host{RootDir: t.TempDir(), CgroupParent: func(*v1.Pod) string { return "/x" }}}
+		Host: &launch.Host{RootDir: t.TempDir(), CgroupParent: func(*v1.Pod) string { return "/x" }}}
 	ensure := func(policy v1.PullPolicy, volume bool) string {
 		p := testPod(v1.RestartPolicyAlways, "a")
 		c := &p.Spec.Containers[0]
@@ -200,7 +201,7 @@ func TestBorrowedImage(t *testing.T) {
 			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: private, PullPolicy: policy}}}}
 			c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		}
-		if v := m.ensureImages(t.Context(), &Facts{Pod: p, Container: c}); v != nil {
+		if v := m.ensureImages(t.Context(), &launch.Facts{Pod: p, Container: c}); v != nil {
 			return v.Reason
 		}
 		return ""

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -28,7 +29,7 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 	}
 	config, err := m.sandboxConfig(s.Pod, s.Attempt)
 	if err == nil {
-		err = m.Host.makeLogDir(s.Pod, "")
+		err = m.makeLogDir(s.Pod, "")
 	}
 	handler := ""
 	if c := s.Pod.Spec.RuntimeClassName; err == nil && c != nil && *c != "" {
@@ -46,7 +47,7 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 // ReleaseSandbox stops every sandbox of the pod; its logs and ended containers
 // stay until the pod is forgotten.
 func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
-	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{LabelPodUID: string(s.Pod.UID)}})
+	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{launch.LabelPodUID: string(s.Pod.UID)}})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
@@ -90,7 +91,7 @@ func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) erro
 
 // start brings one container up: image, create, start, hook. A failure is
 // shown as the container's waiting reason and tried again.
-func (w *worker) start(ctx context.Context, f *Facts, sandbox string) func() {
+func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) func() {
 	if v := w.m.ensureImages(ctx, f); v != nil {
 		return w.startFailed(ctx, f, v, firstBackoff, lastPull)
 	}
@@ -126,11 +127,11 @@ func (w *worker) start(ctx context.Context, f *Facts, sandbox string) func() {
 	return w.postStart(ctx, f.Pod, Action{Name: f.Container.Name, ID: id})
 }
 
-func (w *worker) event(f *Facts, kind, reason, message string) {
+func (w *worker) event(f *launch.Facts, kind, reason, message string) {
 	w.m.Events.Event(f.Pod, f.Container.Name, kind, reason, message)
 }
 
-func (w *worker) createFailed(ctx context.Context, f *Facts, reason string, err error) func() {
+func (w *worker) createFailed(ctx context.Context, f *launch.Facts, reason string, err error) func() {
 	msg := grpcMessage(err)
 	if ctx.Err() == nil {
 		w.event(f, v1.EventTypeWarning, "Failed", "Error: "+msg)
@@ -138,7 +139,7 @@ func (w *worker) createFailed(ctx context.Context, f *Facts, reason string, err 
 	return w.startFailed(ctx, f, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
 }
 
-func (w *worker) startFailed(ctx context.Context, f *Facts, v *record.Verdict, first, last time.Duration) func() {
+func (w *worker) startFailed(ctx context.Context, f *launch.Facts, v *record.Verdict, first, last time.Duration) func() {
 	if ctx.Err() != nil {
 		return nil
 	}

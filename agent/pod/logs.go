@@ -13,16 +13,16 @@ import (
 
 // makeLogDir makes the directory of a container's logs, or with an empty name
 // the pod's. Pods that mount the directory of logs lead it nowhere by links.
-func (h *Host) makeLogDir(p *v1.Pod, container string) error {
-	if err := os.MkdirAll(h.PodLogsDir, 0o755); err != nil {
+func (m *Manager) makeLogDir(p *v1.Pod, container string) error {
+	if err := os.MkdirAll(m.Host.PodLogsDir, 0o755); err != nil {
 		return err
 	}
-	d, err := beneath.Open(h.PodLogsDir)
+	d, err := beneath.Open(m.Host.PodLogsDir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.MkdirAll(filepath.Join(filepath.Base(h.LogDir(p)), container), 0o755)
+	return d.MkdirAll(filepath.Join(filepath.Base(m.Host.LogDir(p)), container), 0o755)
 }
 
 // linkLog makes the flat link that log collectors look for.

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -21,10 +22,10 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	logs := filepath.Join(t.TempDir(), "logs")
-	h := &Host{RootDir: t.TempDir(), PodLogsDir: logs}
+	h := &launch.Host{RootDir: t.TempDir(), PodLogsDir: logs}
 	m := &Manager{Host: h}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
-	if err := h.makeLogDir(p, "c"); err != nil {
+	if err := m.makeLogDir(p, "c"); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := os.Stat(filepath.Join(h.LogDir(p), "c")); err != nil || st.Mode().Perm() != 0o755 {
@@ -33,7 +34,7 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(h.LogDir(p)), os.Symlink(out, h.LogDir(p))); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.makeLogDir(p, "c"); err == nil {
+	if err := m.makeLogDir(p, "c"); err == nil {
 		t.Error("a link leads the log directory elsewhere")
 	}
 	if err := errors.Join(os.Remove(h.LogDir(p)), os.Mkdir(h.LogDir(p), 0o755), os.Symlink(out, filepath.Join(h.LogDir(p), "c"))); err != nil {

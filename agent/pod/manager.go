@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -74,7 +75,7 @@ type Reporter interface {
 
 // Manager runs all pods of the node.
 type Manager struct {
-	Host    *Host
+	Host    *launch.Host
 	Runtime cri.RuntimeService
 	Images  cri.ImageManagerService
 	// Access tells which pods may use an image that is there; nil: all.
@@ -92,12 +93,12 @@ type Manager struct {
 	// Node returns the Node object that pods are admitted against, or nil.
 	Node func() *v1.Node
 	// Limit changes what the pod as a whole is limited to, may be nil.
-	Limit func(p *v1.Pod, l Limits) error
+	Limit func(p *v1.Pod, l launch.Limits) error
 	// Refuse tells why the node takes no pods at all now, nil when it does;
 	// nil itself: it always does.
 	Refuse func() *record.Verdict
 	// Sysctls are those that pods may set; nil does not look at them.
-	Sysctls *Sysctls
+	Sysctls *launch.Sysctls
 	// Handler is the runtime's name of what a RuntimeClass stands for.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Changed is told when a pod's facts or desires changed, may be nil.
@@ -177,7 +178,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 	live := map[types.UID]bool{}
 	m.mu.Lock()
 	for _, s := range list {
-		uid := types.UID(s.Labels[LabelPodUID])
+		uid := types.UID(s.Labels[launch.LabelPodUID])
 		if uid == "" {
 			continue
 		}

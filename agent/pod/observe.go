@@ -15,12 +15,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
 // observe asks the runtime for all it has of a pod.
 func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed, error) {
-	labels := map[string]string{LabelPodUID: string(uid)}
+	labels := map[string]string{launch.LabelPodUID: string(uid)}
 	sandboxes, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
@@ -81,10 +82,10 @@ func sandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
 
 func observation(sandbox string, s *runtimeapi.ContainerStatus) record.Observation {
 	o := record.Observation{
-		ID: s.Id, SandboxID: sandbox, Name: s.Labels[LabelContainerName], Attempt: s.Metadata.GetAttempt(),
+		ID: s.Id, SandboxID: sandbox, Name: s.Labels[launch.LabelContainerName], Attempt: s.Metadata.GetAttempt(),
 		Created: moment(s.CreatedAt), Started: moment(s.StartedAt), Finished: moment(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, ImageRef: s.ImageRef,
-		Hash: s.Annotations[annotationHash], LogPath: s.LogPath,
+		Hash: s.Annotations[launch.AnnotationHash], LogPath: s.LogPath,
 	}
 	if s.Image != nil {
 		o.Image = s.Image.UserSpecifiedImage

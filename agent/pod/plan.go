@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -373,7 +374,7 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 		return
 	}
 	switch {
-	case o.Hash != "" && o.Hash != Hash(c):
+	case o.Hash != "" && o.Hash != launch.Hash(c):
 		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: defaultGrace(d.Pod), Again: true,
 			Message: "Container " + c.Name + " definition changed, will be restarted"})
 	case d.outgrown(c, o):

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -42,7 +43,7 @@ func observed(p *v1.Pod, words ...string) *record.Observed {
 		name, state, _ := strings.Cut(w, "=")
 		ob := record.Observation{ID: name + "0", Name: name, SandboxID: "s0", Created: t0.Add(-time.Duration(i) * time.Second), State: record.Running, Started: t0}
 		if c := record.FindContainer(p, name); c != nil {
-			ob.Hash = Hash(c)
+			ob.Hash = launch.Hash(c)
 		}
 		if rest, ok := strings.CutPrefix(state, "exit"); ok {
 			ob.State = record.Exited
@@ -211,49 +212,6 @@ func TestDeadline(t *testing.T) {
 	in.Now = t0.Add(5 * time.Second)
 	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
 		t.Errorf("after: %s", got)
-	}
-}
-
-func TestPodLimits(t *testing.T) {
-	if got := PodLimits(testPod(v1.RestartPolicyAlways, "a")); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
-		t.Errorf("best effort: %+v", got)
-	}
-	if Shares(500) != 512 || Quota(500) != 50000 || Quota(1) != 1000 {
-		t.Error("conversion of CPU amounts")
-	}
-}
-
-func TestRegistryMatches(t *testing.T) {
-	for _, c := range []struct {
-		key, image string
-		want       bool
-	}{
-		{"localhost:5000", "localhost:5000/a:1", true},
-		{"https://r.example.com/v1/", "r.example.com/team/a", true},
-		{"r.example.com/team", "r.example.com/other/a", false},
-		{"*.example.com", "r.example.com/a", true},
-		{"*.example.com", "example.com/a", false},
-		{"https://index.docker.io/v1/", "nginx", true},
-	} {
-		if got := registryMatches(c.key, c.image); got != c.want {
-			t.Errorf("%s for %s: %v", c.key, c.image, got)
-		}
-	}
-}
-
-func TestServiceEnv(t *testing.T) {
-	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-svc"}}
-	s.Spec.ClusterIP = "10.0.0.9"
-	s.Spec.Ports = []v1.ServicePort{{Name: "http-x", Port: 80}}
-	got := serviceEnv([]*v1.Service{s}, "ns", true)
-	for k, want := range map[string]string{"MY_SVC_SERVICE_HOST": "10.0.0.9", "MY_SVC_SERVICE_PORT_HTTP_X": "80",
-		"MY_SVC_PORT": "tcp://10.0.0.9:80", "MY_SVC_PORT_80_TCP_ADDR": "10.0.0.9"} {
-		if got[k] != want {
-			t.Errorf("%s=%q, want %q", k, got[k], want)
-		}
-	}
-	if len(serviceEnv([]*v1.Service{s}, "other", true))+len(serviceEnv([]*v1.Service{s}, "ns", false)) != 0 {
-		t.Error("services of others show")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -166,7 +167,7 @@ func actuated(r *record.Pod, c *v1.Container, id string) *v1.ResourceRequirement
 }
 
 // growth is the pod's limits while it changes: the greater of both.
-func growth(was, now Limits) Limits {
+func growth(was, now launch.Limits) launch.Limits {
 	out := now
 	out.CPUShares = max(was.CPUShares, now.CPUShares)
 	out.CPUQuota = max(was.CPUQuota, now.CPUQuota)
@@ -186,7 +187,7 @@ type resizing struct {
 	generation int64
 	containers []resized
 	// limits are the pod's meanwhile.
-	limits Limits
+	limits launch.Limits
 }
 
 type resized struct {
@@ -212,7 +213,7 @@ func (w *worker) resizing(p *v1.Pod, o *record.Observed) *resizing {
 			}
 		}
 	})
-	z.limits = growth(PodLimits(withResources(p, was)), PodLimits(p))
+	z.limits = growth(launch.PodLimits(withResources(p, was)), launch.PodLimits(p))
 	return z
 }
 
@@ -247,7 +248,7 @@ func (w *worker) actuate(ctx context.Context, z *resizing) func() {
 	}
 }
 
-func (m *Manager) limit(p *v1.Pod, l Limits) error {
+func (m *Manager) limit(p *v1.Pod, l launch.Limits) error {
 	if m.Limit == nil {
 		return nil
 	}
@@ -255,7 +256,7 @@ func (m *Manager) limit(p *v1.Pod, l Limits) error {
 }
 
 func (m *Manager) resize(ctx context.Context, p *v1.Pod, z resized) error {
-	to := Resources(m.Host, p, z.c)
+	to := launch.Resources(m.Host, p, z.c)
 	if had := z.had.Limits.Memory().Value(); to.MemoryLimitInBytes > 0 && (had == 0 || to.MemoryLimitInBytes < had) {
 		st, err := m.Runtime.ContainerStats(ctx, z.id)
 		if err != nil {
@@ -305,7 +306,7 @@ func (w *worker) resizeDone(p *v1.Pod, o *record.Observed, now time.Time) {
 	if !done {
 		return
 	}
-	if err := w.m.limit(p, PodLimits(p)); err != nil {
+	if err := w.m.limit(p, launch.PodLimits(p)); err != nil {
 		w.resizeFailed(p, err)
 		return
 	}

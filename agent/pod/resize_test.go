@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -44,7 +45,7 @@ func TestResize(t *testing.T) { // KEP-1287
 		defer stop()
 		m.Host.Allocatable = v1.ResourceList{v1.ResourceMemory: resource.MustParse("300Mi"), v1.ResourceCPU: resource.MustParse("9"), v1.ResourcePods: resource.MustParse("9")}
 		var limits []int64
-		m.Limit = func(_ *v1.Pod, l Limits) error { limits = append(limits, l.MemoryBytes>>20); return nil }
+		m.Limit = func(_ *v1.Pod, l launch.Limits) error { limits = append(limits, l.MemoryBytes>>20); return nil }
 		base := testPod(v1.RestartPolicyAlways, "a")
 		other := sized(base, 1, "100Mi")
 		other.Name, other.UID = "other", "other"

@@ -9,21 +9,23 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/pod/launch"
 )
 
-func (h *Host) usersFile(p *v1.Pod) string { return filepath.Join(h.Dir(p), "userns") }
+func (m *Manager) usersFile(p *v1.Pod) string { return filepath.Join(m.Host.Dir(p), "userns") }
 
 // usersOf gives a pod with a user namespace its users on the node. It keeps
 // what it was given first, over restarts of the agent.
-func (m *Manager) usersOf(p *v1.Pod) (Users, error) {
+func (m *Manager) usersOf(p *v1.Pod) (launch.Users, error) {
 	if p.Spec.HostUsers == nil || *p.Spec.HostUsers {
 		return 0, nil
 	}
 	m.users.Lock()
 	defer m.users.Unlock()
-	u, err := readUsers(m.Host.usersFile(p))
+	u, err := readUsers(m.usersFile(p))
 	if errors.Is(err, fs.ErrNotExist) {
-		u, err = m.Host.allocateUsers(p)
+		u, err = m.allocateUsers(p)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("can't allocate user namespace: %w", err)
@@ -33,12 +35,12 @@ func (m *Manager) usersOf(p *v1.Pod) (Users, error) {
 
 // allocateUsers gives the pod users that no other pod has. The files of the
 // pods are the record.
-func (h *Host) allocateUsers(p *v1.Pod) (Users, error) {
-	files, err := filepath.Glob(filepath.Join(h.RootDir, "pods", "*", "userns"))
+func (m *Manager) allocateUsers(p *v1.Pod) (launch.Users, error) {
+	files, err := filepath.Glob(filepath.Join(m.Host.RootDir, "pods", "*", "userns"))
 	if err != nil {
 		return 0, err
 	}
-	taken := map[Users]bool{}
+	taken := map[launch.Users]bool{}
 	for _, f := range files {
 		u, err := readUsers(f)
 		if err != nil {
@@ -46,7 +48,7 @@ func (h *Host) allocateUsers(p *v1.Pod) (Users, error) {
 		}
 		taken[u] = true
 	}
-	u, err := FreeUsers(taken)
+	u, err := launch.FreeUsers(taken)
 	if err != nil {
 		return 0, err
 	}
@@ -54,22 +56,22 @@ func (h *Host) allocateUsers(p *v1.Pod) (Users, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := os.MkdirAll(h.Dir(p), 0o750); err != nil {
+	if err := os.MkdirAll(m.Host.Dir(p), 0o750); err != nil {
 		return 0, err
 	}
-	file := h.usersFile(p)
+	file := m.usersFile(p)
 	if err := os.WriteFile(file+".tmp", data, 0o600); err != nil {
 		return 0, err
 	}
 	return u, os.Rename(file+".tmp", file)
 }
 
-func readUsers(file string) (Users, error) {
+func readUsers(file string) (launch.Users, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
 	}
-	var u Users
+	var u launch.Users
 	if err := json.Unmarshal(data, &u); err != nil {
 		return 0, fmt.Errorf("%s: %w", file, err)
 	}

@@ -271,7 +271,7 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 	if w.m.Node != nil {
 		node = w.m.Node()
 	}
-	v := w.m.Sysctls.admit(p)
+	v := w.m.Sysctls.Admit(p)
 	if v == nil && w.m.Refuse != nil {
 		v = w.m.Refuse()
 	}

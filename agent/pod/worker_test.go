@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -87,7 +88,7 @@ func start(t *testing.T, dir string, f *fakeCRI, e *edges) (m *Manager, stop fun
 	t.Helper()
 	m = &Manager{Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: e, Records: e, Events: e,
 		Services: func(context.Context) ([]*v1.Service, bool) { return nil, true },
-		Host:     &Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*v1.Pod) string { return "/x" }},
+		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*v1.Pod) string { return "/x" }},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil))}
 	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,17 +1,15 @@
-package pod
+package launch
 
 import (
-	"context"
 	"reflect"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 func TestHugepages(t *testing.T) {
-	p := testPod(v1.RestartPolicyAlways, "a")
+	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
 	p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
 	got := map[string]uint64{}
 	for _, l := range hugepages(p, &p.Spec.Containers[0], []string{"1Gi", "2Mi"}) {
@@ -24,7 +22,7 @@ func TestHugepages(t *testing.T) {
 
 func TestMountsOuterFirst(t *testing.T) {
 	h := &Host{RootDir: t.TempDir()}
-	p := testPod(v1.RestartPolicyAlways, "a")
+	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
 	c := &p.Spec.Containers[0]
 	for _, path := range []string{"/data/in/deep", "/data", "/data/in/", "/b"} {
 		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: "v", MountPath: path})
@@ -44,10 +42,11 @@ func TestMountsOuterFirst(t *testing.T) {
 	}
 }
 
-// Upstream never ran tcpSocket hooks: they fail.
-func TestTCPHookFails(t *testing.T) {
-	h := &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}
-	if err := (&Manager{}).hook(context.Background(), nil, nil, "", h); err == nil {
-		t.Error("a tcpSocket hook passed")
+func TestPodLimits(t *testing.T) {
+	if got := PodLimits(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
+		t.Errorf("best effort: %+v", got)
+	}
+	if Shares(500) != 512 || quota(500) != 50000 || quota(1) != 1000 {
+		t.Error("conversion of CPU amounts")
 	}
 }

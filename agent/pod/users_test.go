@@ -7,13 +7,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/agent/pod/launch"
 )
 
 // Pods get ranges of their own, keep them, and leave them to others.
 func TestUserNamespaces(t *testing.T) {
-	m := &Manager{Host: &Host{RootDir: t.TempDir()}}
+	m := &Manager{Host: &launch.Host{RootDir: t.TempDir()}}
 	no := false
-	first := func(uid string) Users {
+	first := func(uid string) launch.Users {
 		t.Helper()
 		u, err := m.usersOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1.PodSpec{HostUsers: &no}})
 		if err != nil {

@@ -1,7 +1,8 @@
-package pod
+package launch
 
 import (
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -86,7 +87,7 @@ func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
 		Stdin:      f.Container.Stdin,
 		StdinOnce:  f.Container.StdinOnce,
 		Tty:        f.Container.TTY,
-		Labels: map[string]string{LabelPodName: f.Pod.Name, LabelPodNamespace: f.Pod.Namespace,
+		Labels: map[string]string{labelPodName: f.Pod.Name, labelPodNamespace: f.Pod.Namespace,
 			LabelPodUID: string(f.Pod.UID), LabelContainerName: f.Container.Name},
 		Annotations: f.annotations(),
 		Linux: &runtimeapi.LinuxContainerConfig{
@@ -103,7 +104,7 @@ func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
 
 func (f *Facts) annotations() map[string]string {
 	a := map[string]string{
-		annotationHash:     Hash(f.Container),
+		AnnotationHash:     Hash(f.Container),
 		annotationRestarts: strconv.Itoa(int(f.Attempt)),
 		annotationTermPath: f.Container.TerminationMessagePath,
 		annotationTermPol:  string(f.Container.TerminationMessagePolicy),
@@ -112,6 +113,16 @@ func (f *Facts) annotations() map[string]string {
 		a[annotationPodGrace] = strconv.FormatInt(*g, 10)
 	}
 	return a
+}
+
+// Hash identifies what of a container's spec cannot change while it runs:
+// its name and image.
+func Hash(c *v1.Container) string {
+	h := fnv.New32a()
+	h.Write([]byte(c.Name))
+	h.Write([]byte{0})
+	h.Write([]byte(c.Image))
+	return fmt.Sprintf("%08x", h.Sum32())
 }
 
 func expandAll(in []string, lookup func(string) (string, bool)) []string {

@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ import (
 func (f *Facts) environment() ([]*runtimeapi.KeyValue, error) {
 	c := f.Container
 	known, ok := f.Services()
-	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != SourceFile {
+	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != "file" {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
 	}
 	services := serviceEnv(known, f.Pod.Namespace, f.Pod.Spec.EnableServiceLinks == nil || *f.Pod.Spec.EnableServiceLinks)

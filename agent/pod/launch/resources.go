@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"strings"
@@ -18,9 +18,9 @@ func Shares(milli int64) int64 {
 	return min(max(2, milli*1024/1000), 262144)
 }
 
-// Quota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
+// quota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
 // kernel's least is 1 ms.
-func Quota(milli int64) int64 {
+func quota(milli int64) int64 {
 	if milli == 0 {
 		return 0
 	}
@@ -104,7 +104,7 @@ func Resources(host *Host, p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 	r := &runtimeapi.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
 		CpuPeriod:          cfsPeriod,
-		CpuQuota:           Quota(c.Resources.Limits.Cpu().MilliValue()),
+		CpuQuota:           quota(c.Resources.Limits.Cpu().MilliValue()),
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
 	}
@@ -162,14 +162,14 @@ func PodLimits(p *v1.Pod) Limits {
 	}
 	l := Limits{CPUShares: Shares(req.value() + p.Spec.Overhead.Cpu().MilliValue()), CPUPeriod: cfsPeriod}
 	if cpuAll {
-		l.CPUQuota = Quota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
+		l.CPUQuota = quota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
 	}
 	if memAll {
 		l.MemoryBytes = mem.value() + p.Spec.Overhead.Memory().Value()
 	}
 	if r := p.Spec.Resources; r != nil {
 		if !r.Limits.Cpu().IsZero() {
-			l.CPUQuota = Quota(r.Limits.Cpu().MilliValue())
+			l.CPUQuota = quota(r.Limits.Cpu().MilliValue())
 		}
 		if !r.Limits.Memory().IsZero() {
 			l.MemoryBytes = r.Limits.Memory().Value()

@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"fmt"
@@ -49,8 +49,8 @@ func NewSysctls(patterns []string) (*Sysctls, error) {
 	return s, nil
 }
 
-// admit tells why the node does not set the pod's sysctls, nil when it does.
-func (s *Sysctls) admit(p *v1.Pod) *record.Verdict {
+// Admit tells why the node does not set the pod's sysctls, nil when it does.
+func (s *Sysctls) Admit(p *v1.Pod) *record.Verdict {
 	if s == nil || p.Spec.SecurityContext == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 
 // Labels and annotations that the CRI's users know pods and containers by.
 const (
-	LabelPodName       = "io.kubernetes.pod.name"
-	LabelPodNamespace  = "io.kubernetes.pod.namespace"
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
 	LabelPodUID        = "io.kubernetes.pod.uid"
 	LabelContainerName = "io.kubernetes.container.name"
 
-	annotationHash     = "io.kubernetes.container.hash"
+	AnnotationHash     = "io.kubernetes.container.hash"
 	annotationRestarts = "io.kubernetes.container.restartCount"
 	annotationTermPath = "io.kubernetes.container.terminationMessagePath"
 	annotationTermPol  = "io.kubernetes.container.terminationMessagePolicy"
@@ -91,7 +91,7 @@ func Sandbox(f *SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
 	for k, v := range p.Labels {
 		c.Labels[k] = v
 	}
-	c.Labels[LabelPodName], c.Labels[LabelPodNamespace], c.Labels[LabelPodUID] = p.Name, p.Namespace, string(p.UID)
+	c.Labels[labelPodName], c.Labels[labelPodNamespace], c.Labels[LabelPodUID] = p.Name, p.Namespace, string(p.UID)
 	if c.Hostname, _, err = h.hostname(p); err != nil {
 		return nil, err
 	}

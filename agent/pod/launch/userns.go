@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"encoding/json"

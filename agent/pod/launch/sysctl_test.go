@@ -1,4 +1,4 @@
-package pod
+package launch
 
 import (
 	"testing"
@@ -29,7 +29,7 @@ func TestSysctls(t *testing.T) {
 		p := &v1.Pod{Spec: v1.PodSpec{HostNetwork: c.hostNet, HostIPC: c.hostIPC,
 			SecurityContext: &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: c.name, Value: "1"}}}}}
 		got := ""
-		if v := s.admit(p); v != nil {
+		if v := s.Admit(p); v != nil {
 			got = v.Message
 			if v.Reason != "SysctlForbidden" {
 				t.Errorf("%s: reason %s", c.name, v.Reason)

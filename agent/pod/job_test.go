@@ -1,0 +1,17 @@
+package pod
+
+import (
+	"context"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Upstream never ran tcpSocket hooks: they fail.
+func TestTCPHookFails(t *testing.T) {
+	h := &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}
+	if err := (&Manager{}).hook(context.Background(), nil, nil, "", h); err == nil {
+		t.Error("a tcpSocket hook passed")
+	}
+}
