@@ -51,8 +51,18 @@ func (m *Manager) sources(ctx context.Context, p *v1.Pod) launch.Sources {
 		Services:  func() ([]*v1.Service, bool) { return m.Services(ctx) },
 		Volume:    func(name string) (string, error) { return m.Volumes.Path(p, name) },
 		SubPath:   func(s volume.SubPath) (string, error) { return m.Volumes.SubPath(p, s) },
+		EnvFile:   func(name, path, key string) (string, error) { return m.envFile(p, name, path, key) },
 		NodeHosts: func() ([]byte, error) { return os.ReadFile("/etc/hosts") },
 	}
+}
+
+// envFile reads a variable of a file in one of the pod's volumes.
+func (m *Manager) envFile(p *v1.Pod, name, path, key string) (string, error) {
+	dir, err := m.Volumes.Path(p, name)
+	if err != nil {
+		return "", fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", name)
+	}
+	return volume.EnvFile(dir, path, key)
 }
 
 // containerConfig translates a container and makes the files that it mounts.

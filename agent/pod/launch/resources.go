@@ -95,22 +95,40 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
 	return min(max(1000-1000*asked/capacity, 3), 999)
 }
 
+// containerResources limits the container.
+func containerResources(c *container) error {
+	c.config.Linux.Resources = Resources(c.Host, c.Pod, c.Container)
+	return nil
+}
+
+// sandboxResources limits the pod as a whole, in its own cgroup.
+func sandboxResources(s *sandbox) error {
+	limits := PodLimits(s.Pod)
+	s.config.Linux.CgroupParent = s.Host.CgroupParent(s.Pod)
+	s.config.Linux.Resources = &runtimeapi.LinuxContainerResources{
+		CpuShares:          limits.CPUShares,
+		CpuQuota:           limits.CPUQuota,
+		CpuPeriod:          limits.CPUPeriod,
+		MemoryLimitInBytes: limits.MemoryBytes,
+	}
+	return nil
+}
+
 // Resources is what the runtime limits the container to.
 func Resources(host *Host, p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	request := c.Resources.Requests.Cpu()
 	if request.IsZero() {
 		request = c.Resources.Limits.Cpu()
 	}
-	r := &runtimeapi.LinuxContainerResources{
+	return &runtimeapi.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
 		CpuPeriod:          cfsPeriod,
 		CpuQuota:           quota(c.Resources.Limits.Cpu().MilliValue()),
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
+		Unified:            host.Unified,
+		HugepageLimits:     hugepages(p, c, host.PageSizes),
 	}
-	r.Unified = host.Unified
-	r.HugepageLimits = hugepages(p, c, host.PageSizes)
-	return r
 }
 
 // hugepages limits every size of huge pages that the node has, to nothing
@@ -124,7 +142,10 @@ func hugepages(p *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.Hugepag
 			q = p.Spec.Resources.Limits[name]
 		}
 		// The kernel says 2MB for what the API calls 2Mi.
-		out = append(out, &runtimeapi.HugepageLimit{PageSize: strings.TrimSuffix(size, "i") + "B", Limit: uint64(q.Value())})
+		out = append(out, &runtimeapi.HugepageLimit{
+			PageSize: strings.TrimSuffix(size, "i") + "B",
+			Limit:    uint64(q.Value()),
+		})
 	}
 	return out
 }

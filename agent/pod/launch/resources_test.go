@@ -28,13 +28,15 @@ func TestMountsOuterFirst(t *testing.T) {
 		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: "v", MountPath: path})
 	}
 	c.TerminationMessagePath = "/data/log"
-	f := &Facts{Host: h, Pod: p, Container: c, Sources: Sources{Volume: func(string) (string, error) { return "", nil }}}
-	mounts, _, err := f.mounts(nil)
+	f := &Facts{Host: h, Pod: p, Container: c}
+	f.Volume = func(string) (string, error) { return "", nil }
+	f.Services = func() ([]*v1.Service, bool) { return nil, true }
+	config, _, err := Container(f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, m := range mounts {
+	for _, m := range config.Mounts {
 		got = append(got, m.ContainerPath)
 	}
 	if want := []string{"/data", "/b", "/data/in/", "/etc/hosts", "/data/log", "/data/in/deep"}; !reflect.DeepEqual(got, want) {
@@ -43,7 +45,8 @@ func TestMountsOuterFirst(t *testing.T) {
 }
 
 func TestPodLimits(t *testing.T) {
-	if got := PodLimits(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
+	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
+	if got := PodLimits(p); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
 		t.Errorf("best effort: %+v", got)
 	}
 	if Shares(500) != 512 || quota(500) != 50000 || quota(1) != 1000 {

@@ -39,7 +39,9 @@ type around struct {
 	PodIPs     []string
 	ConfigMaps map[string]map[string]string
 	Secrets    map[string]map[string]string
-	Services   []*v1.Service
+	// EnvFiles are the variables of every file in a volume.
+	EnvFiles map[string]string
+	Services []*v1.Service
 	// ServicesUnknown: the agent has not read them yet.
 	ServicesUnknown     bool
 	NodeHosts, Resolver string
@@ -186,7 +188,8 @@ func (w *around) facts(p *v1.Pod) *Facts {
 		fmt.Sscan(w.Image.UID, &image.Uid.Value)
 	}
 	return &Facts{
-		Host: &w.Host, Pod: p, Container: &c, Attempt: w.Attempt, Image: image, PodIPs: w.PodIPs, Target: w.Target, Users: w.Users,
+		Host: &w.Host, Pod: p, Container: &c, Attempt: w.Attempt, Image: image,
+		PodIPs: w.PodIPs, Target: w.Target, Users: w.Users,
 		Sources: Sources{
 			ConfigMap: func(name string) (*v1.ConfigMap, error) {
 				if data, ok := w.ConfigMaps[name]; ok {
@@ -207,9 +210,17 @@ func (w *around) facts(p *v1.Pod) *Facts {
 			Services:  func() ([]*v1.Service, bool) { return w.Services, !w.ServicesUnknown },
 			Volume:    func(name string) (string, error) { return "/volumes/" + name, nil },
 			SubPath:   func(s volume.SubPath) (string, error) { return "/subpaths/" + s.Volume + "/" + s.Path, nil },
+			EnvFile:   func(_, _, key string) (string, error) { return w.envFile(key) },
 			NodeHosts: func() ([]byte, error) { return []byte(w.NodeHosts), nil },
 		},
 	}
+}
+
+func (w *around) envFile(key string) (string, error) {
+	if v, ok := w.EnvFiles[key]; ok {
+		return v, nil
+	}
+	return "", volume.ErrNoKey
 }
 
 // fields shows a message one line a field.

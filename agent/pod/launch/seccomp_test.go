@@ -28,7 +28,11 @@ func TestSeccompDefault(t *testing.T) {
 		f := &Facts{Host: &Host{SeccompDefault: !c.off, RootDir: "/root"}, Container: &v1.Container{}, Pod: &v1.Pod{}}
 		f.Container.SecurityContext = &v1.SecurityContext{SeccompProfile: c.container}
 		f.Pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: c.pod}
-		got := f.security().Seccomp
+		draft := newContainer(f)
+		if err := containerSecurity(draft); err != nil {
+			t.Fatal(err)
+		}
+		got := draft.config.Linux.SecurityContext.Seccomp
 		if got.ProfileType != c.want {
 			t.Errorf("%s: %v", what, got)
 		}

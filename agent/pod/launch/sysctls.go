@@ -11,6 +11,19 @@ import (
 	"github.com/shoal-project/shoal/agent/record"
 )
 
+// sysctls sets the kernel parameters of the pod's namespaces. Admit saw that
+// the node allows them.
+func sysctls(s *sandbox) error {
+	_, ps := contexts(s.Pod, &v1.Container{})
+	for _, want := range ps.Sysctls {
+		if s.config.Linux.Sysctls == nil {
+			s.config.Linux.Sysctls = map[string]string{}
+		}
+		s.config.Linux.Sysctls[want.Name] = want.Value
+	}
+	return nil
+}
+
 // safeSysctls affect only the pod that sets them (upstream's list of v1.36;
 // every kernel since 4.15 has them in a namespace).
 var safeSysctls = []string{

@@ -13,65 +13,78 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-// environment is the container's variables: envFrom under env over the
+// environment sets the container's variables: env over envFrom over the
 // services' own.
-func (f *Facts) environment() ([]*runtimeapi.KeyValue, error) {
-	c := f.Container
-	known, ok := f.Services()
-	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != "file" {
-		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
+func environment(c *container) error {
+	services, err := c.serviceLinks()
+	if err != nil {
+		return err
 	}
-	services := serviceEnv(known, f.Pod.Namespace, f.Pod.Spec.EnableServiceLinks == nil || *f.Pod.Spec.EnableServiceLinks)
-	vars := map[string]string{}
-	var order []string
-	set := func(k, v string) {
-		if _, ok := vars[k]; !ok {
-			order = append(order, k)
-		}
-		vars[k] = v
-	}
-	for i := range c.EnvFrom {
-		if err := f.from(&c.EnvFrom[i], set); err != nil {
-			return nil, err
+	v := &variables{set: map[string]string{}, services: services}
+	for i := range c.Container.EnvFrom {
+		if err := c.envFrom(v, &c.Container.EnvFrom[i]); err != nil {
+			return err
 		}
 	}
-	lookup := func(name string) (string, bool) {
-		if v, ok := vars[name]; ok {
-			return v, true
-		}
-		v, ok := services[name]
-		return v, ok
-	}
-	for i := range c.Env {
-		v := &c.Env[i]
-		value, ok, err := volume.Expand(v.Value, lookup), true, error(nil)
-		if v.Value == "" && v.ValueFrom != nil {
-			value, ok, err = f.source(v.ValueFrom)
+	for i := range c.Container.Env {
+		e := &c.Container.Env[i]
+		value, ok, err := volume.Expand(e.Value, v.lookup), true, error(nil)
+		if e.Value == "" && e.ValueFrom != nil {
+			value, ok, err = c.valueFrom(e.ValueFrom)
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if ok {
-			set(v.Name, value)
+			v.add(e.Name, value)
 		}
 	}
-	out := make([]*runtimeapi.KeyValue, 0, len(vars)+len(services))
-	for _, k := range order {
-		out = append(out, &runtimeapi.KeyValue{Key: k, Value: []byte(vars[k])})
-	}
-	for _, k := range slices.Sorted(maps.Keys(services)) {
-		if _, ok := vars[k]; !ok {
-			out = append(out, &runtimeapi.KeyValue{Key: k, Value: []byte(services[k])})
-		}
-	}
-	return out, nil
+	c.config.Envs = append(c.config.Envs, v.list()...)
+	return nil
 }
 
-func (f *Facts) from(e *v1.EnvFromSource, set func(k, v string)) error {
+// variables are those that a container's spec sets, in its order, over those
+// that services bring.
+type variables struct {
+	order         []string
+	set, services map[string]string
+}
+
+func (v *variables) add(name, value string) {
+	if _, ok := v.set[name]; !ok {
+		v.order = append(v.order, name)
+	}
+	v.set[name] = value
+}
+
+func (v *variables) lookup(name string) (string, bool) {
+	if value, ok := v.set[name]; ok {
+		return value, true
+	}
+	value, ok := v.services[name]
+	return value, ok
+}
+
+func (v *variables) list() []*runtimeapi.KeyValue {
+	out := make([]*runtimeapi.KeyValue, 0, len(v.set)+len(v.services))
+	for _, name := range v.order {
+		out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(v.set[name])})
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.services)) {
+		if _, ok := v.set[name]; !ok {
+			out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(v.services[name])})
+		}
+	}
+	return out
+}
+
+// envFrom adds all of an object.
+func (f *Facts) envFrom(v *variables, e *v1.EnvFromSource) error {
 	switch {
 	case e.ConfigMapRef != nil:
 		cm, err := f.ConfigMap(e.ConfigMapRef.Name)
@@ -79,7 +92,7 @@ func (f *Facts) from(e *v1.EnvFromSource, set func(k, v string)) error {
 			return unlessOptional(err, e.ConfigMapRef.Optional)
 		}
 		for _, k := range slices.Sorted(maps.Keys(cm.Data)) {
-			set(e.Prefix+k, cm.Data[k])
+			v.add(e.Prefix+k, cm.Data[k])
 		}
 	case e.SecretRef != nil:
 		s, err := f.Secret(e.SecretRef.Name)
@@ -87,30 +100,14 @@ func (f *Facts) from(e *v1.EnvFromSource, set func(k, v string)) error {
 			return unlessOptional(err, e.SecretRef.Optional)
 		}
 		for _, k := range slices.Sorted(maps.Keys(s.Data)) {
-			set(e.Prefix+k, string(s.Data[k]))
+			v.add(e.Prefix+k, string(s.Data[k]))
 		}
 	}
 	return nil
 }
 
-// downward is what the downward API tells beside the pod's metadata.
-func (f *Facts) downward() volume.Facts {
-	d := volume.Facts{NodeName: f.Host.NodeName, HostIPs: f.Host.IPs, PodIPs: f.PodIPs, Allocatable: f.Host.Allocatable}
-	if f.Pod.Spec.HostNetwork {
-		d.PodIPs = f.Host.IPs
-	}
-	return d
-}
-
-func unlessOptional(err error, optional *bool) error {
-	if apierrors.IsNotFound(err) && optional != nil && *optional {
-		return nil
-	}
-	return err
-}
-
-// source resolves valueFrom; false when an optional source is missing.
-func (f *Facts) source(s *v1.EnvVarSource) (string, bool, error) {
+// valueFrom resolves one value; false when an optional source is missing.
+func (f *Facts) valueFrom(s *v1.EnvVarSource) (string, bool, error) {
 	switch {
 	case s.FieldRef != nil:
 		v, err := volume.Field(f.Pod, s.FieldRef.FieldPath, f.downward())
@@ -128,16 +125,27 @@ func (f *Facts) source(s *v1.EnvVarSource) (string, bool, error) {
 	return "", false, nil
 }
 
+// downward is what the downward API tells beside the pod's metadata.
+func (f *Facts) downward() volume.Facts {
+	d := volume.Facts{
+		NodeName:    f.Host.NodeName,
+		HostIPs:     f.Host.IPs,
+		PodIPs:      f.PodIPs,
+		Allocatable: f.Host.Allocatable,
+	}
+	if f.Pod.Spec.HostNetwork {
+		d.PodIPs = f.Host.IPs
+	}
+	return d
+}
+
 func (f *Facts) configMapKey(r *v1.ConfigMapKeySelector) (string, bool, error) {
 	cm, err := f.ConfigMap(r.Name)
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
 	}
-	if v, ok := cm.Data[r.Key]; ok {
-		return v, true, nil
-	}
-	if r.Optional != nil && *r.Optional {
-		return "", false, nil
+	if v, ok := cm.Data[r.Key]; ok || ptr.Deref(r.Optional, false) {
+		return v, ok, nil
 	}
 	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
@@ -147,28 +155,38 @@ func (f *Facts) secretKey(r *v1.SecretKeySelector) (string, bool, error) {
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
 	}
-	if v, ok := s.Data[r.Key]; ok {
-		return string(v), true, nil
-	}
-	if r.Optional != nil && *r.Optional {
-		return "", false, nil
+	if v, ok := s.Data[r.Key]; ok || ptr.Deref(r.Optional, false) {
+		return string(v), ok, nil
 	}
 	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
 
 func (f *Facts) fileKey(r *v1.FileKeySelector) (string, bool, error) {
-	dir, err := f.Volume(r.VolumeName)
-	if err != nil {
-		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", r.VolumeName)
+	v, err := f.EnvFile(r.VolumeName, filepath.Clean(r.Path), r.Key)
+	switch {
+	case !errors.Is(err, volume.ErrNoKey):
+		return v, err == nil, err
+	case ptr.Deref(r.Optional, false):
+		return "", false, nil
 	}
-	v, err := volume.EnvFile(dir, filepath.Clean(r.Path), r.Key)
-	if errors.Is(err, volume.ErrNoKey) {
-		if r.Optional != nil && *r.Optional {
-			return "", false, nil
-		}
-		return "", false, fmt.Errorf("environment variable key %q not found in file %q", r.Key, r.Path)
+	return "", false, fmt.Errorf("environment variable key %q not found in file %q", r.Key, r.Path)
+}
+
+func unlessOptional(err error, optional *bool) error {
+	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
+		return nil
 	}
-	return v, err == nil, err
+	return err
+}
+
+// serviceLinks are the variables of services. A static pod may be what brings
+// the API that would tell of them, so it does not wait.
+func (f *Facts) serviceLinks() (map[string]string, error) {
+	known, ok := f.Services()
+	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != "file" {
+		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
+	}
+	return serviceEnv(known, f.Pod.Namespace, ptr.Deref(f.Pod.Spec.EnableServiceLinks, true)), nil
 }
 
 // serviceEnv is the variables of the services a pod may see: those of its

@@ -22,8 +22,10 @@ func TestSysctls(t *testing.T) {
 		{name: "net.core.somaxconn"},
 		{name: "kernel.shmmax", want: `forbidden sysctl: "kernel.shmmax" not allowlisted`},
 		{name: "vm.swappiness", want: `forbidden sysctl: "vm.swappiness" not allowlisted`},
-		{name: "net.core.somaxconn", hostNet: true, want: `forbidden sysctl: "net.core.somaxconn" not allowed with host Net enabled`},
-		{name: "kernel.msgmax", hostIPC: true, want: `forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
+		{name: "net.core.somaxconn", hostNet: true,
+			want: `forbidden sysctl: "net.core.somaxconn" not allowed with host Net enabled`},
+		{name: "kernel.msgmax", hostIPC: true,
+			want: `forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
 		{name: "kernel.msgmax", hostNet: true},
 	} {
 		p := &v1.Pod{Spec: v1.PodSpec{HostNetwork: c.hostNet, HostIPC: c.hostIPC,

@@ -1,0 +1,108 @@
+package launch
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/volume"
+)
+
+// Facts is all that one container is made of.
+type Facts struct {
+	Host      *Host
+	Pod       *v1.Pod
+	Container *v1.Container
+	// Attempt counts the container's runs, from 0.
+	Attempt uint32
+	// Image is what the container is created from.
+	Image *runtimeapi.Image
+	// PodIPs are those of the pod's sandbox.
+	PodIPs []string
+	// Target is the container whose PID namespace an ephemeral one joins.
+	Target string
+	// Users are those that the pod has on the node instead of the node's own.
+	Users Users
+	Sources
+}
+
+// Sources answer what only the container's spec tells to ask for. A missing
+// object is an apimachinery not-found error.
+type Sources struct {
+	ConfigMap func(name string) (*v1.ConfigMap, error)
+	Secret    func(name string) (*v1.Secret, error)
+	// Services gives all services, false while they are not known.
+	Services func() ([]*v1.Service, bool)
+	// Volume and SubPath tell where a volume, or a part of it, is on the host.
+	Volume  func(name string) (string, error)
+	SubPath func(s volume.SubPath) (string, error)
+	// EnvFile reads a variable of a file in a volume; volume.ErrNoKey when it
+	// is not there.
+	EnvFile func(volumeName, path, key string) (string, error)
+	// NodeHosts is the node's own /etc/hosts.
+	NodeHosts func() ([]byte, error)
+}
+
+// SandboxFacts is all that one sandbox is made of.
+type SandboxFacts struct {
+	Host *Host
+	Pod  *v1.Pod
+	// Attempt counts the pod's sandboxes, from 0.
+	Attempt uint32
+	// Users are those that the pod has on the node instead of the node's own.
+	Users Users
+	// NodeResolver is the node's own resolver configuration.
+	NodeResolver func() ([]byte, error)
+}
+
+// Host is what pods take from the node they run on.
+type Host struct {
+	NodeName string
+	Hostname string
+	// IPs are the node's addresses, the first is the main one.
+	IPs []string
+	// MemoryBytes is the node's capacity.
+	MemoryBytes int64
+	Allocatable v1.ResourceList
+	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
+	PageSizes []string
+
+	// SeccompDefault gives containers that name no profile the runtime's.
+	SeccompDefault bool
+
+	// Unified are v2 control files of every container and their values.
+	Unified map[string]string
+
+	RootDir, PodLogsDir, ContainerLogsDir string
+
+	ClusterDNS    []string
+	ClusterDomain string
+	ResolvConf    string
+	// CgroupParent is the pod's cgroup, made by a step before the sandbox.
+	CgroupParent func(*v1.Pod) string
+}
+
+// LogDir is the directory of the pod's logs.
+func (h *Host) LogDir(p *v1.Pod) string {
+	return filepath.Join(h.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+}
+
+// Dir is the pod's directory under the kubelet's root directory.
+func (h *Host) Dir(p *v1.Pod) string { return filepath.Join(h.RootDir, "pods", string(p.UID)) }
+
+// TerminationFile is where the container's last words are on the host.
+func (h *Host) TerminationFile(p *v1.Pod, container string, attempt uint32) string {
+	return filepath.Join(h.Dir(p), "containers", container, strconv.Itoa(int(attempt)))
+}
+
+// File is a file of the agent's that a container mounts.
+type File struct {
+	// Name is what errors call it.
+	Name, Path string
+	Data       []byte
+	// Mode is as given, whatever the umask.
+	Mode fs.FileMode
+}

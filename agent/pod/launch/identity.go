@@ -1,0 +1,77 @@
+package launch
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"path/filepath"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Labels and annotations that the CRI's users know pods and containers by. The
+// worker finds its own again by those that are exported.
+const (
+	LabelPodUID        = "io.kubernetes.pod.uid"
+	LabelContainerName = "io.kubernetes.container.name"
+	AnnotationHash     = "io.kubernetes.container.hash"
+
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
+	annotationRestarts = "io.kubernetes.container.restartCount"
+	annotationTermPath = "io.kubernetes.container.terminationMessagePath"
+	annotationTermPol  = "io.kubernetes.container.terminationMessagePolicy"
+	annotationPodGrace = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// containerIdentity says which container it is, of what image, and where its
+// log goes.
+func containerIdentity(c *container) error {
+	c.config.Metadata = &runtimeapi.ContainerMetadata{Name: c.Container.Name, Attempt: c.Attempt}
+	c.config.Image = &runtimeapi.ImageSpec{Image: c.Image.GetId(), UserSpecifiedImage: c.Container.Image}
+	c.config.LogPath = filepath.Join(c.Container.Name, strconv.Itoa(int(c.Attempt))+".log")
+	c.config.Labels = podLabels(c.Pod)
+	c.config.Labels[LabelContainerName] = c.Container.Name
+	c.config.Annotations = map[string]string{
+		AnnotationHash:     Hash(c.Container),
+		annotationRestarts: strconv.Itoa(int(c.Attempt)),
+		annotationTermPath: c.Container.TerminationMessagePath,
+		annotationTermPol:  string(c.Container.TerminationMessagePolicy),
+	}
+	if g := c.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		c.config.Annotations[annotationPodGrace] = strconv.FormatInt(*g, 10)
+	}
+	return nil
+}
+
+// sandboxIdentity says which pod it is of, and where logs go.
+func sandboxIdentity(s *sandbox) error {
+	s.config.Metadata = &runtimeapi.PodSandboxMetadata{
+		Name:      s.Pod.Name,
+		Namespace: s.Pod.Namespace,
+		Uid:       string(s.Pod.UID),
+		Attempt:   s.Attempt,
+	}
+	s.config.LogDirectory = s.Host.LogDir(s.Pod)
+	s.config.Annotations = s.Pod.Annotations
+	s.config.Labels = map[string]string{}
+	maps.Copy(s.config.Labels, s.Pod.Labels)
+	maps.Copy(s.config.Labels, podLabels(s.Pod)) // a pod's own cannot claim to be another's
+	return nil
+}
+
+func podLabels(p *v1.Pod) map[string]string {
+	return map[string]string{labelPodName: p.Name, labelPodNamespace: p.Namespace, LabelPodUID: string(p.UID)}
+}
+
+// Hash identifies what of a container's spec cannot change while it runs:
+// its name and image.
+func Hash(c *v1.Container) string {
+	h := fnv.New32a()
+	h.Write([]byte(c.Name))
+	h.Write([]byte{0})
+	h.Write([]byte(c.Image))
+	return fmt.Sprintf("%08x", h.Sum32())
+}

@@ -1,0 +1,93 @@
+package launch
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// contributor adds its part to a draft. It adds beside what is there, and
+// reads of it only what the lists below say.
+type contributor[Draft any] struct {
+	name string
+	add  func(Draft) error
+}
+
+// containerContributors is the ordered list of what makes a container. An
+// error keeps it from being created, and shows as CreateContainerConfigError.
+var containerContributors = []contributor[*container]{
+	{"identity", containerIdentity},
+	{"security", containerSecurity},
+	{"environment", environment},
+	{"process", process}, // expanded by the environment
+	{"volumes", volumes}, // paths may be made of the environment
+	{"files", files},     // unless a volume is mounted there
+	{"resources", containerResources},
+}
+
+// sandboxContributors is the ordered list of what makes a sandbox.
+var sandboxContributors = []contributor[*sandbox]{
+	{"identity", sandboxIdentity},
+	{"network", network},
+	{"security", sandboxSecurity},
+	{"sysctls", sysctls},
+	{"resources", sandboxResources},
+}
+
+// container is a container's configuration while contributors add to it.
+type container struct {
+	*Facts
+	config *runtimeapi.ContainerConfig
+	files  []File
+}
+
+// sandbox is a sandbox's configuration while contributors add to it.
+type sandbox struct {
+	*SandboxFacts
+	config *runtimeapi.PodSandboxConfig
+}
+
+// Container is the CRI's form of a container, and the files that must be there
+// before it is created.
+func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
+	c := newContainer(f)
+	if err := contribute(c, containerContributors); err != nil {
+		return nil, nil, err
+	}
+	c.sortMounts()
+	return c.config, c.files, nil
+}
+
+func newContainer(f *Facts) *container {
+	return &container{Facts: f, config: &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{}}}
+}
+
+// sortMounts puts the outer ones first, so that none hides another.
+func (c *container) sortMounts() {
+	depth := func(m *runtimeapi.Mount) int { return strings.Count(filepath.Clean(m.ContainerPath), "/") }
+	slices.SortStableFunc(c.config.Mounts, func(a, b *runtimeapi.Mount) int { return depth(a) - depth(b) })
+}
+
+// Sandbox is the CRI's form of a pod.
+func Sandbox(f *SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
+	s := newSandbox(f)
+	if err := contribute(s, sandboxContributors); err != nil {
+		return nil, err
+	}
+	return s.config, nil
+}
+
+func newSandbox(f *SandboxFacts) *sandbox {
+	return &sandbox{SandboxFacts: f, config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{}}}
+}
+
+func contribute[Draft any](draft Draft, list []contributor[Draft]) error {
+	for _, c := range list {
+		if err := c.add(draft); err != nil {
+			return err
+		}
+	}
+	return nil
+}

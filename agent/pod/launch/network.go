@@ -1,0 +1,164 @@
+package launch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// network gives the sandbox its resolver, its host name and the node's ports
+// that lead to it. Its addresses are the runtime's to find.
+func network(s *sandbox) (err error) {
+	if s.config.DnsConfig, err = s.resolver(); err != nil {
+		return err
+	}
+	if s.config.Hostname, _, err = s.Host.hostname(s.Pod); err != nil {
+		return err
+	}
+	s.config.PortMappings = portMappings(s.Pod)
+	return nil
+}
+
+func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
+	if p.Spec.HostNetwork {
+		return nil
+	}
+	var out []*runtimeapi.PortMapping
+	record.EachContainer(p, func(c *v1.Container) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 {
+				continue
+			}
+			m := &runtimeapi.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIp: port.HostIP}
+			switch port.Protocol {
+			case v1.ProtocolUDP:
+				m.Protocol = runtimeapi.Protocol_UDP
+			case v1.ProtocolSCTP:
+				m.Protocol = runtimeapi.Protocol_SCTP
+			}
+			out = append(out, m)
+		}
+	})
+	return out
+}
+
+// hostname returns the pod's host name and its DNS domain, if it has one.
+func (h *Host) hostname(p *v1.Pod) (name, domain string, err error) {
+	if p.Spec.HostNetwork {
+		return h.Hostname, "", nil
+	}
+	name = p.Name
+	if p.Spec.Hostname != "" {
+		name = p.Spec.Hostname
+	} else if len(name) > 63 {
+		name = strings.TrimRight(name[:63], "-.")
+	}
+	if p.Spec.HostnameOverride != nil {
+		return *p.Spec.HostnameOverride, "", nil
+	}
+	if p.Spec.Subdomain != "" {
+		domain = p.Spec.Subdomain + "." + p.Namespace + ".svc." + h.ClusterDomain
+	}
+	if ptr.Deref(p.Spec.SetHostnameAsFQDN, false) && domain != "" {
+		name += "." + domain
+		if len(name) > 64 {
+			return "", "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, "+
+				"FQDN %s is too long (64 characters is the max, %d characters requested)", name, len(name))
+		}
+	}
+	return name, domain, nil
+}
+
+// resolver is the pod's resolver configuration (dnsPolicy, dnsConfig).
+func (f *SandboxFacts) resolver() (*runtimeapi.DNSConfig, error) {
+	out := &runtimeapi.DNSConfig{}
+	policy := f.dnsPolicy()
+	if policy != v1.DNSNone {
+		data, err := f.NodeResolver()
+		if err != nil {
+			return nil, fmt.Errorf("resolver configuration: %w", err)
+		}
+		out = parseResolvConf(data)
+	}
+	if policy == v1.DNSClusterFirst || policy == v1.DNSClusterFirstWithHostNet {
+		domain := f.Host.ClusterDomain
+		out.Servers = f.Host.ClusterDNS
+		out.Searches = append([]string{f.Pod.Namespace + ".svc." + domain, "svc." + domain, domain}, out.Searches...)
+		out.Options = []string{"ndots:5"}
+	}
+	if c := f.Pod.Spec.DNSConfig; c != nil {
+		out.Servers = merged(out.Servers, c.Nameservers)
+		out.Searches = merged(out.Searches, c.Searches)
+		for _, o := range c.Options {
+			v := o.Name
+			if value := ptr.Deref(o.Value, ""); value != "" {
+				v += ":" + value
+			}
+			out.Options = setOption(out.Options, o.Name, v)
+		}
+	}
+	// The resolver takes no more; they are dropped here rather than there.
+	out.Servers = out.Servers[:min(len(out.Servers), 3)]
+	out.Searches = out.Searches[:min(len(out.Searches), 32)]
+	return out, nil
+}
+
+// dnsPolicy is the policy that the pod can have on this node.
+func (f *SandboxFacts) dnsPolicy() v1.DNSPolicy {
+	policy := f.Pod.Spec.DNSPolicy
+	switch {
+	case policy == "", policy == v1.DNSClusterFirst && (f.Pod.Spec.HostNetwork || len(f.Host.ClusterDNS) == 0):
+		return v1.DNSDefault
+	}
+	return policy
+}
+
+func setOption(options []string, name, value string) []string {
+	for i, o := range options {
+		if n, _, _ := strings.Cut(o, ":"); n == name {
+			options[i] = value
+			return options
+		}
+	}
+	return append(options, value)
+}
+
+func merged(a, b []string) []string {
+	out := append([]string(nil), a...)
+	for _, s := range b {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func parseResolvConf(data []byte) *runtimeapi.DNSConfig {
+	out := &runtimeapi.DNSConfig{}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			out.Servers = append(out.Servers, f[1])
+		case "search":
+			out.Searches = nil
+			for _, s := range f[1:] {
+				if s != "." {
+					out.Searches = append(out.Searches, strings.TrimSuffix(s, "."))
+				}
+			}
+		case "options":
+			out.Options = f[1:]
+		}
+	}
+	return out
+}

@@ -1,0 +1,225 @@
+package launch
+
+import (
+	"fmt"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// containerSecurity says as whom a container runs and what it may do, and
+// refuses one that would be root and must not.
+func containerSecurity(c *container) error {
+	if err := c.checkUser(); err != nil {
+		return err
+	}
+	sc, ps := contexts(c.Pod, c.Container)
+	out := &runtimeapi.LinuxContainerSecurityContext{
+		NamespaceOptions:         namespaces(c.Pod, c.Users),
+		SupplementalGroups:       append([]int64(nil), ps.SupplementalGroups...),
+		SupplementalGroupsPolicy: groupsPolicy(ps),
+		RunAsGroup:               idValue(effective(sc.RunAsGroup, ps.RunAsGroup)),
+		Privileged:               ptr.Deref(sc.Privileged, false),
+		ReadonlyRootfs:           ptr.Deref(sc.ReadOnlyRootFilesystem, false),
+		NoNewPrivs:               !ptr.Deref(sc.AllowPrivilegeEscalation, true),
+		Capabilities:             capabilities(sc.Capabilities),
+		Seccomp:                  c.Host.seccomp(effective(sc.SeccompProfile, ps.SeccompProfile)),
+		Apparmor:                 apparmor(effective(sc.AppArmorProfile, ps.AppArmorProfile)),
+		SelinuxOptions:           selinux(effective(sc.SELinuxOptions, ps.SELinuxOptions)),
+	}
+	if c.Target != "" {
+		out.NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET
+		out.NamespaceOptions.TargetId = c.Target
+	}
+	if ps.FSGroup != nil {
+		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
+	}
+	switch u := effective(sc.RunAsUser, ps.RunAsUser); {
+	case u != nil:
+		out.RunAsUser = idValue(u)
+	case c.Image.GetUid() != nil:
+		out.RunAsUser = idValue(&c.Image.Uid.Value)
+	default:
+		out.RunAsUsername = c.Image.GetUsername()
+	}
+	if ptr.Deref(sc.ProcMount, v1.DefaultProcMount) == v1.DefaultProcMount {
+		out.MaskedPaths = defaultMasked
+		out.ReadonlyPaths = defaultReadonly
+	}
+	c.config.Linux.SecurityContext = out
+	return nil
+}
+
+// sandboxSecurity is what the pod as a whole says of it.
+func sandboxSecurity(s *sandbox) error {
+	_, ps := contexts(s.Pod, &v1.Container{})
+	out := &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions:         namespaces(s.Pod, s.Users),
+		RunAsUser:                idValue(ps.RunAsUser),
+		RunAsGroup:               idValue(ps.RunAsGroup),
+		SupplementalGroupsPolicy: groupsPolicy(ps),
+		Seccomp:                  &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+		SelinuxOptions:           selinux(ps.SELinuxOptions),
+	}
+	if ps.FSGroup != nil {
+		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
+	}
+	out.SupplementalGroups = append(out.SupplementalGroups, ps.SupplementalGroups...)
+	record.EachContainer(s.Pod, func(c *v1.Container) {
+		if c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false) {
+			out.Privileged = true
+		}
+	})
+	s.config.Linux.SecurityContext = out
+	return nil
+}
+
+// effective returns a setting of the container's security context, or else
+// of the pod's.
+func effective[T any](c, p *T) *T {
+	if c != nil {
+		return c
+	}
+	return p
+}
+
+func contexts(p *v1.Pod, c *v1.Container) (*v1.SecurityContext, *v1.PodSecurityContext) {
+	sc, ps := c.SecurityContext, p.Spec.SecurityContext
+	if sc == nil {
+		sc = &v1.SecurityContext{}
+	}
+	if ps == nil {
+		ps = &v1.PodSecurityContext{}
+	}
+	return sc, ps
+}
+
+// checkUser holds runAsNonRoot against the user that the container would have.
+func (f *Facts) checkUser() error {
+	sc, ps := contexts(f.Pod, f.Container)
+	if !ptr.Deref(effective(sc.RunAsNonRoot, ps.RunAsNonRoot), false) {
+		return nil
+	}
+	where := fmt.Sprintf("(pod: %q, container: %s)",
+		f.Pod.Name+"_"+f.Pod.Namespace+"("+string(f.Pod.UID)+")", f.Container.Name)
+	if u := effective(sc.RunAsUser, ps.RunAsUser); u != nil {
+		if *u == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy %s", where)
+		}
+		return nil
+	}
+	switch i := f.Image; {
+	case i == nil:
+		return nil
+	case i.Uid != nil && i.Uid.Value == 0, i.Uid == nil && i.Username == "":
+		return fmt.Errorf("container has runAsNonRoot and image will run as root %s", where)
+	case i.Uid == nil:
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), "+
+			"cannot verify user is non-root %s", i.Username, where)
+	}
+	return nil
+}
+
+func idValue(id *int64) *runtimeapi.Int64Value {
+	if id == nil {
+		return nil
+	}
+	return &runtimeapi.Int64Value{Value: *id}
+}
+
+func groupsPolicy(ps *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
+	if ptr.Deref(ps.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge) == v1.SupplementalGroupsPolicyStrict {
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
+}
+
+func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
+	if c == nil {
+		return nil
+	}
+	out := &runtimeapi.Capability{}
+	for _, name := range c.Add {
+		out.AddCapabilities = append(out.AddCapabilities, string(name))
+	}
+	for _, name := range c.Drop {
+		out.DropCapabilities = append(out.DropCapabilities, string(name))
+	}
+	return out
+}
+
+// Paths of /proc and /sys that containers do not see or may not change, as
+// the OCI runtimes agree on.
+var (
+	defaultMasked = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
+	}
+	defaultReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// seccomp is the profile that is asked for, or else the node's default
+// (KEP-2413). Privileged containers have none: the runtime sees to that.
+func (h *Host) seccomp(p *v1.SeccompProfile) *runtimeapi.SecurityProfile {
+	if p == nil && h.SeccompDefault {
+		p = &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}
+	}
+	switch {
+	case p == nil:
+	case p.Type == v1.SeccompProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	case p.Type == v1.SeccompProfileTypeLocalhost:
+		s := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+		if p.LocalhostProfile != nil {
+			s.LocalhostRef = filepath.Join(h.RootDir, "seccomp", *p.LocalhostProfile)
+		}
+		return s
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+}
+
+func apparmor(p *v1.AppArmorProfile) *runtimeapi.SecurityProfile {
+	switch {
+	case p == nil:
+		return nil
+	case p.Type == v1.AppArmorProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	case p.Type == v1.AppArmorProfileTypeLocalhost:
+		return &runtimeapi.SecurityProfile{
+			ProfileType:  runtimeapi.SecurityProfile_Localhost,
+			LocalhostRef: ptr.Deref(p.LocalhostProfile, ""),
+		}
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+}
+
+func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+// namespaces tells which the pod's containers share, with each other or with
+// the node.
+func namespaces(p *v1.Pod, u Users) *runtimeapi.NamespaceOption {
+	o := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: u.namespace()}
+	if p.Spec.HostNetwork {
+		o.Network = runtimeapi.NamespaceMode_NODE
+	}
+	if p.Spec.HostIPC {
+		o.Ipc = runtimeapi.NamespaceMode_NODE
+	}
+	switch {
+	case p.Spec.HostPID:
+		o.Pid = runtimeapi.NamespaceMode_NODE
+	case ptr.Deref(p.Spec.ShareProcessNamespace, false):
+		o.Pid = runtimeapi.NamespaceMode_POD
+	}
+	return o
+}
