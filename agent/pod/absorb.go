@@ -1,8 +1,6 @@
 package pod
 
 import (
-	"time"
-
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -84,25 +82,4 @@ func lost(cr *record.Container) {
 		e.Attempt = cr.Seen.Attempt + 1
 	}
 	cr.Seen, cr.Started, cr.Ready, cr.Unhealthy = e, false, false, ""
-}
-
-// stopping says when and with how much grace a pod must end, nil when it
-// shall run. A later, shorter wish wins.
-func stopping(p *v1.Pod, r *record.Pod, removed bool, now time.Time) *record.Stopping {
-	cur := r.Stopping
-	grace := defaultGrace(p)
-	switch {
-	case p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil:
-		grace = *p.DeletionGracePeriodSeconds
-	case removed || p.DeletionTimestamp != nil || r.Ended != nil:
-	default:
-		return cur
-	}
-	if cur == nil {
-		return &record.Stopping{Since: now, Grace: grace}
-	}
-	if left := cur.Grace - int64(now.Sub(cur.Since)/time.Second); grace < left {
-		return &record.Stopping{Since: now, Grace: grace}
-	}
-	return cur
 }

@@ -5,8 +5,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
@@ -136,5 +138,56 @@ func hostPorts(p *v1.Pod) []hostPort {
 			out = append(out, h)
 		}
 	})
+	return out
+}
+
+// admit decides once whether the node takes the pod.
+func (w *worker) admit(p *v1.Pod, now time.Time) {
+	w.rec.Admitted = metav1.NewTime(now)
+	if len(w.rec.Containers) > 0 || w.rec.Source == SourceFile {
+		return // it ran here before: the record was lost, not the right to run
+	}
+	var node *v1.Node
+	if w.m.Node != nil {
+		node = w.m.Node()
+	}
+	v := w.m.Sysctls.Admit(p)
+	if v == nil && w.m.Refuse != nil {
+		v = w.m.Refuse()
+	}
+	if v == nil {
+		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)
+	}
+	if v != nil {
+		w.rec.Ended = &record.Verdict{Phase: v1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
+		w.rec.Released = true
+		w.m.Events.Event(p, "", v1.EventTypeWarning, v.Reason, v.Message)
+	}
+}
+
+// others are the active pods beside p; only older ones when p is new, for they
+// have the right of way.
+func (m *Manager) others(p *v1.Pod, older bool) []*v1.Pod {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	var out []*v1.Pod
+	for _, w := range workers {
+		w.mu.Lock()
+		q := w.pod
+		given := w.given
+		gone := w.removed || w.orphan
+		w.mu.Unlock()
+		if q == nil || q.UID == p.UID || gone || over(q) {
+			continue
+		}
+		if older && q.CreationTimestamp.After(p.CreationTimestamp.Time) {
+			continue
+		}
+		if given != nil {
+			q = given
+		}
+		out = append(out, q)
+	}
 	return out
 }

@@ -4,90 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 )
-
-// EnsureSandbox is the step that makes the pod's sandbox, with its network.
-func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
-	if s.Sandbox != "" {
-		// The dead one gives its addresses and cgroup back first.
-		if err := m.Runtime.StopPodSandbox(ctx, s.Sandbox); err != nil {
-			return &Fault{Reason: "FailedKillPod", Message: "error killing pod: " + err.Error()}
-		}
-	}
-	config, err := m.sandboxConfig(s.Pod, s.Attempt)
-	if err == nil {
-		err = m.makeLogDir(s.Pod, "")
-	}
-	handler := ""
-	if c := s.Pod.Spec.RuntimeClassName; err == nil && c != nil && *c != "" {
-		handler, err = m.Handler(ctx, *c)
-	}
-	if err == nil {
-		_, err = m.Runtime.RunPodSandbox(ctx, config, handler)
-	}
-	if err != nil {
-		return &Fault{Reason: "FailedCreatePodSandBox", Message: "Failed to create pod sandbox: " + grpcMessage(err)}
-	}
-	return nil
-}
-
-// ReleaseSandbox stops every sandbox of the pod; its logs and ended containers
-// stay until the pod is forgotten.
-func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
-	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{launch.LabelPodUID: string(s.Pod.UID)}})
-	if err != nil {
-		return fmt.Errorf("list sandboxes: %w", err)
-	}
-	var errs []error
-	for _, sb := range list {
-		if sb.State == runtimeapi.PodSandboxState_SANDBOX_READY || sb.Id == s.Sandbox {
-			errs = append(errs, m.Runtime.StopPodSandbox(ctx, sb.Id))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// purge removes what the pod left in the runtime and on the disk.
-func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) error {
-	var errs []error
-	for i := range o.Containers {
-		c := &o.Containers[i]
-		m.unlinkLog(p, c.Name, c.ID)
-	}
-	for i := range o.Sandboxes {
-		errs = append(errs, m.Runtime.RemovePodSandbox(ctx, o.Sandboxes[i].ID))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if p.Name != "" {
-		errs = append(errs, beneath.RemoveAll(m.Host.LogDir(p)))
-	}
-	dir := m.Host.Dir(p)
-	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
-	}
-	for _, e := range []string{"volumes", "plugins", ""} {
-		// Not RemoveAll: something may still be mounted there.
-		if err := os.Remove(filepath.Join(dir, e)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // start brings one container up: image, create, start, hook. A failure is
 // shown as the container's waiting reason and tried again.

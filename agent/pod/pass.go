@@ -1,0 +1,246 @@
+package pod
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// pass is one look at the pod.
+func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
+	w.relabelled(ctx, p)
+	p = w.allocate(p)
+	w.rec.Pod = p
+	now := time.Now()
+	o, err := w.m.observe(ctx, w.uid)
+	if err != nil {
+		w.retryLater(ctx, "look at the runtime", err)
+		return
+	}
+	w.m.lastWords(p, w.rec, o)
+	busy := w.busyNames()
+	Absorb(p, w.rec, o, busy)
+	if w.rec.Admitted.IsZero() && !removed && p.DeletionTimestamp == nil {
+		w.admit(p, now)
+	}
+	w.stopping(p, removed, now)
+	w.resizeDone(p, o, now)
+	plan := Decide(Input{Pod: p, Record: w.rec, Observed: o, Removed: removed, Busy: busy,
+		MaxBackoff: w.m.MaxBackoff, Now: now})
+	again := false
+	for _, a := range plan.Actions {
+		again = w.act(ctx, p, o, a) || again
+	}
+	w.finishPass(p, o, plan)
+	if again {
+		w.poke()
+	}
+}
+
+// relabelled lets downward API volumes follow the pod's own object.
+func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
+	old := w.rec.Pod
+	if old == nil || w.m.Relabelled == nil || maps.Equal(old.Labels, p.Labels) && maps.Equal(old.Annotations, p.Annotations) {
+		return
+	}
+	if err := w.m.Relabelled(ctx, p); err != nil && ctx.Err() == nil {
+		w.m.Log.Warn("volumes do not show the pod's new labels", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+}
+
+// finishPass keeps and tells what the pass found.
+func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
+	w.mu.Lock()
+	w.seen, w.over = o, w.rec.Released
+	w.mu.Unlock()
+	if w.forgotten {
+		return
+	}
+	if !w.orphan {
+		// Kept with its status: after a restart transitions are told from it.
+		kept := *p
+		kept.Status = w.m.Reporter.Report(p, w.rec, o)
+		w.rec.Pod = &kept
+		if !w.keep(p) {
+			if again := time.Now().Add(keepAgain); plan.Wake.IsZero() || plan.Wake.After(again) {
+				plan.Wake = again
+			}
+		}
+		w.probes(p, o)
+	}
+	w.wake(plan.Wake)
+	if w.m.Changed != nil {
+		w.m.Changed()
+	}
+}
+
+// keepAgain is when a record that could not be written is tried again: nothing
+// tells that a full disk has space.
+const keepAgain = 10 * time.Second
+
+// keep writes the record and tells whether it did; a failure is told once.
+func (w *worker) keep(p *v1.Pod) bool {
+	err := w.m.Records.Put(string(w.uid), w.rec)
+	if err != nil && !w.unkept {
+		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+	w.unkept = err != nil
+	return err == nil
+}
+
+func (w *worker) wake(at time.Time) {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	if !at.IsZero() {
+		w.timer = time.AfterFunc(max(0, time.Until(at)), w.poke)
+	}
+}
+
+func (w *worker) retryLater(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if w.failed != err.Error() {
+		w.failed = err.Error()
+		w.m.Log.Warn("cannot "+what+", trying again", "pod", w.uid, "error", err)
+	}
+	w.wake(time.Now().Add(time.Second))
+}
+
+// stopping begins or hastens the pod's end.
+func (w *worker) stopping(p *v1.Pod, removed bool, now time.Time) {
+	before := w.rec.Stopping
+	w.rec.Stopping = stopping(p, w.rec, removed, now)
+	if w.rec.Stopping == nil || before == w.rec.Stopping {
+		return
+	}
+	for key, j := range w.busy {
+		switch {
+		case j.kind == Start || j.kind == Setup || j.kind == Hook || j.kind == Resize:
+			j.cancel()
+		case j.kind == Stop && before != nil:
+			j.cancel() // asked again with less grace
+			_ = key
+		}
+	}
+}
+
+func (w *worker) busyNames() map[string]bool {
+	if len(w.busy) == 0 {
+		return nil
+	}
+	out := make(map[string]bool, len(w.busy))
+	for k := range w.busy {
+		out[k] = true
+	}
+	return out
+}
+
+// act carries out one action; true asks for another pass at once.
+func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Action) bool {
+	switch a.Kind {
+	case Setup:
+		if a.ID != "" && w.rec.Fault == nil {
+			w.m.Events.Event(p, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+		}
+		s := &Setting{Pod: p, Sandbox: a.ID, Attempt: a.Attempt}
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.setup(ctx, s) })
+	case Start:
+		cr := w.rec.Of(a.Name)
+		if a.Backoff != cr.Backoff {
+			cr.Backoff, cr.BackoffAt = a.Backoff, time.Now()
+		}
+		f := w.facts(p, o, a)
+		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, f, o.Sandbox().ID) })
+	case Hook:
+		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.postStart(ctx, p, a) })
+	case Resize:
+		z := w.resizing(p, o)
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.actuate(ctx, z) })
+	case Stop:
+		if a.Again {
+			cr := w.rec.Of(a.Name)
+			cr.Again, cr.Backoff = true, 0 // no failure: it starts again at once
+		}
+		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
+	case Remove:
+		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {
+			w.retryLater(ctx, "remove a container", err)
+			return false
+		}
+		w.m.removeLog(p, a)
+		return true
+	case RemoveSandbox:
+		if err := w.m.Runtime.RemovePodSandbox(ctx, a.ID); err != nil {
+			w.retryLater(ctx, "remove a sandbox", err)
+			return false
+		}
+		return true
+	case Hold:
+		w.holdContainer(p, a)
+	case End:
+		v := a.Verdict
+		w.rec.Ended = &v
+		w.m.Events.Event(p, "", v1.EventTypeNormal, v.Reason, v.Message)
+		return true
+	case Release:
+		s := &Setting{Pod: p}
+		if sb := o.Sandbox(); sb != nil {
+			s.Sandbox = sb.ID
+		}
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.release(ctx, s) })
+	case Finish:
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.finish(ctx, p) })
+	case Forget:
+		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.forget(ctx, p, o) })
+	}
+	return false
+}
+
+// begin runs a job beside the worker; what it returns runs in the worker.
+func (w *worker) begin(ctx context.Context, key string, a Action, run func(context.Context) func()) {
+	if w.busy[key] != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	j := &job{kind: a.Kind, grace: a.Grace, cancel: cancel}
+	w.busy[key] = j
+	w.m.wg.Go(func() {
+		after := run(ctx)
+		cancel()
+		w.post(func() {
+			if w.busy[key] == j {
+				delete(w.busy, key)
+			}
+			if after != nil {
+				after()
+			}
+		})
+	})
+}
+
+func (w *worker) holdContainer(p *v1.Pod, a Action) {
+	v := a.Verdict
+	cr := w.rec.Of(a.Name)
+	first := cr.Fault == nil || cr.Fault.Reason != v.Reason
+	cr.Fault = &v
+	if !first {
+		return
+	}
+	switch v.Reason {
+	case "CrashLoopBackOff":
+		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Name+" in pod "+fullName(p))
+	case "ImagePullBackOff":
+		if c := record.FindContainer(p, a.Name); c != nil {
+			w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "BackOff", "Back-off pulling image "+strconv.Quote(c.Image))
+			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package pod
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// end decides for a pod that is being stopped.
+func (d *decision) end() {
+	elapsed := int64(d.Now.Sub(d.Record.Stopping.Since) / time.Second)
+	if d.stopAll(max(0, d.Record.Stopping.Grace-elapsed)) || len(d.Busy) > 0 {
+		return
+	}
+	switch {
+	case !d.Record.Released:
+		d.plan.add(Action{Kind: Release})
+	case d.Removed:
+		d.plan.add(Action{Kind: Forget})
+	case d.Pod.DeletionTimestamp != nil:
+		d.plan.add(Action{Kind: Finish})
+	}
+}
+
+// stopAll stops what runs, sidecars after the others and last first, and
+// tells whether anything still runs.
+func (d *decision) stopAll(grace int64) bool {
+	sidecars := map[string]int{}
+	for i := range d.Pod.Spec.InitContainers {
+		if record.Sidecar(&d.Pod.Spec.InitContainers[i]) {
+			sidecars[d.Pod.Spec.InitContainers[i].Name] = i
+		}
+	}
+	var last *record.Observation
+	others := false
+	running := false
+	for i := range d.Observed.Containers {
+		o := &d.Observed.Containers[i]
+		if o.State != record.Running && o.State != record.Created {
+			continue
+		}
+		if o.State == record.Created && d.Busy[o.Name] {
+			running = true
+			continue
+		}
+		if o.State == record.Created {
+			d.plan.add(Action{Kind: Remove, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
+			continue
+		}
+		running = true
+		if n, ok := sidecars[o.Name]; ok {
+			if last == nil || n > sidecars[last.Name] {
+				last = o
+			}
+			continue
+		}
+		others = true
+		d.stop(o, grace)
+	}
+	if !others && last != nil {
+		d.stop(last, grace)
+	}
+	return running
+}
+
+func (d *decision) stop(o *record.Observation, grace int64) {
+	if !d.Busy[o.ID] {
+		d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: grace, Message: "Stopping container " + o.Name})
+	}
+}
+
+// stopping says when and with how much grace a pod must end, nil when it
+// shall run. A later, shorter wish wins.
+func stopping(p *v1.Pod, r *record.Pod, removed bool, now time.Time) *record.Stopping {
+	cur := r.Stopping
+	grace := defaultGrace(p)
+	switch {
+	case p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil:
+		grace = *p.DeletionGracePeriodSeconds
+	case removed || p.DeletionTimestamp != nil || r.Ended != nil:
+	default:
+		return cur
+	}
+	if cur == nil {
+		return &record.Stopping{Since: now, Grace: grace}
+	}
+	if left := cur.Grace - int64(now.Sub(cur.Since)/time.Second); grace < left {
+		return &record.Stopping{Since: now, Grace: grace}
+	}
+	return cur
+}
+
+func defaultGrace(p *v1.Pod) int64 {
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		return *p.Spec.TerminationGracePeriodSeconds
+	}
+	return 30
+}

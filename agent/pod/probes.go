@@ -1,0 +1,79 @@
+package pod
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/probe"
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// probed takes a probe's verdict.
+func (w *worker) probed(r probe.Result) {
+	cr := w.rec.Get(r.Container)
+	if cr.ID != r.ID {
+		return
+	}
+	c := w.rec.Of(r.Container)
+	switch r.Kind {
+	case probe.Readiness:
+		c.Ready = r.Good
+	case probe.Startup:
+		if r.Good {
+			c.Started = true
+		} else {
+			c.Unhealthy, c.ProbeGrace = "Container "+r.Container+" failed startup probe", r.Grace
+		}
+	case probe.Liveness:
+		if !r.Good {
+			c.Unhealthy, c.ProbeGrace = "Container "+r.Container+" failed liveness probe", r.Grace
+		}
+	}
+}
+
+// probes tells the prober what to watch: running containers whose hooks are
+// done; only readiness counts while the pod ends.
+func (w *worker) probes(p *v1.Pod, o *record.Observed) {
+	var targets []probe.Target
+	now := map[string]string{}
+	record.EachContainer(p, func(c *v1.Container) {
+		ob := o.Latest(c.Name)
+		cr := w.rec.Get(c.Name)
+		if ob == nil || ob.State != record.Running || cr.ID != ob.ID || !cr.Hooked {
+			return
+		}
+		t := probe.Target{UID: w.uid, Pod: p, Container: c, ID: ob.ID, Started: ob.Started, IPs: w.rec.IPs, Ready: cr.Ready}
+		if p.Spec.HostNetwork && len(w.m.Host.IPs) > 0 {
+			t.IPs = w.m.Host.IPs
+		}
+		if w.rec.Stopping == nil && c.StartupProbe != nil && !cr.Started {
+			t.Startup = c.StartupProbe
+		}
+		if w.rec.Stopping == nil && cr.Started {
+			t.Liveness = c.LivenessProbe
+		}
+		if cr.Started {
+			t.Readiness = c.ReadinessProbe
+		}
+		if t.Startup != nil || t.Liveness != nil || t.Readiness != nil {
+			targets = append(targets, t)
+			now[c.Name] = t.Key()
+		}
+	})
+	if sameTargets(w.targets, now) {
+		return
+	}
+	w.targets = now
+	w.m.Probes.Set(w.uid, targets)
+}
+
+func sameTargets(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if b[k] != v {
+			return false
+		}
+	}
+	return true
+}
