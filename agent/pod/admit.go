@@ -175,17 +175,17 @@ func (m *Manager) others(p *v1.Pod, older bool) []*v1.Pod {
 	for _, w := range workers {
 		w.mu.Lock()
 		q := w.pod
-		given := w.given
-		gone := w.removed || w.orphan
+		allocated := w.shown.allocated
+		at := w.phase
 		w.mu.Unlock()
-		if q == nil || q.UID == p.UID || gone || over(q) {
+		if q == nil || q.UID == p.UID || at != held && at != wanted || over(q) {
 			continue
 		}
 		if older && q.CreationTimestamp.After(p.CreationTimestamp.Time) {
 			continue
 		}
-		if given != nil {
-			q = given
+		if allocated != nil {
+			q = allocated
 		}
 		out = append(out, q)
 	}

@@ -187,7 +187,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: s.Metadata.Name, Namespace: s.Metadata.Namespace, UID: uid}}
 			zero := int64(1)
 			p.Spec.TerminationGracePeriodSeconds = &zero
-			m.workers[uid] = &worker{m: m, uid: uid, pod: p, orphan: true,
+			m.workers[uid] = &worker{m: m, uid: uid, phase: found, pod: p,
 				rec: &record.Pod{Pod: p}, busy: map[string]*job{}}
 		}
 	}
@@ -195,10 +195,8 @@ func (m *Manager) adopt(ctx context.Context) error {
 	m.mu.Unlock()
 	// What runs is taken over at once; what does not waits for its source.
 	for _, w := range workers {
-		if live[w.uid] && !w.orphan {
-			w.poke()
-		} else {
-			w.hold()
+		if live[w.uid] {
+			w.letRun()
 		}
 	}
 	return nil
@@ -302,9 +300,7 @@ func (m *Manager) Unhold() {
 	workers := m.list()
 	m.mu.Unlock()
 	for _, w := range workers {
-		if !w.orphan {
-			w.unhold()
-		}
+		w.letRun()
 	}
 }
 
@@ -349,7 +345,7 @@ func (m *Manager) Evict(uid types.UID, v record.Verdict, disrupted *record.Verdi
 			if w.rec.Ended == nil {
 				w.rec.Ended, w.rec.Disrupted = &v, disrupted
 				if grace >= 0 && w.rec.Stopping == nil {
-					w.rec.Stopping = &record.Stopping{Since: time.Now(), Grace: min(grace, defaultGrace(w.pod))}
+					w.rec.Stopping = &record.Stopping{Since: time.Now(), Grace: min(grace, defaultGrace(w.desired()))}
 				}
 			}
 		})
@@ -363,7 +359,7 @@ func (m *Manager) Pods() []*v1.Pod {
 	m.mu.Unlock()
 	out := make([]*v1.Pod, 0, len(workers))
 	for _, w := range workers {
-		if p := w.desired(); p != nil && !w.orphan {
+		if p := w.desired(); p != nil && !w.at().unclaimed() {
 			out = append(out, p)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // pass is one look at the pod.
-func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
+func (w *worker) pass(ctx context.Context, p *v1.Pod, at phase) {
 	w.relabelled(ctx, p)
 	p = w.allocate(p)
 	w.rec.Pod = p
@@ -25,18 +25,18 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, removed bool) {
 	w.m.lastWords(p, w.rec, o)
 	busy := w.busyNames()
 	Absorb(p, w.rec, o, busy)
-	if w.rec.Admitted.IsZero() && !removed && p.DeletionTimestamp == nil {
+	if w.rec.Admitted.IsZero() && !at.unwanted() && p.DeletionTimestamp == nil {
 		w.admit(p, now)
 	}
-	w.stopping(p, removed, now)
+	w.stopping(p, at.unwanted(), now)
 	w.resizeDone(p, o, now)
-	plan := Decide(Input{Pod: p, Record: w.rec, Observed: o, Removed: removed, Busy: busy,
+	plan := Decide(Input{Pod: p, Record: w.rec, Observed: o, Removed: at.unwanted(), Busy: busy,
 		MaxBackoff: w.m.MaxBackoff, Now: now})
 	again := false
 	for _, a := range plan.Actions {
 		again = w.act(ctx, p, o, a) || again
 	}
-	w.finishPass(p, o, plan)
+	w.finishPass(p, o, at, plan)
 	if again {
 		w.poke()
 	}
@@ -54,14 +54,11 @@ func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
 }
 
 // finishPass keeps and tells what the pass found.
-func (w *worker) finishPass(p *v1.Pod, o *record.Observed, plan Plan) {
+func (w *worker) finishPass(p *v1.Pod, o *record.Observed, at phase, plan Plan) {
 	w.mu.Lock()
-	w.seen, w.over = o, w.rec.Released
+	w.shown.observed, w.shown.released = o, w.rec.Released
 	w.mu.Unlock()
-	if w.forgotten {
-		return
-	}
-	if !w.orphan {
+	if !at.unclaimed() {
 		// Kept with its status: after a restart transitions are told from it.
 		kept := *p
 		kept.Status = w.m.Reporter.Report(p, w.rec, o)
@@ -86,10 +83,10 @@ const keepAgain = 10 * time.Second
 // keep writes the record and tells whether it did; a failure is told once.
 func (w *worker) keep(p *v1.Pod) bool {
 	err := w.m.Records.Put(string(w.uid), w.rec)
-	if err != nil && !w.unkept {
+	if err != nil && !w.keepFailing {
 		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
 	}
-	w.unkept = err != nil
+	w.keepFailing = err != nil
 	return err == nil
 }
 
@@ -107,8 +104,8 @@ func (w *worker) retryLater(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	if w.failed != err.Error() {
-		w.failed = err.Error()
+	if w.failure != err.Error() {
+		w.failure = err.Error()
 		w.m.Log.Warn("cannot "+what+", trying again", "pod", w.uid, "error", err)
 	}
 	w.wake(time.Now().Add(time.Second))

@@ -56,15 +56,15 @@ func withResources(p *v1.Pod, a *record.Allocation) *v1.Pod {
 // allocate takes in what the API asks for and returns the pod as it shall run.
 func (w *worker) allocate(p *v1.Pod) *v1.Pod {
 	r := w.rec
-	if p == w.wish && r.Resize.Pending == nil {
-		return w.given
+	if p == w.specified && r.Resize.Pending == nil {
+		return w.shown.allocated
 	}
-	w.wish = p
-	given := withResources(p, r.Allocated)
+	w.specified = p
+	allocated := withResources(p, r.Allocated)
 	switch {
 	case r.Allocated == nil:
 		r.Allocated = allocationOf(p)
-	case given == p:
+	case allocated == p:
 		r.Resize.Pending = nil
 	case r.Stopping != nil || r.Ended != nil || p.DeletionTimestamp != nil:
 	default:
@@ -75,12 +75,12 @@ func (w *worker) allocate(p *v1.Pod) *v1.Pod {
 		r.Allocated = allocationOf(p)
 		r.Resize = record.Resize{Actuating: true, Generation: p.Generation}
 		w.m.Events.Event(p, "", v1.EventTypeNormal, "ResizeStarted", resizeMessage(p, "Pod resize started", p.Generation, ""))
-		given = p
+		allocated = p
 	}
 	w.mu.Lock()
-	w.given, w.deferred = given, r.Resize.Pending != nil
+	w.shown.allocated, w.shown.waitsToGrow = allocated, r.Resize.Pending != nil
 	w.mu.Unlock()
-	return given
+	return allocated
 }
 
 func (w *worker) deferResize(p *v1.Pod, v *record.Verdict) {
@@ -134,7 +134,7 @@ func (m *Manager) retryResizes() {
 	m.mu.Unlock()
 	for _, w := range workers {
 		w.mu.Lock()
-		waits := w.deferred
+		waits := w.shown.waitsToGrow
 		w.mu.Unlock()
 		if waits {
 			w.poke()

@@ -97,9 +97,7 @@ func (w *worker) forget(ctx context.Context, p *v1.Pod, o *record.Observed) func
 		return func() { w.retryLater(w.m.ctx, "remove the pod", err) }
 	}
 	return func() {
-		w.mu.Lock()
-		w.forgotten = true
-		w.mu.Unlock()
+		w.move(cleaned)
 		w.wake(time.Time{})
 		w.m.Probes.Set(w.uid, nil)
 		w.m.Reporter.Forget(w.uid)

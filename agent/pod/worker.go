@@ -15,35 +15,38 @@ import (
 // do; each pass takes in what jobs found, looks at the runtime and acts on
 // Decide.
 type worker struct {
-	m      *Manager
-	uid    types.UID
-	orphan bool
+	m   *Manager
+	uid types.UID
 
-	mu      sync.Mutex
-	pod     *v1.Pod
-	from    string
-	heard   bool // from its source, in this run of the agent
-	removed bool
-	held    bool
-	dirty   bool
-	active  bool
-	inbox   []func()
-	timer   *time.Timer
-	seen    *record.Observed
-	over    bool // nothing of it is left on the node
-	// given is the pod with the resources that are allocated to it; deferred
-	// is set while it asks for others.
-	given    *v1.Pod
-	deferred bool
+	mu    sync.Mutex
+	phase phase
+	turn  turn
+	pod   *v1.Pod
+	// from is the pod's source, heard the one that was heard in this run of the
+	// agent.
+	from, heard string
+	inbox       []func()
+	shown       shown
 
 	// Of the goroutine alone.
-	rec       *record.Pod
-	wish      *v1.Pod // what given was made of
-	busy      map[string]*job
-	failed    string
-	unkept    bool // the record's last writing failed
-	targets   map[string]string
-	forgotten bool
+	rec         *record.Pod
+	specified   *v1.Pod // what shown.allocated was made of
+	busy        map[string]*job
+	timer       *time.Timer
+	failure     string // the last that was told
+	keepFailing bool   // the record could not be written, which was told
+	targets     map[string]string
+}
+
+// shown is what the worker's goroutine tells others of its pod.
+type shown struct {
+	observed *record.Observed
+	// released: it has no sandbox, volume or cgroup on the node.
+	released bool
+	// allocated is the pod with the resources that the node gave it; it may ask
+	// for more, and wait for others to end.
+	allocated   *v1.Pod
+	waitsToGrow bool
 }
 
 // job is something long that goes on beside the worker.
@@ -55,8 +58,9 @@ type job struct {
 
 func (w *worker) update(p *v1.Pod, source string) {
 	w.mu.Lock()
-	w.pod, w.from, w.heard, w.held, w.removed, w.orphan = p, source, true, false, false, false
+	w.pod, w.from, w.heard = p, source, source
 	w.mu.Unlock()
+	w.move(claimed)
 	w.poke()
 }
 
@@ -68,15 +72,27 @@ func (w *worker) refresh(p *v1.Pod) {
 }
 
 func (w *worker) remove() {
-	w.mu.Lock()
-	w.removed, w.held = true, false
-	w.mu.Unlock()
+	w.move(disowned)
 	w.poke()
 }
 
-func (w *worker) hold() { w.mu.Lock(); w.held = true; w.mu.Unlock() }
+// letRun lets a pod run that is held.
+func (w *worker) letRun() {
+	w.move(letRun)
+	w.poke()
+}
 
-func (w *worker) unhold() { w.mu.Lock(); w.held = false; w.mu.Unlock(); w.poke() }
+func (w *worker) move(c change) {
+	w.mu.Lock()
+	w.phase = w.phase.after(c)
+	w.mu.Unlock()
+}
+
+func (w *worker) at() phase {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.phase
+}
 
 func (w *worker) source() string {
 	w.mu.Lock()
@@ -87,7 +103,7 @@ func (w *worker) source() string {
 func (w *worker) heardFrom(source string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.heard && w.from == source
+	return w.heard == source
 }
 
 func (w *worker) desired() *v1.Pod {
@@ -99,11 +115,11 @@ func (w *worker) desired() *v1.Pod {
 func (w *worker) view() View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o := w.seen
+	o := w.shown.observed
 	if o == nil {
 		o = &record.Observed{}
 	}
-	return View{Pod: w.pod, Observed: o, Ended: w.over}
+	return View{Pod: w.pod, Observed: o, Ended: w.shown.released}
 }
 
 // post hands a change of the record to the worker's goroutine.
@@ -118,23 +134,24 @@ func (w *worker) post(f func()) {
 func (w *worker) poke() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.dirty = true
-	if w.active || w.held || w.m.ctx.Err() != nil {
-		return
+	switch {
+	case w.turn != idle:
+		w.turn = again
+	case !w.phase.waits() && w.m.ctx.Err() == nil:
+		w.turn = again
+		w.m.wg.Go(w.loop)
 	}
-	w.active = true
-	w.m.wg.Go(w.loop)
 }
 
 func (w *worker) loop() {
 	for {
 		w.mu.Lock()
-		if !w.dirty || w.held || w.forgotten || w.m.ctx.Err() != nil {
-			w.active = false
+		if w.turn != again || w.phase.waits() || w.m.ctx.Err() != nil {
+			w.turn = idle
 			w.mu.Unlock()
 			return
 		}
-		w.dirty = false
+		w.turn = looking
 		inbox := w.inbox
 		w.inbox = nil
 		w.mu.Unlock()
@@ -142,14 +159,14 @@ func (w *worker) loop() {
 			f()
 		}
 		w.mu.Lock()
-		p, removed, from, over := w.pod, w.removed, w.from, w.forgotten
+		p, from, phase := w.pod, w.from, w.phase
 		w.mu.Unlock()
-		if over {
+		if phase == gone {
 			continue
 		}
 		if from != "" {
 			w.rec.Source = from
 		}
-		w.pass(w.m.ctx, p, removed)
+		w.pass(w.m.ctx, p, phase)
 	}
 }
