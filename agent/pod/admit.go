@@ -27,14 +27,18 @@ func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceLi
 	if node == nil {
 		return nil
 	}
-	if os := p.Spec.NodeSelector[v1.LabelOSStable]; os != "" && os != node.Labels[v1.LabelOSStable] && node.Labels[v1.LabelOSStable] != "" {
-		return &record.Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+	want, have := p.Spec.NodeSelector[v1.LabelOSStable], node.Labels[v1.LabelOSStable]
+	if want != have && want != "" && have != "" {
+		return &record.Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch",
+			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
 	}
 	if p.Spec.OS != nil && p.Spec.OS.Name != v1.Linux {
-		return &record.Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+		return &record.Verdict{Reason: "PodOSNotSupported",
+			Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !ok {
-		return &record.Verdict{Reason: "NodeAffinity", Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
+		return &record.Verdict{Reason: "NodeAffinity",
+			Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
 	}
 	return nil
 }
@@ -90,7 +94,8 @@ func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verd
 
 func outOf(name v1.ResourceName, want, used, have int64) *record.Verdict {
 	return &record.Verdict{Reason: "OutOf" + string(name),
-		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used, have)}
+		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+			name, want, used, have)}
 }
 
 // ports holds the pod's host ports against those of the others.
@@ -103,7 +108,8 @@ func ports(p *v1.Pod, others []*v1.Pod) *record.Verdict {
 		for _, a := range hostPorts(o) {
 			for _, b := range mine {
 				if a.port == b.port && a.protocol == b.protocol && (a.ip == b.ip || a.ip == "" || b.ip == "") {
-					return &record.Verdict{Reason: "NodePorts", Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
+					return &record.Verdict{Reason: "NodePorts",
+						Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
 				}
 			}
 		}

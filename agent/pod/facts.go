@@ -31,7 +31,13 @@ type Objects interface {
 
 // facts is what the worker knows of a container that is to start.
 func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *launch.Facts {
-	f := &launch.Facts{Host: w.m.Host, Pod: p, Container: record.FindContainer(p, a.Name), Attempt: a.Attempt, PodIPs: w.rec.IPs}
+	f := &launch.Facts{
+		Host:      w.m.Host,
+		Pod:       p,
+		Container: record.FindContainer(p, a.Name),
+		Attempt:   a.Attempt,
+		PodIPs:    w.rec.IPs,
+	}
 	for i := range p.Spec.EphemeralContainers {
 		e := &p.Spec.EphemeralContainers[i]
 		if e.Name == a.Name && e.TargetContainerName != "" {
@@ -110,7 +116,13 @@ func (m *Manager) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandb
 	if err != nil {
 		return nil, err
 	}
-	return launch.Sandbox(&launch.SandboxFacts{Host: m.Host, Pod: p, Attempt: attempt, Users: users, NodeResolver: m.nodeResolver})
+	return launch.Sandbox(&launch.SandboxFacts{
+		Host:         m.Host,
+		Pod:          p,
+		Attempt:      attempt,
+		Users:        users,
+		NodeResolver: m.nodeResolver,
+	})
 }
 
 // nodeResolver reads the node's resolver configuration; a node may have none.

@@ -33,29 +33,30 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 	image := f.Container.Image
 	spec := &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image}
 	if !validImage(image) {
-		msg := fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: invalid reference format", image, image)
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "InspectFailed", msg)
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: InvalidImageName")
+		msg := fmt.Sprintf("Failed to apply default image tag %q: "+
+			"couldn't parse image name %q: invalid reference format", image, image)
+		m.event(f, v1.EventTypeWarning, "InspectFailed", msg)
+		m.event(f, v1.EventTypeWarning, "Failed", "Error: InvalidImageName")
 		return &record.Verdict{Reason: "InvalidImageName", Message: msg}
 	}
 	st, err := m.Images.ImageStatus(ctx, spec, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", image, grpcMessage(err))
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "InspectFailed", msg)
+		m.event(f, v1.EventTypeWarning, "InspectFailed", msg)
 		return &record.Verdict{Reason: "ImageInspectError", Message: msg}
 	}
 	logins, loginErr := credentials(ctx, m.Objects, f.Pod, image)
 	policy := pullPolicy(f.Container)
 	if st.Image != nil && policy != v1.PullAlways && !m.mustPull(image, st.Image, logins) {
 		f.Image = st.Image
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulled",
+		m.event(f, v1.EventTypeNormal, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 		return nil
 	}
 	if policy == v1.PullNever { // as if it were not there, also when the pod may not use it
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "ErrImageNeverPull", msg)
-		m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
+		m.event(f, v1.EventTypeWarning, "ErrImageNeverPull", msg)
+		m.event(f, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
 		return &record.Verdict{Reason: "ErrImageNeverPull", Message: msg}
 	}
 	if loginErr != nil {
@@ -85,9 +86,11 @@ func (m *Manager) ensureImages(ctx context.Context, f *launch.Facts) *record.Ver
 	return m.ensureImage(ctx, f)
 }
 
-func (m *Manager) pullImage(ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential) *record.Verdict {
+func (m *Manager) pullImage(
+	ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential,
+) *record.Verdict {
 	image := f.Container.Image
-	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
+	m.event(f, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
 	ref, err := m.sharedPull(ctx, f, spec, logins)
 	if err == nil {
@@ -109,21 +112,24 @@ func (m *Manager) pullImage(ctx context.Context, f *launch.Facts, spec *runtimea
 		return m.pullFailed(f, err)
 	}
 	took := time.Since(began).Truncate(time.Millisecond)
-	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeNormal, "Pulled",
-		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.", image, took, took, f.Image.Size))
+	m.event(f, v1.EventTypeNormal, "Pulled",
+		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+			image, took, took, f.Image.Size))
 	return nil
 }
 
 func (m *Manager) pullFailed(f *launch.Facts, err error) *record.Verdict {
 	msg := grpcMessage(err)
-	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
-	m.Events.Event(f.Pod, f.Container.Name, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
+	m.event(f, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
+	m.event(f, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return &record.Verdict{Reason: "ErrImagePull", Message: msg}
 }
 
 // sharedPull pulls once for all who want the same image with the same secrets
 // at the same time. A pull goes on while anybody waits for it.
-func (m *Manager) sharedPull(ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential) (string, error) {
+func (m *Manager) sharedPull(
+	ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential,
+) (string, error) {
 	key := spec.Image
 	for _, c := range logins {
 		key += "\x00" + c.auth.String()
@@ -154,7 +160,9 @@ func (m *Manager) sharedPull(ctx context.Context, f *launch.Facts, spec *runtime
 }
 
 // recordedPull keeps with which credentials the pull worked.
-func (m *Manager) recordedPull(ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod) (string, error) {
+func (m *Manager) recordedPull(
+	ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod,
+) (string, error) {
 	if m.Access == nil {
 		ref, _, err := m.tryPull(ctx, spec, logins, p)
 		return ref, err
@@ -187,7 +195,9 @@ func (m *Manager) imageID(ctx context.Context, spec *runtimeapi.ImageSpec, ref s
 
 // tryPull pulls with one login after the other, and returns which worked; nil
 // when none is needed.
-func (m *Manager) tryPull(ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod) (ref string, used *credential, err error) {
+func (m *Manager) tryPull(
+	ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod,
+) (ref string, used *credential, err error) {
 	sc, err := m.sandboxConfig(p, 0)
 	if err != nil {
 		return "", nil, err

@@ -204,7 +204,8 @@ func (a *Access) allow(image, ref string, c *credential) error {
 	access := record.ImageAccess{Everyone: c == nil}
 	if old := next.Names[name]; old != nil && c != nil {
 		access.Everyone = old.Everyone
-		access.Secrets = slices.DeleteFunc(slices.Clone(old.Secrets), func(s record.ImagePullSecret) bool { return sameSecret(s, c.secret) })
+		access.Secrets = slices.DeleteFunc(slices.Clone(old.Secrets),
+			func(s record.ImagePullSecret) bool { return sameSecret(s, c.secret) })
 	} else if old == nil && len(next.Names) >= maxAccessNames {
 		clear(next.Names) // their users show their credentials again
 		next.Strict = true
@@ -366,7 +367,8 @@ func sameSecret(a, b record.ImagePullSecret) bool {
 // equal ones do not show.
 func hashOf(salt []byte, c *runtimeapi.AuthConfig) []byte {
 	h := hmac.New(sha256.New, salt)
-	parts, err := json.Marshal([]string{c.GetUsername(), c.GetPassword(), c.GetAuth(), c.GetIdentityToken(), c.GetRegistryToken(), c.GetServerAddress()})
+	parts, err := json.Marshal([]string{c.GetUsername(), c.GetPassword(), c.GetAuth(),
+		c.GetIdentityToken(), c.GetRegistryToken(), c.GetServerAddress()})
 	if err != nil {
 		return nil // strings always encode
 	}

@@ -32,11 +32,11 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerError", err)
 	}
-	w.event(f, v1.EventTypeNormal, "Created", "Container created")
+	w.m.event(f, v1.EventTypeNormal, "Created", "Container created")
 	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {
 		return w.createFailed(ctx, f, "RunContainerError", err)
 	}
-	w.event(f, v1.EventTypeNormal, "Started", "Container started")
+	w.m.event(f, v1.EventTypeNormal, "Started", "Container started")
 	w.m.linkLog(f.Pod, config.LogPath, f.Container.Name, id)
 	hooked := f.Container.Lifecycle == nil || f.Container.Lifecycle.PostStart == nil
 	begun := func() {
@@ -52,19 +52,21 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	return w.postStart(ctx, f.Pod, Action{Name: f.Container.Name, ID: id})
 }
 
-func (w *worker) event(f *launch.Facts, kind, reason, message string) {
-	w.m.Events.Event(f.Pod, f.Container.Name, kind, reason, message)
+func (m *Manager) event(f *launch.Facts, kind, reason, message string) {
+	m.Events.Event(f.Pod, f.Container.Name, kind, reason, message)
 }
 
 func (w *worker) createFailed(ctx context.Context, f *launch.Facts, reason string, err error) func() {
 	msg := grpcMessage(err)
 	if ctx.Err() == nil {
-		w.event(f, v1.EventTypeWarning, "Failed", "Error: "+msg)
+		w.m.event(f, v1.EventTypeWarning, "Failed", "Error: "+msg)
 	}
 	return w.startFailed(ctx, f, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
 }
 
-func (w *worker) startFailed(ctx context.Context, f *launch.Facts, v *record.Verdict, first, last time.Duration) func() {
+func (w *worker) startFailed(
+	ctx context.Context, f *launch.Facts, v *record.Verdict, first, last time.Duration,
+) func() {
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -45,7 +45,8 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, at phase) {
 // relabelled lets downward API volumes follow the pod's own object.
 func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
 	old := w.rec.Pod
-	if old == nil || w.m.Relabelled == nil || maps.Equal(old.Labels, p.Labels) && maps.Equal(old.Annotations, p.Annotations) {
+	if old == nil || w.m.Relabelled == nil ||
+		maps.Equal(old.Labels, p.Labels) && maps.Equal(old.Annotations, p.Annotations) {
 		return
 	}
 	if err := w.m.Relabelled(ctx, p); err != nil && ctx.Err() == nil {
@@ -84,7 +85,8 @@ const keepAgain = 10 * time.Second
 func (w *worker) keep(p *v1.Pod) bool {
 	err := w.m.Records.Put(string(w.uid), w.rec)
 	if err != nil && !w.keepFailing {
-		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness", "pod", p.Namespace+"/"+p.Name, "error", err)
+		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness",
+			"pod", p.Namespace+"/"+p.Name, "error", err)
 	}
 	w.keepFailing = err != nil
 	return err == nil
@@ -145,7 +147,8 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 	switch a.Kind {
 	case Setup:
 		if a.ID != "" && w.rec.Fault == nil {
-			w.m.Events.Event(p, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			w.m.Events.Event(p, "", v1.EventTypeNormal, "SandboxChanged",
+				"Pod sandbox changed, it will be killed and re-created.")
 		}
 		s := &Setting{Pod: p, Sandbox: a.ID, Attempt: a.Attempt}
 		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.setup(ctx, s) })
@@ -233,7 +236,8 @@ func (w *worker) holdContainer(p *v1.Pod, a Action) {
 	}
 	switch v.Reason {
 	case "CrashLoopBackOff":
-		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Name+" in pod "+fullName(p))
+		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "BackOff",
+			"Back-off restarting failed container "+a.Name+" in pod "+fullName(p))
 	case "ImagePullBackOff":
 		if c := record.FindContainer(p, a.Name); c != nil {
 			w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "BackOff", "Back-off pulling image "+strconv.Quote(c.Image))

@@ -29,7 +29,8 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"setup", "start", "hook", "resize", "stop", "remove", "remove-sandbox", "hold", "end", "release", "finish", "forget"}[k]
+	return [...]string{"setup", "start", "hook", "resize", "stop", "remove", "remove-sandbox",
+		"hold", "end", "release", "finish", "forget"}[k]
 }
 
 // Action is one thing to do for a pod.

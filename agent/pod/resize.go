@@ -88,7 +88,8 @@ func (w *worker) deferResize(p *v1.Pod, v *record.Verdict) {
 	told := z.Pending != nil && z.Pending.Reason == v.Reason && z.PendingGeneration == p.Generation
 	z.Pending, z.PendingGeneration = v, p.Generation
 	if !told {
-		w.m.Events.Event(p, "", v1.EventTypeWarning, "Resize"+v.Reason, resizeMessage(p, "Pod resize "+v.Reason, p.Generation, v.Message))
+		w.m.Events.Event(p, "", v1.EventTypeWarning, "Resize"+v.Reason,
+			resizeMessage(p, "Pod resize "+v.Reason, p.Generation, v.Message))
 	}
 }
 
@@ -154,13 +155,15 @@ func needsRestart(c *v1.Container, had *v1.ResourceRequirements) bool {
 }
 
 func changed(name v1.ResourceName, a, b *v1.ResourceRequirements) bool {
-	return !equality.Semantic.DeepEqual(a.Requests[name], b.Requests[name]) || !equality.Semantic.DeepEqual(a.Limits[name], b.Limits[name])
+	return !equality.Semantic.DeepEqual(a.Requests[name], b.Requests[name]) ||
+		!equality.Semantic.DeepEqual(a.Limits[name], b.Limits[name])
 }
 
 // actuated tells what the container was given, nil when nothing differs.
 func actuated(r *record.Pod, c *v1.Container, id string) *v1.ResourceRequirements {
 	cr := r.Get(c.Name)
-	if cr.ID != id || cr.Actuated == nil || !changed(v1.ResourceCPU, cr.Actuated, &c.Resources) && !changed(v1.ResourceMemory, cr.Actuated, &c.Resources) {
+	if cr.ID != id || cr.Actuated == nil ||
+		!changed(v1.ResourceCPU, cr.Actuated, &c.Resources) && !changed(v1.ResourceMemory, cr.Actuated, &c.Resources) {
 		return nil
 	}
 	return cr.Actuated
@@ -263,12 +266,18 @@ func (m *Manager) resize(ctx context.Context, p *v1.Pod, z resized) error {
 			return fmt.Errorf("failed to get container stats: %w", err)
 		}
 		if used := int64(st.GetMemory().GetUsageBytes().GetValue()); used >= to.MemoryLimitInBytes {
-			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)",
+			return fmt.Errorf("cannot decrease memory limits: "+
+				"attempting to set container %q memory limit (%d) below current usage (%d)",
 				z.c.Name, to.MemoryLimitInBytes, used)
 		}
 	}
-	err := m.Runtime.UpdateContainerResources(ctx, z.id, &runtimeapi.ContainerResources{Linux: &runtimeapi.LinuxContainerResources{
-		CpuShares: to.CpuShares, CpuPeriod: to.CpuPeriod, CpuQuota: to.CpuQuota, MemoryLimitInBytes: to.MemoryLimitInBytes}})
+	linux := &runtimeapi.LinuxContainerResources{
+		CpuShares:          to.CpuShares,
+		CpuPeriod:          to.CpuPeriod,
+		CpuQuota:           to.CpuQuota,
+		MemoryLimitInBytes: to.MemoryLimitInBytes,
+	}
+	err := m.Runtime.UpdateContainerResources(ctx, z.id, &runtimeapi.ContainerResources{Linux: linux})
 	if err != nil {
 		return errors.New(grpcMessage(err))
 	}
@@ -285,7 +294,8 @@ func (w *worker) resizeFailed(p *v1.Pod, err error) {
 	z := &w.rec.Resize
 	if z.Error != err.Error() {
 		z.Error = err.Error()
-		w.m.Events.Event(p, "", v1.EventTypeWarning, "ResizeError", resizeMessage(p, "Pod resize error", z.Generation, z.Error))
+		w.m.Events.Event(p, "", v1.EventTypeWarning, "ResizeError",
+			resizeMessage(p, "Pod resize error", z.Generation, z.Error))
 	}
 	z.Delay = min(max(2*z.Delay, firstResize), lastResize)
 	z.Retry = time.Now().Add(z.Delay)
@@ -310,7 +320,8 @@ func (w *worker) resizeDone(p *v1.Pod, o *record.Observed, now time.Time) {
 		w.resizeFailed(p, err)
 		return
 	}
-	w.m.Events.Event(p, "", v1.EventTypeNormal, "ResizeCompleted", resizeMessage(p, "Pod resize completed", z.Generation, ""))
+	w.m.Events.Event(p, "", v1.EventTypeNormal, "ResizeCompleted",
+		resizeMessage(p, "Pod resize completed", z.Generation, ""))
 	w.rec.Resize = record.Resize{Pending: z.Pending, PendingGeneration: z.PendingGeneration}
 	w.m.retryResizes()
 }

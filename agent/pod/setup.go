@@ -136,7 +136,8 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 // ReleaseSandbox stops every sandbox of the pod; its logs and ended containers
 // stay until the pod is forgotten.
 func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
-	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{launch.LabelPodUID: string(s.Pod.UID)}})
+	labels := map[string]string{launch.LabelPodUID: string(s.Pod.UID)}
+	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
