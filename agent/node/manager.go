@@ -16,10 +16,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Manager keeps the Node object and its Lease.
@@ -231,57 +234,50 @@ func patch(old, want *v1.Node) ([]byte, error) {
 
 // follow watches the own Node: its pod network, labels and taints.
 func (m *Manager) follow(ctx context.Context) {
-	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", m.Name).String()}
-	for ctx.Err() == nil {
-		err := m.patiently(ctx, "watch the node", func(ctx context.Context) error {
-			l, err := m.Client.CoreV1().Nodes().List(ctx, opts)
-			if err != nil {
-				return err
-			}
-			for i := range l.Items {
-				m.set(&l.Items[i])
-			}
-			o := opts
-			o.ResourceVersion = l.ResourceVersion
-			w, err := m.Client.CoreV1().Nodes().Watch(ctx, o)
-			if err != nil {
-				return err
-			}
-			defer w.Stop()
-			return m.events(ctx, w)
-		})
-		if err != nil {
-			return
-		}
+	only := fields.OneTermEqualSelector("metadata.name", m.Name).String()
+	nodes := m.Client.CoreV1().Nodes()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = only
+			return nodes.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return nodes.Watch(ctx, o)
+		},
 	}
+	own := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, m.Client), &v1.Node{}, heard{m},
+		cache.ReflectorOptions{Name: "this node", Backoff: &wait.Backoff{
+			Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 5 * time.Second,
+		}})
+	own.RunWithContext(ctx)
 }
 
-func (m *Manager) events(ctx context.Context, w watch.Interface) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.ResultChan():
-			if !ok {
-				return nil
-			}
-			switch e.Type {
-			case watch.Error:
-				return apierrors.FromObject(e.Object)
-			case watch.Deleted:
-				m.Poke()
-			}
-			n, ok := e.Object.(*v1.Node)
-			if !ok || e.Type == watch.Deleted {
-				continue
-			}
-			old := m.Node()
-			m.set(n)
-			if old == nil || old.Spec.PodCIDR != n.Spec.PodCIDR || stale(old, n) {
-				m.Poke()
-			}
-		}
+// heard takes what the API tells of the Node; it implements cache.ReflectorStore.
+type heard struct{ *Manager }
+
+func (h heard) Add(obj any) error { return h.Update(obj) }
+func (h heard) Delete(any) error  { h.Poke(); return nil } // it is registered again
+func (h heard) Resync() error     { return nil }
+
+func (h heard) Update(obj any) error {
+	n, ok := obj.(*v1.Node)
+	if !ok {
+		return fmt.Errorf("unexpected object %T", obj)
 	}
+	old := h.Node()
+	h.set(n)
+	if old == nil || old.Spec.PodCIDR != n.Spec.PodCIDR || stale(old, n) {
+		h.Poke()
+	}
+	return nil
+}
+
+func (h heard) Replace(list []any, _ string) error {
+	if len(list) == 0 {
+		return h.Delete(nil)
+	}
+	return h.Update(list[0])
 }
 
 // stale tells whether somebody else changed the conditions that are ours, or

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // SavedObject is an object that a pod refers to as kept over restarts: one of
@@ -81,7 +81,8 @@ type Objects struct {
 type tracked struct {
 	refs   int
 	cancel context.CancelFunc
-	ready  chan struct{} // closed once something is known
+	enough context.CancelFunc // of an object that cannot change any more
+	ready  chan struct{}      // closed once something is known
 
 	mu    sync.Mutex
 	value *SavedObject // nil: the API has none
@@ -178,8 +179,7 @@ func (o *Objects) get(ctx context.Context, r ref) (*SavedObject, error) {
 	t := o.tracked[r]
 	o.mu.Unlock()
 	if t == nil {
-		v, _, err := o.list(ctx, r)
-		return v, err
+		return o.read(ctx, r)
 	}
 	select {
 	case <-t.ready:
@@ -191,31 +191,70 @@ func (o *Objects) get(ctx context.Context, r ref) (*SavedObject, error) {
 	return t.value, t.err
 }
 
-// follow keeps one object true to the API until ctx ends.
+// follow keeps one object true to the API until ctx ends. What cannot change any
+// more is read once.
 func (o *Objects) follow(ctx context.Context, r ref, t *tracked) {
-	pause := 200 * time.Millisecond
-	for ctx.Err() == nil {
-		v, rv, err := o.list(ctx, r)
-		if err == nil {
-			pause = 200 * time.Millisecond
-			o.set(r, t, v)
-			if !immutable(v) {
-				err = o.watch(ctx, r, t, rv)
-			} else {
-				<-ctx.Done()
+	watching, enough := context.WithCancel(ctx)
+	defer enough()
+	t.enough = enough
+	one := cache.NewReflectorWithOptions(onlyLists{o.listWatch(r, t)}, nil, object{o, r, t}, cache.ReflectorOptions{
+		Name:    r.key(),
+		Backoff: retry(),
+	})
+	one.RunWithContext(watching)
+}
+
+// onlyLists has a reflector begin with a list, whose failure tells at once that
+// the API is away: a watch that begins with what there is would be tried on.
+type onlyLists struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported implements what client-go asks.
+func (onlyLists) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (o *Objects) listWatch(r ref, t *tracked) *cache.ListWatch {
+	only := fields.OneTermEqualSelector("metadata.name", r.name).String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			// Not what a cache had: a pod may come a moment after what it refers to.
+			opts.FieldSelector, opts.ResourceVersion = only, ""
+			l, err := o.list(ctx, r, opts)
+			if err != nil {
+				o.fallBack(r, t, err)
 			}
-		} else {
-			o.fallBack(r, t, err)
-		}
-		if err == nil {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 15*time.Second)
+			return l, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.FieldSelector = only
+			return o.watch(ctx, r, opts)
+		},
 	}
+}
+
+// object takes what a reflector hears of one; it implements cache.ReflectorStore.
+type object struct {
+	*Objects
+	ref     ref
+	tracked *tracked
+}
+
+func (o object) Add(obj any) error    { return o.Update(obj) }
+func (o object) Delete(any) error     { return o.take(nil) }
+func (o object) Resync() error        { return nil }
+func (o object) Update(obj any) error { return o.take(saved(obj)) }
+
+func (o object) Replace(list []any, _ string) error {
+	if len(list) == 0 {
+		return o.take(nil)
+	}
+	return o.Update(list[0])
+}
+
+func (o object) take(v *SavedObject) error {
+	o.set(o.ref, o.tracked, v)
+	if immutable(v) {
+		o.tracked.enough()
+	}
+	return nil
 }
 
 func immutable(v *SavedObject) bool {
@@ -281,44 +320,46 @@ func version(s *SavedObject) string {
 	return string(m.GetUID()) + m.GetResourceVersion()
 }
 
-func one(name string) metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-}
-
-func (o *Objects) list(ctx context.Context, r ref) (*SavedObject, string, error) {
-	if o.Client == nil {
-		return nil, "", errors.New("no API server is configured")
-	}
-	var l runtime.Object
-	var err error
-	switch r.kind {
-	case configMap:
-		l, err = o.Client.CoreV1().ConfigMaps(r.namespace).List(ctx, one(r.name))
-	case secret:
-		l, err = o.Client.CoreV1().Secrets(r.namespace).List(ctx, one(r.name))
-	default:
-		l, err = o.Client.NodeV1().RuntimeClasses().List(ctx, one(r.name))
-	}
+// read returns an object as it is now, nil for none.
+func (o *Objects) read(ctx context.Context, r ref) (*SavedObject, error) {
+	only := fields.OneTermEqualSelector("metadata.name", r.name).String()
+	l, err := o.list(ctx, r, metav1.ListOptions{FieldSelector: only})
 	if err != nil {
-		return nil, "", err
-	}
-	return first(l)
-}
-
-// first takes the one object out of a list.
-func first(l runtime.Object) (*SavedObject, string, error) {
-	m, err := meta.ListAccessor(l)
-	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	items, err := meta.ExtractList(l)
 	if err != nil || len(items) == 0 {
-		return nil, m.GetResourceVersion(), err
+		return nil, err
 	}
-	return saved(items[0]), m.GetResourceVersion(), nil
+	return saved(items[0]), nil
 }
 
-func saved(obj runtime.Object) *SavedObject {
+func (o *Objects) list(ctx context.Context, r ref, opts metav1.ListOptions) (runtime.Object, error) {
+	if o.Client == nil {
+		return nil, errNoAPI
+	}
+	switch r.kind {
+	case configMap:
+		return o.Client.CoreV1().ConfigMaps(r.namespace).List(ctx, opts)
+	case secret:
+		return o.Client.CoreV1().Secrets(r.namespace).List(ctx, opts)
+	}
+	return o.Client.NodeV1().RuntimeClasses().List(ctx, opts)
+}
+
+func (o *Objects) watch(ctx context.Context, r ref, opts metav1.ListOptions) (watch.Interface, error) {
+	switch r.kind {
+	case configMap:
+		return o.Client.CoreV1().ConfigMaps(r.namespace).Watch(ctx, opts)
+	case secret:
+		return o.Client.CoreV1().Secrets(r.namespace).Watch(ctx, opts)
+	}
+	return o.Client.NodeV1().RuntimeClasses().Watch(ctx, opts)
+}
+
+var errNoAPI = errors.New("no API server is configured")
+
+func saved(obj any) *SavedObject {
 	switch v := obj.(type) {
 	case *v1.ConfigMap:
 		v.ManagedFields = nil
@@ -331,43 +372,6 @@ func saved(obj runtime.Object) *SavedObject {
 		return &SavedObject{RuntimeClass: v}
 	}
 	return nil
-}
-
-// watch follows one object from a version on; nil when the watch merely ended.
-func (o *Objects) watch(ctx context.Context, r ref, t *tracked, from string) error {
-	opts := one(r.name)
-	opts.ResourceVersion, opts.AllowWatchBookmarks = from, false
-	var w watch.Interface
-	var err error
-	switch r.kind {
-	case configMap:
-		w, err = o.Client.CoreV1().ConfigMaps(r.namespace).Watch(ctx, opts)
-	case secret:
-		w, err = o.Client.CoreV1().Secrets(r.namespace).Watch(ctx, opts)
-	default:
-		w, err = o.Client.NodeV1().RuntimeClasses().Watch(ctx, opts)
-	}
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.ResultChan():
-			switch {
-			case !ok:
-				return nil
-			case e.Type == watch.Added || e.Type == watch.Modified:
-				o.set(r, t, saved(e.Object))
-			case e.Type == watch.Deleted:
-				o.set(r, t, nil)
-			case e.Type == watch.Error:
-				return apierrors.FromObject(e.Object)
-			}
-		}
-	}
 }
 
 // refs are all objects of these kinds that a pod names.

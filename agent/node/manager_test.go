@@ -1,0 +1,48 @@
+package node
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestHeard: the status is looked at again when somebody else changed what is
+// ours, and when the Node is gone.
+func TestHeard(t *testing.T) {
+	ready := func(reason string) *corev1.Node {
+		n := withRanges("10.1.0.0/24")
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: reason}}
+		return n
+	}
+	labelled := ready("KubeletReady")
+	labelled.Labels = map[string]string{"a": "b"}
+	changed := ready("KubeletReady")
+	changed.Spec.PodCIDR = "10.2.0.0/24"
+	for name, tt := range map[string]struct {
+		hear  func(heard) error
+		poked bool
+	}{
+		"as it was":           {func(h heard) error { return h.Update(ready("KubeletReady")) }, false},
+		"a label":             {func(h heard) error { return h.Update(labelled) }, false},
+		"a condition of ours": {func(h heard) error { return h.Update(ready("NodeStatusUnknown")) }, true},
+		"a pod range":         {func(h heard) error { return h.Update(changed) }, true},
+		"deleted":             {func(h heard) error { return h.Delete(ready("")) }, true},
+		"listed":              {func(h heard) error { return h.Replace([]any{ready("KubeletReady")}, "") }, false},
+		"not listed":          {func(h heard) error { return h.Replace(nil, "") }, true},
+	} {
+		m := &Manager{node: ready("KubeletReady"), Seen: func(*corev1.Node) {}}
+		if err := tt.hear(heard{m}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		select {
+		case <-m.waker():
+			if !tt.poked {
+				t.Errorf("%s: the status is looked at", name)
+			}
+		default:
+			if tt.poked {
+				t.Errorf("%s: the status is not looked at", name)
+			}
+		}
+	}
+}
