@@ -74,7 +74,8 @@ func (l *Leased) List(ctx context.Context) ([]string, error) {
 // returns an error when the watch broke: call it again.
 func (l *Leased) Follow(ctx context.Context, changed func()) error {
 	last := errors.New("it was closed")
-	for r := range l.client.Watch(clientv3.WithRequireLeader(ctx), l.prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
+	led := clientv3.WithRequireLeader(ctx) // so that a server cut off from the others ends it
+	for r := range l.client.Watch(led, l.prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
 		if err := r.Err(); err != nil {
 			last = err
 		} else {

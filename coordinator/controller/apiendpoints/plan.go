@@ -58,7 +58,8 @@ func groups(all []netip.AddrPort, oneFamily bool) (out []group) {
 // subsets is what Endpoints are to say of servers.
 func subsets(all []netip.AddrPort) (out []corev1.EndpointSubset) {
 	for _, g := range groups(all, false) {
-		s := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: portName, Port: g.port, Protocol: corev1.ProtocolTCP}}}
+		port := corev1.EndpointPort{Name: portName, Port: g.port, Protocol: corev1.ProtocolTCP}
+		s := corev1.EndpointSubset{Ports: []corev1.EndpointPort{port}}
 		for _, ip := range g.addresses {
 			s.Addresses = append(s.Addresses, corev1.EndpointAddress{IP: ip})
 		}

@@ -41,8 +41,14 @@ func TestPlan(t *testing.T) {
 		{"[2001:db8::1]:6443", "2001:db8::1 6443", "kubernetes IPv6 2001:db8::1 6443"},
 		// In the same order whoever publishes; each once; what is no address is nobody's.
 		{"192.0.2.3:6443 192.0.2.1:6443 192.0.2.3:6443 x", "192.0.2.1,192.0.2.3 6443", "kubernetes IPv4 192.0.2.1,192.0.2.3 6443"},
-		{"192.0.2.2:7443 192.0.2.1:6443", "192.0.2.1 6443; 192.0.2.2 7443", "kubernetes IPv4 192.0.2.1 6443; kubernetes-ipv4-7443 IPv4 192.0.2.2 7443"},
-		{"[2001:db8::1]:6443 192.0.2.1:6443", "192.0.2.1,2001:db8::1 6443", "kubernetes IPv4 192.0.2.1 6443; kubernetes-ipv6-6443 IPv6 2001:db8::1 6443"},
+		{
+			"192.0.2.2:7443 192.0.2.1:6443", "192.0.2.1 6443; 192.0.2.2 7443",
+			"kubernetes IPv4 192.0.2.1 6443; kubernetes-ipv4-7443 IPv4 192.0.2.2 7443",
+		},
+		{
+			"[2001:db8::1]:6443 192.0.2.1:6443", "192.0.2.1,2001:db8::1 6443",
+			"kubernetes IPv4 192.0.2.1 6443; kubernetes-ipv6-6443 IPv6 2001:db8::1 6443",
+		},
 	} {
 		all := servers(strings.Fields(c.names))
 		if got := printSubsets(subsets(all)); got != c.endpoints {

@@ -62,11 +62,15 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	g.Go(func() error {
-		p.persist(ctx, "hold the API server's address", func(ctx context.Context) error { return p.Leases.Hold(ctx, p.Server.String()) })
+		p.persist(ctx, "hold the API server's address", func(ctx context.Context) error {
+			return p.Leases.Hold(ctx, p.Server.String())
+		})
 		return nil
 	})
 	g.Go(func() error {
-		p.persist(ctx, "follow the API servers' addresses", func(ctx context.Context) error { return p.Leases.Follow(ctx, dirty) })
+		p.persist(ctx, "follow the API servers' addresses", func(ctx context.Context) error {
+			return p.Leases.Follow(ctx, dirty)
+		})
 		return nil
 	})
 	for {
@@ -121,9 +125,8 @@ func (p *Publisher) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read endpoints %s: %w", service, err)
 	}
-	stored, err := p.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
-	})
+	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
+	stored, err := p.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, ofService)
 	if err != nil {
 		return fmt.Errorf("list endpoint slices of %s: %w", service, err)
 	}
@@ -142,9 +145,11 @@ func (p *Publisher) writeEndpoints(ctx context.Context, have *corev1.Endpoints, 
 	client := p.Client.CoreV1().Endpoints(metav1.NamespaceDefault)
 	switch {
 	case have == nil:
+		have = &corev1.Endpoints{Subsets: want}
+		have.Name = service
 		// The slices are made here too, so that nobody mirrors this object.
-		labels := map[string]string{discoveryv1.LabelSkipMirror: "true"}
-		_, err = client.Create(ctx, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: service, Labels: labels}, Subsets: want}, metav1.CreateOptions{})
+		have.Labels = map[string]string{discoveryv1.LabelSkipMirror: "true"}
+		_, err = client.Create(ctx, have, metav1.CreateOptions{})
 	case !equality.Semantic.DeepEqual(have.Subsets, want):
 		have.Subsets = want
 		_, err = client.Update(ctx, have, metav1.UpdateOptions{})
@@ -155,7 +160,9 @@ func (p *Publisher) writeEndpoints(ctx context.Context, have *corev1.Endpoints, 
 	return nil
 }
 
-func (p *Publisher) writeSlices(ctx context.Context, stored []discoveryv1.EndpointSlice, wanted []*discoveryv1.EndpointSlice) error {
+func (p *Publisher) writeSlices(
+	ctx context.Context, stored []discoveryv1.EndpointSlice, wanted []*discoveryv1.EndpointSlice,
+) error {
 	client := p.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	byName := map[string]*discoveryv1.EndpointSlice{}
 	for i := range stored {
@@ -187,7 +194,8 @@ func (p *Publisher) writeSlice(ctx context.Context, have, want *discoveryv1.Endp
 	switch {
 	case have == nil:
 		_, err = client.Create(ctx, want, metav1.CreateOptions{})
-	case !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) || !equality.Semantic.DeepEqual(have.Ports, want.Ports):
+	case !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints),
+		!equality.Semantic.DeepEqual(have.Ports, want.Ports):
 		have.Endpoints, have.Ports = want.Endpoints, want.Ports
 		_, err = client.Update(ctx, have, metav1.UpdateOptions{})
 	}

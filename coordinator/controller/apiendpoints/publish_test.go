@@ -15,7 +15,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -171,7 +170,7 @@ func TestTakesOver(t *testing.T) {
 		was := endpointSlices(servers([]string{"[2001:db8::1]:6443"}))[0]
 		was.Namespace = "default"
 		client := fake.NewClientset(was, &corev1.Endpoints{
-			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"},
 			Subsets:    subsets(servers([]string{"[2001:db8::1]:6443"})),
 		})
 		c := start(t, &set{names: map[string]bool{}}, client, "192.0.2.1:7443", slog.New(slog.DiscardHandler))
@@ -195,7 +194,8 @@ func TestTriesAgain(t *testing.T) {
 			return true, nil, errors.New("not now")
 		})
 		var said bytes.Buffer
-		c := start(t, &set{names: map[string]bool{}}, client, "192.0.2.1:6443", slog.New(slog.NewTextHandler(&said, nil)))
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		c := start(t, &set{names: map[string]bool{}}, client, "192.0.2.1:6443", log)
 		time.Sleep(6 * again)
 		synctest.Wait()
 		if got := published(t, client); got != "192.0.2.1 6443" {
