@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -54,12 +53,7 @@ func (n *Network) whole() bool {
 	if err != nil || br.Attrs().Index != n.bridge || br.Attrs().Flags&net.FlagUp == 0 {
 		return false
 	}
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge} {
-		if _, err = n.conn.ListTableOfFamily(n.cfg.Table, family); err != nil {
-			return false
-		}
-	}
-	return true
+	return n.conn.Has(n.routedTable()) && n.conn.Has(n.bridgedTable())
 }
 
 // setGateway gives the bridge the gateway's address and takes away those of an

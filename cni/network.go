@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/google/nftables"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // Defaults of Config.
@@ -42,9 +42,9 @@ type Network struct {
 	reaper reaper
 
 	mu     sync.Mutex // bridge and nftables set-up, nftables connection
-	conn   *nftables.Conn
-	bridge int // interface index; 0: to be made
-	tables *tables
+	conn   *nft.Conn
+	bridge int  // interface index; 0: to be made
+	tables bool // were made once
 	mtu    int
 }
 

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -27,16 +25,8 @@ import (
 // net.bridge.bridge-nf-call-iptables on: br_netfilter rewrites the destination
 // of a packet for the node and sends it on from port to port.
 
-// senders names the table: one set holds who may send what.
-type senders struct {
-	table *nftables.Table
-	pods  *nftables.Set // port . hardware address . address
-}
-
-func (n *Network) newSenders() senders {
-	t := &nftables.Table{Family: nftables.TableFamilyBridge, Name: n.cfg.Table}
-	return senders{t, &nftables.Set{Table: t, ID: nft.SetID(), Name: "pods", Concatenation: true, KeyType: nft.TypeSender}}
-}
+// senders holds who may send what: port . hardware address . address.
+var senders = &nft.Set{Name: "pods", Key: nft.V4.Sender().Type(), Keep: true}
 
 // portGroup is the interface group (ip-link(8)) of the pods' interfaces on the
 // node's side, one for each bridge: rules tell by it which frames are pods'.
@@ -46,68 +36,33 @@ func portGroup(bridge string) uint32 {
 	return h.Sum32() | 1<<31       // neither the default group nor reapGroup
 }
 
-// queueSenders queues the table with all pods that have an address. Elements
-// stay: another process may have added some since the pods were read.
-func (n *Network) queueSenders(s senders) error {
-	c := n.conn
-	c.AddTable(s.table)
-	if err := c.AddSet(s.pods, nil); err != nil {
-		return fmt.Errorf("nftables sets: %w", err)
-	}
-	check := c.AddChain(&nftables.Chain{Table: s.table, Name: "pods"})
-	c.FlushChain(check)
-	rule := func(ch *nftables.Chain, r nftRule) {
-		c.AddRule(&nftables.Rule{Table: s.table, Chain: ch, Exprs: nft.Rule(r...)})
-	}
-	rule(check, nftRule{nft.EtherType(unix.ETH_P_IP, false), nft.EtherTo(macOf(n.pool.gateway())), nft.IPSender(), nft.In(s.pods, false), nft.Return()})
-	rule(check, nftRule{nft.EtherType(unix.ETH_P_ARP, false), nft.ARPFrame(), nft.In(s.pods, false), nft.ARPSender(), nft.In(s.pods, false), nft.Return()})
-	rule(check, nftRule{nft.Count(), nft.Drop()})
-	enter := n.bridgeChain(s.table, "prerouting", nftables.ChainHookPrerouting)
-	rule(enter, nftRule{nft.FromGroup(reapGroup), nft.Drop()}) // about to be deleted
-	rule(enter, nftRule{nft.FromGroup(portGroup(n.cfg.Bridge)), nft.Goto(check.Name)})
+// bridgedObjects are the bridge family's, with all pods that have an address.
+// Elements stay: another process may have added some since the pods were read.
+func (n *Network) bridgedObjects() (nft.Objects, error) {
+	o := nft.NewObjects(n.bridgedTable())
+	o.AddSets(senders)
+	const check, enter, between = "pods", "prerouting", "forward"
+	o.AddRule(check, nft.EtherType(unix.ETH_P_IP), nft.EtherTo(macOf(n.pool.gateway())), nft.In(nft.V4.Sender(), senders), nft.Return())
+	o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), nft.In(nft.ARPFrame(), senders), nft.In(nft.ARPSender(), senders), nft.Return())
+	o.AddRule(check, nft.Count(), nft.Drop())
+	o.AddChain(enter, nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityBridged})
+	o.AddRule(enter, nft.FromGroup(reapGroup), nft.Drop()) // about to be deleted
+	o.AddRule(enter, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.Goto(check))
 	// What a pod asks all ports for, only the node answers.
-	between := n.bridgeChain(s.table, "forward", nftables.ChainHookForward)
-	rule(between, nftRule{nft.FromGroup(portGroup(n.cfg.Bridge)), nft.EtherType(unix.ETH_P_IP, true), nft.Drop()})
+	o.AddChain(between, nft.Hook{Kind: nft.Filter, At: nft.Forward, Priority: nft.PriorityBridged})
+	o.AddRule(between, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.EtherTypeNot(unix.ETH_P_IP), nft.Drop())
 	held, err := n.pool.held()
 	if err != nil {
-		return err
+		return o, err
 	}
-	var elems []nftables.SetElement
 	for addr, owner := range held {
-		elems = append(elems, senderOf(ownedBy(owner), addr))
+		o.Add(senders, senderOf(ownedBy(owner), addr), nil)
 	}
-	return n.addElements(s.pods, elems)
+	return o, nil
 }
 
-// nftRule is one rule, statement by statement.
-type nftRule [][]expr.Any
-
-// bridgeChain returns an empty chain on a hook of the bridge family, before
-// br_netfilter (NF_BR_PRI_NAT_DST_BRIDGED).
-func (n *Network) bridgeChain(t *nftables.Table, name string, hook *nftables.ChainHook) *nftables.Chain {
-	prio := nftables.ChainPriority(-300)
-	ch := n.conn.AddChain(&nftables.Chain{Table: t, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &prio})
-	n.conn.FlushChain(ch)
-	return ch
-}
-
-// elementsMost is how many elements go in one message, whose attributes'
-// lengths have 16 bits.
-const elementsMost = 400
-
-func (n *Network) addElements(set *nftables.Set, elems []nftables.SetElement) error {
-	for len(elems) > 0 {
-		part := elems[:min(len(elems), elementsMost)]
-		if err := n.conn.SetAddElements(set, part); err != nil {
-			return err
-		}
-		elems = elems[len(part):]
-	}
-	return nil
-}
-
-func senderOf(a Attachment, addr netip.Addr) nftables.SetElement {
-	return nftables.SetElement{Key: nft.KeySender(a.hostIf(), macOf(addr), addr)}
+func senderOf(a Attachment, addr netip.Addr) nft.Data {
+	return nft.Data{}.Interface(a.hostIf()).MAC(macOf(addr)).Addr(addr)
 }
 
 // ownedBy is the attachment that a reservation is of, by its names.
@@ -123,10 +78,9 @@ func (n *Network) silence(a Attachment, addr netip.Addr) error {
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
-	if err := n.conn.SetDeleteElements(n.tables.senders.pods, []nftables.SetElement{senderOf(a, addr)}); err != nil {
-		return fmt.Errorf("sender of pod: %w", err)
-	}
-	if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+	c := nft.NewChange(n.bridgedTable())
+	c.Del.Add(senders, senderOf(a, addr), nil)
+	if err := n.conn.Apply(c); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("sender of pod: %w", err)
 	}
 	return nil

@@ -1,52 +1,38 @@
 package cni
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
-// tables names what this network has in nftables: one table with masquerading
-// and the host ports, and one with what pods may send.
-type tables struct {
-	senders   senders
-	table     *nftables.Table
-	ports     *nftables.Set // proto . port : pod address . port, on every address of the node
-	addrPorts *nftables.Set // the same for one address of the node
-	hairpin   *nftables.Set // address pairs of pods that may reach themselves through a host port
-}
+// This network has two nftables tables of one name: the one of the ip family,
+// below, with masquerading and the host ports, and the one of the bridge family,
+// in sender.go, with what pods may send. Other processes, the CNI plugin's, write
+// elements too: the sets keep theirs.
+var (
+	hostPorts = &nft.Set{ // pod address . port, on every address of the node
+		Name: "hostports", Key: nft.ProtoPort().Type(), Data: nft.V4.Target(), Keep: true,
+	}
+	addrHostPorts = &nft.Set{ // the same for one address of the node
+		Name: "addr-hostports", Key: nft.V4.AddrProtoPort().Type(), Data: nft.V4.Target(), Keep: true,
+	}
+	hairpins = &nft.Set{ // address pairs of pods that may reach themselves through a host port
+		Name: "hairpin", Key: nft.V4.AddrPair().Type(), Keep: true,
+	}
+)
 
 var (
 	multicast   = netip.MustParsePrefix("224.0.0.0/4")
 	loopbackNet = netip.MustParsePrefix("127.0.0.0/8")
 )
 
-func (n *Network) newTables() *tables {
-	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.cfg.Table}
-	return &tables{
-		senders: n.newSenders(),
-		table:   t,
-		ports: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "hostports", IsMap: true, Concatenation: true,
-			KeyType: nft.TypeProtoPort, DataType: nft.TypeTarget,
-		},
-		addrPorts: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "addr-hostports", IsMap: true, Concatenation: true,
-			KeyType: nft.TypeAddrProtoPort, DataType: nft.TypeTarget,
-		},
-		hairpin: &nftables.Set{
-			Table: t, ID: nft.SetID(), Name: "hairpin", Concatenation: true, KeyType: nft.TypeAddrPair,
-		},
-	}
-}
+func (n *Network) routedTable() nft.Table  { return nft.Table{Family: nft.V4, Name: n.cfg.Table} }
+func (n *Network) bridgedTable() nft.Table { return nft.Table{Family: nft.Bridge, Name: n.cfg.Table} }
 
 // ensureTable writes the tables in one transaction, keeping the elements of the sets.
 func (n *Network) ensureTable() error {
@@ -57,60 +43,36 @@ func (n *Network) ensureTable() error {
 		}
 		n.conn = c
 	}
-	t := n.newTables()
-	c := n.conn
-	c.AddTable(t.table)
-	if err := errors.Join(c.AddSet(t.ports, nil), c.AddSet(t.addrPorts, nil), c.AddSet(t.hairpin, nil)); err != nil {
-		return fmt.Errorf("nftables sets: %w", err)
-	}
-	n.addPostrouting(t)
-	n.addGuard(t)
-	if err := n.dropOldChains(t); err != nil {
+	bridged, err := n.bridgedObjects()
+	if err != nil {
 		return err
 	}
-	// Just after Services, which live at the usual place: a pod asks for a host
-	// port itself, and must not get with it what the cluster gave out (NodePorts)
-	// or listens on (the API server).
-	for _, h := range hostPortChains {
-		ch := n.baseChain(t, h.name, h.hook, *nftables.ChainPriorityNATDest+1)
-		// Whatever a pod asks for, only the node's own addresses have host ports.
-		for _, p := range n.notNodes() {
-			c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.DaddrIn(p, false), nft.Return())})
-		}
-		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrProtoPort(), nft.Target(t.addrPorts), nft.ToLocal(), nft.DNAT())})
-		c.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.ToLocal(), nft.ProtoPort(), nft.Target(t.ports), nft.DNAT())})
+	if err := n.conn.Reset(n.routedObjects(), bridged); err != nil {
+		return fmt.Errorf("%w (the bridge family takes CONFIG_NF_TABLES_BRIDGE)", err)
 	}
-	if err := n.queueSenders(t.senders); err != nil {
-		return err
-	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables tables %s (the bridge family takes CONFIG_NF_TABLES_BRIDGE): %w", t.table.Name, err)
-	}
-	n.tables = t
+	n.tables = true
 	return nil
 }
 
-// hostPortChains forward host ports for others and for the node itself.
-var hostPortChains = []struct {
-	name string
-	hook *nftables.ChainHook
-}{{"host-ports", nftables.ChainHookPrerouting}, {"host-ports-of-node", nftables.ChainHookOutput}}
-
-// oldChains had the host ports in earlier versions, before Services.
-var oldChains = []string{"prerouting", "output"}
-
-func (n *Network) dropOldChains(t *tables) error {
-	have, err := n.conn.ListChainsOfTableFamily(t.table.Family)
-	if err != nil {
-		return fmt.Errorf("list nftables chains: %w", err)
-	}
-	for _, c := range have {
-		if c.Table.Name == t.table.Name && slices.Contains(oldChains, c.Name) {
-			n.conn.FlushChain(c)
-			n.conn.DelChain(c)
+func (n *Network) routedObjects() nft.Objects {
+	o := nft.NewObjects(n.routedTable())
+	o.AddSets(hostPorts, addrHostPorts, hairpins)
+	n.addPostrouting(o)
+	n.addGuard(o)
+	// Just after Services, which live at the usual place: a pod asks for a host
+	// port itself, and must not get with it what the cluster gave out (NodePorts)
+	// or listens on (the API server). The first chain is for others, the second
+	// for the node itself.
+	for name, at := range map[string]nft.Point{"host-ports": nft.Prerouting, "host-ports-of-node": nft.Output} {
+		o.AddChain(name, nft.Hook{Kind: nft.NAT, At: at, Priority: nft.PriorityDstNAT + 1})
+		// Whatever a pod asks for, only the node's own addresses have host ports.
+		for _, p := range n.notNodes() {
+			o.AddRule(name, nft.DaddrIn(p), nft.Return())
 		}
+		o.AddRule(name, nft.V4.DNAT(nft.V4.AddrProtoPort(), addrHostPorts, nft.ToLocal()))
+		o.AddRule(name, nft.ToLocal(), nft.V4.DNAT(nft.ProtoPort(), hostPorts))
 	}
-	return nil
+	return o
 }
 
 // notNodes are addresses that a node may have, but for the cluster.
@@ -149,38 +111,27 @@ func (n *Network) mayHave(ports []HostPort) error {
 	return nil
 }
 
-func (n *Network) addPostrouting(t *tables) {
-	ch := n.baseChain(t, "postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
-	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.AddrPair(), nft.In(t.hairpin, false), nft.Masquerade())})
+func (n *Network) addPostrouting(o nft.Objects) {
+	const name = "postrouting"
+	o.AddChain(name, nft.Hook{Kind: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT})
+	o.AddRule(name, nft.In(nft.V4.AddrPair(), hairpins), nft.Masquerade())
 	// To a host port by the loopback address: the pod answers to the gateway.
-	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.SaddrIn(loopbackNet, false), nft.DaddrIn(n.pool.prefix, false), nft.Masquerade())})
-	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.SaddrIn(n.pool.prefix, true), nft.Return())})
+	o.AddRule(name, nft.SaddrIn(loopbackNet), nft.DaddrIn(n.pool.prefix), nft.Masquerade())
+	o.AddRule(name, nft.SaddrNotIn(n.pool.prefix), nft.Return())
 	for _, p := range append([]netip.Prefix{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs...) {
 		if p.Addr().Is4() {
-			n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.DaddrIn(p, false), nft.Return())})
+			o.AddRule(name, nft.DaddrIn(p), nft.Return())
 		}
 	}
-	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Masquerade()})
+	o.AddRule(name, nft.Masquerade())
 }
 
 // addGuard keeps pods from what listens on the node's loopback addresses: the
 // bridge routes these addresses, so that host ports work on them
 // (CVE-2020-8558).
-func (n *Network) addGuard(t *tables) {
-	ch := n.conn.AddChain(&nftables.Chain{
-		Name: "guard", Table: t.table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
-	})
-	n.conn.FlushChain(ch)
-	n.conn.AddRule(&nftables.Rule{Table: t.table, Chain: ch, Exprs: nft.Rule(nft.NotFromLoopback(), nft.DaddrIn(loopbackNet, false), nft.Drop())})
-}
-
-// baseChain returns an empty NAT chain on a hook.
-func (n *Network) baseChain(t *tables, name string, hook *nftables.ChainHook, prio nftables.ChainPriority) *nftables.Chain {
-	ch := n.conn.AddChain(&nftables.Chain{
-		Name: name, Table: t.table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: &prio,
-	})
-	n.conn.FlushChain(ch)
-	return ch
+func (n *Network) addGuard(o nft.Objects) {
+	o.AddChain("guard", nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw})
+	o.AddRule("guard", nft.NotFromLoopback(), nft.DaddrIn(loopbackNet), nft.Drop())
 }
 
 // addRules lets a pod send and forwards its host ports to it, whatever these
@@ -191,40 +142,49 @@ func (n *Network) addRules(a Attachment, pod netip.Addr) error {
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
-	if err := n.conn.SetAddElements(n.tables.senders.pods, []nftables.SetElement{senderOf(a, pod)}); err != nil {
-		return err
+	sender := nft.NewChange(n.bridgedTable())
+	sender.Add.Add(senders, senderOf(a, pod), nil)
+	ports, err := n.hostPortChange(pod, a.HostPorts)
+	if err != nil {
+		return fmt.Errorf("host ports: %w", err)
 	}
-	if len(a.HostPorts) > 0 {
-		if err := n.queueHostPorts(pod, a.HostPorts); err != nil {
-			return fmt.Errorf("host ports: %w", err)
-		}
-	}
-	if err := n.conn.Flush(); err != nil {
+	if err := n.conn.Apply(sender, ports); err != nil {
 		n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 		return err
 	}
 	return endOldFlows(pod, a.HostPorts)
 }
 
-func (n *Network) queueHostPorts(pod netip.Addr, ports []HostPort) error {
-	t := n.tables
-	var all, some []nftables.SetElement
+// hostPortChange leads host ports to a pod, whatever they led to before.
+func (n *Network) hostPortChange(pod netip.Addr, ports []HostPort) (nft.Change, error) {
+	had, want := nft.NewObjects(n.routedTable()), nft.NewObjects(n.routedTable())
 	for _, p := range ports {
-		proto, val := nft.Proto(p.Protocol), nft.ValTarget(netip.AddrPortFrom(pod, p.ContainerPort))
+		proto, to := nft.Proto(p.Protocol), nft.Target(netip.AddrPortFrom(pod, p.ContainerPort))
 		switch {
 		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
-			all = append(all, nftables.SetElement{Key: nft.KeyProtoPort(proto, p.HostPort), Val: val})
+			want.Add(hostPorts, nft.Data{}.Proto(proto).Port(p.HostPort), to)
 		case p.HostIP.Is4():
-			some = append(some, nftables.SetElement{Key: nft.KeyAddrProtoPort(p.HostIP, proto, p.HostPort), Val: val})
+			want.Add(addrHostPorts, nft.AddrProtoPort(p.HostIP, proto, p.HostPort), to)
 		}
 	}
-	for set, elems := range map[*nftables.Set][]nftables.SetElement{t.ports: all, t.addrPorts: some} {
-		if err := n.replaceElements(set, elems); err != nil {
-			return err
+	for set, elems := range want.Elements {
+		have, err := n.conn.Elements(n.routedTable(), set)
+		if err != nil {
+			return nft.Change{}, err
+		}
+		for key := range elems {
+			if to, taken := have[key]; taken {
+				had.Add(set, nft.Data(key), nft.Data(to))
+			}
 		}
 	}
-	return n.conn.SetAddElements(t.hairpin, []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}})
+	if len(ports) > 0 {
+		want.Add(hairpins, pairOf(pod), nil)
+	}
+	return nft.Diff(had, want), nil
 }
+
+func pairOf(a netip.Addr) nft.Data { return nft.Data{}.Addr(a).Addr(a) }
 
 // staleUDP matches flows to UDP host ports that lead elsewhere than to pod.
 // Such a flow has no end of its own as long as the client goes on sending.
@@ -256,72 +216,37 @@ func (s staleUDP) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return to.Unmap() != s.pod
 }
 
-func (n *Network) replaceElements(set *nftables.Set, elems []nftables.SetElement) error {
-	if len(elems) == 0 {
-		return nil
-	}
-	have, err := n.conn.GetSetElements(set)
-	if err != nil {
-		return err
-	}
-	var old []nftables.SetElement
-	for _, h := range have {
-		for _, e := range elems {
-			if bytes.Equal(h.Key, e.Key) {
-				old = append(old, nftables.SetElement{Key: h.Key, Val: h.Val})
-			}
-		}
-	}
-	return errors.Join(n.deleteElements(set, old), n.conn.SetAddElements(set, elems))
-}
-
-func (n *Network) deleteElements(set *nftables.Set, elems []nftables.SetElement) error {
-	if len(elems) == 0 {
-		return nil
-	}
-	return n.conn.SetDeleteElements(set, elems)
-}
-
 // removeHostPorts asks the kernel which ports lead to the pod: it is the only
 // record of them.
 func (n *Network) removeHostPorts(pod netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.tables
-	if t == nil {
+	if !n.tables {
 		if err := n.ensureLocked(); err != nil {
 			return err
 		}
-		t = n.tables
 	}
-	found := false
-	for _, set := range []*nftables.Set{t.ports, t.addrPorts} {
-		have, err := n.conn.GetSetElements(set)
+	c := nft.NewChange(n.routedTable())
+	for _, set := range []*nft.Set{hostPorts, addrHostPorts} {
+		have, err := n.conn.Elements(n.routedTable(), set)
 		if err != nil {
-			if _, gone := n.conn.ListTableOfFamily(t.table.Name, t.table.Family); gone != nil {
+			if !n.conn.Has(n.routedTable()) {
 				n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 				return nil
 			}
 			return fmt.Errorf("host ports: %w", err)
 		}
-		var old []nftables.SetElement
-		for _, h := range have {
-			if nft.ParseTarget(h.Val).Addr() == pod {
-				old = append(old, nftables.SetElement{Key: h.Key, Val: h.Val})
+		for key, to := range have {
+			if nft.ParseTarget(nft.Data(to)).Addr() == pod {
+				c.Del.Add(set, nft.Data(key), nft.Data(to))
 			}
 		}
-		found = found || len(old) > 0
-		if err := n.deleteElements(set, old); err != nil {
-			return fmt.Errorf("host ports: %w", err)
-		}
 	}
-	if !found {
+	if c.Empty() {
 		return nil
 	}
-	if err := n.conn.SetDeleteElements(t.hairpin, []nftables.SetElement{{Key: nft.KeyAddrPair(pod, pod)}}); err != nil {
-		return fmt.Errorf("host ports: %w", err)
-	}
-	if err := n.conn.Flush(); err != nil {
+	c.Del.Add(hairpins, pairOf(pod), nil)
+	if err := n.conn.Apply(c); err != nil {
 		return fmt.Errorf("host ports: %w", err)
 	}
 	return nil
@@ -336,14 +261,8 @@ func (n *Network) deleteTable() error {
 		n.conn = c
 	}
 	defer func() {
-		_ = n.conn.CloseLasting()
-		n.conn, n.tables = nil, nil
+		n.conn.Close()
+		n.conn, n.tables = nil, false
 	}()
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge} {
-		n.conn.DelTable(&nftables.Table{Family: family, Name: n.cfg.Table})
-		if err := n.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete nftables table %s: %w", n.cfg.Table, err)
-		}
-	}
-	return nil
+	return n.conn.Delete(n.routedTable(), n.bridgedTable())
 }

@@ -1,13 +1,7 @@
 package dns
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
 	"time"
-
-	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nft"
 )
@@ -22,6 +16,9 @@ const (
 	meterMemory  = 10 * time.Second // how long a silent client is remembered
 )
 
+// clients holds each client's count of packets.
+var clients = &nft.Set{Name: "clients", Key: nft.Key{nft.V4.Saddr()}.Type(), Timeout: meterMemory, Size: meterClients}
+
 // meter limits each client in the kernel, with one nftables table.
 func (s *Server) meter() error {
 	if s.cfg.Table == "" {
@@ -31,45 +28,24 @@ func (s *Server) meter() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.CloseLasting() }()
-	t := s.table()
-	set := &nftables.Set{
-		Table:      t,
-		ID:         nft.SetID(),
-		Name:       "clients",
-		KeyType:    nftables.TypeIPAddr,
-		Dynamic:    true,
-		HasTimeout: true,
-		Timeout:    meterMemory,
-		Size:       meterClients,
-	}
-	// Added first, so that deleting what an earlier agent left cannot fail.
-	c.AddTable(t)
-	c.DelTable(t)
-	c.AddTable(t)
-	if err := c.AddSet(set, nil); err != nil {
-		return fmt.Errorf("nftables set: %w", err)
-	}
-	chain := c.AddChain(&nftables.Chain{
-		Table: t, Name: "prerouting", Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
-	})
-	for _, a := range s.cfg.Addrs {
-		if !a.Is4() {
-			continue
-		}
-		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: nft.Rule(
-			nft.DaddrIn(netip.PrefixFrom(a, a.BitLen()), false), nft.Saddr(), nft.Meter(set, meterRate, meterBurst), nft.Drop())})
-	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables table %s: %w", t.Name, err)
-	}
-	return nil
+	defer c.Close()
+	return c.Reset(s.metered())
 }
 
-func (s *Server) table() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: s.cfg.Table}
+// metered is the table: it meets packets before they are tracked.
+func (s *Server) metered() nft.Objects {
+	o := nft.NewObjects(s.table())
+	o.AddSets(clients)
+	o.AddChain("prerouting", nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw})
+	for _, a := range s.cfg.Addrs {
+		if nft.FamilyOf(a) == o.Table.Family {
+			o.AddRule("prerouting", nft.DaddrIs(a), nft.Over(nft.Key{nft.V4.Saddr()}, clients, meterRate, meterBurst), nft.Drop())
+		}
+	}
+	return o
 }
+
+func (s *Server) table() nft.Table { return nft.Table{Family: nft.V4, Name: s.cfg.Table} }
 
 func (s *Server) removeMeter() error {
 	if s.cfg.Table == "" {
@@ -79,10 +55,6 @@ func (s *Server) removeMeter() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.CloseLasting() }()
-	c.DelTable(s.table())
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete nftables table %s: %w", s.cfg.Table, err)
-	}
-	return nil
+	defer c.Close()
+	return c.Delete(s.table())
 }

@@ -5,9 +5,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // state is what the kernel holds, as far as it takes to change it: the objects
@@ -38,7 +38,7 @@ func (r *renderer) affected(st state, next *service.Tables) map[service.Key]rend
 		if _, known := all[k]; known {
 			return
 		}
-		one := rendered{newObjects(), newObjects()}
+		one := rendered{r.newObjects(), r.newObjects()}
 		r.render(st.tables.Get(k), one.had)
 		r.render(next.Get(k), one.want)
 		all[k] = one
@@ -62,13 +62,19 @@ func (r *renderer) affected(st state, next *service.Tables) map[service.Key]rend
 	return all
 }
 
+// change is what one transaction does.
+type change struct {
+	nft.Change
+	after func() // brings the state up to date once the kernel has taken the change
+}
+
 // delta returns the change from st to next, with the state after it. Its cost
 // is that of the Services that differ and of their rivals.
 func (r *renderer) delta(st state, next *service.Tables) (*change, state) {
 	all := r.affected(st, next)
 	keys := slices.SortedFunc(maps.Keys(all), compareKeys)
 	after := state{tables: next, owners: st.owners, rivals: st.rivals, pairs: st.pairs}
-	had, want := newObjects(), newObjects()
+	had, want := r.newObjects(), r.newObjects()
 	wanted := map[service.Key][]elem{} // before the change
 	for _, k := range keys {
 		one := all[k].had
@@ -84,8 +90,10 @@ func (r *renderer) delta(st state, next *service.Tables) (*change, state) {
 	for _, k := range keys {
 		want.merge(all[k].want)
 	}
-	c := diff(had, want)
-	c.delPairs, c.addPairs = pairChanges(st.pairs, had.pairs, want.pairs)
+	r.lower(had)
+	r.lower(want)
+	c := &change{Change: nft.Diff(had.Objects, want.Objects)}
+	r.changePairs(c, st.pairs, had.pairs, want.pairs)
 	c.after = func() {
 		for e := range had.elems {
 			delete(st.owners, e)
@@ -165,71 +173,33 @@ func compareKeys(a, b service.Key) int {
 }
 
 func (o objects) merge(p objects) {
-	for k, v := range p.chains {
-		o.chains[k] = v
-	}
-	for k, v := range p.sets {
-		o.sets[k] = v
-	}
-	for k, v := range p.elems {
-		o.elems[k] = v
-	}
+	o.Merge(p.Objects)
+	maps.Copy(o.elems, p.elems)
 	for k, v := range p.pairs {
 		o.pairs[k] += v
 	}
 }
 
-// diff compares everything but the pairs, which count across Services.
-func diff(had, want objects) *change {
-	c := &change{
-		addElems: map[elem]string{}, addTargets: map[slot]netip.AddrPort{},
-		addChains: map[string]chain{}, addSets: map[string]time.Duration{},
+// lower tells elems and dests in nftables' terms. Pairs, which count across
+// Services, are not among them.
+func (t *table) lower(o objects) {
+	for e, d := range o.elems {
+		t.add(o.Objects, e, d)
 	}
-	for e, old := range had.elems {
-		if now, ok := want.elems[e]; !ok {
-			c.changeElem(e, &old, nil)
-		} else if !old.equal(now) {
-			c.changeElem(e, &old, &now)
-		}
-	}
-	for e, now := range want.elems {
-		if _, ok := had.elems[e]; !ok {
-			c.changeElem(e, nil, &now)
-		}
-	}
-	for name, ch := range want.chains {
-		if old, ok := had.chains[name]; !ok || !old.equal(ch) {
-			c.addChains[name] = ch
-		}
-	}
-	for name := range had.chains {
-		if _, ok := want.chains[name]; !ok {
-			c.delChains = append(c.delChains, name)
-		}
-	}
-	for name, timeout := range want.sets {
-		if _, ok := had.sets[name]; !ok {
-			c.addSets[name] = timeout
-		}
-	}
-	for name := range had.sets {
-		if _, ok := want.sets[name]; !ok {
-			c.delSets = append(c.delSets, name)
-		}
-	}
-	return c
 }
 
-func pairChanges(now, had, want map[netip.Addr]int) (del, add []netip.Addr) {
+// changePairs adds the pairs that come, and those that nobody needs any more.
+func (t *table) changePairs(c *change, now, had, want map[netip.Addr]int) {
 	for a, n := range had {
 		if now[a] == n && want[a] == 0 {
-			del = append(del, a)
+			c.Del.Add(t.hairpin, pairOf(a), nil)
 		}
 	}
 	for a := range want {
 		if now[a] == 0 {
-			add = append(add, a)
+			c.Add.Add(t.hairpin, pairOf(a), nil)
 		}
 	}
-	return del, add
 }
+
+func pairOf(a netip.Addr) nft.Data { return nft.Data{}.Addr(a).Addr(a) }

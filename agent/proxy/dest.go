@@ -3,11 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
-
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 
 	"github.com/shoal-project/shoal/cni/nft"
 )
@@ -22,10 +18,6 @@ type dest struct {
 	backends   []netip.AddrPort // each with the same chance; none: refused
 	drop       bool             // without backends: dropped instead
 	masquerade bool             // the client's address is replaced; always so for node ports
-}
-
-func (d dest) equal(o dest) bool {
-	return d.chain == o.chain && d.drop == o.drop && d.masquerade == o.masquerade && slices.Equal(d.backends, o.backends)
 }
 
 func (d dest) String() string {
@@ -104,142 +96,94 @@ func (c class) String() string {
 	return fmt.Sprintf("pick-%d", int(c))
 }
 
-// family is one of the two kinds of elems: addresses, and node ports.
-type family struct {
-	name   string        // before the names of sets and chains
-	key    []expr.Any    // loads an elem's key
-	parts  int           // of the key
-	own    *nftables.Set // elem : chain
-	plain  *nftables.Set // elems with a class
-	target *nftables.Set // elem . number : address . port
-	of     map[class]*nftables.Set
-	masked *nftables.Set // elems whose client's address is replaced; nil: all
+// index is one of the two ways in which a Service is found: by its addresses, or
+// by its node ports.
+type index struct {
+	name   string   // before the names of sets and chains
+	key    nft.Key  // of an elem
+	own    *nft.Set // elem : chain
+	plain  *nft.Set // elems with a class
+	target *nft.Set // elem . number : address . port
+	of     map[class]*nft.Set
+	masked *nft.Set // elems whose client's address is replaced; nil: all
 }
 
-func (f *family) sets() []*nftables.Set {
-	all := []*nftables.Set{f.own, f.plain, f.target}
-	if f.masked != nil {
-		all = append(all, f.masked)
+func (x *index) sets() []*nft.Set {
+	all := []*nft.Set{x.own, x.plain, x.target}
+	if x.masked != nil {
+		all = append(all, x.masked)
 	}
 	for _, c := range classes {
-		all = append(all, f.of[c])
+		all = append(all, x.of[c])
 	}
 	return all
 }
 
+// plainChain is where all elems with a class go first.
+func (x *index) plainChain() string { return x.name + "plain" }
+
 // chain is where the class's elems go.
-func (f *family) chain(c class) string {
+func (x *index) chain(c class) string {
 	switch c {
 	case classRefuse:
 		return chainReject
 	case classDrop:
 		return chainDrop
 	}
-	return f.name + c.String()
+	return x.name + c.String()
 }
 
-// addClasses fills the chains of a family's classes and the one that leads to them.
-func (k *kernel) addClasses(f *family) {
-	plain := f.name + "plain"
-	if f.masked != nil {
-		k.rule(plain, f.key, nft.In(f.masked, false), nft.Mark(markMasquerade))
+// addClasses adds the chains of an index's classes and the one that leads to them.
+func (t *table) addClasses(o nft.Objects, x *index) {
+	plain := x.plainChain()
+	if x.masked != nil {
+		o.AddRule(plain, nft.In(x.key, x.masked), nft.Mark(markMasquerade))
 	} else {
-		k.rule(plain, nft.Mark(markMasquerade))
+		o.AddRule(plain, nft.Mark(markMasquerade))
 	}
 	for _, c := range classes {
-		k.rule(plain, f.key, nft.In(f.of[c], false), nft.Goto(f.chain(c)))
+		o.AddRule(plain, nft.In(x.key, x.of[c]), nft.Goto(x.chain(c)))
 		if c <= 0 {
 			continue
 		}
-		k.draw(f, f.chain(c), c)
+		t.addDraw(o, x, x.chain(c), c)
 		if c > classExact {
 			for range draws - 1 {
-				k.draw(f, f.chain(c), c)
+				t.addDraw(o, x, x.chain(c), c)
 			}
-			k.draw(f, f.chain(c), c/2)
+			t.addDraw(o, x, x.chain(c), c/2)
 		}
+		t.addDraw(o, x, x.chain(c), 1) // a packet may meet a change half-way, here and in plain
 	}
-	// A packet may meet a change half-way, here and in a class.
-	for _, name := range append(f.picks(), plain) {
-		k.draw(f, name, 1)
+	t.addDraw(o, x, plain, 1)
+}
+
+// addDraw takes a backend at random from the first n of an elem, if it has the
+// one drawn.
+func (t *table) addDraw(o nft.Objects, x *index, chain string, n class) {
+	o.AddRule(chain, t.Family.DNAT(x.key.And(nft.Random(int(n))), x.target))
+}
+
+// add leads an elem to a dest.
+func (t *table) add(o nft.Objects, e elem, d dest) {
+	x, key := t.index(e), e.key()
+	if d.chain != "" {
+		o.Add(x.own, key, nft.Data(d.chain))
+		return
+	}
+	o.Add(x.plain, key, nil)
+	o.Add(x.of[d.class()], key, nil)
+	if d.masquerade && x.masked != nil {
+		o.Add(x.masked, key, nil)
+	}
+	for i, to := range d.backends[:min(len(d.backends), int(classMost))] {
+		o.Add(x.target, e.key().Number(uint32(i)), nft.Target(to))
 	}
 }
 
-// draw takes a backend at random from the first n of an elem, if it has the one
-// drawn.
-func (k *kernel) draw(f *family, chain string, n class) {
-	k.rule(chain, f.key, nft.AndRandom(f.parts, int(n)), nft.Target(f.target), nft.DNAT())
-}
-
-// picks names the chains that choose a backend.
-func (f *family) picks() []string {
-	var names []string
-	for _, c := range classes {
-		if c > 0 {
-			names = append(names, f.chain(c))
-		}
+func (t *table) index(e elem) *index {
+	if e.addr.IsValid() {
+		return &t.addresses
 	}
-	return names
-}
-
-// slot is the key of one backend of an elem.
-type slot struct {
-	elem
-	index uint32
-}
-
-// route is an elem with its class.
-type route struct {
-	elem
-	class
-	masquerade bool
-}
-
-// changeElem adds to a change what leads an elem from one dest to another; nil
-// is none.
-func (c *change) changeElem(e elem, had, want *dest) {
-	var none dest
-	h, w := had, want
-	if h == nil {
-		h = &none
-	}
-	if w == nil {
-		w = &none
-	}
-	if h.chain != w.chain {
-		if h.chain != "" {
-			c.delElems = append(c.delElems, e)
-		}
-		if w.chain != "" {
-			c.addElems[e] = w.chain
-		}
-	}
-	hadRoute, wantsRoute := had != nil && had.chain == "", want != nil && want.chain == ""
-	old, now := route{e, h.class(), h.masquerade}, route{e, w.class(), w.masquerade}
-	if hadRoute && (!wantsRoute || old != now) {
-		c.delRoutes = append(c.delRoutes, old)
-	}
-	if wantsRoute && (!hadRoute || old != now) {
-		c.addRoutes = append(c.addRoutes, now)
-	}
-	for i := range min(max(len(h.backends), len(w.backends)), int(classMost)) {
-		s := slot{e, uint32(i)}
-		old, now := at(h.backends, i), at(w.backends, i)
-		if old == now {
-			continue
-		}
-		if old.IsValid() {
-			c.delTargets = append(c.delTargets, s)
-		}
-		if now.IsValid() {
-			c.addTargets[s] = now
-		}
-	}
-}
-
-func at(list []netip.AddrPort, i int) netip.AddrPort {
-	if i < len(list) {
-		return list[i]
-	}
-	return netip.AddrPort{}
+	return &t.nodePorts
 }

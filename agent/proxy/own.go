@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // apiKey names the Service of the API, whose endpoints are the API servers.
@@ -26,7 +27,7 @@ func (p *Proxy) own(t *service.Tables) map[netip.AddrPort]bool {
 	}
 	for ap := range maps.Clone(out) { // what listens on this node does so on its loopback, too, which host ports answer on
 		if slices.Contains(p.cfg.NodeIPs, ap.Addr()) {
-			out[netip.AddrPortFrom(loopback.Addr().Next(), ap.Port())] = true
+			out[netip.AddrPortFrom(localhosts[p.render.Family], ap.Port())] = true
 		}
 	}
 	return out
@@ -49,26 +50,23 @@ func (p *Proxy) listen(list func() []netip.AddrPort) map[netip.AddrPort]bool {
 // mayGuard leaves out addresses of Services: whoever could write the endpoints
 // must not switch one off by it.
 func (p *Proxy) mayGuard(ap netip.AddrPort) bool {
-	return ap.Addr().Is4() && !slices.ContainsFunc(p.cfg.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(ap.Addr()) })
+	return p.render.has(ap.Addr()) && !slices.ContainsFunc(p.cfg.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(ap.Addr()) })
 }
 
-// guarded is how a set of listeners changes.
-type guarded struct{ gone, come []netip.AddrPort }
+// changeGuarded adds how a set of listeners changes.
+func (c *change) changeGuarded(s *nft.Set, had, want map[netip.AddrPort]bool) {
+	addGuarded(c.Del, s, without(had, want))
+	addGuarded(c.Add, s, without(want, had))
+}
 
-func (g guarded) len() int { return len(g.gone) + len(g.come) }
-
-func compareGuarded(had, want map[netip.AddrPort]bool) (g guarded) {
-	for ap := range had {
-		if !want[ap] {
-			g.gone = append(g.gone, ap)
+// without lists what is in one set and not in the other.
+func without(list, others map[netip.AddrPort]bool) (out []netip.AddrPort) {
+	for ap := range list {
+		if !others[ap] {
+			out = append(out, ap)
 		}
 	}
-	for ap := range want {
-		if !had[ap] {
-			g.come = append(g.come, ap)
-		}
-	}
-	return g
+	return out
 }
 
 // tellRefused says once for each change of a Service which of its external

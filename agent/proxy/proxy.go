@@ -50,7 +50,7 @@ func New(cfg Config) *Proxy {
 	if cfg.Table == "" {
 		cfg.Table = DefaultTable
 	}
-	p := &Proxy{cfg: cfg, log: cfg.Log, render: renderer{clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs}}
+	p := &Proxy{cfg: cfg, log: cfg.Log, render: renderer{table: newTable(cfg.Table, nft.V4), clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs}}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -74,11 +74,11 @@ const (
 // go on working while the agent is away. Until the source knows anything, the
 // kernel is not touched.
 func (p *Proxy) Run(ctx context.Context, src Source) error {
-	k, err := newKernel(&p.cfg)
+	k, err := nft.Open()
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	defer k.close()
+	defer k.Close()
 	defer p.health.close()
 	changed := src.Changed()
 	check := time.NewTicker(checkEvery)
@@ -112,7 +112,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 		case <-rested:
 			rested = nil
 		case <-check.C:
-			if st != nil && !k.exists() {
+			if st != nil && !k.Has(p.render.Table) {
 				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
 				st = nil
 			}
@@ -122,7 +122,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 
 // apply brings the kernel from st to next; nil st and any failure lead to a
 // full rewrite, which is one transaction too.
-func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error) {
+func (p *Proxy) apply(k *nft.Conn, st *state, next *service.Tables) (*state, error) {
 	full := st == nil
 	if full {
 		st = newState()
@@ -130,21 +130,10 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 	before := st.tables
 	c, after := p.render.delta(*st, next)
 	after.own, after.gossip = p.own(next), p.listen(p.cfg.Gossip)
-	c.own, c.gossip = compareGuarded(st.own, after.own), compareGuarded(st.gossip, after.gossip)
-	if full {
-		if err := k.reset(objects{sets: c.addSets}); err != nil {
-			return nil, err
-		}
-	}
-	if full || !c.empty() {
-		if err := k.queue(c); err != nil {
-			return nil, err
-		}
-		start := time.Now()
-		if err := k.flush(); err != nil {
-			return nil, err
-		}
-		p.log.Debug("services changed", "chains", len(c.addChains), "elements", len(c.addRoutes)+len(c.addElems), "backends", len(c.addTargets), "took", time.Since(start))
+	c.changeGuarded(p.render.listeners, st.own, after.own)
+	c.changeGuarded(p.render.gossip, st.gossip, after.gossip)
+	if err := p.commit(k, c, full); err != nil {
+		return nil, err
 	}
 	c.after()
 	changed := service.Changed(before, next)
@@ -154,6 +143,29 @@ func (p *Proxy) apply(k *kernel, st *state, next *service.Tables) (*state, error
 		p.tellRefused(before.Get(key), next.Get(key))
 	}
 	return &after, nil
+}
+
+// commit makes a change. In full it is all that the table is to hold.
+func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
+	if !full && c.Empty() {
+		return nil
+	}
+	start := time.Now()
+	if full {
+		want := p.render.base(&p.cfg)
+		want.Merge(c.Add)
+		err = k.Reset(want)
+	} else {
+		err = k.Apply(c.Change)
+	}
+	if err != nil {
+		return err
+	}
+	x, y := &p.render.addresses, &p.render.nodePorts
+	elems := c.Add.Elements
+	p.log.Debug("services changed", "chains", len(c.Add.Chains), "elements", len(elems[x.plain])+len(elems[x.own])+len(elems[y.plain])+len(elems[y.own]),
+		"backends", len(elems[x.target])+len(elems[y.target]), "took", time.Since(start))
+	return nil
 }
 
 // endFlows ends UDP flows to backends that are gone, since such a flow has no
@@ -169,12 +181,12 @@ func (p *Proxy) endFlows() time.Duration {
 
 // Cleanup removes the table. Services stop working.
 func (p *Proxy) Cleanup() error {
-	k, err := newKernel(&p.cfg)
+	k, err := nft.Open()
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	defer k.close()
-	if err := k.remove(); err != nil {
+	defer k.Close()
+	if err := k.Delete(p.render.Table); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
 	"github.com/shoal-project/shoal/tests/leak"
 )
@@ -61,7 +62,7 @@ type node struct {
 	t     *testing.T
 	net   *cni.Network
 	proxy *Proxy
-	k     *kernel
+	k     *nft.Conn
 	st    *state
 	in    service.Input
 	world string
@@ -77,10 +78,10 @@ func newNode(t *testing.T) *node {
 	n.must(err)
 	n.must(n.net.Ensure())
 	n.proxy = New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR}, PodCIDRs: []netip.Prefix{podCIDR}, DNS: []netip.Addr{dnsAddr}})
-	n.k, err = newKernel(&n.proxy.cfg)
+	n.k, err = nft.Open()
 	n.must(err)
 	t.Cleanup(func() {
-		n.k.close()
+		n.k.Close()
 		n.proxy.health.close()
 		if err := errors.Join(n.proxy.Cleanup(), n.net.Cleanup()); err != nil {
 			t.Error(err)

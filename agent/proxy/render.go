@@ -7,9 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni/nft"
 )
@@ -25,8 +22,12 @@ const (
 // follows, since a set's cannot be changed.
 const affinityPrefix = "aff"
 
+// affinityMost limits the pairs that one affinity set remembers.
+const affinityMost = 65535
+
 // renderer turns one Service into objects. It is pure.
 type renderer struct {
+	*table
 	clusterCIDRs []netip.Prefix // pods: they keep their address to External addresses with policy Local
 	podCIDRs     []netip.Prefix // this node's pods: they may be their own backend
 }
@@ -48,7 +49,7 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 	c := chains{renderer: r, s: s, p: p, out: out}
 	internal := c.internal()
 	for _, a := range s.ClusterIPs {
-		addElem(out, elem{a, proto, p.Number}, internal)
+		r.addElem(out, elem{a, proto, p.Number}, internal)
 	}
 	if p.NodePort == 0 && len(s.ExternalIPs) == 0 && len(s.BalancerIPs) == 0 {
 		return
@@ -59,10 +60,10 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 		fw = c.firewall()
 	}
 	for _, a := range s.BalancerIPs {
-		addElem(out, elem{a, proto, p.Number}, fw)
+		r.addElem(out, elem{a, proto, p.Number}, fw)
 	}
 	for _, a := range s.ExternalIPs {
-		addElem(out, elem{a, proto, p.Number}, ext)
+		r.addElem(out, elem{a, proto, p.Number}, ext)
 	}
 	if p.NodePort != 0 {
 		out.elems[elem{proto: proto, port: p.NodePort}] = ext
@@ -107,10 +108,12 @@ func (c *chains) clusterChain() string {
 	return c.cluster
 }
 
-// firewall makes the chain for balancer addresses (SVC-60).
+// firewall makes the chain for balancer addresses, which lets only the given
+// sources through (SVC-60).
 func (c *chains) firewall() dest {
 	name := c.name("fw")
-	c.out.chains[name] = firewall(c.s.SourceRanges, c.externalChain())
+	allowed := c.from(c.s.SourceRanges, c.externalChain())
+	c.out.Chains[name] = rules(append(allowed, nft.Rule{nft.Drop()})...)
 	return dest{chain: name}
 }
 
@@ -122,8 +125,8 @@ func portName(p *service.Port) string {
 }
 
 // addElem adds an element, unless it was added for a better claim.
-func addElem(out objects, e elem, d dest) {
-	if _, taken := out.elems[e]; e.addr.Is4() && !taken {
+func (r *renderer) addElem(out objects, e elem, d dest) {
+	if _, taken := out.elems[e]; r.has(e.addr) && !taken {
 		out.elems[e] = d
 	}
 }
@@ -165,11 +168,9 @@ func (r *renderer) balance(name string, route service.Route, affinity time.Durat
 		return chainReject
 	}
 	if affinity > 0 {
-		sticky(name, targets, affinity, out)
+		r.sticky(name, targets, affinity, out)
 	} else {
-		out.chains[name] = chain{{"dnat to " + targetText(targets), func(m *maker) []expr.Any {
-			return nft.Rule(m.choose(targets), nft.DNAT())
-		}}}
+		out.Chains[name] = rules(nft.Rule{nft.DNATToOneOf(targets)})
 	}
 	return name
 }
@@ -178,32 +179,31 @@ func (r *renderer) balance(name string, route service.Route, affinity time.Durat
 // of client and backend; the pairs of a backend that is gone are not looked
 // for any more. (One map from client to backend would do, but nft 1.0.6
 // crashes when it lists rules that write a looked-up value.)
-func sticky(name string, targets []netip.AddrPort, affinity time.Duration, out objects) {
-	memory := fmt.Sprintf("%s%d-%s", affinityPrefix, affinity/time.Second, name)
-	out.sets[memory] = affinity
-	var c chain
+func (r *renderer) sticky(name string, targets []netip.AddrPort, affinity time.Duration, out objects) {
+	memory := &nft.Set{
+		Name: fmt.Sprintf("%s%d-%s", affinityPrefix, affinity/time.Second, name),
+		Key:  r.Family.AddrPair().Type(), Timeout: affinity, Size: affinityMost, Keep: true,
+	}
+	out.AddSets(memory)
+	var remembered []nft.Rule
 	var backends []string
 	for _, t := range targets {
 		backend := fmt.Sprintf("%s/%s/%d", name, t.Addr(), t.Port())
 		backends = append(backends, backend)
-		out.chains[backend] = chain{{fmt.Sprintf("update @%s { ip saddr . %s } dnat to %s", memory, t.Addr(), t), func(m *maker) []expr.Any {
-			return nft.Rule(nft.SaddrWith(t.Addr()), nft.Remember(m.affinity(memory)), nft.FixedTarget(t), nft.DNAT())
-		}}}
-		c = append(c, line{fmt.Sprintf("ip saddr . %s @%s goto %s", t.Addr(), memory, backend), func(m *maker) []expr.Any {
-			return nft.Rule(nft.SaddrWith(t.Addr()), nft.In(m.affinity(memory), false), nft.Goto(backend))
-		}})
+		key := nft.Key{r.Family.Saddr(), nft.Fixed(t.Addr())}
+		out.Chains[backend] = rules(nft.Rule{nft.Remember(key, memory), nft.DNATToOneOf([]netip.AddrPort{t})})
+		remembered = append(remembered, nft.Rule{nft.In(key, memory), nft.Goto(backend)})
 	}
-	out.chains[name] = append(c, line{"numgen random vmap goto " + strings.Join(backends, " "), func(m *maker) []expr.Any {
-		return m.spread(backends)
-	}})
+	out.Chains[name] = rules(append(remembered, nft.Rule{nft.GotoOneOf(backends)})...)
 }
 
-// targets are the route's IPv4 backends; those on this node may be the client too.
+// targets are the route's backends of the table's family; those on this node may
+// be the client too.
 func (r *renderer) targets(route service.Route, out objects) []netip.AddrPort {
 	var targets []netip.AddrPort
 	for _, b := range route.Backends {
 		a := b.Addr()
-		if !a.Is4() {
+		if !r.has(a) {
 			continue
 		}
 		targets = append(targets, b.AddrPort)
@@ -212,19 +212,6 @@ func (r *renderer) targets(route service.Route, out objects) []netip.AddrPort {
 		}
 	}
 	return targets
-}
-
-func targetText(ts []netip.AddrPort) string {
-	if len(ts) == 1 {
-		return ts[0].String()
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "numgen random mod %d map {", len(ts))
-	for i, t := range ts {
-		fmt.Fprintf(&b, " %d : %s", i, t)
-	}
-	b.WriteString(" }")
-	return b.String()
 }
 
 // externalChain makes the chain for traffic to node ports and external addresses.
@@ -238,73 +225,24 @@ func (c *chains) externalChain() string {
 		if cluster == chainReject || cluster == chainDrop {
 			return cluster
 		}
-		c.out.chains[name] = chain{fixed("masquerade later goto "+cluster, nft.Rule(nft.Mark(markMasquerade), nft.Goto(cluster)))}
+		c.out.Chains[name] = rules(nft.Rule{nft.Mark(markMasquerade), nft.Goto(cluster)})
 		return name
 	}
 	local := c.balance(c.name("local"), c.p.External, c.s.Affinity, c.out)
-	ch := chain{}
-	for _, cidr := range c.clusterCIDRs {
-		if cidr.Addr().Is4() {
-			ch = append(ch, fixed(fmt.Sprintf("ip saddr %s goto %s", cidr, cluster), nft.Rule(nft.SaddrIn(cidr, false), nft.Goto(cluster))))
-		}
-	}
-	ch = append(ch,
-		fixed("fib saddr type local masquerade later goto "+cluster, nft.Rule(nft.FromLocal(), nft.Mark(markMasquerade), nft.Goto(cluster))),
-		fixed("goto "+local, nft.Goto(local)))
-	c.out.chains[name] = ch
+	c.out.Chains[name] = rules(append(c.from(c.clusterCIDRs, cluster),
+		nft.Rule{nft.FromLocal(), nft.Mark(markMasquerade), nft.Goto(cluster)},
+		nft.Rule{nft.Goto(local)})...)
 	return name
 }
 
-// firewall lets only the given sources through.
-func firewall(ranges []netip.Prefix, next string) chain {
-	var c chain
+// from leads what comes from some ranges to a chain.
+func (t *table) from(ranges []netip.Prefix, next string) (all []nft.Rule) {
 	for _, p := range ranges {
-		if p.Addr().Is4() {
-			c = append(c, fixed(fmt.Sprintf("ip saddr %s goto %s", p, next), nft.Rule(nft.SaddrIn(p, false), nft.Goto(next))))
+		if t.has(p.Addr()) {
+			all = append(all, nft.Rule{nft.SaddrIn(p), nft.Goto(next)})
 		}
 	}
-	return append(c, fixed("drop", nft.Drop()))
+	return all
 }
 
-// choose holds one of the targets at random.
-func (m *maker) choose(ts []netip.AddrPort) []expr.Any {
-	if len(ts) == 1 {
-		return nft.FixedTarget(ts[0])
-	}
-	elems := make([]nftables.SetElement, len(ts))
-	for i, t := range ts {
-		elems[i] = nftables.SetElement{Key: native(uint32(i)), Val: nft.ValTarget(t)}
-	}
-	return nft.Rule(nft.Random(len(ts)), nft.Target(m.anonymous(nftables.TypeInteger, nft.TypeTarget, elems)))
-}
-
-// spread goes to one of the chains at random.
-func (m *maker) spread(chains []string) []expr.Any {
-	if len(chains) == 1 {
-		return nft.Goto(chains[0])
-	}
-	elems := make([]nftables.SetElement, len(chains))
-	for i, c := range chains {
-		elems[i] = nftables.SetElement{Key: native(uint32(i)), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: c}}
-	}
-	return nft.Rule(nft.Random(len(chains)), nft.Vmap(m.anonymous(nftables.TypeInteger, nftables.TypeVerdict, elems)))
-}
-
-func (m *maker) anonymous(key, data nftables.SetDatatype, elems []nftables.SetElement) *nftables.Set {
-	set := &nftables.Set{
-		Table: m.table, ID: nft.SetID(), Name: "__map%d", Anonymous: true, Constant: true, IsMap: true, KeyType: key, DataType: data,
-	}
-	m.check(m.conn.AddSet(set, elems))
-	return set
-}
-
-// affinity names an affinity set, which the transaction has made before.
-func (m *maker) affinity(name string) *nftables.Set {
-	return &nftables.Set{Table: m.table, Name: name, KeyType: nft.TypeAddrPair, Concatenation: true}
-}
-
-func (m *maker) check(err error) {
-	if m.err == nil {
-		m.err = err
-	}
-}
+func rules(all ...nft.Rule) nft.Chain { return nft.Chain{Rules: all} }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,60 +14,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/nft"
+	"github.com/shoal-project/shoal/cni/nft/nfttest"
 )
 
-// dump is what nft says the table holds, in an order that does not depend on history.
-func dump(t *testing.T, table string) string {
+// dump is what the kernel has as the proxy's table.
+func dump(t *testing.T, p *Proxy) string {
 	t.Helper()
-	out, err := exec.Command("nft", "-j", "list", "table", "ip", table).Output()
+	text, err := nfttest.Dump(p.render.Table.String())
 	if err != nil {
-		o, e := exec.Command("nft", "list", "table", "ip", table).CombinedOutput()
-		t.Fatal("nft list:", err, e, string(o))
-	}
-	var doc struct{ Nftables []map[string]any }
-	if err := json.Unmarshal(out, &doc); err != nil {
 		t.Fatal(err)
 	}
-	// Rules are listed chain after chain; the order within one matters.
-	rules := map[string][]string{}
-	var lines []string
-	for _, o := range doc.Nftables {
-		for kind, v := range o {
-			obj, ok := v.(map[string]any)
-			if !ok {
-				continue
-			}
-			delete(obj, "handle")
-			delete(obj, "table")
-			if elems, ok := obj["elem"].([]any); ok {
-				slices.SortFunc(elems, func(a, b any) int { return strings.Compare(text(a), text(b)) })
-			}
-			switch kind {
-			case "metainfo", "table":
-			case "rule":
-				chain := obj["chain"].(string)
-				rules[chain] = append(rules[chain], text(obj))
-			default:
-				lines = append(lines, kind+" "+text(obj))
-			}
-		}
-	}
-	for chain, rs := range rules {
-		lines = append(lines, "rules of "+chain+"\n  "+strings.Join(rs, "\n  "))
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
+	return strings.Replace(text, p.render.Table.String(), "ip table", 1)
 }
 
-func text(v any) string {
-	b, _ := json.Marshal(v)
-	return string(b)
+// described is what the proxy wants its table to hold, for the tables alone.
+func described(p *Proxy, next *service.Tables) string {
+	c, _ := p.render.delta(*newState(), next)
+	want := p.render.base(&p.cfg)
+	want.Merge(c.Add)
+	want.Table.Name = "table"
+	return nfttest.Listed(want.String())
 }
 
 // walker changes a small world at random, so that every transition occurs:
@@ -138,11 +110,12 @@ func TestRandomWalkConverges(t *testing.T) {
 		last = next.With(same)
 		return last
 	}
-	fresh := New(n.proxy.cfg)
-	fresh.cfg.Table = "fresh"
-	k2, err := newKernel(&fresh.cfg)
+	cfg := n.proxy.cfg
+	cfg.Table = "fresh"
+	fresh := New(cfg)
+	k2, err := nft.Open()
 	n.must(err)
-	defer k2.close()
+	defer k2.Close()
 	defer fresh.Cleanup()
 	for i := range 150 {
 		for range 1 + w.rnd.IntN(3) {
@@ -159,16 +132,46 @@ func TestRandomWalkConverges(t *testing.T) {
 		if _, err = fresh.apply(k2, nil, tables); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
-		if d := cmp.Diff(dump(t, "fresh"), dump(t, n.proxy.cfg.Table)); d != "" {
+		walked := dump(t, n.proxy)
+		if d := cmp.Diff(dump(t, fresh), walked); d != "" {
 			t.Fatalf("step %d: (-fresh +walked)\n%s", i, d)
+		}
+		if d := cmp.Diff(described(n.proxy, tables), walked); d != "" {
+			t.Fatalf("step %d: (-described +walked)\n%s", i, d)
 		}
 	}
 	// A restarted process takes over what it finds.
 	if n.st, err = n.proxy.apply(n.k, nil, build()); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(dump(t, "fresh"), dump(t, n.proxy.cfg.Table)); d != "" {
+	if d := cmp.Diff(dump(t, fresh), dump(t, n.proxy)); d != "" {
 		t.Errorf("after a restart: (-fresh +restarted)\n%s", d)
+	}
+}
+
+// A change of one Service is a small transaction, whatever else there is.
+func TestOneChangeIsSmall(t *testing.T) {
+	w := service.Input{View: service.View{Node: "here"}}
+	for i := range 1000 {
+		name := fmt.Sprintf("s%d", i)
+		w.Services = append(w.Services, newService(name, fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200), nil))
+		w.Slices = append(w.Slices, newSlice(name, netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.2")))
+	}
+	p := New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}})
+	tables := service.Build(w)
+	first, st := p.render.delta(*newState(), tables)
+	first.after()
+	moved := service.BuildOne(w.Services[500], []*discoveryv1.EndpointSlice{newSlice("s500", netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.3"))}, w.View)
+	c, _ := p.render.delta(st, tables.With(map[service.Key]*service.Service{moved.Key: moved}))
+	const want = `table ip shoal
+element backends 10.96.3.100 . tcp . 8000 . 0x00000001 : 10.244.8.3 . 80
+element backends 10.96.3.100 . udp . 8000 . 0x00000001 : 10.244.8.3 . 80
+`
+	if d := cmp.Diff(want, c.Add.String()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if d := cmp.Diff(strings.ReplaceAll(want, ".3 . 80", ".2 . 80"), c.Del.String()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
 	}
 }
 
@@ -219,8 +222,8 @@ func TestGoldenRules(t *testing.T) {
 	for range 20 {
 		w.step()
 	}
-	r := renderer{clusterCIDRs: []netip.Prefix{clusterCIDR}, podCIDRs: []netip.Prefix{podCIDR}}
-	all := newObjects()
+	r := renderer{table: newTable("shoal", nft.V4), clusterCIDRs: []netip.Prefix{clusterCIDR}, podCIDRs: []netip.Prefix{podCIDR}}
+	all := r.newObjects()
 	tables := service.Build(w.in)
 	keys := map[service.Key]*service.Service{}
 	for k, one := range tables.All() {
@@ -263,11 +266,11 @@ func oneChange(b *testing.B, n int) {
 		w.Slices = append(w.Slices, newSlice(name, netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.2")))
 	}
 	p := New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}})
-	k, err := newKernel(&p.cfg)
+	k, err := nft.Open()
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer k.close()
+	defer k.Close()
 	defer p.Cleanup()
 	tables := service.Build(w)
 	start := time.Now()

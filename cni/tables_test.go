@@ -1,0 +1,121 @@
+package cni
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-project/shoal/cni/nft"
+	"github.com/shoal-project/shoal/cni/nft/nfttest"
+)
+
+// tablesWalker changes what pods ask for at random, beside what the tables are to
+// hold for it.
+type tablesWalker struct {
+	t               *testing.T
+	rnd             *rand.Rand
+	n               *Network
+	routed, bridged nft.Objects
+}
+
+func newTablesWalker(t *testing.T, rnd *rand.Rand) *tablesWalker {
+	w := &tablesWalker{t: t, rnd: rnd, n: newNetwork(t)}
+	w.n.cfg.DNS = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::10")}
+	w.must(w.n.Ensure())
+	var err error
+	w.routed = w.n.routedObjects()
+	w.bridged, err = w.n.bridgedObjects()
+	w.must(err)
+	return w
+}
+
+func (w *tablesWalker) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// step connects a pod, disconnects one, or is a restart of the agent.
+func (w *tablesWalker) step() {
+	i := byte(w.rnd.IntN(8))
+	a, addr := Attachment{ID: fmt.Sprint("pod", i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 244, 7, 10 + i})
+	switch w.rnd.IntN(8) {
+	case 0:
+		n, err := New(w.n.cfg)
+		w.must(err)
+		w.must(n.Ensure())
+		w.n.conn.Close()
+		w.n = n
+	case 1, 2, 3:
+		w.must(w.n.removeHostPorts(addr))
+		w.must(w.n.silence(a, addr))
+		w.forget(a, addr)
+	default:
+		a.HostPorts = w.ports()
+		w.must(w.n.addRules(a, addr))
+		w.expect(a, addr)
+	}
+}
+
+// ports are some of few, so that pods take them from each other.
+func (w *tablesWalker) ports() (ports []HostPort) {
+	at := []netip.Addr{{}, netip.IPv4Unspecified(), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.IPv6Loopback()}
+	for range w.rnd.IntN(4) {
+		ports = append(ports, HostPort{
+			HostIP: at[w.rnd.IntN(len(at))], HostPort: uint16(8080 + w.rnd.IntN(3)), ContainerPort: uint16(80 + w.rnd.IntN(2)),
+			Protocol: []string{"TCP", "udp", "sctp"}[w.rnd.IntN(3)],
+		})
+	}
+	return ports
+}
+
+func (w *tablesWalker) expect(a Attachment, addr netip.Addr) {
+	w.bridged.Add(senders, senderOf(a, addr), nil)
+	for _, p := range a.HostPorts {
+		to := nft.Target(netip.AddrPortFrom(addr, p.ContainerPort))
+		switch {
+		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
+			w.routed.Add(hostPorts, nft.Data{}.Proto(nft.Proto(p.Protocol)).Port(p.HostPort), to)
+		case p.HostIP.Is4():
+			w.routed.Add(addrHostPorts, nft.AddrProtoPort(p.HostIP, nft.Proto(p.Protocol), p.HostPort), to)
+		}
+		w.routed.Add(hairpins, pairOf(addr), nil)
+	}
+}
+
+func (w *tablesWalker) forget(a Attachment, addr netip.Addr) {
+	delete(w.bridged.Elements[senders], string(senderOf(a, addr)))
+	for _, s := range []*nft.Set{hostPorts, addrHostPorts} {
+		for key, to := range w.routed.Elements[s] {
+			if nft.ParseTarget(nft.Data(to)).Addr() == addr {
+				delete(w.routed.Elements[s], key)
+				delete(w.routed.Elements[hairpins], string(pairOf(addr)))
+			}
+		}
+	}
+}
+
+// The tables after any walk are what is described for the pods that are left.
+func TestRandomWalkOfTables(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	w := newTablesWalker(t, rand.New(rand.NewPCG(seed, 0)))
+	for i := range 200 {
+		w.step()
+		if i%10 != 9 {
+			continue
+		}
+		for _, want := range []nft.Objects{w.routed, w.bridged} {
+			got, err := nfttest.Dump(want.Table.String())
+			w.must(err)
+			if d := cmp.Diff(nfttest.Listed(want.String()), got); d != "" {
+				t.Fatalf("step %d: (-described +kernel)\n%s", i, d)
+			}
+		}
+	}
+}
