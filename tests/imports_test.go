@@ -22,7 +22,7 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"cni/netconf", "cni/nft", "cni/nstest",
+		"cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref", "coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota", "coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/scheduler/framework", "coordinator/store",
@@ -78,6 +78,9 @@ func TestImportsPointDown(t *testing.T) {
 			if !ours {
 				if strings.HasPrefix(imported, "k8s.io/kubernetes") {
 					t.Errorf("%s imports %s, which the product never does", from, imported)
+				}
+				if strings.HasPrefix(imported, "github.com/google/nftables") && from != "cni/nft" {
+					t.Errorf("%s imports %s: nftables are said in cni/nft's words", from, imported)
 				}
 				continue
 			}
