@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
 )
 
 // claim is a reference that is not watched, for a node may only get claims. The
@@ -22,7 +23,7 @@ func ClaimName(p *v1.Pod, v *v1.Volume) string {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
-		return p.Name + "-" + v.Name
+		return ephemeral.VolumeClaimName(p, v)
 	}
 	return ""
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/component-helpers/storage/ephemeral"
 )
 
 // token lets a node ask for tokens only for pods that run on it, and only for
@@ -88,7 +89,7 @@ func (n *nodeRestriction) names(ctx context.Context, pod *corev1.Pod, audience s
 		case v.PersistentVolumeClaim != nil:
 			driver = n.driverOf(ctx, pod.Namespace, v.PersistentVolumeClaim.ClaimName)
 		case v.Ephemeral != nil:
-			driver = n.driverOf(ctx, pod.Namespace, pod.Name+"-"+v.Name)
+			driver = n.driverOf(ctx, pod.Namespace, ephemeral.VolumeClaimName(pod, v))
 		}
 		if driver != "" && n.driverNames(ctx, driver, audience) {
 			return true

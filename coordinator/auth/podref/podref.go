@@ -4,6 +4,7 @@ package podref
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
 )
 
 // Kind is the resource of a reference.
@@ -99,7 +100,7 @@ func (v visitor) volume(pod *corev1.Pod, vol *corev1.Volume) {
 	case s.PersistentVolumeClaim != nil:
 		v.see(Claim, s.PersistentVolumeClaim.ClaimName)
 	case s.Ephemeral != nil:
-		v.see(Claim, pod.Name+"-"+vol.Name) // KEP-1698
+		v.see(Claim, ephemeral.VolumeClaimName(pod, vol))
 	case s.CSI != nil:
 		v.local(s.CSI.NodePublishSecretRef)
 	case s.AzureFile != nil:

@@ -12,6 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -83,7 +84,7 @@ func claimFor(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
 	t := v.Ephemeral.VolumeClaimTemplate
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name, Labels: t.Labels, Annotations: t.Annotations,
+			Namespace: pod.Namespace, Name: ephemeral.VolumeClaimName(pod, v), Labels: t.Labels, Annotations: t.Annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))},
 		},
 		Spec: t.Spec,
@@ -103,8 +104,5 @@ func (r *reconciler) ensure(ctx context.Context, claim *corev1.PersistentVolumeC
 	} else if err != nil {
 		return err
 	}
-	if !metav1.IsControlledBy(have, pod) {
-		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", have.Namespace, have.Name, pod.Namespace, pod.Name)
-	}
-	return nil
+	return ephemeral.VolumeIsForPod(pod, have)
 }

@@ -16,6 +16,7 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-helpers/storage/ephemeral"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -73,7 +74,7 @@ func claimNames(pod *corev1.Pod) (keys []string) {
 		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil {
 			keys = append(keys, controller.Key(pod.Namespace, v.PersistentVolumeClaim.ClaimName))
 		} else if v.Ephemeral != nil {
-			keys = append(keys, controller.Key(pod.Namespace, pod.Name+"-"+v.Name))
+			keys = append(keys, controller.Key(pod.Namespace, ephemeral.VolumeClaimName(pod, v)))
 		}
 	}
 	return keys

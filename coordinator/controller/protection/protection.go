@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -57,7 +58,7 @@ func usesClaim(pod *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == c.Name {
 			return true
 		}
-		if v.Ephemeral != nil && !shutDown(pod) && pod.Name+"-"+v.Name == c.Name && metav1.IsControlledBy(c, pod) {
+		if v.Ephemeral != nil && !shutDown(pod) && ephemeral.VolumeClaimName(pod, v) == c.Name && ephemeral.VolumeIsForPod(pod, c) == nil {
 			return true
 		}
 	}
@@ -74,7 +75,7 @@ func claimNames(pod *corev1.Pod) (keys []string) {
 		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil {
 			keys = append(keys, controller.Key(pod.Namespace, v.PersistentVolumeClaim.ClaimName))
 		} else if v.Ephemeral != nil {
-			keys = append(keys, controller.Key(pod.Namespace, pod.Name+"-"+v.Name))
+			keys = append(keys, controller.Key(pod.Namespace, ephemeral.VolumeClaimName(pod, v)))
 		}
 	}
 	return keys

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-helpers/storage/ephemeral"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -117,7 +118,7 @@ func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolume
 	case v.PersistentVolumeClaim != nil:
 		name = v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
-		name = pod.Name + "-" + v.Name
+		name = ephemeral.VolumeClaimName(pod, v)
 	default:
 		return nil, nil
 	}
@@ -134,8 +135,8 @@ func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolume
 		return nil, fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
 	case c.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("persistentvolumeclaim %q is being deleted", name)
-	case v.Ephemeral != nil && !metav1.IsControlledBy(c, pod):
-		return nil, fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", c.Namespace, c.Name, pod.Namespace, pod.Name)
+	case v.Ephemeral != nil:
+		return c, ephemeral.VolumeIsForPod(pod, c)
 	}
 	return c, nil
 }
