@@ -15,6 +15,7 @@ import (
 	containerdlog "github.com/containerd/log"
 	"github.com/spf13/pflag"
 
+	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/process"
 )
@@ -57,7 +58,7 @@ func command(ctx context.Context, args []string) error {
 	if cleaning {
 		return cleanup(ctx, &cfg, purge, log)
 	}
-	if err := cfg.CheckKubeconfig(time.Now()); err != nil {
+	if err := api.CheckCertificate(cfg.Kubeconfig, time.Now()); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {

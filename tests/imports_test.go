@@ -167,6 +167,20 @@ func uses(imports map[string][]string, from, to string) bool {
 	return false
 }
 
+// TestShoalLinksNoClient: the command stays resident beside both daemons, so it
+// has a small client of its own, and of client-go only a kubeconfig's types.
+func TestShoalLinksNoClient(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"agent/shoal").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range strings.Fields(string(out)) {
+		if strings.HasPrefix(p, "k8s.io/client-go/") && !strings.HasPrefix(p, "k8s.io/client-go/tools/clientcmd/api") {
+			t.Errorf("agent/shoal links %s", p)
+		}
+	}
+}
+
 func list(t *testing.T) []pkg {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...").Output()

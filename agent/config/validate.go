@@ -1,8 +1,6 @@
 package config
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,7 +16,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Validate checks the values alone; it reads no file. All faults are told at
@@ -153,37 +150,6 @@ func (c *Config) CheckHost() error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s not found: apt-get install -y %s", strings.Join(missing, " and "), strings.Join(missing, " "))
-	}
-	return nil
-}
-
-// CheckKubeconfig reads the kubeconfig and tells a certificate that is not
-// valid at now.
-func (c *Config) CheckKubeconfig(now time.Time) error {
-	if c.Kubeconfig == "" {
-		return nil
-	}
-	rc, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	if err != nil {
-		return fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
-	}
-	data := rc.CertData
-	if len(data) == 0 && rc.CertFile != "" {
-		if data, err = os.ReadFile(rc.CertFile); err != nil {
-			return fmt.Errorf("kubeconfig %s: %w", c.Kubeconfig, err)
-		}
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return fmt.Errorf("kubeconfig %s: client certificate: %w", c.Kubeconfig, err)
-	}
-	if now.After(cert.NotAfter) {
-		return fmt.Errorf("kubeconfig %s: the client certificate of %s expired on %s: make a new one with shoal-coordinator kubeconfig",
-			c.Kubeconfig, cert.Subject.CommonName, cert.NotAfter.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ type kubeconfig struct {
 	} `json:"users"`
 }
 
-// api is a minimal client: the supervisor stays resident, so it does without
-// client-go's types.
+// api is a minimal client: the supervisor stays resident, so it links nothing
+// of client-go but a kubeconfig's types.
 type api struct {
 	server string
 	http   *http.Client
