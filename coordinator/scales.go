@@ -2,28 +2,31 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/scale"
 )
 
 // scales reads the scale subresource of any kind, custom ones included, for
 // disruption budgets.
 type scales struct {
-	client discovery.DiscoveryInterface
-	mapper *restmapper.DeferredDiscoveryRESTMapper
+	mapper meta.RESTMapper
+	client scale.ScalesGetter
 }
 
 func newScales(client discovery.DiscoveryInterface) *scales {
-	return &scales{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
+	// Only writing needs to know each kind's own kind of scale.
+	return &scales{mapper: mapper, client: scale.New(client.RESTClient(), mapper, dynamic.LegacyAPIPathResolverFunc, nil)}
 }
 
 // Scale returns the owner's UID and the replicas that it wants. A kind without
@@ -36,19 +39,9 @@ func (s *scales) Scale(ctx context.Context, kind schema.GroupVersionKind, namesp
 	if err != nil {
 		return "", 0, fmt.Errorf("find the resource of %s: %w", kind, err)
 	}
-	root := "/apis/" + m.Resource.Group
-	if m.Resource.Group == "" {
-		root = "/api"
-	}
-	raw, err := s.client.RESTClient().Get().
-		AbsPath(root, m.Resource.Version, "namespaces", namespace, m.Resource.Resource, name, "scale").
-		SetHeader("Accept", "application/json").Do(ctx).Raw()
+	got, err := s.client.Scales(namespace).Get(ctx, m.Resource.GroupResource(), name, metav1.GetOptions{})
 	if err != nil {
 		return "", 0, err
 	}
-	var scale autoscalingv1.Scale
-	if err := json.Unmarshal(raw, &scale); err != nil {
-		return "", 0, fmt.Errorf("scale of %s %s/%s: %w", kind.Kind, namespace, name, err)
-	}
-	return scale.UID, scale.Spec.Replicas, nil
+	return got.UID, got.Spec.Replicas, nil
 }
