@@ -1,10 +1,12 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -138,12 +140,7 @@ func (s *Store) read(ctx context.Context, target ocispec.Descriptor) (*Image, er
 func (s *Store) List() []*Image {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := make([]*Image, 0, len(s.index.byID))
-	for _, i := range s.index.byID {
-		out = append(out, i)
-	}
-	sort.Slice(out, func(a, b int) bool { return out[a].ID < out[b].ID })
-	return out
+	return slices.SortedFunc(maps.Values(s.index.byID), func(a, b *Image) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // Find looks an image up by ID (a unique prefix is enough, with or without

@@ -1,7 +1,8 @@
 package node
 
 import (
-	"sort"
+	"cmp"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -13,11 +14,8 @@ const maxNames = 5
 // Images is the API's form of the runtime's images, the largest first, at most
 // limit of them (all when limit is negative).
 func Images(list []*runtimeapi.Image, limit int) []v1.ContainerImage {
-	sort.Slice(list, func(i, j int) bool {
-		if list[i].Size != list[j].Size {
-			return list[i].Size > list[j].Size
-		}
-		return list[i].Id < list[j].Id
+	slices.SortFunc(list, func(a, b *runtimeapi.Image) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Id, b.Id))
 	})
 	var out []v1.ContainerImage
 	for _, im := range list {

@@ -3,9 +3,10 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -123,12 +124,7 @@ func setSysctls(s *Sandbox) error {
 			_ = writeSysctl("net.ipv4.ping_group_range", "0 2147483647")
 		}
 	}
-	names := make([]string, 0, len(set))
-	for k := range set {
-		names = append(names, k)
-	}
-	sort.Strings(names)
-	for _, k := range names {
+	for _, k := range slices.Sorted(maps.Keys(set)) {
 		if !namespaced(k, s) {
 			return fmt.Errorf("sysctl %q is not separate kernel parameter for this pod", k)
 		}

@@ -1,8 +1,9 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -96,7 +97,7 @@ func (b *builder) list(specs []v1.Container, init bool) []v1.ContainerStatus {
 		out = append(out, b.one(&specs[i], init))
 	}
 	if !init {
-		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+		slices.SortFunc(out, func(a, b v1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return out
 }

@@ -1,9 +1,10 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/emicklei/go-restful/v3"
@@ -67,7 +68,7 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 			}
 		}
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].RootPath() < all[j].RootPath() })
+	slices.SortFunc(all, func(a, b *restful.WebService) int { return cmp.Compare(a.RootPath(), b.RootPath()) })
 	if out.V2, err = builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(all), v2); err != nil {
 		return nil, fmt.Errorf("describe in v2: %w", err)
 	}

@@ -1,12 +1,12 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
 	"path"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
@@ -170,7 +170,7 @@ func (s *Server) groups() ([]group, error) {
 	for gv, storages := range byVersion {
 		out = append(out, group{version: gv, storages: storages})
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].version.String() < out[j].version.String() })
+	slices.SortFunc(out, func(a, b group) int { return cmp.Compare(a.version.String(), b.version.String()) })
 	return out, nil
 }
 
@@ -261,6 +261,6 @@ func KindNames(kinds []kind.Kind) []string {
 		n := k.KindNames()
 		out = append(out, path.Join(n.GroupVersion.Group, n.GroupVersion.Version, n.Resource))
 	}
-	sort.Strings(out)
+	slices.Sort(out)
 	return out
 }

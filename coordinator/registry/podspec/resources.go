@@ -2,7 +2,8 @@ package podspec
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -171,12 +172,7 @@ func hasCompute(r *corev1.ResourceRequirements) bool {
 }
 
 func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
-	names := make([]corev1.ResourceName, 0, len(list))
-	for name := range list {
-		names = append(names, name)
-	}
-	sort.Slice(names, func(i, j int) bool { return names[i] < names[j] })
-	return names
+	return slices.Sorted(maps.Keys(list))
 }
 
 func validateClaimNames(claims []corev1.ResourceClaim, known sets.Set[string], p *field.Path) (errs field.ErrorList) {

@@ -2,7 +2,7 @@ package framework
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -32,7 +32,7 @@ func (e *FitError) Error() string {
 		for reason, n := range e.Reasons {
 			lines = append(lines, fmt.Sprintf("%v %v", n, reason))
 		}
-		sort.Strings(lines)
+		slices.Sort(lines)
 		fmt.Fprintf(&b, " %v.", strings.Join(lines, ", "))
 	}
 	if e.PostFilter != "" {

@@ -1,9 +1,10 @@
 package plugins
 
 import (
+	"cmp"
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -69,8 +70,9 @@ func mostAllocated(used, capacity int64) int64 {
 
 // shapeScore interpolates between points of utilization (0..100) and score (0..10).
 func shapeScore(shape []configv1.UtilizationShapePoint) func(used, capacity int64) int64 {
-	points := append([]configv1.UtilizationShapePoint(nil), shape...)
-	sort.Slice(points, func(i, j int) bool { return points[i].Utilization < points[j].Utilization })
+	points := slices.SortedFunc(slices.Values(shape), func(a, b configv1.UtilizationShapePoint) int {
+		return cmp.Compare(a.Utilization, b.Utilization)
+	})
 	const scale = framework.MaxScore / 10
 	return func(used, capacity int64) int64 {
 		u := int64(100)

@@ -1,9 +1,9 @@
 package plugins
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -128,7 +128,7 @@ func newFitFilter(pod *framework.PodInfo) *fitFilter {
 	for name, amount := range pod.Requests.Other {
 		add(name, amount)
 	}
-	sort.Slice(f.want[others:], func(i, j int) bool { return f.want[others+i].name < f.want[others+j].name })
+	slices.SortFunc(f.want[others:], func(a, b wanted) int { return cmp.Compare(a.name, b.name) })
 	return f
 }
 
@@ -175,7 +175,7 @@ func signResources(key []byte, r *framework.Resources) []byte {
 	for n := range r.Other {
 		names = append(names, string(n))
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	key = signInt(key, int64(len(names)))
 	for _, n := range names {
 		key = signInt(signString(key, n), r.Other[v1.ResourceName(n)])

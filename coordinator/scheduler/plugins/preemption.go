@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"sync"
 	"time"
 
@@ -201,12 +201,8 @@ func (p *preemption) tryNode(c framework.PostFilterCycle, n *framework.NodeInfo,
 }
 
 func (p *preemption) sortByImportance(pods []*framework.PodInfo) {
-	sort.SliceStable(pods, func(i, j int) bool {
-		a, b := pods[i], pods[j]
-		if a.Priority != b.Priority {
-			return a.Priority > b.Priority
-		}
-		return p.started(a).Before(p.started(b))
+	slices.SortStableFunc(pods, func(a, b *framework.PodInfo) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), p.started(a).Compare(p.started(b)))
 	})
 }
 

@@ -6,7 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -101,14 +102,7 @@ var Registry = map[string]Factory{
 }
 
 // Names returns the known plugins, sorted.
-func Names() []string {
-	var out []string
-	for n := range Registry {
-		out = append(out, n)
-	}
-	sort.Strings(out)
-	return out
-}
+func Names() []string { return slices.Sorted(maps.Keys(Registry)) }
 
 func plain(f func(*Deps) framework.Plugin) Factory {
 	return func(args []byte, d *Deps) (framework.Plugin, error) { return f(d), nil }
@@ -153,7 +147,7 @@ func signLabels(key []byte, m map[string]string) []byte {
 	for k := range m {
 		names = append(names, k)
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	key = signInt(key, int64(len(names)))
 	for _, k := range names {
 		key = signString(signString(key, k), m[k])

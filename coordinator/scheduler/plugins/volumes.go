@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 	"sync"
 	"time"
 
@@ -172,9 +172,9 @@ func (b *volumeBinding) candidates(f *volumeFilter) error {
 	if len(f.waiting) == 0 {
 		return nil
 	}
-	sort.SliceStable(f.waiting, func(i, j int) bool {
-		x, y := f.waiting[i].Spec.Resources.Requests[v1.ResourceStorage], f.waiting[j].Spec.Resources.Requests[v1.ResourceStorage]
-		return x.Cmp(y) < 0
+	slices.SortStableFunc(f.waiting, func(a, b *v1.PersistentVolumeClaim) int {
+		x, y := a.Spec.Resources.Requests[v1.ResourceStorage], b.Spec.Resources.Requests[v1.ResourceStorage]
+		return x.Cmp(y)
 	})
 	all, err := b.storage.Volumes()
 	if err != nil {
