@@ -26,6 +26,7 @@ type edges struct {
 	events   []string
 	records  map[string]*record.Pod
 	finished []string
+	reports  int
 }
 
 func (e *edges) Event(_ *v1.Pod, c, _, reason, _ string) {
@@ -56,6 +57,9 @@ func (e *edges) Delete(key string) error {
 
 func (e *edges) Set(types.UID, []probe.Target) {}
 func (e *edges) Report(p *v1.Pod, _ *record.Pod, _ *record.Observed) v1.PodStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reports++
 	return p.Status
 }
 func (e *edges) Finish(_ context.Context, p *v1.Pod) error {
@@ -83,11 +87,13 @@ func (e *edges) count(event string) int {
 	return n
 }
 
+func noServices(context.Context) ([]*v1.Service, bool) { return nil, true }
+
 // start runs a manager on a runtime until stop is called: an agent's life.
 func start(t *testing.T, dir string, f *fakeCRI, e *edges) (m *Manager, stop func()) {
 	t.Helper()
 	m = &Manager{Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: e, Records: e, Events: e,
-		Services: func(context.Context) ([]*v1.Service, bool) { return nil, true },
+		Services: noServices,
 		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*v1.Pod) string { return "/x" }},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil))}
 	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}

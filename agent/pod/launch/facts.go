@@ -36,7 +36,8 @@ type Sources struct {
 	Secret    func(name string) (*v1.Secret, error)
 	// Services gives all services, false while they are not known.
 	Services func() ([]*v1.Service, bool)
-	// Volume and SubPath tell where a volume, or a part of it, is on the host.
+	// Volume tells where a volume is on the host, SubPath where a part of it
+	// is, which is bound there first.
 	Volume  func(name string) (string, error)
 	SubPath func(s volume.SubPath) (string, error)
 	// EnvFile reads a variable of a file in a volume; volume.ErrNoKey when it

@@ -1,0 +1,71 @@
+package pod
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/pod/launch"
+	"github.com/shoal-project/shoal/agent/record"
+)
+
+// TestContainerFiles: what a container is to mount is there before it is made,
+// readable or writable by whatever user it has, and its logs have a directory.
+func TestContainerFiles(t *testing.T) {
+	root, logs := t.TempDir(), t.TempDir()
+	e := &edges{}
+	m := &Manager{
+		Host:     &launch.Host{RootDir: root, PodLogsDir: logs},
+		Volumes:  e,
+		Objects:  e,
+		Services: noServices,
+	}
+	p := testPod(v1.RestartPolicyAlways, "a")
+	p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+	w := &worker{m: m, rec: &record.Pod{IPs: []string{"10.0.0.1"}}}
+	f := w.facts(p, &record.Observed{}, Action{Name: "a", Attempt: 2})
+	config, err := m.containerConfig(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Mounts) != 2 {
+		t.Fatalf("mounts %v", config.Mounts)
+	}
+	for i, mode := range []os.FileMode{0o644, 0o666} {
+		st, err := os.Stat(config.Mounts[i].HostPath)
+		if err != nil || st.Mode() != mode {
+			t.Errorf("%s: %v, %v", config.Mounts[i].ContainerPath, st, err)
+		}
+	}
+	if st, err := os.Stat(filepath.Join(logs, "ns_p_u", "a")); err != nil || !st.IsDir() {
+		t.Errorf("directory of logs: %v", err)
+	}
+}
+
+// TestFilesAreWrittenInPlace: a container that runs has the very file mounted.
+func TestFilesAreWrittenInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d", "hosts")
+	write := func(data string) os.FileInfo {
+		t.Helper()
+		if err := makeFile(&launch.File{Path: path, Data: []byte(data), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != data {
+			t.Fatalf("%q, %v", got, err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	first := write("one two")
+	for _, data := range []string{"one two", "other", ""} {
+		if st := write(data); !os.SameFile(first, st) {
+			t.Errorf("%q is another file", data)
+		}
+	}
+}
