@@ -1,0 +1,62 @@
+package volume
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/beneath"
+)
+
+func fsGroup(p *v1.Pod) *int64 {
+	if p.Spec.SecurityContext == nil {
+		return nil
+	}
+	return p.Spec.SecurityContext.FSGroup
+}
+
+func changePolicy(p *v1.Pod) v1.PodFSGroupChangePolicy {
+	if s := p.Spec.SecurityContext; s != nil && s.FSGroupChangePolicy != nil {
+		return *s.FSGroupChangePolicy
+	}
+	return v1.FSGroupChangeAlways
+}
+
+// own gives all files below dir to a group, readable and writable by it; files
+// made later inherit it. With OnRootMismatch nothing is done when dir is so
+// already. Other pods may change the volume at the same time, so that each file
+// is changed by its descriptor.
+func own(dir string, group int, policy v1.PodFSGroupChangePolicy) error {
+	d, err := beneath.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	root, err := d.Self()
+	if err != nil {
+		return err
+	}
+	if policy == v1.FSGroupChangeOnRootMismatch && int(root.Stat.Gid) == group && root.Stat.Mode&dirBits == dirBits {
+		return nil
+	}
+	change := func(e *beneath.Entry) error { return ownFile(e, group) }
+	// The root last, so that what was cut off is done again.
+	return errors.Join(d.Walk(".", change), change(root))
+}
+
+// What a group needs of files and directories; new files inherit the group.
+const (
+	fileBits = 0o660
+	dirBits  = unix.S_ISGID | 0o770
+)
+
+func ownFile(e *beneath.Entry, group int) error {
+	if err := e.Chown(-1, group); err != nil || e.IsLink() {
+		return err
+	}
+	if e.IsDir() {
+		return e.Chmod(e.Stat.Mode | dirBits)
+	}
+	return e.Chmod(e.Stat.Mode | fileBits)
+}

@@ -1,0 +1,71 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// hostPath checks the path's type, and makes it where the type says so.
+func hostPath(h *v1.HostPathVolumeSource) error {
+	kind := v1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	if kind == v1.HostPathUnset {
+		return nil
+	}
+	st, err := os.Stat(h.Path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return err
+	}
+	switch kind {
+	case v1.HostPathDirectoryOrCreate:
+		if missing {
+			return os.MkdirAll(h.Path, 0o755)
+		}
+		return want(st.IsDir(), h.Path, "a directory")
+	case v1.HostPathFileOrCreate:
+		if missing {
+			// Exclusive: what appeared meanwhile could be a link or a FIFO.
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+		return want(st.Mode().IsRegular(), h.Path, "a file")
+	}
+	if missing {
+		st = nil
+	}
+	return hostPathIs(h.Path, st, kind)
+}
+
+func hostPathIs(path string, st fs.FileInfo, kind v1.HostPathType) error {
+	is := func(f func(fs.FileMode) bool) bool { return st != nil && f(st.Mode()) }
+	switch kind {
+	case v1.HostPathDirectory:
+		return want(is(fs.FileMode.IsDir), path, "a directory")
+	case v1.HostPathFile:
+		return want(is(fs.FileMode.IsRegular), path, "a file")
+	case v1.HostPathSocket:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 }), path, "a socket file")
+	case v1.HostPathCharDev:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }), path, "a character device")
+	case v1.HostPathBlockDev:
+		return want(is(func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }), path, "a block device")
+	}
+	return fmt.Errorf("%s is an invalid volume type", kind)
+}
+
+func want(ok bool, path, what string) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("hostPath type check failed: %s is not %s", path, what)
+}
