@@ -17,28 +17,42 @@ type Claims interface {
 	KnownVolume(p *v1.Pod, v *v1.Volume) *v1.PersistentVolume
 }
 
-// claimed makes the volume behind a claim ready: a directory of the node.
-func (m *Manager) claimed(ctx context.Context, p *v1.Pod, v *v1.Volume) error {
+// isClaim tells whether a volume of a pod stands for a persistent volume.
+func isClaim(v *v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
+
+// resolve finds what a volume of a pod stands for. The API is asked for what is
+// behind a claim, each time: it may have been lost since.
+func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source, error) {
+	if !isClaim(v) {
+		return Source{Volume: v}, nil
+	}
 	if m.Claims == nil {
-		return errors.New("persistentVolumeClaim volumes are not supported by this node")
+		return Source{}, errors.New("persistentVolumeClaim volumes are not supported by this node")
 	}
 	pv, err := m.Claims.Volume(ctx, p, v)
 	if err != nil {
-		return err
+		return Source{}, err
 	}
 	if mode := pv.Spec.VolumeMode; mode != nil && *mode == v1.PersistentVolumeBlock {
 		if mounts(p, v.Name) {
-			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", v.Name, *mode)
+			return Source{}, fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", v.Name, *mode)
 		}
-		return errors.New("volumes with volumeMode Block are not supported by this node yet")
+		return Source{}, errors.New("volumes with volumeMode Block are not supported by this node yet")
 	}
-	switch {
-	case pv.Spec.HostPath != nil:
-		return hostPath(pv.Spec.HostPath)
-	case pv.Spec.Local != nil:
-		return local(p, v, pv)
+	return Source{Volume: v, Persistent: pv}, nil
+}
+
+// resolved is what resolve last found, without the API; ok is false when
+// nothing is known of a claim.
+func (m *Manager) resolved(p *v1.Pod, v *v1.Volume) (s Source, ok bool) {
+	s.Volume = v
+	if !isClaim(v) {
+		return s, true
 	}
-	return fmt.Errorf("persistent volume %s: only hostPath and local volumes are supported by this node yet", pv.Name)
+	if m.Claims != nil {
+		s.Persistent = m.Claims.KnownVolume(p, v)
+	}
+	return s, s.Persistent != nil
 }
 
 // mounts tells whether a container mounts the volume.
@@ -47,16 +61,4 @@ func mounts(p *v1.Pod, name string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })
 	}
 	return slices.ContainsFunc(p.Spec.Containers, in) || slices.ContainsFunc(p.Spec.InitContainers, in)
-}
-
-// claimPath is where the volume behind a claim lies.
-func (m *Manager) claimPath(p *v1.Pod, v *v1.Volume) (string, error) {
-	if m.Claims != nil {
-		if pv := m.Claims.KnownVolume(p, v); pv != nil && pv.Spec.HostPath != nil {
-			return pv.Spec.HostPath.Path, nil
-		} else if pv != nil && pv.Spec.Local != nil {
-			return pv.Spec.Local.Path, nil
-		}
-	}
-	return "", fmt.Errorf("volume %q is not ready", v.Name)
 }

@@ -1,52 +1,89 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
-func (m *Manager) emptyDir(p *v1.Pod, v *v1.Volume) error {
-	dir := m.dir(p, v)
-	src := v.EmptyDir
+// emptyDirDriver makes directories that live as long as their pod: on the
+// node's disk, or in memory. A volume without any source is one, too.
+type emptyDirDriver struct {
+	fixed
+	mounts mounter
+}
+
+// Supports implements driver.
+func (emptyDirDriver) Supports(s Source) bool {
+	return s.Volume.EmptyDir != nil || s.Volume.VolumeSource == (v1.VolumeSource{})
+}
+
+// Path implements driver.
+func (emptyDirDriver) Path(podDir string, s Source) string { return ownDir(podDir, "empty-dir", s) }
+
+// Mount implements driver. Once it is made, content, owner and mode of the
+// directory are the pod's: it appears with all of them at once, so that none
+// that exists is changed.
+func (d emptyDirDriver) Mount(_ context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+	src := v.Volume.EmptyDir
 	if src == nil {
 		src = &v1.EmptyDirVolumeSource{}
 	}
-	_, err := os.Lstat(dir)
-	fresh := errors.Is(err, fs.ErrNotExist)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
+	group := fsGroup(p)
+	mode := fs.FileMode(0o777)
+	if group != nil {
+		mode |= fs.ModeSetgid
 	}
 	switch src.Medium {
 	case v1.StorageMediumDefault:
+		return time.Time{}, makeDir(v.Path, mode, group)
 	case v1.StorageMediumMemory:
-		is, err := mounted(dir)
-		if err != nil {
-			return err
-		}
-		fresh = fresh || !is
-		var size int64
+		o := tmpfsOptions{mode: mode, group: group}
 		if src.SizeLimit != nil {
-			size = src.SizeLimit.Value()
+			o.size = src.SizeLimit.Value()
 		}
-		if err := tmpfs(dir, size); err != nil {
+		return time.Time{}, tmpfsAt(d.mounts, v.Path, o)
+	}
+	return time.Time{}, fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
+}
+
+// Unmount implements driver.
+func (d emptyDirDriver) Unmount(_ context.Context, v *Volume) error {
+	return removeDir(d.mounts, v.Path)
+}
+
+// makeDir makes a directory with its mode and group in one step, unless it is
+// there: a crash leaves none that is half made.
+func makeDir(path string, mode fs.FileMode, group *int64) error {
+	if _, err := os.Lstat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent, name := filepath.Split(path)
+	if err := os.MkdirAll(parent, 0o750); err != nil {
+		return err
+	}
+	fresh := filepath.Join(parent, ".new-"+name) // no volume is named so
+	if err := beneath.RemoveAll(fresh); err != nil {
+		return err
+	}
+	if err := os.Mkdir(fresh, 0o700); err != nil {
+		return err
+	}
+	if group != nil {
+		if err := os.Chown(fresh, -1, int(*group)); err != nil {
 			return err
 		}
-	default:
-		return fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
 	}
-	if !fresh {
-		return nil // its content and modes are the pod's
+	if err := os.Chmod(fresh, mode); err != nil {
+		return err
 	}
-	mode := fs.FileMode(0o777)
-	if g := fsGroup(p); g != nil {
-		if err := os.Chown(dir, -1, int(*g)); err != nil {
-			return err
-		}
-		mode |= fs.ModeSetgid
-	}
-	return os.Chmod(dir, mode)
+	return os.Rename(fresh, path)
 }

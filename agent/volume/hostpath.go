@@ -1,13 +1,40 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
+
+// hostPathDriver gives pods what is on the node, also through a claim. It is
+// the node's: it is neither mounted nor removed.
+type hostPathDriver struct{ fixed }
+
+// Supports implements driver.
+func (hostPathDriver) Supports(s Source) bool { return hostPathOf(s) != nil }
+
+// Path implements driver.
+func (hostPathDriver) Path(_ string, s Source) string { return hostPathOf(s).Path }
+
+// Mount implements driver.
+func (hostPathDriver) Mount(_ context.Context, _ *v1.Pod, v *Volume) (time.Time, error) {
+	return time.Time{}, hostPath(hostPathOf(v.Source))
+}
+
+// Unmount implements driver.
+func (hostPathDriver) Unmount(context.Context, *Volume) error { return nil }
+
+func hostPathOf(s Source) *v1.HostPathVolumeSource {
+	if s.Persistent != nil {
+		return s.Persistent.Spec.HostPath
+	}
+	return s.Volume.HostPath
+}
 
 // hostPath checks the path's type, and makes it where the type says so.
 func hostPath(h *v1.HostPathVolumeSource) error {

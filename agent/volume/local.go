@@ -1,25 +1,41 @@
 package volume
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
 
-// local is a directory that was made by hand; the pod's group gets it.
-func local(p *v1.Pod, v *v1.Volume, pv *v1.PersistentVolume) error {
-	path := pv.Spec.Local.Path
-	st, err := os.Stat(path)
+// localDriver gives pods directories of the node that were made by hand for
+// their claims. Their content outlives the pods.
+type localDriver struct{ fixed }
+
+// Supports implements driver.
+func (localDriver) Supports(s Source) bool {
+	return s.Persistent != nil && s.Persistent.Spec.Local != nil
+}
+
+// Path implements driver.
+func (localDriver) Path(_ string, s Source) string { return s.Persistent.Spec.Local.Path }
+
+// Mount implements driver. The directory is given to the pod's group.
+func (localDriver) Mount(_ context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+	st, err := os.Stat(v.Path)
 	if err != nil {
-		return fmt.Errorf("failed to stat local volume %q: %w", path, err)
+		return time.Time{}, fmt.Errorf("failed to stat local volume %q: %w", v.Path, err)
 	}
 	if !st.IsDir() {
-		return fmt.Errorf("local volume %q is no directory: devices are not supported by this node yet", path)
+		return time.Time{}, fmt.Errorf("local volume %q is no directory: devices are not supported by this node yet", v.Path)
 	}
-	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	readOnly := v.Volume.PersistentVolumeClaim != nil && v.Volume.PersistentVolumeClaim.ReadOnly
 	if group := fsGroup(p); group != nil && !readOnly {
-		return own(path, int(*group), changePolicy(p))
+		return time.Time{}, own(v.Path, int(*group), changePolicy(p))
 	}
-	return nil
+	return time.Time{}, nil
 }
+
+// Unmount implements driver.
+func (localDriver) Unmount(context.Context, *Volume) error { return nil }

@@ -14,8 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // Objects gives the API objects that volumes show.
@@ -45,6 +43,11 @@ type Manager struct {
 	mu   sync.Mutex
 	pods map[types.UID]*entry
 	wake chan struct{} // tells Run that something is due
+
+	// What takes the place of the kernel and of the node's drivers (table.go)
+	// where nothing is mounted; nil on a node.
+	mounts mounter
+	rows   []row
 }
 
 type entry struct {
@@ -123,10 +126,10 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 	var failed error
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
-		if refresh && !FromAPI(v) {
+		if refresh && !m.follows(e.pod, v) {
 			continue
 		}
-		next, err := m.make(ctx, e.pod, v)
+		next, err := m.mount(ctx, e.pod, v)
 		if err != nil && !refresh {
 			return &Error{Volume: v.Name, Err: err}
 		}
@@ -145,45 +148,64 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 	return failed
 }
 
-// FromAPI tells whether a volume shows objects of the API. Containers mount
-// these read-only, whatever their mounts say, as the agent writes them.
-func FromAPI(v *v1.Volume) bool {
-	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+// follows tells whether a volume wants to be made again when something changed.
+func (m *Manager) follows(p *v1.Pod, v *v1.Volume) bool {
+	known, d, err := m.known(p, v)
+	return err == nil && d.Follows(known.Source)
 }
 
-// make makes one volume; what it returns is when it wants renewal.
-func (m *Manager) make(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
-	switch {
-	case v.EmptyDir != nil:
-		return time.Time{}, m.emptyDir(p, v)
-	case v.HostPath != nil:
-		return time.Time{}, hostPath(v.HostPath)
-	case v.Image != nil:
-		return time.Time{}, nil // the runtime mounts it
-	case FromAPI(v):
-		return m.projection(ctx, p, v)
-	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
-		return time.Time{}, m.claimed(ctx, p, v)
-	case v.VolumeSource == (v1.VolumeSource{}):
-		return time.Time{}, m.emptyDir(p, v)
+// mount makes one volume; what it returns is when it wants to be made again.
+func (m *Manager) mount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+	s, err := m.resolve(ctx, p, v)
+	if err != nil {
+		return time.Time{}, err
 	}
-	return time.Time{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(v))
+	d, err := find(m.table(), s)
+	if err != nil {
+		return time.Time{}, err
+	}
+	made := m.volume(p, s, d)
+	if s.Persistent != nil {
+		if err := d.Stage(ctx, made); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return d.Mount(ctx, p, made)
+}
+
+// volume describes a volume that a driver makes.
+func (m *Manager) volume(p *v1.Pod, s Source, d row) *Volume {
+	return &Volume{
+		Pod:    Owner{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+		Source: s,
+		Driver: d.name,
+		Path:   d.Path(m.podDir(p.UID), s),
+	}
+}
+
+// known describes a volume without the API.
+func (m *Manager) known(p *v1.Pod, v *v1.Volume) (*Volume, row, error) {
+	s, ok := m.resolved(p, v)
+	if !ok {
+		return nil, row{}, fmt.Errorf("volume %q is not ready", v.Name)
+	}
+	d, err := find(m.table(), s)
+	if err != nil {
+		return nil, row{}, err
+	}
+	return m.volume(p, s, d), d, nil
 }
 
 // Path returns where a volume of the pod is on the host.
 func (m *Manager) Path(p *v1.Pod, name string) (string, error) {
 	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.Name != name {
-			continue
+		if v := &p.Spec.Volumes[i]; v.Name == name {
+			known, _, err := m.known(p, v)
+			if err != nil {
+				return "", err
+			}
+			return known.Path, nil
 		}
-		if v.HostPath != nil {
-			return v.HostPath.Path, nil
-		}
-		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			return m.claimPath(p, v)
-		}
-		return m.dir(p, v), nil
 	}
 	return "", fmt.Errorf("volume %q is not in the pod", name)
 }
@@ -195,7 +217,7 @@ func (m *Manager) SubPath(p *v1.Pod, s SubPath) (string, error) {
 		return "", err
 	}
 	target := filepath.Join(m.podDir(p.UID), "volume-subpaths", s.Volume, s.Container, fmt.Sprint(s.Index))
-	if err := bindSubPath(root, s.Path, target); err != nil {
+	if err := m.mounter().Bind(root, s.Path, target); err != nil {
 		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", s.Volume, s.Container, err)
 	}
 	return target, nil
@@ -214,24 +236,12 @@ func (m *Manager) Release(_ context.Context, p *v1.Pod) error {
 		return nil
 	}
 	for _, part := range []string{"volume-subpaths", "volumes"} {
-		if err := m.remove(filepath.Join(dir, part)); err != nil {
+		if err := removeDir(m.mounter(), filepath.Join(dir, part)); err != nil {
 			return err
 		}
 	}
 	m.forget(p.UID)
 	return nil
-}
-
-// remove unmounts below a directory and removes it only when nothing is
-// mounted there any more.
-func (m *Manager) remove(dir string) error {
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := UnmountUnder(dir); err != nil {
-		return err
-	}
-	return beneath.RemoveAll(dir)
 }
 
 func (m *Manager) forget(uid types.UID) {
@@ -241,33 +251,3 @@ func (m *Manager) forget(uid types.UID) {
 }
 
 func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.RootDir, "pods", string(uid)) }
-
-// dir is a volume's directory, named as the kubelet names it.
-func (m *Manager) dir(p *v1.Pod, v *v1.Volume) string {
-	plugin := "kubernetes.io~empty-dir"
-	switch {
-	case v.ConfigMap != nil:
-		plugin = "kubernetes.io~configmap"
-	case v.Secret != nil:
-		plugin = "kubernetes.io~secret"
-	case v.DownwardAPI != nil:
-		plugin = "kubernetes.io~downward-api"
-	case v.Projected != nil:
-		plugin = "kubernetes.io~projected"
-	}
-	return filepath.Join(m.podDir(p.UID), "volumes", plugin, v.Name)
-}
-
-func kindOf(v *v1.Volume) string {
-	switch {
-	case v.CSI != nil:
-		return "csi"
-	case v.NFS != nil:
-		return "nfs"
-	case v.ISCSI != nil:
-		return "iscsi"
-	case v.FC != nil:
-		return "fc"
-	}
-	return "such"
-}

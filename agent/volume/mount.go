@@ -27,21 +27,92 @@ func mounted(path string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// tmpfs mounts a tmpfs at path unless one is there. Size is in bytes, 0 for
-// the kernel's default (half the memory). Its pages never go to swap where
-// the kernel can promise that (noswap, Linux 6.4).
-func tmpfs(path string, size int64) error {
+// mounter is what drivers need of the kernel's mounts.
+type mounter interface {
+	// Tmpfs mounts a tmpfs at a directory, unless one is there.
+	Tmpfs(path string, o tmpfsOptions) error
+	// Bind makes target show what lies at sub in the volume at root, and makes
+	// directories of sub that are missing.
+	Bind(root, sub, target string) error
+	// UnmountUnder takes away every mount at or below a directory.
+	UnmountUnder(dir string) error
+}
+
+// mounter is what mounts for this manager.
+func (m *Manager) mounter() mounter {
+	if m.mounts != nil {
+		return m.mounts
+	}
+	return kernel{}
+}
+
+// kernel is the mounter of a node.
+type kernel struct{}
+
+// Tmpfs implements mounter.
+func (kernel) Tmpfs(path string, o tmpfsOptions) error { return tmpfs(path, o) }
+
+// Bind implements mounter.
+func (kernel) Bind(root, sub, target string) error { return bindSubPath(root, sub, target) }
+
+// UnmountUnder implements mounter.
+func (kernel) UnmountUnder(dir string) error { return UnmountUnder(dir) }
+
+// tmpfsAt makes a directory with a tmpfs on it.
+func tmpfsAt(m mounter, path string, o tmpfsOptions) error {
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return err
+	}
+	return m.Tmpfs(path, o)
+}
+
+// removeDir unmounts below a directory, and removes it only when nothing is
+// mounted there any more.
+func removeDir(m mounter, dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := m.UnmountUnder(dir); err != nil {
+		return err
+	}
+	return beneath.RemoveAll(dir)
+}
+
+// tmpfsOptions are those of one tmpfs.
+type tmpfsOptions struct {
+	// size is in bytes, 0 for the kernel's default (half the memory).
+	size int64
+	// mode and group are those of its directory from the first moment on; nil
+	// leaves the group.
+	mode  fs.FileMode
+	group *int64
+}
+
+func (o tmpfsOptions) String() string {
+	mode := uint32(o.mode.Perm())
+	if o.mode&fs.ModeSetgid != 0 {
+		mode |= unix.S_ISGID
+	}
+	s := fmt.Sprintf("mode=%04o", mode)
+	if o.group != nil {
+		s += fmt.Sprintf(",gid=%d", *o.group)
+	}
+	if o.size > 0 {
+		s += fmt.Sprintf(",size=%d", o.size)
+	}
+	return s
+}
+
+// tmpfs mounts a tmpfs at path unless one is there. Its pages never go to swap
+// where the kernel can promise that (noswap, Linux 6.4).
+func tmpfs(path string, o tmpfsOptions) error {
 	ok, err := mounted(path)
 	if err != nil || ok {
 		return err
 	}
-	opts := "mode=0755"
-	if size > 0 {
-		opts += fmt.Sprintf(",size=%d", size)
-	}
-	err = unix.Mount("tmpfs", path, "tmpfs", 0, opts+",noswap")
+	err = unix.Mount("tmpfs", path, "tmpfs", 0, o.String()+",noswap")
 	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount("tmpfs", path, "tmpfs", 0, opts)
+		err = unix.Mount("tmpfs", path, "tmpfs", 0, o.String())
 	}
 	if err != nil {
 		return fmt.Errorf("mount tmpfs at %s: %w", path, err)

@@ -12,14 +12,71 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// projection writes a volume that shows API objects.
-func (m *Manager) projection(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
-	b := &bundle{m: m, pod: p, files: map[string]file{}, own: owner{uid: -1, gid: -1}}
-	memory := true
+// projectedDriver makes volumes that show objects of the API, and follow them:
+// secret, configMap, downwardAPI and projected ones.
+type projectedDriver struct {
+	unstaged
+	objects Objects
+	tokens  Tokens
+	facts   func(p *v1.Pod) Facts
+	mounts  mounter
+}
+
+// FromAPI tells whether a volume shows objects of the API. Containers mount
+// these read-only, whatever their mounts say, as the agent writes them.
+func FromAPI(v *v1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+}
+
+// Supports implements driver.
+func (projectedDriver) Supports(s Source) bool { return FromAPI(s.Volume) }
+
+// Follows implements driver.
+func (projectedDriver) Follows(Source) bool { return true }
+
+// Path implements driver.
+func (projectedDriver) Path(podDir string, s Source) string {
+	plugin := "projected"
+	switch v := s.Volume; {
+	case v.ConfigMap != nil:
+		plugin = "configmap"
+	case v.Secret != nil:
+		plugin = "secret"
+	case v.DownwardAPI != nil:
+		plugin = "downward-api"
+	}
+	return ownDir(podDir, plugin, s)
+}
+
+// Mount implements driver. All but ConfigMaps may hold secrets: they are kept
+// in memory.
+func (d projectedDriver) Mount(ctx context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+	b, err := d.gather(ctx, p, v.Volume)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if v.Volume.ConfigMap != nil {
+		err = os.MkdirAll(v.Path, 0o750)
+	} else {
+		err = tmpfsAt(d.mounts, v.Path, tmpfsOptions{mode: 0o755})
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return b.renew, writeAtomic(v.Path, b.files, b.own)
+}
+
+// Unmount implements driver.
+func (d projectedDriver) Unmount(_ context.Context, v *Volume) error {
+	return removeDir(d.mounts, v.Path)
+}
+
+// gather reads all that a volume shows.
+func (d projectedDriver) gather(ctx context.Context, p *v1.Pod, v *v1.Volume) (*bundle, error) {
+	b := &bundle{d: d, pod: p, files: map[string]file{}, own: owner{uid: -1, gid: -1}}
 	var err error
 	switch {
 	case v.ConfigMap != nil:
-		memory = false
 		s := v.ConfigMap
 		err = b.configMap(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
 	case v.Secret != nil:
@@ -31,24 +88,15 @@ func (m *Manager) projection(ctx context.Context, p *v1.Pod, v *v1.Volume) (time
 		err = b.projected(ctx, v.Projected)
 	}
 	if err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
 	b.group()
-	dir := m.dir(p, v)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return time.Time{}, err
-	}
-	if memory {
-		if err := tmpfs(dir, 0); err != nil {
-			return time.Time{}, err
-		}
-	}
-	return b.renew, writeAtomic(dir, b.files, b.own)
+	return b, nil
 }
 
 // bundle gathers the files of one volume.
 type bundle struct {
-	m     *Manager
+	d     projectedDriver
 	pod   *v1.Pod
 	files map[string]file
 	own   owner
@@ -83,7 +131,7 @@ func (b *bundle) group() {
 }
 
 func (b *bundle) configMap(ctx context.Context, s configSource) error {
-	cm, err := b.m.Objects.ConfigMap(ctx, b.pod.Namespace, s.name)
+	cm, err := b.d.objects.ConfigMap(ctx, b.pod.Namespace, s.name)
 	if err != nil {
 		return optional(err, s.optional)
 	}
@@ -98,7 +146,7 @@ func (b *bundle) configMap(ctx context.Context, s configSource) error {
 }
 
 func (b *bundle) secret(ctx context.Context, s configSource) error {
-	sec, err := b.m.Objects.Secret(ctx, b.pod.Namespace, s.name)
+	sec, err := b.d.objects.Secret(ctx, b.pod.Namespace, s.name)
 	if err != nil {
 		return optional(err, s.optional)
 	}
@@ -138,7 +186,7 @@ func (b *bundle) keys(data map[string][]byte, s configSource, kind string) error
 }
 
 func (b *bundle) downward(items []v1.DownwardAPIVolumeFile, mode fs.FileMode) error {
-	facts := b.m.Facts(b.pod)
+	facts := b.d.facts(b.pod)
 	for i := range items {
 		it := &items[i]
 		var text string
@@ -189,7 +237,7 @@ func (b *bundle) projected(ctx context.Context, s *v1.ProjectedVolumeSource) err
 
 // token adds a token, readable by the pod's user alone where that is known.
 func (b *bundle) token(ctx context.Context, s *v1.ServiceAccountTokenProjection, mode fs.FileMode) error {
-	text, renew, err := b.m.Tokens.Token(ctx, b.pod, s)
+	text, renew, err := b.d.tokens.Token(ctx, b.pod, s)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,67 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// row is a line of the table of drivers.
+type row struct {
+	// name is the driver's, in records and messages.
+	name string
+	// claims: persistent volumes of this type may be behind claims.
+	claims bool
+	driver
+}
+
+// table lists the drivers, of which the first that supports a volume makes it.
+// A new type of volume is a file with its driver, and a line here.
+func (m *Manager) table() []row {
+	if m.rows != nil {
+		return m.rows
+	}
+	mounts := m.mounter()
+	return []row{
+		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
+		{name: "hostPath", driver: hostPathDriver{}, claims: true},
+		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
+		{name: "local", driver: localDriver{}, claims: true},
+		{name: "image", driver: imageDriver{}},
+	}
+}
+
+// find returns the driver of a volume.
+func find(table []row, s Source) (row, error) {
+	for _, r := range table {
+		if r.Supports(s) {
+			return r, nil
+		}
+	}
+	if s.Persistent == nil {
+		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(s.Volume))
+	}
+	var names []string
+	for _, r := range table {
+		if r.claims {
+			names = append(names, r.name)
+		}
+	}
+	return row{}, fmt.Errorf("persistent volume %s: only %s volumes are supported by this node yet", s.Persistent.Name, strings.Join(names, " and "))
+}
+
+// kindOf names the types that users ask for and no driver makes.
+func kindOf(v *v1.Volume) string {
+	switch {
+	case v.CSI != nil:
+		return "csi"
+	case v.NFS != nil:
+		return "nfs"
+	case v.ISCSI != nil:
+		return "iscsi"
+	case v.FC != nil:
+		return "fc"
+	}
+	return "such"
+}
