@@ -128,7 +128,7 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 		pods:    hollow.Store[podrecord.Pod]{},
 		nodes:   hollow.Store[corev1.Node]{},
 		objects: hollow.Store[source.SavedObject]{},
-		tokens:  hollow.Store[volume.PodTokens]{},
+		tokens:  volume.TokenTimes{InMemory: volume.InMemory{}},
 	}
 	var p *podParts
 	var self *node.Manager
@@ -162,8 +162,8 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 		tokens:   tokens,
 		runtime:  containers{RuntimeService: rt, images: rt, brief: rt, version: version, tree: tree(cfg)},
 		services: services,
-		makeVolumes: func(func(*corev1.Pod) volume.Facts) volumes {
-			return &hollowVolumes{objects: objects, tokens: tokens, renewals: map[types.UID]*time.Timer{}}
+		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
+			return volume.NewHollow(objects, tokens, of, log)
 		},
 		leaving: func() bool { return false },
 		nodeUID: func() types.UID { return self.UID() },

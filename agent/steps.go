@@ -17,7 +17,7 @@ import (
 // Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
 // nil where the runtime makes control groups.
 func steps(
-	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes volumes, groups *qos.Groups,
+	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
 ) []pod.Step {
 	list := []pod.Step{
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
@@ -45,7 +45,7 @@ func untrack(objects *source.Objects, tokens *volume.TokenCache) step {
 	}
 }
 
-func ensureVolumes(v volumes) step {
+func ensureVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error {
 		if err := v.Ensure(ctx, s.Pod); err != nil {
 			return &pod.Fault{Reason: "FailedMount", Message: err.Error()}
@@ -54,7 +54,7 @@ func ensureVolumes(v volumes) step {
 	}
 }
 
-func releaseVolumes(v volumes) step {
+func releaseVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return v.Release(ctx, s.Pod) }
 }
 

@@ -147,7 +147,7 @@ func build(
 		tokens:   tokens,
 		runtime:  runtime,
 		services: services,
-		makeVolumes: func(of func(*corev1.Pod) volume.Facts) volumes {
+		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
 				Objects: objects,

@@ -27,16 +27,6 @@ import (
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
-// volumes makes what pods mount.
-type volumes interface {
-	pod.Volumes
-	Ensure(ctx context.Context, p *corev1.Pod) error
-	Release(ctx context.Context, p *corev1.Pod) error
-	Refresh(ctx context.Context, p *corev1.Pod) error
-	Changed(namespace string)
-	Run(ctx context.Context) error
-}
-
 // base is what pods and the Node object are made of. A hollow node has the same,
 // from other constructors.
 type base struct {
@@ -51,7 +41,7 @@ type base struct {
 	runtime  containers
 	services *service.Source // nil on a hollow node that plays none
 	// makeVolumes gets what volumes are told of a pod.
-	makeVolumes func(facts func(*corev1.Pod) volume.Facts) volumes
+	makeVolumes func(facts func(*corev1.Pod) volume.Facts) *volume.Manager
 	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the
 	// API has it.
 	leaving func() bool
@@ -65,7 +55,7 @@ type podParts struct {
 	static  *source.Static
 	api     *source.API // nil without an API
 	status  *status.Manager
-	volumes volumes
+	volumes *volume.Manager
 	offline *pod.Offline
 	// changed holds a token when a pod's facts or desires changed.
 	changed chan struct{}
@@ -185,7 +175,7 @@ func (p *podParts) takeOver(ctx context.Context, b base) error {
 }
 
 // followVolumes makes the volumes of a pod that runs follow changes again.
-func followVolumes(ctx context.Context, v volumes, p *corev1.Pod, log *slog.Logger) {
+func followVolumes(ctx context.Context, v *volume.Manager, p *corev1.Pod, log *slog.Logger) {
 	if err := v.Ensure(ctx, p); err != nil && ctx.Err() == nil {
 		log.Debug("volumes are made again with the pod", "pod", p.Namespace+"/"+p.Name, "error", err)
 	}
