@@ -153,6 +153,7 @@ func build(
 				Objects: objects,
 				Tokens:  tokens,
 				Claims:  objects,
+				Records: kept.volumes,
 				Facts:   of,
 				Log:     log,
 			}

@@ -158,27 +158,23 @@ func (p *podParts) takeOver(ctx context.Context, b base) error {
 	if err != nil {
 		return err
 	}
+	var mounted []*corev1.Pod
 	for _, r := range records {
 		if r.Pod != nil && !r.Released {
 			b.objects.Track(r.Pod)
 		}
+		if r.Mounted() {
+			mounted = append(mounted, r.Pod)
+		}
+	}
+	if err := p.volumes.Restore(mounted); err != nil {
+		return err
 	}
 	if err := p.pods.Restore(ctx, records); err != nil {
 		return err
 	}
-	for _, r := range records {
-		if r.Mounted() {
-			go followVolumes(ctx, p.volumes, r.Pod, b.log)
-		}
-	}
+	p.pods.Adopt(p.volumes.Pods())
 	return nil
-}
-
-// followVolumes makes the volumes of a pod that runs follow changes again.
-func followVolumes(ctx context.Context, v *volume.Manager, p *corev1.Pod, log *slog.Logger) {
-	if err := v.Ensure(ctx, p); err != nil && ctx.Err() == nil {
-		log.Debug("volumes are made again with the pod", "pod", p.Namespace+"/"+p.Name, "error", err)
-	}
 }
 
 func podHost(b base) (*launch.Host, error) {

@@ -53,6 +53,7 @@ type store[T any] interface {
 type stores struct {
 	seal    *checkpoint.Keys // of everything in them
 	pods    store[podrecord.Pod]
+	volumes store[volume.Volume]
 	nodes   store[corev1.Node]
 	images  store[podrecord.Image]
 	objects source.Saved
@@ -67,6 +68,9 @@ func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
 	log.Info("records of pods are sealed", "key", chosen.Key, "because", chosen.Why)
 	s.seal = keys
 	if s.pods, err = openStore[podrecord.Pod](cfg, "pods", keys, log); err != nil {
+		return s, err
+	}
+	if s.volumes, err = openStore[volume.Volume](cfg, "volumes", keys, log); err != nil {
 		return s, err
 	}
 	if s.nodes, err = openStore[corev1.Node](cfg, "node", keys, log); err != nil {
@@ -99,6 +103,7 @@ func openStore[T any](cfg *config.Config, name string, keys *checkpoint.Keys, lo
 
 func (s stores) close() {
 	s.pods.Close()
+	s.volumes.Close()
 	s.nodes.Close()
 	s.images.Close()
 }

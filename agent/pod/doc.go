@@ -6,7 +6,7 @@
 //
 // A worker's phase tells who wants its pod (phase.go):
 //
-//	from a record           from a source         from what the runtime has
+//	from a record           from a source         from the runtime, or from volumes
 //	      │                       │                           │
 //	    held ── claimed, ──> wanted <─────── claimed ────── found
 //	      │     let-run       │  ^                            │

@@ -183,13 +183,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 			continue
 		}
 		live[uid] = live[uid] || s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-		if m.workers[uid] == nil {
-			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: s.Metadata.Name, Namespace: s.Metadata.Namespace, UID: uid}}
-			zero := int64(1)
-			p.Spec.TerminationGracePeriodSeconds = &zero
-			m.workers[uid] = &worker{m: m, uid: uid, phase: found, pod: p,
-				rec: &record.Pod{Pod: p}, busy: map[string]*job{}}
-		}
+		m.addFound(metav1.ObjectMeta{Name: s.Metadata.Name, Namespace: s.Metadata.Namespace, UID: uid})
 	}
 	workers := m.list()
 	m.mu.Unlock()
@@ -200,6 +194,34 @@ func (m *Manager) adopt(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Adopt makes workers of pods that are known by their volumes alone, as those of
+// which only the runtime tells.
+func (m *Manager) Adopt(pods []*v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range pods {
+		m.addFound(p.ObjectMeta)
+	}
+}
+
+// addFound makes the worker of a pod that no record tells of, unless it has one.
+func (m *Manager) addFound(meta metav1.ObjectMeta) {
+	if m.workers[meta.UID] != nil {
+		return
+	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID}}
+	grace := int64(1)
+	p.Spec.TerminationGracePeriodSeconds = &grace
+	m.workers[meta.UID] = &worker{
+		m:     m,
+		uid:   meta.UID,
+		phase: found,
+		pod:   p,
+		rec:   &record.Pod{Pod: p},
+		busy:  map[string]*job{},
+	}
 }
 
 // Update takes a pod as it shall be now.

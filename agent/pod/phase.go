@@ -11,7 +11,8 @@ const (
 	wanted
 	// removed: its source does not have it any more.
 	removed
-	// found: the runtime alone tells of it. It waits for a source to claim it.
+	// found: no record tells of it, but the runtime or the records of its
+	// volumes do. It waits for a source to claim it.
 	found
 	// abandoned: it was found, and no source claimed it.
 	abandoned

@@ -24,7 +24,7 @@ func isClaim(v *v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Eph
 // behind a claim, each time: it may have been lost since.
 func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source, error) {
 	if !isClaim(v) {
-		return Source{Volume: v}, nil
+		return Source{Volume: *v}, nil
 	}
 	if m.Claims == nil {
 		return Source{}, errors.New("persistentVolumeClaim volumes are not supported by this node")
@@ -39,13 +39,13 @@ func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source,
 		}
 		return Source{}, errors.New("volumes with volumeMode Block are not supported by this node yet")
 	}
-	return Source{Volume: v, Persistent: pv}, nil
+	return Source{Volume: *v, Persistent: pv}, nil
 }
 
 // resolved is what resolve last found, without the API; ok is false when
 // nothing is known of a claim.
 func (m *Manager) resolved(p *v1.Pod, v *v1.Volume) (s Source, ok bool) {
-	s.Volume = v
+	s.Volume = *v
 	if !isClaim(v) {
 		return s, true
 	}

@@ -1,4 +1,38 @@
-// Package volume makes the volumes of a pod on the host: directories, tmpfs
-// mounts and projections of API objects that follow their changes. It knows
+// Package volume makes the volumes of pods on the host: directories, tmpfs
+// mounts, projections of API objects that follow their changes. It knows
 // volumes, never containers' states.
+//
+// A volume goes one way up with its pod and the same way down. Its record
+// (Volume, kept by Records) is on the disk before its first effect, and goes
+// after the last is undone:
+//
+//	volume of   resolve         record           Stage           Mount
+//	a pod ───────────> source ─────────> recorded ─────> staged ─────> mounted ─┐ Mount again, if it
+//	                                      │    ▲          │   ▲         │  ▲    │ follows what it shows
+//	nothing, no record <──── Delete ──────┘    └─Unstage ─┘   └─Unmount─┘  └────┘
+//
+// resolve asks what is behind a claim; that is one place, claim.go. Stage is for
+// all pods of the node that have a persistent volume, and Unstage for the last
+// of them; the volumes of a pod alone are not staged. A record does not tell
+// how far its volume came: after a crash it may be anywhere, so that a driver
+// does again what was done, and undoes what was not. Hence the next agent needs
+// the records alone, no pod and no API, to undo all that was made (Restore,
+// Release); after a reboot, Ensure makes again what is gone.
+//
+// The drivers are a table, table.go, in which each type is one line:
+//
+//	driver     volumes                                  lies at                          follows   Unmount
+//	emptyDir   emptyDir, and those without a source     pods/UID/volumes, tmpfs if in    no        removes it
+//	                                                    memory
+//	hostPath   hostPath, also behind claims             where it says                    no        nothing
+//	projected  secret, configMap, downwardAPI,          pods/UID/volumes, tmpfs but      yes       removes it
+//	           projected                                for configMap
+//	local      local, behind claims                     where it says                    no        nothing
+//	image      image                                    nowhere: the runtime mounts it   no        nothing
+//
+// A hollow node has a table of its own, of one line (NewHollow).
+//
+// What a container could write is never followed: paths inside volumes go
+// through agent/beneath, a directory is removed when nothing is mounted in it
+// any more, and containers cannot write what shows objects of the API (FromAPI).
 package volume

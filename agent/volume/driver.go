@@ -12,18 +12,21 @@ import (
 // Source is what a volume of a pod stands for.
 type Source struct {
 	// Volume is as the pod names it.
-	Volume *v1.Volume `json:"volume"`
+	Volume v1.Volume `json:"volume"`
 	// Persistent is the volume behind its claim, nil for volumes that are none.
 	Persistent *v1.PersistentVolume `json:"persistent,omitempty"`
 }
 
-// Volume is one volume of one pod, and all that its driver needs to undo it.
+// Volume is one volume of one pod, and all that its driver needs to undo it: its
+// record, which is on disk before the first effect and until the last is
+// undone.
 type Volume struct {
 	Pod Owner `json:"pod"`
 	Source
 	// Driver is the name of the driver that makes it.
 	Driver string `json:"driver"`
-	// Path is where it lies on the host: what Driver said when it was made.
+	// Path is where it lies on the host: what the driver said when it was
+	// recorded.
 	Path string `json:"path,omitempty"`
 }
 

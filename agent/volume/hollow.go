@@ -41,14 +41,14 @@ func (hollowDriver) Supports(Source) bool { return true }
 func (hollowDriver) Path(_ string, s Source) string { return filepath.Join(hollowDir, s.Volume.Name) }
 
 // Follows implements driver.
-func (hollowDriver) Follows(s Source) bool { return FromAPI(s.Volume) }
+func (hollowDriver) Follows(s Source) bool { return FromAPI(&s.Volume) }
 
 // Mount implements driver.
 func (d hollowDriver) Mount(ctx context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
-	if !FromAPI(v.Volume) {
+	if !FromAPI(&v.Volume) {
 		return time.Time{}, nil
 	}
-	b, err := d.shows.gather(ctx, p, v.Volume)
+	b, err := d.shows.gather(ctx, p, &v.Volume)
 	if err != nil {
 		return time.Time{}, err
 	}

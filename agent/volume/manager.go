@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ type Manager struct {
 	Tokens  Tokens
 	// Claims may be nil: then no claims are mounted.
 	Claims Claims
+	// Records may be nil: then nothing is taken over by the next agent.
+	Records Records
 	// Facts is what downward API volumes tell of the node and the pod.
 	Facts func(p *v1.Pod) Facts
 	Log   *slog.Logger
@@ -43,6 +46,12 @@ type Manager struct {
 	mu   sync.Mutex
 	pods map[types.UID]*entry
 	wake chan struct{} // tells Run that something is due
+	// busy are the persistent volumes that staging gave to somebody, by name;
+	// idle tells that one was given back.
+	busy map[string]bool
+	idle *sync.Cond
+	// restored are the pods whose volumes Run takes up again.
+	restored []*v1.Pod
 
 	// What takes the place of the kernel and of the node's drivers (table.go)
 	// where nothing is mounted; nil on a node.
@@ -53,6 +62,8 @@ type Manager struct {
 type entry struct {
 	mu  sync.Mutex // one writer of the pod's volumes at a time
 	pod *v1.Pod
+	// volumes are the records, by the volumes' names.
+	volumes map[string]*Volume
 	// due is when the volumes want to be written again, zero for never: for
 	// the earliest token, a changed object, or after a failure.
 	due    time.Time
@@ -81,7 +92,7 @@ func (m *Manager) Ensure(ctx context.Context, p *v1.Pod) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m.mu.Lock()
-	e.pod, e.gone = p, false
+	m.pods[p.UID], e.pod, e.gone = e, p, false
 	m.mu.Unlock()
 	return m.write(ctx, e, false)
 }
@@ -126,10 +137,11 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 	var failed error
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
-		if refresh && !m.follows(e.pod, v) {
-			continue
+		mount := m.mount
+		if refresh {
+			mount = m.remount
 		}
-		next, err := m.mount(ctx, e.pod, v)
+		next, err := mount(ctx, e.pod, v)
 		if err != nil && !refresh {
 			return &Error{Volume: v.Name, Err: err}
 		}
@@ -148,12 +160,6 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 	return failed
 }
 
-// follows tells whether a volume wants to be made again when something changed.
-func (m *Manager) follows(p *v1.Pod, v *v1.Volume) bool {
-	known, d, err := m.known(p, v)
-	return err == nil && d.Follows(known.Source)
-}
-
 // mount makes one volume; what it returns is when it wants to be made again.
 func (m *Manager) mount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
 	s, err := m.resolve(ctx, p, v)
@@ -164,48 +170,36 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time
 	if err != nil {
 		return time.Time{}, err
 	}
-	made := m.volume(p, s, d)
-	if s.Persistent != nil {
-		if err := d.Stage(ctx, made); err != nil {
-			return time.Time{}, err
-		}
+	known := m.volume(p, s, d)
+	if err := m.record(ctx, known); err != nil {
+		return time.Time{}, err
 	}
-	return d.Mount(ctx, p, made)
+	if err := m.stage(ctx, d, known); err != nil {
+		return time.Time{}, err
+	}
+	return d.Mount(ctx, p, known)
 }
 
-// volume describes a volume that a driver makes.
-func (m *Manager) volume(p *v1.Pod, s Source, d row) *Volume {
-	return &Volume{
-		Pod:    Owner{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
-		Source: s,
-		Driver: d.name,
-		Path:   d.Path(m.podDir(p.UID), s),
+// remount brings up to date what a volume shows, if that changes.
+func (m *Manager) remount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+	known := m.recorded(p.UID, v.Name)
+	if known == nil {
+		return time.Time{}, nil
 	}
-}
-
-// known describes a volume without the API.
-func (m *Manager) known(p *v1.Pod, v *v1.Volume) (*Volume, row, error) {
-	s, ok := m.resolved(p, v)
-	if !ok {
-		return nil, row{}, fmt.Errorf("volume %q is not ready", v.Name)
+	d, err := made(m.table(), known)
+	if err != nil || !d.Follows(known.Source) {
+		return time.Time{}, err
 	}
-	d, err := find(m.table(), s)
-	if err != nil {
-		return nil, row{}, err
-	}
-	return m.volume(p, s, d), d, nil
+	return d.Mount(ctx, p, known)
 }
 
 // Path returns where a volume of the pod is on the host.
 func (m *Manager) Path(p *v1.Pod, name string) (string, error) {
-	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; v.Name == name {
-			known, _, err := m.known(p, v)
-			if err != nil {
-				return "", err
-			}
-			return known.Path, nil
-		}
+	if v := m.recorded(p.UID, name); v != nil {
+		return v.Path, nil
+	}
+	if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name }) {
+		return "", fmt.Errorf("volume %q is not ready", name)
 	}
 	return "", fmt.Errorf("volume %q is not in the pod", name)
 }
@@ -223,25 +217,49 @@ func (m *Manager) SubPath(p *v1.Pod, s SubPath) (string, error) {
 	return target, nil
 }
 
-// Release unmounts and removes every volume of the pod. What a host path or a
-// sub path shows is left alone.
-func (m *Manager) Release(_ context.Context, p *v1.Pod) error {
+// Release unmounts and removes every volume of the pod, of which it needs no
+// more than the UID. What a host path or a sub path shows is left alone.
+func (m *Manager) Release(ctx context.Context, p *v1.Pod) error {
 	e := m.entry(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.gone = true
 	dir := m.podDir(p.UID)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		m.forget(p.UID)
-		return nil
+	// Parts of volumes first: they keep the volumes busy.
+	if err := removeDir(m.mounter(), filepath.Join(dir, "volume-subpaths")); err != nil {
+		return err
 	}
-	for _, part := range []string{"volume-subpaths", "volumes"} {
-		if err := removeDir(m.mounter(), filepath.Join(dir, part)); err != nil {
-			return err
-		}
+	var errs []error
+	for _, v := range m.volumesOf(e) {
+		errs = append(errs, m.undo(ctx, v))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := m.sweep(filepath.Join(dir, "volumes")); err != nil {
+		return err
 	}
 	m.forget(p.UID)
 	return nil
+}
+
+// sweep removes the directory of a pod's volumes, with what no record tells of:
+// an agent that kept none made it, or the record is lost.
+func (m *Manager) sweep(dir string) error {
+	plugins, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range plugins {
+		_ = os.Remove(filepath.Join(dir, p.Name())) // mostly empty, and then nothing is mounted there
+	}
+	if os.Remove(dir) == nil {
+		return nil
+	}
+	return removeDir(m.mounter(), dir)
 }
 
 func (m *Manager) forget(uid types.UID) {

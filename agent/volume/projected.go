@@ -29,7 +29,7 @@ func FromAPI(v *v1.Volume) bool {
 }
 
 // Supports implements driver.
-func (projectedDriver) Supports(s Source) bool { return FromAPI(s.Volume) }
+func (projectedDriver) Supports(s Source) bool { return FromAPI(&s.Volume) }
 
 // Follows implements driver.
 func (projectedDriver) Follows(Source) bool { return true }
@@ -37,7 +37,7 @@ func (projectedDriver) Follows(Source) bool { return true }
 // Path implements driver.
 func (projectedDriver) Path(podDir string, s Source) string {
 	plugin := "projected"
-	switch v := s.Volume; {
+	switch v := &s.Volume; {
 	case v.ConfigMap != nil:
 		plugin = "configmap"
 	case v.Secret != nil:
@@ -51,7 +51,7 @@ func (projectedDriver) Path(podDir string, s Source) string {
 // Mount implements driver. All but ConfigMaps may hold secrets: they are kept
 // in memory.
 func (d projectedDriver) Mount(ctx context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
-	b, err := d.gather(ctx, p, v.Volume)
+	b, err := d.gather(ctx, p, &v.Volume)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -68,6 +68,10 @@ func (m *Manager) woken() chan struct{} {
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
+	for _, p := range m.restored {
+		running.Go(func() { m.resume(ctx, p) })
+	}
+	m.restored = nil
 	for {
 		due, wait := m.takeDue(time.Now())
 		for _, e := range due {

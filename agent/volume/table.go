@@ -40,7 +40,7 @@ func find(table []row, s Source) (row, error) {
 		}
 	}
 	if s.Persistent == nil {
-		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(s.Volume))
+		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(&s.Volume))
 	}
 	var names []string
 	for _, r := range table {
@@ -49,6 +49,16 @@ func find(table []row, s Source) (row, error) {
 		}
 	}
 	return row{}, fmt.Errorf("persistent volume %s: only %s volumes are supported by this node yet", s.Persistent.Name, strings.Join(names, " and "))
+}
+
+// made returns the driver that made a volume, by its record.
+func made(table []row, v *Volume) (row, error) {
+	for _, r := range table {
+		if r.name == v.Driver {
+			return r, nil
+		}
+	}
+	return row{}, fmt.Errorf("volume %q was made by driver %q, which this agent does not have", v.Volume.Name, v.Driver)
 }
 
 // kindOf names the types that users ask for and no driver makes.

@@ -1,0 +1,208 @@
+package volume
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// TestDrivers holds each line of the table to the contract of driver.
+func TestDrivers(t *testing.T) {
+	outlives := t.TempDir()
+	persistent := func(s v1.PersistentVolumeSource) *v1.PersistentVolume {
+		return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: s}}
+	}
+	samples := map[string][]Source{
+		"emptyDir": {
+			{Volume: v1.Volume{Name: "none"}},
+			{Volume: v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}},
+			{Volume: v1.Volume{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}}},
+		},
+		"hostPath": {
+			{Volume: v1.Volume{Name: "pod", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
+				Path: outlives, Type: ptr.To(v1.HostPathDirectoryOrCreate)}}}},
+			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: outlives}})},
+		},
+		"projected": {
+			{Volume: v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}}},
+			{Volume: v1.Volume{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}},
+			{Volume: v1.Volume{Name: "labels", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}}},
+			{Volume: v1.Volume{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}},
+		},
+		"local": {
+			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: outlives}})},
+		},
+		"image": {
+			{Volume: v1.Volume{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "i"}}}},
+		},
+	}
+	w := newWorld(t)
+	m := w.manager()
+	m.rows = nil // the node's
+	for _, d := range m.table() {
+		if len(samples[d.name]) == 0 {
+			t.Errorf("%s has no sample here", d.name)
+		}
+		for _, s := range samples[d.name] {
+			t.Run(d.name+"-"+s.Volume.Name, func(t *testing.T) { holdToContract(t, w, m, d, s) })
+		}
+	}
+	if entries, err := os.ReadDir(outlives); err != nil || len(entries) != 1 {
+		t.Errorf("what outlives pods: %v, %v", entries, err)
+	}
+}
+
+func claimed(name string) v1.Volume {
+	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}
+}
+
+func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
+	for _, other := range m.table() {
+		if got := other.Supports(s); got != (other.name == d.name) {
+			t.Errorf("%s supports it: %v", other.name, got)
+		}
+	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
+	v := m.volume(p, s, d)
+	if again := m.volume(p, s, d); again.Path != v.Path {
+		t.Errorf("its path is %s, then %s", v.Path, again.Path)
+	}
+	if _, err := os.Lstat(m.podDir(p.UID)); !os.IsNotExist(err) {
+		t.Errorf("before it is made: %v", err)
+	}
+	before := w.String()
+	do := func(what string, f func() error) {
+		t.Helper()
+		for i := range 2 {
+			if err := f(); err != nil {
+				t.Errorf("%s, time %d: %v", what, i+1, err)
+			}
+		}
+	}
+	undo := func() {
+		do("unmount", func() error { return d.Unmount(t.Context(), v) })
+		do("unstage", func() error { return d.Unstage(t.Context(), v) })
+	}
+	undo() // of nothing
+	do("stage", func() error { return d.Stage(t.Context(), v) })
+	do("mount", func() error { _, err := d.Mount(t.Context(), p, v); return err })
+	content := filepath.Join(v.Path, "content")
+	if v.Path != "" {
+		if err := os.WriteFile(content, nil, 0o600); err != nil {
+			t.Errorf("it is not there: %v", err)
+		}
+	}
+	undo()
+	if after := w.String(); after != before {
+		t.Errorf("mounts were\n%sand are\n%s", before, after)
+	}
+	own := filepath.Dir(filepath.Dir(v.Path)) == filepath.Join(m.podDir(p.UID), "volumes")
+	if _, err := os.Lstat(content); v.Path != "" && os.IsNotExist(err) != own {
+		t.Errorf("content of a volume that is the pod's own (%v): %v", own, err)
+	}
+	if err := os.RemoveAll(m.podDir(p.UID)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoDriver: a volume that no driver supports is refused before anything is
+// made or recorded; one whose driver is gone stays as it is.
+func TestNoDriver(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
+	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}}
+	want := `MountVolume.SetUp failed for volume "v" : nfs volumes are not supported by this node yet`
+	if got := errText(m.Ensure(t.Context(), p)); got != want {
+		t.Errorf("got %s", got)
+	}
+	if got := w.records(); got != "" {
+		t.Errorf("recorded:\n%s", got)
+	}
+	gone := &Volume{Pod: Owner{UID: "u"}, Source: Source{Volume: v1.Volume{Name: "v"}}, Driver: "later", Path: t.TempDir()}
+	if err := w.store().Put(gone.key(), gone); err != nil {
+		t.Fatal(err)
+	}
+	m = w.manager()
+	if err := m.Restore(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := errText(m.Release(t.Context(), p)); got != `volume "v" was made by driver "later", which this agent does not have` {
+		t.Errorf("got %s", got)
+	}
+	if got, want := w.records(), fmt.Sprintf("u/v later %s\n", gone.Path); got != want {
+		t.Errorf("records:\n%s, want\n%s", got, want)
+	}
+}
+
+// TestNotReady: nobody is told a path before there is something.
+func TestNotReady(t *testing.T) {
+	m := &Manager{RootDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	p := &v1.Pod{}
+	p.Spec.Volumes = []v1.Volume{{Name: "v"}}
+	for name, want := range map[string]string{"v": `volume "v" is not ready`, "w": `volume "w" is not in the pod`} {
+		if _, err := m.Path(p, name); errText(err) != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestEmptyDirAppearsWhole: a directory, or what is mounted on it, has the
+// pod's mode and group from the first moment on, whatever a crash left; later
+// they are the pod's.
+func TestEmptyDirAppearsWhole(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a tmpfs needs root")
+	}
+	m := &Manager{RootDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	t.Cleanup(func() {
+		if err := UnmountUnder(m.RootDir); err != nil {
+			t.Error(err)
+		}
+	})
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(4711))}
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+		{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
+			Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))}}},
+	}
+	for _, left := range []string{".new-disk/deep", "memory"} {
+		if err := os.MkdirAll(filepath.Join(m.podDir("u"), "volumes/kubernetes.io~empty-dir", left), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, mode := range []os.FileMode{os.ModeDir | os.ModeSetgid | 0o777, os.ModeDir | 0o700} {
+		if err := m.Ensure(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range p.Spec.Volumes {
+			path, err := m.Path(p, v.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := os.Stat(path)
+			if err != nil || st.Mode() != mode || st.Sys().(*syscall.Stat_t).Gid != 4711 {
+				t.Errorf("%s: %v %v, want %v", v.Name, st, err, mode)
+			}
+			if err := os.Chmod(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(m.podDir("u"), "*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}

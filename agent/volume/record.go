@@ -1,0 +1,178 @@
+package volume
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Records keeps the records of volumes over restarts.
+type Records interface {
+	All() (map[string]*Volume, error)
+	Put(key string, v *Volume) error
+	Delete(key string) error
+}
+
+// noRecords is Records where nothing outlives the agent.
+type noRecords struct{}
+
+// All implements Records.
+func (noRecords) All() (map[string]*Volume, error) { return nil, nil }
+
+// Put implements Records.
+func (noRecords) Put(string, *Volume) error { return nil }
+
+// Delete implements Records.
+func (noRecords) Delete(string) error { return nil }
+
+func (m *Manager) records() Records {
+	if m.Records != nil {
+		return m.Records
+	}
+	return noRecords{}
+}
+
+// key names the record. A volume's name has no underscore.
+func (v *Volume) key() string { return string(v.Pod.UID) + "_" + v.Volume.Name }
+
+// volume describes a volume that a driver makes.
+func (m *Manager) volume(p *v1.Pod, s Source, d row) *Volume {
+	return &Volume{
+		Pod:    Owner{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+		Source: s,
+		Driver: d.name,
+		Path:   d.Path(m.podDir(p.UID), s),
+	}
+}
+
+// same tells whether two records are of one volume. What else the API says of a
+// persistent volume may change while it is mounted.
+func (v *Volume) same(o *Volume) bool {
+	if v.Driver != o.Driver || (v.Persistent == nil) != (o.Persistent == nil) {
+		return false
+	}
+	return v.Persistent == nil ||
+		equality.Semantic.DeepEqual(v.Persistent.Spec.PersistentVolumeSource, o.Persistent.Spec.PersistentVolumeSource)
+}
+
+// record writes a volume's record: of what is there, its path stays. Another
+// volume that was made under this name is undone before.
+func (m *Manager) record(ctx context.Context, v *Volume) error {
+	old := m.recorded(v.Pod.UID, v.Volume.Name)
+	if old != nil && !v.same(old) {
+		if err := m.undo(ctx, old); err != nil {
+			return err
+		}
+	} else if old != nil {
+		v.Path = old.Path
+	}
+	defer m.staging(v)()
+	return m.keep(v)
+}
+
+func (m *Manager) keep(v *Volume) error {
+	if err := m.records().Put(v.key(), v); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.pods[v.Pod.UID]
+	if e.volumes == nil {
+		e.volumes = map[string]*Volume{}
+	}
+	e.volumes[v.Volume.Name] = v
+	return nil
+}
+
+// recorded returns a volume by its record, nil for none.
+func (m *Manager) recorded(uid types.UID, name string) *Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.pods[uid]; e != nil {
+		return e.volumes[name]
+	}
+	return nil
+}
+
+// volumesOf returns the records of a pod's volumes.
+func (m *Manager) volumesOf(e *entry) []*Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(e.volumes))
+}
+
+// stage has the volume's driver make it ready on the node.
+func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
+	if v.Persistent == nil {
+		return nil
+	}
+	defer m.staging(v)()
+	return d.Stage(ctx, v)
+}
+
+// undo undoes all that may have been made of a volume; its record goes last.
+func (m *Manager) undo(ctx context.Context, v *Volume) error {
+	d, err := made(m.table(), v)
+	if err != nil {
+		return err
+	}
+	if err := d.Unmount(ctx, v); err != nil {
+		return err
+	}
+	defer m.staging(v)()
+	if v.Persistent != nil && !m.shared(v) {
+		if err := d.Unstage(ctx, v); err != nil {
+			return err
+		}
+	}
+	if err := m.records().Delete(v.key()); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods[v.Pod.UID].volumes, v.Volume.Name)
+	return nil
+}
+
+// staging has a persistent volume to itself until the func is called: who uses
+// it and whether it is staged change together.
+func (m *Manager) staging(v *Volume) (done func()) {
+	if v.Persistent == nil {
+		return func() {}
+	}
+	name := v.Persistent.Name
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy == nil {
+		m.busy, m.idle = map[string]bool{}, sync.NewCond(&m.mu)
+	}
+	for m.busy[name] {
+		m.idle.Wait()
+	}
+	m.busy[name] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.busy, name)
+		m.idle.Broadcast()
+	}
+}
+
+// shared tells whether another record has the same persistent volume.
+func (m *Manager) shared(v *Volume) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.pods {
+		for _, o := range e.volumes {
+			if o.key() != v.key() && o.Persistent != nil && o.Persistent.Name == v.Persistent.Name {
+				return true
+			}
+		}
+	}
+	return false
+}
