@@ -102,10 +102,3 @@ func ValidatePort(port intstr.IntOrString, p *field.Path) field.ErrorList {
 	}
 	return field.ErrorList{field.InternalError(p, fmt.Errorf("unknown type: %v", port.Type))}
 }
-
-func deref[T any](p *T) (zero T) {
-	if p == nil {
-		return zero
-	}
-	return *p
-}

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 func (s *scope) validateMounts(c *corev1.Container, p *field.Path) (errs field.ErrorList) {
@@ -53,7 +54,7 @@ func validatePropagation(m *corev1.VolumeMount, c *corev1.Container, p *field.Pa
 		return nil
 	}
 	errs := among(*m.MountPropagation, p, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)
-	privileged := c.SecurityContext != nil && deref(c.SecurityContext.Privileged)
+	privileged := c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 	if *m.MountPropagation == corev1.MountPropagationBidirectional && !privileged {
 		errs = append(errs, field.Forbidden(p, "Bidirectional mount propagation is available only to privileged containers"))
 	}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 // validateOS refuses fields that the pod's operating system does not have.
@@ -103,7 +104,7 @@ func validateHostProcess(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList
 			errs = append(errs, field.Invalid(at.Child("securityContext", "windowsOptions", "hostProcess"), *own,
 				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *pod)))
 		}
-		if deref(own) {
+		if ptr.Deref(own, false) {
 			host++
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
@@ -21,7 +22,7 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 		errs = append(errs, validateUserNamespace(s, specPath)...)
 	}
 	errs = append(errs, validateHostProcess(s, specPath)...)
-	if deref(s.ShareProcessNamespace) && s.HostPID {
+	if ptr.Deref(s.ShareProcessNamespace, false) && s.HostPID {
 		errs = append(errs, field.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled"))
 	}
 	if c == nil {
@@ -121,7 +122,7 @@ func validateSecurity(c *corev1.SecurityContext, hostUsers bool, p *field.Path) 
 	}
 	errs = append(errs, validateSeccomp(c.SeccompProfile, p.Child("seccompProfile"))...)
 	if c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation {
-		if deref(c.Privileged) {
+		if ptr.Deref(c.Privileged, false) {
 			errs = append(errs, field.Invalid(p, c, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"))
 		}
 		if c.Capabilities != nil {
@@ -167,7 +168,7 @@ func validateAppArmor(a *corev1.AppArmorProfile, p *field.Path) (errs field.Erro
 	at := p.Child("localhostProfile")
 	switch a.Type {
 	case corev1.AppArmorProfileTypeLocalhost:
-		name := deref(a.LocalhostProfile)
+		name := ptr.Deref(a.LocalhostProfile, "")
 		switch {
 		case strings.TrimSpace(name) != name:
 			errs = append(errs, field.Invalid(at, name, "must not be padded with whitespace"))

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 // validateVolumes fills s.volumes with the sound volumes by name.
@@ -196,7 +197,7 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 		return field.ErrorList{field.Required(p.Child("path"), "")}
 	}
 	errs := noBacksteps(h.Path, p.Child("path"))
-	return append(errs, among(deref(h.Type), p.Child("type"),
+	return append(errs, among(ptr.Deref(h.Type, ""), p.Child("type"),
 		corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate,
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
 }
@@ -309,7 +310,7 @@ func validateProjected(v *corev1.ProjectedVolumeSource, p *field.Path) field.Err
 }
 
 func (j *projection) token(t *corev1.ServiceAccountTokenProjection, p *field.Path) {
-	if seconds := deref(t.ExpirationSeconds); seconds < 600 {
+	if seconds := ptr.Deref(t.ExpirationSeconds, 0); seconds < 600 {
 		j.errs = append(j.errs, field.Invalid(p.Child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes"))
 	} else if seconds > 1<<32 {
 		j.errs = append(j.errs, field.Invalid(p.Child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds"))
@@ -448,12 +449,12 @@ func validateDataSources(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (er
 	}
 	at := p.Child("dataSourceRef")
 	errs = append(errs, validateDataSource(r.APIGroup, r.Kind, r.Name, at)...)
-	if ns := deref(r.Namespace); ns != "" {
+	if ns := ptr.Deref(r.Namespace, ""); ns != "" {
 		errs = append(errs, dnsLabel(ns, at.Child("namespace"))...)
 		if s.DataSource != nil {
 			errs = append(errs, field.Invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified"))
 		}
-	} else if d := s.DataSource; d != nil && (d.Kind != r.Kind || d.Name != r.Name || deref(d.APIGroup) != deref(r.APIGroup)) {
+	} else if d := s.DataSource; d != nil && (d.Kind != r.Kind || d.Name != r.Name || ptr.Deref(d.APIGroup, "") != ptr.Deref(r.APIGroup, "")) {
 		errs = append(errs, field.Invalid(p, p.Child("dataSource"), "must match dataSourceRef"))
 	}
 	return errs
@@ -461,10 +462,10 @@ func validateDataSources(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (er
 
 func validateDataSource(group *string, kind, name string, p *field.Path) field.ErrorList {
 	errs := append(required(name, p.Child("name")), required(kind, p.Child("kind"))...)
-	if deref(group) == "" && kind != "PersistentVolumeClaim" {
+	if ptr.Deref(group, "") == "" && kind != "PersistentVolumeClaim" {
 		errs = append(errs, field.Invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
 	}
-	if deref(group) != "" {
+	if ptr.Deref(group, "") != "" {
 		errs = append(errs, subdomainMessages(*group, p.Child("apiGroup"))...)
 	}
 	return errs
