@@ -32,8 +32,8 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
+	"github.com/shoal-project/shoal/coordinator/controller/nodehealth"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
-	"github.com/shoal-project/shoal/coordinator/controller/nodelifecycle"
 	"github.com/shoal-project/shoal/coordinator/controller/persistentvolume"
 	"github.com/shoal-project/shoal/coordinator/controller/podgc"
 	"github.com/shoal-project/shoal/coordinator/controller/protection"
@@ -141,9 +141,9 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(disruption.New(env, newScales(d.Client.Discovery())))
 	if d.Members != nil {
 		add(member.New(env, d.Members))
-		add(nodelifecycle.New(env, d.Members))
+		add(nodehealth.New(env, d.Members))
 	} else {
-		add(nodelifecycle.New(env, nil))
+		add(nodehealth.New(env, nil))
 	}
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,

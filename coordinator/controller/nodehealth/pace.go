@@ -1,4 +1,4 @@
-package nodelifecycle
+package nodehealth
 
 import (
 	"sync"
