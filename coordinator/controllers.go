@@ -30,7 +30,6 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
-	"github.com/shoal-project/shoal/coordinator/controller/member"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodehealth"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
@@ -80,7 +79,7 @@ type controllerDeps struct {
 	// Grants signs what nodes are given in the gossip; nil: nobody does.
 	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
-	Members member.Members
+	Members nodehealth.Members
 	Log     *slog.Logger
 }
 
@@ -139,12 +138,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(protection.NewClasses(env))
 	add(taint.New(env))
 	add(disruption.New(env, newScales(d.Client.Discovery())))
-	if d.Members != nil {
-		add(member.New(env, d.Members))
-		add(nodehealth.New(env, d.Members))
-	} else {
-		add(nodehealth.New(env, nil))
-	}
+	add(nodehealth.New(env, d.Members))
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))

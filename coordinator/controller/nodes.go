@@ -21,15 +21,3 @@ func NodeReadyStatus(node *corev1.Node) corev1.ConditionStatus {
 	}
 	return corev1.ConditionUnknown
 }
-
-// HeartbeatConditions are the conditions that an agent posts and that are
-// unknown without it.
-var HeartbeatConditions = []corev1.NodeConditionType{
-	corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-}
-
-// The words on the conditions of a node that is not heard of.
-const (
-	ReasonNodeUnknown  = "NodeStatusUnknown"
-	MessageNodeUnknown = "Kubelet stopped posting node status."
-)

@@ -7,8 +7,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/node/topology"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
+
+// Upstream v1.36's defaults.
+const (
+	evictionRate  = 0.1  // nodes a second, NODE-41
+	secondaryRate = 0.01 // NODE-44
+	unhealthyPart = 0.55 // NODE-42
+	largeCluster  = 50   // NODE-43
+)
+
+// paused is how long until a zone is looked at again in which nothing may be
+// evicted; a node's recovery wakes it earlier.
+const paused = 5 * time.Second
 
 // pace says how many nodes may get a NoExecute taint, from how many of each zone
 // are ready. It counts along with every change of a node: looking at all nodes
@@ -22,6 +35,8 @@ type pace struct {
 	// ended.
 	disrupted bool
 	healed    time.Time
+	// cutOff: gossip lost most agents at once, so it is probably us who are cut off.
+	cutOff bool
 }
 
 // standing is how one node is counted.
@@ -111,10 +126,44 @@ func (p *pace) disruption(node *corev1.Node, now time.Time) (disrupted, turned b
 	return p.disrupted, false
 }
 
+// heed takes the gossip's word on how many agents are dead.
+func (p *pace) heed(members map[string]gossip.Member) {
+	agents, dead := 0, 0
+	for _, m := range members {
+		if m.Role != gossip.RoleAgent {
+			continue
+		}
+		agents++
+		if m.State == gossip.StateDead {
+			dead++
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cutOff = agents > 1 && dead*2 > agents
+}
+
+// turn says what may be done now of what is wanted, and when to ask again.
+// turned is disruption's.
+func (p *pace) turn(node *corev1.Node, want execute, now time.Time) (ex execute, wait time.Duration, turned bool) {
+	disrupted, turned := p.disruption(node, now)
+	switch {
+	case disrupted:
+		return clear, 0, turned
+	case want != add:
+		return want, 0, turned
+	}
+	ex, wait = p.may(node, now)
+	return ex, wait, turned
+}
+
 // may lets a node have its taint now, or says when to ask again.
 func (p *pace) may(node *corev1.Node, now time.Time) (ex execute, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cutOff && controller.NodeReadyStatus(node) == corev1.ConditionUnknown {
+		return follow, paused
+	}
 	if left := p.healed.Add(grace).Sub(now); !p.healed.IsZero() && left > 0 {
 		return follow, left
 	}
@@ -137,4 +186,24 @@ func (p *pace) may(node *corev1.Node, now time.Time) (ex execute, wait time.Dura
 	}
 	z.next = now.Add(time.Duration(float64(time.Second) / perSecond))
 	return add, 0
+}
+
+// rate is how many nodes a second of a zone may get a NoExecute taint.
+func rate(ready, notReady int) float64 {
+	switch {
+	case ready == 0: // NODE-45
+		return evictionRate
+	case notReady > 2 && float64(notReady)/float64(ready+notReady) >= unhealthyPart:
+		if ready+notReady > largeCluster {
+			return secondaryRate
+		}
+		return 0
+	}
+	return evictionRate
+}
+
+// excluded nodes do not count for the state of their zone.
+func excluded(node *corev1.Node) bool {
+	_, ok := node.Labels["node.kubernetes.io/exclude-disruption"]
+	return ok
 }

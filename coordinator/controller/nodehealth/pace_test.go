@@ -78,3 +78,16 @@ func TestDisruption(t *testing.T) { // NODE-46
 		t.Errorf("nothing is evicted right after: %v, %s", ex, wait)
 	}
 }
+
+func TestRate(t *testing.T) { // NODE-41..45
+	for _, tt := range []struct {
+		ready, not int
+		want       float64
+	}{
+		{10, 1, 0.1}, {1, 2, 0.1}, {2, 3, 0}, {40, 60, 0.01}, {0, 5, 0.1},
+	} {
+		if got := rate(tt.ready, tt.not); got != tt.want {
+			t.Errorf("%d ready, %d not: %v", tt.ready, tt.not, got)
+		}
+	}
+}

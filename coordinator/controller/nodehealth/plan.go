@@ -1,167 +1,135 @@
 package nodehealth
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-// Upstream v1.36's defaults.
 const (
-	grace         = 50 * time.Second // node-monitor-grace-period
-	startupGrace  = 60 * time.Second // node-startup-grace-period
-	evictionRate  = 0.1              // nodes a second, NODE-41
-	secondaryRate = 0.01             // NODE-44
-	unhealthyPart = 0.55             // NODE-42
-	largeCluster  = 50               // NODE-43
+	// Upstream v1.36's defaults.
+	grace        = 50 * time.Second // node-monitor-grace-period
+	startupGrace = 60 * time.Second // node-startup-grace-period
+	// slack is how much later than its death a node's last Lease renewal may be
+	// seen here.
+	slack = 1500 * time.Millisecond
 )
 
-// heard is what is known of one node's life.
-type heard struct {
-	// gossip: the node's agent answers probes now.
-	gossip bool
+// seen is what was seen of one node.
+type seen struct {
+	// member is the gossip's word on it; nil when it is no member.
+	member *gossip.Member
+	// renewed is when its Lease was last seen to be renewed.
+	renewed time.Time
 	// last is when its Lease or status was last seen to change.
 	last time.Time
+	// before are its conditions from before gossip's word turned them Unknown; nil
+	// when that did not, or another leader did it.
+	before []corev1.NodeCondition
 }
 
-// silent tells whether a node is not heard of any more, and if not yet, when it
-// would be.
-func silent(node *corev1.Node, h heard, now time.Time) (is bool, in time.Duration) {
-	if h.gossip && controller.NodeCondition(node, corev1.NodeReady) != nil {
-		return false, grace
-	}
-	limit := grace
-	if controller.NodeCondition(node, corev1.NodeReady) == nil {
-		limit = startupGrace
-	}
-	in = h.last.Add(limit).Sub(now)
-	return in <= 0, max(in, 0)
+// up tells whether the node's agent answers probes now.
+func (s *seen) up() bool {
+	return s.member != nil && s.member.Role == gossip.RoleAgent && s.member.State.Up()
 }
 
-// unknown sets the heartbeat conditions to Unknown and tells whether that
-// changed any.
-func unknown(node *corev1.Node, now time.Time) ([]corev1.NodeCondition, bool) {
-	out, changed := slices.Clone(node.Status.Conditions), false
-	for _, t := range controller.HeartbeatConditions {
-		i := slices.IndexFunc(out, func(c corev1.NodeCondition) bool { return c.Type == t })
-		if i < 0 {
-			out = append(out, corev1.NodeCondition{
-				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
-				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: metav1.NewTime(now),
-			})
-			changed = true
-		} else if out[i].Status != corev1.ConditionUnknown {
-			out[i].Status, out[i].Reason, out[i].Message = corev1.ConditionUnknown, controller.ReasonNodeUnknown, controller.MessageNodeUnknown
-			out[i].LastTransitionTime = metav1.NewTime(now)
-			changed = true
-		}
-	}
-	return out, changed
+// plan is what is to be done about one node.
+type plan struct {
+	// verdict is why the conditions change.
+	verdict verdict
+	// conditions are the node's new ones; nil: they stay.
+	conditions []corev1.NodeCondition
+	// before is what to keep for when gossip hears of the node again.
+	before []corev1.NodeCondition
+	// podsNotReady: nobody knows how its pods are, so none is ready.
+	podsNotReady bool
+	// execute is what is wanted of its NoExecute taints; add waits for its turn.
+	execute execute
+	// again is when time alone changes the plan; 0: never.
+	again time.Duration
 }
 
-// conditionTaints says which taint each condition's status means.
-var conditionTaints = []struct {
-	condition corev1.NodeConditionType
-	status    corev1.ConditionStatus
-	key       string
-}{
-	{corev1.NodeReady, corev1.ConditionFalse, corev1.TaintNodeNotReady},
-	{corev1.NodeReady, corev1.ConditionUnknown, corev1.TaintNodeUnreachable},
-	{corev1.NodeMemoryPressure, corev1.ConditionTrue, corev1.TaintNodeMemoryPressure},
-	{corev1.NodeDiskPressure, corev1.ConditionTrue, corev1.TaintNodeDiskPressure},
-	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
-	{corev1.NodeNetworkUnavailable, corev1.ConditionTrue, corev1.TaintNodeNetworkUnavailable},
-}
-
-// execute is what is wanted of a node's NoExecute taints.
-type execute int
+// verdict is what the witnesses say together.
+type verdict int
 
 const (
-	// clear them: the node is well, or nothing may be evicted.
-	clear execute = iota
-	// leave them as they are, but follow a change between not-ready and
-	// unreachable.
-	follow
-	// add the one that fits the Ready condition.
-	add
+	// unchanged: the conditions are right as they are.
+	unchanged verdict = iota
+	// lost: gossip says that the agent is dead.
+	lost
+	// back: gossip's word was taken back.
+	back
+	// silent: the Lease has run out too.
+	silent
 )
 
-// taints returns the taints that the node should have and whether they differ
-// from what it has. Taints of others are kept.
-func taints(node *corev1.Node, ex execute, now time.Time) ([]corev1.Taint, bool) {
-	want := map[corev1.Taint]bool{}
-	for _, ct := range conditionTaints {
-		c := controller.NodeCondition(node, ct.condition)
-		want[corev1.Taint{Key: ct.key, Effect: corev1.TaintEffectNoSchedule}] = c != nil && c.Status == ct.status
+// planFor weighs what was seen of a node at a time. Gossip's word is a plan of
+// its own: when many nodes are lost at once, all are to be not ready before
+// anyone's pods are, and before taints.
+func planFor(node *corev1.Node, s seen, now time.Time) plan {
+	switch judge(node, s) {
+	case lost:
+		have := node.Status.Conditions
+		return plan{verdict: lost, conditions: unknown(have, now), before: have}
+	case back:
+		return plan{verdict: back, conditions: restored(node.Status.Conditions, s.before, now)}
 	}
-	want[corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}] = node.Spec.Unschedulable
-	wantExecute(want, node, ex)
-
-	added := metav1.NewTime(now)
-	var out []corev1.Taint
-	changed := false
-	for _, t := range node.Spec.Taints {
-		id := corev1.Taint{Key: t.Key, Effect: t.Effect}
-		if keep, ours := want[id]; ours && !keep {
-			changed = true
-			continue
-		}
-		delete(want, id)
-		out = append(out, t)
+	ended, again := lapsed(node, s, now)
+	p := plan{before: s.before, again: again}
+	status, posted := controller.NodeReadyStatus(node), controller.NodeCondition(node, corev1.NodeReady) != nil
+	if ended {
+		p.verdict, p.conditions = silent, allUnknown(node, now)
+		status, posted = corev1.ConditionUnknown, true
 	}
-	for id, wanted := range want {
-		if wanted {
-			id.TimeAdded = &added
-			out = append(out, id)
-			changed = true
-		}
-	}
-	return out, changed
+	p.podsNotReady = posted && status == corev1.ConditionUnknown
+	p.execute = wantedTaint(status, posted && !tainted(node), ended)
+	return p
 }
 
-func wantExecute(want map[corev1.Taint]bool, node *corev1.Node, ex execute) {
-	notReady := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}
-	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}
-	want[notReady], want[unreachable] = false, false
-	has := tainted(node)
-	if ex == clear || ex == follow && !has {
-		return
-	}
-	switch controller.NodeReadyStatus(node) {
-	case corev1.ConditionFalse:
-		want[notReady] = true
-	case corev1.ConditionUnknown:
-		want[unreachable] = true
-	}
-}
-
-// tainted tells whether the node has one of our NoExecute taints.
-func tainted(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
-	})
-}
-
-// rate is how many nodes a second of a zone may get a NoExecute taint.
-func rate(ready, notReady int) float64 {
+// wantedTaint: without the Lease's end, gossip's word moves no pod.
+func wantedTaint(ready corev1.ConditionStatus, taintable, ended bool) execute {
 	switch {
-	case ready == 0: // NODE-45
-		return evictionRate
-	case notReady > 2 && float64(notReady)/float64(ready+notReady) >= unhealthyPart:
-		if ready+notReady > largeCluster {
-			return secondaryRate
-		}
-		return 0
+	case ready == corev1.ConditionTrue:
+		return clear
+	case taintable && (ended || ready != corev1.ConditionUnknown):
+		return add
 	}
-	return evictionRate
+	return follow
 }
 
-// excluded nodes do not count for the state of their zone.
-func excluded(node *corev1.Node) bool {
-	_, ok := node.Labels["node.kubernetes.io/exclude-disruption"]
-	return ok
+// judge tells what gossip's word means for a node. A renewal of its Lease after
+// its death proves that only the gossip is cut off. Conditions that another
+// leader turned Unknown are not known from before: the agent says itself how it
+// is.
+func judge(node *corev1.Node, s seen) verdict {
+	ready := controller.NodeCondition(node, corev1.NodeReady)
+	switch {
+	case s.member == nil || s.member.Role != gossip.RoleAgent || ready == nil:
+		return unchanged
+	case s.up() || s.renewed.After(s.member.Since.Add(slack)):
+		if ready.Status == corev1.ConditionUnknown && ready.Reason == reasonUnknown && s.before != nil {
+			return back
+		}
+		return unchanged
+	case ready.Status != corev1.ConditionUnknown:
+		return lost
+	}
+	return unchanged
+}
+
+// lapsed tells whether neither gossip nor the Lease tell of a node any more,
+// and if not yet, when that would be. One that never posted its status has the
+// time from its creation on.
+func lapsed(node *corev1.Node, s seen, now time.Time) (is bool, in time.Duration) {
+	last, limit := s.last, grace
+	if controller.NodeCondition(node, corev1.NodeReady) == nil {
+		last, limit = node.CreationTimestamp.Time, startupGrace
+	} else if s.up() {
+		return false, grace
+	}
+	in = last.Add(limit).Sub(now)
+	return in <= 0, max(in, 0)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -22,12 +21,12 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-// Members is the gossip's view; nil when there is none.
-type Members interface{ Members() []gossip.Member }
-
-// paused is how long until a zone is looked at again in which nothing may be
-// evicted; a node's recovery wakes it earlier.
-const paused = 5 * time.Second
+// Members is the gossip's view. Changed gives a channel that holds a token
+// whenever Members may answer differently.
+type Members interface {
+	Members() []gossip.Member
+	Changed() <-chan struct{}
+}
 
 type reconciler struct {
 	client  kubernetes.Interface
@@ -37,11 +36,7 @@ type reconciler struct {
 	members Members
 	loop    *controller.Loop
 
-	mu    sync.Mutex
-	last  map[string]time.Time // node -> when its Lease or status was seen to change
-	known map[string]types.UID
-	seen  view
-
+	seen *book
 	// pace is what all workers decide by together.
 	pace pace
 }
@@ -49,37 +44,76 @@ type reconciler struct {
 // workers wait for writes most of the time.
 const workers = 8
 
-// New builds the controller; its keys are nodes.
+// New builds the controller; its keys are nodes. Without members only Leases
+// and status tell of nodes.
 func New(env controller.Env, members Members) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
 	if err := controller.IndexPodsByNode(core.Pods().Informer()); err != nil {
 		return nil, err
 	}
 	r := &reconciler{
-		client: env.Client, events: env.Recorder("node-controller"), members: members,
-		nodes: core.Nodes().Lister(), podsIx: core.Pods().Informer().GetIndexer(),
-		loop: controller.New("nodelifecycle", workers, env.Log),
-		last: map[string]time.Time{}, known: map[string]types.UID{}, pace: newPace(),
+		client:  env.Client,
+		events:  env.Recorder("node-controller"),
+		nodes:   core.Nodes().Lister(),
+		podsIx:  core.Pods().Informer().GetIndexer(),
+		members: members,
+		loop:    controller.New("nodehealth", workers, env.Log),
+		seen:    newBook(),
+		pace:    newPace(),
 	}
 	r.loop.Reconciler = r
 	r.loop.Needs(core.Pods().Informer())
 	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
 	controller.Watch(r.loop, env.Informers.Coordination().V1().Leases().Informer(), r.leaseChanged)
+	if members != nil {
+		r.loop.Started = func(ctx context.Context) {
+			changed := members.Changed()
+			r.look()
+			go r.follow(ctx, changed)
+		}
+	}
 	return r.loop, nil
 }
 
-// leaseChanged only notes the time: the node is looked at when its grace period
-// would end, not at each renewal.
-func (r *reconciler) leaseChanged(_, lease *coordinationv1.Lease) {
-	if lease != nil && lease.Namespace == corev1.NamespaceNodeLease {
-		r.heard(lease.Name)
+// follow takes each change of the gossip; it ends with ctx.
+func (r *reconciler) follow(ctx context.Context, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		r.look()
 	}
 }
 
-func (r *reconciler) heard(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last[node] = time.Now()
+// look takes the gossip's view and has the nodes planned anew whose member
+// changed.
+func (r *reconciler) look() {
+	members := map[string]gossip.Member{}
+	for _, m := range r.members.Members() {
+		members[m.Name] = m
+	}
+	r.pace.heed(members)
+	for _, name := range r.seen.look(members) {
+		r.loop.Add(name)
+	}
+}
+
+// leaseChanged mostly only notes the time: the node is looked at when its grace
+// period would end, not at each renewal.
+func (r *reconciler) leaseChanged(old, lease *coordinationv1.Lease) {
+	if lease == nil || lease.Namespace != corev1.NamespaceNodeLease {
+		return
+	}
+	renewal := old != nil && !old.Spec.RenewTime.Equal(lease.Spec.RenewTime)
+	r.seen.changed(lease.Name, renewal, time.Now())
+	if !renewal {
+		return
+	}
+	if n, err := r.nodes.Get(lease.Name); err == nil && controller.NodeReadyStatus(n) == corev1.ConditionUnknown {
+		r.loop.Add(lease.Name)
+	}
 }
 
 func (r *reconciler) nodeChanged(old, node *corev1.Node) {
@@ -87,14 +121,12 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 		r.wakeUnready()
 	}
 	if node == nil {
-		r.mu.Lock()
-		delete(r.last, old.Name)
-		r.mu.Unlock()
+		r.seen.forget(old.Name)
 		r.loop.Add(old.Name)
 		return
 	}
 	if old == nil || beat(old) != beat(node) {
-		r.heard(node.Name)
+		r.seen.changed(node.Name, false, time.Now())
 	}
 	r.loop.Add(node.Name)
 }
@@ -120,47 +152,34 @@ func (r *reconciler) wakeUnready() {
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
-		if uid := r.knows(key, ""); uid != "" {
+		if uid := r.seen.drop(key); uid != "" {
 			r.tell(key, uid, "RemovingNode", "Node %s event: Removing Node %s from Controller", key)
 		}
 		return 0, nil
 	} else if err != nil {
 		return 0, err
 	}
-	if r.knows(key, node.UID) != node.UID {
+	if r.seen.announce(key, node.UID) != node.UID {
 		r.tell(key, node.UID, "RegisteredNode", "Node %s event: Registered Node %s in Controller", key)
 	}
 	now := time.Now()
-	h := r.hear(node)
-	is, after := silent(node, h, now)
-	if is {
-		if node, err = r.markUnknown(ctx, node, now); err != nil {
-			return 0, gone(err)
+	s := r.seen.of(key, now)
+	p := planFor(node, s, now)
+	if p.conditions != nil {
+		if node, err = r.writeConditions(ctx, node, s, p); err != nil || p.verdict != silent {
+			return 0, controller.IgnoreGone(err) // the write is an event: it brings the node here again
 		}
-		after = 0
 	}
-	if controller.NodeReadyStatus(node) == corev1.ConditionUnknown && controller.NodeCondition(node, corev1.NodeReady) != nil {
+	if p.podsNotReady {
 		if err := r.markPods(ctx, node); err != nil {
 			return 0, err
 		}
 	}
-	ex, wait := r.execute(node, is, now)
-	if wait > 0 && (after == 0 || wait < after) {
-		after = wait
+	ex, wait, turned := r.pace.turn(node, p.execute, now)
+	if turned {
+		r.wakeUnready()
 	}
-	return after, gone(r.writeTaints(ctx, node, ex, now))
-}
-
-// knows notes the UID of a node that is told of, "" when it is gone, and returns
-// the one from before.
-func (r *reconciler) knows(node string, uid types.UID) types.UID {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	was := r.known[node]
-	if r.known[node] = uid; uid == "" {
-		delete(r.known, node)
-	}
-	return was
+	return controller.Sooner(p.again, wait), controller.IgnoreGone(r.writeTaints(ctx, node, ex, now))
 }
 
 func (r *reconciler) tell(name string, uid types.UID, reason, format string, args ...any) {
@@ -168,72 +187,22 @@ func (r *reconciler) tell(name string, uid types.UID, reason, format string, arg
 	r.events.Eventf(ref, corev1.EventTypeNormal, reason, format, append([]any{name}, args...)...)
 }
 
-func (r *reconciler) hear(node *corev1.Node) heard {
-	r.mu.Lock()
-	last, ok := r.last[node.Name]
-	if !ok {
-		last = time.Now()
-		r.last[node.Name] = last
-	}
-	r.mu.Unlock()
-	if controller.NodeCondition(node, corev1.NodeReady) == nil {
-		last = node.CreationTimestamp.Time
-	}
-	up, _ := r.gossip(node.Name)
-	return heard{gossip: up, last: last}
-}
-
-// view is the gossip's word, taken at most once a second: each look copies all
-// members.
-type view struct {
-	at time.Time
-	up map[string]bool
-	// massLoss: most agents are dead, so it is probably us who are cut off.
-	massLoss bool
-}
-
-// gossip tells whether a node's agent is up, and whether most agents vanished.
-func (r *reconciler) gossip(node string) (up, massLoss bool) {
-	if r.members == nil {
-		return false, false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.seen.at) > time.Second {
-		r.seen = viewOf(r.members.Members(), now)
-	}
-	return r.seen.up[node], r.seen.massLoss
-}
-
-func viewOf(members []gossip.Member, now time.Time) view {
-	v := view{at: now, up: make(map[string]bool, len(members))}
-	agents, dead := 0, 0
-	for _, m := range members {
-		if m.Role != gossip.RoleAgent {
-			continue
-		}
-		agents++
-		if m.State == gossip.StateDead {
-			dead++
-		}
-		v.up[m.Name] = m.State.Up()
-	}
-	v.massLoss = agents > 1 && dead*2 > agents
-	return v
-}
-
-func (r *reconciler) markUnknown(ctx context.Context, node *corev1.Node, now time.Time) (*corev1.Node, error) {
-	conditions, changed := unknown(node, now)
-	if !changed {
-		return node, nil
-	}
+// writeConditions returns the node with those of its plan. What is kept of those
+// before is noted first, so that a deletion after the write forgets it.
+func (r *reconciler) writeConditions(ctx context.Context, node *corev1.Node, s seen, p plan) (*corev1.Node, error) {
+	r.seen.keep(node.Name, p.before)
 	marked := *node
-	marked.Status.Conditions = conditions
+	marked.Status.Conditions = p.conditions
 	updated, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, &marked, metav1.UpdateOptions{})
 	if err != nil {
+		r.seen.keep(node.Name, s.before)
 		return nil, err
 	}
-	r.tell(node.Name, node.UID, "NodeNotReady", "Node %s status is now: %s", "NodeNotReady")
+	reason := "NodeNotReady"
+	if controller.NodeReadyStatus(&marked) == corev1.ConditionTrue {
+		reason = "NodeReady"
+	}
+	r.tell(node.Name, node.UID, reason, "Node %s status is now: %s", reason)
 	return updated, nil
 }
 
@@ -260,30 +229,6 @@ func (r *reconciler) markPods(ctx context.Context, node *corev1.Node) error {
 	return errors.Join(errs...)
 }
 
-// execute decides about the node's NoExecute taint. lease tells that the Lease
-// has run out: without that, gossip's word moves no pod.
-func (r *reconciler) execute(node *corev1.Node, lease bool, now time.Time) (ex execute, wait time.Duration) {
-	disrupted, turned := r.pace.disruption(node, now)
-	if turned {
-		r.wakeUnready()
-	}
-	status := controller.NodeReadyStatus(node)
-	switch {
-	case status == corev1.ConditionTrue || disrupted:
-		return clear, 0
-	case controller.NodeCondition(node, corev1.NodeReady) == nil:
-		return follow, 0
-	case tainted(node):
-		return follow, 0
-	case status == corev1.ConditionUnknown && !lease:
-		return follow, 0
-	}
-	if _, massLoss := r.gossip(node.Name); massLoss && status == corev1.ConditionUnknown {
-		return follow, paused
-	}
-	return r.pace.may(node, now)
-}
-
 func (r *reconciler) writeTaints(ctx context.Context, node *corev1.Node, ex execute, now time.Time) error {
 	want, changed := taints(node, ex, now)
 	if !changed {
@@ -300,12 +245,5 @@ func (r *reconciler) writeTaints(ctx context.Context, node *corev1.Node, ex exec
 		return err
 	}
 	_, err = r.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
-}
-
-func gone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	return err
 }
