@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/server"
@@ -99,13 +100,13 @@ func lastShutdown(b base) func() (start, end time.Time) {
 }
 
 // newRotator keeps container logs small.
-func newRotator(b base, pods *pod.Manager) (*server.Rotator, error) {
+func newRotator(b base, pods *pod.Manager) (*logs.Rotator, error) {
 	size, err := resource.ParseQuantity(b.cfg.ContainerLogMaxSize)
 	if err != nil {
 		return nil, err
 	}
-	return &server.Rotator{
-		Pods:     podsView{pods},
+	return &logs.Rotator{
+		Logs:     pods.WrittenLogs,
 		Dir:      b.cfg.PodLogsDir,
 		Reopen:   b.runtime.ReopenContainerLog,
 		MaxBytes: size.Value(),

@@ -1,13 +1,13 @@
 package container
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/shoal-project/shoal/agent/beneath"
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/logs"
 )
 
 // conmon opens a container's log by its path, and once more after each
@@ -24,7 +24,7 @@ func (m *Manager) mountLogs(c *Container, root string) error {
 	if c.LogPath == "" {
 		return nil
 	}
-	dir, err := openLogDir(root, filepath.Dir(c.LogPath))
+	dir, err := logs.OpenDir(root, filepath.Dir(c.LogPath))
 	if err != nil {
 		return fmt.Errorf("log directory: %w", err)
 	}
@@ -47,26 +47,6 @@ func (m *Manager) mountLogs(c *Container, root string) error {
 		return fmt.Errorf("mount log directory without links: %w", err)
 	}
 	return nil
-}
-
-func openLogDir(root, dir string) (*os.File, error) {
-	name, err := filepath.Rel(root, dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return nil, err
-	}
-	d, err := beneath.Open(root)
-	if err != nil {
-		return nil, err
-	}
-	made := d.MkdirAll(name, 0o755)
-	f, err := d.OpenDir(name, beneath.NoLinks)
-	if err = errors.Join(made, err, d.Close()); err != nil && f != nil {
-		f.Close()
-	}
-	return f, err
 }
 
 // monitorLog is the log's path for conmon. A container that an agent of before

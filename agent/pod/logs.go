@@ -3,26 +3,34 @@ package pod
 import (
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/logs"
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // makeLogDir makes the directory of a container's logs, or with an empty name
-// the pod's. Pods that mount the directory of logs lead it nowhere by links.
+// the pod's.
 func (m *Manager) makeLogDir(p *v1.Pod, container string) error {
-	if err := os.MkdirAll(m.Host.PodLogsDir, 0o755); err != nil {
-		return err
+	return logs.MakeDir(m.Host.PodLogsDir, filepath.Join(m.Host.LogDir(p), container))
+}
+
+// WrittenLogs are the logs that containers write now.
+func (m *Manager) WrittenLogs() []logs.Written {
+	var out []logs.Written
+	for _, p := range m.Pods() {
+		found, ok := m.Find(p.Namespace, p.Name)
+		if !ok {
+			continue
+		}
+		for i := range found.Observed.Containers {
+			if c := &found.Observed.Containers[i]; c.State == record.Running && c.LogPath != "" {
+				out = append(out, logs.Written{ID: c.ID, Path: c.LogPath})
+			}
+		}
 	}
-	d, err := beneath.Open(m.Host.PodLogsDir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.MkdirAll(filepath.Join(filepath.Base(m.Host.LogDir(p)), container), 0o755)
+	return out
 }
 
 // linkLog makes the flat link that log collectors look for.
@@ -42,10 +50,7 @@ func (m *Manager) unlinkLog(p *v1.Pod, container, id string) {
 }
 
 func (m *Manager) link(p *v1.Pod, container, id string) string {
-	if m.Host.ContainerLogsDir == "" || m.Host.ContainerLogsDir == "-" {
-		return ""
-	}
-	return filepath.Join(m.Host.ContainerLogsDir, p.Name+"_"+p.Namespace+"_"+container+"-"+id+".log")
+	return logs.Link(m.Host.ContainerLogsDir, p.Name, p.Namespace, container, id)
 }
 
 // removeLog removes the logs of a container that was removed, and its last
@@ -53,21 +58,8 @@ func (m *Manager) link(p *v1.Pod, container, id string) string {
 func (m *Manager) removeLog(p *v1.Pod, a Action) {
 	m.unlinkLog(p, a.Name, a.ID)
 	os.Remove(m.Host.TerminationFile(p, a.Name, a.Attempt))
-	d, err := beneath.Open(m.Host.PodLogsDir)
-	if err != nil {
-		return
-	}
-	defer d.Close()
-	dir := filepath.Join(filepath.Base(m.Host.LogDir(p)), a.Name)
-	names, err := d.Names(dir)
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if strings.HasPrefix(name, strconv.Itoa(int(a.Attempt))+".log") {
-			if err := d.Root.Remove(filepath.Join(dir, name)); err != nil {
-				m.Log.Debug("a log of a removed container stays", "log", filepath.Join(dir, name), "error", err)
-			}
-		}
+	log := logs.File{Dir: m.Host.PodLogsDir, Path: filepath.Join(m.Host.LogDir(p), logs.Name(a.Name, a.Attempt))}
+	if err := logs.Remove(log); err != nil {
+		m.Log.Debug("a log of a removed container stays", "log", log.Path, "error", err)
 	}
 }

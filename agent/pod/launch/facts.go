@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
@@ -88,7 +89,7 @@ type Host struct {
 
 // LogDir is the directory of the pod's logs.
 func (h *Host) LogDir(p *v1.Pod) string {
-	return filepath.Join(h.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+	return logs.PodDir(h.PodLogsDir, p.Namespace, p.Name, string(p.UID))
 }
 
 // Dir is the pod's directory under the kubelet's root directory.

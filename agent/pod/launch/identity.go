@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"path/filepath"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/logs"
 )
 
 // Labels and annotations that the CRI's users know pods and containers by. The
@@ -31,7 +32,7 @@ const (
 func containerIdentity(c *container) error {
 	c.config.Metadata = &runtimeapi.ContainerMetadata{Name: c.Container.Name, Attempt: c.Attempt}
 	c.config.Image = &runtimeapi.ImageSpec{Image: c.Image.GetId(), UserSpecifiedImage: c.Container.Image}
-	c.config.LogPath = filepath.Join(c.Container.Name, strconv.Itoa(int(c.Attempt))+".log")
+	c.config.LogPath = logs.Name(c.Container.Name, c.Attempt)
 	c.config.Labels = podLabels(c.Pod)
 	c.config.Labels[LabelContainerName] = c.Container.Name
 	c.config.Annotations = map[string]string{

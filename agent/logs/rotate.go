@@ -1,25 +1,27 @@
-package server
+package logs
 
 import (
 	"context"
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/beneath"
-	"github.com/shoal-project/shoal/agent/record"
 )
 
 // rotateEvery is how often sizes of logs are looked at: the kernel tells of
 // every write, which would cost more.
 const rotateEvery = 10 * time.Second
 
+// Written is a log that a container writes now.
+type Written struct{ ID, Path string }
+
 // Rotator keeps the logs of running containers below a size.
 type Rotator struct {
-	Pods Pods
+	// Logs are those that are written now.
+	Logs func() []Written
 	// Dir is the directory of all logs.
 	Dir string
 	// Reopen makes the container's monitor open its log anew.
@@ -42,30 +44,20 @@ func (r *Rotator) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(rotateEvery):
 		}
-		for _, p := range r.Pods.List() {
-			found, ok := r.Pods.Find(p.Namespace, p.Name)
-			if !ok {
+		for _, w := range r.Logs() {
+			if _, rotated := r.busy.LoadOrStore(w.ID, true); rotated {
 				continue
 			}
-			for i := range found.Observed.Containers {
-				c := found.Observed.Containers[i]
-				if c.State != record.Running || c.LogPath == "" {
-					continue
-				}
-				if _, rotated := r.busy.LoadOrStore(c.ID, true); rotated {
-					continue
-				}
-				running.Go(func() {
-					defer r.busy.Delete(c.ID)
-					r.rotate(ctx, &c)
-				})
-			}
+			running.Go(func() {
+				defer r.busy.Delete(w.ID)
+				r.rotate(ctx, w)
+			})
 		}
 	}
 }
 
-func (r *Rotator) rotate(ctx context.Context, c *record.Observation) {
-	name, err := filepath.Rel(r.Dir, c.LogPath)
+func (r *Rotator) rotate(ctx context.Context, w Written) {
+	name, err := filepath.Rel(r.Dir, w.Path)
 	if err != nil {
 		return
 	}
@@ -78,14 +70,14 @@ func (r *Rotator) rotate(ctx context.Context, c *record.Observation) {
 		return
 	}
 	r.dropOld(d, name)
-	aside := name + "." + time.Now().Format("20060102-150405")
+	aside := rotatedName(name, time.Now())
 	if err := d.Root.Rename(name, aside); err != nil {
-		r.Log.Warn("a container log cannot be rotated", "log", c.LogPath, "error", err)
+		r.Log.Warn("a container log cannot be rotated", "log", w.Path, "error", err)
 		return
 	}
-	if err := r.Reopen(ctx, c.ID); err != nil {
+	if err := r.Reopen(ctx, w.ID); err != nil {
 		// It goes on into the old file: give it its name back.
-		r.Log.Warn("a container log cannot be reopened", "log", c.LogPath, "error", err)
+		r.Log.Warn("a container log cannot be reopened", "log", w.Path, "error", err)
 		if err := d.Root.Rename(aside, name); err != nil {
 			r.Log.Warn("a container log has lost its name", "log", aside, "error", err)
 		}
@@ -112,7 +104,7 @@ func (r *Rotator) dropOld(d *beneath.Dir, name string) {
 	if err != nil {
 		return
 	}
-	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, filepath.Base(name)+".") })
+	old := slices.DeleteFunc(names, func(n string) bool { return !isRotated(n, filepath.Base(name)) })
 	slices.Sort(old)
 	for ; len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
 		if err := d.Root.Remove(filepath.Join(filepath.Dir(name), old[0])); err != nil {

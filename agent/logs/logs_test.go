@@ -1,6 +1,7 @@
-package server
+package logs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -14,9 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/shoal-project/shoal/agent/record"
 )
 
 const logLine = "2026-01-01T00:00:00Z stdout F text\n"
@@ -53,11 +51,11 @@ func TestLogsFollowNothing(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), c.make(dir)); err != nil {
 				t.Fatal(err)
 			}
-			for _, o := range []logOptions{{tail: -1, stdout: true}, {tail: -1, follow: true, stdout: true}, {tail: 5, stdout: true}} {
+			for _, o := range []Options{{Tail: -1, Stdout: true}, {Tail: -1, Follow: true, Stdout: true}, {Tail: 5, Stdout: true}} {
 				var text strings.Builder
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				err := readLog(ctx, logFile{dir: logs, path: dir + "/0.log"}, o,
-					&flushing{w: &text, limit: -1}, func() bool { return true })
+				err := Read(ctx, File{Dir: logs, Path: dir + "/0.log"}, o,
+					&Output{W: &text, Limit: -1}, func() bool { return true })
 				if ctx.Err() != nil {
 					t.Error("it hangs")
 				}
@@ -90,7 +88,7 @@ func TestRotationFollowsNothing(t *testing.T) {
 	r := &Rotator{Dir: logs, MaxBytes: 1, MaxFiles: 3, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Reopen: func(context.Context, string) error { reopened++; return nil }}
 	for _, path := range []string{"pod/away/0.log", "pod/c/0.log", "../" + filepath.Base(out) + "/0.log"} {
-		r.rotate(t.Context(), &record.Observation{LogPath: filepath.Join(logs, path)})
+		r.rotate(t.Context(), Written{Path: filepath.Join(logs, path)})
 	}
 	if reopened != 1 {
 		t.Errorf("%d logs were rotated", reopened)
@@ -108,17 +106,17 @@ func TestRotationFollowsNothing(t *testing.T) {
 // other's log, and is not asked again meanwhile.
 func TestEachLogIsRotatedOnItsOwn(t *testing.T) {
 	logs := t.TempDir()
-	pods := onePod{Pod{Observed: &record.Observed{}}}
+	var written []Written
 	for _, id := range []string{"stuck", "fine"} {
 		dir := filepath.Join(logs, "pod", id)
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "0.log"), []byte(logLine), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		pods.Observed.Containers = append(pods.Observed.Containers, record.Observation{ID: id, State: record.Running, LogPath: filepath.Join(dir, "0.log")})
+		written = append(written, Written{ID: id, Path: filepath.Join(dir, "0.log")})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var stuck, fine atomic.Int32
-		r := &Rotator{Pods: pods, Dir: logs, MaxBytes: 1, MaxFiles: 3, Log: slog.New(slog.DiscardHandler), Reopen: func(ctx context.Context, id string) error {
+		r := &Rotator{Logs: func() []Written { return written }, Dir: logs, MaxBytes: 1, MaxFiles: 3, Log: slog.New(slog.DiscardHandler), Reopen: func(ctx context.Context, id string) error {
 			if id == "stuck" {
 				stuck.Add(1)
 				<-ctx.Done()
@@ -142,12 +140,6 @@ func TestEachLogIsRotatedOnItsOwn(t *testing.T) {
 	})
 }
 
-// onePod is all pods.
-type onePod struct{ Pod }
-
-func (p onePod) List() []*v1.Pod                 { return []*v1.Pod{{}} }
-func (p onePod) Find(string, string) (Pod, bool) { return p.Pod, true }
-
 // TestFollowWithoutWatcher: who gets no watcher of the kernel looks for itself.
 func TestFollowWithoutWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -156,6 +148,32 @@ func TestFollowWithoutWatcher(t *testing.T) {
 		before := time.Now()
 		if err := f.next(t.Context()); err != nil || time.Since(before) != endCheck {
 			t.Errorf("after %v, %v", time.Since(before), err)
+		}
+	})
+}
+
+// FuzzLog: whatever a runtime, or a pod with the directory, has written into a
+// log, reading it ends, does not panic and gives no more than there is.
+func FuzzLog(f *testing.F) {
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stdout F hello\n"), true, int64(-1), int64(-1))
+	f.Add([]byte("2026-01-01T00:00:00.000000000Z stderr P part"), false, int64(1), int64(3))
+	f.Add([]byte("\n \n  \n   \n"), true, int64(2), int64(0))
+	f.Add([]byte("x y z"), true, int64(0), int64(5))
+	dir := f.TempDir()
+	file := File{Dir: dir, Path: filepath.Join(dir, "0.log")}
+	f.Fuzz(func(t *testing.T, data []byte, timestamps bool, tail, limit int64) {
+		if err := os.WriteFile(file.Path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		o := Options{Stdout: true, Stderr: true, Timestamps: timestamps, Since: time.Unix(0, 0), Tail: max(tail, -1)}
+		limit = max(limit, -1)
+		err := Read(t.Context(), file, o, &Output{W: &out, Limit: limit}, func() bool { return true })
+		if err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, errLongLine) {
+			t.Fatal(err)
+		}
+		if out.Len() > len(data) || limit >= 0 && int64(out.Len()) > limit {
+			t.Errorf("%d bytes of %d, limit %d", out.Len(), len(data), limit)
 		}
 	})
 }

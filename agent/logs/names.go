@@ -1,0 +1,96 @@
+package logs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/beneath"
+)
+
+// PodDir is the directory of a pod's logs.
+func PodDir(dir, namespace, name, uid string) string {
+	return filepath.Join(dir, namespace+"_"+name+"_"+uid)
+}
+
+// Name is that of a log below its pod's directory. Each run of a container has
+// its own.
+func Name(container string, attempt uint32) string {
+	return filepath.Join(container, strconv.Itoa(int(attempt))+".log")
+}
+
+// Link is the flat link to a log that collectors look for; "" when links is no
+// directory: nobody wants them.
+func Link(links, pod, namespace, container, id string) string {
+	if links == "" || links == "-" {
+		return ""
+	}
+	return filepath.Join(links, pod+"_"+namespace+"_"+container+"-"+id+".log")
+}
+
+// rotatedName is the name that a log gets aside: it sorts by time.
+func rotatedName(name string, at time.Time) string {
+	return name + "." + at.Format("20060102-150405")
+}
+
+// isRotated tells whether a file is what a log of the name was before.
+func isRotated(file, name string) bool { return strings.HasPrefix(file, name+".") }
+
+// MakeDir makes a directory below dir, that of all logs, and dir itself. Pods
+// that mount it lead nowhere by links.
+func MakeDir(dir, path string) error {
+	d, err := OpenDir(dir, path)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// OpenDir is MakeDir, and opens what was made.
+func OpenDir(dir, path string) (*os.File, error) {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	d, err := beneath.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	made := d.MkdirAll(name, 0o755)
+	f, err := d.OpenDir(name, beneath.NoLinks)
+	if err = errors.Join(made, err, d.Close()); err != nil && f != nil {
+		f.Close()
+	}
+	return f, err
+}
+
+// Remove removes a log with all that it was before.
+func Remove(file File) error {
+	name, err := filepath.Rel(file.Dir, file.Path)
+	if err != nil {
+		return err
+	}
+	d, err := beneath.Open(file.Dir)
+	if err != nil {
+		return nil // there is no log at all
+	}
+	defer d.Close()
+	dir, base := filepath.Split(name)
+	names, err := d.Names(dir)
+	if err != nil {
+		return nil
+	}
+	var errs []error
+	for _, n := range names {
+		if n == base || isRotated(n, base) {
+			errs = append(errs, d.Root.Remove(filepath.Join(dir, n)))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,210 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/beneath"
+)
+
+// Options are those of the API's PodLogOptions that a log is read by.
+type Options struct {
+	Follow, Timestamps bool
+	Stdout, Stderr     bool
+	Tail               int64 // lines, -1 for all
+	Since              time.Time
+}
+
+// ErrFull says that an output has taken all that it may.
+var ErrFull = errors.New("the byte limit is reached")
+
+// Output takes what is read of a log.
+type Output struct {
+	W io.Writer
+	// Flush, if set, sends at once what was written; called when nothing more is
+	// at hand.
+	Flush func()
+	// Limit is how many bytes more it takes, -1 for all.
+	Limit int64
+}
+
+// Write fails with ErrFull when the limit is reached.
+func (o *Output) Write(b []byte) (int, error) {
+	if o.Limit >= 0 {
+		if o.Limit == 0 {
+			return 0, ErrFull
+		}
+		if int64(len(b)) > o.Limit {
+			b = b[:o.Limit]
+		}
+		o.Limit -= int64(len(b))
+	}
+	return o.W.Write(b)
+}
+
+func (o *Output) flush() {
+	if o.Flush != nil {
+		o.Flush()
+	}
+}
+
+// File is a container's log. Pods that mount the directory of logs may put
+// links, FIFOs and lines without end there: none is followed, waited for or
+// kept in memory.
+type File struct {
+	Dir  string // of all logs
+	Path string
+}
+
+func (f File) open() (*os.File, error) { return beneath.OpenBelow(f.Dir, f.Path) }
+
+// maxLine bounds a line. Container runtimes split at 16 KiB or less.
+const maxLine = 1 << 20
+
+var errLongLine = fmt.Errorf("a line has more than %d bytes", maxLine)
+
+// Read copies a container's log, in the CRI's format, as the options say.
+// Following crosses rotations and ends when ended says so and all is read.
+func Read(ctx context.Context, file File, o Options, out *Output, ended func() bool) error {
+	f, err := file.open()
+	if err != nil {
+		return err
+	}
+	defer func() { f.Close() }()
+	if o.Tail >= 0 {
+		pos, err := tailPosition(f, o.Tail)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Seek(pos, io.SeekStart); err != nil {
+			return err
+		}
+	}
+	var wait *follower
+	if o.Follow {
+		if wait, err = newFollower(file); err != nil {
+			return err
+		}
+		defer wait.close()
+	}
+	r := bufio.NewReaderSize(f, 64<<10)
+	var rest []byte
+	last := false
+	for {
+		part, err := r.ReadSlice('\n')
+		if rest = append(rest, part...); len(rest) > maxLine {
+			return errLongLine
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err == nil {
+			if err := writeLine(out, rest, &o); err != nil {
+				return err
+			}
+			rest = rest[:0]
+			continue
+		}
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+		out.flush()
+		if !o.Follow || last {
+			return nil
+		}
+		if next := rotated(f, file); next != nil {
+			f.Close()
+			f, rest = next, nil
+			r.Reset(f)
+			continue
+		}
+		if last = ended(); last {
+			continue // read what came before the end was seen
+		}
+		if err := wait.next(ctx); err != nil {
+			return nil
+		}
+	}
+}
+
+// rotated returns the new file when the name no longer stands for the open one.
+func rotated(f *os.File, file File) *os.File {
+	next, err := file.open()
+	if err != nil {
+		return nil
+	}
+	was, err1 := f.Stat()
+	is, err2 := next.Stat()
+	if errors.Join(err1, err2) != nil || os.SameFile(was, is) {
+		next.Close()
+		return nil
+	}
+	return next
+}
+
+// writeLine writes what the options want of one line.
+func writeLine(out io.Writer, text []byte, o *Options) error {
+	l, ok := parse(text)
+	if !ok {
+		return nil // not ours
+	}
+	if !o.Since.IsZero() {
+		t, err := time.Parse(time.RFC3339Nano, string(l.time))
+		if err == nil && t.Before(o.Since) {
+			return nil
+		}
+	}
+	if string(l.stream) == "stdout" && !o.Stdout || string(l.stream) == "stderr" && !o.Stderr {
+		return nil
+	}
+	if l.partial {
+		l.text = bytes.TrimSuffix(l.text, []byte("\n"))
+	}
+	if o.Timestamps {
+		if _, err := out.Write(append(append([]byte(nil), l.time...), ' ')); err != nil {
+			return err
+		}
+	}
+	_, err := out.Write(l.text)
+	return err
+}
+
+// tailPosition is where the last n lines of a file begin.
+func tailPosition(f *os.File, n int64) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	pos := st.Size()
+	if n == 0 {
+		return pos, nil
+	}
+	buf := make([]byte, 16<<10)
+	seen := int64(-1) // the last line's own end does not count
+	line := 0
+	for pos > 0 {
+		size := min(int64(len(buf)), pos)
+		pos -= size
+		if _, err := f.ReadAt(buf[:size], pos); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for i := size - 1; i >= 0; i-- {
+			if line++; line > maxLine {
+				return 0, errLongLine
+			}
+			if buf[i] == '\n' {
+				line = 0
+				if seen++; seen == n {
+					return pos + i + 1, nil
+				}
+			}
+		}
+	}
+	return 0, nil
+}
