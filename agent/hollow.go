@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/hollow"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/process"
@@ -51,7 +52,7 @@ type crew struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	dir     string
-	machine node.Facts
+	machine host.Facts
 	wg      sync.WaitGroup
 }
 
@@ -67,7 +68,7 @@ func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 		return err
 	}
 	defer os.RemoveAll(dir)
-	facts, err := node.Look(dir, cfg.NodeIP)
+	facts, err := host.Look(dir, cfg.NodeIP)
 	if err != nil {
 		return err
 	}
@@ -223,11 +224,11 @@ func (c *crew) config(i int) *config.Config {
 	return &cfg
 }
 
-func (c *crew) facts(i int) node.Facts {
+func (c *crew) facts(i int) host.Facts {
 	h := &c.cfg.Hollow
 	cpus, memory := resource.MustParse(h.CPU), resource.MustParse(h.Memory) // validated before
 	id := fmt.Sprintf("%032x", i+1)
-	return node.Facts{Hostname: fmt.Sprintf("%s%d", h.Prefix, i), IPs: []string{nth(netip.MustParsePrefix(h.NodeCIDR), i+1).String()},
+	return host.Facts{Hostname: fmt.Sprintf("%s%d", h.Prefix, i), IPs: []string{nth(netip.MustParsePrefix(h.NodeCIDR), i+1).String()},
 		CPUs: int(cpus.Value()), MemoryBytes: memory.Value(), DiskBytes: 100 << 30,
 		MachineID: id, SystemUUID: id, BootID: id, Kernel: c.machine.Kernel, OSImage: "hollow"}
 }

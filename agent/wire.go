@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -106,7 +107,7 @@ func build(
 	if err := makeDirs(cfg); err != nil {
 		return nil, nil, err
 	}
-	facts, err := node.Look(cfg.RootDir, cfg.NodeIP)
+	facts, err := host.Look(cfg.RootDir, cfg.NodeIP)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -182,7 +183,7 @@ func build(
 		listeners = append(listeners, addresses(show.manager))
 	}
 	pressure := func() map[corev1.NodeConditionType]bool {
-		memory := evict.Signal{Available: node.MemoryAvailable(), Capacity: facts.MemoryBytes}
+		memory := evict.Signal{Available: host.MemoryAvailable(), Capacity: facts.MemoryBytes}
 		return evict.Pressure(cfg.EvictionHard, evict.Measure(cfg.RootDir, cfg.DataDir, memory))
 	}
 	self = newNode(b, pressure, group, listeners)

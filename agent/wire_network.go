@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/dns"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/proxy"
@@ -84,7 +85,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 // without a port. The grant that it last had lets its neighbours know it while the
 // API is away.
 func newGossip(
-	cfg *config.Config, facts node.Facts, server *api.Server, memory *node.Memory, log *slog.Logger,
+	cfg *config.Config, facts host.Facts, server *api.Server, memory *node.Memory, log *slog.Logger,
 ) (*gossip.Group, error) {
 	if cfg.GossipPort == 0 {
 		return nil, nil
@@ -116,7 +117,7 @@ func newGossip(
 	return gossip.New(c)
 }
 
-func newServices(cfg *config.Config, facts node.Facts, server *api.Server, log *slog.Logger) *service.Source {
+func newServices(cfg *config.Config, facts host.Facts, server *api.Server, log *slog.Logger) *service.Source {
 	s := service.NewSource(service.Config{
 		Client: server.Client,
 		Node:   cfg.NodeName,
@@ -132,7 +133,7 @@ func newServices(cfg *config.Config, facts node.Facts, server *api.Server, log *
 }
 
 // newProxy leads Services' traffic; without members it knows this node only.
-func newProxy(cfg *config.Config, facts node.Facts, group *gossip.Group, log *slog.Logger) *proxy.Proxy {
+func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *slog.Logger) *proxy.Proxy {
 	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
 	for _, p := range ownPorts(cfg) {
 		if p.Protocol == "TCP" { // where both are, they have one number

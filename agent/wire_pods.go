@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -31,7 +32,7 @@ import (
 // from other constructors.
 type base struct {
 	cfg      *config.Config
-	facts    node.Facts
+	facts    host.Facts
 	server   *api.Server
 	events   *api.Recorder
 	kept     stores

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/oci"
@@ -88,7 +89,7 @@ func handlers(cfg *config.Config) map[string]oci.Runtime {
 
 // openContainers opens the runtime that the configuration chooses.
 func openContainers(
-	ctx context.Context, cfg *config.Config, facts node.Facts, n *network.Manager, memory *node.Memory, kept stores,
+	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, memory *node.Memory, kept stores,
 	log *slog.Logger,
 ) (containers, error) {
 	if cfg.ContainerRuntimeEndpoint != "" {
@@ -100,9 +101,9 @@ func openContainers(
 // openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
 // that a crash or a reboot took.
 func openRuntime(
-	ctx context.Context, cfg *config.Config, facts node.Facts, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
+	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
 ) (containers, error) {
-	tasks, err := evict.Tasks()
+	tasks, err := host.ReadTasks()
 	if err != nil {
 		return containers{}, fmt.Errorf("number of processes: %w", err)
 	}
@@ -111,7 +112,7 @@ func openRuntime(
 		Tree:        tree(cfg),
 		CPUShares:   uint64(launch.Shares(allocatable.Cpu().MilliValue())),
 		MemoryBytes: allocatable.Memory().Value(),
-		Tasks:       tasks.Capacity,
+		Tasks:       tasks.Limit(),
 		Reserved:    reserved(cfg),
 		PodPids:     cfg.PodPidsLimit,
 		Log:         log,

@@ -11,8 +11,8 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/logs"
-	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/serving"
@@ -28,7 +28,7 @@ type certificate struct {
 }
 
 func chooseCertificate(
-	cfg *config.Config, facts node.Facts, server *api.Server, log *slog.Logger,
+	cfg *config.Config, facts host.Facts, server *api.Server, log *slog.Logger,
 ) (c certificate, err error) {
 	if cfg.TLSCertFile != "" {
 		c.show, err = serving.FromFiles(cfg.TLSCertFile, cfg.TLSPrivateKeyFile)
@@ -81,7 +81,7 @@ func newServer(b base, pods *pod.Manager, show serving.Choice) (*server.Server, 
 			NodeDir:     b.cfg.RootDir,
 			ImageDir:    b.cfg.DataDir,
 			MemoryBytes: b.facts.MemoryBytes,
-			Available:   node.MemoryAvailable,
+			Available:   host.MemoryAvailable,
 			Shutdown:    lastShutdown(b),
 		},
 		Log: b.log,

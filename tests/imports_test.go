@@ -22,7 +22,7 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"agent/logs",
+		"agent/host", "agent/logs",
 		"cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref", "coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota", "coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
@@ -43,6 +43,7 @@ var layers = []struct {
 
 // siblings are the imports within a layer that the design allows.
 var siblings = map[string][]string{
+	"agent/cgroup":  {"agent/host"},
 	"agent/logs":    {"agent/beneath"},
 	"agent/network": {"cni"},
 	"agent/runtime": {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 func open(t testing.TB) *Root {
@@ -45,14 +47,6 @@ func TestWeight(t *testing.T) {
 		if got := Weight(shares); got != want {
 			t.Errorf("Weight(%d) = %d, want %d", shares, got, want)
 		}
-	}
-}
-
-func TestParsePressure(t *testing.T) {
-	p := parsePressure([]byte("some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"))
-	want := Pressure{Some: PSI{1.5, 0.25, 0, 1234}, Full: PSI{0.1, 0, 0, 99}}
-	if p != want {
-		t.Errorf("got %+v, want %+v", p, want)
 	}
 }
 
@@ -212,7 +206,7 @@ func TestStatOfV2(t *testing.T) {
 		Time: got.Time, CPUNanos: 7000, ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096, WorkingSet: 150, RSS: 100,
 		Swap: 8, PageFaults: 11, MajorPageFaults: 1, Pids: 4, OOMKills: 2, MemoryStall: got.MemoryStall,
 	}
-	if got != want || *got.MemoryStall != (Pressure{Some: PSI{1.5, 0.25, 0, 1234}, Full: PSI{0.1, 0, 0, 99}}) {
+	if got != want || *got.MemoryStall != (host.Pressure{Some: host.PSI{Avg10: 1.5, Avg60: 0.25, Total: 1234}, Full: host.PSI{Avg10: 0.1, Total: 99}}) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if n, err := r.OOMKills("/g"); n != 2 || err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // Stats is what one group uses. Memory counts are bytes.
@@ -33,7 +35,7 @@ type Stats struct {
 	PidsLimit       uint64 // 0 = no limit
 	OOMKills        uint64
 	// Stalls by resource, nil where the kernel does not tell.
-	CPUStall, MemoryStall, IOStall *Pressure
+	CPUStall, MemoryStall, IOStall *host.Pressure
 }
 
 // Available is what is left of the memory limit, 0 without a limit.
@@ -109,7 +111,9 @@ func (r *Root) stat2(path string, s *Stats) {
 		s.Pids, s.PidsLimit = pids.GetCurrent(), limited(pids.GetLimit())
 	}
 	dir := filepath.Join(r.unified, path)
-	s.CPUStall, s.MemoryStall, s.IOStall = stall(dir, "cpu.pressure"), stall(dir, "memory.pressure"), stall(dir, "io.pressure")
+	s.CPUStall = host.ReadPressure(filepath.Join(dir, "cpu.pressure"))
+	s.MemoryStall = host.ReadPressure(filepath.Join(dir, "memory.pressure"))
+	s.IOStall = host.ReadPressure(filepath.Join(dir, "io.pressure"))
 }
 
 // measured is what cgroup2 measures on this host.
@@ -159,55 +163,6 @@ func (r *Root) OOMKills(path string) (uint64, error) {
 	}
 	st, err := cg.Stat()
 	return st.GetMemoryOomControl().GetOomKill(), err
-}
-
-// PSI is one line of a pressure file: averages in percent, total in
-// microseconds.
-type PSI struct {
-	Avg10, Avg60, Avg300 float64
-	Total                uint64
-}
-
-// Pressure is the stall information of one resource (psi(7)).
-type Pressure struct{ Some, Full PSI }
-
-// HostStall is the stall information of cpu, memory or io for the whole host,
-// nil if the kernel has none.
-func HostStall(resource string) *Pressure { return stall("/proc/pressure", resource) }
-
-// stall reads one file; EOPNOTSUPP means that it was turned off at boot.
-func stall(dir, file string) *Pressure {
-	b, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return nil
-	}
-	p := parsePressure(b)
-	return &p
-}
-
-func parsePressure(b []byte) Pressure {
-	var p Pressure
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		psi := PSI{Avg10: percent(f[1]), Avg60: percent(f[2]), Avg300: percent(f[3])}
-		_, total, _ := strings.Cut(f[4], "=")
-		psi.Total, _ = strconv.ParseUint(total, 10, 64)
-		if f[0] == "some" {
-			p.Some = psi
-		} else {
-			p.Full = psi
-		}
-	}
-	return p
-}
-
-func percent(field string) float64 {
-	_, v, _ := strings.Cut(field, "=")
-	f, _ := strconv.ParseFloat(v, 64)
-	return f
 }
 
 // keyed is one value of a file of "key value" lines.

@@ -2,15 +2,13 @@ package evict
 
 import (
 	"fmt"
-	"math"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // Signal is one measured quantity, in bytes or numbers.
@@ -20,48 +18,23 @@ type Signal struct{ Available, Capacity int64 }
 func Measure(nodeDir, imageDir string, memory Signal) map[string]Signal {
 	out := map[string]Signal{"memory.available": memory}
 	for name, dir := range map[string]string{"nodefs": nodeDir, "imagefs": imageDir} {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
+		space, err := host.Space(dir)
+		if err != nil {
 			continue
 		}
-		out[name+".available"] = Signal{int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize}
-		out[name+".inodesFree"] = Signal{int64(st.Ffree), int64(st.Files)}
+		out[name+".available"] = Signal{int64(space.Available), int64(space.Bytes)}
+		out[name+".inodesFree"] = Signal{int64(space.InodesFree), int64(space.Inodes)}
 	}
-	if s, err := Tasks(); err == nil {
-		out["pid.available"] = s
+	if t, err := host.ReadTasks(); err == nil {
+		out["pid.available"] = tasks(t)
 	}
 	return out
 }
 
-// Tasks is how many more processes and threads the kernel lets run, of how
+// tasks is how many more processes and threads the kernel lets run, of how
 // many at most.
-func Tasks() (Signal, error) { return tasks("/proc") }
-
-// tasks is how many more tasks the kernel lets run, of how many at most
-// (proc(5): kernel/pid_max, kernel/threads-max, loadavg).
-func tasks(proc string) (Signal, error) {
-	limit := int64(math.MaxInt64)
-	for _, file := range []string{"pid_max", "threads-max"} {
-		data, err := os.ReadFile(filepath.Join(proc, "sys/kernel", file))
-		if err != nil {
-			return Signal{}, err
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-		if err != nil {
-			return Signal{}, err
-		}
-		limit = min(limit, n)
-	}
-	data, err := os.ReadFile(filepath.Join(proc, "loadavg"))
-	if err != nil {
-		return Signal{}, err
-	}
-	var a, b, c string
-	var running, all int64
-	if _, err := fmt.Sscanf(string(data), "%s %s %s %d/%d", &a, &b, &c, &running, &all); err != nil {
-		return Signal{}, fmt.Errorf("loadavg: %w", err)
-	}
-	return Signal{Available: limit - all, Capacity: limit}, nil
+func tasks(t host.Tasks) Signal {
+	return Signal{Available: t.Limit() - t.Count, Capacity: t.Limit()}
 }
 
 // Pressure returns the conditions that hold, given hard thresholds as in

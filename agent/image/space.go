@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // spaceEvery is how often the disk is looked at while an image is unpacked:
@@ -53,22 +55,21 @@ func (s *Store) withSpace(ctx context.Context, work func(context.Context) error)
 
 // space tells whether more may be written.
 func (s *Store) space() error {
-	st, err := s.statfs()
+	has, err := s.fileSystem()
 	if err != nil {
 		return err
 	}
-	unit := uint64(st.Bsize)
-	free, keep := st.Bavail*unit, s.cfg.KeepFree(st.Blocks*unit)
+	free, keep := has.Available, s.cfg.KeepFree(has.Bytes)
 	if free < keep {
 		return fmt.Errorf("the image does not fit: %d MiB are left on the image file system, and evictionHard keeps %d MiB (imagefs.available): %w",
 			free>>20, keep>>20, unix.ENOSPC)
 	}
-	if s.cfg.KeepInodes == nil || st.Files == 0 { // some file systems have no number of them
+	if s.cfg.KeepInodes == nil || has.Inodes == 0 { // some file systems have no number of them
 		return nil
 	}
-	if keep := s.cfg.KeepInodes(st.Files); st.Ffree < keep {
+	if keep := s.cfg.KeepInodes(has.Inodes); has.InodesFree < keep {
 		return fmt.Errorf("the image does not fit: %d inodes are left on the image file system, and evictionHard keeps %d (imagefs.inodesFree): %w",
-			st.Ffree, keep, unix.ENOSPC)
+			has.InodesFree, keep, unix.ENOSPC)
 	}
 	return nil
 }
@@ -76,16 +77,17 @@ func (s *Store) space() error {
 // capacity is how many bytes the store's file system can hold. Some have no
 // end of their own, such as a tmpfs without a size.
 func (s *Store) capacity() (uint64, error) {
-	st, err := s.statfs()
-	if err == nil && st.Blocks == 0 {
+	has, err := s.fileSystem()
+	if err == nil && has.Bytes == 0 {
 		return math.MaxUint64, nil
 	}
-	return st.Blocks * uint64(st.Bsize), err
+	return has.Bytes, err
 }
 
-func (s *Store) statfs() (st unix.Statfs_t, err error) {
-	if err = unix.Statfs(s.cfg.Dir, &st); err != nil {
+func (s *Store) fileSystem() (host.FileSystem, error) {
+	has, err := host.Space(s.cfg.Dir)
+	if err != nil {
 		err = fmt.Errorf("image file system: %w", err)
 	}
-	return st, err
+	return has, err
 }

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // Version is what the node says of itself: the level of the API and who wrote
@@ -18,7 +20,7 @@ const Version = "v1.36.3+shoal"
 // Input is all that Build looks at.
 type Input struct {
 	Name   string
-	Facts  Facts
+	Facts  host.Facts
 	Labels map[string]string
 	// Annotations are set beside those that others wrote.
 	Annotations map[string]string
@@ -38,7 +40,7 @@ type Input struct {
 }
 
 // Capacity is what the machine has, Allocatable what of it pods may ask for.
-func Capacity(f Facts, maxPods int, reserved v1.ResourceList) (capacity, allocatable v1.ResourceList) {
+func Capacity(f host.Facts, maxPods int, reserved v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = v1.ResourceList{
 		v1.ResourceCPU:              *resource.NewQuantity(int64(f.CPUs), resource.DecimalSI),
 		v1.ResourceMemory:           *resource.NewQuantity(f.MemoryBytes, resource.BinarySI),

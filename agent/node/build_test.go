@@ -5,10 +5,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 func TestBuildKeepsExtendedResources(t *testing.T) {
-	in := Input{Name: "n", MaxPods: 10, Facts: Facts{CPUs: 2, MemoryBytes: 1 << 30, HugePages: map[string]int64{"2Mi": 0}}}
+	in := Input{Name: "n", MaxPods: 10, Facts: host.Facts{CPUs: 2, MemoryBytes: 1 << 30, HugePages: map[string]int64{"2Mi": 0}}}
 	n := Build(nil, in)
 	n.Status.Capacity["example.com/foo"] = resource.MustParse("5")
 	n.Status.Capacity["hugepages-32Mi"] = resource.MustParse("64Mi") // a size that the kernel has no more

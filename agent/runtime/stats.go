@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/sandbox"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -81,11 +82,11 @@ func ioUsage(s cgroup.Stats) *cri.IoUsage {
 	return &cri.IoUsage{Timestamp: s.Time.UnixNano(), Psi: psi(s.IOStall)}
 }
 
-func psi(p *cgroup.Pressure) *cri.PsiStats {
+func psi(p *host.Pressure) *cri.PsiStats {
 	if p == nil {
 		return nil
 	}
-	data := func(d cgroup.PSI) *cri.PsiData {
+	data := func(d host.PSI) *cri.PsiData {
 		return &cri.PsiData{Total: d.Total, Avg10: d.Avg10, Avg60: d.Avg60, Avg300: d.Avg300}
 	}
 	return &cri.PsiStats{Full: data(p.Full), Some: data(p.Some)}

@@ -1,20 +1,16 @@
 package stats
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"sort"
-	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // Runtime measures sandboxes.
@@ -63,8 +59,8 @@ func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
 
 func (p *Provider) node() statsapi.NodeStats {
 	now := metav1.Now()
-	n := statsapi.NodeStats{NodeName: p.NodeName, StartTime: metav1.NewTime(bootTime())}
-	if ns, err := cpuTime(); err == nil {
+	n := statsapi.NodeStats{NodeName: p.NodeName, StartTime: metav1.NewTime(host.BootTime())}
+	if ns, err := host.CPUTime(); err == nil {
 		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns, PSI: hostPSI("cpu")}
 	}
 	avail := uint64(p.Available())
@@ -135,11 +131,11 @@ func psi(p *runtimeapi.PsiStats) *statsapi.PSIStats {
 }
 
 func hostPSI(resource string) *statsapi.PSIStats {
-	p := cgroup.HostStall(resource)
+	p := host.Stall(resource)
 	if p == nil {
 		return nil
 	}
-	data := func(d cgroup.PSI) statsapi.PSIData {
+	data := func(d host.PSI) statsapi.PSIData {
 		return statsapi.PSIData{Total: d.Total, Avg10: d.Avg10, Avg60: d.Avg60, Avg300: d.Avg300}
 	}
 	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
@@ -172,71 +168,19 @@ func network(n *runtimeapi.NetworkUsage) *statsapi.NetworkStats {
 }
 
 func filesystem(dir string, now metav1.Time) *statsapi.FsStats {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	has, err := host.Space(dir)
+	if err != nil {
 		return nil
 	}
-	avail, total := st.Bavail*uint64(st.Bsize), st.Blocks*uint64(st.Bsize)
-	used := (st.Blocks - st.Bfree) * uint64(st.Bsize)
-	inodesUsed := st.Files - st.Ffree
-	return &statsapi.FsStats{Time: now, AvailableBytes: &avail, CapacityBytes: &total, UsedBytes: &used,
-		InodesFree: &st.Ffree, Inodes: &st.Files, InodesUsed: &inodesUsed}
+	inodesUsed := has.Inodes - has.InodesFree
+	return &statsapi.FsStats{Time: now, AvailableBytes: &has.Available, CapacityBytes: &has.Bytes, UsedBytes: &has.Used,
+		InodesFree: &has.InodesFree, Inodes: &has.Inodes, InodesUsed: &inodesUsed}
 }
 
 func processes(now metav1.Time) *statsapi.RlimitStats {
-	limit, err := number("/proc/sys/kernel/pid_max")
+	t, err := host.ReadTasks()
 	if err != nil {
 		return nil
 	}
-	out := &statsapi.RlimitStats{Time: now, MaxPID: &limit}
-	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
-		if f := bytes.Fields(data); len(f) > 3 {
-			_, total, _ := bytes.Cut(f[3], []byte("/"))
-			if n, err := strconv.ParseInt(string(total), 10, 64); err == nil {
-				out.NumOfRunningProcesses = &n
-			}
-		}
-	}
-	return out
-}
-
-func number(path string) (int64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
-}
-
-// userHZ is the unit of /proc/stat, fixed on Linux.
-const userHZ = 100
-
-// cpuTime is the time that all CPUs were busy since boot, in nanoseconds.
-func cpuTime() (uint64, error) {
-	data, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := bytes.Cut(data, []byte("\n"))
-	f := bytes.Fields(line)
-	var sum uint64
-	for i := 1; i < len(f) && i <= 8; i++ {
-		if i == 4 || i == 5 {
-			continue // idle and iowait
-		}
-		n, err := strconv.ParseUint(string(f[i]), 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum * (1e9 / userHZ), nil
-}
-
-func bootTime() time.Time {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return time.Time{}
-	}
-	return time.Now().Add(-time.Duration(t.Nano())).Truncate(time.Second)
+	return &statsapi.RlimitStats{Time: now, MaxPID: &t.MaxPID, NumOfRunningProcesses: &t.Count}
 }

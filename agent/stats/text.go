@@ -9,6 +9,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/host"
 )
 
 // family writes one metric family of the Prometheus text format.
@@ -61,7 +63,7 @@ func (p *Provider) Resource(ctx context.Context, out io.Writer) error {
 			c.put(l, float64(u.Value), s.Memory.Timestamp)
 		}
 	})
-	if ns, err := cpuTime(); err == nil {
+	if ns, err := host.CPUTime(); err == nil {
 		newFamily(w, "node_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the node in core-seconds").put("", float64(ns)/1e9, 0)
 	}
 	newFamily(w, "node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes").put("", float64(p.MemoryBytes-p.Available()), 0)

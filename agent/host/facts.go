@@ -1,8 +1,6 @@
-package node
+package host
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -38,14 +36,16 @@ func Look(disk, ip string) (Facts, error) {
 	if f.Hostname, err = os.Hostname(); err != nil {
 		return f, err
 	}
-	if f.MemoryBytes, f.SwapBytes, err = memory(); err != nil {
+	m, err := memory(proc)
+	if err != nil {
 		return f, err
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(disk, &st); err != nil {
+	f.MemoryBytes, f.SwapBytes = m.total, m.swap
+	space, err := Space(disk)
+	if err != nil {
 		return f, fmt.Errorf("size of %s: %w", disk, err)
 	}
-	f.DiskBytes = int64(st.Blocks) * st.Bsize
+	f.DiskBytes = int64(space.Bytes)
 	var u unix.Utsname
 	if err := unix.Uname(&u); err == nil {
 		f.Kernel = unix.ByteSliceToString(u.Release[:])
@@ -71,54 +71,6 @@ func line(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
-}
-
-func memory() (total, swap int64, err error) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, 0, err
-	}
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 2 {
-			continue
-		}
-		n, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch fields[0] {
-		case "MemTotal:":
-			total = n << 10
-		case "SwapTotal:":
-			swap = n << 10
-		}
-	}
-	return total, swap, sc.Err()
-}
-
-// MemoryAvailable is the kernel's estimate of what can still be taken.
-func MemoryAvailable() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for l := range bytes.SplitSeq(data, []byte("\n")) {
-		if rest, ok := bytes.CutPrefix(l, []byte("MemAvailable:")); ok {
-			f := bytes.Fields(rest)
-			if len(f) == 0 {
-				return 0
-			}
-			n, err := strconv.ParseInt(string(f[0]), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return n << 10
-		}
-	}
-	return 0
 }
 
 func hugePages() map[string]int64 {

@@ -1,0 +1,28 @@
+package host
+
+import "golang.org/x/sys/unix"
+
+// FileSystem is the space of one (statfs(2)). Some have no end of their own, such
+// as a tmpfs without a size, and some no number of inodes: these are 0.
+type FileSystem struct {
+	Bytes, Used uint64
+	// Available is what users other than root may still write.
+	Available          uint64
+	Inodes, InodesFree uint64
+}
+
+// Space is that of the file system which a directory is on.
+func Space(dir string) (FileSystem, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return FileSystem{}, err
+	}
+	unit := uint64(st.Bsize)
+	return FileSystem{
+		Bytes:      st.Blocks * unit,
+		Used:       (st.Blocks - st.Bfree) * unit,
+		Available:  st.Bavail * unit,
+		Inodes:     st.Files,
+		InodesFree: st.Ffree,
+	}, nil
+}
