@@ -40,3 +40,18 @@ func (s parts) answers(ctx context.Context, path string) bool {
 	s.api.Client().Discovery().RESTClient().Get().AbsPath(path).Do(ctx).StatusCode(&code)
 	return code == http.StatusOK
 }
+
+// startPatience is more than a start takes that succeeds.
+const startPatience = 10 * time.Second
+
+// finishStart waits until a start that was stopped is over: the API server's
+// library ends the whole process when one of its start steps is cut short.
+func (s parts) finishStart(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	select {
+	case <-s.ready:
+	default:
+		s.waitReady(ctx)
+	}
+}

@@ -22,14 +22,8 @@ import (
 // serve runs the API and its users. The API outlives them: leadership is given
 // up through it.
 func serve(ctx context.Context, s parts) error {
-	if err := s.addStartSteps(); err != nil {
-		return err
-	}
-	if err := s.store.CheckEncryption(ctx); err != nil {
-		return err
-	}
-	if err := s.store.WaitCaches(ctx); err != nil {
-		return err
+	if err := s.prepare(ctx); err != nil {
+		return unlessStopped(ctx, err)
 	}
 	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAPI()
@@ -54,8 +48,31 @@ func serve(ctx context.Context, s parts) error {
 		}
 	})
 	err := users.Wait()
+	if err == nil {
+		s.finishStart(apiCtx)
+	}
 	stopAPI()
 	return errors.Join(err, <-apiEnded)
+}
+
+// prepare does what must be done before anybody is served.
+func (s parts) prepare(ctx context.Context) error {
+	if err := s.addStartSteps(); err != nil {
+		return err
+	}
+	if err := s.store.CheckEncryption(ctx); err != nil {
+		return err
+	}
+	return s.store.WaitCaches(ctx)
+}
+
+// unlessStopped drops the error of a start that was stopped before it was done:
+// it tells of the stop in the words of whatever was under way.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // users are what runs beside the API on every coordinator, each until its context

@@ -70,7 +70,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	}
 	st, err := openState(ctx, cfg, advertise, log)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { _ = st.Close() }()
 	s := parts{
@@ -84,11 +84,12 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		ready:     make(chan struct{}),
 	}
 	if s.api, err = s.buildAPI(ctx, listener); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	if s.gossip, err = buildGossip(s); err != nil {
 		return err
 	}
+	defer s.gossip.Close()
 	s.endpoints = &apiendpoints.Publisher{
 		Client: s.api.Client(),
 		Leases: st.Leased("apiservers", apiendpoints.TTL),

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
@@ -74,8 +73,6 @@ type schemasOnDemand struct {
 	made     chan struct{}
 }
 
-var errStopped = errors.New("the server stops")
-
 func (s *schemasOnDemand) wake() {
 	select {
 	case s.made <- struct{}{}:
@@ -96,7 +93,7 @@ func (s *schemasOnDemand) Paths() (map[string]openapi.GroupVersion, error) {
 		select {
 		case <-s.made:
 		case <-s.stop:
-			return nil, errStopped
+			return nil, nil // nobody asks again
 		}
 	}
 }
