@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // cleanup undoes all that an agent with this configuration made on the
@@ -57,7 +57,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup())
 		if cfg.Proxy() {
-			none := func() []netip.Prefix { return nil }
+			none := func() cidr.Prefixes { return nil }
 			errs = append(errs, newProxy(cfg, host.Facts{}, nil, log).Cleanup(), newDNS(cfg, nil, none, log).Cleanup())
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // This file plays many nodes in one process: each is an agent as wire.go makes
@@ -174,9 +175,9 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 		return nil, err
 	}
 	cidrs := &node.PodCIDRs{
-		Configured: prefixes(cfg.PodCIDR),
+		Configured: cidr.Of(cfg.PodCIDR),
 		Set:        rt.SetPodCIDRs,
-		Changed:    func([]netip.Prefix) { self.Poke() },
+		Changed:    func(cidr.Prefixes) { self.Poke() },
 		Log:        log,
 	}
 	listeners := []listener{b.memory.Keep, cidrs.Heed}
@@ -311,7 +312,7 @@ func ownNetwork(ctx context.Context, rt *hollow.Runtime, self *node.Manager, i i
 	if rt.HasNetwork() {
 		return nil
 	}
-	if err := rt.SetPodCIDRs([]netip.Prefix{netip.PrefixFrom(nth(hollowPods, i<<8), 24)}); err != nil {
+	if err := rt.SetPodCIDRs(cidr.Prefixes{netip.PrefixFrom(nth(hollowPods, i<<8), 24)}); err != nil {
 		return err
 	}
 	self.Poke()

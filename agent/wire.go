@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // task is something that runs as long as the agent.
@@ -171,7 +172,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	links.cidrs.Changed = func(list []netip.Prefix) {
+	links.cidrs.Changed = func(list cidr.Prefixes) {
 		runtime.told(context.Background(), list[0].String()) // bounded by the client's timeout
 		self.Poke()                                          // Ready waited for this
 	}
@@ -300,7 +301,7 @@ func (n whole) serviceTasks() []task {
 
 // podRanges are where this node's pods send from: the range that the Node has, and
 // each pod's address, as a third-party network may give others.
-func (n whole) podRanges() []netip.Prefix {
+func (n whole) podRanges() cidr.Prefixes {
 	list := slices.Clone(n.cidrs.Of(n.memory.Node()))
 	for _, ip := range n.pods.Addresses() {
 		list = append(list, netip.PrefixFrom(ip, ip.BitLen()))

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,18 +18,8 @@ import (
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
-
-// prefixes reads ranges that the configuration has validated.
-func prefixes(list ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range list {
-		if p, err := netip.ParsePrefix(s); err == nil {
-			out = append(out, p)
-		}
-	}
-	return out
-}
 
 func addrs(list []string) []netip.Addr {
 	var out []netip.Addr
@@ -59,7 +47,7 @@ func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (lin
 	n := newNetwork(cfg, log)
 	l := links{
 		network: n,
-		cidrs:   &node.PodCIDRs{Configured: prefixes(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log},
+		cidrs:   &node.PodCIDRs{Configured: cidr.Of(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log},
 		claim:   claim,
 	}
 	return l, l.cidrs.Restore(memory.Node())
@@ -73,8 +61,8 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		Bridge:       cfg.Bridge,
 		Table:        cfg.NFTable + "-pods",
 		StateDir:     filepath.Join(cfg.DataDir, "cni", "state"),
-		ClusterCIDRs: prefixes(cfg.ClusterCIDR),
-		ServiceCIDRs: prefixes(cfg.ServiceCIDR),
+		ClusterCIDRs: cidr.Of(cfg.ClusterCIDR),
+		ServiceCIDRs: cidr.Of(cfg.ServiceCIDR),
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
 		Log:          log,
@@ -95,7 +83,7 @@ func newGossip(
 		BindPort:      cfg.GossipPort,
 		AdvertiseAddr: facts.IPs[0],
 		Join:          cfg.Join,
-		Deny:          prefixes(strings.Split(cfg.ClusterCIDR, ",")...),
+		Deny:          cidr.Of(cfg.ClusterCIDR),
 		Meta:          gossip.Meta{Role: gossip.RoleAgent},
 		Log:           log,
 	}
@@ -123,7 +111,7 @@ func newServices(cfg *config.Config, facts host.Facts, server *api.Server, log *
 		Node:   cfg.NodeName,
 		File:   filepath.Join(cfg.CheckpointDir(), "services.json"),
 		Own: service.Own{
-			Ranges: slices.Concat(prefixes(cfg.ServiceCIDR), prefixes(cfg.ClusterCIDR)),
+			Ranges: cidr.Of(cfg.ServiceCIDR, cfg.ClusterCIDR),
 			DNS:    ownDNS(cfg),
 		},
 		Log: log,
@@ -146,8 +134,8 @@ func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *sl
 	}
 	return proxy.New(proxy.Config{
 		Table:        cfg.NFTable,
-		ServiceCIDRs: prefixes(cfg.ServiceCIDR),
-		ClusterCIDRs: prefixes(cfg.ClusterCIDR),
+		ServiceCIDRs: cidr.Of(cfg.ServiceCIDR),
+		ClusterCIDRs: cidr.Of(cfg.ClusterCIDR),
 		NodeIPs:      addrs(facts.IPs),
 		DNS:          ownDNS(cfg),
 		Own:          l.All,
@@ -159,7 +147,7 @@ func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *sl
 
 // newDNS answers names to pods, which are at the ranges and addresses that pods
 // returns, and to the node.
-func newDNS(cfg *config.Config, services *service.Source, pods func() []netip.Prefix, log *slog.Logger) *dns.Server {
+func newDNS(cfg *config.Config, services *service.Source, pods func() cidr.Prefixes, log *slog.Logger) *dns.Server {
 	return dns.New(dns.Config{
 		Addrs:      addrs(cfg.ClusterDNS),
 		Domain:     cfg.ClusterDomain,

@@ -87,10 +87,7 @@ const serviceMetric = 4096
 // routeServices gives the node's own packets to Service addresses a way and a
 // source address; nftables rewrites the destination before they leave.
 func (n *Network) routeServices(br netlink.Link) error {
-	for _, p := range n.cfg.ServiceCIDRs {
-		if !p.Addr().Is4() {
-			continue
-		}
+	for _, p := range n.cfg.ServiceCIDRs.V4() {
 		r := &netlink.Route{
 			LinkIndex: br.Attrs().Index, Dst: prefixNet(p.Masked()), Scope: netlink.SCOPE_LINK, Priority: serviceMetric,
 			Src: n.pool.gateway().AsSlice(),

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -24,15 +25,15 @@ const (
 
 // Config of a node's pod network.
 type Config struct {
-	Bridge       string         // default shoal0
-	PodCIDRs     []netip.Prefix // this node's; an IPv4 one is needed, others are kept for dual stack
-	ClusterCIDRs []netip.Prefix // all nodes' pod networks: traffic to them is not masqueraded
-	ServiceCIDRs []netip.Prefix // routed to the bridge, so that the node itself reaches Services without a default route; no host port answers on them
-	DNS          []netip.Addr   // the cluster DNS's on this node: no host port answers on them
-	OwnPorts     []HostPort     // what the node itself listens on: no pod gets them as host ports
-	MTU          int            // 0: the default route's interface's, else 1500
-	StateDir     string         // reservations; best on a tmpfs, since none outlives a reboot
-	Table        string         // nftables tables of the ip and the bridge family, owned; default shoal_cni
+	Bridge       string        // default shoal0
+	PodCIDRs     cidr.Prefixes // this node's; an IPv4 one is needed, others are kept for dual stack
+	ClusterCIDRs cidr.Prefixes // all nodes' pod networks: traffic to them is not masqueraded
+	ServiceCIDRs cidr.Prefixes // routed to the bridge, so that the node itself reaches Services without a default route; no host port answers on them
+	DNS          []netip.Addr  // the cluster DNS's on this node: no host port answers on them
+	OwnPorts     []HostPort    // what the node itself listens on: no pod gets them as host ports
+	MTU          int           // 0: the default route's interface's, else 1500
+	StateDir     string        // reservations; best on a tmpfs, since none outlives a reboot
+	Table        string        // nftables tables of the ip and the bridge family, owned; default shoal_cni
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.
@@ -92,11 +93,11 @@ func New(cfg Config) (*Network, error) {
 	if cfg.StateDir == "" {
 		cfg.StateDir = DefaultStateDir
 	}
-	i := slices.IndexFunc(cfg.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	if i < 0 {
+	served := cfg.PodCIDRs.V4()
+	if len(served) == 0 {
 		return nil, errors.New("pod network: no IPv4 pod CIDR")
 	}
-	p := cfg.PodCIDRs[i].Masked()
+	p := served[0].Masked()
 	if p.Bits() > 29 {
 		return nil, fmt.Errorf("pod network: %s is too small", p)
 	}

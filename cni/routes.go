@@ -8,11 +8,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Peer is another node: its pod networks and the address that leads to them.
 type Peer struct {
-	PodCIDRs []netip.Prefix
+	PodCIDRs cidr.Prefixes
 	Via      netip.Addr
 }
 
@@ -30,8 +32,8 @@ func (n *Network) SyncRoutes(peers []Peer) error {
 	var errs []error
 	want := map[netip.Prefix]netip.Addr{}
 	for _, p := range peers {
-		for _, c := range p.PodCIDRs {
-			if c.Addr().Is4() && p.Via.Is4() && c.Masked() != n.pool.prefix {
+		for _, c := range p.PodCIDRs.V4() {
+			if p.Via.Is4() && c.Masked() != n.pool.prefix {
 				want[c.Masked()] = p.Via
 			}
 		}

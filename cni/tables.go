@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -76,16 +77,13 @@ func (n *Network) routedObjects() nft.Objects {
 }
 
 // notNodes are addresses that a node may have, but for the cluster.
-func (n *Network) notNodes() []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range n.cfg.ServiceCIDRs {
-		if p.Addr().Is4() {
-			out = append(out, p.Masked())
-		}
+func (n *Network) notNodes() (out cidr.Prefixes) {
+	for _, p := range n.cfg.ServiceCIDRs.V4() {
+		out = append(out, p.Masked())
 	}
 	for _, a := range n.cfg.DNS {
 		if a.Is4() && !a.IsLoopback() {
-			out = append(out, netip.PrefixFrom(a, 32))
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	return out
@@ -118,10 +116,8 @@ func (n *Network) addPostrouting(o nft.Objects) {
 	// To a host port by the loopback address: the pod answers to the gateway.
 	o.AddRule(name, nft.SaddrIn(loopbackNet), nft.DaddrIn(n.pool.prefix), nft.Masquerade())
 	o.AddRule(name, nft.SaddrNotIn(n.pool.prefix), nft.Return())
-	for _, p := range append([]netip.Prefix{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs...) {
-		if p.Addr().Is4() {
-			o.AddRule(name, nft.DaddrIn(p), nft.Return())
-		}
+	for _, p := range append(cidr.Prefixes{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs.V4()...) {
+		o.AddRule(name, nft.DaddrIn(p), nft.Return())
 	}
 	o.AddRule(name, nft.Masquerade())
 }

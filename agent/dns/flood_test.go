@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
@@ -267,8 +268,8 @@ func TestPanicIsAnswered(t *testing.T) {
 // TestStrangersAreNotAnswered: the addresses of the server are reachable from
 // the node's networks.
 func TestStrangersAreNotAnswered(t *testing.T) {
-	s := sources{pods: func() []netip.Prefix {
-		return []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("192.168.7.9/32")}
+	s := sources{pods: func() cidr.Prefixes {
+		return cidr.Prefixes{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("192.168.7.9/32")}
 	}}
 	for a, want := range map[string]bool{
 		"10.244.1.9": true, "192.168.7.9": true, "127.0.0.53": true, "::1": true,

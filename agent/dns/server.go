@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Config of the server.
@@ -33,7 +34,7 @@ type Config struct {
 	Table      string       // nftables table that limits clients, owned; "" = none
 	// Pods are the ranges and addresses of this node's pods, as they are now.
 	// Only they and the node itself are answered.
-	Pods func() []netip.Prefix
+	Pods func() cidr.Prefixes
 	Log  *slog.Logger
 }
 

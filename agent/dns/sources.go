@@ -3,9 +3,10 @@ package dns
 import (
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // lookAgain is how often the addresses are read anew at most, when a query
@@ -17,12 +18,12 @@ const lookAgain = 50 * time.Millisecond
 // node's networks too, as the kernel answers for any of its addresses on
 // every interface.
 type sources struct {
-	pods func() []netip.Prefix // ranges and single addresses; nil = none
+	pods func() cidr.Prefixes // ranges and single addresses; nil = none
 
 	mu     sync.Mutex
 	read   time.Time
 	single map[netip.Addr]struct{}
-	ranges []netip.Prefix
+	ranges cidr.Prefixes
 }
 
 func (s *sources) known(a netip.Addr, now time.Time) bool {
@@ -46,7 +47,7 @@ func (s *sources) has(a netip.Addr) bool {
 	if _, ok := s.single[a]; ok {
 		return true
 	}
-	return slices.ContainsFunc(s.ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+	return s.ranges.Contains(a)
 }
 
 func (s *sources) look() {

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Config of a Runtime.
@@ -58,7 +60,7 @@ func New(cfg Config) *Runtime {
 
 // SetPodCIDRs gives the addresses of pods; until then the network is not
 // ready.
-func (r *Runtime) SetPodCIDRs(cidrs []netip.Prefix) error {
+func (r *Runtime) SetPodCIDRs(cidrs cidr.Prefixes) error {
 	if len(cidrs) == 0 {
 		return errors.New("no pod network")
 	}

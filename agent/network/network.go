@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // ErrNotReady is Status's answer as long as no network can connect a pod. Its
@@ -27,8 +28,8 @@ type Config struct {
 	Table        string
 	StateDir     string // the own network's reservations
 	MTU          int
-	ClusterCIDRs []netip.Prefix
-	ServiceCIDRs []netip.Prefix
+	ClusterCIDRs cidr.Prefixes
+	ServiceCIDRs cidr.Prefixes
 	DNS          []netip.Addr   // cni.Config's
 	OwnPorts     []cni.HostPort // cni.Config's
 	Log          *slog.Logger
@@ -61,7 +62,7 @@ type Manager struct {
 	third *thirdParty
 
 	mu       sync.Mutex
-	podCIDRs []netip.Prefix
+	podCIDRs cidr.Prefixes
 	own      *cni.Network // nil until the pod CIDR is known
 }
 
@@ -76,7 +77,7 @@ func New(cfg Config) *Manager {
 }
 
 // SetPodCIDRs tells the node's pod networks; the same again changes nothing.
-func (m *Manager) SetPodCIDRs(cidrs []netip.Prefix) error {
+func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.own != nil && slices.Equal(cidrs, m.podCIDRs) {
@@ -93,7 +94,7 @@ func (m *Manager) SetPodCIDRs(cidrs []netip.Prefix) error {
 	return n.Ensure()
 }
 
-func (m *Manager) newOwn(cidrs []netip.Prefix) (*cni.Network, error) {
+func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
 	return cni.New(cni.Config{
 		Bridge:       m.cfg.Bridge,
 		Table:        m.cfg.Table,
@@ -186,7 +187,7 @@ func (m *Manager) Cleanup() error {
 	n := m.own
 	if n == nil { // names suffice to remove; the prefix matters not
 		var err error
-		if n, err = m.newOwn([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}); err != nil {
+		if n, err = m.newOwn(cidr.Of("192.0.2.0/24")); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // fakeRuntime answers as it is told, and has one image.
@@ -121,7 +122,7 @@ func TestMemory(t *testing.T) {
 // TestPodCIDRs is a script: what the Node has, what is set then, who is told.
 func TestPodCIDRs(t *testing.T) {
 	var set, told []string
-	text := func(list []netip.Prefix) string {
+	text := func(list cidr.Prefixes) string {
 		var out []string
 		for _, p := range list {
 			out = append(out, p.String())
@@ -129,8 +130,8 @@ func TestPodCIDRs(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	c := &PodCIDRs{
-		Set:     func(list []netip.Prefix) error { set = append(set, text(list)); return nil },
-		Changed: func(list []netip.Prefix) { told = append(told, text(list)) },
+		Set:     func(list cidr.Prefixes) error { set = append(set, text(list)); return nil },
+		Changed: func(list cidr.Prefixes) { told = append(told, text(list)) },
 		Log:     slog.New(slog.DiscardHandler),
 	}
 	if err := c.Restore(nil); err != nil || set != nil {
@@ -148,7 +149,7 @@ func TestPodCIDRs(t *testing.T) {
 	if got := strings.Join(told, ","); got != "10.2.0.0/24 fd00::/64" {
 		t.Errorf("told %s", got)
 	}
-	c.Configured = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}
+	c.Configured = cidr.Of("10.9.0.0/24")
 	if got := text(c.Of(withRanges("10.1.0.0/24"))); got != "10.9.0.0/24" {
 		t.Errorf("the configuration does not count: %s", got)
 	}

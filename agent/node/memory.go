@@ -2,11 +2,12 @@ package node
 
 import (
 	"log/slog"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Store keeps the Node over restarts.
@@ -47,28 +48,22 @@ func (m *Memory) Keep(n *corev1.Node) {
 // PodCIDRs follows the ranges of this node's pods.
 type PodCIDRs struct {
 	// Configured counts in the place of the Node's.
-	Configured []netip.Prefix
+	Configured cidr.Prefixes
 	// Set takes the ranges into use; it may be repeated.
-	Set func([]netip.Prefix) error
+	Set func(cidr.Prefixes) error
 	// Changed is told after ranges that the Node had not before.
-	Changed func([]netip.Prefix)
+	Changed func(cidr.Prefixes)
 	Log     *slog.Logger
 
 	last []string
 }
 
 // Of are the ranges by a version of the Node, nil for none.
-func (c *PodCIDRs) Of(n *corev1.Node) []netip.Prefix {
+func (c *PodCIDRs) Of(n *corev1.Node) cidr.Prefixes {
 	if len(c.Configured) > 0 || n == nil {
 		return c.Configured
 	}
-	var out []netip.Prefix
-	for _, s := range n.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(s); err == nil { // the API has validated it
-			out = append(out, p)
-		}
-	}
-	return out
+	return cidr.Of(n.Spec.PodCIDRs...) // the API has validated them
 }
 
 // Restore takes the ranges of before into use.

@@ -50,7 +50,7 @@ func (p *Proxy) listen(list func() []netip.AddrPort) map[netip.AddrPort]bool {
 // mayGuard leaves out addresses of Services: whoever could write the endpoints
 // must not switch one off by it.
 func (p *Proxy) mayGuard(ap netip.AddrPort) bool {
-	return p.render.has(ap.Addr()) && !slices.ContainsFunc(p.cfg.ServiceCIDRs, func(c netip.Prefix) bool { return c.Contains(ap.Addr()) })
+	return p.render.has(ap.Addr()) && !p.cfg.ServiceCIDRs.Contains(ap.Addr())
 }
 
 // changeGuarded adds how a set of listeners changes.

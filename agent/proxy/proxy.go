@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // Config of the proxy.
 type Config struct {
-	Table        string         // nftables table, owned; default shoal
-	ServiceCIDRs []netip.Prefix // what goes there without a backend is refused
-	ClusterCIDRs []netip.Prefix // all pods
-	PodCIDRs     []netip.Prefix // this node's pods, if known
-	NodeIPs      []netip.Addr   // this node's addresses, as others know it
-	DNS          []netip.Addr   // where the agent answers names itself
+	Table        string        // nftables table, owned; default shoal
+	ServiceCIDRs cidr.Prefixes // what goes there without a backend is refused
+	ClusterCIDRs cidr.Prefixes // all pods
+	PodCIDRs     cidr.Prefixes // this node's pods, if known
+	NodeIPs      []netip.Addr  // this node's addresses, as others know it
+	DNS          []netip.Addr  // where the agent answers names itself
 	// Own lists where parts of the cluster listen, on this node and on others,
 	// Gossip where the gossip does, which pods have no business with; OwnChanged
 	// holds a token when they may answer differently. nil: nowhere.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -28,8 +29,8 @@ const affinityMost = 65535
 // renderer turns one Service into objects. It is pure.
 type renderer struct {
 	*table
-	clusterCIDRs []netip.Prefix // pods: they keep their address to External addresses with policy Local
-	podCIDRs     []netip.Prefix // this node's pods: they may be their own backend
+	clusterCIDRs cidr.Prefixes // pods: they keep their address to External addresses with policy Local
+	podCIDRs     cidr.Prefixes // this node's pods: they may be their own backend
 }
 
 func (r *renderer) render(s *service.Service, out objects) {
@@ -207,7 +208,7 @@ func (r *renderer) targets(route service.Route, out objects) []netip.AddrPort {
 			continue
 		}
 		targets = append(targets, b.AddrPort)
-		if b.Local || slices.ContainsFunc(r.podCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if b.Local || r.podCIDRs.Contains(a) {
 			out.pairs[a]++
 		}
 	}
@@ -236,11 +237,9 @@ func (c *chains) externalChain() string {
 }
 
 // from leads what comes from some ranges to a chain.
-func (t *table) from(ranges []netip.Prefix, next string) (all []nft.Rule) {
-	for _, p := range ranges {
-		if t.has(p.Addr()) {
-			all = append(all, nft.Rule{nft.SaddrIn(p), nft.Goto(next)})
-		}
+func (t *table) from(ranges cidr.Prefixes, next string) (all []nft.Rule) {
+	for _, p := range t.only(ranges) {
+		all = append(all, nft.Rule{nft.SaddrIn(p), nft.Goto(next)})
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -54,6 +55,14 @@ func newIndex(name string, key nft.Key, f nft.Family, own, target string) index 
 // has tells whether an address is of the table's family.
 func (t *table) has(a netip.Addr) bool { return nft.FamilyOf(a) == t.Family }
 
+// only are the ranges of the table's family.
+func (t *table) only(p cidr.Prefixes) cidr.Prefixes {
+	if t.Family == nft.V6 {
+		return p.V6()
+	}
+	return p.V4()
+}
+
 var (
 	loopbacks  = map[nft.Family]netip.Prefix{nft.V4: netip.MustParsePrefix("127.0.0.0/8"), nft.V6: netip.MustParsePrefix("::1/128")}
 	localhosts = map[nft.Family]netip.Addr{nft.V4: netip.MustParseAddr("127.0.0.1"), nft.V6: netip.IPv6Loopback()}
@@ -92,10 +101,8 @@ func (t *table) addRefusal(o nft.Objects, cfg *Config) {
 	for name, at := range map[string]nft.Point{"refuse-prerouting": nft.Prerouting, "refuse-output": nft.Output} {
 		o.AddChain(name, nft.Hook{Kind: nft.Filter, At: at, Priority: nft.PriorityDstNAT + 10})
 		o.AddRule(name, nft.Marked(markReject), nft.Goto("refuse"))
-		for _, p := range cfg.ServiceCIDRs {
-			if t.has(p.Addr()) {
-				o.AddRule(name, nft.DaddrIn(p), nft.New(), nft.NotToLocal(), nft.Goto("refuse"))
-			}
+		for _, p := range t.only(cfg.ServiceCIDRs) {
+			o.AddRule(name, nft.DaddrIn(p), nft.New(), nft.NotToLocal(), nft.Goto("refuse"))
 		}
 	}
 }
@@ -106,10 +113,8 @@ func (t *table) addRefusal(o nft.Objects, cfg *Config) {
 // looked at.
 func (t *table) addGuard(o nft.Objects, cfg *Config) {
 	o.AddRule(chainGossip, nft.Redirected(), nft.Drop())
-	for _, c := range cfg.ClusterCIDRs {
-		if t.has(c.Addr()) {
-			o.AddRule(chainGossip, nft.SaddrIn(c), nft.Drop())
-		}
+	for _, c := range t.only(cfg.ClusterCIDRs) {
+		o.AddRule(chainGossip, nft.SaddrIn(c), nft.Drop())
 	}
 	for name, at := range map[string]nft.Point{"guard-forward": nft.Forward, "guard-input": nft.Input} {
 		o.AddChain(name, nft.Hook{Kind: nft.Filter, At: at, Priority: nft.PriorityFilter})
@@ -143,15 +148,10 @@ func (t *table) addDispatch(o nft.Objects, cfg *Config) {
 // addReturn marks what clients outside the pod network send to Services that was
 // routed here: the answer must come back this way.
 func (t *table) addReturn(rule func(...nft.Statement), cfg *Config) {
-	for _, p := range cfg.ServiceCIDRs {
-		if !t.has(p.Addr()) {
-			continue
-		}
+	for _, p := range t.only(cfg.ServiceCIDRs) {
 		outside := nft.Rule{nft.DaddrIn(p)}
-		for _, c := range cfg.ClusterCIDRs {
-			if t.has(c.Addr()) {
-				outside = append(outside, nft.SaddrNotIn(c))
-			}
+		for _, c := range t.only(cfg.ClusterCIDRs) {
+			outside = append(outside, nft.SaddrNotIn(c))
 		}
 		rule(append(outside, nft.NotToLocal(), nft.Mark(markMasquerade))...) // the cluster DNS is on this node
 	}

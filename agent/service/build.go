@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // View is where the tables are seen from.
@@ -24,15 +26,14 @@ type View struct {
 
 // Own is what the cluster has for itself on every node.
 type Own struct {
-	Ranges []netip.Prefix // of Services and of pods: no Service has an external address in them
-	DNS    []netip.Addr   // where the agent answers names itself: no Service leads traffic to them elsewhere
+	Ranges cidr.Prefixes // of Services and of pods: no Service has an external address in them
+	DNS    []netip.Addr  // where the agent answers names itself: no Service leads traffic to them elsewhere
 }
 
 // has tells whether an address may not be a Service's external one: it is the
 // cluster's own, or means something else on every machine.
 func (o *Own) has(a netip.Addr) bool {
-	return !a.Unmap().IsGlobalUnicast() || slices.Contains(o.DNS, a) ||
-		slices.ContainsFunc(o.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+	return !a.Unmap().IsGlobalUnicast() || slices.Contains(o.DNS, a) || o.Ranges.Contains(a)
 }
 
 // Input is the state that Build reads; it changes nothing of it.
@@ -156,8 +157,8 @@ func parseAddrs(all []string) []netip.Addr {
 
 // sourceRanges keeps a range that cannot be read as one that nobody is in: without
 // any, everybody may use the Service.
-func sourceRanges(svc *corev1.Service) []netip.Prefix {
-	var out []netip.Prefix
+func sourceRanges(svc *corev1.Service) cidr.Prefixes {
+	var out cidr.Prefixes
 	for _, s := range svc.Spec.LoadBalancerSourceRanges {
 		p, _ := netip.ParsePrefix(strings.TrimSpace(s)) // the API trims it, too
 		out = append(out, p.Masked())

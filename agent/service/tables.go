@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"reflect"
 	"time"
+
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Key names a Service.
@@ -133,12 +135,12 @@ type Service struct {
 	NotProxied   bool         // somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
-	BalancerIPs  []netip.Addr   // of load balancers that keep the destination address
-	Refused      []netip.Addr   // external addresses that are the cluster's own or its nodes', or too many
-	SourceRanges []netip.Prefix // who may use BalancerIPs; empty: everybody; one that is not valid: nobody more
-	Affinity     time.Duration  // a client stays with its backend for that long; 0: it need not
-	HealthPort   uint16         // healthCheckNodePort; 0: none
-	LocalReady   int            // usable endpoints on this node, for HealthPort
+	BalancerIPs  []netip.Addr  // of load balancers that keep the destination address
+	Refused      []netip.Addr  // external addresses that are the cluster's own or its nodes', or too many
+	SourceRanges cidr.Prefixes // who may use BalancerIPs; empty: everybody; one that is not valid: nobody more
+	Affinity     time.Duration // a client stays with its backend for that long; 0: it need not
+	HealthPort   uint16        // healthCheckNodePort; 0: none
+	LocalReady   int           // usable endpoints on this node, for HealthPort
 	Ports        []Port
 	Endpoints    []Endpoint // with DNS records; sorted by address
 }
