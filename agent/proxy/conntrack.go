@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -128,11 +129,7 @@ func (u *udpFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	if f.Forward.Protocol != protoUDP {
 		return false
 	}
-	dst, ok := netip.AddrFromSlice(f.Forward.DstIP.To4())
-	if !ok {
-		return false
-	}
-	backend, _ := netip.AddrFromSlice(f.Reverse.SrcIP.To4())
+	dst, backend := addrOf(f.Forward.DstIP), addrOf(f.Reverse.SrcIP)
 	to := netip.AddrPortFrom(backend, f.Reverse.SrcPort)
 	if valid, ok := u.dests[netip.AddrPortFrom(dst, f.Forward.DstPort)]; ok {
 		return !valid[to]
@@ -143,4 +140,9 @@ func (u *udpFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 		return !valid[to]
 	}
 	return false
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }
