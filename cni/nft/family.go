@@ -78,7 +78,7 @@ func (f Family) AddrPair() Key { return Key{f.Saddr(), f.Daddr()} }
 
 // Sender is the key of the port of a bridge by which a packet came, with the
 // addresses that it says to be from.
-func (f Family) Sender() Key { return Key{IIFName(), EtherSaddr(), f.Saddr()} }
+func (f Family) Sender() Key { return Key{iifName(), etherSaddr(), f.Saddr()} }
 
 // Target is the type of where DNAT leads: an address and a port.
 func (f Family) Target() Type {

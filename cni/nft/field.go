@@ -131,11 +131,11 @@ func Fixed(a netip.Addr) Field {
 	}}
 }
 
-// IIFName is the interface by which a packet came, in a bridge its port.
-func IIFName() Field { return meta("iifname", nftables.TypeIFName, expr.MetaKeyIIFNAME) }
+// iifName is the interface by which a packet came, in a bridge its port.
+func iifName() Field { return meta("iifname", nftables.TypeIFName, expr.MetaKeyIIFNAME) }
 
-// EtherSaddr is the hardware address that a frame says to be from.
-func EtherSaddr() Field {
+// etherSaddr is the hardware address that a frame says to be from.
+func etherSaddr() Field {
 	return payload("ether saddr", nftables.TypeEtherAddr, expr.PayloadBaseLLHeader, 6)
 }
 
@@ -155,8 +155,8 @@ func arpAddr() Field {
 }
 
 // ARPFrame is the key of who sends an ARP frame, as V4's Sender.
-func ARPFrame() Key { return Key{IIFName(), EtherSaddr(), arpAddr()} }
+func ARPFrame() Key { return Key{iifName(), etherSaddr(), arpAddr()} }
 
 // ARPSender is the key of what an ARP frame's receiver would remember, as V4's
 // Sender.
-func ARPSender() Key { return Key{IIFName(), arpEther(), arpAddr()} }
+func ARPSender() Key { return Key{iifName(), arpEther(), arpAddr()} }
