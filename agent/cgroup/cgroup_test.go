@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -247,8 +248,42 @@ func TestLimitsAreSetAndLifted(t *testing.T) {
 	if err := r.Set(path+"-gone", Resources{MemoryLimit: &limit}); !errors.Is(err, fs.ErrNotExist) || r.Exists(path+"-gone") {
 		t.Errorf("a group that does not exist: %v", err)
 	}
-	r = &Root{mode: V2, unified: t.TempDir(), controllers: []string{"memory"}}
-	if err := r.Set("/g", Resources{PidsLimit: &limit}); err == nil || !strings.Contains(err.Error(), "the host has no pids controller") {
+	less := &Root{mode: V2, unified: t.TempDir(), controllers: []string{"memory"}}
+	err := less.Set("/g", Resources{PidsLimit: &limit})
+	if err == nil || !strings.Contains(err.Error(), "the host has no pids controller") {
 		t.Errorf("a controller that the host does not have: %v", err)
+	}
+}
+
+// TestMonitorsPayToThePod: a monitor and a pause process count as the pod's
+// memory, beside its containers' groups, and are found again.
+func TestMonitorsPayToThePod(t *testing.T) {
+	r := open(t)
+	pod := fmt.Sprintf("/shoal-test-monitor-%d", os.Getpid())
+	t.Cleanup(func() { _ = r.Kill(pod); _ = r.Delete(pod) })
+	if err := r.Ensure(pod+"/c1", Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	var want []int
+	for _, add := range []func(container string, pid int) error{r.AddMonitor, r.AddPause} {
+		cmd := exec.Command("sleep", "100")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go cmd.Wait()
+		if err := add(pod+"/c1", cmd.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, cmd.Process.Pid)
+	}
+	got, err := r.Pids(pod)
+	if slices.Sort(want); err != nil || !slices.Equal(got, want) {
+		t.Errorf("Pids = %v, %v, want %v", got, err, want)
+	}
+	if got, err := r.Pids(pod + "/c1"); err != nil || len(got) > 0 {
+		t.Errorf("the container's: %v, %v", got, err)
+	}
+	if err := errors.Join(r.Kill(pod), r.Delete(pod)); err != nil || r.Exists(pod) {
+		t.Error(err)
 	}
 }
