@@ -80,7 +80,8 @@ func current(d *beneath.Dir) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	if err == nil && len(target) > len("..") && strings.HasPrefix(target, "..") && !strings.Contains(target, "/") && target != dataLink && target != dataNew {
+	ours := len(target) > len("..") && strings.HasPrefix(target, "..") && !strings.Contains(target, "/")
+	if err == nil && ours && target != dataLink && target != dataNew {
 		return target, nil
 	}
 	return "", d.RemoveAll(dataLink)

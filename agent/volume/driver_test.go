@@ -18,18 +18,23 @@ import (
 func TestDrivers(t *testing.T) {
 	outlives := t.TempDir()
 	persistent := func(s v1.PersistentVolumeSource) *v1.PersistentVolume {
-		return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: s}}
+		return &v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+			Spec:       v1.PersistentVolumeSpec{PersistentVolumeSource: s},
+		}
 	}
 	samples := map[string][]Source{
 		"emptyDir": {
 			{Volume: v1.Volume{Name: "none"}},
 			{Volume: v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}},
-			{Volume: v1.Volume{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}}},
+			{Volume: v1.Volume{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
+				Medium: v1.StorageMediumMemory}}}},
 		},
 		"hostPath": {
 			{Volume: v1.Volume{Name: "pod", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
 				Path: outlives, Type: ptr.To(v1.HostPathDirectoryOrCreate)}}}},
-			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: outlives}})},
+			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{
+				HostPath: &v1.HostPathVolumeSource{Path: outlives}})},
 		},
 		"projected": {
 			{Volume: v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
@@ -39,7 +44,8 @@ func TestDrivers(t *testing.T) {
 			{Volume: v1.Volume{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}},
 		},
 		"local": {
-			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: outlives}})},
+			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{
+				Local: &v1.LocalVolumeSource{Path: outlives}})},
 		},
 		"image": {
 			{Volume: v1.Volume{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "i"}}}},
@@ -62,7 +68,8 @@ func TestDrivers(t *testing.T) {
 }
 
 func claimed(name string) v1.Volume {
-	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}
+	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
 }
 
 func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
@@ -136,7 +143,8 @@ func TestNoDriver(t *testing.T) {
 	if err := m.Restore(nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := errText(m.Release(t.Context(), p)); got != `volume "v" was made by driver "later", which this agent does not have` {
+	want = `volume "v" was made by driver "later", which this agent does not have`
+	if got := errText(m.Release(t.Context(), p)); got != want {
 		t.Errorf("got %s", got)
 	}
 	if got, want := w.records(), fmt.Sprintf("u/v later %s\n", gone.Path); got != want {

@@ -21,7 +21,8 @@ func NewHollow(objects Objects, tokens Tokens, facts func(p *v1.Pod) Facts, log 
 		Log:     log,
 		mounts:  hollowMounter{},
 	}
-	m.rows = []row{{name: "hollow", driver: hollowDriver{shows: projectedDriver{objects: objects, tokens: tokens, facts: facts}}}}
+	shows := projectedDriver{objects: objects, tokens: tokens, facts: facts}
+	m.rows = []row{{name: "hollow", driver: hollowDriver{shows: shows}}}
 	return m
 }
 

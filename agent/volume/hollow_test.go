@@ -23,7 +23,8 @@ func TestHollow(t *testing.T) {
 			Saved: TokenTimes{InMemory{}},
 			Request: func(context.Context, string, string, *authv1.TokenRequest) (*authv1.TokenRequest, error) {
 				asked++
-				return &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}}, nil
+				ends := metav1.NewTime(time.Now().Add(time.Hour))
+				return &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: ends}}, nil
 			},
 		}
 		objs := objects{configMaps: map[string]*v1.ConfigMap{}}
@@ -34,11 +35,12 @@ func TestHollow(t *testing.T) {
 				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}},
 				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}},
 			}}}},
-			{Name: "claim", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+			claimed("claim"),
 			{Name: "node", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/not/there"}}},
 			{Name: "csi", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "d"}}},
 		}
-		if got := errText(m.Ensure(t.Context(), p)); got != `MountVolume.SetUp failed for volume "api" : configmaps "cm" not found` {
+		want := `MountVolume.SetUp failed for volume "api" : configmaps "cm" not found`
+		if got := errText(m.Ensure(t.Context(), p)); got != want {
 			t.Errorf("without an object: %s", got)
 		}
 		objs.configMaps["cm"] = &v1.ConfigMap{}

@@ -85,7 +85,8 @@ func hostPathIs(path string, st fs.FileInfo, kind v1.HostPathType) error {
 	case v1.HostPathCharDev:
 		return want(is(func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }), path, "a character device")
 	case v1.HostPathBlockDev:
-		return want(is(func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }), path, "a block device")
+		block := func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }
+		return want(is(block), path, "a block device")
 	}
 	return fmt.Errorf("%s is an invalid volume type", kind)
 }

@@ -81,7 +81,8 @@ func (d projectedDriver) gather(ctx context.Context, p *v1.Pod, v *v1.Volume) (*
 		err = b.configMap(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
 	case v.Secret != nil:
 		s := v.Secret
-		err = b.secret(ctx, configSource{name: s.SecretName, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
+		mode := modeOf(s.DefaultMode)
+		err = b.secret(ctx, configSource{name: s.SecretName, items: s.Items, optional: s.Optional, mode: mode})
 	case v.DownwardAPI != nil:
 		err = b.downward(v.DownwardAPI.Items, modeOf(v.DownwardAPI.DefaultMode))
 	case v.Projected != nil:
@@ -216,9 +217,11 @@ func (b *bundle) projected(ctx context.Context, s *v1.ProjectedVolumeSource) err
 		var err error
 		switch {
 		case src.ConfigMap != nil:
-			err = b.configMap(ctx, configSource{name: src.ConfigMap.Name, items: src.ConfigMap.Items, optional: src.ConfigMap.Optional, mode: mode})
+			s := src.ConfigMap
+			err = b.configMap(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: mode})
 		case src.Secret != nil:
-			err = b.secret(ctx, configSource{name: src.Secret.Name, items: src.Secret.Items, optional: src.Secret.Optional, mode: mode})
+			s := src.Secret
+			err = b.secret(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: mode})
 		case src.DownwardAPI != nil:
 			err = b.downward(src.DownwardAPI.Items, mode)
 		case src.ServiceAccountToken != nil:

@@ -25,26 +25,29 @@ type story struct {
 func newStory(t *testing.T) *story {
 	s := &story{world: newWorld(t), node: t.TempDir(), local: t.TempDir()}
 	pv := func(name string, src v1.PersistentVolumeSource) *v1.PersistentVolume {
-		return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: src}}
+		return &v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1.PersistentVolumeSpec{PersistentVolumeSource: src},
+		}
 	}
-	s.claims["device"] = pv("disk-1", v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}})
+	s.claims["device"] = pv("disk-1", v1.PersistentVolumeSource{
+		CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}})
 	s.claims["local"] = pv("local-1", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: s.local}})
-	claim := func(name string) v1.Volume {
-		return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
-	}
 	configMap := v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}}
-	s.first = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "first", UID: "u1"}, Spec: v1.PodSpec{Volumes: []v1.Volume{
+	s.first = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "first", UID: "u1"}}
+	s.first.Spec.Volumes = []v1.Volume{
 		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}},
+		{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
+			Medium: v1.StorageMediumMemory}}},
 		configMap,
 		{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}},
 		{Name: "node", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: s.node}}},
-		claim("local"),
-		claim("device"),
-	}}}
-	s.second = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "second", UID: "u2"}, Spec: v1.PodSpec{
-		Volumes: []v1.Volume{claim("device"), configMap}}}
+		claimed("local"),
+		claimed("device"),
+	}
+	s.second = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "second", UID: "u2"}}
+	s.second.Spec.Volumes = []v1.Volume{claimed("device"), configMap}
 	for _, dir := range []string{s.node, s.local} {
 		if err := os.WriteFile(filepath.Join(dir, "kept"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -226,8 +229,9 @@ func TestWithoutRecords(t *testing.T) {
 			t.Errorf("%s was at %q and is at %q: %v, %v", v.Name, was, is, err, nowErr)
 		}
 	}
-	if n := len(s.first.Spec.Volumes) + len(s.second.Spec.Volumes); s.effects != effects+n || strings.Count(s.world.records(), "\n") != n {
-		t.Errorf("%d effects for %d volumes, records:\n%s", s.effects-effects, n, s.world.records())
+	n := len(s.first.Spec.Volumes) + len(s.second.Spec.Volumes)
+	if records := s.world.records(); s.effects != effects+n || strings.Count(records, "\n") != n {
+		t.Errorf("%d effects for %d volumes, records:\n%s", s.effects-effects, n, records)
 	}
 	if s.String() != mounts {
 		t.Errorf("mounts were\n%sand are\n%s", mounts, s)
@@ -241,7 +245,8 @@ func TestNothingWithoutRecord(t *testing.T) {
 	s := newStory(t)
 	m := s.manager()
 	m.Records = fullDisk{m.Records}
-	if got := errText(m.Ensure(t.Context(), s.first)); got != `MountVolume.SetUp failed for volume "disk" : no space left on device` {
+	want := `MountVolume.SetUp failed for volume "disk" : no space left on device`
+	if got := errText(m.Ensure(t.Context(), s.first)); got != want {
 		t.Errorf("got %s", got)
 	}
 	s.nothing()

@@ -48,7 +48,8 @@ func find(table []row, s Source) (row, error) {
 			names = append(names, r.name)
 		}
 	}
-	return row{}, fmt.Errorf("persistent volume %s: only %s volumes are supported by this node yet", s.Persistent.Name, strings.Join(names, " and "))
+	return row{}, fmt.Errorf("persistent volume %s: only %s volumes are supported by this node yet",
+		s.Persistent.Name, strings.Join(names, " and "))
 }
 
 // made returns the driver that made a volume, by its record.

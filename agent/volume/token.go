@@ -42,7 +42,9 @@ type TokenCache struct {
 }
 
 // Token implements Tokens.
-func (c *TokenCache) Token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+func (c *TokenCache) Token(
+	ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
+) (string, time.Time, error) {
 	seconds := int64(3600)
 	if s.ExpirationSeconds != nil {
 		seconds = *s.ExpirationSeconds

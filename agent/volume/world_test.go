@@ -39,7 +39,13 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, root: t.TempDir(), claims: map[string]*v1.PersistentVolume{}, mounts: map[string]string{}, left: -1}
+	return &world{
+		t:      t,
+		root:   t.TempDir(),
+		claims: map[string]*v1.PersistentVolume{},
+		mounts: map[string]string{},
+		left:   -1,
+	}
 }
 
 // killed is the panic of an agent whose time has come.
@@ -94,7 +100,8 @@ func (w *world) String() string {
 // store opens the records as a new agent does.
 func (w *world) store() *checkpoint.Store[Volume] {
 	w.t.Helper()
-	s, err := checkpoint.OpenVolatile[Volume](filepath.Join(w.root, "checkpoint"), nil, "damaged", slog.New(slog.DiscardHandler))
+	dir, log := filepath.Join(w.root, "checkpoint"), slog.New(slog.DiscardHandler)
+	s, err := checkpoint.OpenVolatile[Volume](dir, nil, "damaged", log)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -274,8 +281,8 @@ func (w *world) unknown() []string {
 	var found []string
 	for _, path := range append(dirs, slices.Collect(maps.Keys(w.mounts))...) {
 		known := func(v *Volume) bool {
-			return v.Path == path || v.Persistent != nil && path == staged(v) ||
-				strings.HasPrefix(path, filepath.Join(w.root, "kubelet/pods", string(v.Pod.UID), "volume-subpaths", v.Volume.Name)+"/")
+			parts := filepath.Join(w.root, "kubelet/pods", string(v.Pod.UID), "volume-subpaths", v.Volume.Name)
+			return v.Path == path || v.Persistent != nil && path == staged(v) || strings.HasPrefix(path, parts+"/")
 		}
 		if !slices.ContainsFunc(slices.Collect(maps.Values(all)), known) {
 			found = append(found, path)
