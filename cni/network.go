@@ -28,12 +28,14 @@ type Config struct {
 	Bridge       string        // default shoal0
 	PodCIDRs     cidr.Prefixes // this node's; an IPv4 one is needed, others are kept for dual stack
 	ClusterCIDRs cidr.Prefixes // all nodes' pod networks: traffic to them is not masqueraded
-	ServiceCIDRs cidr.Prefixes // routed to the bridge, so that the node itself reaches Services without a default route; no host port answers on them
-	DNS          []netip.Addr  // the cluster DNS's on this node: no host port answers on them
-	OwnPorts     []HostPort    // what the node itself listens on: no pod gets them as host ports
-	MTU          int           // 0: the default route's interface's, else 1500
-	StateDir     string        // reservations; best on a tmpfs, since none outlives a reboot
-	Table        string        // nftables tables of the ip and the bridge family, owned; default shoal_cni
+	// ServiceCIDRs are routed to the bridge, so that the node itself reaches Services
+	// without a default route. No host port answers on them.
+	ServiceCIDRs cidr.Prefixes
+	DNS          []netip.Addr // the cluster DNS's on this node: no host port answers on them
+	OwnPorts     []HostPort   // what the node itself listens on: no pod gets them as host ports
+	MTU          int          // 0: the default route's interface's, else 1500
+	StateDir     string       // reservations; best on a tmpfs, since none outlives a reboot
+	Table        string       // nftables tables of the ip and the bridge family, owned; default shoal_cni
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.

@@ -42,8 +42,10 @@ func (n *Network) bridgedObjects() (nft.Objects, error) {
 	o := nft.NewObjects(n.bridgedTable())
 	o.AddSets(senders)
 	const check, enter, between = "pods", "prerouting", "forward"
-	o.AddRule(check, nft.EtherType(unix.ETH_P_IP), nft.EtherTo(macOf(n.pool.gateway())), nft.In(nft.V4.Sender(), senders), nft.Return())
-	o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), nft.In(nft.ARPFrame(), senders), nft.In(nft.ARPSender(), senders), nft.Return())
+	packet := nft.In(nft.V4.Sender(), senders)
+	o.AddRule(check, nft.EtherType(unix.ETH_P_IP), nft.EtherTo(macOf(n.pool.gateway())), packet, nft.Return())
+	frame, tells := nft.In(nft.ARPFrame(), senders), nft.In(nft.ARPSender(), senders)
+	o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), frame, tells, nft.Return())
 	o.AddRule(check, nft.Count(), nft.Drop())
 	o.AddChain(enter, nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityBridged})
 	o.AddRule(enter, nft.FromGroup(reapGroup), nft.Drop()) // about to be deleted

@@ -24,7 +24,9 @@ type tablesWalker struct {
 
 func newTablesWalker(t *testing.T, rnd *rand.Rand) *tablesWalker {
 	w := &tablesWalker{t: t, rnd: rnd, n: newNetwork(t)}
-	w.n.cfg.DNS = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::10")}
+	for _, a := range []string{"10.96.0.10", "169.254.20.10", "fd00::10"} {
+		w.n.cfg.DNS = append(w.n.cfg.DNS, netip.MustParseAddr(a))
+	}
 	w.must(w.n.Ensure())
 	var err error
 	w.routed = w.n.routedObjects()
@@ -64,11 +66,14 @@ func (w *tablesWalker) step() {
 
 // ports are some of few, so that pods take them from each other.
 func (w *tablesWalker) ports() (ports []HostPort) {
-	at := []netip.Addr{{}, netip.IPv4Unspecified(), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.IPv6Loopback()}
+	at := []netip.Addr{{}, netip.IPv4Unspecified(), netip.IPv6Loopback()}
+	at = append(at, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"))
 	for range w.rnd.IntN(4) {
 		ports = append(ports, HostPort{
-			HostIP: at[w.rnd.IntN(len(at))], HostPort: uint16(8080 + w.rnd.IntN(3)), ContainerPort: uint16(80 + w.rnd.IntN(2)),
-			Protocol: []string{"TCP", "udp", "sctp"}[w.rnd.IntN(3)],
+			HostIP:        at[w.rnd.IntN(len(at))],
+			HostPort:      uint16(8080 + w.rnd.IntN(3)),
+			ContainerPort: uint16(80 + w.rnd.IntN(2)),
+			Protocol:      []string{"TCP", "udp", "sctp"}[w.rnd.IntN(3)],
 		})
 	}
 	return ports

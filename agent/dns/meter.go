@@ -37,9 +37,10 @@ func (s *Server) metered() nft.Objects {
 	o := nft.NewObjects(s.table())
 	o.AddSets(clients)
 	o.AddChain("prerouting", nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw})
+	over := nft.Over(nft.Key{nft.V4.Saddr()}, clients, meterRate, meterBurst)
 	for _, a := range s.cfg.Addrs {
 		if nft.FamilyOf(a) == o.Table.Family {
-			o.AddRule("prerouting", nft.DaddrIs(a), nft.Over(nft.Key{nft.V4.Saddr()}, clients, meterRate, meterBurst), nft.Drop())
+			o.AddRule("prerouting", nft.DaddrIs(a), over, nft.Drop())
 		}
 	}
 	return o

@@ -51,7 +51,15 @@ func New(cfg Config) *Proxy {
 	if cfg.Table == "" {
 		cfg.Table = DefaultTable
 	}
-	p := &Proxy{cfg: cfg, log: cfg.Log, render: renderer{table: newTable(cfg.Table, nft.V4), clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs}}
+	p := &Proxy{
+		cfg: cfg,
+		log: cfg.Log,
+		render: renderer{
+			table:        newTable(cfg.Table, nft.V4),
+			clusterCIDRs: cfg.ClusterCIDRs,
+			podCIDRs:     cfg.PodCIDRs,
+		},
+	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -162,10 +170,12 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 	if err != nil {
 		return err
 	}
-	x, y := &p.render.addresses, &p.render.nodePorts
-	elems := c.Add.Elements
-	p.log.Debug("services changed", "chains", len(c.Add.Chains), "elements", len(elems[x.plain])+len(elems[x.own])+len(elems[y.plain])+len(elems[y.own]),
-		"backends", len(elems[x.target])+len(elems[y.target]), "took", time.Since(start))
+	elems, backends := 0, 0
+	for _, x := range []*index{&p.render.addresses, &p.render.nodePorts} {
+		elems += len(c.Add.Elements[x.plain]) + len(c.Add.Elements[x.own])
+		backends += len(c.Add.Elements[x.target])
+	}
+	p.log.Debug("services changed", "chains", len(c.Add.Chains), "elements", elems, "backends", backends, "took", time.Since(start))
 	return nil
 }
 

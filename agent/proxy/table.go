@@ -64,8 +64,14 @@ func (t *table) only(p cidr.Prefixes) cidr.Prefixes {
 }
 
 var (
-	loopbacks  = map[nft.Family]netip.Prefix{nft.V4: netip.MustParsePrefix("127.0.0.0/8"), nft.V6: netip.MustParsePrefix("::1/128")}
-	localhosts = map[nft.Family]netip.Addr{nft.V4: netip.MustParseAddr("127.0.0.1"), nft.V6: netip.IPv6Loopback()}
+	loopbacks = map[nft.Family]netip.Prefix{
+		nft.V4: netip.MustParsePrefix("127.0.0.0/8"),
+		nft.V6: netip.MustParsePrefix("::1/128"),
+	}
+	localhosts = map[nft.Family]netip.Addr{
+		nft.V4: netip.MustParseAddr("127.0.0.1"),
+		nft.V6: netip.IPv6Loopback(),
+	}
 )
 
 // base is what is the same for all Services.

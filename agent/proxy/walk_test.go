@@ -151,17 +151,19 @@ func TestRandomWalkConverges(t *testing.T) {
 
 // A change of one Service is a small transaction, whatever else there is.
 func TestOneChangeIsSmall(t *testing.T) {
+	one := netip.MustParseAddr("10.244.8.1")
 	w := service.Input{View: service.View{Node: "here"}}
 	for i := range 1000 {
 		name := fmt.Sprintf("s%d", i)
 		w.Services = append(w.Services, newService(name, fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200), nil))
-		w.Slices = append(w.Slices, newSlice(name, netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.2")))
+		w.Slices = append(w.Slices, newSlice(name, one, netip.MustParseAddr("10.244.8.2")))
 	}
 	p := New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}})
 	tables := service.Build(w)
 	first, st := p.render.delta(*newState(), tables)
 	first.after()
-	moved := service.BuildOne(w.Services[500], []*discoveryv1.EndpointSlice{newSlice("s500", netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.3"))}, w.View)
+	slice := newSlice("s500", one, netip.MustParseAddr("10.244.8.3"))
+	moved := service.BuildOne(w.Services[500], []*discoveryv1.EndpointSlice{slice}, w.View)
 	c, _ := p.render.delta(st, tables.With(map[service.Key]*service.Service{moved.Key: moved}))
 	const want = `table ip shoal
 element backends 10.96.3.100 . tcp . 8000 . 0x00000001 : 10.244.8.3 . 80
@@ -222,7 +224,7 @@ func TestGoldenRules(t *testing.T) {
 	for range 20 {
 		w.step()
 	}
-	r := renderer{table: newTable("shoal", nft.V4), clusterCIDRs: []netip.Prefix{clusterCIDR}, podCIDRs: []netip.Prefix{podCIDR}}
+	r := New(Config{ClusterCIDRs: []netip.Prefix{clusterCIDR}, PodCIDRs: []netip.Prefix{podCIDR}}).render
 	all := r.newObjects()
 	tables := service.Build(w.in)
 	keys := map[service.Key]*service.Service{}

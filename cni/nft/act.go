@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -81,7 +80,7 @@ func (s setMark) String() string {
 func (s setMark) compile(*compiler) []expr.Any {
 	return []expr.Any{
 		mark().load(register(0)),
-		&expr.Bitwise{SourceRegister: register(0), DestRegister: register(0), Len: 4, Mask: native(s.keep), Xor: native(s.set)},
+		bitwise(native(s.keep), native(s.set)),
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: register(0)},
 	}
 }
@@ -101,7 +100,7 @@ type remember struct {
 func (s remember) String() string { return fmt.Sprintf("update @%s { %s }", s.set.Name, s.key) }
 
 func (s remember) compile(*compiler) []expr.Any {
-	return append(s.key.load(), &expr.Dynset{SrcRegKey: register(0), SetName: s.set.Name, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE)})
+	return append(s.key.load(), update(s.set))
 }
 
 // Remember writes the key into a set with a timeout, which begins anew.
@@ -140,7 +139,8 @@ func (s spread) String() string {
 func (s spread) compile(c *compiler) []expr.Any {
 	elems := make([]nftables.SetElement, len(s))
 	for i, chain := range s {
-		elems[i] = nftables.SetElement{Key: native(uint32(i)), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
+		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}
+		elems[i] = nftables.SetElement{Key: native(uint32(i)), VerdictData: to}
 	}
 	set := c.anonymous(nftables.TypeInteger, nftables.TypeVerdict, elems)
 	return []expr.Any{Random(len(s)).load(register(0)), lookup(set.Name, set.ID, unix.NFT_REG_VERDICT)}
@@ -202,7 +202,7 @@ func (s toOne) compile(*compiler) []expr.Any {
 	f, at := FamilyOf(to.Addr()), uint32(wordsOfRegister)
 	return []expr.Any{
 		&expr.Immediate{Register: register(at), Data: to.Addr().AsSlice()},
-		&expr.Immediate{Register: register(at + words(f.header().kind)), Data: binary.BigEndian.AppendUint16(nil, to.Port())},
+		&expr.Immediate{Register: register(at + words(f.header().kind)), Data: big(to.Port())},
 		f.dnat(at),
 	}
 }

@@ -26,6 +26,13 @@ func (s comparison) compile(*compiler) []expr.Any {
 	return []expr.Any{s.field.load(register(0)), &expr.Cmp{Op: compareOp(s.not), Register: register(0), Data: s.value}}
 }
 
+// bitwise keeps the mask's bits of what is loaded, and turns those of flip.
+func bitwise(mask, flip Data) expr.Any {
+	return &expr.Bitwise{
+		SourceRegister: register(0), DestRegister: register(0), Len: uint32(len(mask)), Mask: mask, Xor: flip,
+	}
+}
+
 func operator(not bool) string {
 	if not {
 		return " != "
@@ -58,10 +65,7 @@ func (s within) compile(*compiler) []expr.Any {
 	bytes := s.field.kind.Bytes
 	return []expr.Any{
 		s.field.load(register(0)),
-		&expr.Bitwise{
-			SourceRegister: register(0), DestRegister: register(0), Len: bytes,
-			Mask: net.CIDRMask(s.prefix.Bits(), int(8*bytes)), Xor: make([]byte, bytes),
-		},
+		bitwise(Data(net.CIDRMask(s.prefix.Bits(), int(8*bytes))), make(Data, bytes)),
 		&expr.Cmp{Op: compareOp(s.not), Register: register(0), Data: s.prefix.Masked().Addr().AsSlice()},
 	}
 }
@@ -146,7 +150,7 @@ func (s bits) String() string {
 func (s bits) compile(*compiler) []expr.Any {
 	return []expr.Any{
 		s.field.load(register(0)),
-		&expr.Bitwise{SourceRegister: register(0), DestRegister: register(0), Len: 4, Mask: native(s.mask), Xor: native(0)},
+		bitwise(native(s.mask), native(0)),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register(0), Data: native(0)},
 	}
 }
@@ -197,14 +201,20 @@ type over struct {
 }
 
 func (s over) String() string {
-	return fmt.Sprintf("update @%s { %s limit rate over %d/second burst %d packets }", s.set.Name, s.key, s.rate, s.burst)
+	limit := fmt.Sprintf("limit rate over %d/second burst %d packets", s.rate, s.burst)
+	return fmt.Sprintf("update @%s { %s %s }", s.set.Name, s.key, limit)
 }
 
 func (s over) compile(*compiler) []expr.Any {
-	return append(s.key.load(), &expr.Dynset{
-		SrcRegKey: register(0), SetName: s.set.Name, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE),
-		Exprs: []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: s.rate, Unit: expr.LimitTimeSecond, Burst: s.burst, Over: true}},
-	})
+	return append(s.key.load(), update(s.set, &expr.Limit{
+		Type: expr.LimitTypePkts, Rate: s.rate, Unit: expr.LimitTimeSecond, Burst: s.burst, Over: true,
+	}))
+}
+
+// update writes the loaded key into a set, with what an element counts.
+func update(s *Set, count ...expr.Any) expr.Any {
+	const operation = uint32(unix.NFT_DYNSET_OP_UPDATE)
+	return &expr.Dynset{SrcRegKey: register(0), SetName: s.Name, Operation: operation, Exprs: count}
 }
 
 // Over holds for the packets of a key that are over the rate a second; the set,

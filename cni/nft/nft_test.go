@@ -103,7 +103,9 @@ func dictionary(f Family) Objects {
 	o.AddRule("source", In(f.AddrPair(), pairs), Masquerade())
 	o.AddChain("filter", Hook{Filter, Input, PriorityFilter})
 	for _, r := range []Rule{
-		{New(), NotToLocal(), Goto("refuse")}, {Redirected(), Drop()}, {NotFromLoopback(), SaddrIn(in), Count(), Drop()},
+		{New(), NotToLocal(), Goto("refuse")},
+		{Redirected(), Drop()},
+		{NotFromLoopback(), SaddrIn(in), Count(), Drop()},
 		{DaddrIs(at), Over(Key{f.Saddr()}, clients, 5000, 5000), Drop()},
 	} {
 		o.AddRule("filter", r...)
@@ -237,8 +239,9 @@ func TestLargeMaps(t *testing.T) {
 	o.AddRule("nat", DNATToOneOf(slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}, n)))
 	k.do(func() error { return k.conn.Reset(o) })
 	text := k.dump(o.Table)
-	if to, targets := strings.Count(text, " : goto c"), strings.Count(text, " : 192.0.2.1 . 1"); to != n || targets != n {
-		t.Errorf("the kernel has %d chains and %d targets, want %d", to, targets, n)
+	leads, targets := strings.Count(text, " : goto c"), strings.Count(text, " : 192.0.2.1 . 1")
+	if leads != n || targets != n {
+		t.Errorf("the kernel has %d chains and %d targets, want %d", leads, targets, n)
 	}
 }
 
@@ -255,10 +258,13 @@ func random(r *rand.Rand, table Table) Objects {
 	o.AddRule("enter", Vmap(f.AddrProtoPort(), leads))
 	for i := range r.IntN(5) {
 		name := fmt.Sprintf("chain%d", r.IntN(5))
-		memory := &Set{Name: fmt.Sprintf("memory%d", r.IntN(3)), Key: f.AddrPair().Type(), Timeout: time.Minute, Size: 65535, Keep: true}
+		memory := &Set{
+			Name: fmt.Sprintf("memory%d", r.IntN(3)), Key: f.AddrPair().Type(), Timeout: time.Minute, Size: 65535, Keep: true,
+		}
 		switch i % 4 {
 		case 0:
-			o.AddRule(name, DNATToOneOf([]netip.AddrPort{netip.AddrPortFrom(addr(), 80), netip.AddrPortFrom(addr(), 81)}))
+			to := []netip.AddrPort{netip.AddrPortFrom(addr(), 80), netip.AddrPortFrom(addr(), 81)}
+			o.AddRule(name, DNATToOneOf(to))
 		case 1:
 			o.AddSets(memory)
 			o.AddRule(name, Remember(Key{f.Saddr(), Fixed(addr())}, memory), Drop())

@@ -50,7 +50,8 @@ func (c *compiler) rule(chain string, r Rule) {
 // anonymous adds a map that only one rule uses.
 func (c *compiler) anonymous(key, data Type, elems []nftables.SetElement) *nftables.Set {
 	set := &nftables.Set{
-		Table: c.table, ID: setID(), Name: "__map%d", Anonymous: true, Constant: true, IsMap: true, KeyType: key, DataType: data,
+		Table: c.table, ID: setID(), Name: "__map%d", Anonymous: true, Constant: true,
+		IsMap: true, KeyType: key, DataType: data,
 	}
 	if len(elems) <= elementsMost {
 		c.check(c.conn.AddSet(set, elems))

@@ -50,7 +50,8 @@ type Chain struct {
 }
 
 func (c Chain) equal(d Chain) bool {
-	return c.Hook == d.Hook && slices.EqualFunc(c.Rules, d.Rules, func(a, b Rule) bool { return a.String() == b.String() })
+	same := func(a, b Rule) bool { return a.String() == b.String() }
+	return c.Hook == d.Hook && slices.EqualFunc(c.Rules, d.Rules, same)
 }
 
 // Hook is where a chain meets packets.
@@ -93,7 +94,12 @@ const (
 
 // NewObjects holds nothing yet.
 func NewObjects(t Table) Objects {
-	return Objects{Table: t, Sets: map[string]*Set{}, Chains: map[string]Chain{}, Elements: map[*Set]map[string]string{}}
+	return Objects{
+		Table:    t,
+		Sets:     map[string]*Set{},
+		Chains:   map[string]Chain{},
+		Elements: map[*Set]map[string]string{},
+	}
 }
 
 // AddSets adds sets.
@@ -147,7 +153,8 @@ func (o Objects) String() string {
 	for _, name := range slices.Sorted(maps.Keys(o.Sets)) {
 		fmt.Fprintf(&b, "%s\n", o.Sets[name])
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(o.Elements), func(a, b *Set) int { return cmp.Compare(a.Name, b.Name) }) {
+	byName := func(a, b *Set) int { return cmp.Compare(a.Name, b.Name) }
+	for _, s := range slices.SortedFunc(maps.Keys(o.Elements), byName) {
 		s.printElements(&b, o.Elements[s])
 	}
 	return b.String()

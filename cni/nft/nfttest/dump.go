@@ -159,4 +159,4 @@ func Listed(text string) string {
 	return implied.ReplaceAllString(text, "$2")
 }
 
-var implied = regexp.MustCompile(`(meta l4proto tcp |meta protocol ip |meta protocol arp )(reject with tcp|ether daddr|iifname)`)
+var implied = regexp.MustCompile(`(meta l4proto tcp|meta protocol ip|meta protocol arp) (reject with tcp|ether daddr|iifname)`)
