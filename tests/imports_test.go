@@ -26,7 +26,7 @@ var layers = []struct {
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref", "coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota", "coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
-		"coordinator/scheduler/framework", "coordinator/store",
+		"coordinator/registry/fieldrule", "coordinator/scheduler/framework", "coordinator/store",
 	}},
 	{"mechanism", []string{
 		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos", "agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
@@ -43,13 +43,15 @@ var layers = []struct {
 
 // siblings are the imports within a layer that the design allows.
 var siblings = map[string][]string{
-	"agent/cgroup":  {"agent/host"},
-	"agent/logs":    {"agent/beneath"},
-	"agent/network": {"cni"},
-	"agent/runtime": {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
-	"agent/pod":     {"agent/pod/launch"},
-	"agent/proxy":   {"agent/service"},
-	"agent/dns":     {"agent/service"},
+	"agent/cgroup":                 {"agent/host"},
+	"agent/logs":                   {"agent/beneath"},
+	"agent/network":                {"cni"},
+	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
+	"agent/pod":                    {"agent/pod/launch"},
+	"agent/proxy":                  {"agent/service"},
+	"agent/dns":                    {"agent/service"},
+	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
+	"coordinator/registry/podspec": {"coordinator/registry/fieldrule"},
 }
 
 // across are the imports between the agent's and the coordinator's trees: what

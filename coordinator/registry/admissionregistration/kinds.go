@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -114,25 +115,19 @@ func validatingHooks(list []admissionv1.ValidatingWebhook) []hook {
 
 func defaultAll(hooks []hook) {
 	for _, h := range hooks {
-		setDefault(h.failure, admissionv1.Fail)
-		setDefault(h.match, admissionv1.Equivalent)
-		setDefault(h.namespaces, metav1.LabelSelector{})
-		setDefault(h.objects, metav1.LabelSelector{})
-		setDefault(h.timeout, int32(10))
+		fieldrule.Default(h.failure, admissionv1.Fail)
+		fieldrule.Default(h.match, admissionv1.Equivalent)
+		fieldrule.Default(h.namespaces, metav1.LabelSelector{})
+		fieldrule.Default(h.objects, metav1.LabelSelector{})
+		fieldrule.Default(h.timeout, int32(10))
 		if h.reinvocation != nil {
-			setDefault(h.reinvocation, admissionv1.NeverReinvocationPolicy)
+			fieldrule.Default(h.reinvocation, admissionv1.NeverReinvocationPolicy)
 		}
 		if h.client.Service != nil {
-			setDefault(&h.client.Service.Port, int32(443))
+			fieldrule.Default(&h.client.Service.Port, int32(443))
 		}
 		for i := range h.rules {
-			setDefault(&h.rules[i].Scope, admissionv1.AllScopes)
+			fieldrule.Default(&h.rules[i].Scope, admissionv1.AllScopes)
 		}
-	}
-}
-
-func setDefault[T any](p **T, value T) {
-	if *p == nil {
-		*p = &value
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -26,7 +27,7 @@ func mutatingPolicy() kind.Kind {
 			ClusterScoped: true, List: &admissionv1.MutatingAdmissionPolicyList{},
 		},
 		Default: func(p *T) {
-			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
+			fieldrule.Default(&p.Spec.FailurePolicy, admissionv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
 		Validate:       func(_ context.Context, p *T) field.ErrorList { return validateMutatingPolicy(p, nil) },
@@ -189,9 +190,7 @@ func validateMutatingBinding(spec *admissionv1.MutatingAdmissionPolicyBindingSpe
 	if spec.PolicyName == "" {
 		errs = append(errs, field.Required(at.Child("policyName"), ""))
 	} else {
-		for _, msg := range apivalidation.NameIsDNSSubdomain(spec.PolicyName, false) {
-			errs = append(errs, field.Invalid(at.Child("policyName"), spec.PolicyName, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Child("policyName"), spec.PolicyName, apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
 	}
 	if spec.ParamRef != nil {
 		errs = append(errs, validateParamRef(spec.ParamRef, at.Child("paramRef"))...)

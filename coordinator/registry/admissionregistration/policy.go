@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -21,7 +22,7 @@ func policy() kind.Kind {
 			ClusterScoped: true, List: &admissionv1.ValidatingAdmissionPolicyList{},
 		},
 		Default: func(p *T) {
-			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
+			fieldrule.Default(&p.Spec.FailurePolicy, admissionv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
 		Validate: func(_ context.Context, p *T) field.ErrorList { return validatePolicy(p, nil) },
@@ -93,12 +94,12 @@ func defaultMatch(m *admissionv1.MatchResources) {
 	if m == nil {
 		return
 	}
-	setDefault(&m.MatchPolicy, admissionv1.Equivalent)
-	setDefault(&m.NamespaceSelector, metav1.LabelSelector{})
-	setDefault(&m.ObjectSelector, metav1.LabelSelector{})
+	fieldrule.Default(&m.MatchPolicy, admissionv1.Equivalent)
+	fieldrule.Default(&m.NamespaceSelector, metav1.LabelSelector{})
+	fieldrule.Default(&m.ObjectSelector, metav1.LabelSelector{})
 	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
 		for i := range rules {
-			setDefault(&rules[i].Scope, admissionv1.AllScopes)
+			fieldrule.Default(&rules[i].Scope, admissionv1.AllScopes)
 		}
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 const (
@@ -274,9 +276,7 @@ func validateMatch(m *admissionv1.MatchResources, at *field.Path) field.ErrorLis
 func validateNamedRule(r *admissionv1.NamedRuleWithOperations, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, name := range r.ResourceNames {
-		for _, msg := range path.IsValidPathSegmentName(name) {
-			errs = append(errs, field.Invalid(at.Child("resourceNames").Index(i), name, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Child("resourceNames").Index(i), name, path.IsValidPathSegmentName(name))...)
 		if slices.Contains(r.ResourceNames[:i], name) {
 			errs = append(errs, field.Duplicate(at.Child("resourceNames").Index(i), name))
 		}
@@ -290,9 +290,7 @@ func validatePolicyBinding(spec *admissionv1.ValidatingAdmissionPolicyBindingSpe
 	if spec.PolicyName == "" {
 		errs = append(errs, field.Required(at.Child("policyName"), ""))
 	} else {
-		for _, msg := range apivalidation.NameIsDNSSubdomain(spec.PolicyName, false) {
-			errs = append(errs, field.Invalid(at.Child("policyName"), spec.PolicyName, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Child("policyName"), spec.PolicyName, apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
 	}
 	if spec.ParamRef != nil {
 		errs = append(errs, validateParamRef(spec.ParamRef, at.Child("paramRef"))...)
@@ -306,9 +304,7 @@ func validatePolicyBinding(spec *admissionv1.ValidatingAdmissionPolicyBindingSpe
 func validateParamRef(r *admissionv1.ParamRef, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.Name != "" {
-		for _, msg := range path.IsValidPathSegmentName(r.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), r.Name, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Child("name"), r.Name, path.IsValidPathSegmentName(r.Name))...)
 	}
 	if r.Selector != nil {
 		errs = append(errs, metavalidation.ValidateLabelSelector(r.Selector, metavalidation.LabelSelectorValidationOptions{}, at.Child("selector"))...)

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/util/webhook"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // tolerance lets an update keep what was stored before it was checked.
@@ -152,9 +154,7 @@ func validateReviewVersions(versions []string, tolerate tolerance, at *field.Pat
 			continue
 		}
 		seen[v] = true
-		for _, msg := range validation.IsDNS1035Label(v) {
-			errs = append(errs, field.Invalid(at.Index(i), v, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Index(i), v, validation.IsDNS1035Label(v))...)
 	}
 	if !tolerate.reviewVersions && !slices.ContainsFunc(versions, knownReviewVersion) {
 		errs = append(errs, field.Invalid(at, versions, "must include at least one of "+strings.Join(reviewVersions, ", ")))
@@ -267,8 +267,6 @@ func validateMatchCondition(c admissionv1.MatchCondition, hasParams bool, at *fi
 	if c.Name == "" {
 		return append(errs, field.Required(at.Child("name"), ""))
 	}
-	for _, msg := range validation.IsQualifiedName(c.Name) {
-		errs = append(errs, field.Invalid(at.Child("name"), c.Name, msg))
-	}
+	errs = append(errs, fieldrule.Invalid(at.Child("name"), c.Name, validation.IsQualifiedName(c.Name))...)
 	return errs
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // Validate refuses negative integers, malformed percentages and unknown types.
@@ -19,9 +21,7 @@ func Validate(v intstr.IntOrString, p *field.Path) field.ErrorList {
 		return apivalidation.ValidateNonnegativeField(int64(v.IntVal), p)
 	case intstr.String:
 		var errs field.ErrorList
-		for _, msg := range validation.IsValidPercent(v.StrVal) {
-			errs = append(errs, field.Invalid(p, v, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p, v, validation.IsValidPercent(v.StrVal))...)
 		return errs
 	}
 	return field.ErrorList{field.Invalid(p, v, "must be an integer or percentage (e.g '5%%')")}

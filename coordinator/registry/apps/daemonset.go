@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -52,15 +53,15 @@ func daemonSet() kind.Kind {
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {
 	podspec.DefaultTemplate(&d.Spec.Template)
-	setDefault(&d.Spec.RevisionHistoryLimit, 10)
+	fieldrule.Default(&d.Spec.RevisionHistoryLimit, 10)
 	u := &d.Spec.UpdateStrategy
-	setDefaultValue(&u.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+	fieldrule.DefaultEmpty(&u.Type, appsv1.RollingUpdateDaemonSetStrategyType)
 	if u.Type != appsv1.RollingUpdateDaemonSetStrategyType {
 		return
 	}
-	setDefault(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
-	setDefault(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-	setDefault(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	fieldrule.Default(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+	fieldrule.Default(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+	fieldrule.Default(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
 }
 
 func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {

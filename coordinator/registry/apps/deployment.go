@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 	"github.com/shoal-project/shoal/coordinator/registry/scale"
@@ -60,16 +60,16 @@ func deployment() kind.Kind {
 func defaultDeployment(d *appsv1.Deployment) {
 	s := &d.Spec
 	podspec.DefaultTemplate(&s.Template)
-	setDefault(&s.Replicas, 1)
-	setDefault(&s.RevisionHistoryLimit, 10)
-	setDefault(&s.ProgressDeadlineSeconds, 600)
-	setDefaultValue(&s.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
+	fieldrule.Default(&s.Replicas, 1)
+	fieldrule.Default(&s.RevisionHistoryLimit, 10)
+	fieldrule.Default(&s.ProgressDeadlineSeconds, 600)
+	fieldrule.DefaultEmpty(&s.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
 	if s.Strategy.Type != appsv1.RollingUpdateDeploymentStrategyType {
 		return
 	}
-	setDefault(&s.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
-	setDefault(&s.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
-	setDefault(&s.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+	fieldrule.Default(&s.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+	fieldrule.Default(&s.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+	fieldrule.Default(&s.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
 }
 
 func validateDeployment(d *appsv1.Deployment) field.ErrorList {
@@ -119,18 +119,4 @@ func validateDeploymentStatus(_ context.Context, d, old *appsv1.Deployment) fiel
 		count{"collisionCount", deref32(s.CollisionCount)})
 	errs = append(errs, validateNotMore(p, int64(s.Replicas), int64(s.ReadyReplicas), int64(s.AvailableReplicas), count{"updatedReplicas", int64(s.UpdatedReplicas)})...)
 	return append(errs, validateNotDecremented(p.Child("collisionCount"), s.CollisionCount, old.Status.CollisionCount)...)
-}
-
-// setDefault fills an unset optional field.
-func setDefault[T any](f **T, value T) {
-	if *f == nil {
-		*f = ptr.To(value)
-	}
-}
-
-func setDefaultValue[T comparable](f *T, value T) {
-	var zero T
-	if *f == zero {
-		*f = value
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"strconv"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 	"github.com/shoal-project/shoal/coordinator/registry/scale"
@@ -24,7 +25,7 @@ func replicaSet() kind.Kind {
 		},
 		Default: func(r *appsv1.ReplicaSet) {
 			podspec.DefaultTemplate(&r.Spec.Template)
-			setDefault(&r.Spec.Replicas, 1)
+			fieldrule.Default(&r.Spec.Replicas, 1)
 		},
 		Create:         func(_ context.Context, r *appsv1.ReplicaSet) { r.Status = appsv1.ReplicaSetStatus{} },
 		Validate:       func(_ context.Context, r *appsv1.ReplicaSet) field.ErrorList { return validateReplicaSet(r) },

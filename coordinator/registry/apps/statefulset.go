@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 	"github.com/shoal-project/shoal/coordinator/registry/scale"
@@ -62,25 +63,25 @@ func statefulSet() kind.Kind {
 func defaultStatefulSet(s *appsv1.StatefulSet) {
 	spec := &s.Spec
 	podspec.DefaultTemplate(&spec.Template)
-	setDefaultValue(&spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	fieldrule.DefaultEmpty(&spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	u := &spec.UpdateStrategy
 	if u.Type == "" {
 		u.Type = appsv1.RollingUpdateStatefulSetStrategyType
-		setDefault(&u.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+		fieldrule.Default(&u.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
 	if u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate != nil {
-		setDefault(&u.RollingUpdate.Partition, 0)
+		fieldrule.Default(&u.RollingUpdate.Partition, 0)
 	}
-	setDefault(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	setDefaultValue(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	setDefaultValue(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	setDefault(&spec.Replicas, 1)
-	setDefault(&spec.RevisionHistoryLimit, 10)
+	fieldrule.Default(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	fieldrule.Default(&spec.Replicas, 1)
+	fieldrule.Default(&spec.RevisionHistoryLimit, 10)
 	for i := range spec.VolumeClaimTemplates {
 		c := &spec.VolumeClaimTemplates[i]
 		c.APIVersion, c.Kind = "v1", "PersistentVolumeClaim"
 		podspec.DefaultClaim(&c.Spec)
-		setDefaultValue(&c.Status.Phase, corev1.ClaimPending)
+		fieldrule.DefaultEmpty(&c.Status.Phase, corev1.ClaimPending)
 	}
 }
 
@@ -91,9 +92,7 @@ func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 		errs = append(errs, podspec.ValidateClaim(&s.Spec.VolumeClaimTemplates[i].Spec, p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
 	}
 	if name := s.Spec.ServiceName; name != "" {
-		for _, msg := range validation.IsDNS1123Label(name) {
-			errs = append(errs, field.Invalid(p.Child("serviceName"), name, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Child("serviceName"), name, validation.IsDNS1123Label(name))...)
 	}
 	return errs
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 const (
@@ -109,9 +111,7 @@ func validateSegment(s, missing string, p *field.Path) (errs field.ErrorList) {
 	if s == "" {
 		return field.ErrorList{field.Required(p, missing)}
 	}
-	for _, msg := range path.IsValidPathSegmentName(s) {
-		errs = append(errs, field.Invalid(p, s, msg))
-	}
+	errs = append(errs, fieldrule.Invalid(p, s, path.IsValidPathSegmentName(s))...)
 	return errs
 }
 
@@ -263,9 +263,7 @@ func validateContainerResource(s *autoscalingv2.ContainerResourceMetricSource, p
 }
 
 func validateResourceName(name corev1.ResourceName, p *field.Path) (errs field.ErrorList) {
-	for _, msg := range validation.IsQualifiedName(string(name)) {
-		errs = append(errs, field.Invalid(p, name, msg))
-	}
+	errs = append(errs, fieldrule.Invalid(p, name, validation.IsQualifiedName(string(name)))...)
 	standard := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	if !strings.Contains(string(name), "/") && !slices.Contains(standard, name) && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 		errs = append(errs, field.Invalid(p, name, "must be a standard resource for containers"))

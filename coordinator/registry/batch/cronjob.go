@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -83,9 +84,9 @@ func defaultCronJob(c *batchv1.CronJob) {
 	if s.ConcurrencyPolicy == "" {
 		s.ConcurrencyPolicy = batchv1.AllowConcurrent
 	}
-	setDefault(&s.Suspend, false)
-	setDefault(&s.SuccessfulJobsHistoryLimit, 3)
-	setDefault(&s.FailedJobsHistoryLimit, 1)
+	fieldrule.Default(&s.Suspend, false)
+	fieldrule.Default(&s.SuccessfulJobsHistoryLimit, 3)
+	fieldrule.Default(&s.FailedJobsHistoryLimit, 1)
 	if policy := s.JobTemplate.Spec.PodFailurePolicy; policy != nil {
 		for i := range policy.Rules {
 			defaultConditions(policy.Rules[i].OnPodConditions)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -78,24 +79,24 @@ func defaultJob(j *batchv1.Job) {
 	if s.Completions == nil && s.Parallelism == nil {
 		s.Completions = ptr.To[int32](1)
 	}
-	setDefault(&s.Parallelism, 1)
+	fieldrule.Default(&s.Parallelism, 1)
 	if s.BackoffLimitPerIndex != nil {
-		setDefault(&s.BackoffLimit, math.MaxInt32)
+		fieldrule.Default(&s.BackoffLimit, math.MaxInt32)
 	}
-	setDefault(&s.BackoffLimit, 6)
+	fieldrule.Default(&s.BackoffLimit, 6)
 	if len(j.Labels) == 0 && s.Template.Labels != nil {
 		j.Labels = s.Template.Labels
 	}
-	setDefault(&s.CompletionMode, batchv1.NonIndexedCompletion)
-	setDefault(&s.Suspend, false)
-	setDefault(&s.ManualSelector, false)
+	fieldrule.Default(&s.CompletionMode, batchv1.NonIndexedCompletion)
+	fieldrule.Default(&s.Suspend, false)
+	fieldrule.Default(&s.ManualSelector, false)
 	if s.PodFailurePolicy != nil {
-		setDefault(&s.PodReplacementPolicy, batchv1.Failed)
+		fieldrule.Default(&s.PodReplacementPolicy, batchv1.Failed)
 		for i := range s.PodFailurePolicy.Rules {
 			defaultConditions(s.PodFailurePolicy.Rules[i].OnPodConditions)
 		}
 	}
-	setDefault(&s.PodReplacementPolicy, batchv1.TerminatingOrFailed)
+	fieldrule.Default(&s.PodReplacementPolicy, batchv1.TerminatingOrFailed)
 }
 
 func defaultConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPattern) {
@@ -103,12 +104,6 @@ func defaultConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPattern
 		if patterns[i].Status == "" {
 			patterns[i].Status = corev1.ConditionTrue
 		}
-	}
-}
-
-func setDefault[T any](f **T, value T) {
-	if *f == nil {
-		*f = &value
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
@@ -244,9 +245,7 @@ func validateConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPatter
 	}
 	supported := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionUnknown}
 	for i, c := range patterns {
-		for _, msg := range validation.IsQualifiedName(string(c.Type)) {
-			errs = append(errs, field.Invalid(p.Index(i).Child("type"), string(c.Type), msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Index(i).Child("type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
 		if !slices.Contains(supported, c.Status) {
 			errs = append(errs, field.NotSupported(p.Index(i).Child("status"), c.Status, supported))
 		}

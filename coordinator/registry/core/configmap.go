@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -62,14 +63,14 @@ func validateConfigMap(c *corev1.ConfigMap) (errs field.ErrorList) {
 	size := 0
 	for key, value := range c.Data {
 		at := field.NewPath("data").Key(key)
-		errs = append(errs, invalidAll(at, key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, fieldrule.Invalid(at, key, validation.IsConfigMapKey(key))...)
 		if _, twice := c.BinaryData[key]; twice {
 			errs = append(errs, field.Invalid(at, key, "duplicate of key present in binaryData"))
 		}
 		size += len(value)
 	}
 	for key, value := range c.BinaryData {
-		errs = append(errs, invalidAll(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, fieldrule.Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > corev1.MaxSecretSize {

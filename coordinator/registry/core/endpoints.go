@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -107,7 +108,7 @@ func validateSubsets(subsets []corev1.EndpointSubset) (errs field.ErrorList) {
 func validateAddress(a *corev1.EndpointAddress, p *field.Path) field.ErrorList {
 	errs := validation.IsValidIP(p.Child("ip"), a.IP)
 	if a.Hostname != "" {
-		errs = append(errs, invalidAll(p.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
 	}
 	if a.NodeName != nil {
 		errs = append(errs, subdomain(*a.NodeName, p.Child("nodeName"))...)
@@ -140,12 +141,12 @@ func validateEndpointPort(e *corev1.EndpointPort, needName bool, p *field.Path) 
 	if needName && e.Name == "" {
 		errs = append(errs, field.Required(p.Child("name"), ""))
 	} else if e.Name != "" {
-		errs = append(errs, invalidAll(p.Child("name"), e.Name, validation.IsDNS1123Label(e.Name))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("name"), e.Name, validation.IsDNS1123Label(e.Name))...)
 	}
-	errs = append(errs, invalidAll(p.Child("port"), e.Port, validation.IsValidPortNum(int(e.Port)))...)
+	errs = append(errs, fieldrule.Invalid(p.Child("port"), e.Port, validation.IsValidPortNum(int(e.Port)))...)
 	errs = append(errs, validateProtocol(e.Protocol, p.Child("protocol"))...)
 	if e.AppProtocol != nil {
-		errs = append(errs, invalidAll(p.Child("appProtocol"), *e.AppProtocol, validation.IsQualifiedName(*e.AppProtocol))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("appProtocol"), *e.AppProtocol, validation.IsQualifiedName(*e.AppProtocol))...)
 	}
 	return errs
 }

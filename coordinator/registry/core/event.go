@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -187,7 +188,7 @@ func validateEventLoosely(e *corev1.Event, strict bool) (errs field.ErrorList) {
 	case involved == "" && e.Namespace != "" && e.Namespace != metav1.NamespaceDefault, involved != "" && e.Namespace != involved:
 		errs = append(errs, mismatch)
 	}
-	return append(errs, invalidAll(field.NewPath("namespace"), e.Namespace, validation.IsDNS1123Subdomain(e.Namespace))...)
+	return append(errs, fieldrule.Invalid(field.NewPath("namespace"), e.Namespace, validation.IsDNS1123Subdomain(e.Namespace))...)
 }
 
 func validateEventWords(e *corev1.Event, strict bool) (errs field.ErrorList) {
@@ -198,7 +199,7 @@ func validateEventWords(e *corev1.Event, strict bool) (errs field.ErrorList) {
 	if e.ReportingController == "" {
 		errs = append(errs, field.Required(controller, ""))
 	}
-	errs = append(errs, invalidAll(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	errs = append(errs, fieldrule.Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
 	for _, f := range []struct{ name, value string }{
 		{"reportingInstance", e.ReportingInstance}, {"action", e.Action}, {"reason", e.Reason},
 	} {

@@ -7,6 +7,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -25,19 +26,12 @@ func onBoth[T any](check func(context.Context, *T) field.ErrorList) func(ctx con
 	return func(ctx context.Context, obj, _ *T) field.ErrorList { return check(ctx, obj) }
 }
 
-func invalidAll(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
-	}
-	return errs
-}
-
 func immutable(now, before any, p *field.Path) field.ErrorList {
 	return apivalidation.ValidateImmutableField(now, before, p)
 }
 
 func subdomain(name string, p *field.Path) field.ErrorList {
-	return invalidAll(p, name, apivalidation.NameIsDNSSubdomain(name, false))
+	return fieldrule.Invalid(p, name, apivalidation.NameIsDNSSubdomain(name, false))
 }
 
 func deref[T any](p *T) (zero T) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -73,7 +74,7 @@ func validateLimits(limits []corev1.LimitRangeItem) (errs field.ErrorList) {
 
 func validateLimitType(t corev1.LimitType, p *field.Path) field.ErrorList {
 	if bad := validation.IsQualifiedName(string(t)); len(bad) > 0 {
-		return invalidAll(p, t, bad)
+		return fieldrule.Invalid(p, t, bad)
 	}
 	switch t {
 	case corev1.LimitTypePod, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim:

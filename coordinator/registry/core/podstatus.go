@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
@@ -43,7 +44,7 @@ func validatePodConditions(conditions []corev1.PodCondition, p *field.Path) (err
 		switch c.Type {
 		case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
 		default:
-			errs = append(errs, invalidAll(p.Index(i).Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
+			errs = append(errs, fieldrule.Invalid(p.Index(i).Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
 		}
 	}
 	return errs

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -64,7 +65,7 @@ func mergeStringData(s *corev1.Secret) {
 func validateSecret(s *corev1.Secret) (errs field.ErrorList) {
 	data, size := field.NewPath("data"), 0
 	for key, value := range s.Data {
-		errs = append(errs, invalidAll(data.Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, fieldrule.Invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > corev1.MaxSecretSize {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/allocate"
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
@@ -60,7 +61,7 @@ func validateExternalName(s *corev1.ServiceSpec, p *field.Path) (errs field.Erro
 	if name == "" {
 		return append(errs, field.Required(p.Child("externalName"), ""))
 	}
-	return append(errs, invalidAll(p.Child("externalName"), name, validation.IsDNS1123Subdomain(name))...)
+	return append(errs, fieldrule.Invalid(p.Child("externalName"), name, validation.IsDNS1123Subdomain(name))...)
 }
 
 func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
@@ -74,17 +75,17 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 		if sp.Name == "" && len(v.Spec.Ports) > 1 {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		} else if sp.Name != "" {
-			errs = append(errs, invalidAll(at.Child("name"), sp.Name, validation.IsDNS1123Label(sp.Name))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("name"), sp.Name, validation.IsDNS1123Label(sp.Name))...)
 			if names.Has(sp.Name) {
 				errs = append(errs, field.Duplicate(at.Child("name"), sp.Name))
 			}
 			names.Insert(sp.Name)
 		}
-		errs = append(errs, invalidAll(at.Child("port"), sp.Port, validation.IsValidPortNum(int(sp.Port)))...)
+		errs = append(errs, fieldrule.Invalid(at.Child("port"), sp.Port, validation.IsValidPortNum(int(sp.Port)))...)
 		errs = append(errs, validateProtocol(sp.Protocol, at.Child("protocol"))...)
 		errs = append(errs, podspec.ValidatePort(sp.TargetPort, at.Child("targetPort"))...)
 		if sp.AppProtocol != nil {
-			errs = append(errs, invalidAll(at.Child("appProtocol"), *sp.AppProtocol, validation.IsQualifiedName(*sp.AppProtocol))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("appProtocol"), *sp.AppProtocol, validation.IsQualifiedName(*sp.AppProtocol))...)
 		}
 		if v.Spec.Type == corev1.ServiceTypeClusterIP && sp.NodePort != 0 {
 			errs = append(errs, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
@@ -143,7 +144,7 @@ func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.Er
 	if s.LoadBalancerClass != nil {
 		at := p.Child("loadBalancerClass")
 		if balancer {
-			errs = append(errs, invalidAll(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
+			errs = append(errs, fieldrule.Invalid(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
 		} else {
 			errs = append(errs, field.Forbidden(at, only))
 		}
@@ -166,7 +167,7 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	case allocate.NeedsHealthPort(v) && s.HealthCheckNodePort == 0:
 		errs = append(errs, field.Required(health, ""))
 	case allocate.NeedsHealthPort(v):
-		errs = append(errs, invalidAll(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
+		errs = append(errs, fieldrule.Invalid(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
 	}
 	internal := p.Child("internalTrafficPolicy")
 	if s.InternalTrafficPolicy != nil {
@@ -247,7 +248,7 @@ func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
 		if in.Hostname == "" {
 			continue
 		}
-		errs = append(errs, invalidAll(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+		errs = append(errs, fieldrule.Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 		if _, err := netip.ParseAddr(in.Hostname); err == nil {
 			errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 		}

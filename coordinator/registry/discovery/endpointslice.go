@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -142,9 +143,7 @@ func validateEndpoint(e *discoveryv1.Endpoint, t discoveryv1.AddressType, p *fie
 		errs = append(errs, validateAddress(a, t, path.Index(i))...)
 	}
 	if e.NodeName != nil {
-		for _, msg := range apivalidation.NameIsDNSSubdomain(*e.NodeName, false) {
-			errs = append(errs, field.Invalid(p.Child("nodeName"), *e.NodeName, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), *e.NodeName, apivalidation.NameIsDNSSubdomain(*e.NodeName, false))...)
 	}
 	topology := p.Child("deprecatedTopology")
 	if len(e.DeprecatedTopology) > maxTopology {
@@ -152,9 +151,7 @@ func validateEndpoint(e *discoveryv1.Endpoint, t discoveryv1.AddressType, p *fie
 	}
 	errs = append(errs, metavalidation.ValidateLabels(e.DeprecatedTopology, topology)...)
 	if e.Hostname != nil {
-		for _, msg := range validation.IsDNS1123Label(*e.Hostname) {
-			errs = append(errs, field.Invalid(p.Child("hostname"), *e.Hostname, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
 	}
 	if e.Hints != nil {
 		errs = append(errs, validateHints(e.Hints, p.Child("hints"))...)
@@ -206,9 +203,7 @@ func validatePorts(ports []discoveryv1.EndpointPort, p *field.Path) field.ErrorL
 	for i, port := range ports {
 		p, name := p.Index(i), ptr.Deref(port.Name, "")
 		if name != "" {
-			for _, msg := range validation.IsDNS1123Label(name) {
-				errs = append(errs, field.Invalid(p.Child("name"), name, msg))
-			}
+			errs = append(errs, fieldrule.Invalid(p.Child("name"), name, validation.IsDNS1123Label(name))...)
 		}
 		if seen[name] {
 			errs = append(errs, field.Duplicate(p.Child("name"), name))
@@ -220,9 +215,7 @@ func validatePorts(ports []discoveryv1.EndpointPort, p *field.Path) field.ErrorL
 			errs = append(errs, field.NotSupported(p.Child("protocol"), *port.Protocol, protocols))
 		}
 		if port.AppProtocol != nil {
-			for _, msg := range validation.IsQualifiedName(*port.AppProtocol) {
-				errs = append(errs, field.Invalid(p.Child("appProtocol"), *port.AppProtocol, msg))
-			}
+			errs = append(errs, fieldrule.Invalid(p.Child("appProtocol"), *port.AppProtocol, validation.IsQualifiedName(*port.AppProtocol))...)
 		}
 	}
 	return errs
@@ -251,9 +244,7 @@ func validateNames(names []string, check func(string) []string, p *field.Path) f
 		if slices.Contains(names[:i], name) {
 			errs = append(errs, field.Duplicate(p, name))
 		}
-		for _, msg := range check(name) {
-			errs = append(errs, field.Invalid(p, name, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p, name, check(name))...)
 	}
 	return errs
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -110,35 +111,23 @@ func levelRow(l *flowcontrolv1.PriorityLevelConfiguration) []any {
 }
 
 func defaultSchema(s *flowcontrolv1.FlowSchema) {
-	orDefault(&s.Spec.MatchingPrecedence, 1000)
+	fieldrule.DefaultEmpty(&s.Spec.MatchingPrecedence, 1000)
 }
 
 func defaultLevel(l *flowcontrolv1.PriorityLevelConfiguration) {
 	if e := l.Spec.Exempt; e != nil {
-		pointerOr(&e.NominalConcurrencyShares, 0)
-		pointerOr(&e.LendablePercent, 0)
+		fieldrule.Default(&e.NominalConcurrencyShares, 0)
+		fieldrule.Default(&e.LendablePercent, 0)
 	}
 	limited := l.Spec.Limited
 	if limited == nil {
 		return
 	}
-	pointerOr(&limited.NominalConcurrencyShares, 30)
-	pointerOr(&limited.LendablePercent, 0)
+	fieldrule.Default(&limited.NominalConcurrencyShares, 30)
+	fieldrule.Default(&limited.LendablePercent, 0)
 	if q := limited.LimitResponse.Queuing; q != nil {
-		orDefault(&q.HandSize, 8)
-		orDefault(&q.Queues, 64)
-		orDefault(&q.QueueLengthLimit, 50)
-	}
-}
-
-func orDefault(p *int32, value int32) {
-	if *p == 0 {
-		*p = value
-	}
-}
-
-func pointerOr(p **int32, value int32) {
-	if *p == nil {
-		*p = &value
+		fieldrule.DefaultEmpty(&q.HandSize, 8)
+		fieldrule.DefaultEmpty(&q.Queues, 64)
+		fieldrule.DefaultEmpty(&q.QueueLengthLimit, 50)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 var (
@@ -46,14 +48,7 @@ func validateIngress(spec, old *networkingv1.IngressSpec) (errs field.ErrorList)
 		errs = append(errs, validateTLS(&spec.TLS[i], secrets, p.Child("tls").Index(i))...)
 	}
 	if spec.IngressClassName != nil {
-		errs = append(errs, invalidIf(p.Child("ingressClassName"), *spec.IngressClassName, apivalidation.NameIsDNSSubdomain(*spec.IngressClassName, false))...)
-	}
-	return errs
-}
-
-func invalidIf(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
+		errs = append(errs, fieldrule.Invalid(p.Child("ingressClassName"), *spec.IngressClassName, apivalidation.NameIsDNSSubdomain(*spec.IngressClassName, false))...)
 	}
 	return errs
 }
@@ -91,10 +86,10 @@ func hostMessages(host string) []string {
 
 func validateTLS(t *networkingv1.IngressTLS, secret bool, p *field.Path) (errs field.ErrorList) {
 	for i, host := range t.Hosts {
-		errs = append(errs, invalidIf(p.Child("hosts").Index(i), host, hostMessages(host))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("hosts").Index(i), host, hostMessages(host))...)
 	}
 	if secret && t.SecretName != "" {
-		errs = append(errs, invalidIf(p.Child("secretName"), t.SecretName, apivalidation.NameIsDNSSubdomain(t.SecretName, false))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("secretName"), t.SecretName, apivalidation.NameIsDNSSubdomain(t.SecretName, false))...)
 	}
 	return errs
 }
@@ -104,7 +99,7 @@ func validateIngressRule(r *networkingv1.IngressRule, wildcardsPass bool, p *fie
 		if netutils.ParseIPSloppy(r.Host) != nil {
 			errs = append(errs, field.Invalid(p.Child("host"), r.Host, "must be a DNS name, not an IP address"))
 		}
-		errs = append(errs, invalidIf(p.Child("host"), r.Host, hostMessages(r.Host))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("host"), r.Host, hostMessages(r.Host))...)
 	}
 	if wildcardsPass && strings.Contains(r.Host, "*") {
 		return errs
@@ -171,22 +166,22 @@ func validateServiceBackend(s *networkingv1.IngressServiceBackend, p *field.Path
 	if s.Name == "" {
 		errs = append(errs, field.Required(p.Child("service", "name"), ""))
 	} else {
-		errs = append(errs, invalidIf(p.Child("service", "name"), s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("service", "name"), s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
 	}
 	switch {
 	case s.Port.Name != "" && s.Port.Number != 0:
 		return append(errs, field.Invalid(p, "", "cannot set both port name & port number"))
 	case s.Port.Name != "":
-		return append(errs, invalidIf(p.Child("service", "port", "name"), s.Port.Name, validation.IsValidPortName(s.Port.Name))...)
+		return append(errs, fieldrule.Invalid(p.Child("service", "port", "name"), s.Port.Name, validation.IsValidPortName(s.Port.Name))...)
 	case s.Port.Number != 0:
-		return append(errs, invalidIf(p.Child("service", "port", "number"), s.Port.Number, validation.IsValidPortNum(int(s.Port.Number)))...)
+		return append(errs, fieldrule.Invalid(p.Child("service", "port", "number"), s.Port.Number, validation.IsValidPortNum(int(s.Port.Number)))...)
 	}
 	return append(errs, field.Required(p, "port name or number is required"))
 }
 
 func validateTypedReference(r *corev1.TypedLocalObjectReference, p *field.Path) (errs field.ErrorList) {
 	if r.APIGroup != nil {
-		errs = append(errs, invalidIf(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
 	}
 	errs = append(errs, validateSegment(r.Kind, p.Child("kind"))...)
 	return append(errs, validateSegment(r.Name, p.Child("name"))...)
@@ -196,7 +191,7 @@ func validateSegment(s string, p *field.Path) field.ErrorList {
 	if s == "" {
 		return field.ErrorList{field.Required(p, "")}
 	}
-	return invalidIf(p, s, path.IsValidPathSegmentName(s))
+	return fieldrule.Invalid(p, s, path.IsValidPathSegmentName(s))
 }
 
 func validateBalancer(points, old []networkingv1.IngressLoadBalancerIngress) (errs field.ErrorList) {
@@ -214,7 +209,7 @@ func validateBalancer(points, old []networkingv1.IngressLoadBalancerIngress) (er
 		if point.Hostname == "" {
 			continue
 		}
-		errs = append(errs, invalidIf(p.Child("hostname"), point.Hostname, validation.IsDNS1123Subdomain(point.Hostname))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), point.Hostname, validation.IsDNS1123Subdomain(point.Hostname))...)
 		if netutils.ParseIPSloppy(point.Hostname) != nil {
 			errs = append(errs, field.Invalid(p.Child("hostname"), point.Hostname, "must be a DNS name, not an IP address"))
 		}

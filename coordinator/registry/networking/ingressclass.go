@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -75,7 +76,7 @@ func validateClass(spec *networkingv1.IngressClassSpec) (errs field.ErrorList) {
 
 func validateParameters(r *networkingv1.IngressClassParametersReference, p *field.Path) (errs field.ErrorList) {
 	if r.APIGroup != nil {
-		errs = append(errs, invalidIf(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
 	}
 	errs = append(errs, validateSegment(r.Kind, p.Child("kind"))...)
 	errs = append(errs, validateSegment(r.Name, p.Child("name"))...)
@@ -91,7 +92,7 @@ func validateParameters(r *networkingv1.IngressClassParametersReference, p *fiel
 	case *r.Scope == namespace && r.Namespace == nil:
 		return append(errs, field.Required(p.Child("namespace"), "`parameters.scope` is set to 'Namespace'"))
 	case *r.Scope == namespace:
-		return append(errs, invalidIf(p.Child("namespace"), *r.Namespace, apivalidation.ValidateNamespaceName(*r.Namespace, false))...)
+		return append(errs, fieldrule.Invalid(p.Child("namespace"), *r.Namespace, apivalidation.ValidateNamespaceName(*r.Namespace, false))...)
 	}
 	return errs
 }

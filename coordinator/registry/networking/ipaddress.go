@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -52,9 +53,7 @@ func validateParent(r *networkingv1.ParentReference) (errs field.ErrorList) {
 		return field.ErrorList{field.Required(p, "")}
 	}
 	if r.Group != "" { // Services are of the group without a name
-		for _, msg := range validation.IsDNS1123Subdomain(r.Group) {
-			errs = append(errs, field.Invalid(p.Child("group"), r.Group, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Child("group"), r.Group, validation.IsDNS1123Subdomain(r.Group))...)
 	}
 	for _, f := range []struct {
 		name, value string
@@ -66,9 +65,7 @@ func validateParent(r *networkingv1.ParentReference) (errs field.ErrorList) {
 			}
 			continue
 		}
-		for _, msg := range path.IsValidPathSegmentName(f.value) {
-			errs = append(errs, field.Invalid(p.Child(f.name), f.value, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p.Child(f.name), f.value, path.IsValidPathSegmentName(f.value))...)
 	}
 	return errs
 }

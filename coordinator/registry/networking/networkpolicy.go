@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -128,19 +129,19 @@ func validatePolicyPort(port *networkingv1.NetworkPolicyPort, p *field.Path) (er
 			errs = append(errs, field.Invalid(p.Child("endPort"), *port.EndPort, "may not be specified when `port` is not specified"))
 		}
 	case port.Port.Type == intstr.Int:
-		errs = append(errs, invalidIf(p.Child("port"), port.Port.IntVal, validation.IsValidPortNum(int(port.Port.IntVal)))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("port"), port.Port.IntVal, validation.IsValidPortNum(int(port.Port.IntVal)))...)
 		if port.EndPort == nil {
 			break
 		}
 		if *port.EndPort < port.Port.IntVal {
 			errs = append(errs, field.Invalid(p.Child("endPort"), port.Port.IntVal, "must be greater than or equal to `port`"))
 		}
-		errs = append(errs, invalidIf(p.Child("endPort"), *port.EndPort, validation.IsValidPortNum(int(*port.EndPort)))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("endPort"), *port.EndPort, validation.IsValidPortNum(int(*port.EndPort)))...)
 	default:
 		if port.EndPort != nil {
 			errs = append(errs, field.Invalid(p.Child("endPort"), *port.EndPort, "may not be specified when `port` is non-numeric"))
 		}
-		errs = append(errs, invalidIf(p.Child("port"), port.Port.StrVal, validation.IsValidPortName(port.Port.StrVal))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("port"), port.Port.StrVal, validation.IsValidPortName(port.Port.StrVal))...)
 	}
 	return errs
 }

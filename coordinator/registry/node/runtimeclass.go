@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -54,9 +55,7 @@ func validate(c *nodev1.RuntimeClass) (errs field.ErrorList) {
 	if c.Handler == "" {
 		errs = append(errs, field.Required(p, ""))
 	} else {
-		for _, msg := range apivalidation.NameIsDNSLabel(c.Handler, false) {
-			errs = append(errs, field.Invalid(p, c.Handler, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(p, c.Handler, apivalidation.NameIsDNSLabel(c.Handler, false))...)
 	}
 	if c.Overhead != nil {
 		errs = append(errs, podspec.ValidateRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, nil, field.NewPath("overhead"))...)

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 const (
@@ -96,7 +98,7 @@ func validateExpression(r *corev1.NodeSelectorRequirement, strict bool, p *field
 	errs = append(errs, metavalidation.ValidateLabelName(r.Key, p.Child("key"))...)
 	if strict {
 		for i, v := range r.Values {
-			errs = append(errs, invalidAll(values.Index(i), v, validation.IsValidLabelValue(v))...)
+			errs = append(errs, fieldrule.Invalid(values.Index(i), v, validation.IsValidLabelValue(v))...)
 		}
 	}
 	return errs
@@ -320,7 +322,7 @@ func validateDNS(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 	for i, search := range c.Searches {
 		if search != "." {
 			search = strings.TrimSuffix(search, ".")
-			errs = append(errs, invalidAll(p.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))...)
+			errs = append(errs, fieldrule.Invalid(p.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))...)
 		}
 	}
 	for i, o := range c.Options {

@@ -10,30 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
-func invalidAll(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
-	}
-	return errs
-}
-
 func dnsLabel(value string, p *field.Path) field.ErrorList {
-	return invalidAll(p, value, validation.IsDNS1123Label(value))
+	return fieldrule.Invalid(p, value, validation.IsDNS1123Label(value))
 }
 
 // dnsSubdomain checks the name of an object.
 func dnsSubdomain(value string, p *field.Path) field.ErrorList {
-	return invalidAll(p, value, apivalidation.NameIsDNSSubdomain(value, false))
+	return fieldrule.Invalid(p, value, apivalidation.NameIsDNSSubdomain(value, false))
 }
 
 func subdomainMessages(value string, p *field.Path) field.ErrorList {
-	return invalidAll(p, value, validation.IsDNS1123Subdomain(value))
+	return fieldrule.Invalid(p, value, validation.IsDNS1123Subdomain(value))
 }
 
 func qualifiedName(value string, p *field.Path) field.ErrorList {
-	return invalidAll(p, value, validation.IsQualifiedName(value))
+	return fieldrule.Invalid(p, value, validation.IsQualifiedName(value))
 }
 
 // OneOf requires value to be set and among supported, which are listed in the
@@ -96,9 +91,9 @@ func unreservedPath(value string, p *field.Path) field.ErrorList {
 func ValidatePort(port intstr.IntOrString, p *field.Path) field.ErrorList {
 	switch port.Type {
 	case intstr.Int:
-		return invalidAll(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
+		return fieldrule.Invalid(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
 	case intstr.String:
-		return invalidAll(p, port.StrVal, validation.IsValidPortName(port.StrVal))
+		return fieldrule.Invalid(p, port.StrVal, validation.IsValidPortName(port.StrVal))
 	}
 	return field.ErrorList{field.InternalError(p, fmt.Errorf("unknown type: %v", port.Type))}
 }

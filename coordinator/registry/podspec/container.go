@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 func (s *scope) validateContainers(p *field.Path) (errs field.ErrorList) {
@@ -190,7 +192,7 @@ func validatePorts(ports []corev1.ContainerPort, p *field.Path) (errs field.Erro
 	for i, port := range ports {
 		at := p.Index(i)
 		if port.Name != "" {
-			bad := invalidAll(at.Child("name"), port.Name, validation.IsValidPortName(port.Name))
+			bad := fieldrule.Invalid(at.Child("name"), port.Name, validation.IsValidPortName(port.Name))
 			if len(bad) == 0 && names.Has(port.Name) {
 				bad = append(bad, field.Duplicate(at.Child("name"), port.Name))
 			}
@@ -200,10 +202,10 @@ func validatePorts(ports []corev1.ContainerPort, p *field.Path) (errs field.Erro
 		if port.ContainerPort == 0 {
 			errs = append(errs, field.Required(at.Child("containerPort"), ""))
 		} else {
-			errs = append(errs, invalidAll(at.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))...)
 		}
 		if port.HostPort != 0 {
-			errs = append(errs, invalidAll(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))...)
 		}
 		errs = append(errs, OneOf(port.Protocol, at.Child("protocol"), corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
 	}

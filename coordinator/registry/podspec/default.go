@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // DefaultTemplate fills unset fields of a template's spec. It is idempotent.
@@ -14,12 +16,12 @@ func DefaultTemplate(t *corev1.PodTemplateSpec) { Default(&t.Spec) }
 // Default fills the unset fields that a pod spec has everywhere, in a pod or in
 // a template. What only a pod gets is DefaultPod's. It is idempotent.
 func Default(s *corev1.PodSpec) {
-	orString(&s.DNSPolicy, corev1.DNSClusterFirst)
-	orString(&s.RestartPolicy, corev1.RestartPolicyAlways)
-	orString(&s.SchedulerName, corev1.DefaultSchedulerName)
-	orString(&s.ServiceAccountName, s.DeprecatedServiceAccount)
+	fieldrule.DefaultEmpty(&s.DNSPolicy, corev1.DNSClusterFirst)
+	fieldrule.DefaultEmpty(&s.RestartPolicy, corev1.RestartPolicyAlways)
+	fieldrule.DefaultEmpty(&s.SchedulerName, corev1.DefaultSchedulerName)
+	fieldrule.DefaultEmpty(&s.ServiceAccountName, s.DeprecatedServiceAccount)
 	s.DeprecatedServiceAccount = s.ServiceAccountName
-	orNil(&s.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
+	fieldrule.Default(&s.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
 	if s.SecurityContext == nil {
 		s.SecurityContext = &corev1.PodSecurityContext{}
 	}
@@ -55,7 +57,7 @@ func DefaultPod(p *corev1.Pod) {
 		}
 	}
 	defaultPodResources(p)
-	orNil(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+	fieldrule.Default(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 }
 
 func hostPorts(ports []corev1.ContainerPort) {
@@ -110,11 +112,11 @@ func defaultPodResources(p *corev1.Pod) {
 }
 
 func defaultContainer(c *corev1.Container) {
-	orString(&c.ImagePullPolicy, PullPolicy(c.Image))
-	orString(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
-	orString(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
+	fieldrule.DefaultEmpty(&c.ImagePullPolicy, PullPolicy(c.Image))
+	fieldrule.DefaultEmpty(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+	fieldrule.DefaultEmpty(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
 	for i := range c.Ports {
-		orString(&c.Ports[i].Protocol, corev1.ProtocolTCP)
+		fieldrule.DefaultEmpty(&c.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
 	for i := range c.Env {
 		defaultEnv(c.Env[i].ValueFrom)
@@ -137,10 +139,10 @@ func defaultEnv(v *corev1.EnvVarSource) {
 		return
 	}
 	if v.FieldRef != nil {
-		orString(&v.FieldRef.APIVersion, "v1")
+		fieldrule.DefaultEmpty(&v.FieldRef.APIVersion, "v1")
 	}
 	if v.FileKeyRef != nil {
-		orNil(&v.FileKeyRef.Optional, false)
+		fieldrule.Default(&v.FileKeyRef.Optional, false)
 	}
 }
 
@@ -163,20 +165,20 @@ func defaultProbe(p *corev1.Probe) {
 	if p == nil {
 		return
 	}
-	orZero(&p.TimeoutSeconds, 1)
-	orZero(&p.PeriodSeconds, 10)
-	orZero(&p.SuccessThreshold, 1)
-	orZero(&p.FailureThreshold, 3)
+	fieldrule.DefaultEmpty(&p.TimeoutSeconds, 1)
+	fieldrule.DefaultEmpty(&p.PeriodSeconds, 10)
+	fieldrule.DefaultEmpty(&p.SuccessThreshold, 1)
+	fieldrule.DefaultEmpty(&p.FailureThreshold, 3)
 	defaultHTTPGet(p.HTTPGet)
 	if p.GRPC != nil {
-		orNil(&p.GRPC.Service, "")
+		fieldrule.Default(&p.GRPC.Service, "")
 	}
 }
 
 func defaultHTTPGet(h *corev1.HTTPGetAction) {
 	if h != nil {
-		orString(&h.Path, "/")
-		orString(&h.Scheme, corev1.URISchemeHTTP)
+		fieldrule.DefaultEmpty(&h.Path, "/")
+		fieldrule.DefaultEmpty(&h.Scheme, corev1.URISchemeHTTP)
 	}
 }
 
@@ -189,18 +191,18 @@ func DefaultVolume(v *corev1.Volume) {
 	}
 	switch {
 	case s.Secret != nil:
-		orNil(&s.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
+		fieldrule.Default(&s.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
 	case s.ConfigMap != nil:
-		orNil(&s.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
+		fieldrule.Default(&s.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
 	case s.DownwardAPI != nil:
-		orNil(&s.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
+		fieldrule.Default(&s.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
 		defaultDownward(s.DownwardAPI.Items)
 	case s.Projected != nil:
 		defaultProjected(s.Projected)
 	case s.HostPath != nil:
-		orNil(&s.HostPath.Type, corev1.HostPathUnset)
+		fieldrule.Default(&s.HostPath.Type, corev1.HostPathUnset)
 	case s.Image != nil:
-		orString(&s.Image.PullPolicy, PullPolicy(s.Image.Reference))
+		fieldrule.DefaultEmpty(&s.Image.PullPolicy, PullPolicy(s.Image.Reference))
 	case s.Ephemeral != nil && s.Ephemeral.VolumeClaimTemplate != nil:
 		DefaultClaim(&s.Ephemeral.VolumeClaimTemplate.Spec)
 	default:
@@ -212,30 +214,30 @@ func DefaultVolume(v *corev1.Volume) {
 func defaultLegacyVolume(s *corev1.VolumeSource) {
 	switch {
 	case s.ISCSI != nil:
-		orString(&s.ISCSI.ISCSIInterface, "default")
+		fieldrule.DefaultEmpty(&s.ISCSI.ISCSIInterface, "default")
 	case s.RBD != nil:
-		orString(&s.RBD.RBDPool, "rbd")
-		orString(&s.RBD.RadosUser, "admin")
-		orString(&s.RBD.Keyring, "/etc/ceph/keyring")
+		fieldrule.DefaultEmpty(&s.RBD.RBDPool, "rbd")
+		fieldrule.DefaultEmpty(&s.RBD.RadosUser, "admin")
+		fieldrule.DefaultEmpty(&s.RBD.Keyring, "/etc/ceph/keyring")
 	case s.AzureDisk != nil:
-		orNil(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
-		orNil(&s.AzureDisk.FSType, "ext4")
-		orNil(&s.AzureDisk.ReadOnly, false)
-		orNil(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
+		fieldrule.Default(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
+		fieldrule.Default(&s.AzureDisk.FSType, "ext4")
+		fieldrule.Default(&s.AzureDisk.ReadOnly, false)
+		fieldrule.Default(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
 	case s.ScaleIO != nil:
-		orString(&s.ScaleIO.StorageMode, "ThinProvisioned")
-		orString(&s.ScaleIO.FSType, "xfs")
+		fieldrule.DefaultEmpty(&s.ScaleIO.StorageMode, "ThinProvisioned")
+		fieldrule.DefaultEmpty(&s.ScaleIO.FSType, "xfs")
 	}
 }
 
 func defaultProjected(p *corev1.ProjectedVolumeSource) {
-	orNil(&p.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
+	fieldrule.Default(&p.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
 	for i := range p.Sources {
 		if d := p.Sources[i].DownwardAPI; d != nil {
 			defaultDownward(d.Items)
 		}
 		if t := p.Sources[i].ServiceAccountToken; t != nil {
-			orNil(&t.ExpirationSeconds, int64(3600))
+			fieldrule.Default(&t.ExpirationSeconds, int64(3600))
 		}
 	}
 }
@@ -243,14 +245,14 @@ func defaultProjected(p *corev1.ProjectedVolumeSource) {
 func defaultDownward(items []corev1.DownwardAPIVolumeFile) {
 	for i := range items {
 		if f := items[i].FieldRef; f != nil {
-			orString(&f.APIVersion, "v1")
+			fieldrule.DefaultEmpty(&f.APIVersion, "v1")
 		}
 	}
 }
 
 // DefaultClaim fills unset fields of a claim's spec.
 func DefaultClaim(s *corev1.PersistentVolumeClaimSpec) {
-	orNil(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
+	fieldrule.Default(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
 	RoundResources(s.Resources.Limits)
 	RoundResources(s.Resources.Requests)
 }
@@ -303,22 +305,4 @@ func with(list corev1.ResourceList, name corev1.ResourceName, q quantity) corev1
 	}
 	list[name] = q.DeepCopy()
 	return list
-}
-
-func orString[S ~string](field *S, value S) {
-	if *field == "" {
-		*field = value
-	}
-}
-
-func orZero(field *int32, value int32) {
-	if *field == 0 {
-		*field = value
-	}
-}
-
-func orNil[T any](field **T, value T) {
-	if *field == nil {
-		*field = &value
-	}
 }

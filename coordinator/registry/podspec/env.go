@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 var (
@@ -25,7 +27,7 @@ func validateEnv(vars []corev1.EnvVar, p *field.Path) (errs field.ErrorList) {
 		if vars[i].Name == "" {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		} else {
-			errs = append(errs, invalidAll(at.Child("name"), vars[i].Name, validation.IsRelaxedEnvVarName(vars[i].Name))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("name"), vars[i].Name, validation.IsRelaxedEnvVarName(vars[i].Name))...)
 		}
 		errs = append(errs, validateEnvSource(&vars[i], at.Child("valueFrom"))...)
 	}
@@ -74,14 +76,14 @@ func validateKeyRef(name, key string, p *field.Path) field.ErrorList {
 	if key == "" {
 		return append(errs, field.Required(p.Child("key"), ""))
 	}
-	return append(errs, invalidAll(p.Child("key"), key, validation.IsConfigMapKey(key))...)
+	return append(errs, fieldrule.Invalid(p.Child("key"), key, validation.IsConfigMapKey(key))...)
 }
 
 func validateFileRef(r *corev1.FileKeySelector, p *field.Path) (errs field.ErrorList) {
 	if r.Key == "" {
 		errs = append(errs, field.Required(p.Child("key"), ""))
 	} else {
-		errs = append(errs, invalidAll(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))...)
 	}
 	if r.VolumeName == "" {
 		errs = append(errs, field.Required(p.Child("volumeName"), ""))
@@ -119,7 +121,7 @@ func validateEnvFrom(sources []corev1.EnvFromSource, p *field.Path) (errs field.
 	for i, e := range sources {
 		at := p.Index(i)
 		if e.Prefix != "" {
-			errs = append(errs, invalidAll(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
 		}
 		n := 0
 		if e.ConfigMapRef != nil {

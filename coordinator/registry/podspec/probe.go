@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // handler is the union of probe and lifecycle handlers.
@@ -120,7 +122,7 @@ func (h handler) checkHTTP(p *field.Path) field.ErrorList {
 	errs = append(errs, ValidatePort(h.httpGet.Port, p.Child("port"))...)
 	errs = append(errs, among(h.httpGet.Scheme, p.Child("scheme"), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
 	for _, header := range h.httpGet.HTTPHeaders {
-		errs = append(errs, invalidAll(p.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
 	}
 	return errs
 }

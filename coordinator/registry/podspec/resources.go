@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	helpers "k8s.io/component-helpers/resource"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 type quantity = resource.Quantity
@@ -69,9 +71,7 @@ func ValidateQuantity(name corev1.ResourceName, q resource.Quantity, p *field.Pa
 
 // ValidateResourceName checks a name that any resource list may hold.
 func ValidateResourceName(name corev1.ResourceName, p *field.Path) (errs field.ErrorList) {
-	for _, msg := range validation.IsQualifiedName(string(name)) {
-		errs = append(errs, field.Invalid(p, name, msg))
-	}
+	errs = append(errs, fieldrule.Invalid(p, name, validation.IsQualifiedName(string(name)))...)
 	if len(errs) == 0 && !strings.Contains(string(name), "/") && !standardResources.Has(name) && !isStandardPrefix(name) {
 		errs = append(errs, field.Invalid(p, name, "must be a standard resource type or fully qualified"))
 	}

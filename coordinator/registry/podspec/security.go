@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
@@ -29,11 +31,11 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 		return errs
 	}
 	if c.FSGroup != nil {
-		errs = append(errs, invalidAll(p.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))...)
 	}
 	errs = append(errs, validateIDs(c.RunAsUser, c.RunAsGroup, p)...)
 	for i, id := range c.SupplementalGroups {
-		errs = append(errs, invalidAll(p.Child("supplementalGroups").Index(i), id, validation.IsValidGroupID(id))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("supplementalGroups").Index(i), id, validation.IsValidGroupID(id))...)
 	}
 	errs = append(errs, validateSysctls(s, p.Child("sysctls"))...)
 	if c.FSGroupChangePolicy != nil {
@@ -73,10 +75,10 @@ func validateUserNamespace(s *corev1.PodSpec, p *field.Path) (errs field.ErrorLi
 
 func validateIDs(user, group *int64, p *field.Path) (errs field.ErrorList) {
 	if user != nil {
-		errs = append(errs, invalidAll(p.Child("runAsUser"), *user, validation.IsValidUserID(*user))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("runAsUser"), *user, validation.IsValidUserID(*user))...)
 	}
 	if group != nil {
-		errs = append(errs, invalidAll(p.Child("runAsGroup"), *group, validation.IsValidGroupID(*group))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("runAsGroup"), *group, validation.IsValidGroupID(*group))...)
 	}
 	return errs
 }

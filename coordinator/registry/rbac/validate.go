@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 func validateRole(_ context.Context, r *rbacv1.Role) field.ErrorList {
@@ -128,9 +130,7 @@ func validateBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, namespaced 
 	if ref.Name == "" {
 		errs = append(errs, field.Required(at.Child("name"), ""))
 	} else {
-		for _, msg := range path.IsValidPathSegmentName(ref.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), ref.Name, msg))
-		}
+		errs = append(errs, fieldrule.Invalid(at.Child("name"), ref.Name, path.IsValidPathSegmentName(ref.Name))...)
 	}
 	for i := range subjects {
 		errs = append(errs, validateSubject(&subjects[i], namespaced, field.NewPath("subjects").Index(i))...)
@@ -146,9 +146,7 @@ func validateSubject(s *rbacv1.Subject, namespaced bool, at *field.Path) field.E
 	switch s.Kind {
 	case rbacv1.ServiceAccountKind:
 		if s.Name != "" {
-			for _, msg := range apivalidation.ValidateServiceAccountName(s.Name, false) {
-				errs = append(errs, field.Invalid(at.Child("name"), s.Name, msg))
-			}
+			errs = append(errs, fieldrule.Invalid(at.Child("name"), s.Name, apivalidation.ValidateServiceAccountName(s.Name, false))...)
 		}
 		if s.APIGroup != "" {
 			errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))

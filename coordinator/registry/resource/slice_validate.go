@@ -10,6 +10,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 type resourceName = corev1.ResourceName
@@ -56,7 +58,7 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(p.Child("nodeName"), *w.node, map[bool]string{true: "must be either unset or set to a non-empty string", false: "must not be empty"}[w.slice]))
 		} else {
 			set = append(set, "`nodeName`")
-			errs = append(errs, invalidIf(p.Child("nodeName"), *w.node, validation.IsDNS1123Subdomain(*w.node))...)
+			errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), *w.node, validation.IsDNS1123Subdomain(*w.node))...)
 		}
 	}
 	if w.selector != nil {
@@ -175,9 +177,9 @@ func validateTaints(list []resourcev1.DeviceTaint, p *field.Path) field.ErrorLis
 	var errs field.ErrorList
 	for i, t := range list {
 		at := p.Index(i)
-		errs = append(errs, invalidIf(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
+		errs = append(errs, fieldrule.Invalid(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
 		if t.Value != "" {
-			errs = append(errs, invalidIf(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+			errs = append(errs, fieldrule.Invalid(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
 		}
 		if t.Effect == "" {
 			errs = append(errs, field.Required(at.Child("effect"), ""))

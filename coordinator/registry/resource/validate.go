@@ -13,16 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
-
-// invalidIf reports the messages that a rule has for a value.
-func invalidIf(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
-	}
-	return errs
-}
 
 // tooMany stops validation of lists beyond their limit.
 func tooMany(n, most int, p *field.Path) field.ErrorList {
@@ -33,7 +26,7 @@ func tooMany(n, most int, p *field.Path) field.ErrorList {
 }
 
 func validateLabel(s string, p *field.Path) field.ErrorList {
-	return invalidIf(p, s, validation.IsDNS1123Label(s))
+	return fieldrule.Invalid(p, s, validation.IsDNS1123Label(s))
 }
 
 func validateDriver(name string, p *field.Path) field.ErrorList {
@@ -44,7 +37,7 @@ func validateDriver(name string, p *field.Path) field.ErrorList {
 	if len(name) > resourcev1.DriverNameMaxLength {
 		errs = append(errs, field.TooLong(p, "", resourcev1.DriverNameMaxLength))
 	}
-	return append(errs, invalidIf(p, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
+	return append(errs, fieldrule.Invalid(p, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
 func validatePool(name string, p *field.Path) (errs field.ErrorList) {
@@ -55,7 +48,7 @@ func validatePool(name string, p *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.TooLong(p, "", resourcev1.PoolNameMaxLength))
 	}
 	for _, part := range strings.Split(name, "/") {
-		errs = append(errs, invalidIf(p, part, validation.IsDNS1123Subdomain(part))...)
+		errs = append(errs, fieldrule.Invalid(p, part, validation.IsDNS1123Subdomain(part))...)
 	}
 	return errs
 }
@@ -232,7 +225,7 @@ func validateWanted(w wanted, p *field.Path) (errs field.ErrorList) {
 	if w.class == "" {
 		errs = append(errs, field.Required(p.Child("deviceClassName"), ""))
 	} else {
-		errs = append(errs, invalidIf(p.Child("deviceClassName"), w.class, validation.IsDNS1123Subdomain(w.class))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("deviceClassName"), w.class, validation.IsDNS1123Subdomain(w.class))...)
 	}
 	errs = append(errs, validateSelectors(w.selectors, p.Child("selectors"))...)
 	const all, exact = resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount
@@ -252,7 +245,7 @@ func validateWanted(w wanted, p *field.Path) (errs field.ErrorList) {
 
 func validateToleration(t *resourcev1.DeviceToleration, p *field.Path) (errs field.ErrorList) {
 	if t.Key != "" {
-		errs = append(errs, invalidIf(p.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("key"), t.Key, validation.IsQualifiedName(t.Key))...)
 	}
 	const equal, exists = resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists
 	switch t.Operator {
@@ -261,7 +254,7 @@ func validateToleration(t *resourcev1.DeviceToleration, p *field.Path) (errs fie
 			errs = append(errs, field.Invalid(p.Child("value"), t.Value, "must be empty for operator `Exists`"))
 		}
 	case equal:
-		errs = append(errs, invalidIf(p.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
 	case "":
 		errs = append(errs, field.Required(p.Child("operator"), ""))
 	default:
@@ -327,7 +320,7 @@ func validateAttributeName(name string, qualified bool, p *field.Path) (errs fie
 	if len(id) > resourcev1.DeviceMaxIDLength {
 		errs = append(errs, field.TooLong(p, "", resourcev1.DeviceMaxIDLength))
 	}
-	return append(errs, invalidIf(p, id, validation.IsCIdentifier(id))...)
+	return append(errs, fieldrule.Invalid(p, id, validation.IsCIdentifier(id))...)
 }
 
 func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {

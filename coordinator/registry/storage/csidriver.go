@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
@@ -65,21 +66,15 @@ func csiDriver() kind.Kind {
 }
 
 func defaultDriver(s *storagev1.CSIDriverSpec) {
-	orNil(&s.AttachRequired, true)
-	orNil(&s.PodInfoOnMount, false)
-	orNil(&s.StorageCapacity, false)
-	orNil(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	fieldrule.Default(&s.AttachRequired, true)
+	fieldrule.Default(&s.PodInfoOnMount, false)
+	fieldrule.Default(&s.StorageCapacity, false)
+	fieldrule.Default(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	if len(s.VolumeLifecycleModes) == 0 {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
-	orNil(&s.RequiresRepublish, false)
-	orNil(&s.SELinuxMount, false)
-}
-
-func orNil[T any](p **T, value T) {
-	if *p == nil {
-		*p = &value
-	}
+	fieldrule.Default(&s.RequiresRepublish, false)
+	fieldrule.Default(&s.SELinuxMount, false)
 }
 
 func driverRow(d *storagev1.CSIDriver) []any {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -72,7 +73,7 @@ func validateTopologyKeys(keys []string, p *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Duplicate(p, k))
 		}
 		seen.Insert(k)
-		errs = append(errs, invalidAll(p, k, validation.IsQualifiedName(k))...)
+		errs = append(errs, fieldrule.Invalid(p, k, validation.IsQualifiedName(k))...)
 	}
 	return errs
 }

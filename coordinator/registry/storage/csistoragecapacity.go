@@ -11,6 +11,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -58,7 +59,7 @@ func csiStorageCapacity() kind.Kind {
 
 func validateStorageCapacity(c *storagev1.CSIStorageCapacity, o metavalidation.LabelSelectorValidationOptions) field.ErrorList {
 	errs := metavalidation.ValidateLabelSelector(c.NodeTopology, o, field.NewPath("nodeTopology"))
-	errs = append(errs, invalidAll(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
+	errs = append(errs, fieldrule.Invalid(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
 	if c.Capacity != nil && c.Capacity.Sign() < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("capacity"), c.Capacity.String(), "must be greater than or equal to 0"))
 	}

@@ -51,10 +51,3 @@ func validateParameters(params map[string]string, mayBeEmpty bool, p *field.Path
 func immutable(now, before any, p *field.Path) field.ErrorList {
 	return apivalidation.ValidateImmutableField(now, before, p)
 }
-
-func invalidAll(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
-	}
-	return errs
-}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
@@ -95,7 +96,7 @@ func validateProvisioner(name string, p *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(p, "")}
 	}
-	return invalidAll(p, strings.ToLower(name), validation.IsQualifiedName(strings.ToLower(name)))
+	return fieldrule.Invalid(p, strings.ToLower(name), validation.IsQualifiedName(strings.ToLower(name)))
 }
 
 // validateTopologies refuses a term that says the same as one before, and one

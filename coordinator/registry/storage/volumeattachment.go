@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 	"github.com/shoal-project/shoal/coordinator/registry/volumespec"
@@ -72,7 +73,7 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	p := field.NewPath("spec")
 	errs := podspec.ValidateDriverName(a.Spec.Attacher, p.Child("attacher"))
 	errs = append(errs, validateAttachmentSource(&a.Spec.Source, p.Child("source"))...)
-	errs = append(errs, invalidAll(p.Child("nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
+	errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
 	p = field.NewPath("status")
 	size := 0
 	for k, v := range a.Status.AttachmentMetadata {
@@ -84,7 +85,7 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	errs = append(errs, validateVolumeError(a.Status.AttachError, p.Child("attachError"))...)
 	errs = append(errs, validateVolumeError(a.Status.DetachError, p.Child("detachError"))...)
 	if name := a.Spec.Source.PersistentVolumeName; name != nil {
-		errs = append(errs, invalidAll(field.NewPath("spec.source.persistentVolumeName"), *name, apivalidation.NameIsDNSSubdomain(*name, false))...)
+		errs = append(errs, fieldrule.Invalid(field.NewPath("spec.source.persistentVolumeName"), *name, apivalidation.NameIsDNSSubdomain(*name, false))...)
 	}
 	return errs
 }

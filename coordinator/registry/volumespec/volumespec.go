@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
@@ -41,13 +42,13 @@ func Default(s *corev1.PersistentVolumeSpec) {
 		podspec.DefaultVolume(&corev1.Volume{VolumeSource: corev1.VolumeSource{AzureDisk: s.AzureDisk}})
 	}
 	if r := s.RBD; r != nil {
-		orString(&r.RBDPool, "rbd")
-		orString(&r.RadosUser, "admin")
-		orString(&r.Keyring, "/etc/ceph/keyring")
+		fieldrule.DefaultEmpty(&r.RBDPool, "rbd")
+		fieldrule.DefaultEmpty(&r.RadosUser, "admin")
+		fieldrule.DefaultEmpty(&r.Keyring, "/etc/ceph/keyring")
 	}
 	if i := s.ScaleIO; i != nil {
-		orString(&i.StorageMode, "ThinProvisioned")
-		orString(&i.FSType, "xfs")
+		fieldrule.DefaultEmpty(&i.StorageMode, "ThinProvisioned")
+		fieldrule.DefaultEmpty(&i.FSType, "xfs")
 	}
 }
 
@@ -57,12 +58,6 @@ func DefaultInline(s *corev1.PersistentVolumeSpec) {
 	if h := s.HostPath; h != nil && h.Type == nil {
 		unset := corev1.HostPathUnset
 		h.Type = &unset
-	}
-}
-
-func orString(s *string, value string) {
-	if *s == "" {
-		*s = value
 	}
 }
 
@@ -276,12 +271,12 @@ func validateReference(r *corev1.SecretReference, p *field.Path) (errs field.Err
 	if r.Name == "" {
 		errs = append(errs, field.Required(p.Child("name"), ""))
 	} else {
-		errs = append(errs, invalidAll(p.Child("name"), r.Name, validation.IsDNS1123Subdomain(r.Name))...)
+		errs = append(errs, fieldrule.Invalid(p.Child("name"), r.Name, validation.IsDNS1123Subdomain(r.Name))...)
 	}
 	if r.Namespace == "" {
 		return append(errs, field.Required(p.Child("namespace"), ""))
 	}
-	return append(errs, invalidAll(p.Child("namespace"), r.Namespace, validation.IsDNS1123Label(r.Namespace))...)
+	return append(errs, fieldrule.Invalid(p.Child("namespace"), r.Namespace, validation.IsDNS1123Label(r.Namespace))...)
 }
 
 func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.Path) field.ErrorList {
@@ -360,12 +355,5 @@ func termWarnings(terms []corev1.NodeSelectorTerm, p *field.Path) (out []string)
 }
 
 func className(name string, p *field.Path) field.ErrorList {
-	return invalidAll(p, name, apivalidation.NameIsDNSSubdomain(name, false))
-}
-
-func invalidAll(p *field.Path, value any, messages []string) (errs field.ErrorList) {
-	for _, msg := range messages {
-		errs = append(errs, field.Invalid(p, value, msg))
-	}
-	return errs
+	return fieldrule.Invalid(p, name, apivalidation.NameIsDNSSubdomain(name, false))
 }
