@@ -1,8 +1,11 @@
 package controller
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/endpointslice/util"
 )
 
 // byService is the index of EndpointSlices by the key of their Service and who
@@ -35,4 +38,26 @@ func SlicesOf(informer cache.SharedIndexInformer, manager string) (func(namespac
 
 func slicesKey(namespace, service, manager string) string {
 	return namespace + "/" + service + "/" + manager
+}
+
+// WatchSelected has the Services reconciled that select a pod which changed, or
+// did so before.
+func WatchSelected(l *Loop, pods cache.SharedIndexInformer, services corelisters.ServiceLister) {
+	Watch(l, pods, func(old, pod *corev1.Pod) {
+		keys, err := util.GetServicesToUpdate(services, util.GetPodUpdateProjectionKey(untyped(old), untyped(pod)))
+		if err != nil {
+			return
+		}
+		for key := range keys {
+			l.Add(key)
+		}
+	})
+}
+
+// untyped avoids a typed nil, which the library would take for a pod.
+func untyped(pod *corev1.Pod) any {
+	if pod == nil {
+		return nil
+	}
+	return pod
 }

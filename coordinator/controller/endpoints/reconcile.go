@@ -38,7 +38,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(core.Services().Informer())
-	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
+	controller.WatchSelected(r.loop, core.Pods().Informer(), r.services)
 	controller.Watch(r.loop, core.Endpoints().Informer(), func(old, e *corev1.Endpoints) {
 		if e == nil {
 			r.loop.Add(controller.Key(old.Namespace, old.Name))
@@ -47,24 +47,6 @@ func New(env controller.Env) (*controller.Loop, error) {
 		}
 	})
 	return r.loop, nil
-}
-
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	services, err := util.GetServicesToUpdate(r.services, util.GetPodUpdateProjectionKey(untyped(old), untyped(pod)))
-	if err != nil {
-		return
-	}
-	for service := range services {
-		r.loop.Add(service)
-	}
-}
-
-// untyped avoids a typed nil, which the library would take for a pod.
-func untyped(pod *corev1.Pod) any {
-	if pod == nil {
-		return nil
-	}
-	return pod
 }
 
 // Reconcile brings one Service's Endpoints up to date, or deletes them after it.

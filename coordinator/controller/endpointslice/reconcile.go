@@ -59,29 +59,10 @@ func New(env controller.Env) (*controller.Loop, error) {
 		library.WithPreferSameTrafficDistributionEnabled(true))
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(core.Services().Informer())
-	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
+	controller.WatchSelected(r.loop, core.Pods().Informer(), r.services)
 	controller.Watch(r.loop, slices.Informer(), r.sliceChanged)
 	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
 	return r.loop, nil
-}
-
-func (r *reconciler) podChanged(old, pod *corev1.Pod) {
-	key := util.GetPodUpdateProjectionKey(untyped(old), untyped(pod))
-	services, err := util.GetServicesToUpdate(r.services, key)
-	if err != nil {
-		return
-	}
-	for service := range services {
-		r.loop.Add(service)
-	}
-}
-
-// untyped avoids a typed nil, which the library would take for a pod.
-func untyped(pod *corev1.Pod) any {
-	if pod == nil {
-		return nil
-	}
-	return pod
 }
 
 // sliceChanged undoes changes by others and follows service name changes; our
