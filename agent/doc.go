@@ -13,6 +13,8 @@
 //
 //	api ──── kubeconfig ─> client, events, tokens, credentials    the way to the API server
 //	qos ──── control groups of pods by quality of service
+//	host ─── the machine's facts and its use: memory, tasks, file systems, PSI
+//	logs ─── the logs of containers as files: names, format, rotation, reading
 //
 // main.go reads the configuration, wire.go has everything built in the order of
 // dependencies, by the constructors in wire_*.go, and lists what runs; hollow.go
