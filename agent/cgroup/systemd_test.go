@@ -115,6 +115,13 @@ func (f *fakeSystemd) serve(c net.Conn) error {
 	return conn.Auth([]dbus.Auth{dbus.AuthAnonymous()})
 }
 
+// connections is how many clients have come.
+func (f *fakeSystemd) connections() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
+}
+
 // Hello and AddMatch are the bus's own.
 func (f *fakeSystemd) Hello() (string, *dbus.Error)         { return ":1.1", nil }
 func (f *fakeSystemd) AddMatch(rule string) *dbus.Error     { return nil }
@@ -260,7 +267,7 @@ func TestLibrarySystemd(t *testing.T) {
 	if err := m.DeleteSystemd(); err == nil {
 		t.Error("a unit that is not there was stopped")
 	}
-	if n := len(f.conns); n != 8 { // two a call
+	if n := f.connections(); n != 8 { // two a call
 		t.Errorf("%d connections", n)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,11 +19,11 @@ import (
 // nothing, whatever the volume.
 func TestHollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		var asked atomic.Int32 // the manager asks from a goroutine of its own
 		tokens := &TokenCache{
 			Saved: TokenTimes{InMemory{}},
 			Request: func(context.Context, string, string, *authv1.TokenRequest) (*authv1.TokenRequest, error) {
-				asked++
+				asked.Add(1)
 				ends := metav1.NewTime(time.Now().Add(time.Hour))
 				return &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: ends}}, nil
 			},
@@ -53,13 +54,13 @@ func TestHollow(t *testing.T) {
 		m.Changed("ns")
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
-		if asked != 1 {
-			t.Errorf("asked for %d tokens before the first was old", asked)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked for %d tokens before the first was old", n)
 		}
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		if asked != 2 {
-			t.Errorf("asked for %d tokens in an hour", asked)
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked for %d tokens in an hour", n)
 		}
 		if path, err := m.SubPath(p, SubPath{Volume: "node", Container: "c", Path: "x"}); err != nil {
 			t.Errorf("sub path %q: %v", path, err)
