@@ -142,7 +142,7 @@ metadata: {name: http}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
-  - {name: c, image: "localhost/hello:1", readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}, livenessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
+  - {name: c, image: "localhost/hello:1", readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}, livenessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}}
 ---
 apiVersion: v1
 kind: Pod
@@ -174,7 +174,12 @@ metadata: {name: live}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
-  - {name: c, image: "localhost/busybox:1", command: [sh, -c, "touch /tmp/live; exec sleep 999"], livenessProbe: {exec: {command: [cat, /tmp/live]}, periodSeconds: 1, failureThreshold: 1}}
+  - name: c
+    image: "localhost/busybox:1"
+    command: [sh, -c, "touch /tmp/live; exec sleep 999"]
+    # A busy machine may take seconds to touch the file, and to read it.
+    startupProbe: {exec: {command: [test, -f, /tmp/live]}, periodSeconds: 1, failureThreshold: 60, timeoutSeconds: 30}
+    livenessProbe: {exec: {command: [cat, /tmp/live]}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 30}
 ---
 apiVersion: v1
 kind: Pod
