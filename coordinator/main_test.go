@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -34,14 +35,14 @@ func TestMain(m *testing.M) {
 
 type child struct {
 	cmd  *exec.Cmd
-	out  *bytes.Buffer
+	out  *output
 	done chan error
 }
 
 // coordinator starts a coordinator process on dir and port.
 func coordinator(t *testing.T, dir string, port int, args ...string) *child {
 	t.Helper()
-	p := &child{out: &bytes.Buffer{}, done: make(chan error, 1)}
+	p := &child{out: &output{}, done: make(chan error, 1)}
 	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--gossip-bind", "127.0.0.1", "--gossip-port", "0", "--port", fmt.Sprint(port)}, args...)...)
 	p.cmd.Env = append(os.Environ(), asCoordinator+"=1")
 	p.cmd.Stderr, p.cmd.Stdout = p.out, p.out
@@ -56,6 +57,24 @@ func coordinator(t *testing.T, dir string, port int, args ...string) *child {
 func (p *child) kill() {
 	_ = p.cmd.Process.Kill()
 	p.wait(10 * time.Second)
+}
+
+// output is what a process has said so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func (p *child) wait(limit time.Duration) (error, bool) {
@@ -81,7 +100,7 @@ func freePort(t *testing.T) int {
 // client waits until the coordinator is ready and returns an administrator's client.
 func client(t *testing.T, p *child, dir string, port int) kubernetes.Interface {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute) // with the race detector, on a busy machine
 	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		out := dir + "/admin.kubeconfig"
 		cmd := exec.Command(os.Args[0], "kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group", "system:masters", "--out", out)
@@ -155,7 +174,7 @@ func TestProcess(t *testing.T) {
 func soon(t *testing.T, what string, check func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if err = check(); err == nil {
 			return
 		}
