@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-project/shoal/coordinator/config"
 )
 
-// identity is stable over restarts of the coordinator on one machine.
-func identity() string {
+// hostName is what people call this machine; others may have the same.
+func hostName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		return "coordinator"
@@ -65,7 +65,10 @@ func listenAPI(cfg config.Config) (net.Listener, error) {
 	address := net.JoinHostPort(cfg.BindAddress, strconv.Itoa(cfg.Port))
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("serve the API on %s: the port is in use; stop what uses it (ss -ltnp 'sport = :%d' shows it), or choose another with --port", address, cfg.Port)
+		return nil,
+			fmt.Errorf(
+				"serve the API on %s: the port is in use; stop what uses it (ss -ltnp 'sport = :%d' shows it), or choose another with --port",
+				address, cfg.Port)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("serve the API: %w", err)

@@ -28,9 +28,12 @@ func TestNamesOfTheAPI(t *testing.T) {
 	for san, want := range map[string]string{
 		"n1": "", "192.0.2.9": "", "2001:db8::9": "", "svc": "", "n1.example.com": "",
 		"m1": "m1", "M1": "m1", "192.0.2.1": "m1", "::ffff:192.0.2.1": "m1",
-		"m2": nobody, "192.0.2.2": nobody, "::ffff:192.0.2.2": nobody, "api.example.com": nobody, "API.example.com": nobody,
-		"kubernetes": nobody, "Kubernetes.Default": nobody, "localhost": nobody, "127.0.0.1": nobody, "169.254.1.1": nobody, "::ffff:127.0.0.1": nobody,
-		"10.96.0.1": nobody, "::ffff:10.96.0.9": nobody, "hook.ns.svc": nobody, "kubernetes.default.svc.cluster.local": nobody, "a.b.SVC.Cluster.Local": nobody,
+		"m2": nobody, "192.0.2.2": nobody, "::ffff:192.0.2.2": nobody, "api.example.com": nobody,
+		"API.example.com": nobody,
+		"kubernetes":      nobody, "Kubernetes.Default": nobody, "localhost": nobody, "127.0.0.1": nobody,
+		"169.254.1.1": nobody, "::ffff:127.0.0.1": nobody,
+		"10.96.0.1": nobody, "::ffff:10.96.0.9": nobody, "hook.ns.svc": nobody,
+		"kubernetes.default.svc.cluster.local": nobody, "a.b.SVC.Cluster.Local": nobody,
 	} {
 		owner, reserved := n.Owner(san)
 		got := owner

@@ -53,7 +53,8 @@ func (c *rig) deploy(t *testing.T, ns string, replicas int32, strategy appsv1.De
 	d, err := c.client.AppsV1().Deployments(ns).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: selector("web"), Template: template("web", "one"), Strategy: appsv1.DeploymentStrategy{Type: strategy},
+			Replicas: &replicas, Selector: selector("web"), Template: template("web", "one"),
+			Strategy: appsv1.DeploymentStrategy{Type: strategy},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -64,7 +65,8 @@ func (c *rig) deploy(t *testing.T, ns string, replicas int32, strategy appsv1.De
 
 func (c *rig) patch(t *testing.T, ns, patch string) {
 	t.Helper()
-	if _, err := c.client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -78,7 +80,8 @@ func (c *rig) rolled(t *testing.T, ns, revision, image string, replicas int32) {
 			return err
 		}
 		s := d.Status
-		if s.ObservedGeneration < d.Generation || s.Replicas != replicas || s.UpdatedReplicas != replicas || s.AvailableReplicas != replicas ||
+		if s.ObservedGeneration < d.Generation || s.Replicas != replicas || s.UpdatedReplicas != replicas ||
+			s.AvailableReplicas != replicas ||
 			d.Annotations["deployment.kubernetes.io/revision"] != revision {
 			return fmt.Errorf("status %+v, annotations %v", s, d.Annotations)
 		}
@@ -180,7 +183,8 @@ func (c *rig) gone(t *testing.T, ns string, names ...string) {
 	t.Helper()
 	within(t, fmt.Sprint(names, " gone"), func() error {
 		for _, name := range names {
-			if _, err := c.client.CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			if _, err := c.client.CoreV1().ConfigMaps(ns).Get(t.Context(), name,
+				metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("%s is there, %w", name, err)
 			}
 		}
@@ -192,7 +196,8 @@ func (c *rig) testGarbage(t *testing.T) { // GC-3, GC-8..11
 	ns := c.namespace(t, "garbage")
 	remove := func(name string, policy metav1.DeletionPropagation) {
 		t.Helper()
-		if err := c.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+		if err := c.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), name,
+			metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +224,8 @@ func (c *rig) testGarbage(t *testing.T) { // GC-3, GC-8..11
 	if _, err := c.client.CoreV1().ConfigMaps(ns).Get(t.Context(), "d", metav1.GetOptions{}); err != nil {
 		t.Errorf("the owner did not wait: %v", err)
 	}
-	if _, err := c.client.CoreV1().ConfigMaps(ns).Patch(t.Context(), "e", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.CoreV1().ConfigMaps(ns).Patch(t.Context(), "e", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.gone(t, ns, "d", "e")
@@ -253,14 +259,16 @@ func (c *rig) testService(t *testing.T) {
 	c.patch(t, ns, `{"spec":{"template":{"spec":{"nodeName":"host"}}}}`)
 	_, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"},
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	within(t, "endpoints", func() error {
 		slices, err := c.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{})
-		if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 || !*slices.Items[0].Endpoints[0].Conditions.Ready {
+		if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 ||
+			!*slices.Items[0].Endpoints[0].Conditions.Ready {
 			return fmt.Errorf("slices %v, %w", slices.Items, err)
 		}
 		e, err := c.client.CoreV1().Endpoints(ns).Get(t.Context(), "web", metav1.GetOptions{})
@@ -277,7 +285,8 @@ func (c *rig) testTopologyHints(t *testing.T) {
 	ns := c.namespace(t, "hints")
 	if _, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{corev1.AnnotationTopologyMode: "Auto"}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "hints"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "hints"},
+			Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +294,8 @@ func (c *rig) testTopologyHints(t *testing.T) {
 	for _, zone := range zones {
 		c.node(t, zone)
 		defer func() { _ = c.client.CoreV1().Nodes().Delete(context.Background(), zone, metav1.DeleteOptions{}) }()
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: zone, Labels: map[string]string{"app": "hints"}}, Spec: template("hints", "one").Spec}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: zone, Labels: map[string]string{"app": "hints"}},
+			Spec: template("hints", "one").Spec}
 		pod.Spec.NodeName = zone
 		if _, err := c.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -303,10 +313,13 @@ func (c *rig) testTopologyHints(t *testing.T) {
 	}
 	within(t, "endpoints", func() error { _, err := slice(); return err })
 	for _, zone := range zones {
-		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType, []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"`+zone+`"}}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"`+zone+`"}}}`),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType, []byte(`{"status":{"allocatable":{"cpu":"4"}}}`), metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := c.client.CoreV1().Nodes().Patch(t.Context(), zone, types.MergePatchType,
+			[]byte(`{"status":{"allocatable":{"cpu":"4"}}}`), metav1.PatchOptions{}, "status"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -330,7 +343,8 @@ func (c *rig) testJob(t *testing.T) {
 	spec := template("job", "done")
 	spec.Spec.RestartPolicy = corev1.RestartPolicyNever
 	_, err := c.client.BatchV1().Jobs(ns).Create(t.Context(), &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: "sum"}, Spec: batchv1.JobSpec{Completions: &three, Parallelism: &two, Template: spec},
+		ObjectMeta: metav1.ObjectMeta{Name: "sum"},
+		Spec:       batchv1.JobSpec{Completions: &three, Parallelism: &two, Template: spec},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +372,8 @@ func (c *rig) testJob(t *testing.T) {
 
 func (c *rig) node(t *testing.T, name string) {
 	t.Helper()
-	n, err := c.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	n, err := c.client.CoreV1().Nodes().Create(t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +392,8 @@ func (c *rig) testDaemonSet(t *testing.T) {
 	c.node(t, "n1")
 	c.node(t, "n2")
 	ds, err := c.client.AppsV1().DaemonSets(ns).Create(t.Context(), &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "ds"}, Spec: appsv1.DaemonSetSpec{Selector: selector("ds"), Template: template("ds", "one")},
+		ObjectMeta: metav1.ObjectMeta{Name: "ds"},
+		Spec:       appsv1.DaemonSetSpec{Selector: selector("ds"), Template: template("ds", "one")},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -388,7 +404,8 @@ func (c *rig) testDaemonSet(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if s := ds.Status; s.ObservedGeneration < ds.Generation || s.DesiredNumberScheduled != 2 || s.UpdatedNumberScheduled != 2 || s.NumberAvailable != 2 {
+			if s := ds.Status; s.ObservedGeneration < ds.Generation || s.DesiredNumberScheduled != 2 ||
+				s.UpdatedNumberScheduled != 2 || s.NumberAvailable != 2 {
 				return fmt.Errorf("status %+v", s)
 			}
 			revs, err := c.client.AppsV1().ControllerRevisions(ns).List(t.Context(), metav1.ListOptions{})
@@ -396,7 +413,8 @@ func (c *rig) testDaemonSet(t *testing.T) {
 				return fmt.Errorf("%d revisions, %w", len(revs.Items), err)
 			}
 			pods, err := c.client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
-			if err != nil || len(pods.Items) != 2 || pods.Items[0].Spec.Containers[0].Image != image || pods.Items[1].Spec.Containers[0].Image != image {
+			if err != nil || len(pods.Items) != 2 || pods.Items[0].Spec.Containers[0].Image != image ||
+				pods.Items[1].Spec.Containers[0].Image != image {
 				return fmt.Errorf("%d pods, %w", len(pods.Items), err)
 			}
 			return nil
@@ -410,7 +428,8 @@ func (c *rig) testDaemonSet(t *testing.T) {
 	within(t, "rolled", current("two", 2))
 	within(t, "pod networks", func() error { // NODE-36
 		nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-		if err == nil && (nodes.Items[0].Spec.PodCIDR == "" || nodes.Items[0].Spec.PodCIDR == nodes.Items[1].Spec.PodCIDR) {
+		if err == nil &&
+			(nodes.Items[0].Spec.PodCIDR == "" || nodes.Items[0].Spec.PodCIDR == nodes.Items[1].Spec.PodCIDR) {
 			err = fmt.Errorf("%q and %q", nodes.Items[0].Spec.PodCIDR, nodes.Items[1].Spec.PodCIDR)
 		}
 		return err
@@ -422,7 +441,8 @@ func (c *rig) testBudget(t *testing.T) {
 	c.deploy(t, ns, 3, "")
 	half := intstr.FromString("50%")
 	_, err := c.client.PolicyV1().PodDisruptionBudgets(ns).Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector("web"), MinAvailable: &half},
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: selector("web"), MinAvailable: &half},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -444,7 +464,8 @@ func (c *rig) testScaledBudget(t *testing.T) {
 	spec := template("rc", "one")
 	owner, err := c.client.CoreV1().ReplicationControllers(ns).Create(t.Context(), &corev1.ReplicationController{
 		ObjectMeta: metav1.ObjectMeta{Name: "rc"},
-		Spec:       corev1.ReplicationControllerSpec{Replicas: &three, Selector: map[string]string{"app": "rc"}, Template: &spec},
+		Spec: corev1.ReplicationControllerSpec{Replicas: &three,
+			Selector: map[string]string{"app": "rc"}, Template: &spec},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -455,7 +476,8 @@ func (c *rig) testScaledBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.client.PolicyV1().PodDisruptionBudgets(ns).Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector("rc"), MaxUnavailable: &one},
+		ObjectMeta: metav1.ObjectMeta{Name: "rc"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: selector("rc"), MaxUnavailable: &one},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -488,8 +510,10 @@ func (c *rig) testDeadMember(t *testing.T) { // NODE-38, NODE-48
 			if err != nil || len(p.Status.Conditions) == 0 {
 				return fmt.Errorf("pod without conditions, %w", err)
 			}
-			if n.Status.Conditions[0].Status != ready || len(n.Spec.Taints) != taints || podReady != "" && p.Status.Conditions[0].Status != podReady {
-				return fmt.Errorf("node %+v, taints %v, pod %v", n.Status.Conditions[0], n.Spec.Taints, p.Status.Conditions)
+			if n.Status.Conditions[0].Status != ready || len(n.Spec.Taints) != taints || podReady != "" &&
+				p.Status.Conditions[0].Status != podReady {
+				return fmt.Errorf("node %+v, taints %v, pod %v", n.Status.Conditions[0],
+					n.Spec.Taints, p.Status.Conditions)
 			}
 			return nil
 		}
@@ -523,7 +547,8 @@ func (c *rig) testCustomResource(t *testing.T) { // GC-7, for a kind that came l
 	if err != nil {
 		t.Fatal(err)
 	}
-	fish := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "fish"}).Namespace(ns)
+	fish := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "fish"}).
+		Namespace(ns)
 	create := func(name string, owners ...metav1.OwnerReference) (made *unstructured.Unstructured) {
 		within(t, name+" created", func() error {
 			u := &unstructured.Unstructured{}
@@ -538,7 +563,8 @@ func (c *rig) testCustomResource(t *testing.T) { // GC-7, for a kind that came l
 		return made
 	}
 	owner := create("owner")
-	create("dependent", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Fish", Name: "owner", UID: owner.GetUID()})
+	create("dependent",
+		metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Fish", Name: "owner", UID: owner.GetUID()})
 	if err := fish.Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -35,12 +35,14 @@ func (c *rig) testStatefulSet(t *testing.T) {
 	_, err := sets.Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
 			Replicas: ptr.To[int32](3), ServiceName: "web", Selector: selector("web"), Template: template("web", "one"),
-			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType},
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType},
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{
 				ObjectMeta: metav1.ObjectMeta{Name: "data"},
 				Spec: corev1.PersistentVolumeClaimSpec{
 					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 				},
 			}},
 		},
@@ -50,7 +52,8 @@ func (c *rig) testStatefulSet(t *testing.T) {
 	}
 	patch := func(patch string) {
 		t.Helper()
-		if _, err := sets.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := sets.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,8 +65,9 @@ func (c *rig) testStatefulSet(t *testing.T) {
 				return err
 			}
 			got, err := c.shown(t, ns)
-			if n := int32(strings.Count(pods, "=")); err == nil && (got != pods || s.Status.ObservedGeneration < s.Generation ||
-				s.Status.Replicas != n || s.Status.AvailableReplicas != n || s.Status.UpdatedReplicas != updated) {
+			if n := int32(strings.Count(pods, "=")); err == nil &&
+				(got != pods || s.Status.ObservedGeneration < s.Generation ||
+					s.Status.Replicas != n || s.Status.AvailableReplicas != n || s.Status.UpdatedReplicas != updated) {
 				err = fmt.Errorf("pods %s, status %+v", got, s.Status)
 			}
 			return err
@@ -131,7 +135,8 @@ func (c *rig) testCronJob(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if len(list.Items) != 1 || len(cj.Status.Active) != 0 || cj.Status.LastSuccessfulTime == nil || !cj.Status.LastScheduleTime.After(last) {
+			if len(list.Items) != 1 || len(cj.Status.Active) != 0 || cj.Status.LastSuccessfulTime == nil ||
+				!cj.Status.LastScheduleTime.After(last) {
 				return fmt.Errorf("%d jobs, status %+v", len(list.Items), cj.Status)
 			}
 			job = list.Items[0].Name
@@ -143,7 +148,8 @@ func (c *rig) testCronJob(t *testing.T) {
 		return job
 	}
 	first := run(90 * time.Minute)
-	if err := c.client.BatchV1().Jobs(ns).Delete(t.Context(), first, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
+	if err := c.client.BatchV1().Jobs(ns).Delete(t.Context(), first,
+		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 		t.Fatal(err)
 	}
 	run(3 * time.Hour) // of the missed times the newest only

@@ -107,13 +107,15 @@ func (c *rig) runPods(ctx context.Context) {
 		}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.PodIP, p.Status.PodIPs = "10.1.0.1", []corev1.PodIP{{IP: "10.1.0.1"}}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 		if p.Spec.Containers[0].Image == "done" {
 			p.Status.Phase, p.Status.Conditions = corev1.PodSucceeded, nil
 		}
 		_, _ = c.client.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
 	}
-	_, _ = f.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: run, UpdateFunc: func(_, obj any) { run(obj) }})
+	_, _ = f.Core().V1().Pods().Informer().
+		AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: run, UpdateFunc: func(_, obj any) { run(obj) }})
 	f.Start(ctx.Done())
 	<-ctx.Done()
 	f.Shutdown()
@@ -167,7 +169,9 @@ func (c *rig) namespace(t *testing.T, name string) string {
 func template(app, image string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{
+				{Name: "c", Image: image, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}},
 	}
 }
 

@@ -35,13 +35,15 @@ func encryptStore(ctx context.Context, cfg config.Config, st *store.Store, log *
 			return err
 		}
 		if key != "" {
-			return fmt.Errorf("read %s: the file is missing, and stored Secrets are under its key %s; put it back from a backup, or name the file that has the key with --encryption-provider-config", file, key)
+			return fmt.Errorf(
+				"read %s: the file is missing, and stored Secrets are under its key %s; put it back from a backup, or name the file that has the key with --encryption-provider-config",
+				file, key)
 		}
 		if err := file.Make(time.Now()); err != nil {
 			return err
 		}
 	}
-	return st.Encrypt(string(file), identity(), log)
+	return st.Encrypt(string(file), hostName(), log)
 }
 
 // encryptionState serves encryption.State. Only who may read any path gets to it.
@@ -69,8 +71,12 @@ func (s parts) encryptClear(ctx context.Context) {
 		_, err = api.Rewrite(ctx, "secrets")
 	}
 	if err != nil {
-		s.log.Warn("Secrets are stored in the clear: an earlier version wrote them; `shoal secrets rewrite` encrypts them", "number", n, "err", err)
+		s.log.Warn(
+			"Secrets are stored in the clear: an earlier version wrote them; `shoal secrets rewrite` encrypts them",
+			"number", n, "err", err)
 		return
 	}
-	s.log.Info("Secrets that an earlier version stored in the clear are encrypted now; the store's old files have them until they are written over: change the passwords that matter", "number", n)
+	s.log.Info(
+		"Secrets that an earlier version stored in the clear are encrypted now; the store's old files have them until they are written over: change the passwords that matter",
+		"number", n)
 }

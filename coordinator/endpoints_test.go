@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,10 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 )
 
-// Two coordinators on one etcd elsewhere are both endpoints of the API's Service,
-// whoever started last; one that stops is none from then on.
+// Two coordinators on one etcd elsewhere, on machines of one name, are both endpoints
+// of the API's Service, whoever started last; one that stops is none from then on.
+// The first leads, as long as it lives.
 func TestTwoCoordinators(t *testing.T) {
 	c := embed.NewConfig()
 	c.Dir = t.TempDir()
@@ -42,7 +45,8 @@ func TestTwoCoordinators(t *testing.T) {
 	if err := os.CopyFS(other+"/coordinator/pki", os.DirFS(one+"/coordinator/pki")); err != nil {
 		t.Fatal(err)
 	}
-	second := coordinator(t, other, port, "--etcd-servers", servers, "--advertise-address", "192.0.2.2", "--bind-address", "127.0.0.2")
+	second := coordinator(t, other, port, "--etcd-servers", servers, "--advertise-address", "192.0.2.2",
+		"--bind-address", "127.0.0.2")
 	soon(t, "both are published", published(clientOfFirst, "192.0.2.1", "192.0.2.2"))
 	config, err := clientcmd.BuildConfigFromFlags(fmt.Sprintf("https://127.0.0.2:%d", port), one+"/admin.kubeconfig")
 	if err != nil {
@@ -56,13 +60,42 @@ func TestTwoCoordinators(t *testing.T) {
 		_, err := clientOfSecond.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
 		return err
 	})
-	if err := second.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	holder := leads(t, clientOfSecond, "")
+	terminate(t, first)
+	soon(t, "the first is published no more", published(clientOfSecond, "192.0.2.2"))
+	if next := leads(t, clientOfSecond, holder); !strings.HasPrefix(next, hostName()+"_") {
+		t.Errorf("%s leads after %s", next, holder)
+	}
+	terminate(t, second)
+}
+
+// terminate stops a coordinator, which has to end well.
+func terminate(t *testing.T, p *child) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err, ended := second.wait(10 * time.Second); !ended || err != nil {
-		t.Fatalf("SIGTERM: ended %v, %v\n%s", ended, err, second.out)
+	if err, ended := p.wait(10 * time.Second); !ended || err != nil {
+		t.Fatalf("SIGTERM: ended %v, %v\n%s", ended, err, p.out)
 	}
-	soon(t, "the second is published no more", published(clientOfFirst, "192.0.2.1"))
+}
+
+// leads returns the identity of who leads, once that is not the one from before.
+func leads(t *testing.T, c kubernetes.Interface, before string) (holder string) {
+	t.Helper()
+	soon(t, "another leads than "+before, func() error {
+		leases := c.CoordinationV1().Leases("kube-system")
+		lease, err := leases.Get(t.Context(), "shoal-coordinator", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		holder = ptr.Deref(lease.Spec.HolderIdentity, "")
+		if holder == "" || holder == before {
+			return fmt.Errorf("holder %q", holder)
+		}
+		return nil
+	})
+	return holder
 }
 
 // published compares the addresses of the API's Service, in both kinds of object.

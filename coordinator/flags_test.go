@@ -8,14 +8,17 @@ import (
 // Flags of every type override the file.
 func TestFlags(t *testing.T) {
 	cmd := command()
-	if err := cmd.ParseFlags([]string{"--oidc-required-claim", "a=b,c=d", "--anonymous-auth=false", "--audit-webhook-initial-backoff", "3s", "--disable-admission-plugins", "Priority,PodSecurity"}); err != nil {
+	if err := cmd.ParseFlags(
+		[]string{"--oidc-required-claim", "a=b,c=d", "--anonymous-auth=false", "--audit-webhook-initial-backoff", "3s",
+			"--disable-admission-plugins", "Priority,PodSecurity"}); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := loadConfig(cmd, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cfg.OIDCRequiredClaim) != 2 || cfg.OIDCRequiredClaim["c"] != "d" || cfg.AnonymousAuth == nil || *cfg.AnonymousAuth ||
+	if len(cfg.OIDCRequiredClaim) != 2 || cfg.OIDCRequiredClaim["c"] != "d" ||
+		cfg.AnonymousAuth == nil || *cfg.AnonymousAuth ||
 		time.Duration(cfg.AuditWebhookInitialBackoff) != 3*time.Second || len(cfg.DisableAdmissionPlugins) != 2 {
 		t.Errorf("got %+v", cfg)
 	}

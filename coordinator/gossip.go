@@ -13,7 +13,8 @@ import (
 )
 
 // coordinatorPrefix begins coordinators' names in the gossip. No Node has such a
-// name: a colon is in none.
+// name: a colon is in none. The host and the API's address follow: two machines may
+// have one name, and a restart is to go unnoticed.
 const coordinatorPrefix = "coordinator:"
 
 // buildGossip makes this coordinator a member with its own role. Its key lives
@@ -28,7 +29,7 @@ func buildGossip(s parts) (*gossip.Group, error) {
 		return nil, err
 	}
 	cfg := gossip.Config{
-		Name:          coordinatorPrefix + identity(),
+		Name:          coordinatorPrefix + hostName() + "/" + s.external(),
 		BindAddr:      s.cfg.GossipBind,
 		BindPort:      s.cfg.GossipPort,
 		AdvertiseAddr: s.advertise.String(),
@@ -61,7 +62,8 @@ func identify(cfg *gossip.Config, ca *pki.Authority, now time.Time) (err error) 
 	if cfg.Identity, err = gossip.NewIdentity(); err != nil {
 		return err
 	}
-	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: cfg.Identity.PublicKey(), Issued: now, Expires: ca.Cert.NotAfter}
+	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: cfg.Identity.PublicKey(), Issued: now,
+		Expires: ca.Cert.NotAfter}
 	cfg.Trust = gossip.Trust{ca.Cert}
 	cfg.Grant, err = g.Sign(cfg.Name, ca.Key())
 	return err

@@ -49,9 +49,10 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	}
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
-		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca, Reserved: reserved.Owner,
-		Grants:  s.grants(ca, clusterCIDRs),
-		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
+		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
+		Reserved: reserved.Owner,
+		Grants:   s.grants(ca, clusterCIDRs),
+		Members:  s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {
 		return nil, err

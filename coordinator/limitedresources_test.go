@@ -39,7 +39,8 @@ func TestLimitedResources(t *testing.T) {
 	}
 	c := newRigWith(t, false, func(s *apiserver.Server) []apiadmission.Interface {
 		plugins, err := admission.Chain(admission.Config{
-			Client: s.Client(), Informers: s.Informers(), Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), ConfigFile: file,
+			Client: s.Client(), Informers: s.Informers(),
+			Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), ConfigFile: file,
 		})
 		if err != nil {
 			panic(err)
@@ -47,13 +48,18 @@ func TestLimitedResources(t *testing.T) {
 		return plugins
 	})
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "cluster-services"}, Value: 10}
-	if _, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+	if _, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	bare, covered := c.namespace(t, "bare"), c.namespace(t, "covered")
-	c.quota(t, covered, "services", corev1.ResourceQuotaSpec{Hard: hard("pods=1"), ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
-		{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"cluster-services"}},
-	}}})
+	c.quota(t, covered,
+		"services",
+		corev1.ResourceQuotaSpec{Hard: hard("pods=1"),
+			ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn,
+					Values: []string{"cluster-services"}},
+			}}})
 	c.used(t, covered, "services", "pods=0")
 	create := func(ns, name, class string) string {
 		t.Helper()

@@ -3,14 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -43,7 +41,9 @@ type child struct {
 func coordinator(t *testing.T, dir string, port int, args ...string) *child {
 	t.Helper()
 	p := &child{out: &output{}, done: make(chan error, 1)}
-	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--gossip-bind", "127.0.0.1", "--gossip-port", "0", "--port", fmt.Sprint(port)}, args...)...)
+	p.cmd = exec.Command(os.Args[0],
+		append([]string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--gossip-bind", "127.0.0.1", "--gossip-port",
+			"0", "--port", fmt.Sprint(port)}, args...)...)
 	p.cmd.Env = append(os.Environ(), asCoordinator+"=1")
 	p.cmd.Stderr, p.cmd.Stdout = p.out, p.out
 	if err := p.cmd.Start(); err != nil {
@@ -103,7 +103,8 @@ func client(t *testing.T, p *child, dir string, port int) kubernetes.Interface {
 	deadline := time.Now().Add(3 * time.Minute) // with the race detector, on a busy machine
 	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		out := dir + "/admin.kubeconfig"
-		cmd := exec.Command(os.Args[0], "kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group", "system:masters", "--out", out)
+		cmd := exec.Command(os.Args[0], "kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group",
+			"system:masters", "--out", out)
 		cmd.Env = append(os.Environ(), asCoordinator+"=1")
 		if cmd.Run() != nil {
 			continue
@@ -142,7 +143,9 @@ func TestProcess(t *testing.T) {
 	}
 
 	sameDir := coordinator(t, dir, freePort(t))
-	if err, ended := sameDir.wait(10 * time.Second); !ended || err == nil || !strings.Contains(sameDir.out.String(), fmt.Sprintf("another coordinator (pid %d) runs on it", first.cmd.Process.Pid)) {
+	if err, ended := sameDir.wait(10 * time.Second); !ended || err == nil ||
+		!strings.Contains(sameDir.out.String(),
+			fmt.Sprintf("another coordinator (pid %d) runs on it", first.cmd.Process.Pid)) {
 		t.Errorf("second on the directory: %v\n%s", err, sameDir.out)
 	}
 	samePort := coordinator(t, t.TempDir(), port)
@@ -150,25 +153,15 @@ func TestProcess(t *testing.T) {
 		t.Errorf("second on the port: %v\n%s", err, samePort.out)
 	}
 
+	holder := leads(t, c, "")
 	first.kill()
 	second := coordinator(t, dir, port)
 	c = client(t, second, dir, port)
 	if got, err := c.CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{}); err != nil || got.Data["k"] != "v" {
 		t.Errorf("after kill -9: %v, %v", got, err)
 	}
-	soon(t, "this coordinator leads again", func() error {
-		lease, err := c.CoordinationV1().Leases("kube-system").Get(ctx, "shoal-coordinator", metav1.GetOptions{})
-		if err == nil && (lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "") {
-			err = errors.New("no holder")
-		}
-		return err
-	})
-	if err := second.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err, ended := second.wait(10 * time.Second); !ended || err != nil {
-		t.Errorf("SIGTERM: ended %v, %v\n%s", ended, err, second.out)
-	}
+	leads(t, c, holder) // at once: nobody else can have the store
+	terminate(t, second)
 }
 
 func soon(t *testing.T, what string, check func() error) {
@@ -185,8 +178,11 @@ func soon(t *testing.T, what string, check func() error) {
 // Bad configuration is told field by field, with the remedy.
 func TestBadFlags(t *testing.T) {
 	cmd := command()
-	cmd.SetArgs([]string{"--service-cidr", "10.96.0.0", "--cluster-dns", "10.96.0.10", "--node-port-range", "x", "--log-level", "loud", "--encryption-provider-config", "e.yaml",
-		"--audit-log-mode", "never", "--audit-log-path", "here", "--oidc-client-id", "shoal", "--authorization-config", "/a", "--authorization-mode", "RBAC"})
+	cmd.SetArgs(
+		[]string{"--service-cidr", "10.96.0.0", "--cluster-dns", "10.96.0.10", "--node-port-range", "x", "--log-level",
+			"loud", "--encryption-provider-config", "e.yaml",
+			"--audit-log-mode", "never", "--audit-log-path", "here", "--oidc-client-id", "shoal", "--authorization-config",
+			"/a", "--authorization-mode", "RBAC"})
 	err := cmd.ExecuteContext(context.Background())
 	if err == nil {
 		t.Fatal("accepted")

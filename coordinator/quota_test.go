@@ -50,7 +50,8 @@ func TestQuota(t *testing.T) {
 
 func (c *rig) quota(t *testing.T, ns, name string, spec corev1.ResourceQuotaSpec) {
 	t.Helper()
-	_, err := c.client.CoreV1().ResourceQuotas(ns).Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	_, err := c.client.CoreV1().ResourceQuotas(ns).Create(t.Context(),
+		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,8 @@ func (c *rig) podOf(t *testing.T, ns, name string, requests corev1.ResourceList)
 	var err error
 	// The namespace's service account comes soon after it.
 	for begin := time.Now(); time.Since(begin) < 10*time.Second; time.Sleep(5 * time.Millisecond) {
-		_, err = c.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		_, err = c.client.CoreV1().Pods(ns).Create(t.Context(),
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "serviceaccount") {
 			return err
 		}
@@ -102,7 +104,10 @@ func (c *rig) podOf(t *testing.T, ns, name string, requests corev1.ResourceList)
 func (c *rig) testPodQuota(t *testing.T) {
 	ns := c.namespace(t, "pod-quota")
 	c.quota(t, ns, "q", corev1.ResourceQuotaSpec{Hard: hard("pods=1", "requests.cpu=1")})
-	c.quota(t, ns, "ended", corev1.ResourceQuotaSpec{Hard: hard("pods=5"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}})
+	c.quota(t, ns,
+		"ended",
+		corev1.ResourceQuotaSpec{Hard: hard("pods=5"),
+			Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}})
 	c.used(t, ns, "q", "pods=0", "requests.cpu=0")
 	c.used(t, ns, "ended", "pods=0")
 	if err := c.podOf(t, ns, "none", nil); err == nil || !strings.Contains(err.Error(), `pods "none" is forbidden: failed quota: q: must specify requests.cpu for: c`) {
@@ -117,7 +122,8 @@ func (c *rig) testPodQuota(t *testing.T) {
 		t.Errorf("one pod too many: %v", err)
 	}
 	zero := int64(0)
-	if err := c.client.CoreV1().Pods(ns).Delete(t.Context(), "first", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
+	if err := c.client.CoreV1().Pods(ns).Delete(t.Context(),
+		"first", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
 		t.Fatal(err)
 	}
 	c.used(t, ns, "q", "pods=0", "requests.cpu=0")
@@ -125,7 +131,8 @@ func (c *rig) testPodQuota(t *testing.T) {
 		t.Error(err)
 	}
 	patch := []byte(`{"spec":{"hard":{"pods":"3","requests.cpu":"3","count/pods":"3"}}}`)
-	if _, err := c.client.CoreV1().ResourceQuotas(ns).Patch(t.Context(), "q", types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.CoreV1().ResourceQuotas(ns).Patch(t.Context(), "q", types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.used(t, ns, "q", "pods=1", "requests.cpu=1", "count/pods=1")
@@ -133,7 +140,9 @@ func (c *rig) testPodQuota(t *testing.T) {
 
 func (c *rig) testCountQuota(t *testing.T) {
 	ns := c.namespace(t, "count-quota")
-	c.quota(t, ns, "q", corev1.ResourceQuotaSpec{Hard: hard("count/deployments.apps=1", "services=3", "services.nodeports=1", "secrets=2", "count/events=1")})
+	c.quota(t, ns,
+		"q", corev1.ResourceQuotaSpec{
+			Hard: hard("count/deployments.apps=1", "services=3", "services.nodeports=1", "secrets=2", "count/events=1")})
 	c.used(t, ns, "q", "count/deployments.apps=0", "services=0", "services.nodeports=0", "secrets=0")
 	d := c.deploy(t, ns, 0, appsv1.RollingUpdateDeploymentStrategyType)
 	c.used(t, ns, "q", "count/deployments.apps=1")
@@ -144,11 +153,13 @@ func (c *rig) testCountQuota(t *testing.T) {
 	}
 	service := func(name string, typ corev1.ServiceType) error {
 		_, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Type: typ, Ports: []corev1.ServicePort{{Port: 80}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.ServiceSpec{Type: typ, Ports: []corev1.ServicePort{{Port: 80}}},
 		}, metav1.CreateOptions{})
 		return err
 	}
-	if err := errors.Join(service("a", corev1.ServiceTypeClusterIP), service("b", corev1.ServiceTypeNodePort)); err != nil {
+	if err := errors.Join(service("a", corev1.ServiceTypeClusterIP),
+		service("b", corev1.ServiceTypeNodePort)); err != nil {
 		t.Fatal(err)
 	}
 	c.used(t, ns, "q", "services=2", "services.nodeports=1")
@@ -169,16 +180,20 @@ func (c *rig) testCustomQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	crd := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "fish.sea.example"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "fish.sea.example"},
 		"spec": map[string]any{
-			"group": "sea.example", "scope": "Namespaced", "names": map[string]any{"plural": "fish", "singular": "fish", "kind": "Fish", "listKind": "FishList"},
+			"group": "sea.example", "scope": "Namespaced",
+			"names": map[string]any{"plural": "fish", "singular": "fish", "kind": "Fish", "listKind": "FishList"},
 			"versions": []any{map[string]any{
 				"name": "v1", "served": true, "storage": true,
 				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}},
 			}},
 		},
 	}}
-	if _, err := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(
+		schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+			Resource: "customresourcedefinitions"}).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	fish := d.Resource(schema.GroupVersionResource{Group: "sea.example", Version: "v1", Resource: "fish"}).Namespace(ns)
@@ -189,7 +204,8 @@ func (c *rig) testCustomQuota(t *testing.T) {
 	// A new quota looks at once; one that was there looks again after a while.
 	c.quota(t, ns, "again", corev1.ResourceQuotaSpec{Hard: hard("count/fish.sea.example=1")})
 	c.used(t, ns, "again", "count/fish.sea.example=0")
-	one := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sea.example/v1", "kind": "Fish", "metadata": map[string]any{"name": "one"}}}
+	one := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "sea.example/v1", "kind": "Fish", "metadata": map[string]any{"name": "one"}}}
 	within(t, "a fish", func() error {
 		_, err := fish.Create(t.Context(), one, metav1.CreateOptions{})
 		return err
@@ -211,7 +227,8 @@ func (c *rig) testQuotaStatus(t *testing.T) {
 	c.quota(t, ns, "q", corev1.ResourceQuotaSpec{Hard: hard("cpu=1")})
 	c.used(t, ns, "q", "cpu=0")
 	patch := []byte(`{"status":{"hard":{"cpu":"2"}}}`)
-	if _, err := c.client.CoreV1().ResourceQuotas(ns).Patch(t.Context(), "q", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := c.client.CoreV1().ResourceQuotas(ns).Patch(t.Context(), "q", types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "the status follows the spec", func() error {
@@ -243,7 +260,8 @@ func (c *rig) testServiceCIDR(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if cond := meta.FindStatusCondition(r.Status.Conditions, networkingv1.ServiceCIDRConditionReady); cond == nil || cond.Status != want || len(r.Finalizers) != 1 {
+			if cond := meta.FindStatusCondition(r.Status.Conditions,
+				networkingv1.ServiceCIDRConditionReady); cond == nil || cond.Status != want || len(r.Finalizers) != 1 {
 				return fmt.Errorf("%+v", r)
 			}
 			return nil
@@ -252,7 +270,8 @@ func (c *rig) testServiceCIDR(t *testing.T) {
 	ready(metav1.ConditionTrue)
 	service := func(name, ip string) error {
 		_, err := c.client.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}},
 		}, metav1.CreateOptions{})
 		return err
 	}

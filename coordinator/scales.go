@@ -31,7 +31,8 @@ func newScales(client discovery.DiscoveryInterface) *scales {
 
 // Scale returns the owner's UID and the replicas that it wants. A kind without
 // a scale, or that is not served, is NotFound.
-func (s *scales) Scale(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (types.UID, int32, error) {
+func (s *scales) Scale(ctx context.Context, kind schema.GroupVersionKind,
+	namespace, name string) (types.UID, int32, error) {
 	m, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
 		return "", 0, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)

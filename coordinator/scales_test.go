@@ -51,7 +51,8 @@ func TestScaleOfACustomKind(t *testing.T) {
 		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Fish"}, "a", "", 0, false},
 	} {
 		uid, replicas, err := s.Scale(t.Context(), tt.kind, "ns", tt.name)
-		if string(uid) != tt.uid || replicas != tt.replicas || (err == nil) != tt.found || err != nil && !apierrors.IsNotFound(err) {
+		if string(uid) != tt.uid || replicas != tt.replicas || (err == nil) != tt.found || err != nil &&
+			!apierrors.IsNotFound(err) {
 			t.Errorf("%s %s: %s, %d, %v", tt.kind.Kind, tt.name, uid, replicas, err)
 		}
 	}

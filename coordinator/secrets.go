@@ -37,9 +37,12 @@ func secretsCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 			},
 		})
 	}
-	add("status", "Show the keys' names and what is stored under each", func(ctx context.Context, r encryption.Rotation) error { return r.Status(ctx) })
-	add("rotate", "Make a new key, rewrite what is stored with it, drop the old one", func(ctx context.Context, r encryption.Rotation) error { return r.Run(ctx, time.Now()) })
-	add("rewrite", "Rewrite what is stored with the keys that come first in the file", func(ctx context.Context, r encryption.Rotation) error { return r.Rewrite(ctx) })
+	add("status", "Show the keys' names and what is stored under each",
+		func(ctx context.Context, r encryption.Rotation) error { return r.Status(ctx) })
+	add("rotate", "Make a new key, rewrite what is stored with it, drop the old one",
+		func(ctx context.Context, r encryption.Rotation) error { return r.Run(ctx, time.Now()) })
+	add("rewrite", "Rewrite what is stored with the keys that come first in the file",
+		func(ctx context.Context, r encryption.Rotation) error { return r.Rewrite(ctx) })
 	return cmd
 }
 

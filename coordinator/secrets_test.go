@@ -70,7 +70,8 @@ func rotationOf(t *testing.T, s *apitest.Server, file string) (encryption.Rotati
 func putSecrets(t *testing.T, c kubernetes.Interface, prefix string, n int) {
 	t.Helper()
 	for i := range n {
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(prefix, i)}, StringData: map[string]string{"k": "value of " + prefix}}
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(prefix, i)},
+			StringData: map[string]string{"k": "value of " + prefix}}
 		if _, err := c.CoreV1().Secrets("default").Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +199,8 @@ func TestEncryptedByDefault(t *testing.T) {
 	putSecrets(t, c, "s", 1)
 	var state encryption.State
 	data, err := c.Discovery().RESTClient().Get().AbsPath(encryption.StatePath).DoRaw(t.Context())
-	if err != nil || json.Unmarshal(data, &state) != nil || len(state.Values["secrets"]) != 1 || state.Error != "" || state.Values["secrets"]["identity"] != 0 {
+	if err != nil || json.Unmarshal(data, &state) != nil || len(state.Values["secrets"]) != 1 || state.Error != "" ||
+		state.Values["secrets"]["identity"] != 0 {
 		t.Errorf("%s %v", data, err)
 	}
 	metrics, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -213,7 +215,8 @@ func TestEncryptedByDefault(t *testing.T) {
 	refused := func(what, remedy string) {
 		t.Helper()
 		p := coordinator(t, dir, port)
-		if err, ended := p.wait(30 * time.Second); !ended || err == nil || !strings.Contains(p.out.String(), file) || !strings.Contains(p.out.String(), remedy) {
+		if err, ended := p.wait(30 * time.Second); !ended || err == nil || !strings.Contains(p.out.String(), file) ||
+			!strings.Contains(p.out.String(), remedy) {
 			t.Errorf("start with %s: %v\n%s", what, err, p.out)
 		}
 	}

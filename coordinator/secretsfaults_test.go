@@ -40,7 +40,9 @@ func TestRotateCustomResources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, bytes.Replace(made, []byte("- secrets\n"), []byte("- secrets\n  - widgets.example.com\n"), 1), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		bytes.Replace(made, []byte("- secrets\n"), []byte("- secrets\n  - widgets.example.com\n"), 1),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	kinds := func(s *apitest.Server) (crds, widgets dynamic.ResourceInterface) {
@@ -49,7 +51,8 @@ func TestRotateCustomResources(t *testing.T) {
 			t.Fatal(err)
 		}
 		return c.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}),
-			c.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default")
+			c.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).
+				Namespace("default")
 	}
 	s, _ := encrypted(t, dir, file)
 	crds, objects := kinds(s)
@@ -60,7 +63,8 @@ func TestRotateCustomResources(t *testing.T) {
 	if _, err := crds.Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}}}
+	widget := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}}}
 	soon(t, "the custom resource is served", func() error {
 		_, err := objects.Create(t.Context(), widget, metav1.CreateOptions{})
 		return err
@@ -69,7 +73,8 @@ func TestRotateCustomResources(t *testing.T) {
 
 	s, _ = encrypted(t, dir, file)
 	r, _ := rotationOf(t, s, file)
-	soon(t, "the rotation", func() error { return r.Run(t.Context(), time.Now()) }) // discovery has to find the kind first
+	// discovery has to find the kind first
+	soon(t, "the rotation", func() error { return r.Run(t.Context(), time.Now()) })
 	_, values, err := s.Storage.EncryptionState(t.Context())
 	if err != nil || len(values["widgets.example.com"]) != 1 {
 		t.Errorf("%v %v", values, err)
@@ -158,7 +163,8 @@ func TestNoKeyIsLost(t *testing.T) {
 		}
 		return strings.Count(string(data), "secret:")
 	}
-	if err := r.Run(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "coordinator:b") || keys() != 1 {
+	if err := r.Run(t.Context(), time.Now()); err == nil ||
+		!strings.Contains(err.Error(), "coordinator:b") || keys() != 1 {
 		t.Errorf("two coordinators: %v, %d keys", err, keys())
 	}
 	r.API = blind{p, nil}

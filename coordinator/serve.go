@@ -78,7 +78,12 @@ func unlessStopped(ctx context.Context, err error) error {
 // users are what runs beside the API on every coordinator, each until its context
 // ends; the API itself lives as long as apiCtx.
 func (s parts) users(apiCtx context.Context) []func(context.Context) error {
-	elector := leader.Elector{Client: s.api.Client(), Identity: identity(), Log: s.log}
+	elector := leader.Elector{
+		Client:   s.api.Client(),
+		Identity: leader.NewIdentity(hostName()),
+		Alone:    s.store.Alone,
+		Log:      s.log,
+	}
 	return []func(context.Context) error{
 		s.announce,
 		s.gossip.Run,

@@ -11,7 +11,8 @@ import (
 
 // TestStopDuringStart: whenever a start is stopped, it ends soon and well.
 func TestStopDuringStart(t *testing.T) {
-	for _, after := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second} {
+	for _, after := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond,
+		500 * time.Millisecond, time.Second} {
 		cfg := config.Default()
 		cfg.DataDir, cfg.Port, cfg.GossipPort = t.TempDir(), freePort(t), 0
 		cfg.BindAddress, cfg.AdvertiseAddress = "127.0.0.1", "127.0.0.1"

@@ -48,7 +48,8 @@ func (c *rig) claim(t *testing.T, ns, name string, class *string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: class,
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("100Mi")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("100Mi")}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -57,11 +58,13 @@ func (c *rig) claim(t *testing.T, ns, name string, class *string) {
 }
 
 // phases waits until claim and volume are so; "" stands for gone.
-func (c *rig) phases(t *testing.T, ns, claim string, want corev1.PersistentVolumeClaimPhase, volume string, wantVolume corev1.PersistentVolumePhase) {
+func (c *rig) phases(t *testing.T, ns, claim string, want corev1.PersistentVolumeClaimPhase, volume string,
+	wantVolume corev1.PersistentVolumePhase) {
 	t.Helper()
 	within(t, "phases of claim and volume", func() error {
 		got, gotVolume := corev1.PersistentVolumeClaimPhase(""), corev1.PersistentVolumePhase("")
-		if o, err := c.client.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), claim, metav1.GetOptions{}); err == nil {
+		if o, err := c.client.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), claim,
+			metav1.GetOptions{}); err == nil {
 			got = o.Status.Phase
 		} else if !apierrors.IsNotFound(err) {
 			return err
@@ -85,32 +88,39 @@ func (c *rig) testProtection(t *testing.T) { // PV-3, PV-7, PV-12..PV-14, PV-17,
 	c.claim(t, ns, "data", ptr.To("kept"))
 	c.phases(t, ns, "data", corev1.ClaimBound, "kept", corev1.VolumeBound)
 	claim, err := claims.Get(t.Context(), "data", metav1.GetOptions{})
-	if err != nil || !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection") || claim.Spec.VolumeName != "kept" ||
+	if err != nil || !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection") ||
+		claim.Spec.VolumeName != "kept" ||
 		claim.Annotations["pv.kubernetes.io/bind-completed"] != "yes" || claim.Status.Capacity.Storage().String() != "1Gi" {
 		t.Fatalf("got %+v, %v", claim, err)
 	}
 	claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
-	if _, err := claims.Update(t.Context(), claim, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "must support resize") {
+	if _, err := claims.Update(t.Context(), claim, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "must support resize") {
 		t.Errorf("a claim may grow: %v", err)
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "user"},
 		Spec: corev1.PodSpec{
 			NodeName: "somewhere", Containers: []corev1.Container{{Name: "c", Image: "i"}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}},
+			Volumes: []corev1.Volume{
+				{Name: "v",
+					VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}},
 		},
 	}
 	within(t, "the pod is made, once its service account is there", func() error {
 		_, err := c.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{})
 		return err
 	})
-	for _, err := range []error{claims.Delete(t.Context(), "data", metav1.DeleteOptions{}), volumes.Delete(t.Context(), "kept", metav1.DeleteOptions{})} {
+	for _, err := range []error{claims.Delete(t.Context(), "data", metav1.DeleteOptions{}),
+		volumes.Delete(t.Context(), "kept", metav1.DeleteOptions{})} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.phases(t, ns, "data", corev1.ClaimBound, "kept", corev1.VolumeBound)
-	if err := c.client.CoreV1().Pods(ns).Delete(t.Context(), "user", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+	if err := c.client.CoreV1().Pods(ns).Delete(t.Context(),
+		"user", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
 		t.Fatal(err)
 	}
 	c.phases(t, ns, "data", "", "kept", "")
@@ -121,7 +131,8 @@ func (c *rig) testDefaultClass(t *testing.T) { // PV-76, PV-81, DYN-1
 	claims := c.client.CoreV1().PersistentVolumeClaims(ns)
 	c.claim(t, ns, "early", nil)
 	_, err := c.client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta:  metav1.ObjectMeta{Name: "standard", Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "standard",
+			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner: "example.com/disk",
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -133,7 +144,9 @@ func (c *rig) testDefaultClass(t *testing.T) { // PV-76, PV-81, DYN-1
 		}
 		within(t, "the claim has the class and its provisioner is asked", func() error {
 			o, err := claims.Get(t.Context(), name, metav1.GetOptions{})
-			if err == nil && (ptr.Deref(o.Spec.StorageClassName, "") != "standard" || o.Annotations["volume.kubernetes.io/storage-provisioner"] != "example.com/disk") {
+			if err == nil &&
+				(ptr.Deref(o.Spec.StorageClassName, "") != "standard" ||
+					o.Annotations["volume.kubernetes.io/storage-provisioner"] != "example.com/disk") {
 				err = errors.New("not yet")
 			}
 			return err

@@ -104,10 +104,14 @@ func lockState(cfg config.Config) (unlock func(), err error) {
 	f, err := process.Lock(cfg.StateDir())
 	var other *process.InUse
 	if errors.As(err, &other) {
-		return nil, fmt.Errorf("use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir", cfg.DataDir, other.PID)
+		return nil,
+			fmt.Errorf(
+				"use data directory %s: another coordinator (pid %s) runs on it; stop it, or choose another with --data-dir",
+				cfg.DataDir, other.PID)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("use data directory %s: %w (run as root, or choose another with --data-dir)", cfg.DataDir, err)
+		return nil, fmt.Errorf("use data directory %s: %w (run as root, or choose another with --data-dir)",
+			cfg.DataDir, err)
 	}
 	return func() { _ = f.Close() }, nil
 }
@@ -147,7 +151,8 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 		return nil, err
 	}
 	api, err := apiserver.New(apiserver.Config{
-		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, ExternalAddress: s.external(), Log: s.log,
+		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener,
+		ExternalAddress: s.external(), Log: s.log,
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path(pki.CAFile),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),

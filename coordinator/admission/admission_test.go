@@ -106,7 +106,8 @@ func account(name string, change func(*corev1.ServiceAccount)) *corev1.ServiceAc
 func newPod(change func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
 		InitContainers: []corev1.Container{{Name: "init"}},
-		Containers:     []corev1.Container{{Name: "a"}, {Name: "b", VolumeMounts: []corev1.VolumeMount{{Name: "own", MountPath: tokenMountPath}}}},
+		Containers: []corev1.Container{{Name: "a"},
+			{Name: "b", VolumeMounts: []corev1.VolumeMount{{Name: "own", MountPath: tokenMountPath}}}},
 	}}
 	if change != nil {
 		change(pod)
@@ -129,7 +130,8 @@ func TestServiceAccount(t *testing.T) {
 	withSecret := func(name string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.ServiceAccountName = "strict"
-			p.Spec.Volumes = []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}}}
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}}}
 		}
 	}
 	mirror := func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
@@ -140,18 +142,25 @@ func TestServiceAccount(t *testing.T) {
 		pull    string
 		mounts  int
 	}{
-		"default":         {nil, "", "default", "registry", 2},
-		"own_pull_secret": {func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}} }, "", "default", "mine", 2},
-		"account_quiet":   {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "quiet" }, "", "quiet", "", 0},
+		"default": {nil, "", "default", "registry", 2},
+		"own_pull_secret": {func(p *corev1.Pod) {
+			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
+		}, "", "default", "mine", 2},
+		"account_quiet": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "quiet" }, "", "quiet", "", 0},
 		"pod_wins": {func(p *corev1.Pod) {
 			p.Spec.ServiceAccountName, p.Spec.AutomountServiceAccountToken = "quiet", ptr.To(true)
 		}, "", "quiet", "", 2},
-		"unknown":        {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "gone" }, `error looking up service account ns/gone: serviceaccount "gone" not found`, "", "", 0},
-		"mirror":         {mirror, "", "", "", 0},
-		"mirror_account": {func(p *corev1.Pod) { mirror(p); p.Spec.ServiceAccountName = "default" }, "a mirror pod may not reference service accounts", "", "", 0},
-		"mirror_secret":  {func(p *corev1.Pod) { withSecret("x")(p); mirror(p); p.Spec.ServiceAccountName = "" }, "a mirror pod may not reference secrets", "", "", 0},
-		"strict_good":    {withSecret("good"), "", "strict", "", 2},
-		"strict_bad":     {withSecret("bad"), `volume with secret.secretName="bad" is not allowed because service account strict does not reference that secret`, "", "", 0},
+		"unknown": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "gone" },
+			`error looking up service account ns/gone: serviceaccount "gone" not found`, "", "", 0},
+		"mirror": {mirror, "", "", "", 0},
+		"mirror_account": {func(p *corev1.Pod) { mirror(p); p.Spec.ServiceAccountName = "default" },
+			"a mirror pod may not reference service accounts", "", "", 0},
+		"mirror_secret": {func(p *corev1.Pod) { withSecret("x")(p); mirror(p); p.Spec.ServiceAccountName = "" },
+			"a mirror pod may not reference secrets", "", "", 0},
+		"strict_good": {withSecret("good"), "", "strict", "", 2},
+		"strict_bad": {withSecret("bad"),
+			`volume with secret.secretName="bad" is not allowed because service account strict does not reference that secret`,
+			"", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := newPod(tt.change)
@@ -202,10 +211,13 @@ func TestServiceAccountArrivesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		go func() {
 			time.Sleep(100 * time.Millisecond)
-			_, _ = client.CoreV1().ServiceAccounts("ns").Create(context.Background(), account("default", nil), metav1.CreateOptions{})
+			_, _ = client.CoreV1().ServiceAccounts("ns").Create(context.Background(),
+				account("default", nil), metav1.CreateOptions{})
 		}()
 		begin := time.Now()
-		check(t, p.Admit(context.Background(), request{resource: "pods", namespace: "ns", obj: newPod(nil)}.attributes(), nil), "")
+		check(t,
+			p.Admit(context.Background(), request{resource: "pods", namespace: "ns", obj: newPod(nil)}.attributes(),
+				nil), "")
 		if d := time.Since(begin); d > 300*time.Millisecond {
 			t.Errorf("waited %v", d)
 		}
@@ -235,7 +247,8 @@ func TestDefaultTolerationSeconds(t *testing.T) {
 
 func TestPriority(t *testing.T) {
 	class := func(name string, value int32, isDefault bool) *schedulingv1.PriorityClass {
-		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, GlobalDefault: isDefault, PreemptionPolicy: ptr.To(corev1.PreemptNever)}
+		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value,
+			GlobalDefault: isDefault, PreemptionPolicy: ptr.To(corev1.PreemptNever)}
 	}
 	withDefault, _ := connect(t, newPriority(), class("high", 1000, false), class("usual", 10, true))
 	without, _ := connect(t, newPriority())
@@ -246,11 +259,14 @@ func TestPriority(t *testing.T) {
 		class    string
 		priority int32
 	}{
-		"named":       {withDefault, func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }, "", "high", 1000},
-		"default":     {withDefault, nil, "", "usual", 10},
-		"no_default":  {without, nil, "", "", 0},
-		"unknown":     {without, func(p *corev1.Pod) { p.Spec.PriorityClassName = "x" }, "no PriorityClass with name x was found", "", 0},
-		"own_number":  {without, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](5) }, "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name", "", 0},
+		"named":      {withDefault, func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }, "", "high", 1000},
+		"default":    {withDefault, nil, "", "usual", 10},
+		"no_default": {without, nil, "", "", 0},
+		"unknown": {without, func(p *corev1.Pod) { p.Spec.PriorityClassName = "x" },
+			"no PriorityClass with name x was found", "", 0},
+		"own_number": {without, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](5) },
+			"the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
+			"", 0},
 		"same_number": {withDefault, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](10) }, "", "usual", 10},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +277,8 @@ func TestPriority(t *testing.T) {
 			}
 		})
 	}
-	err := admit(withDefault, request{resource: "priorityclasses", group: "scheduling.k8s.io", obj: class("second", 1, true)})
+	err := admit(withDefault,
+		request{resource: "priorityclasses", group: "scheduling.k8s.io", obj: class("second", 1, true)})
 	check(t, err, "PriorityClass usual is already marked as default. Only one default can exist")
 }
 
@@ -270,7 +287,8 @@ func TestRuntimeClass(t *testing.T) {
 	overhead := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10Mi")}
 	p, _ := connect(t, newRuntimeClass(), &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "vm", Overhead: &nodev1.Overhead{PodFixed: overhead},
-		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"vm": "yes"}, Tolerations: []corev1.Toleration{{Key: "vm"}}},
+		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"vm": "yes"},
+			Tolerations: []corev1.Toleration{{Key: "vm"}}},
 	})
 	named := func(name string, more func(*corev1.Pod)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -293,7 +311,8 @@ func TestRuntimeClass(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := newPod(tt.change)
 			check(t, admitPod(p, pod), tt.err)
-			if name == "merged" && (pod.Spec.NodeSelector["vm"] != "yes" || len(pod.Spec.Tolerations) != 1 || pod.Spec.Overhead == nil) {
+			if name == "merged" &&
+				(pod.Spec.NodeSelector["vm"] != "yes" || len(pod.Spec.Tolerations) != 1 || pod.Spec.Overhead == nil) {
 				t.Errorf("got %+v", pod.Spec)
 			}
 		})
@@ -302,14 +321,17 @@ func TestRuntimeClass(t *testing.T) {
 
 func TestNodeRestriction(t *testing.T) {
 	onNode := func(name, node string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "u"}, Spec: corev1.PodSpec{NodeName: node}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "u"},
+			Spec: corev1.PodSpec{NodeName: node}}
 	}
 	p, _ := connect(t, newNodeRestriction(), onNode("mine", "n1"), onNode("other", "n2"),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n-uid"}})
 	p.SetAuthorizer(authorizerfactory.NewAlwaysDenyAuthorizer())
 	self := &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}
 	node := func(change func(*corev1.Node)) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"kubernetes.io/hostname": "n1", "team": "x"}}}
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1",
+				Labels: map[string]string{"kubernetes.io/hostname": "n1", "team": "x"}}}
 		if change != nil {
 			change(n)
 		}
@@ -318,7 +340,8 @@ func TestNodeRestriction(t *testing.T) {
 	mirror := func(change func(*corev1.Pod)) *corev1.Pod {
 		m := onNode("static", "n1")
 		m.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "n-uid", Controller: ptr.To(true)}}
+		m.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "n-uid", Controller: ptr.To(true)}}
 		if change != nil {
 			change(m)
 		}
@@ -326,12 +349,14 @@ func TestNodeRestriction(t *testing.T) {
 	}
 	token := func(pod, uid string, audiences ...string) *authenticationv1.TokenRequest {
 		return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			Audiences: audiences, BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: "u"},
+			Audiences:      audiences,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: "u"},
 		}}
 	}
 	withToken := onNode("with-token", "n1")
 	withToken.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Projected: tokenSource()}}}
-	if _, err := p.client.CoreV1().Pods("ns").Create(context.Background(), withToken, metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.CoreV1().Pods("ns").Create(context.Background(), withToken,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	lease := func(name string) *coordinationv1.Lease {
@@ -343,39 +368,68 @@ func TestNodeRestriction(t *testing.T) {
 		req request
 		err string
 	}{
-		"not_a_node":        {request{user: &user.DefaultInfo{Name: "anna"}, resource: "nodes", name: "n2", obj: node(nil)}, ""},
-		"nameless_node":     {request{user: &user.DefaultInfo{Name: "x", Groups: self.Groups}, resource: "nodes", name: "n1"}, `could not determine node from user "x"`},
-		"register":          {request{resource: "nodes", name: "n1", obj: node(nil)}, ""},
-		"register_other":    {request{resource: "nodes", name: "n2", obj: node(nil)}, `node "n1" is not allowed to modify node "n2"`},
-		"register_label":    {request{resource: "nodes", name: "n1", obj: label("x.node-restriction.kubernetes.io/a")}, `node "n1" is not allowed to set the following labels: x.node-restriction.kubernetes.io/a`},
-		"register_range":    {request{resource: "nodes", name: "n1", obj: node(func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/17"} })}, `node "n1" is not allowed to set podCIDR and podCIDRs`},
-		"own_range":         {request{resource: "nodes", name: "n1", operation: update, obj: node(func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/17" }), old: node(nil)}, `node "n1" is not allowed to modify podCIDR and podCIDRs`},
-		"own_label":         {request{resource: "nodes", name: "n1", operation: update, obj: label("example.com/a"), old: node(nil)}, ""},
-		"kubelet_label":     {request{resource: "nodes", name: "n1", operation: update, obj: label("node.kubernetes.io/a"), old: node(nil)}, ""},
-		"kubernetes_label":  {request{resource: "nodes", name: "n1", operation: update, obj: label("foo.k8s.io/a"), old: node(nil)}, "is not allowed to modify labels: foo.k8s.io/a"},
-		"taint":             {request{resource: "nodes", name: "n1", operation: update, obj: node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "a"}} }), old: node(nil)}, `node "n1" is not allowed to modify taints`},
-		"mirror":            {request{resource: "pods", obj: mirror(nil)}, ""},
-		"mirror_not":        {request{resource: "pods", obj: onNode("x", "n1")}, "can only create mirror pods"},
-		"mirror_elsewhere":  {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })}, "can only create pods with spec.nodeName set to itself"},
-		"mirror_unowned":    {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.OwnerReferences = nil })}, "can only create pods with an owner reference set to itself"},
-		"mirror_old_owner":  {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "y" })}, "node n1 UID mismatch: expected y got n-uid"},
-		"mirror_secret":     {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}} })}, "can not create pods that reference secrets"},
-		"mirror_token":      {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.Spec.Volumes = withToken.Spec.Volumes })}, "can not create pods that reference configmaps"},
-		"delete_own":        {request{resource: "pods", name: "mine", operation: del}, ""},
-		"delete_other":      {request{resource: "pods", name: "other", operation: del}, `node "n1" can only delete pods with spec.nodeName set to itself`},
-		"delete_gone":       {request{resource: "pods", name: "gone", operation: del}, `pods "gone" not found`},
-		"status_own":        {request{resource: "pods/status", name: "mine", operation: update, obj: onNode("mine", "n1"), old: onNode("mine", "n1")}, ""},
-		"status_other":      {request{resource: "pods/status", name: "other", operation: update, obj: onNode("other", "n2"), old: onNode("other", "n2")}, "can only update pod status for pods with spec.nodeName set to itself"},
-		"status_label":      {request{resource: "pods/status", name: "mine", operation: update, obj: mirror(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }), old: onNode("mine", "n1")}, "cannot update labels through pod status"},
-		"evict_own":         {request{resource: "pods/eviction", name: "mine", obj: &policyv1.Eviction{}}, ""},
-		"evict_other":       {request{resource: "pods/eviction", name: "other", obj: &policyv1.Eviction{}}, "node n1 can only evict pods with spec.nodeName set to itself"},
-		"exec":              {request{resource: "pods/exec", name: "mine"}, `unexpected pod subresource "exec", only 'status' and 'eviction' are allowed`},
-		"lease":             {request{resource: "leases", group: "coordination.k8s.io", namespace: "kube-node-lease", obj: lease("n1")}, ""},
-		"lease_other":       {request{resource: "leases", group: "coordination.k8s.io", namespace: "kube-node-lease", obj: lease("n2")}, "can only access node lease with the same name as the requesting node"},
-		"token":             {request{resource: "serviceaccounts/token", name: "sa", obj: token("with-token", "u")}, ""},
-		"token_audience":    {request{resource: "serviceaccounts/token", name: "sa", obj: token("with-token", "u", "vault")}, `audience "vault" not found in pod spec volume, system:node:n1 is not authorized to request tokens for this audience`},
-		"token_other_node":  {request{resource: "serviceaccounts/token", name: "sa", obj: token("other", "u")}, "node requested token bound to a pod scheduled on a different node"},
-		"token_unbound":     {request{resource: "serviceaccounts/token", name: "sa", obj: &authenticationv1.TokenRequest{}}, "node requested token not bound to a pod"},
+		"not_a_node": {
+			request{user: &user.DefaultInfo{Name: "anna"}, resource: "nodes", name: "n2", obj: node(nil)}, ""},
+		"nameless_node": {
+			request{user: &user.DefaultInfo{Name: "x", Groups: self.Groups}, resource: "nodes", name: "n1"}, `could not determine node from user "x"`},
+		"register":       {request{resource: "nodes", name: "n1", obj: node(nil)}, ""},
+		"register_other": {request{resource: "nodes", name: "n2", obj: node(nil)}, `node "n1" is not allowed to modify node "n2"`},
+		"register_label": {request{resource: "nodes", name: "n1", obj: label("x.node-restriction.kubernetes.io/a")}, `node "n1" is not allowed to set the following labels: x.node-restriction.kubernetes.io/a`},
+		"register_range": {
+			request{resource: "nodes", name: "n1",
+				obj: node(func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/17"} })}, `node "n1" is not allowed to set podCIDR and podCIDRs`},
+		"own_range": {
+			request{resource: "nodes", name: "n1", operation: update,
+				obj: node(func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/17" }), old: node(nil)}, `node "n1" is not allowed to modify podCIDR and podCIDRs`},
+		"own_label": {
+			request{resource: "nodes", name: "n1", operation: update, obj: label("example.com/a"), old: node(nil)}, ""},
+		"kubelet_label": {
+			request{resource: "nodes", name: "n1", operation: update,
+				obj: label("node.kubernetes.io/a"), old: node(nil)}, ""},
+		"kubernetes_label": {
+			request{resource: "nodes", name: "n1", operation: update, obj: label("foo.k8s.io/a"), old: node(nil)}, "is not allowed to modify labels: foo.k8s.io/a"},
+		"taint": {
+			request{resource: "nodes", name: "n1", operation: update,
+				obj: node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "a"}} }), old: node(nil)}, `node "n1" is not allowed to modify taints`},
+		"mirror":           {request{resource: "pods", obj: mirror(nil)}, ""},
+		"mirror_not":       {request{resource: "pods", obj: onNode("x", "n1")}, "can only create mirror pods"},
+		"mirror_elsewhere": {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })}, "can only create pods with spec.nodeName set to itself"},
+		"mirror_unowned":   {request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.OwnerReferences = nil })}, "can only create pods with an owner reference set to itself"},
+		"mirror_old_owner": {
+			request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "y" })}, "node n1 UID mismatch: expected y got n-uid"},
+		"mirror_secret": {
+			request{resource: "pods",
+				obj: mirror(func(p *corev1.Pod) {
+					p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}}
+				})}, "can not create pods that reference secrets"},
+		"mirror_token": {
+			request{resource: "pods", obj: mirror(func(p *corev1.Pod) { p.Spec.Volumes = withToken.Spec.Volumes })}, "can not create pods that reference configmaps"},
+		"delete_own":   {request{resource: "pods", name: "mine", operation: del}, ""},
+		"delete_other": {request{resource: "pods", name: "other", operation: del}, `node "n1" can only delete pods with spec.nodeName set to itself`},
+		"delete_gone":  {request{resource: "pods", name: "gone", operation: del}, `pods "gone" not found`},
+		"status_own": {
+			request{resource: "pods/status", name: "mine", operation: update, obj: onNode("mine", "n1"),
+				old: onNode("mine", "n1")}, ""},
+		"status_other": {
+			request{resource: "pods/status", name: "other", operation: update, obj: onNode("other", "n2"),
+				old: onNode("other", "n2")}, "can only update pod status for pods with spec.nodeName set to itself"},
+		"status_label": {
+			request{resource: "pods/status", name: "mine", operation: update,
+				obj: mirror(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }), old: onNode("mine", "n1")},
+			"cannot update labels through pod status"},
+		"evict_own":   {request{resource: "pods/eviction", name: "mine", obj: &policyv1.Eviction{}}, ""},
+		"evict_other": {request{resource: "pods/eviction", name: "other", obj: &policyv1.Eviction{}}, "node n1 can only evict pods with spec.nodeName set to itself"},
+		"exec":        {request{resource: "pods/exec", name: "mine"}, `unexpected pod subresource "exec", only 'status' and 'eviction' are allowed`},
+		"lease": {
+			request{resource: "leases", group: "coordination.k8s.io", namespace: "kube-node-lease", obj: lease("n1")}, ""},
+		"lease_other": {
+			request{resource: "leases", group: "coordination.k8s.io", namespace: "kube-node-lease", obj: lease("n2")}, "can only access node lease with the same name as the requesting node"},
+		"token": {request{resource: "serviceaccounts/token", name: "sa", obj: token("with-token", "u")}, ""},
+		"token_audience": {
+			request{resource: "serviceaccounts/token", name: "sa", obj: token("with-token", "u", "vault")}, `audience "vault" not found in pod spec volume, system:node:n1 is not authorized to request tokens for this audience`},
+		"token_other_node": {request{resource: "serviceaccounts/token", name: "sa", obj: token("other", "u")}, "node requested token bound to a pod scheduled on a different node"},
+		"token_unbound": {
+			request{resource: "serviceaccounts/token", name: "sa", obj: &authenticationv1.TokenRequest{}}, "node requested token not bound to a pod"},
 		"token_no_such_pod": {request{resource: "serviceaccounts/token", name: "sa", obj: token("gone", "u")}, `pods "gone" not found`},
 		"claim_not_status":  {request{resource: "persistentvolumeclaims", name: "c", operation: update}, "may only update PVC status"},
 		"something_else":    {request{resource: "events", obj: &corev1.Event{}}, ""},
@@ -397,11 +451,14 @@ func TestLimitRanger(t *testing.T) {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
 	p, _ := connect(t, newLimitRanger(),
-		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
-			{Type: corev1.LimitTypeContainer, DefaultRequest: list("100m"), Default: list("200m"), Min: list("50m"), Max: list("1"), MaxLimitRequestRatio: list("4")},
-			{Type: corev1.LimitTypePod, Max: list("1500m")},
-			{Type: corev1.LimitTypePersistentVolumeClaim, Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		}}},
+		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+				{Type: corev1.LimitTypeContainer, DefaultRequest: list("100m"), Default: list("200m"), Min: list("50m"),
+					Max: list("1"), MaxLimitRequestRatio: list("4")},
+				{Type: corev1.LimitTypePod, Max: list("1500m")},
+				{Type: corev1.LimitTypePersistentVolumeClaim,
+					Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			}}},
 	)
 	sized := func(request, limit string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -430,9 +487,10 @@ func TestLimitRanger(t *testing.T) {
 			}
 		})
 	}
-	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
-	}}}
+	claim := &corev1.PersistentVolumeClaim{
+		Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+		}}}
 	err := admit(p, request{resource: "persistentvolumeclaims", namespace: "ns", obj: claim})
 	check(t, err, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
 	check(t, admit(p, request{resource: "persistentvolumeclaims", namespace: "other", obj: claim}), "")
@@ -444,7 +502,8 @@ func TestTaintNodes(t *testing.T) {
 	for range 2 {
 		check(t, admit(newTaintNodes(), request{resource: "nodes", obj: node}), "")
 	}
-	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != corev1.TaintNodeNotReady || node.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != corev1.TaintNodeNotReady ||
+		node.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
 		t.Errorf("got taints %v", node.Spec.Taints)
 	}
 }

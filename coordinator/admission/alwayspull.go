@@ -59,7 +59,8 @@ func (alwaysPullImages) Validate(_ context.Context, a admission.Attributes, _ ad
 	}
 	var errs []error
 	refuse := func(path *field.Path, policy corev1.PullPolicy) {
-		errs = append(errs, admission.NewForbidden(a, field.NotSupported(path, policy, []corev1.PullPolicy{corev1.PullAlways})))
+		errs = append(errs,
+			admission.NewForbidden(a, field.NotSupported(path, policy, []corev1.PullPolicy{corev1.PullAlways})))
 	}
 	podspec.Visit(&pod.Spec, field.NewPath("spec"), func(c *corev1.Container, p *field.Path) {
 		if !had.Has(c.Image) && c.ImagePullPolicy != corev1.PullAlways {

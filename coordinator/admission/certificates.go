@@ -56,7 +56,8 @@ func (c *certificateRights) Validate(ctx context.Context, a admission.Attributes
 	case "approval":
 	case "status":
 		verb = "sign"
-		if bytes.Equal(request.Status.Certificate, old.Status.Certificate) && equality.Semantic.DeepEqual(request.Status.Conditions, old.Status.Conditions) {
+		if bytes.Equal(request.Status.Certificate, old.Status.Certificate) &&
+			equality.Semantic.DeepEqual(request.Status.Conditions, old.Status.Conditions) {
 			return nil
 		}
 	default:
@@ -66,7 +67,8 @@ func (c *certificateRights) Validate(ctx context.Context, a admission.Attributes
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		decision, _, err := c.authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User: a.GetUserInfo(), Verb: verb, Name: name, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", ResourceRequest: true,
+			User: a.GetUserInfo(), Verb: verb, Name: name, APIGroup: certificatesv1.GroupName,
+			APIVersion: "*", Resource: "signers", ResourceRequest: true,
 		})
 		if err == nil && decision == authorizer.DecisionAllow {
 			return nil
@@ -97,7 +99,8 @@ func (*certificateSubjects) Validate(_ context.Context, a admission.Attributes, 
 		return forbid(a, "failed to parse CSR: %w", err)
 	}
 	if slices.Contains(parsed.Subject.Organization, user.SystemPrivilegedGroup) {
-		return forbid(a, "use of %s signer with system:masters group is not allowed", certificatesv1.KubeAPIServerClientSignerName)
+		return forbid(a,
+			"use of %s signer with system:masters group is not allowed", certificatesv1.KubeAPIServerClientSignerName)
 	}
 	return nil
 }

@@ -44,7 +44,10 @@ func readConfigurations(file string, known []plugin) (configurations, error) {
 	}
 	config, ok := obj.(*apiserver.AdmissionConfiguration)
 	if !ok {
-		return nil, fmt.Errorf("admissionControlConfigFile %s: it holds a %T, give an AdmissionConfiguration of apiserver.config.k8s.io/v1", file, obj)
+		return nil,
+			fmt.Errorf(
+				"admissionControlConfigFile %s: it holds a %T, give an AdmissionConfiguration of apiserver.config.k8s.io/v1",
+				file, obj)
 	}
 	out := configurations{}
 	for _, p := range config.Plugins {

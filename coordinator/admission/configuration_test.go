@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/api/imagepolicy/v1alpha1"
+	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
@@ -37,23 +37,44 @@ func TestPluginsAreChosen(t *testing.T) {
 		has    string
 		hasNot string
 	}{
-		"default":        {config: Config{}, has: "*admission.podSecurity", hasNot: "admission.alwaysPullImages"},
-		"enabled":        {config: Config{Enable: []string{"AlwaysPullImages", "DenyServiceExternalIPs"}}, has: "admission.denyExternalIPs"},
-		"disabled":       {config: Config{Disable: []string{"PodSecurity"}}, hasNot: "*admission.podSecurity"},
-		"two names":      {config: Config{Enable: []string{"CertificateSigning"}}},
-		"unknown":        {config: Config{Enable: []string{"PodPresets"}}, want: `enableAdmissionPlugins: plugin "PodPresets" is unknown`},
-		"unknown off":    {config: Config{Disable: []string{"x"}}, want: `disableAdmissionPlugins: plugin "x" is unknown`},
-		"both":           {config: Config{Enable: []string{"Priority"}, Disable: []string{"Priority"}}, want: "remove it from one"},
-		"no limits":      {config: Config{Enable: []string{"EventRateLimit"}}, want: "plugin EventRateLimit: it needs a Configuration"},
-		"limits":         {config: Config{Enable: []string{"EventRateLimit"}, ConfigFile: file("a.yaml", head+"- {name: EventRateLimit, path: limits.yaml}")}, has: "*admission.eventRateLimit"},
-		"no file":        {config: Config{ConfigFile: dir + "/absent"}, want: "admissionControlConfigFile"},
-		"other plugin":   {config: Config{ConfigFile: file("b.yaml", head+"- {name: PodNodeSelector, configuration: {}}")}, want: `plugin "PodNodeSelector" is unknown`},
-		"takes none":     {config: Config{ConfigFile: file("c.yaml", head+"- {name: Priority, configuration: {}}")}, want: "plugin Priority takes no configuration"},
-		"twice":          {config: Config{ConfigFile: file("d.yaml", head+"- {name: EventRateLimit, path: limits.yaml}\n- {name: EventRateLimit, path: limits.yaml}")}, want: "configured twice"},
-		"bad field":      {config: Config{ConfigFile: file("e.yaml", head+"- {name: EventRateLimit, file: limits.yaml}")}, want: `unknown field`},
-		"bad podsec":     {config: Config{ConfigFile: file("f.yaml", head+"- {name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defalts: {}}}")}, want: "plugin PodSecurity: "},
-		"bad quota":      {config: Config{ConfigFile: file("g.yaml", head+"- {name: ResourceQuota, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: ResourceQuotaConfiguration, limitedResources: [{}]}}")}, want: "plugin ResourceQuota: "},
-		"absent webhook": {config: Config{ConfigFile: file("h.yaml", head+"- {name: ValidatingAdmissionWebhook, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: /absent}}")}, want: "plugin ValidatingAdmissionWebhook: "},
+		"default":     {config: Config{}, has: "*admission.podSecurity", hasNot: "admission.alwaysPullImages"},
+		"enabled":     {config: Config{Enable: []string{"AlwaysPullImages", "DenyServiceExternalIPs"}}, has: "admission.denyExternalIPs"},
+		"disabled":    {config: Config{Disable: []string{"PodSecurity"}}, hasNot: "*admission.podSecurity"},
+		"two names":   {config: Config{Enable: []string{"CertificateSigning"}}},
+		"unknown":     {config: Config{Enable: []string{"PodPresets"}}, want: `enableAdmissionPlugins: plugin "PodPresets" is unknown`},
+		"unknown off": {config: Config{Disable: []string{"x"}}, want: `disableAdmissionPlugins: plugin "x" is unknown`},
+		"both":        {config: Config{Enable: []string{"Priority"}, Disable: []string{"Priority"}}, want: "remove it from one"},
+		"no limits":   {config: Config{Enable: []string{"EventRateLimit"}}, want: "plugin EventRateLimit: it needs a Configuration"},
+		"limits": {
+			config: Config{Enable: []string{"EventRateLimit"},
+				ConfigFile: file("a.yaml", head+"- {name: EventRateLimit, path: limits.yaml}")}, has: "*admission.eventRateLimit"},
+		"no file": {config: Config{ConfigFile: dir + "/absent"}, want: "admissionControlConfigFile"},
+		"other plugin": {
+			config: Config{ConfigFile: file("b.yaml", head+"- {name: PodNodeSelector, configuration: {}}")}, want: `plugin "PodNodeSelector" is unknown`},
+		"takes none": {config: Config{ConfigFile: file("c.yaml", head+"- {name: Priority, configuration: {}}")},
+			want: "plugin Priority takes no configuration"},
+		"twice": {
+			config: Config{
+				ConfigFile: file("d.yaml",
+					head+"- {name: EventRateLimit, path: limits.yaml}\n- {name: EventRateLimit, path: limits.yaml}")},
+			want: "configured twice"},
+		"bad field": {
+			config: Config{ConfigFile: file("e.yaml", head+"- {name: EventRateLimit, file: limits.yaml}")}, want: `unknown field`},
+		"bad podsec": {
+			config: Config{
+				ConfigFile: file("f.yaml",
+					head+"- {name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defalts: {}}}")},
+			want: "plugin PodSecurity: "},
+		"bad quota": {
+			config: Config{
+				ConfigFile: file("g.yaml",
+					head+"- {name: ResourceQuota, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: ResourceQuotaConfiguration, limitedResources: [{}]}}")},
+			want: "plugin ResourceQuota: "},
+		"absent webhook": {
+			config: Config{
+				ConfigFile: file("h.yaml",
+					head+"- {name: ValidatingAdmissionWebhook, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: /absent}}")},
+			want: "plugin ValidatingAdmissionWebhook: "},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			plugins, err := c.config.plugins()
@@ -124,10 +145,13 @@ func TestAlwaysPullImages(t *testing.T) {
 	p := newAlwaysPullImages()
 	pod := newPod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}}
 	})
 	check(t, admitPod(p, pod), "")
-	if pod.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways || pod.Spec.InitContainers[0].ImagePullPolicy != corev1.PullAlways || pod.Spec.Volumes[0].Image.PullPolicy != corev1.PullAlways {
+	if pod.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways ||
+		pod.Spec.InitContainers[0].ImagePullPolicy != corev1.PullAlways ||
+		pod.Spec.Volumes[0].Image.PullPolicy != corev1.PullAlways {
 		t.Errorf("got %+v", pod.Spec)
 	}
 
@@ -145,9 +169,15 @@ func TestAlwaysPullImages(t *testing.T) {
 	update.obj = swapped
 	check(t, admit(p, update), `spec.containers[0].imagePullPolicy: Unsupported value: "Never"`)
 	debugged := old.DeepCopy()
-	debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "d", Image: "private", ImagePullPolicy: corev1.PullIfNotPresent}}}
-	check(t, admit(p, request{resource: "pods/ephemeralcontainers", namespace: "ns", obj: debugged, old: old, operation: admission.Update}), "")
-	if debugged.Spec.EphemeralContainers[0].ImagePullPolicy != corev1.PullAlways || debugged.Spec.Containers[0].ImagePullPolicy != corev1.PullNever {
+	debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "d", Image: "private",
+			ImagePullPolicy: corev1.PullIfNotPresent}}}
+	check(t,
+		admit(p,
+			request{resource: "pods/ephemeralcontainers", namespace: "ns", obj: debugged, old: old,
+				operation: admission.Update}), "")
+	if debugged.Spec.EphemeralContainers[0].ImagePullPolicy != corev1.PullAlways ||
+		debugged.Spec.Containers[0].ImagePullPolicy != corev1.PullNever {
 		t.Errorf("got %+v", debugged.Spec)
 	}
 }
@@ -155,14 +185,17 @@ func TestAlwaysPullImages(t *testing.T) {
 func TestEventRateLimit(t *testing.T) {
 	build := func(limits string) admission.Interface {
 		t.Helper()
-		p, err := newEventRateLimit(strings.NewReader("apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: " + limits))
+		p, err := newEventRateLimit(
+			strings.NewReader("apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: " +
+				limits))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	event := func(namespace, who, object string) request {
-		return request{resource: "events", namespace: namespace, user: &user.DefaultInfo{Name: who}, obj: &corev1.Event{InvolvedObject: corev1.ObjectReference{Name: object}}}
+		return request{resource: "events", namespace: namespace, user: &user.DefaultInfo{Name: who},
+			obj: &corev1.Event{InvolvedObject: corev1.ObjectReference{Name: object}}}
 	}
 	for limit, other := range map[string]request{
 		"Namespace": event("b", "anna", "o"), "User": event("a", "bert", "o"), "SourceAndObject": event("a", "anna", "p"),
@@ -194,7 +227,9 @@ func TestEventRateLimit(t *testing.T) {
 		"[{type: Server}]":                       "limits[0].qps: Invalid value: 0: must be positive",
 		"[{type: User, qps: 1, burst: 1, x: 1}]": "unknown field",
 	} {
-		_, err := newEventRateLimit(strings.NewReader("apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: " + text))
+		_, err := newEventRateLimit(
+			strings.NewReader("apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: " +
+				text))
 		check(t, err, want)
 	}
 }
@@ -205,11 +240,12 @@ func TestImagePolicyWebhook(t *testing.T) {
 	asked := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		asked++
-		var review v1alpha1.ImageReview
+		var review imagepolicyv1alpha1.ImageReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 			t.Error(err)
 		}
-		if _, ok := review.Spec.Annotations["mine.image-policy.k8s.io/ticket"]; !ok || len(review.Spec.Annotations) != 1 || review.Spec.Namespace != "ns" {
+		if _, ok := review.Spec.Annotations["mine.image-policy.k8s.io/ticket"]; !ok ||
+			len(review.Spec.Annotations) != 1 || review.Spec.Namespace != "ns" {
 			t.Errorf("asked %+v", review.Spec)
 		}
 		review.Status.Allowed = review.Spec.Containers[0].Image != "bad"
@@ -218,13 +254,16 @@ func TestImagePolicyWebhook(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`, service.URL)
+	text := fmt.Sprintf(
+		`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`,
+		service.URL)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	build := func(extra string) admission.Interface {
 		t.Helper()
-		p, err := newImagePolicy(strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %s, retryBackoff: 1%s}", kubeconfig, extra)))
+		p, err := newImagePolicy(
+			strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %s, retryBackoff: 1%s}", kubeconfig, extra)))
 		if err != nil {
 			t.Fatal(err)
 		}

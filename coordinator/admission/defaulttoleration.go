@@ -28,7 +28,8 @@ func (defaultTolerationSeconds) Admit(_ context.Context, a admission.Attributes,
 		if !toleratesNoExecute(pod.Spec.Tolerations, taint) {
 			seconds := int64(evictionSeconds)
 			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-				Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+				Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &seconds,
 			})
 		}
 	}

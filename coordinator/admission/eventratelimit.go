@@ -58,7 +58,8 @@ func newEventRateLimit(config io.Reader) (admission.Interface, error) {
 		return nil, err
 	}
 	if c.APIVersion != "eventratelimit.admission.k8s.io/v1alpha1" || c.Kind != "Configuration" {
-		return nil, fmt.Errorf("it holds %s %s, give a Configuration of eventratelimit.admission.k8s.io/v1alpha1", c.APIVersion, c.Kind)
+		return nil, fmt.Errorf("it holds %s %s, give a Configuration of eventratelimit.admission.k8s.io/v1alpha1",
+			c.APIVersion, c.Kind)
 	}
 	if errs := c.validate(); len(errs) > 0 {
 		return nil, errs.ToAggregate()
@@ -157,7 +158,9 @@ func (e *eventEnforcer) key(a admission.Attributes) string {
 	case "SourceAndObject":
 		if event, ok := a.GetObject().(*corev1.Event); ok {
 			o := event.InvolvedObject
-			return strings.Join([]string{event.Source.Component, event.Source.Host, o.Kind, o.Namespace, o.Name, string(o.UID), o.APIVersion}, "")
+			return strings.Join(
+				[]string{event.Source.Component, event.Source.Host, o.Kind, o.Namespace, o.Name,
+					string(o.UID), o.APIVersion}, "")
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/api/imagepolicy/v1alpha1"
+	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -68,7 +68,8 @@ func newImagePolicy(config io.Reader) (admission.Interface, error) {
 }
 
 func (c imagePolicyConfig) build() (admission.Interface, error) {
-	p := &imagePolicy{Handler: admission.NewHandler(admission.Create, admission.Update), answers: cache.NewLRUExpireCache(imageReviews), defaultAllow: c.DefaultAllow}
+	p := &imagePolicy{Handler: admission.NewHandler(admission.Create, admission.Update),
+		answers: cache.NewLRUExpireCache(imageReviews), defaultAllow: c.DefaultAllow}
 	var errs [3]error
 	var backoff time.Duration
 	p.allowTTL, errs[0] = bounded("allowTTL", c.AllowTTL, time.Second, 5*time.Minute, 30*time.Minute)
@@ -78,7 +79,7 @@ func (c imagePolicyConfig) build() (admission.Interface, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := imagepolicyv1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
 	client, err := webhook.LoadKubeconfig(c.KubeConfigFile, nil)
@@ -86,7 +87,8 @@ func (c imagePolicyConfig) build() (admission.Interface, error) {
 		return nil, fmt.Errorf("imagePolicy.kubeConfigFile %q: %w", c.KubeConfigFile, err)
 	}
 	p.webhook, err = webhook.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme), client,
-		[]schema.GroupVersion{v1alpha1.SchemeGroupVersion}, webhook.DefaultRetryBackoffWithInitialDelay(backoff))
+		[]schema.GroupVersion{imagepolicyv1alpha1.SchemeGroupVersion},
+		webhook.DefaultRetryBackoffWithInitialDelay(backoff))
 	if err != nil {
 		return nil, fmt.Errorf("imagePolicy.kubeConfigFile %q: %w", c.KubeConfigFile, err)
 	}
@@ -113,8 +115,9 @@ func (p *imagePolicy) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if pod == nil {
 		return nil
 	}
-	review := &v1alpha1.ImageReview{Spec: v1alpha1.ImageReviewSpec{
-		Containers: reviewedImages(pod, a.GetSubresource()), Annotations: reviewedAnnotations(pod.Annotations), Namespace: a.GetNamespace(),
+	review := &imagepolicyv1alpha1.ImageReview{Spec: imagepolicyv1alpha1.ImageReviewSpec{
+		Containers: reviewedImages(pod, a.GetSubresource()), Annotations: reviewedAnnotations(pod.Annotations),
+		Namespace: a.GetNamespace(),
 	}}
 	if err := p.ask(ctx, review); err != nil {
 		return p.unanswered(pod, a, err)
@@ -134,13 +137,13 @@ func (p *imagePolicy) Validate(ctx context.Context, a admission.Attributes, _ ad
 }
 
 // ask fills in the review's status, from memory where it can.
-func (p *imagePolicy) ask(ctx context.Context, review *v1alpha1.ImageReview) error {
+func (p *imagePolicy) ask(ctx context.Context, review *imagepolicyv1alpha1.ImageReview) error {
 	key, err := json.Marshal(review.Spec)
 	if err != nil {
 		return err
 	}
 	if known, ok := p.answers.Get(string(key)); ok {
-		review.Status = known.(v1alpha1.ImageReviewStatus)
+		review.Status = known.(imagepolicyv1alpha1.ImageReviewStatus)
 		return nil
 	}
 	result := p.webhook.WithExponentialBackoff(ctx, func() rest.Result {
@@ -176,17 +179,17 @@ func (p *imagePolicy) unanswered(pod *corev1.Pod, a admission.Attributes, err er
 	return a.AddAnnotation(imagePolicyPrefix+"failed-open", "true")
 }
 
-func reviewedImages(pod *corev1.Pod, subresource string) []v1alpha1.ImageReviewContainerSpec {
-	var out []v1alpha1.ImageReviewContainerSpec
+func reviewedImages(pod *corev1.Pod, subresource string) []imagepolicyv1alpha1.ImageReviewContainerSpec {
+	var out []imagepolicyv1alpha1.ImageReviewContainerSpec
 	if subresource == "ephemeralcontainers" {
 		for _, c := range pod.Spec.EphemeralContainers {
-			out = append(out, v1alpha1.ImageReviewContainerSpec{Image: c.Image})
+			out = append(out, imagepolicyv1alpha1.ImageReviewContainerSpec{Image: c.Image})
 		}
 		return out
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {
-			out = append(out, v1alpha1.ImageReviewContainerSpec{Image: c.Image})
+			out = append(out, imagepolicyv1alpha1.ImageReviewContainerSpec{Image: c.Image})
 		}
 	}
 	return out

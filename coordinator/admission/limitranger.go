@@ -106,7 +106,9 @@ func limited(a admission.Attributes) bool {
 func (l *limitRanger) ranges(a admission.Attributes) ([]*corev1.LimitRange, error) {
 	ranges, err := l.lister.LimitRanges(a.GetNamespace()).List(labels.Everything())
 	if err != nil {
-		return nil, forbid(a, "unable to %s %v at this time because there was an error enforcing limit ranges", a.GetOperation(), a.GetResource())
+		return nil, forbid(a,
+			"unable to %s %v at this time because there was an error enforcing limit ranges", a.GetOperation(),
+			a.GetResource())
 	}
 	return ranges, nil
 }
@@ -127,7 +129,8 @@ func setDefaults(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
 		notes = append(notes, setContainerDefaults(&pod.Spec.InitContainers[i], requests, maxima, "init container")...)
 	}
 	if len(notes) > 0 {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, limitRangerAnnotation, "LimitRanger plugin set: "+strings.Join(notes, "; "))
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, limitRangerAnnotation,
+			"LimitRanger plugin set: "+strings.Join(notes, "; "))
 	}
 }
 
@@ -175,7 +178,8 @@ func checkPod(pod *corev1.Pod, limits []corev1.LimitRangeItem) []error {
 			}
 		case corev1.LimitTypePod:
 			options := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-			errs = append(errs, checkItem(item, resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options))...)
+			errs = append(errs,
+				checkItem(item, resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options))...)
 		}
 	}
 	return errs
@@ -213,7 +217,8 @@ func checkItem(item *corev1.LimitRangeItem, requests, limits corev1.ResourceList
 	return errs
 }
 
-func checkMin(typ corev1.LimitType, name corev1.ResourceName, least resource.Quantity, requests, limits corev1.ResourceList) error {
+func checkMin(typ corev1.LimitType, name corev1.ResourceName, least resource.Quantity,
+	requests, limits corev1.ResourceList) error {
 	request, ok := requests[name]
 	if !ok {
 		return fmt.Errorf("minimum %s usage per %s is %s.  No request is specified", name, typ, least.String())
@@ -227,7 +232,8 @@ func checkMin(typ corev1.LimitType, name corev1.ResourceName, least resource.Qua
 	return nil
 }
 
-func checkMax(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity, requests, limits corev1.ResourceList) error {
+func checkMax(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity,
+	requests, limits corev1.ResourceList) error {
 	limit, ok := limits[name]
 	if !ok {
 		return fmt.Errorf("maximum %s usage per %s is %s.  No limit is specified", name, typ, most.String())
@@ -241,7 +247,8 @@ func checkMax(typ corev1.LimitType, name corev1.ResourceName, most resource.Quan
 	return nil
 }
 
-func checkMaxRequest(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity, requests corev1.ResourceList) error {
+func checkMaxRequest(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity,
+	requests corev1.ResourceList) error {
 	request, ok := requests[name]
 	if !ok {
 		return fmt.Errorf("maximum %s usage per %s is %s.  No request is specified", name, typ, most.String())
@@ -252,16 +259,20 @@ func checkMaxRequest(typ corev1.LimitType, name corev1.ResourceName, most resour
 	return nil
 }
 
-func checkRatio(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity, requests, limits corev1.ResourceList) error {
+func checkRatio(typ corev1.LimitType, name corev1.ResourceName, most resource.Quantity,
+	requests, limits corev1.ResourceList) error {
 	request, limit := requests[name], limits[name]
 	if request.IsZero() {
-		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0", name, typ, most.String())
+		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0",
+			name, typ, most.String())
 	}
 	if limit.IsZero() {
-		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name, typ, most.String())
+		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name,
+			typ, most.String())
 	}
 	if ratio := limit.AsApproximateFloat64() / request.AsApproximateFloat64(); ratio > most.AsApproximateFloat64() {
-		return fmt.Errorf("%s max limit to request ratio per %s is %s, but provided ratio is %f", name, typ, most.String(), ratio)
+		return fmt.Errorf("%s max limit to request ratio per %s is %s, but provided ratio is %f", name,
+			typ, most.String(), ratio)
 	}
 	return nil
 }

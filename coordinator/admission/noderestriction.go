@@ -103,7 +103,8 @@ func certificateRequest(node string, a admission.Attributes) error {
 	if !ok {
 		return forbid(a, "unexpected type %T", a.GetObject())
 	}
-	if s := request.Spec.SignerName; s != certificatesv1.KubeletServingSignerName && s != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	if s := request.Spec.SignerName; s != certificatesv1.KubeletServingSignerName &&
+		s != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
 	}
 	parsed, err := pki.ParseRequest(request.Spec.Request)
@@ -129,7 +130,8 @@ func (n *nodeRestriction) pod(ctx context.Context, node string, a admission.Attr
 			}
 			return err
 		}
-		return forbid(a, "unexpected operation %q, node %q can only create and delete mirror pods", a.GetOperation(), node)
+		return forbid(a, "unexpected operation %q, node %q can only create and delete mirror pods", a.GetOperation(),
+			node)
 	case "status":
 		return n.podStatus(node, a)
 	case "eviction":
@@ -140,7 +142,8 @@ func (n *nodeRestriction) pod(ctx context.Context, node string, a admission.Attr
 
 // podOn reads a pod. The informer is asked first; when it does not show the pod
 // on the node, the API is, since the informer may be behind the node.
-func (n *nodeRestriction) podOn(ctx context.Context, node string, a admission.Attributes, name string) (*corev1.Pod, error) {
+func (n *nodeRestriction) podOn(ctx context.Context, node string, a admission.Attributes,
+	name string) (*corev1.Pod, error) {
 	pod, err := n.pods.Pods(a.GetNamespace()).Get(name)
 	if err == nil && pod.Spec.NodeName == node {
 		return pod, nil
@@ -160,7 +163,8 @@ func (n *nodeRestriction) mirror(ctx context.Context, node string, a admission.A
 		return forbid(a, "unexpected type %T", a.GetObject())
 	}
 	if !isMirror(pod) {
-		return forbid(a, "pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
+		return forbid(a,
+			"pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
 	}
 	if pod.Spec.NodeName != node {
 		return forbid(a, "node %q can only create pods with spec.nodeName set to itself", node)
@@ -174,7 +178,8 @@ func (n *nodeRestriction) mirror(ctx context.Context, node string, a admission.A
 	return nil
 }
 
-func (n *nodeRestriction) mirrorOwner(ctx context.Context, node string, a admission.Attributes, owners []metav1.OwnerReference) error {
+func (n *nodeRestriction) mirrorOwner(ctx context.Context, node string, a admission.Attributes,
+	owners []metav1.OwnerReference) error {
 	if len(owners) > 1 {
 		return forbid(a, "node %q can only create pods with a single owner reference set to itself", node)
 	}
@@ -332,7 +337,8 @@ func nodeUpdate(node string, a admission.Attributes, obj, old *corev1.Node) erro
 		return forbid(a, "node %q is not allowed to modify taints", node)
 	case !equality.Semantic.DeepEqual(obj.OwnerReferences, old.OwnerReferences):
 		return forbid(a, "node %q is not allowed to modify ownerReferences", node)
-	case a.GetSubresource() == "" && (obj.Spec.PodCIDR != old.Spec.PodCIDR || !equality.Semantic.DeepEqual(obj.Spec.PodCIDRs, old.Spec.PodCIDRs)):
+	case a.GetSubresource() == "" &&
+		(obj.Spec.PodCIDR != old.Spec.PodCIDR || !equality.Semantic.DeepEqual(obj.Spec.PodCIDRs, old.Spec.PodCIDRs)):
 		return forbid(a, "node %q is not allowed to modify podCIDR and podCIDRs", node)
 	}
 	if l := forbiddenLabels(obj.Labels, old.Labels); len(l) > 0 {
@@ -392,7 +398,9 @@ func (n *nodeRestriction) claim(node string, a admission.Attributes) error {
 		c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil
 	}
 	if !equality.Semantic.DeepEqual(old, claim) {
-		return forbid(a, "node %q is not allowed to update fields other than status.quantity and status.conditions: %v", node, diff.Diff(old, claim))
+		return forbid(a,
+			"node %q is not allowed to update fields other than status.quantity and status.conditions: %v", node,
+			diff.Diff(old, claim))
 	}
 	return nil
 }

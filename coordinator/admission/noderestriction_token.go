@@ -34,7 +34,9 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 		return err
 	}
 	if ref.UID != pod.UID {
-		return forbid(a, "the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
+		return forbid(a,
+			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated",
+			ref.UID)
 	}
 	if pod.Spec.NodeName != node {
 		return forbid(a, "node requested token bound to a pod scheduled on a different node")
@@ -45,7 +47,8 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 	return nil
 }
 
-func (n *nodeRestriction) audience(ctx context.Context, a admission.Attributes, audiences []string, pod *corev1.Pod) error {
+func (n *nodeRestriction) audience(ctx context.Context, a admission.Attributes,
+	audiences []string, pod *corev1.Pod) error {
 	if len(audiences) > 1 {
 		return fmt.Errorf("node may only request 0 or 1 audiences")
 	}
@@ -64,9 +67,13 @@ func (n *nodeRestriction) audience(ctx context.Context, a admission.Attributes, 
 	case decision == authorizer.DecisionAllow:
 		return nil
 	case err != nil:
-		return fmt.Errorf("audience %q not found in pod spec volume, error authorizing %s to request tokens for this audience: %w", audience, user, err)
+		return fmt.Errorf(
+			"audience %q not found in pod spec volume, error authorizing %s to request tokens for this audience: %w",
+			audience, user, err)
 	default:
-		return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, user)
+		return fmt.Errorf(
+			"audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience",
+			audience, user)
 	}
 }
 

@@ -32,7 +32,8 @@ func fixed[P admission.Interface](make func() P) func(io.Reader) (admission.Inte
 // known lists all plugins in upstream's order.
 func (c *Config) known() []plugin {
 	list := []plugin{
-		{name: "NamespaceLifecycle", build: func(io.Reader) (admission.Interface, error) { return lifecycle.NewLifecycle(immortal) }},
+		{name: "NamespaceLifecycle",
+			build: func(io.Reader) (admission.Interface, error) { return lifecycle.NewLifecycle(immortal) }},
 		{name: "LimitRanger", build: fixed(newLimitRanger)},
 		{name: "ServiceAccount", build: fixed(newServiceAccount)},
 		{name: "NodeRestriction", build: fixed(newNodeRestriction)},
@@ -57,12 +58,14 @@ func (c *Config) known() []plugin {
 		{name: "MutatingAdmissionWebhook", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
 			return mutating.NewMutatingWebhook(config)
 		}},
-		{name: "ValidatingAdmissionPolicy", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
-			return validatingpolicy.NewPlugin(config)
-		}},
-		{name: "ValidatingAdmissionWebhook", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
-			return validating.NewValidatingAdmissionWebhook(config)
-		}},
+		{name: "ValidatingAdmissionPolicy", configurable: true,
+			build: func(config io.Reader) (admission.Interface, error) {
+				return validatingpolicy.NewPlugin(config)
+			}},
+		{name: "ValidatingAdmissionWebhook", configurable: true,
+			build: func(config io.Reader) (admission.Interface, error) {
+				return validating.NewValidatingAdmissionWebhook(config)
+			}},
 		{name: "ResourceQuota", configurable: true, build: newResourceQuota},
 	}
 	if c.Dynamic == nil {
@@ -106,7 +109,8 @@ func (c *Config) checkNames(known []plugin) error {
 		for _, name := range list {
 			// One plugin here does what upstream's two do.
 			if !slices.Contains(names, name) && name != "CertificateSigning" {
-				errs = append(errs, fmt.Errorf("%s: plugin %q is unknown, give some of %s", field, name, strings.Join(names, ", ")))
+				errs = append(errs,
+					fmt.Errorf("%s: plugin %q is unknown, give some of %s", field, name, strings.Join(names, ", ")))
 			}
 		}
 	}
@@ -114,7 +118,8 @@ func (c *Config) checkNames(known []plugin) error {
 	check("disableAdmissionPlugins", c.Disable)
 	for _, name := range c.Enable {
 		if slices.Contains(c.Disable, name) {
-			errs = append(errs, fmt.Errorf("%s is in enableAdmissionPlugins and in disableAdmissionPlugins, remove it from one", name))
+			errs = append(errs,
+				fmt.Errorf("%s is in enableAdmissionPlugins and in disableAdmissionPlugins, remove it from one", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -61,10 +61,14 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 		return err
 	}
 	if v := pod.Spec.Priority; v != nil && *v != class.Value {
-		return forbid(a, "the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *v, class.Value)
+		return forbid(a,
+			"the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name",
+			*v, class.Value)
 	}
 	if v := pod.Spec.PreemptionPolicy; v != nil && class.PreemptionPolicy != nil && *v != *class.PreemptionPolicy {
-		return forbid(a, "the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *v, *class.PreemptionPolicy)
+		return forbid(a,
+			"the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name",
+			*v, *class.PreemptionPolicy)
 	}
 	pod.Spec.PriorityClassName = class.Name
 	pod.Spec.Priority = &class.Value
@@ -107,7 +111,8 @@ func (p *priority) class(ctx context.Context, a admission.Attributes, name strin
 	if name == "" {
 		class, err := p.defaultClass()
 		if err != nil {
-			return schedulingv1.PriorityClass{}, fmt.Errorf("error occurred while retrieving default priority class: %w", err)
+			return schedulingv1.PriorityClass{},
+				fmt.Errorf("error occurred while retrieving default priority class: %w", err)
 		}
 		if class == nil {
 			return schedulingv1.PriorityClass{PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority)}, nil

@@ -57,7 +57,9 @@ func (r *runtimeClass) Admit(ctx context.Context, a admission.Attributes, _ admi
 	}
 	for key, value := range class.Scheduling.NodeSelector {
 		if had, ok := pod.Spec.NodeSelector[key]; ok && had != value {
-			return forbid(a, "conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, value, key, had)
+			return forbid(a,
+				"conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key,
+				value, key, had)
 		}
 		if pod.Spec.NodeSelector == nil {
 			pod.Spec.NodeSelector = map[string]string{}

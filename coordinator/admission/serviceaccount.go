@@ -74,7 +74,8 @@ func (s *serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ ad
 	pod.Spec.DeprecatedServiceAccount = pod.Spec.ServiceAccountName
 	sa, err := s.get(ctx, a.GetNamespace(), pod.Spec.ServiceAccountName)
 	if err != nil {
-		return forbid(a, "error looking up service account %s/%s: %w", a.GetNamespace(), pod.Spec.ServiceAccountName, err)
+		return forbid(a, "error looking up service account %s/%s: %w", a.GetNamespace(),
+			pod.Spec.ServiceAccountName, err)
 	}
 	if wantsToken(sa, pod) {
 		mountToken(pod)
@@ -106,7 +107,8 @@ func (s *serviceAccount) Validate(ctx context.Context, a admission.Attributes, _
 	}
 	sa, err := s.get(ctx, a.GetNamespace(), pod.Spec.ServiceAccountName)
 	if err != nil {
-		return forbid(a, "error looking up service account %s/%s: %w", a.GetNamespace(), pod.Spec.ServiceAccountName, err)
+		return forbid(a, "error looking up service account %s/%s: %w", a.GetNamespace(),
+			pod.Spec.ServiceAccountName, err)
 	}
 	if limited, _ := strconv.ParseBool(sa.Annotations[enforceMountableSecrets]); !limited {
 		return nil
@@ -227,7 +229,8 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	return &corev1.ProjectedVolumeSource{
 		DefaultMode: ptr.To(corev1.ProjectedVolumeSourceDefaultMode),
 		Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](tokenSeconds)}},
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+				ExpirationSeconds: ptr.To[int64](tokenSeconds)}},
 			{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
 				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
@@ -244,7 +247,9 @@ func limitSecrets(sa *corev1.ServiceAccount, pod *corev1.Pod) error {
 	allowed := mountable(sa)
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret != nil && !allowed[v.Secret.SecretName] {
-			return fmt.Errorf("volume with secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret", v.Secret.SecretName, sa.Name)
+			return fmt.Errorf(
+				"volume with secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret",
+				v.Secret.SecretName, sa.Name)
 		}
 	}
 	for i := range pod.Spec.InitContainers {
@@ -265,7 +270,9 @@ func limitSecrets(sa *corev1.ServiceAccount, pod *corev1.Pod) error {
 	}
 	for i, ref := range pod.Spec.ImagePullSecrets {
 		if !pull[ref.Name] {
-			return fmt.Errorf("imagePullSecrets[%d].name=\"%s\" is not allowed because service account %s does not reference that imagePullSecret", i, ref.Name, sa.Name)
+			return fmt.Errorf(
+				"imagePullSecrets[%d].name=\"%s\" is not allowed because service account %s does not reference that imagePullSecret",
+				i, ref.Name, sa.Name)
 		}
 	}
 	return nil
@@ -290,15 +297,20 @@ func mountable(sa *corev1.ServiceAccount) map[string]bool {
 	return out
 }
 
-func limitEnv(sa *corev1.ServiceAccount, allowed map[string]bool, what string, env []corev1.EnvVar, from []corev1.EnvFromSource) error {
+func limitEnv(sa *corev1.ServiceAccount, allowed map[string]bool, what string, env []corev1.EnvVar,
+	from []corev1.EnvFromSource) error {
 	for _, e := range env {
 		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil && !allowed[e.ValueFrom.SecretKeyRef.Name] {
-			return fmt.Errorf("%s with envVar %s referencing secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret", what, e.Name, e.ValueFrom.SecretKeyRef.Name, sa.Name)
+			return fmt.Errorf(
+				"%s with envVar %s referencing secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret",
+				what, e.Name, e.ValueFrom.SecretKeyRef.Name, sa.Name)
 		}
 	}
 	for _, e := range from {
 		if e.SecretRef != nil && !allowed[e.SecretRef.Name] {
-			return fmt.Errorf("%s with envFrom referencing secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret", what, e.SecretRef.Name, sa.Name)
+			return fmt.Errorf(
+				"%s with envFrom referencing secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret",
+				what, e.SecretRef.Name, sa.Name)
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/client-go/informers"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 )
 
 // classes holds the StorageClasses for the two plugins that read them.
@@ -52,7 +52,7 @@ func newDefaultStorageClass() *defaultStorageClass {
 // Admit sets spec.storageClassName; without a default class it leaves it.
 func (d *defaultStorageClass) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	claim := claimOf(a)
-	if claim == nil || storagehelpers.PersistentVolumeClaimHasClass(claim) {
+	if claim == nil || storagehelper.PersistentVolumeClaimHasClass(claim) {
 		return nil
 	}
 	list, err := d.lister.List(labels.Everything())
@@ -69,7 +69,8 @@ func (d *defaultStorageClass) Admit(_ context.Context, a admission.Attributes, _
 func newestDefault(list []*storagev1.StorageClass) *storagev1.StorageClass {
 	var found *storagev1.StorageClass
 	for _, c := range list {
-		if c.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" && c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] != "true" {
+		if c.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" &&
+			c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] != "true" {
 			continue
 		}
 		if found == nil || found.CreationTimestamp.Before(&c.CreationTimestamp) ||
@@ -94,7 +95,8 @@ func (r *claimResize) Validate(_ context.Context, a admission.Attributes, _ admi
 	if claim == nil || !ok {
 		return nil
 	}
-	size, before := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
+	size, before := claim.Spec.Resources.Requests[corev1.ResourceStorage],
+		old.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch {
 	case size.Cmp(before) <= 0:
 		return nil
@@ -107,8 +109,8 @@ func (r *claimResize) Validate(_ context.Context, a admission.Attributes, _ admi
 }
 
 func (r *claimResize) allows(claim, old *corev1.PersistentVolumeClaim) bool {
-	name := storagehelpers.GetPersistentVolumeClaimClass(claim)
-	if name == "" || name != storagehelpers.GetPersistentVolumeClaimClass(old) {
+	name := storagehelper.GetPersistentVolumeClaimClass(claim)
+	if name == "" || name != storagehelper.GetPersistentVolumeClaimClass(old) {
 		return false
 	}
 	class, err := r.lister.Get(name)

@@ -17,7 +17,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/apiserver/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/util/webhook"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -32,8 +32,9 @@ import (
 var priorities = map[string]int32{
 	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
 	"autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
-	"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700,
-	"scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
+	"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
+	"admissionregistration.k8s.io": 16700,
+	"scheduling.k8s.io":            16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
 	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900,
 }
 
@@ -51,7 +52,8 @@ const (
 	crdGroupPriority, crdVersionPriority = 1000, 100
 )
 
-func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions) error {
+func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.GenericAPIServer,
+	crds *apiextensionsapiserver.CustomResourceDefinitions) error {
 	c := base(aggregatorscheme.Codecs)
 	c.MergedResourceConfig = aggregatorapiserver.DefaultAPIResourceConfigSource()
 	c.OpenAPIV3Config = aggregatorOpenAPI()
@@ -85,7 +87,8 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 
 // autoRegister keeps an APIService for each local group version, of built-in
 // groups and of CRDs.
-func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *genericapiserver.GenericAPIServer, crds crdinformers.CustomResourceDefinitionInformer) error {
+func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *genericapiserver.GenericAPIServer,
+	crds crdinformers.CustomResourceDefinitionInformer) error {
 	client, err := clientset.NewForConfig(s.loopback)
 	if err != nil {
 		return fmt.Errorf("make API registration client: %w", err)
@@ -115,16 +118,17 @@ func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *g
 	if err != nil {
 		return err
 	}
-	err = agg.GenericAPIServer.AddPostStartHook("autoregister-api-services", func(hook genericapiserver.PostStartHookContext) error {
-		go func() {
-			// CRDs first: an APIService that nobody claims would be removed.
-			if registrar.first(hook) {
-				go registrar.run(hook)
-				auto.Run(5, hook.Done())
-			}
-		}()
-		return nil
-	})
+	err = agg.GenericAPIServer.AddPostStartHook("autoregister-api-services",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go func() {
+				// CRDs first: an APIService that nobody claims would be removed.
+				if registrar.first(hook) {
+					go registrar.run(hook)
+					auto.Run(5, hook.Done())
+				}
+			}()
+			return nil
+		})
 	if err != nil {
 		return err
 	}
@@ -149,7 +153,8 @@ func localVersions(paths []string) []schema.GroupVersion {
 func localService(gv schema.GroupVersion, group, version int32) *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group},
-		Spec:       apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: group, VersionPriority: version},
+		Spec: apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: group,
+			VersionPriority: version},
 	}
 }
 
@@ -187,7 +192,8 @@ type crdRegistrar struct {
 	claimed  map[string]bool
 }
 
-func newCRDRegistrar(informer crdinformers.CustomResourceDefinitionInformer, auto autoregister.AutoAPIServiceRegistration) (*crdRegistrar, error) {
+func newCRDRegistrar(informer crdinformers.CustomResourceDefinitionInformer,
+	auto autoregister.AutoAPIServiceRegistration) (*crdRegistrar, error) {
 	r := &crdRegistrar{informer: informer, auto: auto, changed: make(chan struct{}, 1), claimed: map[string]bool{}}
 	poke := func() {
 		select {
@@ -233,7 +239,8 @@ func (r *crdRegistrar) claim() {
 	for _, crd := range crds {
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
-				service := localService(schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}, crdGroupPriority, crdVersionPriority)
+				service := localService(schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name},
+					crdGroupPriority, crdVersionPriority)
 				wanted[service.Name] = service
 			}
 		}
@@ -259,7 +266,7 @@ func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 	if s.stores["/services"] == nil || s.stores["discovery.k8s.io/endpointslices"] == nil {
 		return r, nil
 	}
-	slices, err := proxy.NewEndpointSliceIndexerGetter(s.factory.Discovery().V1().EndpointSlices())
+	slices, err := translator.NewEndpointSliceIndexerGetter(s.factory.Discovery().V1().EndpointSlices())
 	if err != nil {
 		return nil, fmt.Errorf("index endpoint slices: %w", err)
 	}
@@ -270,7 +277,7 @@ func (s *Server) newServiceResolver() (webhook.ServiceResolver, error) {
 type clusterResolver struct {
 	own      string
 	services corelisters.ServiceLister
-	slices   proxy.EndpointSliceGetter
+	slices   translator.EndpointSliceGetter
 }
 
 // ResolveEndpoint returns the URL of one ready endpoint of a Service's port.
@@ -281,10 +288,11 @@ func (r clusterResolver) ResolveEndpoint(namespace, name string, port int32) (*u
 	if r.services == nil {
 		return nil, fmt.Errorf("service %s/%s: Services are not served here", namespace, name)
 	}
-	return proxy.ResolveEndpoint(r.services, r.slices, namespace, name, port)
+	return translator.ResolveEndpoint(r.services, r.slices, namespace, name, port)
 }
 
 // WebhookAuth says how this server identifies itself to webhooks.
 func (s *Server) WebhookAuth() webhook.AuthenticationInfoResolverWrapper {
-	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, (*egressselector.EgressSelector)(nil), s.loopback, nooptrace.NewTracerProvider())
+	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, (*egressselector.EgressSelector)(nil), s.loopback,
+		nooptrace.NewTracerProvider())
 }

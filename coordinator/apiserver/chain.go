@@ -21,10 +21,13 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = s.flow.wrap(h, c)
 	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
 	h = filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
-	failed := filters.WithFailedAuthenticationAudit(hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend, c.AuditPolicyRuleEvaluator)
-	h = filters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
+	failed := filters.WithFailedAuthenticationAudit(hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend,
+		c.AuditPolicyRuleEvaluator)
+	h = filters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences,
+		c.Authentication.RequestHeaderConfig)
 	h = filters.WithWarningRecorder(h)
-	h = filters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	h = filters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc,
+		c.Serializer, c.RequestTimeout)
 	h = genericfilters.WithWaitGroup(h, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
 	h = filters.WithCacheControl(h)
 	h = filters.WithLatencyTrackers(h)

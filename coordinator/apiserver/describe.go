@@ -58,7 +58,8 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 			}
 			seen[path] = true
 			all = append(all, ws)
-			doc, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), v3)
+			doc, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}),
+				v3)
 			if err != nil {
 				return nil, fmt.Errorf("describe %s: %w", path, err)
 			}

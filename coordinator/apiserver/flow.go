@@ -43,7 +43,8 @@ func (s *Server) newFlow() flow {
 
 // wrap makes requests to h take their turn.
 func (f flow) wrap(h http.Handler, c *genericapiserver.Config) http.Handler {
-	estimate := flowrequest.NewWorkEstimator(uncounted, f.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), f.GetMaxSeats)
+	estimate := flowrequest.NewWorkEstimator(uncounted, f.GetInterestedWatchCount,
+		flowrequest.DefaultWorkEstimatorConfig(), f.GetMaxSeats)
 	return genericfilters.WithPriorityAndFairness(h, c.LongRunningFunc, f, estimate, c.RequestTimeout/4)
 }
 
@@ -57,10 +58,11 @@ func uncounted(string) (storage.Stats, error) {
 // start follows the flow control objects while the server runs.
 func (f flow) start(g *genericapiserver.GenericAPIServer) error {
 	f.Install(g.Handler.NonGoRestfulMux)
-	return g.AddPostStartHook("priority-and-fairness-config-consumer", func(hook genericapiserver.PostStartHookContext) error {
-		go f.run(hook.Context)
-		return nil
-	})
+	return g.AddPostStartHook("priority-and-fairness-config-consumer",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go f.run(hook.Context)
+			return nil
+		})
 }
 
 func (f flow) run(ctx context.Context) {

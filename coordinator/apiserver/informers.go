@@ -45,7 +45,8 @@ type informerFactory struct {
 	objects map[schema.GroupResource]runtime.Object
 }
 
-func newInformerFactory(client kubernetes.Interface, kinds []kind.Kind, stores kind.Stores) informers.SharedInformerFactory {
+func newInformerFactory(client kubernetes.Interface, kinds []kind.Kind,
+	stores kind.Stores) informers.SharedInformerFactory {
 	f := &informerFactory{
 		SharedInformerFactory: informers.NewSharedInformerFactory(client, 0),
 		stores:                map[reflect.Type]*genericregistry.Store{},
@@ -63,13 +64,15 @@ func newInformerFactory(client kubernetes.Interface, kinds []kind.Kind, stores k
 }
 
 // InformerFor returns the one informer of obj's type.
-func (f *informerFactory) InformerFor(obj runtime.Object, create internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+func (f *informerFactory) InformerFor(obj runtime.Object,
+	create internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	store := f.stores[reflect.TypeOf(obj)]
 	if store == nil {
 		return f.SharedInformerFactory.InformerFor(obj, create)
 	}
 	return f.SharedInformerFactory.InformerFor(obj, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-		return cache.NewSharedIndexInformer(storeListWatch{store}, obj, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		return cache.NewSharedIndexInformer(storeListWatch{store}, obj, 0,
+			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	})
 }
 
@@ -150,7 +153,8 @@ func allNamespaces(ctx context.Context) context.Context {
 
 func internalOptions(o metav1.ListOptions) *internalversion.ListOptions {
 	return &internalversion.ListOptions{
-		ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch, AllowWatchBookmarks: o.AllowWatchBookmarks,
-		TimeoutSeconds: o.TimeoutSeconds, Watch: o.Watch,
+		ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
+		AllowWatchBookmarks: o.AllowWatchBookmarks,
+		TimeoutSeconds:      o.TimeoutSeconds, Watch: o.Watch,
 	}
 }

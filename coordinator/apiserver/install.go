@@ -118,7 +118,8 @@ type unservedListener struct{ net.Listener }
 
 func (unservedListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443} }
 
-func (s *Server) newBuiltinServer(base baseConfig, crds *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+func (s *Server) newBuiltinServer(base baseConfig,
+	crds *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 	c := base(s.codecs)
 	c.RESTOptionsGetter = s.env.RESTOptions
 	g, err := c.Complete().New("shoal", crds)
@@ -176,7 +177,8 @@ func (s *Server) groups() ([]group, error) {
 
 // installGroup does what GenericAPIServer.InstallAPIGroup does, but for the
 // OpenAPI models, which it would build again for each group.
-func (s *Server) installGroup(g *genericapiserver.GenericAPIServer, c *genericapiserver.RecommendedConfig, gr group, converter managedfields.TypeConverter) error {
+func (s *Server) installGroup(g *genericapiserver.GenericAPIServer, c *genericapiserver.RecommendedConfig, gr group,
+	converter managedfields.TypeConverter) error {
 	served := map[string][]string{}
 	for name := range gr.storages {
 		served[name] = []string{gr.version.String()}
@@ -190,7 +192,8 @@ func (s *Server) installGroup(g *genericapiserver.GenericAPIServer, c *genericap
 		OptionsExternalVersion: &schema.GroupVersion{Version: "v1"},
 		Serializer:             s.codecs, ParameterCodec: s.env.ParameterCodec,
 		Typer: s.env.Scheme, Creater: s.env.Scheme, Convertor: s.env.Scheme, ConvertabilityChecker: s.env.Scheme,
-		UnsafeConvertor: runtime.UnsafeObjectConvertor(s.env.Scheme), Defaulter: s.env.Scheme, Namer: runtime.Namer(meta.NewAccessor()),
+		UnsafeConvertor: runtime.UnsafeObjectConvertor(s.env.Scheme), Defaulter: s.env.Scheme,
+		Namer:         runtime.Namer(meta.NewAccessor()),
 		TypeConverter: converter, EquivalentResourceRegistry: g.EquivalentResourceRegistry,
 		Authorizer: c.Authorization.Authorizer, Admit: c.AdmissionControl,
 		MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxRequestBodyBytes: c.MaxRequestBodyBytes,
@@ -202,20 +205,25 @@ func (s *Server) installGroup(g *genericapiserver.GenericAPIServer, c *genericap
 	s.addDiscovery(g, gr.version, resources)
 	for name, storage := range gr.storages {
 		if r, ok := storage.(rest.StorageWithReadiness); ok {
-			g.StorageReadinessHook.RegisterStorage(metav1.GroupVersionResource{Group: gr.version.Group, Version: gr.version.Version, Resource: name}, r)
+			g.StorageReadinessHook.RegisterStorage(
+				metav1.GroupVersionResource{Group: gr.version.Group, Version: gr.version.Version, Resource: name}, r)
 		}
 	}
 	return nil
 }
 
-func (s *Server) addDiscovery(g *genericapiserver.GenericAPIServer, gv schema.GroupVersion, resources []apidiscoveryv2.APIResourceDiscovery) {
-	doc := apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: resources}
+func (s *Server) addDiscovery(g *genericapiserver.GenericAPIServer, gv schema.GroupVersion,
+	resources []apidiscoveryv2.APIResourceDiscovery) {
+	doc := apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		Version: gv.Version, Resources: resources}
 	if gv.Group == "" {
 		g.AggregatedLegacyDiscoveryGroupManager.AddGroupVersion(gv.Group, doc)
 		addresses := discovery.DefaultAddresses{DefaultAddress: g.ExternalAddress}
 		legacy := discovery.NewLegacyRootAPIHandler(addresses, g.Serializer, genericapiserver.DefaultLegacyAPIPrefix)
-		wrapped := aggregated.WrapAggregatedDiscoveryToHandler(legacy, g.AggregatedLegacyDiscoveryGroupManager, g.AggregatedLegacyDiscoveryGroupManager)
-		g.Handler.GoRestfulContainer.Add(wrapped.GenerateWebService(genericapiserver.DefaultLegacyAPIPrefix, metav1.APIVersions{}))
+		wrapped := aggregated.WrapAggregatedDiscoveryToHandler(legacy, g.AggregatedLegacyDiscoveryGroupManager,
+			g.AggregatedLegacyDiscoveryGroupManager)
+		g.Handler.GoRestfulContainer.Add(
+			wrapped.GenerateWebService(genericapiserver.DefaultLegacyAPIPrefix, metav1.APIVersions{}))
 		return
 	}
 	g.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, doc)
@@ -226,7 +234,8 @@ func addGroupDiscovery(g *genericapiserver.GenericAPIServer, groups []group) {
 	byName := map[string][]metav1.GroupVersionForDiscovery{}
 	for _, gr := range slices.Backward(groups) {
 		if gv := gr.version; gv.Group != "" {
-			byName[gv.Group] = append(byName[gv.Group], metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
+			byName[gv.Group] = append(byName[gv.Group],
+				metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {

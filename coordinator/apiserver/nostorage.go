@@ -19,7 +19,8 @@ func (noStorage) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gene
 	return generic.RESTOptions{
 		StorageConfig:  storagebackend.NewDefaultConfig("/", unstructured.UnstructuredJSONScheme).ForResource(gr),
 		ResourcePrefix: gr.Resource,
-		Decorator: func(*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error), func() runtime.Object, func() runtime.Object,
+		Decorator: func(*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error),
+			func() runtime.Object, func() runtime.Object,
 			storage.AttrFunc, storage.IndexerFuncs, *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 			return nil, func() {}, nil
 		},

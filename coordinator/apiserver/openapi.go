@@ -50,7 +50,8 @@ func (s *Server) typeConverter() (managedfields.TypeConverter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read OpenAPI models: %w", err)
 	}
-	return converter{TypeConverter: known, deduced: managedfields.NewDeducedTypeConverter(), kinds: kindsOf(models)}, nil
+	return converter{TypeConverter: known, deduced: managedfields.NewDeducedTypeConverter(),
+		kinds: kindsOf(models)}, nil
 }
 
 // converter deduces the structure of a kind that has no model: its lists are
@@ -108,7 +109,8 @@ type openAPI struct {
 	log  *slog.Logger
 }
 
-func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer, crds *apiextensionsapiserver.CustomResourceDefinitions) {
+func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer,
+	crds *apiextensionsapiserver.CustomResourceDefinitions) {
 	o := &openAPI{crds: crds.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister(), log: s.cfg.Log}
 	mux := agg.Handler.NonGoRestfulMux
 	mux.HandleFunc("/openapi/v2", o.serveV2)
@@ -343,7 +345,8 @@ func (a answer) asProto() (answer, error) {
 		return a, err
 	}
 	pb, err := handler3.ToV3ProtoBinary(plain)
-	return answer{contentType: "application/com.github.proto-openapi.spec.v3.v1.0+protobuf", hash: a.hash, plain: pb}, err
+	return answer{contentType: "application/com.github.proto-openapi.spec.v3.v1.0+protobuf", hash: a.hash,
+		plain: pb}, err
 }
 
 func (a answer) text() ([]byte, error) {

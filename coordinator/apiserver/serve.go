@@ -40,9 +40,11 @@ type front struct {
 }
 
 func newFront(cfg Config) (*front, error) {
-	f := &front{listener: cfg.Listener, log: cfg.Log, stage: stage{addr: cfg.Listener.Addr(), begun: make(chan struct{}), ended: make(chan struct{})}}
+	f := &front{listener: cfg.Listener, log: cfg.Log,
+		stage: stage{addr: cfg.Listener.Addr(), begun: make(chan struct{}), ended: make(chan struct{})}}
 	var err error
-	if f.cert, err = dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", cfg.CertFile, cfg.KeyFile); err != nil {
+	if f.cert, err = dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", cfg.CertFile,
+		cfg.KeyFile); err != nil {
 		return nil, fmt.Errorf("load serving certificate: %w", err)
 	}
 	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", cfg.ClientCAFile)
@@ -63,7 +65,8 @@ func newFront(cfg Config) (*front, error) {
 // tls shows the certificate that the files hold at the moment. Callers may show
 // one of theirs, which the authenticators verify.
 func (f *front) tls(ctx context.Context) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, ClientAuth: tls.RequestClientCert}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.RequestClientCert}
 	follow := dynamiccertificates.NewDynamicServingCertificateController(c, f.ca, f.cert, nil, nil)
 	f.ca.AddListener(follow)
 	f.cert.AddListener(follow)

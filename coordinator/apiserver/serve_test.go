@@ -61,7 +61,8 @@ func TestStrangers(t *testing.T) {
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(c, "POST /api/v1/namespaces HTTP/1.1\r\nHost: api\r\nContent-Length: 10000\r\n\r\nbegin"); err != nil {
+	if _, err := io.WriteString(c,
+		"POST /api/v1/namespaces HTTP/1.1\r\nHost: api\r\nContent-Length: 10000\r\n\r\nbegin"); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(c)

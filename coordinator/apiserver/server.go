@@ -107,7 +107,8 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: newLocalTransport(), discoveryDone: make(chan struct{})}
+	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: newLocalTransport(),
+		discoveryDone: make(chan struct{})}
 	if s.loopback, err = newLoopback(s.local); err != nil {
 		return nil, err
 	}

@@ -34,14 +34,17 @@ func start(t *testing.T) (*apitest.Server, context.Context) {
 	t.Cleanup(cancel)
 	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
 	s.Informers().Start(ctx.Done())
-	if err := apiserver.EnsureSystem(ctx, s.Client(), apiserver.System{Port: 6443, ServiceIP: []byte{10, 96, 0, 1}, ServiceCIDRs: []string{"10.96.0.0/16"}}); err != nil {
+	if err := apiserver.EnsureSystem(ctx, s.Client(),
+		apiserver.System{Port: 6443, ServiceIP: []byte{10, 96, 0, 1},
+			ServiceCIDRs: []string{"10.96.0.0/16"}}); err != nil {
 		t.Fatal(err)
 	}
 	return s, ctx
 }
 
 func configMap(name, value string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Data: map[string]string{"k": value}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Data: map[string]string{"k": value}}
 }
 
 // raw asks over TLS and returns the answer's body.
@@ -119,7 +122,8 @@ func TestObjects(t *testing.T) {
 		}
 	})
 	t.Run("dry run changes nothing", func(t *testing.T) {
-		if _, err := cms.Create(ctx, configMap("dry", "v"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		if _, err := cms.Create(ctx, configMap("dry", "v"),
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := cms.Get(ctx, "dry", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -150,8 +154,10 @@ func TestObjects(t *testing.T) {
 		}
 	})
 	t.Run("unknown fields", func(t *testing.T) {
-		err := client.CoreV1().RESTClient().Post().Namespace("default").Resource("configmaps").Param("fieldValidation", "Strict").
-			Body([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"s"},"dat":{}}`)).SetHeader("Content-Type", "application/json").Do(ctx).Error()
+		err := client.CoreV1().RESTClient().Post().Namespace("default").Resource("configmaps").Param("fieldValidation",
+			"Strict").
+			Body([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"s"},"dat":{}}`)).
+			SetHeader("Content-Type", "application/json").Do(ctx).Error()
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "dat"`) {
 			t.Errorf("strict: %v", err)
 		}
@@ -171,7 +177,8 @@ func TestServerSideApply(t *testing.T) {
 	client := s.Kubernetes(t)
 	cms := client.CoreV1().ConfigMaps("default")
 	apply := func(manager, value string, force bool) error {
-		_, err := cms.Apply(ctx, corev1apply.ConfigMap("a", "default").WithData(map[string]string{"k": value}), metav1.ApplyOptions{FieldManager: manager, Force: force})
+		_, err := cms.Apply(ctx, corev1apply.ConfigMap("a", "default").WithData(map[string]string{"k": value}),
+			metav1.ApplyOptions{FieldManager: manager, Force: force})
 		return err
 	}
 	if err := apply("one", "v", false); err != nil {
@@ -187,8 +194,10 @@ func TestServerSideApply(t *testing.T) {
 	// Lists of objects merge by their keys, which only the models tell.
 	deployments := client.AppsV1().Deployments("default")
 	for manager, port := range map[string]string{"one": `{"containerPort":80,"name":"a"}`, "two": `{"containerPort":81,"name":"b"}`} {
-		body := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","ports":[` + port + `]}]}}}}`
-		if _, err := deployments.Patch(ctx, "d", types.ApplyPatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}); err != nil {
+		body := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","ports":[` +
+			port + `]}]}}}}`
+		if _, err := deployments.Patch(ctx, "d", types.ApplyPatchType, []byte(body),
+			metav1.PatchOptions{FieldManager: manager}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -205,9 +214,11 @@ func TestGenerationAndStatus(t *testing.T) {
 	labels := map[string]string{"a": "b"}
 	d, err := deployments.Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d"},
-		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-		}},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			}},
 		Status: appsv1.DeploymentStatus{Replicas: 7},
 	}, metav1.CreateOptions{})
 	if err != nil || d.Generation != 1 || d.Status.Replicas != 0 {
@@ -215,19 +226,22 @@ func TestGenerationAndStatus(t *testing.T) {
 	}
 	d.Status.ObservedGeneration = 1
 	d.Spec.Paused = true
-	if d, err = deployments.UpdateStatus(ctx, d, metav1.UpdateOptions{}); err != nil || d.Spec.Paused || d.Status.ObservedGeneration != 1 || d.Generation != 1 {
+	if d, err = deployments.UpdateStatus(ctx, d, metav1.UpdateOptions{}); err != nil || d.Spec.Paused ||
+		d.Status.ObservedGeneration != 1 || d.Generation != 1 {
 		t.Fatalf("status written: %+v, %v", d, err)
 	}
 	d.Spec.Paused = true
 	d.Status.ObservedGeneration = 9
-	if d, err = deployments.Update(ctx, d, metav1.UpdateOptions{}); err != nil || !d.Spec.Paused || d.Status.ObservedGeneration != 1 || d.Generation != 2 {
+	if d, err = deployments.Update(ctx, d, metav1.UpdateOptions{}); err != nil || !d.Spec.Paused ||
+		d.Status.ObservedGeneration != 1 || d.Generation != 2 {
 		t.Fatalf("spec written: %+v, %v", d, err)
 	}
 }
 
 func TestTable(t *testing.T) {
 	s, ctx := start(t)
-	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("a", "v"), metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("a", "v"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, body := raw(t, s, "/api/v1/namespaces/default/configmaps", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
@@ -250,8 +264,10 @@ func TestEventsInBothGroups(t *testing.T) {
 	client := s.Kubernetes(t)
 	now := metav1.NowMicro()
 	_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}, EventTime: now, ReportingController: "test/c", ReportingInstance: "i",
-		Action: "Do", Reason: "Because", Type: "Normal", Note: "text", Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"},
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}, EventTime: now,
+		ReportingController: "test/c", ReportingInstance: "i",
+		Action: "Do", Reason: "Because", Type: "Normal", Note: "text",
+		Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -284,8 +300,11 @@ func TestCustomResources(t *testing.T) {
 	if _, err := crds.Create(ctx, obj, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	widgets := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default")
-	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "spec": map[string]any{}}}
+	widgets := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).
+		Namespace("default")
+	widget := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"name": "w"}, "spec": map[string]any{}}}
 	eventually(t, "the custom resource is served", func() error {
 		_, err := widgets.Create(ctx, widget, metav1.CreateOptions{})
 		return err
@@ -294,7 +313,8 @@ func TestCustomResources(t *testing.T) {
 	if size, _, _ := unstructured.NestedInt64(got.Object, "spec", "size"); err != nil || size != 3 {
 		t.Errorf("defaulted to %d, %v", size, err)
 	}
-	if _, err := widgets.Patch(ctx, "w", types.MergePatchType, []byte(`{"spec":{"size":0}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := widgets.Patch(ctx, "w", types.MergePatchType, []byte(`{"spec":{"size":0}}`),
+		metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("invalid size: %v", err)
 	}
 	eventually(t, "its schema is described", func() error {
@@ -349,12 +369,14 @@ func TestRestart(t *testing.T) {
 	ctx := context.Background()
 	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Dir: dir})
 	s.Informers().Start(ctx.Done())
-	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("a", "v"), metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("a", "v"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.Stop()
 	s = apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Dir: dir})
-	if cm, err := s.Kubernetes(t).CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{}); err != nil || cm.Data["k"] != "v" {
+	if cm, err := s.Kubernetes(t).CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{}); err != nil ||
+		cm.Data["k"] != "v" {
 		t.Errorf("after restart: %v, %v", cm, err)
 	}
 }
@@ -414,7 +436,8 @@ func eventually(t *testing.T, what string, check func() error) {
 // does not exist.
 func TestSystemClasses(t *testing.T) {
 	s, ctx := start(t)
-	for name, value := range map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000} {
+	for name, value := range map[string]int32{"system-node-critical": 2_000_001_000,
+		"system-cluster-critical": 2_000_000_000} {
 		class, err := s.Client().SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)

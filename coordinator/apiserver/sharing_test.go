@@ -24,7 +24,8 @@ func TestInformersShareTheWatchCache(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
-	if _, err := s.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client().CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	maps := s.Client().CoreV1().ConfigMaps("default")
@@ -63,7 +64,8 @@ func create(ctx context.Context, t *testing.T, s *apitest.Server, m *corev1.Conf
 // shared waits until the informer has the object at a version and compares it
 // with the storage's own follower, by pointer, and with what the watch cache
 // lists, by the map in it: a list copies the outermost struct.
-func shared(ctx context.Context, t *testing.T, s *apitest.Server, informer cache.SharedIndexInformer, name, version string) {
+func shared(ctx context.Context, t *testing.T, s *apitest.Server,
+	informer cache.SharedIndexInformer, name, version string) {
 	t.Helper()
 	var have *corev1.ConfigMap
 	until(ctx, t, "the informer has "+name, func() bool {
@@ -79,7 +81,8 @@ func shared(ctx context.Context, t *testing.T, s *apitest.Server, informer cache
 		t.Fatal(err)
 	}
 	for _, m := range list.(*corev1.ConfigMapList).Items {
-		if m.Name == name && m.Namespace == "default" && reflect.ValueOf(m.Data).Pointer() != reflect.ValueOf(have.Data).Pointer() {
+		if m.Name == name && m.Namespace == "default" &&
+			reflect.ValueOf(m.Data).Pointer() != reflect.ValueOf(have.Data).Pointer() {
 			t.Errorf("%s at %s: the informer's object is not the watch cache's", name, have.ResourceVersion)
 		}
 	}
@@ -116,7 +119,8 @@ func BenchmarkPodStatus(b *testing.B) {
 	informer := s.Informers().Core().V1().Pods().Informer()
 	s.Informers().Start(ctx.Done())
 	client := s.Client().CoreV1()
-	if _, err := client.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "crowd"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "crowd"}},
+		metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	before := heap()
@@ -131,7 +135,8 @@ func BenchmarkPodStatus(b *testing.B) {
 		p := all[i%pods]
 		p.Status.Phase = corev1.PodRunning
 		p.Status.PodIP = fmt.Sprintf("10.0.%d.%d", i/200%200, i%200)
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: fmt.Sprint(i)}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: fmt.Sprint(i)}}
 		var err error
 		if all[i%pods], err = client.Pods("crowd").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
 			b.Fatal(err)
@@ -165,11 +170,14 @@ func heap() uint64 {
 
 func crowdPod(i int) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Namespace: "crowd", Labels: map[string]string{"app": "crowd", "tier": "backend"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:v1", Command: []string{"/app", "--serve"}}}},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i),
+			Namespace: "crowd", Labels: map[string]string{"app": "crowd", "tier": "backend"}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:v1", Command: []string{"/app", "--serve"}}}},
 	}
 	for e := range 12 {
-		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", e), Value: "some value of a usual length"})
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", e), Value: "some value of a usual length"})
 	}
 	return p
 }

@@ -33,7 +33,8 @@ type System struct {
 }
 
 // systemNamespaces exist in every cluster.
-var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
+var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic,
+	corev1.NamespaceNodeLease, metav1.NamespaceDefault}
 
 const (
 	apiService     = "kubernetes"
@@ -114,7 +115,8 @@ func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface
 		have.Data = want
 		_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
 	} else if apierrors.IsNotFound(err) {
-		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: want}, metav1.CreateOptions{})
+		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: want},
+			metav1.CreateOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("make %s: %w", name, err)
@@ -132,7 +134,8 @@ func ensureServiceCIDR(ctx context.Context, client kubernetes.Interface, cidrs [
 			ObjectMeta: metav1.ObjectMeta{Name: apiService}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
 		}, metav1.CreateOptions{})
 	}
-	if err == nil && have.DeletionTimestamp == nil && meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil {
+	if err == nil && have.DeletionTimestamp == nil &&
+		meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil {
 		meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Message: "Kubernetes default Service CIDR is ready",
 		})
@@ -151,8 +154,11 @@ func apiLabels() map[string]string {
 func ensureService(ctx context.Context, client kubernetes.Interface, s System) error {
 	services := client.CoreV1().Services(metav1.NamespaceDefault)
 	want := corev1.ServiceSpec{
-		Type: corev1.ServiceTypeClusterIP, ClusterIP: s.ServiceIP.String(), ClusterIPs: []string{s.ServiceIP.String()}, SessionAffinity: corev1.ServiceAffinityNone,
-		Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: apiServicePort, TargetPort: intstr.FromInt32(int32(s.Port))}},
+		Type: corev1.ServiceTypeClusterIP, ClusterIP: s.ServiceIP.String(), ClusterIPs: []string{s.ServiceIP.String()},
+		SessionAffinity: corev1.ServiceAffinityNone,
+		Ports: []corev1.ServicePort{
+			{Name: "https", Protocol: corev1.ProtocolTCP, Port: apiServicePort,
+				TargetPort: intstr.FromInt32(int32(s.Port))}},
 	}
 	have, err := services.Get(ctx, apiService, metav1.GetOptions{})
 	if err == nil {
@@ -162,7 +168,9 @@ func ensureService(ctx context.Context, client kubernetes.Interface, s System) e
 		have.Spec.Ports = want.Ports
 		_, err = services.Update(ctx, have, metav1.UpdateOptions{})
 	} else if apierrors.IsNotFound(err) {
-		_, err = services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: apiLabels()}, Spec: want}, metav1.CreateOptions{})
+		_, err = services.Create(ctx,
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: apiLabels()}, Spec: want},
+			metav1.CreateOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("make service %s: %w", apiService, err)

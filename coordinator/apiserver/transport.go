@@ -77,7 +77,8 @@ func serveSafely(h http.Handler, w http.ResponseWriter, req *http.Request) (err 
 }
 
 func streams(req *http.Request) bool {
-	return strings.Contains(req.URL.RawQuery, "watch=") || strings.Contains(req.URL.RawQuery, "follow=") || strings.Contains(req.URL.Path, "/proxy")
+	return strings.Contains(req.URL.RawQuery, "watch=") || strings.Contains(req.URL.RawQuery, "follow=") ||
+		strings.Contains(req.URL.Path, "/proxy")
 }
 
 func newResponse(req *http.Request, code int, header http.Header, body io.ReadCloser, length int64) *http.Response {

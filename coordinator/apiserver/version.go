@@ -38,8 +38,9 @@ func (version) Info() *apiversion.Info {
 		}
 	}
 	return &apiversion.Info{
-		Major: major, Minor: minor, EmulationMajor: major, EmulationMinor: minor, MinCompatibilityMajor: major, MinCompatibilityMinor: "35",
-		GitVersion: gitVersion, GitCommit: commit, GitTreeState: "clean", BuildDate: buildDate,
+		Major: major, Minor: minor, EmulationMajor: major, EmulationMinor: minor, MinCompatibilityMajor: major,
+		MinCompatibilityMinor: "35",
+		GitVersion:            gitVersion, GitCommit: commit, GitTreeState: "clean", BuildDate: buildDate,
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }

@@ -53,7 +53,8 @@ func TestRequestsAreRecorded(t *testing.T) {
 	c := config.Default().Audit
 	c.AuditPolicyFile = write(t, dir, "policy.yaml", everything)
 	c.AuditWebhookConfigFile = write(t, dir, "webhook.kubeconfig", fmt.Sprintf(
-		`{clusters: [{name: a, cluster: {server: %q}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}`, hook.URL))
+		`{clusters: [{name: a, cluster: {server: %q}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}`,
+		hook.URL))
 	c.AuditWebhookMode = "blocking"
 	recorded, err := audit.New(c, dir, slog.Default())
 	if err != nil {
@@ -64,7 +65,8 @@ func TestRequestsAreRecorded(t *testing.T) {
 		Config: func(c *apiserver.Config) { c.AuditBackend, c.AuditRules = recorded.Backend, recorded.Rules },
 		Wrap: func(s apiserver.Security) apiserver.Security {
 			s.Authorizer = notBob{}
-			s.Handlers = map[string]http.Handler{"/debug/panic": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a mistake") })}
+			s.Handlers = map[string]http.Handler{
+				"/debug/panic": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a mistake") })}
 			return s
 		},
 		Admission: func(s *apiserver.Server) []admission.Interface {
@@ -75,7 +77,8 @@ func TestRequestsAreRecorded(t *testing.T) {
 
 	// The end of the watch is recorded after the client has left.
 	ended := func(e auditv1.Event) bool { return e.Verb == "watch" && e.Stage == auditv1.StageResponseComplete }
-	for deadline := time.Now().Add(20 * time.Second); !slices.ContainsFunc(sent.all(), ended) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(20 * time.Second); !slices.ContainsFunc(sent.all(), ended) &&
+		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	inLog := readLog(t, filepath.Join(dir, "audit.log"))
@@ -99,13 +102,17 @@ func do(t *testing.T, s *apitest.Server) {
 		Name: "watched", Labels: map[string]string{"pod-security.kubernetes.io/audit": "restricted"},
 	}}, metav1.CreateOptions{})
 	must(err)
-	_, err = admin.CoreV1().ServiceAccounts("watched").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err = admin.CoreV1().ServiceAccounts("watched").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	must(err)
-	_, err = admin.CoreV1().ConfigMaps("watched").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
+	_, err = admin.CoreV1().ConfigMaps("watched").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Data: map[string]string{"k": "v"}},
+		metav1.CreateOptions{})
 	must(err)
-	_, err = admin.CoreV1().Pods("watched").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "loose"}, Spec: corev1.PodSpec{
-		ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}},
-	}}, metav1.CreateOptions{})
+	_, err = admin.CoreV1().Pods("watched").Create(ctx,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "loose"}, Spec: corev1.PodSpec{
+			ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		}}, metav1.CreateOptions{})
 	must(err)
 	w, err := admin.CoreV1().ConfigMaps("watched").Watch(ctx, metav1.ListOptions{})
 	must(err)
@@ -137,7 +144,8 @@ func checkEvents(t *testing.T, events []auditv1.Event) {
 	one := func(stage auditv1.Stage, verb, resource, name string) auditv1.Event {
 		t.Helper()
 		for _, e := range events {
-			if e.Stage == stage && e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Name == name {
+			if e.Stage == stage && e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource &&
+				e.ObjectRef.Name == name {
 				return e
 			}
 		}
@@ -146,7 +154,8 @@ func checkEvents(t *testing.T, events []auditv1.Event) {
 	}
 	one(auditv1.StageRequestReceived, "create", "configmaps", "") // the name is in the body
 	made := one(auditv1.StageResponseComplete, "create", "configmaps", "made")
-	if made.ResponseStatus.Code != 201 || made.User.Username != "admin" || made.RequestObject == nil || made.Annotations["authorization.k8s.io/decision"] != "allow" {
+	if made.ResponseStatus.Code != 201 || made.User.Username != "admin" || made.RequestObject == nil ||
+		made.Annotations["authorization.k8s.io/decision"] != "allow" {
 		t.Errorf("create: %+v", made)
 	}
 	loose := one(auditv1.StageResponseComplete, "create", "pods", "loose")
@@ -156,7 +165,8 @@ func checkEvents(t *testing.T, events []auditv1.Event) {
 	one(auditv1.StageResponseStarted, "watch", "configmaps", "")
 	one(auditv1.StageResponseComplete, "watch", "configmaps", "")
 	denied := one(auditv1.StageResponseComplete, "get", "secrets", "hidden")
-	if denied.ResponseStatus.Code != 403 || denied.User.Username != "admin" || denied.ImpersonatedUser == nil || denied.ImpersonatedUser.Username != "bob" ||
+	if denied.ResponseStatus.Code != 403 || denied.User.Username != "admin" || denied.ImpersonatedUser == nil ||
+		denied.ImpersonatedUser.Username != "bob" ||
 		denied.Annotations["authorization.k8s.io/decision"] != "forbid" {
 		t.Errorf("denied: %+v", denied)
 	}
@@ -182,7 +192,8 @@ func (notBob) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.
 
 func plugins(t *testing.T, s *apiserver.Server) []admission.Interface {
 	t.Helper()
-	list, err := shoaladmission.Chain(shoaladmission.Config{Client: s.Client(), Informers: s.Informers(), Authorizer: notBob{}})
+	list, err := shoaladmission.Chain(
+		shoaladmission.Config{Client: s.Client(), Informers: s.Informers(), Authorizer: notBob{}})
 	if err != nil {
 		t.Fatal(err)
 	}

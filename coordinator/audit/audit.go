@@ -89,7 +89,9 @@ func newLog(c config.Audit, dir string, log *slog.Logger) (audit.Backend, error)
 		ThrottleBurst:  c.AuditLogBatchThrottleBurst,
 	})
 	if c.AuditLogTruncateEnabled {
-		b = truncate.NewBackend(b, truncate.Config{MaxEventSize: c.AuditLogTruncateMaxEventSize, MaxBatchSize: c.AuditLogTruncateMaxBatchSize}, auditv1.SchemeGroupVersion)
+		b = truncate.NewBackend(b,
+			truncate.Config{MaxEventSize: c.AuditLogTruncateMaxEventSize, MaxBatchSize: c.AuditLogTruncateMaxBatchSize},
+			auditv1.SchemeGroupVersion)
 	}
 	return b, nil
 }
@@ -110,7 +112,9 @@ func newWebhook(c config.Audit) (audit.Backend, error) {
 		AsyncDelegate:  true,
 	})
 	if c.AuditWebhookTruncateEnabled {
-		b = truncate.NewBackend(b, truncate.Config{MaxEventSize: c.AuditWebhookTruncateMaxEventSize, MaxBatchSize: c.AuditWebhookTruncateMaxBatchSize}, auditv1.SchemeGroupVersion)
+		b = truncate.NewBackend(b,
+			truncate.Config{MaxEventSize: c.AuditWebhookTruncateMaxEventSize,
+				MaxBatchSize: c.AuditWebhookTruncateMaxBatchSize}, auditv1.SchemeGroupVersion)
 	}
 	return b, nil
 }

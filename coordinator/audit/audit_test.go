@@ -31,9 +31,10 @@ func TestDefaultPolicy(t *testing.T) {
 	users := map[string]user.Info{
 		"controller": &user.DefaultInfo{Name: "system:apiserver", Groups: []string{"system:masters", "system:authenticated"}},
 		"node":       &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "system:authenticated"}},
-		"addon":      &user.DefaultInfo{Name: "system:serviceaccount:kube-system:x", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}},
-		"anna":       &user.DefaultInfo{Name: "anna", Groups: []string{"system:authenticated"}},
-		"nobody":     &user.DefaultInfo{Name: "system:anonymous", Groups: []string{"system:unauthenticated"}},
+		"addon": &user.DefaultInfo{Name: "system:serviceaccount:kube-system:x",
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}},
+		"anna":   &user.DefaultInfo{Name: "anna", Groups: []string{"system:authenticated"}},
+		"nobody": &user.DefaultInfo{Name: "system:anonymous", Groups: []string{"system:unauthenticated"}},
 	}
 	const none, metadata = auditinternal.LevelNone, auditinternal.LevelMetadata
 	for _, c := range []struct {
@@ -104,7 +105,8 @@ func TestLogIsPrivate(t *testing.T) {
 		t.Errorf("none: %v, %v", a, err)
 	}
 	c.AuditPolicyFile = filepath.Join(dir, "absent.yaml")
-	if _, err := New(c, dir, slog.Default()); err == nil || !strings.Contains(err.Error(), "auditPolicyFile "+c.AuditPolicyFile) {
+	if _, err := New(c, dir, slog.Default()); err == nil ||
+		!strings.Contains(err.Error(), "auditPolicyFile "+c.AuditPolicyFile) {
 		t.Errorf("absent policy: %v", err)
 	}
 }
@@ -158,7 +160,8 @@ func TestLongRequests(t *testing.T) {
 		Verb:       long,
 		AuditID:    types.UID(long),
 		SourceIPs:  append(slices.Repeat([]string{"203.0.113.9"}, 1<<16), "192.0.2.1"),
-		ObjectRef:  &auditinternal.ObjectReference{Namespace: long, Name: long, Resource: long, Subresource: long, APIGroup: long, APIVersion: long},
+		ObjectRef: &auditinternal.ObjectReference{Namespace: long, Name: long, Resource: long, Subresource: long,
+			APIGroup: long, APIVersion: long},
 	}
 	var got []*auditinternal.Event
 	b := bounded{sink(func(events ...*auditinternal.Event) { got = events })}

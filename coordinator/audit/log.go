@@ -65,7 +65,9 @@ func (r *reporter) Write(p []byte) (int, error) {
 	case err != nil:
 		r.lost.Add(1)
 		if r.failed.CompareAndSwap(false, true) {
-			r.log.Error("the audit log cannot be written, requests are answered unrecorded unless auditLogMode is blocking-strict", "path", r.path, "err", err)
+			r.log.Error(
+				"the audit log cannot be written, requests are answered unrecorded unless auditLogMode is blocking-strict",
+				"path", r.path, "err", err)
 		}
 	case r.failed.CompareAndSwap(true, false):
 		r.log.Warn("the audit log is written again", "path", r.path, "lost", r.lost.Swap(0))

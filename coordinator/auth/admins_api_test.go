@@ -27,14 +27,17 @@ func TestAdministrators(t *testing.T) {
 		t.Error("the kubelets' client may not get nodes")
 	}
 
-	if err := c.admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), pki.AdminGroup, metav1.DeleteOptions{}); err != nil {
+	if err := c.admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), pki.AdminGroup,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the administrators' rights are gone", func() bool { return !c.canI(t, admin, "delete", "namespaces", "", "") })
+	eventually(t, "the administrators' rights are gone",
+		func() bool { return !c.canI(t, admin, "delete", "namespaces", "", "") })
 	if err := auth.EnsureBootstrapPolicy(t.Context(), c.Client()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.admin.RbacV1().ClusterRoleBindings().Get(t.Context(), pki.AdminGroup, metav1.GetOptions{}); err == nil {
+	if _, err := c.admin.RbacV1().ClusterRoleBindings().Get(t.Context(), pki.AdminGroup,
+		metav1.GetOptions{}); err == nil {
 		t.Error("a restart brings the binding back")
 	}
 }

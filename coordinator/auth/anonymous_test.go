@@ -42,7 +42,8 @@ func TestAnonymous(t *testing.T) {
 				t.Fatal(err)
 			}
 			for path, want := range map[string]bool{"/livez": c.health, "/apis": c.apis} {
-				if _, ok, err := a.Authenticator.AuthenticateRequest(httptest.NewRequest("GET", path, nil)); ok != want || err != nil {
+				if _, ok, err := a.Authenticator.AuthenticateRequest(
+					httptest.NewRequest("GET", path, nil)); ok != want || err != nil {
 					t.Errorf("%s: %v, %v, want %v", path, ok, err, want)
 				}
 				bad := httptest.NewRequest("GET", path, nil)
@@ -53,7 +54,9 @@ func TestAnonymous(t *testing.T) {
 			}
 		})
 	}
-	_, err = New(Config{SigningKey: key, Authentication: config.Authentication{AuthenticationConfig: file, AnonymousAuth: ptr.To(true)}})
+	_, err = New(
+		Config{SigningKey: key,
+			Authentication: config.Authentication{AuthenticationConfig: file, AnonymousAuth: ptr.To(true)}})
 	if err == nil || !strings.Contains(err.Error(), "remove the field anonymousAuth") {
 		t.Errorf("both: %v", err)
 	}

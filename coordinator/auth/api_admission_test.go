@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	registrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,16 +34,18 @@ func (c *cluster) testWebhook(t *testing.T) {
 	}))
 	defer hook.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	none := registrationv1.SideEffectClassNone
-	config := &registrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "label"}, Webhooks: []registrationv1.MutatingWebhook{{
-		Name: "label.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-		ClientConfig:      registrationv1.WebhookClientConfig{URL: &hook.URL, CABundle: ca},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "hooked"}},
-		Rules: []registrationv1.RuleWithOperations{{
-			Operations: []registrationv1.OperationType{registrationv1.Create},
-			Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-		}},
-	}}}
+	none := admissionregistrationv1.SideEffectClassNone
+	config := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "label"},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "label.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: &hook.URL, CABundle: ca},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "hooked"}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
+			}},
+		}}}
 	hooks := c.admin.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	if _, err := hooks.Create(ctx, config, create); err != nil {
 		t.Fatal(err)
@@ -73,23 +75,32 @@ func (c *cluster) testPolicy(t *testing.T) {
 	ctx := t.Context()
 	c.namespace(t, "ruled")
 	api := c.admin.AdmissionregistrationV1()
-	policy := &registrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-bad"}, Spec: registrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
-			Operations: []registrationv1.OperationType{registrationv1.Create},
-			Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-		}}}},
-		Variables:   []registrationv1.Variable{{Name: "keys", Expression: "has(object.data) ? object.data : {}"}},
-		Validations: []registrationv1.Validation{{Expression: "!('bad' in variables.keys)", MessageExpression: "'no bad in ' + object.metadata.name"}},
-	}}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-bad"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+					{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+						Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+							Resources: []string{"configmaps"}},
+					}}}},
+			Variables: []admissionregistrationv1.Variable{{Name: "keys", Expression: "has(object.data) ? object.data : {}"}},
+			Validations: []admissionregistrationv1.Validation{
+				{Expression: "!('bad' in variables.keys)", MessageExpression: "'no bad in ' + object.metadata.name"}},
+		}}
 	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, policy, create); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.ValidatingAdmissionPolicyBindings().Create(ctx, &registrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "no-bad"}, Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: "no-bad", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny},
-			MatchResources: &registrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "ruled"}}},
-		},
-	}, create); err != nil {
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "no-bad"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName:        "no-bad",
+				ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+				MatchResources: &admissionregistrationv1.MatchResources{
+					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "ruled"}}},
+			},
+		}, create); err != nil {
 		t.Fatal(err)
 	}
 	bad := func() error {
@@ -104,7 +115,8 @@ func (c *cluster) testPolicy(t *testing.T) {
 	}
 	policy.Name, policy.ResourceVersion = "broken", ""
 	policy.Spec.Validations[0].Expression = "object.x +"
-	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, policy, create); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.validations[0].expression: Invalid value") {
+	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, policy, create); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "spec.validations[0].expression: Invalid value") {
 		t.Errorf("bad expression: %v", err)
 	}
 }
@@ -112,14 +124,17 @@ func (c *cluster) testPolicy(t *testing.T) {
 // PSA-1.
 func (c *cluster) testPodSecurity(t *testing.T) {
 	ctx := t.Context()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "safe", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}
+	ns := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "safe", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}
 	if _, err := c.admin.CoreV1().Namespaces().Create(ctx, ns, create); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.admin.CoreV1().ServiceAccounts("safe").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create); err != nil {
+	if _, err := c.admin.CoreV1().ServiceAccounts("safe").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create); err != nil {
 		t.Fatal(err)
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	_, err := c.admin.CoreV1().Pods("safe").Create(ctx, pod, create)
 	wantError(t, err, `pods "p" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`)
 	pod.Spec.HostNetwork = false

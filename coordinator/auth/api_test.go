@@ -70,7 +70,8 @@ func start(t *testing.T) *cluster {
 	}
 	t.Logf("bootstrap policy: %v", time.Since(begin))
 	eventually(t, "RBAC knows the policy", func() bool {
-		return authz.HasSynced() && c.canI(t, c.user(t, "probe"), "create", "selfsubjectreviews", "authentication.k8s.io", "")
+		return authz.HasSynced() &&
+			c.canI(t, c.user(t, "probe"), "create", "selfsubjectreviews", "authentication.k8s.io", "")
 	})
 	return c
 }
@@ -124,18 +125,20 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 
 func (c *cluster) canI(t *testing.T, k kubernetes.Interface, verb, resource, group, namespace string) bool {
 	t.Helper()
-	review, err := k.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Resource: resource, Group: group, Namespace: namespace,
-		}},
-	}, metav1.CreateOptions{})
+	review, err := k.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(),
+		&authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: verb, Resource: resource, Group: group, Namespace: namespace,
+			}},
+		}, metav1.CreateOptions{})
 	return err == nil && review.Status.Allowed
 }
 
 func (c *cluster) namespace(t *testing.T, name string) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := c.admin.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := c.admin.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 }
@@ -143,11 +146,13 @@ func (c *cluster) namespace(t *testing.T, name string) {
 func (c *cluster) grant(t *testing.T, namespace, name string, subject rbacv1.Subject, rule rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
-	if _, err := c.admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.admin.RbacV1().Roles(namespace).Create(t.Context(),
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.admin.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, Subjects: []rbacv1.Subject{subject}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		ObjectMeta: meta, Subjects: []rbacv1.Subject{subject},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +195,8 @@ func (c *cluster) testAnonymous(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 200, "/version": 200, "/api": 401, "/metrics": 401, "/api/v1/pods": 401} {
+	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 200, "/version": 200, "/api": 401,
+		"/metrics": 401, "/api/v1/pods": 401} {
 		resp, err := transport.Get(c.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -222,9 +228,11 @@ func (c *cluster) testRestrictedUser(t *testing.T) {
 	all := rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "rolebindings"}}
 	read := rbacv1.PolicyRule{Verbs: []string{"list", "get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}
 	c.grant(t, "team", "read", rbacv1.Subject{Kind: "Group", Name: "dev"}, read)
-	c.grant(t, "team", "delegate", rbacv1.Subject{Kind: "User", Name: "anna"}, rbacv1.PolicyRule{Verbs: []string{"create", "update"}, APIGroups: all.APIGroups, Resources: all.Resources})
+	c.grant(t, "team", "delegate", rbacv1.Subject{Kind: "User", Name: "anna"},
+		rbacv1.PolicyRule{Verbs: []string{"create", "update"}, APIGroups: all.APIGroups, Resources: all.Resources})
 	eventually(t, "anna may", func() bool {
-		return c.canI(t, anna, "list", "configmaps", "", "team") && c.canI(t, anna, "create", "roles", rbacv1.GroupName, "team")
+		return c.canI(t, anna, "list", "configmaps", "", "team") &&
+			c.canI(t, anna, "create", "roles", rbacv1.GroupName, "team")
 	})
 	if c.canI(t, anna, "list", "secrets", "", "team") || c.canI(t, anna, "list", "configmaps", "", "default") {
 		t.Error("anna may more than granted")
@@ -236,7 +244,10 @@ func (c *cluster) testRestrictedUser(t *testing.T) {
 	if _, err = anna.RbacV1().Roles("team").Create(t.Context(), role("same", read), create); err != nil {
 		t.Errorf("granting what one has: %v", err)
 	}
-	_, err = anna.RbacV1().Roles("team").Create(t.Context(), role("more", rbacv1.PolicyRule{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"secrets"}}), create)
+	_, err = anna.RbacV1().Roles("team").Create(t.Context(),
+		role("more",
+			rbacv1.PolicyRule{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"secrets"}}),
+		create)
 	wantError(t, err, "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"anna\" (groups=[\"dev\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}")
 
 	binding := &rbacv1.RoleBinding{
@@ -246,7 +257,9 @@ func (c *cluster) testRestrictedUser(t *testing.T) {
 	_, err = anna.RbacV1().RoleBindings("team").Create(t.Context(), binding, create)
 	wantError(t, err, `rolebindings.rbac.authorization.k8s.io "up" is forbidden: user "anna"`)
 
-	c.grant(t, "team", "bind", rbacv1.Subject{Kind: "User", Name: "anna"}, rbacv1.PolicyRule{Verbs: []string{"bind"}, APIGroups: all.APIGroups, Resources: []string{"clusterroles"}, ResourceNames: []string{"cluster-admin"}})
+	c.grant(t, "team", "bind", rbacv1.Subject{Kind: "User", Name: "anna"},
+		rbacv1.PolicyRule{Verbs: []string{"bind"}, APIGroups: all.APIGroups, Resources: []string{"clusterroles"},
+			ResourceNames: []string{"cluster-admin"}})
 	eventually(t, "anna may bind", func() bool {
 		_, err = anna.RbacV1().RoleBindings("team").Create(t.Context(), binding, create)
 		return err == nil
@@ -254,7 +267,8 @@ func (c *cluster) testRestrictedUser(t *testing.T) {
 	changed := binding.DeepCopy()
 	changed.RoleRef.Name = "view"
 	changed.ResourceVersion = ""
-	if _, err = c.admin.RbacV1().RoleBindings("team").Update(t.Context(), changed, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "cannot change roleRef") {
+	if _, err = c.admin.RbacV1().RoleBindings("team").Update(t.Context(), changed,
+		metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "cannot change roleRef") {
 		t.Errorf("changing roleRef: %v", err)
 	}
 }
@@ -262,14 +276,16 @@ func (c *cluster) testRestrictedUser(t *testing.T) {
 func (c *cluster) testBootstrapToken(t *testing.T) {
 	_, err := c.admin.CoreV1().Secrets("kube-system").Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef"}, Type: "bootstrap.kubernetes.io/token",
-		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
+		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef",
+			"usage-bootstrap-authentication": "true"},
 	}, create)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var who *authenticationv1.SelfSubjectReview
 	eventually(t, "the token is known", func() bool {
-		who, err = c.bearer(t, "abcdef.0123456789abcdef").AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, create)
+		who, err = c.bearer(t, "abcdef.0123456789abcdef").AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+			&authenticationv1.SelfSubjectReview{}, create)
 		return err == nil
 	})
 	if u := who.Status.UserInfo; u.Username != "system:bootstrap:abcdef" || strings.Join(u.Groups, ",") != "system:bootstrappers,system:authenticated" {
@@ -284,17 +300,20 @@ func (c *cluster) testBootstrapToken(t *testing.T) {
 func (c *cluster) testPodToken(t *testing.T) {
 	c.namespace(t, "apps")
 	ctx := t.Context()
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}
 	if _, err := c.admin.CoreV1().ServiceAccounts("apps").Create(ctx, sa, create); err != nil {
 		t.Fatal(err)
 	}
 	pod, err := c.admin.CoreV1().Pods("apps").Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}, create)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if spec := pod.Spec; spec.ServiceAccountName != "default" || len(spec.ImagePullSecrets) != 1 || len(spec.Volumes) != 1 ||
+	if spec := pod.Spec; spec.ServiceAccountName != "default" || len(spec.ImagePullSecrets) != 1 ||
+		len(spec.Volumes) != 1 ||
 		spec.Containers[0].VolumeMounts[0].MountPath != "/var/run/secrets/kubernetes.io/serviceaccount" ||
 		len(spec.Tolerations) != 2 || spec.Priority == nil || *spec.Priority != 0 {
 		t.Errorf("admission left %+v", spec)
@@ -309,16 +328,20 @@ func (c *cluster) testPodToken(t *testing.T) {
 	inPod := c.bearer(t, issued.Status.Token)
 	_, err = inPod.CoreV1().Pods("apps").Get(ctx, "web", get)
 	wantError(t, err, `User "system:serviceaccount:apps:default" cannot get resource "pods"`)
-	c.grant(t, "apps", "pods", rbacv1.Subject{Kind: "ServiceAccount", Name: "default"}, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}})
+	c.grant(t, "apps", "pods", rbacv1.Subject{Kind: "ServiceAccount", Name: "default"},
+		rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}})
 	eventually(t, "the pod reads the API", func() bool {
 		_, err = inPod.CoreV1().Pods("apps").Get(ctx, "web", get)
 		return err == nil
 	})
-	review, err := c.admin.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: issued.Status.Token}}, create)
-	if err != nil || !review.Status.Authenticated || review.Status.User.Extra["authentication.kubernetes.io/pod-name"][0] != "web" {
+	review, err := c.admin.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: issued.Status.Token}}, create)
+	if err != nil || !review.Status.Authenticated ||
+		review.Status.User.Extra["authentication.kubernetes.io/pod-name"][0] != "web" {
 		t.Errorf("token review %v %v", review, err)
 	}
-	review, err = c.admin.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x.y.z"}}, create)
+	review, err = c.admin.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x.y.z"}}, create)
 	if err != nil || review.Status.Authenticated || !strings.Contains(review.Status.Error, "invalid bearer token") {
 		t.Errorf("review of a bad token %v %v", review, err)
 	}
@@ -340,17 +363,20 @@ func (c *cluster) testNode(t *testing.T) {
 	wantError(t, err, "is not allowed to modify labels: node-restriction.kubernetes.io/team")
 
 	for _, name := range []string{"used", "unused"} {
-		if _, err := c.admin.CoreV1().Secrets("work").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, create); err != nil {
+		if _, err := c.admin.CoreV1().Secrets("work").Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, create); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.admin.CoreV1().ServiceAccounts("work").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create); err != nil {
+	if _, err := c.admin.CoreV1().ServiceAccounts("work").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create); err != nil {
 		t.Fatal(err)
 	}
 	pod, err := c.admin.CoreV1().Pods("work").Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
 			NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
-			Volumes: []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "used"}}}},
+			Volumes: []corev1.Volume{
+				{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "used"}}}},
 		},
 	}, create)
 	if err != nil {
@@ -365,7 +391,9 @@ func (c *cluster) testNode(t *testing.T) {
 
 	request := func(audiences ...string) *authenticationv1.TokenRequest {
 		return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			Audiences: audiences, BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: pod.UID},
+			Audiences: audiences,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+				Name: "p", UID: pod.UID},
 		}}
 	}
 	if _, err := n1.CoreV1().ServiceAccounts("work").CreateToken(ctx, "default", request(), create); err != nil {
@@ -380,7 +408,8 @@ func (c *cluster) testNode(t *testing.T) {
 	if _, err := n1.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=n1"}); err != nil {
 		t.Errorf("own pods: %v", err)
 	}
-	if !c.canI(t, n1, "watch", "endpointslices", "discovery.k8s.io", "") || c.canI(t, n1, "update", "endpointslices", "discovery.k8s.io", "work") {
+	if !c.canI(t, n1, "watch", "endpointslices", "discovery.k8s.io", "") ||
+		c.canI(t, n1, "update", "endpointslices", "discovery.k8s.io", "work") {
 		t.Error("an agent reads endpoint slices, and writes none")
 	}
 }

@@ -125,7 +125,9 @@ func New(c Config) (*Auth, error) {
 	if err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
-	if a.issuers, err = issuer.New(issuer.Config{Authentication: c.Authentication, Audiences: a.Audiences, Disallowed: []string{c.Issuer}, Log: c.Log}); err != nil {
+	if a.issuers, err = issuer.New(
+		issuer.Config{Authentication: c.Authentication, Audiences: a.Audiences, Disallowed: []string{c.Issuer},
+			Log: c.Log}); err != nil {
 		return nil, err
 	}
 	tokens := []authenticator.Token{
@@ -191,7 +193,8 @@ func (a *Auth) FollowAuthorizers(ctx context.Context) { a.Authorizer.chain.Run(c
 
 // newRequestAuthenticator joins the ways to say who one is. A bad credential is
 // an error, never anonymous.
-func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens authenticator.Token, anonymous authenticator.Request) authenticator.Request {
+func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens authenticator.Token,
+	anonymous authenticator.Request) authenticator.Request {
 	var chain []authenticator.Request
 	if c.FrontProxyCAs != nil {
 		chain = append(chain, authenticator.WrapAudienceAgnosticRequest(audiences, frontProxy(c)))

@@ -53,7 +53,8 @@ func (a *authority) request(t testing.TB, name string, lifetime time.Duration) *
 	}
 	cert := sign(t, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: []string{"g"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.cert, key, a.key)
 	req, _ := http.NewRequest(http.MethodGet, "https://x/", nil)
 	req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}

@@ -30,7 +30,8 @@ func TestStrangersCostNoRead(t *testing.T) {
 	}
 	client := fake.NewClientset(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"}, Type: "bootstrap.kubernetes.io/token",
-		Data: map[string][]byte{"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true")},
+		Data: map[string][]byte{"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"),
+			"usage-bootstrap-authentication": []byte("true")},
 	})
 	factory := informers.NewSharedInformerFactory(client, 0)
 	if err := a.Connect(client, factory); err != nil {
@@ -61,10 +62,11 @@ func TestStrangersCostNoRead(t *testing.T) {
 // TestLongTokensAreNotParsed: the limit holds before anything looks at a token.
 func TestLongTokensAreNotParsed(t *testing.T) {
 	asked := false
-	b := token.Bounded{Token: authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
-		asked = true
-		return nil, false, nil
-	})}
+	b := token.Bounded{
+		Token: authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
+			asked = true
+			return nil, false, nil
+		})}
 	if _, _, err := b.AuthenticateToken(t.Context(), strings.Repeat("a", token.MaxBytes+1)); err != nil || asked {
 		t.Errorf("asked %v, error %v", asked, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +19,13 @@ func (c *cluster) testPolicyAuthor(t *testing.T) {
 	grant := func(name string, rule rbacv1.PolicyRule) {
 		t.Helper()
 		meta := metav1.ObjectMeta{Name: name}
-		if _, err := c.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, create); err != nil {
+		if _, err := c.admin.RbacV1().ClusterRoles().Create(t.Context(),
+			&rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, create); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-			ObjectMeta: meta, Subjects: []rbacv1.Subject{subject}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			ObjectMeta: meta, Subjects: []rbacv1.Subject{subject},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		}, create); err != nil {
 			t.Fatal(err)
 		}
@@ -34,26 +36,40 @@ func (c *cluster) testPolicyAuthor(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", what, err, text)
 		}
 	}
-	grant("write-policies", rbacv1.PolicyRule{Verbs: []string{"create", "update"}, APIGroups: []string{admissionv1.GroupName}, Resources: []string{"*"}})
-	match := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-		Operations: []admissionv1.OperationType{admissionv1.Create},
-		Rule:       admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
-	}}}}
-	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-		ParamKind: &admissionv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"}, MatchConstraints: match,
-		Validations: []admissionv1.Validation{{Expression: "object.spec.replicas <= int(params.data.max)"}},
-	}}
-	mutating := &admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: admissionv1.MutatingAdmissionPolicySpec{
-		ParamKind: policy.Spec.ParamKind, MatchConstraints: match, ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
-		Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{replicas: int(params.data.max)}}"}}},
-	}}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: "limit", ValidationActions: []admissionv1.ValidationAction{admissionv1.Audit},
-		ParamRef: &admissionv1.ParamRef{Name: "max", Namespace: "default", ParameterNotFoundAction: ptr.To(admissionv1.AllowAction)},
-	}}
-	mutatingBinding := &admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{
-		PolicyName: "limit", ParamRef: binding.Spec.ParamRef,
-	}}
+	grant("write-policies",
+		rbacv1.PolicyRule{Verbs: []string{"create", "update"}, APIGroups: []string{admissionregistrationv1.GroupName},
+			Resources: []string{"*"}})
+	match := &admissionregistrationv1.MatchResources{
+		ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+			{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"},
+					Resources: []string{"deployments"}},
+			}}}}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "limit"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"}, MatchConstraints: match,
+			Validations: []admissionregistrationv1.Validation{{Expression: "object.spec.replicas <= int(params.data.max)"}},
+		}}
+	mutating := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "limit"},
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			ParamKind: policy.Spec.ParamKind, MatchConstraints: match,
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			Mutations: []admissionregistrationv1.Mutation{
+				{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{replicas: int(params.data.max)}}"}}},
+		}}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "limit"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        "limit",
+			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit},
+			ParamRef: &admissionregistrationv1.ParamRef{Name: "max", Namespace: "default",
+				ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction)},
+		}}
+	mutatingBinding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{
+			PolicyName: "limit", ParamRef: binding.Spec.ParamRef,
+		}}
 	api := paul.AdmissionregistrationV1()
 	eventually(t, "paul may write policies", func() bool {
 		_, err := api.ValidatingAdmissionPolicies().Create(t.Context(), policy, create)
@@ -76,7 +92,8 @@ func (c *cluster) testPolicyAuthor(t *testing.T) {
 	_, err = api.ValidatingAdmissionPolicies().Update(t.Context(), policy, metav1.UpdateOptions{})
 	refused("parameters added", err, kind)
 
-	if _, err = c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), policy, metav1.UpdateOptions{}); err != nil {
+	if _, err = c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), policy,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatalf("an administrator's update: %v", err)
 	}
 	_, err = api.ValidatingAdmissionPolicyBindings().Create(t.Context(), binding, create)
@@ -98,7 +115,8 @@ func (c *cluster) testPolicyAuthor(t *testing.T) {
 	_, err = api.ValidatingAdmissionPolicyBindings().Create(t.Context(), selects, create)
 	refused("binding that selects", err, `must have "list" permission on the object referenced by paramRef`)
 	for _, remove := range []func(context.Context, string, metav1.DeleteOptions) error{
-		c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete, c.admin.AdmissionregistrationV1().MutatingAdmissionPolicies().Delete,
+		c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete,
+		c.admin.AdmissionregistrationV1().MutatingAdmissionPolicies().Delete,
 	} {
 		if err := remove(t.Context(), "limit", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

@@ -34,7 +34,9 @@ func TestTokenWebhook(t *testing.T) {
 	c := config.Default().Authentication
 	c.AuthenticationTokenWebhookVersion = "v1"
 	c.AuthenticationTokenWebhookConfigFile = filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`, service.URL)
+	text := fmt.Sprintf(
+		`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`,
+		service.URL)
 	if err := os.WriteFile(c.AuthenticationTokenWebhookConfigFile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

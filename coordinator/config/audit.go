@@ -106,12 +106,16 @@ func (a *Audit) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&a.AuditWebhookBatchBufferSize, "audit-webhook-batch-buffer-size", a.AuditWebhookBatchBufferSize, "events that may wait to be sent (mode batch)")
 	fs.IntVar(&a.AuditWebhookBatchMaxSize, "audit-webhook-batch-max-size", a.AuditWebhookBatchMaxSize, "events in a batch (mode batch)")
 	fs.Var(&a.AuditWebhookBatchMaxWait, "audit-webhook-batch-max-wait", "how long a batch waits to be filled (mode batch)")
-	fs.BoolVar(&a.AuditWebhookBatchThrottleEnable, "audit-webhook-batch-throttle-enable", a.AuditWebhookBatchThrottleEnable, "limit the rate of batches (mode batch)")
+	fs.BoolVar(&a.AuditWebhookBatchThrottleEnable,
+		"audit-webhook-batch-throttle-enable", a.AuditWebhookBatchThrottleEnable, "limit the rate of batches (mode batch)")
 	fs.Float32Var(&a.AuditWebhookBatchThrottleQPS, "audit-webhook-batch-throttle-qps", a.AuditWebhookBatchThrottleQPS, "batches a second (mode batch)")
-	fs.IntVar(&a.AuditWebhookBatchThrottleBurst, "audit-webhook-batch-throttle-burst", a.AuditWebhookBatchThrottleBurst, "batches at once (mode batch)")
+	fs.IntVar(&a.AuditWebhookBatchThrottleBurst, "audit-webhook-batch-throttle-burst", a.AuditWebhookBatchThrottleBurst,
+		"batches at once (mode batch)")
 	fs.BoolVar(&a.AuditWebhookTruncateEnabled, "audit-webhook-truncate-enabled", a.AuditWebhookTruncateEnabled, "cut events and batches that are too long")
-	fs.Int64Var(&a.AuditWebhookTruncateMaxBatchSize, "audit-webhook-truncate-max-batch-size", a.AuditWebhookTruncateMaxBatchSize, "bytes of a batch")
-	fs.Int64Var(&a.AuditWebhookTruncateMaxEventSize, "audit-webhook-truncate-max-event-size", a.AuditWebhookTruncateMaxEventSize, "bytes of an event")
+	fs.Int64Var(&a.AuditWebhookTruncateMaxBatchSize,
+		"audit-webhook-truncate-max-batch-size", a.AuditWebhookTruncateMaxBatchSize, "bytes of a batch")
+	fs.Int64Var(&a.AuditWebhookTruncateMaxEventSize,
+		"audit-webhook-truncate-max-event-size", a.AuditWebhookTruncateMaxEventSize, "bytes of an event")
 }
 
 // validate tells what cannot be by bad(field, value, remedy).
@@ -129,7 +133,8 @@ func (a *Audit) validate(bad func(field, value, remedy string)) {
 			bad(field, mode, "give batch, blocking or blocking-strict")
 		}
 	}
-	notNegative := map[string]int{"auditLogMaxSize": a.AuditLogMaxSize, "auditLogMaxBackup": a.AuditLogMaxBackup, "auditLogMaxAge": a.AuditLogMaxAge}
+	notNegative := map[string]int{"auditLogMaxSize": a.AuditLogMaxSize, "auditLogMaxBackup": a.AuditLogMaxBackup,
+		"auditLogMaxAge": a.AuditLogMaxAge}
 	for field, n := range notNegative {
 		if n < 0 {
 			bad(field, itoa(n), "give 0 for no limit, or more")
@@ -137,17 +142,21 @@ func (a *Audit) validate(bad func(field, value, remedy string)) {
 	}
 	positive := map[string]int{
 		"auditLogBatchBufferSize": a.AuditLogBatchBufferSize, "auditLogBatchMaxSize": a.AuditLogBatchMaxSize,
-		"auditWebhookBatchBufferSize": a.AuditWebhookBatchBufferSize, "auditWebhookBatchMaxSize": a.AuditWebhookBatchMaxSize,
-		"auditLogTruncateMaxEventSize": int(a.AuditLogTruncateMaxEventSize), "auditWebhookTruncateMaxEventSize": int(a.AuditWebhookTruncateMaxEventSize),
-		"auditWebhookInitialBackoff": int(a.AuditWebhookInitialBackoff),
+		"auditWebhookBatchBufferSize":      a.AuditWebhookBatchBufferSize,
+		"auditWebhookBatchMaxSize":         a.AuditWebhookBatchMaxSize,
+		"auditLogTruncateMaxEventSize":     int(a.AuditLogTruncateMaxEventSize),
+		"auditWebhookTruncateMaxEventSize": int(a.AuditWebhookTruncateMaxEventSize),
+		"auditWebhookInitialBackoff":       int(a.AuditWebhookInitialBackoff),
 	}
 	throttle := func(field string, on bool, qps float32, burst int) {
 		if on {
 			positive[field+"QPS"], positive[field+"Burst"] = int(qps*1000), burst
 		}
 	}
-	throttle("auditLogBatchThrottle", a.AuditLogBatchThrottleEnable, a.AuditLogBatchThrottleQPS, a.AuditLogBatchThrottleBurst)
-	throttle("auditWebhookBatchThrottle", a.AuditWebhookBatchThrottleEnable, a.AuditWebhookBatchThrottleQPS, a.AuditWebhookBatchThrottleBurst)
+	throttle("auditLogBatchThrottle", a.AuditLogBatchThrottleEnable, a.AuditLogBatchThrottleQPS,
+		a.AuditLogBatchThrottleBurst)
+	throttle("auditWebhookBatchThrottle", a.AuditWebhookBatchThrottleEnable, a.AuditWebhookBatchThrottleQPS,
+		a.AuditWebhookBatchThrottleBurst)
 	for field, n := range positive {
 		if n <= 0 {
 			bad(field, itoa(n), "give more than 0")

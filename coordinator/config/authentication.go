@@ -56,8 +56,10 @@ func (a *Authentication) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.OIDCGroupsPrefix, "oidc-groups-prefix", a.OIDCGroupsPrefix, "what stands before groups")
 	fs.StringSliceVar(&a.OIDCSigningAlgs, "oidc-signing-algs", a.OIDCSigningAlgs, "signature algorithms that are accepted")
 	fs.StringToStringVar(&a.OIDCRequiredClaim, "oidc-required-claim", a.OIDCRequiredClaim, "claims that tokens must have, key=value")
-	fs.StringVar(&a.AuthenticationTokenWebhookConfigFile, "authentication-token-webhook-config-file", a.AuthenticationTokenWebhookConfigFile, "kubeconfig of a service that reviews tokens")
-	fs.StringVar(&a.AuthenticationTokenWebhookVersion, "authentication-token-webhook-version", a.AuthenticationTokenWebhookVersion, "version of TokenReview that it speaks: v1 or v1beta1")
+	fs.StringVar(&a.AuthenticationTokenWebhookConfigFile,
+		"authentication-token-webhook-config-file", a.AuthenticationTokenWebhookConfigFile, "kubeconfig of a service that reviews tokens")
+	fs.StringVar(&a.AuthenticationTokenWebhookVersion,
+		"authentication-token-webhook-version", a.AuthenticationTokenWebhookVersion, "version of TokenReview that it speaks: v1 or v1beta1")
 	fs.Var(&a.AuthenticationTokenWebhookCacheTTL, "authentication-token-webhook-cache-ttl", "how long its answers are remembered")
 }
 
@@ -104,7 +106,8 @@ func (a *Authorization) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.AuthorizationConfig, "authorization-config", a.AuthorizationConfig, "AuthorizationConfiguration file: authorizers in order; read again when it changes")
 	fs.StringSliceVar(&a.AuthorizationMode, "authorization-mode", a.AuthorizationMode, "authorizers in order, of Node, RBAC, Webhook, ABAC (default Node,RBAC)")
 	fs.StringVar(&a.AuthorizationPolicyFile, "authorization-policy-file", a.AuthorizationPolicyFile, "policy of ABAC, one JSON object a line")
-	fs.StringVar(&a.AuthorizationWebhookConfigFile, "authorization-webhook-config-file", a.AuthorizationWebhookConfigFile, "kubeconfig of the service of Webhook")
+	fs.StringVar(&a.AuthorizationWebhookConfigFile,
+		"authorization-webhook-config-file", a.AuthorizationWebhookConfigFile, "kubeconfig of the service of Webhook")
 	fs.StringVar(&a.AuthorizationWebhookVersion, "authorization-webhook-version", a.AuthorizationWebhookVersion, "version of SubjectAccessReview that it speaks: v1 or v1beta1")
 	fs.Var(&a.AuthorizationWebhookCacheAuthorizedTTL, "authorization-webhook-cache-authorized-ttl", "how long it is remembered that something is allowed")
 	fs.Var(&a.AuthorizationWebhookCacheUnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", "how long it is remembered that something is not allowed")

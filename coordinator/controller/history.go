@@ -13,7 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -102,7 +102,8 @@ func (h History) Sync(ctx context.Context, o Revised) (Revisions, error) {
 	case out.Update.Revision < number:
 		renumbered := out.Update.DeepCopy()
 		renumbered.Revision = number
-		out.Update, err = h.Client.AppsV1().ControllerRevisions(o.Owner.GetNamespace()).Update(ctx, renumbered, metav1.UpdateOptions{})
+		out.Update, err = h.Client.AppsV1().ControllerRevisions(o.Owner.GetNamespace()).Update(ctx,
+			renumbered, metav1.UpdateOptions{})
 	}
 	return out, err
 }
@@ -115,12 +116,14 @@ func (h History) claim(ctx context.Context, o Revised) ([]*appsv1.ControllerRevi
 	owned, err := Claim(ctx, &Claimer{
 		Owner: o.Owner, Kind: h.Kind, Selector: selector, Live: o.Live,
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := h.Client.AppsV1().ControllerRevisions(o.Owner.GetNamespace()).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := h.Client.AppsV1().ControllerRevisions(o.Owner.GetNamespace()).Patch(ctx, name,
+				types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 			return err
 		},
 	}, Candidates[appsv1.ControllerRevision](h.Revisions, o.Owner))
 	slices.SortFunc(owned, func(a, b *appsv1.ControllerRevision) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return owned, err
 }
@@ -176,7 +179,8 @@ func (h History) revision(o Revised, patch []byte, number int64, collisions *int
 }
 
 // Trim deletes the oldest of old but for limit and those that are live.
-func (h History) Trim(ctx context.Context, old []*appsv1.ControllerRevision, limit int, live func(*appsv1.ControllerRevision) bool) error {
+func (h History) Trim(ctx context.Context, old []*appsv1.ControllerRevision, limit int,
+	live func(*appsv1.ControllerRevision) bool) error {
 	for _, rev := range expired(old, limit, live) {
 		err := h.Client.AppsV1().ControllerRevisions(rev.Namespace).Delete(ctx, rev.Name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -188,7 +192,8 @@ func (h History) Trim(ctx context.Context, old []*appsv1.ControllerRevision, lim
 
 // expired returns the oldest revisions that are not live, so many that limit of
 // those remain.
-func expired(old []*appsv1.ControllerRevision, limit int, live func(*appsv1.ControllerRevision) bool) []*appsv1.ControllerRevision {
+func expired(old []*appsv1.ControllerRevision, limit int,
+	live func(*appsv1.ControllerRevision) bool) []*appsv1.ControllerRevision {
 	if limit < 0 {
 		return nil
 	}
@@ -226,5 +231,5 @@ func sameData(a, b []byte) bool {
 		return true
 	}
 	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && apiequality.Semantic.DeepEqual(x, y)
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && equality.Semantic.DeepEqual(x, y)
 }

@@ -23,8 +23,9 @@ func newHistoryRig() *historyRig {
 		return []string{string(metav1.GetControllerOf(obj.(metav1.Object)).UID)}, nil
 	}})
 	return &historyRig{
-		History: History{Client: fake.NewClientset(), Revisions: ix, Kind: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), HashLabel: "hash"},
-		owner:   &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u"}},
+		History: History{Client: fake.NewClientset(), Revisions: ix,
+			Kind: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), HashLabel: "hash"},
+		owner: &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u"}},
 	}
 }
 
@@ -33,7 +34,8 @@ func (r *historyRig) sync(t *testing.T, image string) Revisions {
 	t.Helper()
 	r.owner.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: image}}
 	out, err := r.Sync(t.Context(), Revised{
-		Owner: r.owner, Template: &r.owner.Spec.Template, Selector: &metav1.LabelSelector{}, Collisions: r.owner.Status.CollisionCount,
+		Owner: r.owner, Template: &r.owner.Spec.Template, Selector: &metav1.LabelSelector{},
+		Collisions: r.owner.Status.CollisionCount,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +78,8 @@ func TestCollision(t *testing.T) {
 	}
 	taken := r.revision(Revised{Owner: r.owner, Template: &r.owner.Spec.Template}, patch, 1, nil)
 	taken.Data = runtime.RawExtension{Raw: []byte("{}")}
-	if _, err := r.Client.AppsV1().ControllerRevisions("ns").Create(t.Context(), taken, metav1.CreateOptions{}); err != nil {
+	if _, err := r.Client.AppsV1().ControllerRevisions("ns").Create(t.Context(), taken,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out := r.sync(t, "one")

@@ -18,10 +18,13 @@ import (
 // ownedPod is a pod of an owner, "" for an orphan; its labels are the owner's
 // selector in this test.
 func ownedPod(owner, kind, version string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: version, Labels: map[string]string{"app": "x"}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: version,
+			Labels: map[string]string{"app": "x"}}}
 	if owner != "" {
 		yes := true
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: owner, UID: types.UID(owner), Controller: &yes}}
+		p.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: kind, Name: owner, UID: types.UID(owner), Controller: &yes}}
 	}
 	return p
 }
@@ -76,7 +79,8 @@ func changesOf(old, now *corev1.Pod, o controller.Owned[corev1.Pod]) []string {
 // whose selector takes everything.
 func TestAddAdopters(t *testing.T) {
 	set := func(name string, s *metav1.LabelSelector) *appsv1.ReplicaSet {
-		return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: appsv1.ReplicaSetSpec{Selector: s}}
+		return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec: appsv1.ReplicaSetSpec{Selector: s}}
 	}
 	sets := []*appsv1.ReplicaSet{
 		set("takes", metav1.SetAsLabelSelector(map[string]string{"app": "x"})),

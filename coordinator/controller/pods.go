@@ -103,7 +103,8 @@ func NewPod(template *corev1.PodTemplateSpec, owner metav1.Object, ref *metav1.O
 // GenerateName is the name prefix of the pods of an owner: "name-", without
 // the dash where that would be no valid name.
 func GenerateName(owner string) string {
-	if prefix := owner + "-"; len(validation.IsDNS1123Subdomain(strings.TrimSuffix(prefix, "-"))) == 0 && len(prefix) < validation.DNS1123SubdomainMaxLength {
+	if prefix := owner + "-"; len(validation.IsDNS1123Subdomain(strings.TrimSuffix(prefix, "-"))) == 0 &&
+		len(prefix) < validation.DNS1123SubdomainMaxLength {
 		return prefix
 	}
 	return owner

@@ -40,7 +40,8 @@ func (w PodWriter) Create(ctx context.Context, key string, owner runtime.Object,
 // Delete deletes a pod of the owner; one that is gone already, or another by
 // now, is no error.
 func (w PodWriter) Delete(ctx context.Context, key string, owner runtime.Object, pod *corev1.Pod) error {
-	err := w.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	err := w.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

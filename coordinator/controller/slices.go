@@ -15,13 +15,15 @@ const byService = "service"
 // SlicesOf tells which EndpointSlices one manager (the label
 // endpointslice.kubernetes.io/managed-by) keeps of a Service, at the same cost
 // in a namespace of any size. Those being deleted are among them.
-func SlicesOf(informer cache.SharedIndexInformer, manager string) (func(namespace, service string) []*discoveryv1.EndpointSlice, error) {
+func SlicesOf(informer cache.SharedIndexInformer,
+	manager string) (func(namespace, service string) []*discoveryv1.EndpointSlice, error) {
 	err := Index(informer, byService, func(obj any) ([]string, error) {
 		s, ok := obj.(*discoveryv1.EndpointSlice)
 		if !ok || s.Labels[discoveryv1.LabelServiceName] == "" {
 			return nil, nil
 		}
-		return []string{slicesKey(s.Namespace, s.Labels[discoveryv1.LabelServiceName], s.Labels[discoveryv1.LabelManagedBy])}, nil
+		return []string{
+			slicesKey(s.Namespace, s.Labels[discoveryv1.LabelServiceName], s.Labels[discoveryv1.LabelManagedBy])}, nil
 	})
 	indexer := informer.GetIndexer()
 	return func(namespace, service string) []*discoveryv1.EndpointSlice {

@@ -72,7 +72,8 @@ func (c *client) Rewrite(ctx context.Context, resource string) (int, error) {
 		}
 		for i := range list.Items {
 			m := &list.Items[i]
-			_, err := c.metadata.Resource(gvr).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
+			_, err := c.metadata.Resource(gvr).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType,
+				[]byte("{}"), metav1.PatchOptions{})
 			switch status := apierrors.APIStatus(nil); {
 			case err == nil:
 				n++
@@ -125,7 +126,10 @@ func (c *client) find(resource string) (schema.GroupVersionResource, error) {
 	}
 	gvr, err := restmapper.NewDiscoveryRESTMapper(groups).ResourceFor(schema.ParseGroupResource(resource).WithVersion(""))
 	if err != nil {
-		return gvr, fmt.Errorf("%w (the API does not serve them: have its CustomResourceDefinition served again, or delete what is stored)", err)
+		return gvr,
+			fmt.Errorf(
+				"%w (the API does not serve them: have its CustomResourceDefinition served again, or delete what is stored)",
+				err)
 	}
 	return gvr, nil
 }

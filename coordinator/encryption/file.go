@@ -73,7 +73,9 @@ func (f File) read() (*apiserverv1.EncryptionConfiguration, error) {
 // where the link is, perhaps on the disk that the keys were kept away from.
 func (f File) write(c *apiserverv1.EncryptionConfiguration) error {
 	if info, err := os.Lstat(string(f)); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig", f)
+		return fmt.Errorf(
+			"write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig",
+			f)
 	}
 	data, err := yaml.Marshal(c)
 	if err != nil {

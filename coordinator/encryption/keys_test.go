@@ -64,9 +64,10 @@ func entry(keys ...string) apiserverv1.ResourceConfiguration {
 	for _, k := range keys {
 		box.Keys = append(box.Keys, apiserverv1.Key{Name: k})
 	}
-	return apiserverv1.ResourceConfiguration{Resources: []string{"secrets"}, Providers: []apiserverv1.ProviderConfiguration{
-		{Secretbox: box}, {Identity: &apiserverv1.IdentityConfiguration{}},
-	}}
+	return apiserverv1.ResourceConfiguration{Resources: []string{"secrets"},
+		Providers: []apiserverv1.ProviderConfiguration{
+			{Secretbox: box}, {Identity: &apiserverv1.IdentityConfiguration{}},
+		}}
 }
 
 // shape is the keys of all entries, new ones as "new".

@@ -97,12 +97,16 @@ func (r Rotation) Run(ctx context.Context, now time.Time) error {
 // possible fails where the keys must be changed by hand.
 func (r Rotation) possible(ctx context.Context, c *apiserverv1.EncryptionConfiguration) error {
 	if len(lists(c)) == 0 {
-		return fmt.Errorf("rotate: no entry of %s begins with secretbox, aesgcm or aescbc; keys of a KMS are rotated in the KMS, then `shoal secrets rewrite` writes with the new one", r.File)
+		return fmt.Errorf(
+			"rotate: no entry of %s begins with secretbox, aesgcm or aescbc; keys of a KMS are rotated in the KMS, then `shoal secrets rewrite` writes with the new one",
+			r.File)
 	}
 	for _, w := range lists(c) {
 		for _, k := range *w.keys {
 			if strings.Contains(k.Name, ":") || len(k.Name) > maxName {
-				return fmt.Errorf("rotate: what is under the key %.50q of %s cannot be counted, its name has a colon or more than %d characters: change it by hand, in upstream's four steps", k.Name, r.File, maxName)
+				return fmt.Errorf(
+					"rotate: what is under the key %.50q of %s cannot be counted, its name has a colon or more than %d characters: change it by hand, in upstream's four steps",
+					k.Name, r.File, maxName)
 			}
 		}
 	}
@@ -111,7 +115,9 @@ func (r Rotation) possible(ctx context.Context, c *apiserverv1.EncryptionConfigu
 		return err
 	}
 	if len(s.Others) > 0 {
-		return fmt.Errorf("rotate: other coordinators write with keys of their own files: %s; change the file of each by hand, in upstream's four steps, or stop them", strings.Join(s.Others, ", "))
+		return fmt.Errorf(
+			"rotate: other coordinators write with keys of their own files: %s; change the file of each by hand, in upstream's four steps, or stop them",
+			strings.Join(s.Others, ", "))
 	}
 	return nil
 }
@@ -158,7 +164,8 @@ func (r Rotation) unused(ctx context.Context, keys []string) error {
 	for resource, values := range s.Values {
 		for _, k := range keys {
 			if n := values[k]; n > 0 {
-				return fmt.Errorf("rotate: %d %s are still under %s, which stays in %s; run it again", n, resource, k, r.File)
+				return fmt.Errorf("rotate: %d %s are still under %s, which stays in %s; run it again", n,
+					resource, k, r.File)
 			}
 		}
 	}
@@ -191,7 +198,8 @@ func (r Rotation) live(ctx context.Context) error {
 		return err
 	}
 	if s.Hash != want {
-		return fmt.Errorf("the coordinator does not use the content of %s: %s; run this again when it does", r.File, s.Error)
+		return fmt.Errorf("the coordinator does not use the content of %s: %s; run this again when it does", r.File,
+			s.Error)
 	}
 	return nil
 }

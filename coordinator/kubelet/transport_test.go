@@ -18,7 +18,8 @@ import (
 // signed.
 func kubeletOf(t *testing.T, by *pki.Authority, user string, ips ...net.IP) *httptest.Server {
 	t.Helper()
-	certPEM, keyPEM, err := by.Issue(pki.Spec{User: user, Groups: []string{"system:nodes"}, IPs: ips, Names: []string{"n1"}, Server: true}, time.Now())
+	certPEM, keyPEM, err := by.Issue(
+		pki.Spec{User: user, Groups: []string{"system:nodes"}, IPs: ips, Names: []string{"n1"}, Server: true}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

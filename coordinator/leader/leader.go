@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -20,7 +21,7 @@ const (
 	duration = 15 * time.Second
 	deadline = 10 * time.Second
 	period   = 2 * time.Second
-	// renewal is less often than upstream's: two may fail within the deadline.
+	// renewal is less often than upstream's; what fails is tried again after period.
 	renewal = 4 * time.Second
 )
 
@@ -28,22 +29,27 @@ const (
 type Elector struct {
 	// Client reads and writes Leases.
 	Client kubernetes.Interface
-	// Identity names this coordinator; it is stable over restarts, so that a
-	// restarted leader goes on at once.
+	// Identity names this process and no other, also of the same machine (NewIdentity).
 	Identity string
-	Log      *slog.Logger
+	// Alone tells whether no other process can compete: a Lease that is held is that
+	// of one that died then, and is taken over at once. Nil: others can.
+	Alone func() bool
+	Log   *slog.Logger
 }
+
+// NewIdentity returns an identity for a process of a host, in upstream's form.
+func NewIdentity(host string) string { return host + "_" + string(uuid.NewUUID()) }
 
 // Run waits until this coordinator leads and calls lead with a context that
 // ends with the leadership. lead has returned before the Lease is given up.
 // Run returns when ctx ends, or with lead's error.
 func (e Elector) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	for {
-		lease, err := e.acquire(ctx)
+		lease, asked, err := e.acquire(ctx)
 		if err != nil {
 			return nil // ctx ended
 		}
-		err = e.hold(ctx, lease, lead)
+		err = e.hold(ctx, lease, asked.Add(deadline), lead)
 		if ctx.Err() != nil {
 			return err
 		}
@@ -54,17 +60,19 @@ func (e Elector) Run(ctx context.Context, lead func(ctx context.Context) error) 
 	}
 }
 
-// acquire returns the Lease once it is ours; an error only when ctx ended.
-func (e Elector) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
+// acquire returns the Lease once it is ours, and when it was asked for; an error
+// only when ctx ended.
+func (e Elector) acquire(ctx context.Context) (lease *coordinationv1.Lease, asked time.Time, err error) {
 	var seen observed
 	var last string
 	for {
+		asked = time.Now()
 		lease, err := e.try(ctx, &seen)
 		if err == nil {
-			return lease, nil
+			return lease, asked, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, asked, ctx.Err()
 		}
 		if !errors.Is(err, errHeld) && err.Error() != last {
 			last = err.Error()
@@ -72,7 +80,7 @@ func (e Elector) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 		}
 		// A Lease that is not renewed is an absence of events: look each period.
 		if !sleep(ctx, period) {
-			return nil, ctx.Err()
+			return nil, asked, ctx.Err()
 		}
 	}
 }
@@ -102,7 +110,8 @@ func (e Elector) try(ctx context.Context, seen *observed) (*coordinationv1.Lease
 	if lease.Spec.HolderIdentity != nil {
 		holder = *lease.Spec.HolderIdentity
 	}
-	if holder != "" && holder != e.Identity && !seen.expired(lease.Spec, time.Now()) {
+	alone := e.Alone != nil && e.Alone()
+	if holder != "" && holder != e.Identity && !alone && !seen.expired(lease.Spec, time.Now()) {
 		return nil, errHeld
 	}
 	lease.Spec = e.claim(lease.Spec)
@@ -140,13 +149,16 @@ func (e Elector) claim(old coordinationv1.LeaseSpec) coordinationv1.LeaseSpec {
 	}
 }
 
-// hold runs lead while the Lease can be renewed, then releases it.
-func (e Elector) hold(ctx context.Context, lease *coordinationv1.Lease, lead func(ctx context.Context) error) error {
+// hold runs lead while the Lease can be renewed, then releases it. Unless it is
+// renewed, it is held until a time: others may lead soon after.
+func (e Elector) hold(
+	ctx context.Context, lease *coordinationv1.Lease, until time.Time, lead func(ctx context.Context) error,
+) error {
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- lead(leading) }()
-	renewed := time.Now()
+	pause := renewal
 	for {
 		select {
 		case err := <-done:
@@ -156,22 +168,31 @@ func (e Elector) hold(ctx context.Context, lease *coordinationv1.Lease, lead fun
 			err := <-done
 			e.release(lease)
 			return err
-		case <-time.After(renewal):
+		case <-time.After(min(pause, time.Until(until))):
 		}
-		next, err := e.renew(leading, lease)
+		asked := time.Now()
+		next, err := e.renew(leading, lease, until)
 		switch {
 		case err == nil:
-			lease, renewed = next, time.Now()
-		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || time.Since(renewed) > deadline:
+			lease, until, pause = next, asked.Add(deadline), renewal
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || !time.Now().Before(until):
 			stop()
 			return <-done
+		default:
+			pause = period
 		}
 	}
 }
 
-func (e Elector) renew(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, deadline/2)
+// renew writes the Lease anew, if that can be done before a time.
+func (e Elector) renew(
+	ctx context.Context, lease *coordinationv1.Lease, until time.Time,
+) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(deadline/2, time.Until(until)))
 	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	lease = lease.DeepCopy()
 	lease.Spec = e.claim(lease.Spec)
 	return e.Client.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})

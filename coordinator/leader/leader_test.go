@@ -3,11 +3,13 @@ package leader_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/shoal-project/shoal/coordinator/leader"
@@ -58,7 +60,27 @@ func TestElection(t *testing.T) {
 	stopB()
 	wait(t, endB, "the end of b")
 
-	holder, now, seconds := "c", metav1.NowMicro(), int32(15)
+	unreleased(t, client, "c")
+	ctxC, stopC := context.WithCancel(context.Background())
+	leadC, endC := elect(ctxC, elector("c"))
+	wait(t, leadC, "leadership of c after its restart")
+	stopC()
+	wait(t, endC, "the end of c")
+
+	unreleased(t, client, "dead")
+	alone := elector("d")
+	alone.Alone = func() bool { return true }
+	ctxD, stopD := context.WithCancel(context.Background())
+	leadD, endD := elect(ctxD, alone)
+	wait(t, leadD, "leadership of d, beside whom nobody is")
+	stopD()
+	wait(t, endD, "the end of d")
+}
+
+// unreleased leaves a Lease as a leader does that dies.
+func unreleased(t *testing.T, client kubernetes.Interface, holder string) {
+	t.Helper()
+	now, seconds := metav1.NowMicro(), int32(15)
 	leases := client.CoordinationV1().Leases("kube-system")
 	lease, err := leases.Get(context.Background(), "shoal-coordinator", metav1.GetOptions{})
 	if err != nil {
@@ -68,9 +90,11 @@ func TestElection(t *testing.T) {
 	if _, err := leases.Update(context.Background(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	ctxC, stopC := context.WithCancel(context.Background())
-	leadC, endC := elect(ctxC, elector("c"))
-	wait(t, leadC, "leadership of c after its restart")
-	stopC()
-	wait(t, endC, "the end of c")
+}
+
+func TestIdentityIsOfOneProcess(t *testing.T) {
+	one, other := leader.NewIdentity("host"), leader.NewIdentity("host")
+	if one == other || !strings.HasPrefix(one, "host_") {
+		t.Errorf("%s, %s", one, other)
+	}
 }

@@ -17,11 +17,14 @@ func (a *Authority) Kubeconfig(server string, s Spec, now time.Time) ([]byte, er
 	const cluster = "shoal"
 	name := s.User + "@" + cluster
 	data, err := yaml.Marshal(clientcmdv1.Config{
-		Kind:           "Config",
-		APIVersion:     "v1",
-		Clusters:       []clientcmdv1.NamedCluster{{Name: cluster, Cluster: clientcmdv1.Cluster{Server: server, CertificateAuthorityData: a.PEM}}},
-		AuthInfos:      []clientcmdv1.NamedAuthInfo{{Name: s.User, AuthInfo: clientcmdv1.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}}},
-		Contexts:       []clientcmdv1.NamedContext{{Name: name, Context: clientcmdv1.Context{Cluster: cluster, AuthInfo: s.User}}},
+		Kind:       "Config",
+		APIVersion: "v1",
+		Clusters: []clientcmdv1.NamedCluster{
+			{Name: cluster, Cluster: clientcmdv1.Cluster{Server: server, CertificateAuthorityData: a.PEM}}},
+		AuthInfos: []clientcmdv1.NamedAuthInfo{
+			{Name: s.User, AuthInfo: clientcmdv1.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}}},
+		Contexts: []clientcmdv1.NamedContext{
+			{Name: name, Context: clientcmdv1.Context{Cluster: cluster, AuthInfo: s.User}}},
 		CurrentContext: name,
 	})
 	if err != nil {

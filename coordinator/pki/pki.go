@@ -166,9 +166,11 @@ func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x50
 func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 	ca, err := d.loadCA(name)
 	if err == nil && now.After(ca.Cert.NotAfter) {
-		return nil, fmt.Errorf("load %s: this CA expired on %s, and all that it signed with it; move %s and %s away and start again to make a new one, "+
-			"then give users and further nodes new kubeconfigs (shoal-coordinator kubeconfig)",
-			d.Path(name+".crt"), ca.Cert.NotAfter.Format(time.RFC3339), name+".crt", name+".key")
+		return nil,
+			fmt.Errorf(
+				"load %s: this CA expired on %s, and all that it signed with it; move %s and %s away and start again to make a new one, "+
+					"then give users and further nodes new kubeconfigs (shoal-coordinator kubeconfig)",
+				d.Path(name+".crt"), ca.Cert.NotAfter.Format(time.RFC3339), name+".crt", name+".key")
 	}
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return ca, err
@@ -276,7 +278,8 @@ func covers(cert *x509.Certificate, s Spec) bool {
 			return false
 		}
 	}
-	return cert.Subject.CommonName == s.User && slices.Equal(slices.Sorted(slices.Values(cert.Subject.Organization)), slices.Sorted(slices.Values(s.Groups)))
+	return cert.Subject.CommonName == s.User &&
+		slices.Equal(slices.Sorted(slices.Values(cert.Subject.Organization)), slices.Sorted(slices.Values(s.Groups)))
 }
 
 func (d Dir) ensureServiceAccountKey() error {
@@ -296,7 +299,8 @@ func (d Dir) ensureServiceAccountKey() error {
 	if err != nil {
 		return err
 	}
-	if err := WriteFile(d.Path("sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
+	if err := WriteFile(d.Path("sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}),
+		0o644); err != nil {
 		return err
 	}
 	return WriteFile(d.Path("sa.key"), keyPEM, 0o600)
@@ -314,7 +318,9 @@ func (d Dir) ensureGossipKey() error {
 				return nil
 			}
 		}
-		return fmt.Errorf("load %s: no line is 32 bytes in base64; put it back from a backup, or remove it and restart all members", path)
+		return fmt.Errorf(
+			"load %s: no line is 32 bytes in base64; put it back from a backup, or remove it and restart all members",
+			path)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("load gossip key: %w", err)

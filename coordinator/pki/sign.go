@@ -54,7 +54,8 @@ type Terms struct {
 // subject, names and key, PEM encoded. It ends with the CA's at the latest.
 func (a *Authority) Sign(r *x509.CertificateRequest, t Terms, now time.Time) ([]byte, error) {
 	if !now.Before(a.Cert.NotAfter) {
-		return nil, fmt.Errorf("sign certificate of %s: the CA has expired on %s", r.Subject.CommonName, a.Cert.NotAfter.Format(time.RFC3339))
+		return nil, fmt.Errorf("sign certificate of %s: the CA has expired on %s", r.Subject.CommonName,
+			a.Cert.NotAfter.Format(time.RFC3339))
 	}
 	if err := r.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("sign certificate of %s: %w", r.Subject.CommonName, err)

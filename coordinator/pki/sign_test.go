@@ -30,7 +30,8 @@ func TestRequestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	genuine, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "n"}}, short)
+	genuine, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "n"}}, short)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,8 @@ func hugeKeyRequest(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	algorithm := pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue}
+	algorithm := pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11},
+		Parameters: asn1.NullRawValue}
 	info, err := asn1.Marshal(struct {
 		Version       int
 		Subject       asn1.RawValue
@@ -87,7 +89,8 @@ func FuzzParseRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	request, err := cert.MakeCSR(key, &pkix.Name{CommonName: "system:node:n1", Organization: []string{"system:nodes"}}, []string{"n1"}, []net.IP{net.IPv4(192, 0, 2, 1)})
+	request, err := cert.MakeCSR(key, &pkix.Name{CommonName: "system:node:n1", Organization: []string{"system:nodes"}},
+		[]string{"n1"}, []net.IP{net.IPv4(192, 0, 2, 1)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -108,7 +111,8 @@ func FuzzParseRequest(f *testing.F) {
 		if err != nil || parsed.CheckSignature() != nil {
 			return
 		}
-		if _, err := ca.Sign(parsed, Terms{Usage: x509.KeyUsageDigitalSignature, Lifetime: time.Hour}, time.Now()); err != nil {
+		if _, err := ca.Sign(parsed, Terms{Usage: x509.KeyUsageDigitalSignature, Lifetime: time.Hour},
+			time.Now()); err != nil {
 			t.Log(err) // names that certificates cannot have
 		}
 	})

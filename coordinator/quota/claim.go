@@ -8,9 +8,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apiserver/pkg/admission"
-	quota "k8s.io/apiserver/pkg/quota/v1"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
-	"k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 )
 
 // byClass is between a storage class's name and what is limited of it:
@@ -19,7 +19,7 @@ const byClass = ".storageclass.storage.k8s.io/"
 
 var claimResources = []corev1.ResourceName{corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage}
 
-func newClaims(list generic.ListFuncByNamespace) quota.Evaluator {
+func newClaims(list generic.ListFuncByNamespace) quotav1.Evaluator {
 	return &evaluator[corev1.PersistentVolumeClaim]{
 		resource: corev1.Resource("persistentvolumeclaims"), list: list,
 		counts: isClaimResource, usage: claimUsage, inScope: claimInScope,
@@ -45,7 +45,7 @@ func claimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	if asked, ok := claimStorage(c); ok {
 		out[corev1.ResourceRequestsStorage] = asked
 	}
-	class := volume.GetPersistentVolumeClaimClass(c)
+	class := storagehelper.GetPersistentVolumeClaimClass(c)
 	if class == "" {
 		return out
 	}
@@ -97,13 +97,13 @@ func attributesClasses(c *corev1.PersistentVolumeClaim) (names []string) {
 // ClaimChanged tells whether a claim's update may change what it takes, or of
 // which quota.
 func ClaimChanged(old, c *corev1.PersistentVolumeClaim) bool {
-	return !quota.Equals(claimUsage(old), claimUsage(c)) || !slices.Equal(attributesClasses(old), attributesClasses(c))
+	return !quotav1.Equals(claimUsage(old), claimUsage(c)) || !slices.Equal(attributesClasses(old), attributesClasses(c))
 }
 
 var deviceClaims = countName(resourcev1.Resource("resourceclaims"))
 
 // newDevices counts what ResourceClaims may get of each device class.
-func newDevices(list generic.ListFuncByNamespace) quota.Evaluator {
+func newDevices(list generic.ListFuncByNamespace) quotav1.Evaluator {
 	return &evaluator[resourcev1.ResourceClaim]{
 		resource: resourcev1.Resource("resourceclaims"), list: list, usage: deviceUsage,
 		counts: func(name corev1.ResourceName) bool {

@@ -12,19 +12,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/admission"
-	quota "k8s.io/apiserver/pkg/quota/v1"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 )
 
 // Evaluators returns those of the resources that are more than counted, and of
 // those whose count has a name of its own ("secrets"). list finds the objects to
 // count; admission charges one object at a time and needs none.
-func Evaluators(list quota.ListerForResourceFunc) []quota.Evaluator {
+func Evaluators(list quotav1.ListerForResourceFunc) []quotav1.Evaluator {
 	listOf := func(gvr schema.GroupVersionResource) generic.ListFuncByNamespace {
 		return generic.ListResourceUsingListerFunc(list, gvr)
 	}
 	core := corev1.SchemeGroupVersion
-	out := []quota.Evaluator{
+	out := []quotav1.Evaluator{
 		newPods(listOf(core.WithResource("pods"))),
 		newServices(listOf(core.WithResource("services"))),
 		newClaims(listOf(core.WithResource("persistentvolumeclaims"))),
@@ -111,7 +111,8 @@ func (e *evaluator[T]) scope(s corev1.ScopedResourceSelectorRequirement, obj run
 }
 
 // MatchingScopes returns the scopes that select an object.
-func (e *evaluator[T]) MatchingScopes(obj runtime.Object, scopes []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
+func (e *evaluator[T]) MatchingScopes(obj runtime.Object,
+	scopes []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	out := []corev1.ScopedResourceSelectorRequirement{}
 	for _, s := range scopes {
 		in, err := e.scope(s, obj)
@@ -127,7 +128,8 @@ func (e *evaluator[T]) MatchingScopes(obj runtime.Object, scopes []corev1.Scoped
 
 // UncoveredQuotaScopes returns the scopes that consumption is limited in and
 // that no quota covers.
-func (e *evaluator[T]) UncoveredQuotaScopes(limited, covered []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
+func (e *evaluator[T]) UncoveredQuotaScopes(limited,
+	covered []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	out := []corev1.ScopedResourceSelectorRequirement{}
 	for _, s := range limited {
 		same := func(c corev1.ScopedResourceSelectorRequirement) bool { return c.ScopeName == s.ScopeName }
@@ -158,7 +160,7 @@ func (e *evaluator[T]) Usage(obj runtime.Object) (corev1.ResourceList, error) {
 }
 
 // UsageStats adds up what a namespace's objects take.
-func (e *evaluator[T]) UsageStats(o quota.UsageStatsOptions) (quota.UsageStats, error) {
+func (e *evaluator[T]) UsageStats(o quotav1.UsageStatsOptions) (quotav1.UsageStats, error) {
 	return generic.CalculateUsageStats(o, e.list, e.scope, e.Usage)
 }
 
@@ -171,7 +173,8 @@ func countName(gr schema.GroupResource) corev1.ResourceName {
 
 // onObject: requests that create, or that also update, the object itself.
 func onObject(a admission.Attributes, updates bool) bool {
-	return a.GetSubresource() == "" && (a.GetOperation() == admission.Create || updates && a.GetOperation() == admission.Update)
+	return a.GetSubresource() == "" &&
+		(a.GetOperation() == admission.Create || updates && a.GetOperation() == admission.Update)
 }
 
 // selects matches a scope's values against one of the object's own.

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apiserver/pkg/admission"
-	quota "k8s.io/apiserver/pkg/quota/v1"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
@@ -28,7 +28,7 @@ var required = []corev1.ResourceName{
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
 }
 
-func newPods(list generic.ListFuncByNamespace) quota.Evaluator {
+func newPods(list generic.ListFuncByNamespace) quotav1.Evaluator {
 	return &evaluator[corev1.Pod]{
 		resource: corev1.Resource("pods"), list: list, counts: isPodResource,
 		usage:    func(p *corev1.Pod) corev1.ResourceList { return podUsage(p, time.Now()) },
@@ -48,7 +48,8 @@ func isPodResource(name corev1.ResourceName) bool {
 // isExtended: neither a resource of Kubernetes itself nor without a domain, or
 // a device class's implicit name (KEP-5004).
 func isExtended(name corev1.ResourceName) bool {
-	return strings.Contains(string(name), "/") && !strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) ||
+	return strings.Contains(string(name), "/") &&
+		!strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) ||
 		strings.HasPrefix(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix), "deviceclass.resource.kubernetes.io/")
 }
 
@@ -121,7 +122,8 @@ func podUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 // computeUsage puts requests and limits under the names that quotas use.
 func computeUsage(requests, limits corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: count(1)}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
+		corev1.ResourceEphemeralStorage} {
 		if q, ok := requests[name]; ok {
 			out[name], out[corev1.DefaultResourceRequestsPrefix+name] = q, q
 		}
@@ -235,5 +237,6 @@ func crossesNamespaces(a *corev1.Affinity) bool {
 	if p := a.PodAntiAffinity; p != nil {
 		add(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
-	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
+	return slices.ContainsFunc(terms,
+		func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
 }

@@ -47,13 +47,16 @@ func TestPodUsage(t *testing.T) {
 		"empty": {aPod(nil), list("count/pods", "1", "pods", "1")},
 		"requests and limits": {aPod(func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
-				Requests: list("cpu", "1", "memory", "1Gi", "hugepages-2Mi", "4Mi", "example.com/gpu", "2"), Limits: list("cpu", "2"),
+				Requests: list("cpu", "1", "memory", "1Gi", "hugepages-2Mi", "4Mi", "example.com/gpu", "2"),
+				Limits:   list("cpu", "2"),
 			}
-		}), list("count/pods", "1", "pods", "1", "cpu", "1", "requests.cpu", "1", "memory", "1Gi", "requests.memory", "1Gi", "limits.cpu", "2",
+		}), list("count/pods", "1", "pods", "1", "cpu", "1", "requests.cpu", "1", "memory", "1Gi", "requests.memory",
+			"1Gi", "limits.cpu", "2",
 			"hugepages-2Mi", "4Mi", "requests.hugepages-2Mi", "4Mi", "requests.example.com/gpu", "2")},
 		"overhead and init containers": {aPod(func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = list("cpu", "1")
-			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{Requests: list("cpu", "3")}}}
+			p.Spec.InitContainers = []corev1.Container{
+				{Name: "i", Resources: corev1.ResourceRequirements{Requests: list("cpu", "3")}}}
 			p.Spec.Overhead = list("cpu", "250m")
 		}), list("count/pods", "1", "pods", "1", "cpu", "3250m", "requests.cpu", "3250m")},
 		"ended": {aPod(func(p *corev1.Pod) {
@@ -94,7 +97,8 @@ func TestScopes(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds, p.Spec.PriorityClassName = &seconds, "high"
 		p.Spec.Containers[0].Resources.Limits = list("memory", "1")
 		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{PodAffinityTerm: corev1.PodAffinityTerm{Namespaces: []string{"x"}}}},
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+				{PodAffinityTerm: corev1.PodAffinityTerm{Namespaces: []string{"x"}}}},
 		}}
 	})
 	plainClaim := &corev1.PersistentVolumeClaim{}
@@ -102,7 +106,8 @@ func TestScopes(t *testing.T) {
 	exists := func(name corev1.ResourceQuotaScope) corev1.ScopedResourceSelectorRequirement {
 		return corev1.ScopedResourceSelectorRequirement{ScopeName: name, Operator: corev1.ScopeSelectorOpExists}
 	}
-	in := func(name corev1.ResourceQuotaScope, op corev1.ScopeSelectorOperator, values ...string) corev1.ScopedResourceSelectorRequirement {
+	in := func(name corev1.ResourceQuotaScope, op corev1.ScopeSelectorOperator,
+		values ...string) corev1.ScopedResourceSelectorRequirement {
 		return corev1.ScopedResourceSelectorRequirement{ScopeName: name, Operator: op, Values: values}
 	}
 	const priority, attributes = corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeVolumeAttributesClass
@@ -134,7 +139,8 @@ func TestScopes(t *testing.T) {
 			}
 		}
 	}
-	if _, err := pods.MatchingScopes(busy, []corev1.ScopedResourceSelectorRequirement{in(priority, "Sometimes", "x")}); err == nil {
+	if _, err := pods.MatchingScopes(busy,
+		[]corev1.ScopedResourceSelectorRequirement{in(priority, "Sometimes", "x")}); err == nil {
 		t.Error("an operator that is none is taken")
 	}
 }
@@ -147,33 +153,42 @@ func TestOtherUsage(t *testing.T) {
 		spec corev1.ServiceSpec
 		want corev1.ResourceList
 	}{
-		"ClusterIP": {corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: ports}, list("services.loadbalancers", "0", "services.nodeports", "0")},
-		"NodePort":  {corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: ports}, list("services.loadbalancers", "0", "services.nodeports", "2")},
-		"balancer":  {corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: ports}, list("services.loadbalancers", "1", "services.nodeports", "2")},
-		"balancer without ports": {corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: ports, AllocateLoadBalancerNodePorts: &no},
+		"ClusterIP": {corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: ports},
+			list("services.loadbalancers", "0", "services.nodeports", "0")},
+		"NodePort": {corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: ports},
+			list("services.loadbalancers", "0", "services.nodeports", "2")},
+		"balancer": {corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: ports},
+			list("services.loadbalancers", "1", "services.nodeports", "2")},
+		"balancer without ports": {
+			corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: ports, AllocateLoadBalancerNodePorts: &no},
 			list("services.loadbalancers", "1", "services.nodeports", "1")},
 	} {
-		same(t, name, serviceUsage(&corev1.Service{Spec: c.spec}), quotav1.Add(c.want, list("services", "1", "count/services", "1")))
+		same(t, name, serviceUsage(&corev1.Service{Spec: c.spec}),
+			quotav1.Add(c.want, list("services", "1", "count/services", "1")))
 	}
 	gold := "gold"
 	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &gold, Resources: corev1.VolumeResourceRequirements{Requests: list("storage", "1Gi")},
 	}}
-	same(t, "a claim", claimUsage(claim), list("count/persistentvolumeclaims", "1", "persistentvolumeclaims", "1", "requests.storage", "1Gi",
-		"gold.storageclass.storage.k8s.io/persistentvolumeclaims", "1", "gold.storageclass.storage.k8s.io/requests.storage", "1Gi"))
+	same(t, "a claim", claimUsage(claim),
+		list("count/persistentvolumeclaims", "1", "persistentvolumeclaims", "1", "requests.storage", "1Gi",
+			"gold.storageclass.storage.k8s.io/persistentvolumeclaims", "1",
+			"gold.storageclass.storage.k8s.io/requests.storage", "1Gi"))
 	grown := claim.DeepCopy()
 	grown.Status.AllocatedResources = list("storage", "2Gi")
 	if q := claimUsage(grown)["requests.storage"]; q.String() != "2Gi" || !ClaimChanged(claim, grown) {
 		t.Errorf("a claim that holds more than it asks for: %s", q.String())
 	}
-	devices := &resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-		{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 2}},
-		{FirstAvailable: []resourcev1.DeviceSubRequest{
-			{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
-			{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 3},
-			{DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeAll},
-		}},
-	}}}}
+	devices := &resourcev1.ResourceClaim{
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+			{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu",
+				AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 2}},
+			{FirstAvailable: []resourcev1.DeviceSubRequest{
+				{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
+				{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 3},
+				{DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeAll},
+			}},
+		}}}}
 	same(t, "a claim for devices", deviceUsage(devices), list("count/resourceclaims.resource.k8s.io", "1",
 		"gpu.deviceclass.resource.k8s.io/devices", "5", "nic.deviceclass.resource.k8s.io/devices", "32"))
 }
@@ -189,11 +204,14 @@ func TestNames(t *testing.T) {
 		return out
 	}
 	for name, want := range map[corev1.ResourceName][]string{
-		"pods": {"pods"}, "count/pods": {"pods"}, "cpu": {"pods"}, "limits.ephemeral-storage": {"pods"}, "hugepages-2Mi": {"pods"},
+		"pods": {"pods"}, "count/pods": {"pods"}, "cpu": {"pods"}, "limits.ephemeral-storage": {"pods"},
+		"hugepages-2Mi":          {"pods"},
 		"requests.hugepages-2Mi": {"pods"}, "requests.example.com/gpu": {"pods"}, "example.com/gpu": nil,
 		"services.nodeports": {"services"}, "count/services": {"services"}, "requests.storage": {"persistentvolumeclaims"},
-		"gold.storageclass.storage.k8s.io/requests.storage": {"persistentvolumeclaims"}, "gold.storageclass.storage.k8s.io/other": nil,
-		"secrets": {"secrets"}, "count/secrets": {"secrets"}, "configmaps": {"configmaps"}, "count/deployments.apps": nil,
+		"gold.storageclass.storage.k8s.io/requests.storage": {"persistentvolumeclaims"},
+		"gold.storageclass.storage.k8s.io/other":            nil,
+		"secrets":                                           {"secrets"}, "count/secrets": {"secrets"}, "configmaps": {"configmaps"},
+		"count/deployments.apps":                  nil,
 		"gpu.deviceclass.resource.k8s.io/devices": {"resourceclaims.resource.k8s.io"},
 	} {
 		if got := about(name); !slices.Equal(got, want) {

@@ -5,7 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission"
-	quota "k8s.io/apiserver/pkg/quota/v1"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 )
 
@@ -13,7 +13,7 @@ var serviceResources = []corev1.ResourceName{
 	"count/services", corev1.ResourceServices, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers,
 }
 
-func newServices(list generic.ListFuncByNamespace) quota.Evaluator {
+func newServices(list generic.ListFuncByNamespace) quotav1.Evaluator {
 	return &evaluator[corev1.Service]{
 		resource: corev1.Resource("services"), list: list, usage: serviceUsage,
 		counts: func(name corev1.ResourceName) bool { return slices.Contains(serviceResources, name) },
@@ -52,5 +52,5 @@ func named(ports []corev1.ServicePort) (n int) {
 
 // ServiceChanged tells whether a service's update may change what it takes.
 func ServiceChanged(old, s *corev1.Service) bool {
-	return !quota.Equals(serviceUsage(old), serviceUsage(s))
+	return !quotav1.Equals(serviceUsage(old), serviceUsage(s))
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -40,7 +40,7 @@ func inProcess(t testing.TB) (kubernetes.Interface, informers.SharedInformerFact
 }
 
 // readyNode creates a node without the taint that new nodes get until they report.
-func readyNode(t testing.TB, c kubernetes.Interface, n *v1.Node) {
+func readyNode(t testing.TB, c kubernetes.Interface, n *corev1.Node) {
 	t.Helper()
 	made, err := c.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
 	if err != nil {
@@ -52,7 +52,7 @@ func readyNode(t testing.TB, c kubernetes.Interface, n *v1.Node) {
 	}
 }
 
-func apiPod(name string, opts ...podOpt) *v1.Pod {
+func apiPod(name string, opts ...podOpt) *corev1.Pod {
 	p := testPod(name, opts...)
 	p.UID = ""
 	return p
@@ -62,7 +62,7 @@ func TestWithTheAPIServer(t *testing.T) {
 	client, _ := inProcess(t)
 	readyNode(t, client, testNode("n1", "1", "1Gi"))
 	pods := client.CoreV1().Pods("default")
-	for _, p := range []*v1.Pod{apiPod("low", requests("800m", "1Mi")), apiPod("big", requests("4", "1Mi"))} {
+	for _, p := range []*corev1.Pod{apiPod("low", requests("800m", "1Mi")), apiPod("big", requests("4", "1Mi"))} {
 		if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -75,19 +75,19 @@ func TestWithTheAPIServer(t *testing.T) {
 			}
 		}
 	}
-	condition := func(name string) v1.PodCondition {
+	condition := func(name string) corev1.PodCondition {
 		p, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range p.Status.Conditions {
-			if c.Type == v1.PodScheduled {
+			if c.Type == corev1.PodScheduled {
 				return c
 			}
 		}
-		return v1.PodCondition{}
+		return corev1.PodCondition{}
 	}
-	wait("low bound", func() bool { return condition("low").Status == v1.ConditionTrue })
+	wait("low bound", func() bool { return condition("low").Status == corev1.ConditionTrue })
 	wait("big refused", func() bool {
 		return condition("big").Message == "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 	})
@@ -101,7 +101,7 @@ func TestWithTheAPIServer(t *testing.T) {
 			return false
 		}
 		for _, c := range p.Status.Conditions {
-			if c.Type == v1.DisruptionTarget && c.Reason == v1.PodReasonPreemptionByScheduler {
+			if c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler {
 				return p.DeletionTimestamp != nil
 			}
 		}
@@ -112,7 +112,7 @@ func TestWithTheAPIServer(t *testing.T) {
 	if err := pods.Delete(t.Context(), "low", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
 		t.Fatal(err)
 	}
-	wait("high bound", func() bool { return condition("high").Status == v1.ConditionTrue })
+	wait("high bound", func() bool { return condition("high").Status == corev1.ConditionTrue })
 	wait("events", func() bool {
 		l, err := client.EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -135,16 +135,18 @@ func BenchmarkBind(b *testing.B) {
 		readyNode(b, client, testNode(fmt.Sprint("n", i), "32", "128Gi", zone(fmt.Sprint("z", i%10))))
 	}
 	bound := make(chan struct{}, 100000)
-	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, now any) {
-		if old.(*v1.Pod).Spec.NodeName == "" && now.(*v1.Pod).Spec.NodeName != "" {
-			bound <- struct{}{}
-		}
-	}})
+	_, err := factory.Core().V1().Pods().Informer().
+		AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, now any) {
+			if old.(*corev1.Pod).Spec.NodeName == "" && now.(*corev1.Pod).Spec.NodeName != "" {
+				bound <- struct{}{}
+			}
+		}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	create := func(name string) {
-		if _, err := client.CoreV1().Pods("default").Create(context.Background(), apiPod(name, requests("10m", "1Mi")), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Pods("default").Create(context.Background(), apiPod(name, requests("10m", "1Mi")),
+			metav1.CreateOptions{}); err != nil {
 			b.Error(err)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,25 +21,39 @@ func BenchmarkSchedule(b *testing.B) {
 		alive int // share of the nodes, in percent, that as many pods as stay alive make up
 		opt   func(i int) podOpt
 	}{
-		{"basic", 500, func(int) podOpt { return func(*v1.Pod) {} }},
+		{"basic", 500, func(int) podOpt { return func(*corev1.Pod) {} }},
 		{"unique", 500, func(i int) podOpt { return requests("100m", fmt.Sprint(100<<20+i)) }},
 		{"owned", 500, func(int) podOpt { return app("owned") }},
 		{"affinity", 500, func(int) podOpt {
-			return podTerms(&v1.Affinity{PodAffinity: &v1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{term(v1.LabelTopologyZone, "x")}}})
+			return podTerms(
+				&corev1.Affinity{
+					PodAffinity: &corev1.PodAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+							term(corev1.LabelTopologyZone, "x")}}})
 		}},
 		{"anti-affinity", 50, func(int) podOpt {
-			return podTerms(&v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{term(v1.LabelHostname, "x")}}})
+			return podTerms(
+				&corev1.Affinity{
+					PodAntiAffinity: &corev1.PodAntiAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+							term(corev1.LabelHostname, "x")}}})
 		}},
 		{"preferred-affinity", 500, func(int) podOpt {
-			return podTerms(&v1.Affinity{PodAffinity: &v1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 10, PodAffinityTerm: term(v1.LabelTopologyZone, "x")}}}})
+			return podTerms(
+				&corev1.Affinity{
+					PodAffinity: &corev1.PodAffinity{
+						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+							{Weight: 10, PodAffinityTerm: term(corev1.LabelTopologyZone, "x")}}}})
 		}},
 		{"spread", 500, func(int) podOpt {
-			return constraints(constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule), constraint(v1.LabelHostname, 1, v1.ScheduleAnyway))
+			return constraints(constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule),
+				constraint(corev1.LabelHostname, 1, corev1.ScheduleAnyway))
 		}},
 	}
 	for _, nodes := range []int{1000, 5000} {
 		for _, k := range kinds {
-			b.Run(fmt.Sprintf("%s-%d", k.name, nodes), func(b *testing.B) { benchSchedule(b, nodes, nodes*k.alive/100, k.opt) })
+			b.Run(fmt.Sprintf("%s-%d", k.name, nodes),
+				func(b *testing.B) { benchSchedule(b, nodes, nodes*k.alive/100, k.opt) })
 		}
 	}
 }
@@ -47,8 +61,8 @@ func BenchmarkSchedule(b *testing.B) {
 func benchSchedule(b *testing.B, nodes, alive int, opt func(i int) podOpt) {
 	c := newCache()
 	for i := range nodes {
-		c.setNode(testNode(fmt.Sprint("node-", i), "32", "128Gi", zone(fmt.Sprint("z", i%10)), func(n *v1.Node) {
-			n.Status.Images = []v1.ContainerImage{{Names: []string{"img:latest"}, SizeBytes: 1 << 28}}
+		c.setNode(testNode(fmt.Sprint("node-", i), "32", "128Gi", zone(fmt.Sprint("z", i%10)), func(n *corev1.Node) {
+			n.Status.Images = []corev1.ContainerImage{{Names: []string{"img:latest"}, SizeBytes: 1 << 28}}
 		}))
 	}
 	profile := defaultProfile(b)
@@ -86,7 +100,7 @@ func benchSchedule(b *testing.B, nodes, alive int, opt func(i int) podOpt) {
 }
 
 func defaultProfile(t testing.TB) *Profile {
-	p, err := DefaultProfile(&plugins.Deps{OwnerSelector: func(pod *v1.Pod) labels.Selector {
+	p, err := DefaultProfile(&plugins.Deps{OwnerSelector: func(pod *corev1.Pod) labels.Selector {
 		if pod.Labels["app"] == "owned" {
 			return labels.SelectorFromSet(labels.Set{"app": "owned"})
 		}
@@ -98,16 +112,18 @@ func defaultProfile(t testing.TB) *Profile {
 	return p
 }
 
-func podTerms(a *v1.Affinity) podOpt { return func(p *v1.Pod) { p.Spec.Affinity = a } }
+func podTerms(a *corev1.Affinity) podOpt { return func(p *corev1.Pod) { p.Spec.Affinity = a } }
 
-func term(key, app string) v1.PodAffinityTerm {
-	return v1.PodAffinityTerm{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
+func term(key, app string) corev1.PodAffinityTerm {
+	return corev1.PodAffinityTerm{TopologyKey: key,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
 }
 
-func constraints(cs ...v1.TopologySpreadConstraint) podOpt {
-	return func(p *v1.Pod) { p.Spec.TopologySpreadConstraints = cs }
+func constraints(cs ...corev1.TopologySpreadConstraint) podOpt {
+	return func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = cs }
 }
 
-func constraint(key string, skew int32, w v1.UnsatisfiableConstraintAction) v1.TopologySpreadConstraint {
-	return v1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: w, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}
+func constraint(key string, skew int32, w corev1.UnsatisfiableConstraintAction) corev1.TopologySpreadConstraint {
+	return corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: w,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -98,7 +98,7 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
 	defer cancel()
-	s.status.settle(j.pod.UID())
+	s.status.drop(j.pod.UID())
 	st := s.waiting.await(j.wait)
 	for _, pl := range j.profile.preBind {
 		if st.OK() {
@@ -113,7 +113,8 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 		return
 	}
 	pod := j.pod.Pod
-	s.recorder[j.profile.Name].Eventf(pod, nil, v1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %v/%v to %v", pod.Namespace, pod.Name, j.node)
+	s.recorder[j.profile.Name].Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding",
+		"Successfully assigned %v/%v to %v", pod.Namespace, pod.Name, j.node)
 	for _, pl := range j.profile.postBind {
 		pl.PostBind(ctx, j.pod.PodInfo, j.node)
 	}

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,7 +37,8 @@ type cachedPod struct {
 }
 
 func newCache() *podCache {
-	return &podCache{nodes: map[string]*cachedNode{}, pods: map[types.UID]*cachedPod{}, namespaces: map[string]labels.Set{}}
+	return &podCache{nodes: map[string]*cachedNode{}, pods: map[types.UID]*cachedPod{},
+		namespaces: map[string]labels.Set{}}
 }
 
 // refresh brings a snapshot up to date.
@@ -66,7 +67,7 @@ func (c *podCache) refresh(s *framework.Snapshot) {
 	}
 }
 
-func (c *podCache) setNode(n *v1.Node) {
+func (c *podCache) setNode(n *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.node(n.Name)

@@ -110,7 +110,8 @@ func (c *class) preFilter(pod *framework.PodInfo, snap *framework.Snapshot) {
 			if c.only == nil {
 				c.only = only
 			} else if c.only = c.only.Intersection(only); c.only.Len() == 0 {
-				c.refused = framework.NewStatus(framework.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v simultaneously", sets.List(c.onlyBy)))
+				c.refused = framework.NewStatus(framework.UnschedulableAndUnresolvable,
+					fmt.Sprintf("node(s) didn't satisfy plugin(s) %v simultaneously", sets.List(c.onlyBy)))
 				return
 			}
 		}
@@ -318,7 +319,8 @@ func (c *class) verdict(n *framework.NodeInfo) *framework.Status {
 	}
 	lane := c.lane(int32(n.Slot))
 	if lane < 0 {
-		return framework.NewStatus(framework.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(c.onlyBy)))
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
+			fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(c.onlyBy)))
 	}
 	if st := c.node[lane]; st.verdict != nil {
 		return st.verdict.By(c.local[st.by].name)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -62,7 +62,8 @@ func decodeConfig(data []byte) (*configv1.KubeSchedulerConfiguration, error) {
 }
 
 func readProfiles(k *configv1.KubeSchedulerConfiguration) (*settings, error) {
-	out := &settings{initialBackoff: seconds(k.PodInitialBackoffSeconds, 1), maxBackoff: seconds(k.PodMaxBackoffSeconds, 10)}
+	out := &settings{initialBackoff: seconds(k.PodInitialBackoffSeconds, 1),
+		maxBackoff: seconds(k.PodMaxBackoffSeconds, 10)}
 	if out.initialBackoff <= 0 {
 		return nil, errors.New("podInitialBackoffSeconds: Invalid value: must be greater than 0")
 	}
@@ -100,7 +101,7 @@ func readProfiles(k *configv1.KubeSchedulerConfiguration) (*settings, error) {
 
 // readProfile's errors begin with the path below the profile.
 func readProfile(p *configv1.KubeSchedulerProfile, alone bool) (profileSpec, error) {
-	spec := profileSpec{name: v1.DefaultSchedulerName, args: map[string][]byte{}}
+	spec := profileSpec{name: corev1.DefaultSchedulerName, args: map[string][]byte{}}
 	switch {
 	case p.SchedulerName != nil && *p.SchedulerName != "":
 		spec.name = *p.SchedulerName
@@ -115,7 +116,8 @@ func readProfile(p *configv1.KubeSchedulerProfile, alone bool) (profileSpec, err
 	}
 	for i, pc := range p.PluginConfig {
 		if plugins.Registry[pc.Name] == nil {
-			return spec, fmt.Errorf(".pluginConfig[%d].name: plugin %q does not exist; known are %v", i, pc.Name, plugins.Names())
+			return spec, fmt.Errorf(".pluginConfig[%d].name: plugin %q does not exist; known are %v", i,
+				pc.Name, plugins.Names())
 		}
 		if spec.args[pc.Name] != nil {
 			return spec, fmt.Errorf(".pluginConfig[%d]: Duplicate value: %q", i, pc.Name)
@@ -149,7 +151,8 @@ func mergePoints(in *configv1.Plugins) (map[string][]configured, error) {
 		return nil, err
 	}
 	sets := map[string]*configv1.PluginSet{
-		pointPreEnqueue: &in.PreEnqueue, pointQueueSort: &in.QueueSort, pointPreFilter: &in.PreFilter, pointFilter: &in.Filter,
+		pointPreEnqueue: &in.PreEnqueue, pointQueueSort: &in.QueueSort,
+		pointPreFilter: &in.PreFilter, pointFilter: &in.Filter,
 		pointPostFilter: &in.PostFilter, pointPreScore: &in.PreScore, pointScore: &in.Score, pointReserve: &in.Reserve,
 		pointPermit: &in.Permit, pointPreBind: &in.PreBind, pointBind: &in.Bind, pointPostBind: &in.PostBind,
 	}
@@ -230,7 +233,8 @@ func disabled(point string, set *configv1.PluginSet) (all bool, off map[string]b
 }
 
 // notYet are upstream's plugins that are not written yet; to disable them is no error.
-var notYet = []string{"VolumeRestrictions", "NodeVolumeLimits", "VolumeZone", "DynamicResources", "NodeDeclaredFeatures", "GangScheduling"}
+var notYet = []string{"VolumeRestrictions", "NodeVolumeLimits", "VolumeZone", "DynamicResources",
+	"NodeDeclaredFeatures", "GangScheduling"}
 
 func unknown(path, name string) error {
 	return fmt.Errorf(".plugins%s: plugin %q does not exist; known are %s", path, name, strings.Join(plugins.Names(), ", "))

@@ -45,7 +45,8 @@ profiles:
 	for _, w := range built[0].scores {
 		weights[w.Name()] = w.weight
 	}
-	if weights["NodeResourcesFit"] != 5 || weights["TaintToleration"] != 3 || weights["ImageLocality"] != 0 || len(built[0].filters) != 10 {
+	if weights["NodeResourcesFit"] != 5 || weights["TaintToleration"] != 3 || weights["ImageLocality"] != 0 ||
+		len(built[0].filters) != 10 {
 		t.Errorf("default-scheduler: weights %v, %d filters", weights, len(built[0].filters))
 	}
 	if p := built[1]; len(p.filters) != 1 || len(p.scores) != 1 || p.percentage != 100 || len(p.postFilter) != 0 {
@@ -58,11 +59,12 @@ profiles:
 
 func TestBadConfiguration(t *testing.T) {
 	for name, tt := range map[string]struct{ yaml, want string }{
-		"unknown-field":     {"profile: []", `unknown field "profile"`},
-		"unknown-plugin":    {"profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]", `profiles[0].plugins.filter.enabled: plugin "Nope" does not exist`},
-		"unknown-disabled":  {"profiles: [{plugins: {score: {disabled: [{name: Nope}]}}}]", `plugin "Nope" does not exist`},
-		"unknown-args":      {"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {weight: 3}}]}]", `unknown field "weight"`},
-		"bad-args":          {"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 300}}]}]", "hardPodAffinityWeight: Invalid value: 300"},
+		"unknown-field":    {"profile: []", `unknown field "profile"`},
+		"unknown-plugin":   {"profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]", `profiles[0].plugins.filter.enabled: plugin "Nope" does not exist`},
+		"unknown-disabled": {"profiles: [{plugins: {score: {disabled: [{name: Nope}]}}}]", `plugin "Nope" does not exist`},
+		"unknown-args":     {"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {weight: 3}}]}]", `unknown field "weight"`},
+		"bad-args": {
+			"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 300}}]}]", "hardPodAffinityWeight: Invalid value: 300"},
 		"no-binder":         {"profiles: [{plugins: {bind: {disabled: [{name: '*'}]}}}]", "at least one bind plugin is needed"},
 		"duplicate-profile": {"profiles: [{schedulerName: a}, {schedulerName: a}]", `profiles[1].schedulerName: Duplicate value: "a"`},
 		"percentage":        {"percentageOfNodesToScore: 120", "percentageOfNodesToScore: Invalid value: 120"},

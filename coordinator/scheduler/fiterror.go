@@ -12,7 +12,8 @@ var errNoNodes = errors.New("no nodes available to schedule pods")
 
 // fitError sums up why no node was feasible.
 func (c *cycle) fitError() *framework.FitError {
-	e := &framework.FitError{NumAllNodes: c.p.snap.Len(), Reasons: map[string]int{}, RejectedBy: sets.New[string](), PendingOn: sets.New[string]()}
+	e := &framework.FitError{NumAllNodes: c.p.snap.Len(), Reasons: map[string]int{}, RejectedBy: sets.New[string](),
+		PendingOn: sets.New[string]()}
 	if st := c.class.refused; st != nil {
 		e.PreFilter = st.Message()
 		e.Blame(st)

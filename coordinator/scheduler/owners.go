@@ -1,7 +1,7 @@
 package scheduler
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -18,12 +18,13 @@ type owners struct {
 
 // selector joins the selectors of the Services that select the pod and of the
 // workload that controls it. It is empty when there is none.
-func (o *owners) selector(pod *v1.Pod) labels.Selector {
+func (o *owners) selector(pod *corev1.Pod) labels.Selector {
 	set := labels.Set{}
 	services, err := o.services.Services(pod.Namespace).List(labels.Everything())
 	if err == nil {
 		for _, s := range services {
-			if s.Spec.Selector != nil && labels.Set(s.Spec.Selector).AsSelectorPreValidated().Matches(labels.Set(pod.Labels)) {
+			if s.Spec.Selector != nil &&
+				labels.Set(s.Spec.Selector).AsSelectorPreValidated().Matches(labels.Set(pod.Labels)) {
 				set = labels.Merge(set, s.Spec.Selector)
 			}
 		}
@@ -39,7 +40,7 @@ func (o *owners) selector(pod *v1.Pod) labels.Selector {
 
 // workload is the selector of what controls the pod; nil, which selects
 // nothing, when that is unknown.
-func (o *owners) workload(pod *v1.Pod) *metav1.LabelSelector {
+func (o *owners) workload(pod *corev1.Pod) *metav1.LabelSelector {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -53,7 +53,7 @@ type cycle struct {
 // Place finds the best node for a pod, ties broken by chance with a fixed seed.
 // It changes nothing, and with equal arguments gives equal answers. The error
 // is a *framework.FitError, or says that an extension point failed.
-func Place(p *Profile, snap *framework.Snapshot, pod *v1.Pod) (string, error) {
+func Place(p *Profile, snap *framework.Snapshot, pod *corev1.Pod) (string, error) {
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
 		return "", err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
-func snapshot(t testing.TB, nodes []*v1.Node, pods ...*v1.Pod) *framework.Snapshot {
+func snapshot(t testing.TB, nodes []*corev1.Node, pods ...*corev1.Pod) *framework.Snapshot {
 	t.Helper()
 	c := newCache()
 	for _, n := range nodes {
@@ -38,42 +38,48 @@ func snapshot(t testing.TB, nodes []*v1.Node, pods ...*v1.Pod) *framework.Snapsh
 	return s
 }
 
-func required(terms ...v1.NodeSelectorTerm) podOpt {
-	return podTerms(&v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{NodeSelectorTerms: terms}}})
+func required(terms ...corev1.NodeSelectorTerm) podOpt {
+	return podTerms(
+		&corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}})
 }
 
-func exprs(key string, op v1.NodeSelectorOperator, values ...string) v1.NodeSelectorTerm {
-	return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+func exprs(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
 }
 
-func near(terms ...v1.PodAffinityTerm) podOpt {
-	return podTerms(&v1.Affinity{PodAffinity: &v1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}})
+func near(terms ...corev1.PodAffinityTerm) podOpt {
+	return podTerms(
+		&corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}})
 }
 
-func apart(terms ...v1.PodAffinityTerm) podOpt {
-	return podTerms(&v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}})
+func apart(terms ...corev1.PodAffinityTerm) podOpt {
+	return podTerms(
+		&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}})
 }
 
-func tolerate(ts ...v1.Toleration) podOpt { return func(p *v1.Pod) { p.Spec.Tolerations = ts } }
+func tolerate(ts ...corev1.Toleration) podOpt { return func(p *corev1.Pod) { p.Spec.Tolerations = ts } }
 
 func hostPort(port int32, ip string) podOpt {
-	return func(p *v1.Pod) {
-		p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: port, HostIP: ip, ContainerPort: 80}}
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: port, HostIP: ip, ContainerPort: 80}}
 	}
 }
 
-func in(ns string) podOpt { return func(p *v1.Pod) { p.Namespace = ns } }
+func in(ns string) podOpt { return func(p *corev1.Pod) { p.Namespace = ns } }
 
 func gpus(n string) nodeOpt {
-	return func(node *v1.Node) { node.Status.Allocatable["example.com/gpu"] = resource.MustParse(n) }
+	return func(node *corev1.Node) { node.Status.Allocatable["example.com/gpu"] = resource.MustParse(n) }
 }
 
 func initContainer(cpu string, sidecar bool) podOpt {
-	return func(p *v1.Pod) {
-		c := v1.Container{Name: fmt.Sprint("i", len(p.Spec.InitContainers)), Image: "img"}
-		c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
+	return func(p *corev1.Pod) {
+		c := corev1.Container{Name: fmt.Sprint("i", len(p.Spec.InitContainers)), Image: "img"}
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		if sidecar {
-			always := v1.ContainerRestartPolicyAlways
+			always := corev1.ContainerRestartPolicyAlways
 			c.RestartPolicy = &always
 		}
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
@@ -83,78 +89,139 @@ func initContainer(cpu string, sidecar bool) podOpt {
 // want is a node's name, or the reasons of the refusal.
 func TestPlace(t *testing.T) {
 	a, b := testNode("a", "1", "1Gi", zone("z1")), testNode("b", "1", "1Gi", zone("z2"))
-	two := []*v1.Node{a, b}
+	two := []*corev1.Node{a, b}
 	otherTeam := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "b"}}
 	tests := []struct {
 		name  string
-		nodes []*v1.Node
-		pods  []*v1.Pod
-		pod   *v1.Pod
+		nodes []*corev1.Node
+		pods  []*corev1.Pod
+		pod   *corev1.Pod
 		want  string
 	}{
 		{"node name", two, nil, testPod("p", on("b")), "b"},
 		{"node name unknown", two, nil, testPod("p", on("c")), "2 node(s) didn't match the requested node name"},
-		{"cordoned NODE-17", []*v1.Node{testNode("a", "1", "1Gi", cordon), b}, nil, testPod("p"), "b"},
-		{"all cordoned", []*v1.Node{testNode("a", "1", "1Gi", cordon)}, nil, testPod("p"), "1 node(s) were unschedulable"},
-		{"cordon tolerated DS-13", []*v1.Node{testNode("a", "1", "1Gi", cordon)}, nil, testPod("p", tolerate(v1.Toleration{Key: v1.TaintNodeUnschedulable, Operator: v1.TolerationOpExists})), "a"},
-		{"taint", []*v1.Node{testNode("a", "1", "1Gi", taint("k", v1.TaintEffectNoExecute)), b}, nil, testPod("p"), "b"},
-		{"soft taint avoided", []*v1.Node{testNode("a", "1", "1Gi", taint("k", v1.TaintEffectPreferNoSchedule)), b}, nil, testPod("p"), "b"},
-		{"node selector NODE-16", []*v1.Node{testNode("a", "1", "1Gi", label("disk", "ssd")), b}, nil, testPod("p", selector("disk", "ssd")), "a"},
+		{"cordoned NODE-17", []*corev1.Node{testNode("a", "1", "1Gi", cordon), b}, nil, testPod("p"), "b"},
+		{"all cordoned", []*corev1.Node{testNode("a", "1", "1Gi", cordon)}, nil, testPod("p"), "1 node(s) were unschedulable"},
+		{"cordon tolerated DS-13", []*corev1.Node{testNode("a", "1", "1Gi", cordon)}, nil,
+			testPod("p",
+				tolerate(corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists})), "a"},
+		{"taint", []*corev1.Node{testNode("a", "1", "1Gi", taint("k", corev1.TaintEffectNoExecute)), b},
+			nil, testPod("p"), "b"},
+		{"soft taint avoided",
+			[]*corev1.Node{testNode("a", "1", "1Gi", taint("k", corev1.TaintEffectPreferNoSchedule)), b},
+			nil, testPod("p"), "b"},
+		{"node selector NODE-16", []*corev1.Node{testNode("a", "1", "1Gi", label("disk", "ssd")), b}, nil,
+			testPod("p", selector("disk", "ssd")), "a"},
 		{"node selector nowhere", two, nil, testPod("p", selector("disk", "ssd")), "2 node(s) didn't match Pod's node affinity/selector"},
-		{"node affinity NotIn", two, nil, testPod("p", required(exprs(v1.LabelTopologyZone, v1.NodeSelectorOpNotIn, "z1"))), "b"},
-		{"node affinity by name DS-9", two, nil, testPod("p", required(v1.NodeSelectorTerm{MatchFields: []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"b"}}}})), "b"},
-		{"node affinity by absent name", two, nil, testPod("p", required(v1.NodeSelectorTerm{MatchFields: []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"c"}}}})), "2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
-		{"cpu NODE-50", two, []*v1.Pod{testPod("x", requests("900m", "1Mi"), on("a"))}, testPod("p", requests("200m", "1Mi")), "b"},
+		{"node affinity NotIn", two, nil,
+			testPod("p", required(exprs(corev1.LabelTopologyZone, corev1.NodeSelectorOpNotIn, "z1"))), "b"},
+		{"node affinity by name DS-9", two, nil,
+			testPod("p",
+				required(
+					corev1.NodeSelectorTerm{
+						MatchFields: []corev1.NodeSelectorRequirement{
+							{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}})), "b"},
+		{"node affinity by absent name", two, nil,
+			testPod("p",
+				required(
+					corev1.NodeSelectorTerm{
+						MatchFields: []corev1.NodeSelectorRequirement{
+							{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"c"}}}})), "2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
+		{"cpu NODE-50", two, []*corev1.Pod{testPod("x", requests("900m", "1Mi"), on("a"))},
+			testPod("p", requests("200m", "1Mi")), "b"},
 		{"cpu and memory", two[:1], nil, testPod("p", requests("2", "2Gi")), "1 Insufficient cpu, 1 Insufficient memory"},
-		{"number of pods", []*v1.Node{testNode("a", "1", "1Gi", func(n *v1.Node) { n.Status.Allocatable[v1.ResourcePods] = resource.MustParse("1") })}, []*v1.Pod{testPod("x", on("a"))}, testPod("p"), "1 Too many pods"},
-		{"extended resource", []*v1.Node{testNode("a", "1", "1Gi"), testNode("b", "1", "1Gi", gpus("1"))}, nil, testPod("p", func(p *v1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
-		}), "b"},
-		{"extended resource taken", []*v1.Node{testNode("b", "1", "1Gi", gpus("1"))}, nil, testPod("p", func(p *v1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{"example.com/gpu": resource.MustParse("2")}
-		}), "1 Insufficient example.com/gpu"},
-		{"init container is a maximum INIT-15", two[:1], nil, testPod("p", requests("600m", "1Mi"), initContainer("900m", false)), "a"},
+		{"number of pods",
+			[]*corev1.Node{
+				testNode("a", "1", "1Gi",
+					func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") })},
+			[]*corev1.Pod{testPod("x", on("a"))}, testPod("p"), "1 Too many pods"},
+		{"extended resource", []*corev1.Node{testNode("a", "1", "1Gi"), testNode("b", "1", "1Gi", gpus("1"))}, nil,
+			testPod("p", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+			}), "b"},
+		{"extended resource taken", []*corev1.Node{testNode("b", "1", "1Gi", gpus("1"))}, nil,
+			testPod("p", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("2")}
+			}), "1 Insufficient example.com/gpu"},
+		{"init container is a maximum INIT-15", two[:1], nil,
+			testPod("p", requests("600m", "1Mi"), initContainer("900m", false)), "a"},
 		{"sidecar adds up", two[:1], nil, testPod("p", requests("600m", "1Mi"), initContainer("500m", true)), "1 Insufficient cpu"},
-		{"overhead RTC-13", two[:1], nil, testPod("p", requests("600m", "1Mi"), func(p *v1.Pod) {
-			p.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}
+		{"overhead RTC-13", two[:1], nil, testPod("p", requests("600m", "1Mi"), func(p *corev1.Pod) {
+			p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}
 		}), "1 Insufficient cpu"},
-		{"pod-level resources", two[:1], nil, testPod("p", func(p *v1.Pod) {
-			p.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}
+		{"pod-level resources", two[:1], nil, testPod("p", func(p *corev1.Pod) {
+			p.Spec.Resources = &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
 		}), "1 Insufficient cpu"},
-		{"host port", two, []*v1.Pod{testPod("x", hostPort(80, ""), on("a"))}, testPod("p", hostPort(80, "")), "b"},
-		{"host port on another address", two[:1], []*v1.Pod{testPod("x", hostPort(80, "10.0.0.1"), on("a"))}, testPod("p", hostPort(80, "10.0.0.2")), "a"},
-		{"host port taken", two[:1], []*v1.Pod{testPod("x", hostPort(80, "10.0.0.1"), on("a"))}, testPod("p", hostPort(80, "")), "1 node(s) didn't have free ports for the requested pod ports"},
-		{"least allocated", two, []*v1.Pod{testPod("x", requests("500m", "500Mi"), on("a"))}, testPod("p", requests("100m", "100Mi")), "b"},
-		{"image at hand", []*v1.Node{testNode("a", "1", "1Gi"), testNode("b", "1", "1Gi", func(n *v1.Node) {
-			n.Status.Images = []v1.ContainerImage{{Names: []string{"img:latest"}, SizeBytes: 900 << 20}}
+		{"host port", two, []*corev1.Pod{testPod("x", hostPort(80, ""), on("a"))}, testPod("p", hostPort(80, "")), "b"},
+		{"host port on another address", two[:1], []*corev1.Pod{testPod("x", hostPort(80, "10.0.0.1"), on("a"))},
+			testPod("p", hostPort(80, "10.0.0.2")), "a"},
+		{"host port taken", two[:1], []*corev1.Pod{testPod("x", hostPort(80, "10.0.0.1"), on("a"))},
+			testPod("p", hostPort(80, "")), "1 node(s) didn't have free ports for the requested pod ports"},
+		{"least allocated", two, []*corev1.Pod{testPod("x", requests("500m", "500Mi"), on("a"))},
+			testPod("p", requests("100m", "100Mi")), "b"},
+		{"image at hand", []*corev1.Node{testNode("a", "1", "1Gi"), testNode("b", "1", "1Gi", func(n *corev1.Node) {
+			n.Status.Images = []corev1.ContainerImage{{Names: []string{"img:latest"}, SizeBytes: 900 << 20}}
 		})}, nil, testPod("p"), "b"},
-		{"missing claim", two, nil, testPod("p", func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		{"missing claim", two, nil, testPod("p", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "v",
+					VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		}), `persistentvolumeclaim "data" not found`},
 
-		{"near in the zone", two, []*v1.Pod{testPod("x", app("db"), on("b"))}, testPod("p", near(term(v1.LabelTopologyZone, "db"))), "b"},
-		{"near nobody", two, nil, testPod("p", near(term(v1.LabelTopologyZone, "db"))), "2 node(s) didn't match pod affinity rules"},
-		{"first of a group", two[:1], nil, testPod("p", near(term(v1.LabelTopologyZone, "x"))), "a"},
-		{"near across namespaces", two, []*v1.Pod{testPod("x", app("db"), on("b"), in("other"))}, testPod("p", near(v1.PodAffinityTerm{TopologyKey: v1.LabelHostname, LabelSelector: term("", "db").LabelSelector, NamespaceSelector: otherTeam})), "b"},
-		{"not near across namespaces", two, []*v1.Pod{testPod("x", app("db"), on("b"), in("other"))}, testPod("p", near(term(v1.LabelHostname, "db"))), "2 node(s) didn't match pod affinity rules"},
-		{"apart", two, []*v1.Pod{testPod("x", on("a"))}, testPod("p", apart(term(v1.LabelHostname, "x"))), "b"},
-		{"apart is full", two[:1], []*v1.Pod{testPod("x", on("a"))}, testPod("p", apart(term(v1.LabelHostname, "x"))), "1 node(s) didn't match pod anti-affinity rules"},
-		{"others keep apart", two, []*v1.Pod{testPod("x", apart(term(v1.LabelHostname, "y")), on("a"))}, testPod("p", app("y")), "b"},
-		{"others keep all apart", two[:1], []*v1.Pod{testPod("x", apart(term(v1.LabelHostname, "y")), on("a"))}, testPod("p", app("y")), "1 node(s) didn't satisfy existing pods anti-affinity rules"},
-		{"prefers company", two, []*v1.Pod{testPod("x", app("db"), on("b"))}, testPod("p", podTerms(&v1.Affinity{PodAffinity: &v1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: term(v1.LabelTopologyZone, "db")}}}})), "b"},
-		{"is preferred by others", two, []*v1.Pod{testPod("x", app("db"), on("b"), podTerms(&v1.Affinity{PodAffinity: &v1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: term(v1.LabelTopologyZone, "y")}}}}))}, testPod("p", app("y")), "b"},
+		{"near in the zone", two, []*corev1.Pod{testPod("x", app("db"), on("b"))},
+			testPod("p", near(term(corev1.LabelTopologyZone, "db"))), "b"},
+		{"near nobody", two, nil, testPod("p", near(term(corev1.LabelTopologyZone, "db"))), "2 node(s) didn't match pod affinity rules"},
+		{"first of a group", two[:1], nil, testPod("p", near(term(corev1.LabelTopologyZone, "x"))), "a"},
+		{"near across namespaces", two, []*corev1.Pod{testPod("x", app("db"), on("b"), in("other"))},
+			testPod("p",
+				near(corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname,
+					LabelSelector: term("", "db").LabelSelector, NamespaceSelector: otherTeam})), "b"},
+		{"not near across namespaces", two, []*corev1.Pod{testPod("x", app("db"), on("b"), in("other"))},
+			testPod("p", near(term(corev1.LabelHostname, "db"))), "2 node(s) didn't match pod affinity rules"},
+		{"apart", two, []*corev1.Pod{testPod("x", on("a"))}, testPod("p", apart(term(corev1.LabelHostname, "x"))), "b"},
+		{"apart is full", two[:1], []*corev1.Pod{testPod("x", on("a"))},
+			testPod("p", apart(term(corev1.LabelHostname, "x"))), "1 node(s) didn't match pod anti-affinity rules"},
+		{"others keep apart", two, []*corev1.Pod{testPod("x", apart(term(corev1.LabelHostname, "y")), on("a"))},
+			testPod("p", app("y")), "b"},
+		{"others keep all apart", two[:1], []*corev1.Pod{testPod("x", apart(term(corev1.LabelHostname, "y")), on("a"))},
+			testPod("p", app("y")), "1 node(s) didn't satisfy existing pods anti-affinity rules"},
+		{"prefers company", two, []*corev1.Pod{testPod("x", app("db"), on("b"))},
+			testPod("p",
+				podTerms(
+					&corev1.Affinity{
+						PodAffinity: &corev1.PodAffinity{
+							PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+								{Weight: 100, PodAffinityTerm: term(corev1.LabelTopologyZone, "db")}}}})), "b"},
+		{"is preferred by others", two,
+			[]*corev1.Pod{
+				testPod("x", app("db"), on("b"),
+					podTerms(
+						&corev1.Affinity{
+							PodAffinity: &corev1.PodAffinity{
+								PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+									{Weight: 100, PodAffinityTerm: term(corev1.LabelTopologyZone, "y")}}}}))},
+			testPod("p", app("y")), "b"},
 
-		{"spread evens zones", two, []*v1.Pod{testPod("x", on("a"))}, testPod("p", constraints(constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule))), "b"},
-		{"spread without room", []*v1.Node{a, testNode("b", "1", "1Gi", zone("z2"), cordon)}, []*v1.Pod{testPod("x", on("a"))}, testPod("p", constraints(constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule))), "1 node(s) didn't match pod topology spread constraints, 1 node(s) were unschedulable"},
-		{"spread needs the label", []*v1.Node{testNode("a", "1", "1Gi")}, nil, testPod("p", constraints(constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule))), "1 node(s) didn't match pod topology spread constraints (missing required label)"},
-		{"spread leaves out nodes that do not match", two, []*v1.Pod{testPod("x", on("a"))}, testPod("p", selector(v1.LabelTopologyZone, "z1"), constraints(constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule))), "a"},
-		{"spread minDomains", two[:1], []*v1.Pod{testPod("x", on("a"))}, testPod("p", func(p *v1.Pod) {
-			c, n := constraint(v1.LabelTopologyZone, 1, v1.DoNotSchedule), int32(2)
+		{"spread evens zones", two, []*corev1.Pod{testPod("x", on("a"))},
+			testPod("p", constraints(constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule))), "b"},
+		{"spread without room", []*corev1.Node{a, testNode("b", "1", "1Gi", zone("z2"), cordon)},
+			[]*corev1.Pod{testPod("x", on("a"))},
+			testPod("p", constraints(constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule))), "1 node(s) didn't match pod topology spread constraints, 1 node(s) were unschedulable"},
+		{"spread needs the label", []*corev1.Node{testNode("a", "1", "1Gi")}, nil,
+			testPod("p", constraints(constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule))), "1 node(s) didn't match pod topology spread constraints (missing required label)"},
+		{"spread leaves out nodes that do not match", two, []*corev1.Pod{testPod("x", on("a"))},
+			testPod("p", selector(corev1.LabelTopologyZone, "z1"),
+				constraints(constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule))), "a"},
+		{"spread minDomains", two[:1], []*corev1.Pod{testPod("x", on("a"))}, testPod("p", func(p *corev1.Pod) {
+			c, n := constraint(corev1.LabelTopologyZone, 1, corev1.DoNotSchedule), int32(2)
 			c.MinDomains = &n
 			constraints(c)(p)
 		}), "1 node(s) didn't match pod topology spread constraints"},
-		{"spread softly", two, []*v1.Pod{testPod("x", on("a"))}, testPod("p", constraints(constraint(v1.LabelHostname, 1, v1.ScheduleAnyway))), "b"},
-		{"spread by default", two, []*v1.Pod{testPod("x", on("a"), app("owned"))}, testPod("p", app("owned")), "b"},
+		{"spread softly", two, []*corev1.Pod{testPod("x", on("a"))},
+			testPod("p", constraints(constraint(corev1.LabelHostname, 1, corev1.ScheduleAnyway))), "b"},
+		{"spread by default", two, []*corev1.Pod{testPod("x", on("a"), app("owned"))}, testPod("p", app("owned")), "b"},
 	}
 	p := defaultProfile(t)
 	for _, tt := range tests {
@@ -176,18 +243,27 @@ func TestPlace(t *testing.T) {
 func TestClassesKeepUp(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	kinds := []podOpt{
-		requests("100m", "50Mi"), app("owned"), near(term(v1.LabelTopologyZone, "x")), apart(term(v1.LabelHostname, "y")),
-		constraints(constraint(v1.LabelTopologyZone, 2, v1.DoNotSchedule), constraint(v1.LabelHostname, 1, v1.ScheduleAnyway)),
+		requests("100m", "50Mi"), app("owned"), near(term(corev1.LabelTopologyZone, "x")),
+		apart(term(corev1.LabelHostname, "y")),
+		constraints(constraint(corev1.LabelTopologyZone, 2, corev1.DoNotSchedule),
+			constraint(corev1.LabelHostname, 1, corev1.ScheduleAnyway)),
 		hostPort(80, ""), selector("disk", "ssd"),
-		podTerms(&v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 5, PodAffinityTerm: term(v1.LabelHostname, "x")}}}}),
+		podTerms(
+			&corev1.Affinity{
+				PodAntiAffinity: &corev1.PodAntiAffinity{
+					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+						{Weight: 5, PodAffinityTerm: term(corev1.LabelHostname, "x")}}}}),
 	}
-	node := func(i int) *v1.Node {
+	node := func(i int) *corev1.Node {
 		n := testNode(fmt.Sprint("n", i), "4", "4Gi", zone(fmt.Sprint("z", rng.IntN(3))))
 		if rng.IntN(3) == 0 {
 			n.Labels["disk"] = "ssd"
 		}
 		if rng.IntN(6) == 0 {
-			n.Spec.Taints = []v1.Taint{{Key: "k", Effect: []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule}[rng.IntN(2)]}}
+			n.Spec.Taints = []corev1.Taint{
+				{Key: "k",
+					Effect: []corev1.TaintEffect{corev1.TaintEffectNoSchedule,
+						corev1.TaintEffectPreferNoSchedule}[rng.IntN(2)]}}
 		}
 		return n
 	}
@@ -207,7 +283,7 @@ func TestClassesKeepUp(t *testing.T) {
 			placed = slices.Delete(placed, i, i+1)
 		}
 		c.refresh(snap)
-		info, err := framework.NewPodInfo(testPod(fmt.Sprint("p", step), kinds[rng.IntN(len(kinds))], func(p *v1.Pod) {
+		info, err := framework.NewPodInfo(testPod(fmt.Sprint("p", step), kinds[rng.IntN(len(kinds))], func(p *corev1.Pod) {
 			if rng.IntN(4) == 0 && p.Labels["app"] == "x" {
 				p.Labels["app"] = "y"
 			}

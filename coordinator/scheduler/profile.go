@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
@@ -154,7 +154,7 @@ func (p *Profile) sign(key []byte, pod *framework.PodInfo, snap *framework.Snaps
 }
 
 // runPreEnqueue returns the first refusal.
-func (p *Profile) runPreEnqueue(pod *v1.Pod) *framework.Status {
+func (p *Profile) runPreEnqueue(pod *corev1.Pod) *framework.Status {
 	for _, pl := range p.preEnqueue {
 		if s := pl.PreEnqueue(pod); !s.OK() {
 			return s.By(pl.Name())
@@ -165,7 +165,7 @@ func (p *Profile) runPreEnqueue(pod *v1.Pod) *framework.Status {
 
 // DefaultProfile is the profile that applies without a configuration.
 func DefaultProfile(d *plugins.Deps) (*Profile, error) {
-	return profileSpec{name: v1.DefaultSchedulerName}.build(d)
+	return profileSpec{name: corev1.DefaultSchedulerName}.build(d)
 }
 
 // profileSpec is a profile as configured.
@@ -200,7 +200,8 @@ func (s profileSpec) build(d *plugins.Deps) (*Profile, error) {
 			if pl == nil {
 				factory, ok := plugins.Registry[c.name]
 				if !ok {
-					return nil, fmt.Errorf("profile %q: plugin %q does not exist; known are %v", s.name, c.name, plugins.Names())
+					return nil, fmt.Errorf("profile %q: plugin %q does not exist; known are %v", s.name,
+						c.name, plugins.Names())
 				}
 				var err error
 				if pl, err = factory(s.args[c.name], d); err != nil {
@@ -212,7 +213,10 @@ func (s profileSpec) build(d *plugins.Deps) (*Profile, error) {
 				return nil, fmt.Errorf("profile %q: plugin %q does not extend %s plugin", s.name, c.name, point)
 			}
 			if point == pointQueueSort && p.sort != nil && implements(pl, point) {
-				return nil, fmt.Errorf("only one queue sort plugin required for profile with scheduler name %q, but got %s and %s", s.name, p.sort.Name(), c.name)
+				return nil,
+					fmt.Errorf(
+						"only one queue sort plugin required for profile with scheduler name %q, but got %s and %s",
+						s.name, p.sort.Name(), c.name)
 			}
 			if implements(pl, point) && s.alsoAt(c.name, point) {
 				p.add(pl, point, max(c.weight, 1))

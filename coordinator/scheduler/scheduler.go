@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -133,11 +133,11 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
 		Storage: newStorage(s.c.Informers),
 		Lower:   s.nominated.lower,
-		Denominate: func(p *v1.Pod) {
+		Denominate: func(p *corev1.Pod) {
 			s.nominated.remove(p.UID)
 			s.status.nominate(p, "")
 		},
-		Pod:    func(ns, name string) (*v1.Pod, error) { return s.pods.Pods(ns).Get(name) },
+		Pod:    func(ns, name string) (*corev1.Pod, error) { return s.pods.Pods(ns).Get(name) },
 		Reject: s.waiting.preempt,
 	}
 }
@@ -150,7 +150,8 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 		return
 	}
 	if pod.DeletionTimestamp != nil {
-		s.recorder[profile.Name].Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)
+		s.recorder[profile.Name].Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
+			"skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)
 		s.queue.Done(pod.UID)
 		return
 	}
@@ -216,7 +217,8 @@ func (s *Scheduler) statusError(st *framework.Status) error {
 		}
 		return errors.New(st.Message())
 	}
-	e := &framework.FitError{NumAllNodes: 1, Reasons: map[string]int{}, RejectedBy: sets.New[string](), PendingOn: sets.New[string]()}
+	e := &framework.FitError{NumAllNodes: 1, Reasons: map[string]int{}, RejectedBy: sets.New[string](),
+		PendingOn: sets.New[string]()}
 	for _, r := range st.Reasons {
 		e.Reasons[r]++
 	}
@@ -226,16 +228,17 @@ func (s *Scheduler) statusError(st *framework.Status) error {
 
 // refuse sends a pod back to the queue and tells why: by an event and by the
 // condition PodScheduled. nominate nil leaves the nominated node as it is.
-func (s *Scheduler) refuse(ctx context.Context, profile *Profile, q *framework.QueuedPod, err error, nominate *framework.Nomination) {
-	reason := v1.PodReasonSchedulerError
+func (s *Scheduler) refuse(ctx context.Context, profile *Profile, q *framework.QueuedPod, err error,
+	nominate *framework.Nomination) {
+	reason := corev1.PodReasonSchedulerError
 	q.RejectedBy, q.PendingOn = nil, nil
 	var fit *framework.FitError
 	switch {
 	case errors.As(err, &fit):
-		reason, q.RejectedBy, q.PendingOn = v1.PodReasonUnschedulable, fit.RejectedBy, fit.PendingOn
+		reason, q.RejectedBy, q.PendingOn = corev1.PodReasonUnschedulable, fit.RejectedBy, fit.PendingOn
 	case errors.Is(err, errNoNodes):
 		// Any plugin's interest in new nodes may bring the pod back.
-		reason, q.RejectedBy = v1.PodReasonUnschedulable, sets.New[string]()
+		reason, q.RejectedBy = corev1.PodReasonUnschedulable, sets.New[string]()
 		for _, f := range profile.filters {
 			q.RejectedBy.Insert(f.Name())
 		}
@@ -256,7 +259,8 @@ func (s *Scheduler) refuse(ctx context.Context, profile *Profile, q *framework.Q
 		s.nominated.set(q.PodInfo, nominate.Node)
 	}
 	s.queue.Refuse(q)
-	s.recorder[profile.Name].Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncate(err.Error()))
+	s.recorder[profile.Name].Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
+		"%s", truncate(err.Error()))
 	s.status.refuse(pod, reason, err.Error(), nominate)
 }
 
@@ -269,14 +273,14 @@ func truncate(m string) string {
 	return m[:limit-len(suffix)] + suffix
 }
 
-func (s *Scheduler) preEnqueue(pod *v1.Pod) *framework.Status {
+func (s *Scheduler) preEnqueue(pod *corev1.Pod) *framework.Status {
 	if p := s.profiles[schedulerName(pod)]; p != nil {
 		return p.runPreEnqueue(pod)
 	}
 	return nil
 }
 
-func (s *Scheduler) hints(pod *v1.Pod, plugin string) []framework.EventHint {
+func (s *Scheduler) hints(pod *corev1.Pod, plugin string) []framework.EventHint {
 	if pod != nil {
 		if p := s.profiles[schedulerName(pod)]; p != nil {
 			return p.hints[plugin]
@@ -292,15 +296,16 @@ func (s *Scheduler) hints(pod *v1.Pod, plugin string) []framework.EventHint {
 }
 
 // gated tells of a pod that waits for its gates, unless the API server has.
-func (s *Scheduler) gated(pod *v1.Pod, why *framework.Status) {
+func (s *Scheduler) gated(pod *corev1.Pod, why *framework.Status) {
 	if why.Plugin == plugins.SchedulingGatesName {
-		s.status.refuse(pod, v1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates", nil)
+		s.status.refuse(pod, corev1.PodReasonSchedulingGated,
+			"Scheduling is blocked due to non-empty scheduling gates", nil)
 	}
 }
 
-func schedulerName(pod *v1.Pod) string {
+func schedulerName(pod *corev1.Pod) string {
 	if pod.Spec.SchedulerName == "" {
-		return v1.DefaultSchedulerName
+		return corev1.DefaultSchedulerName
 	}
 	return pod.Spec.SchedulerName
 }

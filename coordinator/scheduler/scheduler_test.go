@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,16 +41,16 @@ func startCluster(t *testing.T, change func(*Scheduler), objects ...runtime.Obje
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		b, ok := a.(clienttesting.CreateAction).GetObject().(*v1.Binding)
+		b, ok := a.(clienttesting.CreateAction).GetObject().(*corev1.Binding)
 		if !ok {
 			return false, nil, nil
 		}
-		gvr := v1.SchemeGroupVersion.WithResource("pods")
+		gvr := corev1.SchemeGroupVersion.WithResource("pods")
 		obj, err := client.Tracker().Get(gvr, b.Namespace, b.Name)
 		if err != nil {
 			return true, nil, err
 		}
-		pod := obj.(*v1.Pod).DeepCopy()
+		pod := obj.(*corev1.Pod).DeepCopy()
 		pod.Spec.NodeName = b.Target.Name
 		return true, b, client.Tracker().Update(gvr, pod, b.Namespace)
 	})
@@ -74,7 +74,7 @@ func startCluster(t *testing.T, change func(*Scheduler), objects ...runtime.Obje
 	return &cluster{t, client, ctx, s}
 }
 
-func (c *cluster) create(pods ...*v1.Pod) {
+func (c *cluster) create(pods ...*corev1.Pod) {
 	c.t.Helper()
 	for _, p := range pods {
 		if _, err := c.CoreV1().Pods(p.Namespace).Create(c.ctx, p, metav1.CreateOptions{}); err != nil {
@@ -95,7 +95,7 @@ func (c *cluster) eventually(what string, f func() bool) {
 	}
 }
 
-func (c *cluster) pod(name string) *v1.Pod {
+func (c *cluster) pod(name string) *corev1.Pod {
 	p, err := c.CoreV1().Pods("default").Get(c.ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil
@@ -114,7 +114,8 @@ func (c *cluster) refused(name, message string) {
 	last := ""
 	c.eventually(fmt.Sprintf("%s refused with %q", name, message), func() bool {
 		for _, k := range c.pod(name).Status.Conditions {
-			if k.Type == v1.PodScheduled && k.Status == v1.ConditionFalse && k.Reason == v1.PodReasonUnschedulable {
+			if k.Type == corev1.PodScheduled && k.Status == corev1.ConditionFalse &&
+				k.Reason == corev1.PodReasonUnschedulable {
 				last = k.Message
 			}
 		}
@@ -138,29 +139,34 @@ func (c *cluster) event(pod, reason, note string) {
 	})
 }
 
-type nodeOpt func(*v1.Node)
+type nodeOpt func(*corev1.Node)
 
-func testNode(name, cpu, memory string, opts ...nodeOpt) *v1.Node {
-	list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory), v1.ResourcePods: resource.MustParse("110")}
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}, Status: v1.NodeStatus{Allocatable: list, Capacity: list}}
+func testNode(name, cpu, memory string, opts ...nodeOpt) *corev1.Node {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110")}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{Allocatable: list, Capacity: list}}
 	for _, o := range opts {
 		o(n)
 	}
 	return n
 }
 
-func zone(z string) nodeOpt     { return func(n *v1.Node) { n.Labels[v1.LabelTopologyZone] = z } }
-func label(k, v string) nodeOpt { return func(n *v1.Node) { n.Labels[k] = v } }
-func taint(k string, e v1.TaintEffect) nodeOpt {
-	return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: k, Effect: e}) }
+func zone(z string) nodeOpt     { return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z } }
+func label(k, v string) nodeOpt { return func(n *corev1.Node) { n.Labels[k] = v } }
+func taint(k string, e corev1.TaintEffect) nodeOpt {
+	return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: k, Effect: e}) }
 }
-func cordon(n *v1.Node) { n.Spec.Unschedulable = true }
+func cordon(n *corev1.Node) { n.Spec.Unschedulable = true }
 
-type podOpt func(*v1.Pod)
+type podOpt func(*corev1.Pod)
 
-func testPod(name string, opts ...podOpt) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Labels: map[string]string{"app": "x"}},
-		Spec: v1.PodSpec{SchedulerName: v1.DefaultSchedulerName, Containers: []v1.Container{{Name: "c", Image: "img"}}}}
+func testPod(name string, opts ...podOpt) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name),
+			Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName,
+			Containers: []corev1.Container{{Name: "c", Image: "img"}}}}
 	for _, o := range opts {
 		o(p)
 	}
@@ -168,17 +174,18 @@ func testPod(name string, opts ...podOpt) *v1.Pod {
 }
 
 func requests(cpu, memory string) podOpt {
-	return func(p *v1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
 	}
 }
-func on(node string) podOpt { return func(p *v1.Pod) { p.Spec.NodeName = node } }
-func app(a string) podOpt   { return func(p *v1.Pod) { p.Labels = map[string]string{"app": a} } }
+func on(node string) podOpt { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+func app(a string) podOpt   { return func(p *corev1.Pod) { p.Labels = map[string]string{"app": a} } }
 func priority(n int32) podOpt {
-	return func(p *v1.Pod) { p.Spec.Priority = &n }
+	return func(p *corev1.Pod) { p.Spec.Priority = &n }
 }
 func selector(k, v string) podOpt {
-	return func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{k: v} }
+	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{k: v} }
 }
 
 func TestBindsAndTells(t *testing.T) {
@@ -189,7 +196,8 @@ func TestBindsAndTells(t *testing.T) {
 }
 
 func TestRefusalInUpstreamsWords(t *testing.T) {
-	c := newCluster(t, testNode("n1", "1", "1Gi", taint("k", v1.TaintEffectNoSchedule)), testNode("n2", "1", "1Gi"), testNode("n3", "1", "1Gi"),
+	c := newCluster(t, testNode("n1", "1", "1Gi", taint("k", corev1.TaintEffectNoSchedule)), testNode("n2", "1", "1Gi"),
+		testNode("n3", "1", "1Gi"),
 		testPod("x", requests("800m", "1Mi"), on("n2")), testPod("y", requests("800m", "1Mi"), on("n3")))
 	c.create(testPod("a", requests("500m", "1Mi")))
 	m := "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
@@ -215,11 +223,11 @@ func TestNoNodesThenOne(t *testing.T) {
 func TestGatesHoldAndRelease(t *testing.T) {
 	c := newCluster(t, testNode("n1", "1", "1Gi"))
 	p := testPod("a")
-	p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "g"}}
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 	c.create(p)
 	c.eventually("condition SchedulingGated", func() bool {
 		for _, k := range c.pod("a").Status.Conditions {
-			if k.Reason == v1.PodReasonSchedulingGated && k.Message == "Scheduling is blocked due to non-empty scheduling gates" {
+			if k.Reason == corev1.PodReasonSchedulingGated && k.Message == "Scheduling is blocked due to non-empty scheduling gates" {
 				return true
 			}
 		}
@@ -236,7 +244,8 @@ func TestGatesHoldAndRelease(t *testing.T) {
 func TestPreemptionSparesBudgets(t *testing.T) {
 	one := intstr.FromInt32(1)
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
 	c := newCluster(t, testNode("n1", "1", "1Gi"), testNode("n2", "1", "1Gi"), budget,
 		testPod("kept", requests("800m", "1Mi"), on("n1"), app("kept")), testPod("low", requests("800m", "1Mi"), on("n2")))
 	c.create(testPod("high", requests("500m", "1Mi"), priority(100)))
@@ -262,13 +271,14 @@ func TestForeignAndBoundPodsAreLeftAlone(t *testing.T) {
 func TestFailedBindingIsRetried(t *testing.T) {
 	failures := 1
 	c := startCluster(t, func(s *Scheduler) {
-		s.c.Client.(*fake.Clientset).PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if a.GetSubresource() == "binding" && failures > 0 {
-				failures--
-				return true, nil, errors.New("etcd is on fire")
-			}
-			return false, nil, nil
-		})
+		s.c.Client.(*fake.Clientset).PrependReactor("create", "pods",
+			func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.GetSubresource() == "binding" && failures > 0 {
+					failures--
+					return true, nil, errors.New("etcd is on fire")
+				}
+				return false, nil, nil
+			})
 	}, testNode("n1", "1", "1Gi"))
 	c.create(testPod("a", requests("800m", "1Mi")))
 	c.event("a", "FailedScheduling", `running Bind plugin "DefaultBinder": etcd is on fire`)
@@ -285,7 +295,7 @@ func (heldPermit) Permit(context.Context, *framework.PodInfo, string) (*framewor
 
 func TestPermitHoldsUntilAllowed(t *testing.T) {
 	c := startCluster(t, func(s *Scheduler) {
-		s.profiles[v1.DefaultSchedulerName].permit = []framework.PermitPlugin{heldPermit{}}
+		s.profiles[corev1.DefaultSchedulerName].permit = []framework.PermitPlugin{heldPermit{}}
 	}, testNode("n1", "1", "1Gi"))
 	c.create(testPod("a"), testPod("b"))
 	c.eventually("both wait", func() bool { return c.s.cache.has("a") && c.s.cache.has("b") })

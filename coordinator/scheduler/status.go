@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,24 +33,26 @@ type statusWriter struct {
 }
 
 type podPatch struct {
-	pod       *v1.Pod
-	condition *v1.PodCondition
+	pod       *corev1.Pod
+	condition *corev1.PodCondition
 	nominate  *framework.Nomination
 }
 
 func newStatusWriter(c kubernetes.Interface, log *slog.Logger) *statusWriter {
-	return &statusWriter{client: c, log: log, q: workqueue.NewTyped[types.UID](), todo: map[types.UID]*podPatch{}, writing: map[types.UID]chan struct{}{}}
+	return &statusWriter{client: c, log: log, q: workqueue.NewTyped[types.UID](), todo: map[types.UID]*podPatch{},
+		writing: map[types.UID]chan struct{}{}}
 }
 
 // refuse sets PodScheduled to False.
-func (w *statusWriter) refuse(pod *v1.Pod, reason, message string, nominate *framework.Nomination) {
-	w.put(&podPatch{pod: pod, nominate: nominate, condition: &v1.PodCondition{
-		Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: observed(pod),
+func (w *statusWriter) refuse(pod *corev1.Pod, reason, message string, nominate *framework.Nomination) {
+	w.put(&podPatch{pod: pod, nominate: nominate, condition: &corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message,
+		ObservedGeneration: observed(pod),
 	}})
 }
 
 // nominate sets or clears the nominated node only.
-func (w *statusWriter) nominate(pod *v1.Pod, node string) {
+func (w *statusWriter) nominate(pod *corev1.Pod, node string) {
 	w.put(&podPatch{pod: pod, nominate: &framework.Nomination{Node: node}})
 }
 
@@ -69,9 +71,9 @@ func (w *statusWriter) put(p *podPatch) {
 	w.q.Add(p.pod.UID)
 }
 
-// settle drops what is to be written of a pod that is about to be bound, and
+// drop forgets what is to be written of a pod that is about to be bound, and
 // waits for a write under way: it must not come after the binding.
-func (w *statusWriter) settle(uid types.UID) {
+func (w *statusWriter) drop(uid types.UID) {
 	w.mu.Lock()
 	delete(w.todo, uid)
 	end := w.writing[uid]
@@ -117,7 +119,8 @@ func (w *statusWriter) write(ctx context.Context, uid types.UID) {
 	if patch == nil {
 		return
 	}
-	_, err := w.client.CoreV1().Pods(p.pod.Namespace).Patch(ctx, p.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err := w.client.CoreV1().Pods(p.pod.Namespace).Patch(ctx, p.pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 		// The next attempt to schedule the pod writes it again.
 		w.log.Warn("cannot write the pod's condition", "pod", p.pod.Namespace+"/"+p.pod.Name, "err", err)
@@ -128,7 +131,7 @@ func (w *statusWriter) write(ctx context.Context, uid types.UID) {
 func (p *podPatch) render(now time.Time) []byte {
 	status := map[string]any{}
 	if c := p.condition; c != nil && mergeCondition(&p.pod.Status, c, now) {
-		status["conditions"] = []*v1.PodCondition{c}
+		status["conditions"] = []*corev1.PodCondition{c}
 	}
 	if p.nominate != nil && p.nominate.Node != p.pod.Status.NominatedNodeName {
 		status["nominatedNodeName"] = p.nominate.Node
@@ -147,7 +150,7 @@ func (p *podPatch) render(now time.Time) []byte {
 }
 
 // mergeCondition gives c its times from what the status says; false when c says nothing new.
-func mergeCondition(s *v1.PodStatus, c *v1.PodCondition, now time.Time) bool {
+func mergeCondition(s *corev1.PodStatus, c *corev1.PodCondition, now time.Time) bool {
 	c.LastTransitionTime = metav1.NewTime(now)
 	for i := range s.Conditions {
 		old := &s.Conditions[i]
@@ -157,10 +160,11 @@ func mergeCondition(s *v1.PodStatus, c *v1.PodCondition, now time.Time) bool {
 		if old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
-		return old.Status != c.Status || old.Reason != c.Reason || old.Message != c.Message || old.ObservedGeneration != c.ObservedGeneration
+		return old.Status != c.Status || old.Reason != c.Reason || old.Message != c.Message ||
+			old.ObservedGeneration != c.ObservedGeneration
 	}
 	return true
 }
 
 // observed is the generation that a condition is about; servers that keep none say 0.
-func observed(pod *v1.Pod) int64 { return pod.Generation }
+func observed(pod *corev1.Pod) int64 { return pod.Generation }

@@ -1,7 +1,7 @@
 package scheduler
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
@@ -25,18 +25,19 @@ type storage struct {
 func newStorage(f informers.SharedInformerFactory) *storage {
 	core, st := f.Core().V1(), f.Storage().V1()
 	return &storage{
-		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(), classes: st.StorageClasses().Lister(),
+		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+		classes: st.StorageClasses().Lister(),
 		drivers: st.CSIDrivers().Lister(), capacities: st.CSIStorageCapacities().Lister(),
 	}
 }
 
-func (s *storage) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+func (s *storage) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	return s.claims.PersistentVolumeClaims(namespace).Get(name)
 }
 
-func (s *storage) Volume(name string) (*v1.PersistentVolume, error) { return s.volumes.Get(name) }
+func (s *storage) Volume(name string) (*corev1.PersistentVolume, error) { return s.volumes.Get(name) }
 
-func (s *storage) Volumes() ([]*v1.PersistentVolume, error) {
+func (s *storage) Volumes() ([]*corev1.PersistentVolume, error) {
 	return s.volumes.List(labels.Everything())
 }
 

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"reflect"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
@@ -89,7 +89,7 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 	}
 }
 
-func (s *Scheduler) nodeChanged(old, now *v1.Node) {
+func (s *Scheduler) nodeChanged(old, now *corev1.Node) {
 	switch {
 	case now == nil && old == nil:
 	case now == nil:
@@ -108,7 +108,7 @@ func (s *Scheduler) nodeChanged(old, now *v1.Node) {
 	}
 }
 
-func nodeActions(old, now *v1.Node) (a framework.Action) {
+func nodeActions(old, now *corev1.Node) (a framework.Action) {
 	if !equality.Semantic.DeepEqual(old.Status.Allocatable, now.Status.Allocatable) {
 		a |= framework.UpdateNodeAllocatable
 	}
@@ -127,9 +127,9 @@ func nodeActions(old, now *v1.Node) (a framework.Action) {
 	return a
 }
 
-func conditionsChanged(old, now *v1.Node) bool {
-	status := func(n *v1.Node) map[v1.NodeConditionType]v1.ConditionStatus {
-		m := make(map[v1.NodeConditionType]v1.ConditionStatus, len(n.Status.Conditions))
+func conditionsChanged(old, now *corev1.Node) bool {
+	status := func(n *corev1.Node) map[corev1.NodeConditionType]corev1.ConditionStatus {
+		m := make(map[corev1.NodeConditionType]corev1.ConditionStatus, len(n.Status.Conditions))
 		for i := range n.Status.Conditions {
 			m[n.Status.Conditions[i].Type] = n.Status.Conditions[i].Status
 		}
@@ -138,12 +138,14 @@ func conditionsChanged(old, now *v1.Node) bool {
 	return !maps.Equal(status(old), status(now))
 }
 
-func (s *Scheduler) namespaceChanged(old, now *v1.Namespace) {
+func (s *Scheduler) namespaceChanged(old, now *corev1.Namespace) {
 	switch {
 	case now != nil:
 		s.cache.setNamespace(now.Name, labels.Set(now.Labels))
 		if old == nil || !maps.Equal(old.Labels, now.Labels) {
-			s.queue.Move(framework.Event{Resource: framework.Namespace, Action: framework.UpdateOther, Old: anyOrNil(old), New: now})
+			s.queue.Move(
+				framework.Event{Resource: framework.Namespace, Action: framework.UpdateOther,
+					Old: anyOrNil(old), New: now})
 		}
 	case old != nil:
 		s.cache.removeNamespace(old.Name)
@@ -158,7 +160,7 @@ func anyOrNil[T any](p *T) any {
 }
 
 // serviceChanged voids classes: a Service's selector takes part in the default spread.
-func (s *Scheduler) serviceChanged(old, now *v1.Service) {
+func (s *Scheduler) serviceChanged(old, now *corev1.Service) {
 	if old != nil && now != nil && maps.Equal(old.Spec.Selector, now.Spec.Selector) {
 		return
 	}
@@ -174,9 +176,9 @@ const (
 	assigned                 // counts on its node
 )
 
-func (s *Scheduler) placeOf(p *v1.Pod) podPlace {
+func (s *Scheduler) placeOf(p *corev1.Pod) podPlace {
 	switch {
-	case p == nil || p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed:
+	case p == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return nowhere
 	case p.Spec.NodeName != "":
 		return assigned
@@ -186,7 +188,7 @@ func (s *Scheduler) placeOf(p *v1.Pod) podPlace {
 	return nowhere
 }
 
-func (s *Scheduler) podChanged(old, now *v1.Pod) {
+func (s *Scheduler) podChanged(old, now *corev1.Pod) {
 	if old != nil && now != nil && old.UID != now.UID {
 		s.podChanged(old, nil)
 		old = nil
@@ -203,7 +205,7 @@ func (s *Scheduler) podChanged(old, now *v1.Pod) {
 	}
 }
 
-func (s *Scheduler) podAssigned(old, now *v1.Pod, was podPlace) {
+func (s *Scheduler) podAssigned(old, now *corev1.Pod, was podPlace) {
 	if was != assigned {
 		s.queue.Delete(now.UID)
 		s.nominated.remove(now.UID)
@@ -220,7 +222,7 @@ func (s *Scheduler) podAssigned(old, now *v1.Pod, was podPlace) {
 	}
 }
 
-func (s *Scheduler) podWaits(old, now *v1.Pod) {
+func (s *Scheduler) podWaits(old, now *corev1.Pod) {
 	if s.cache.has(now.UID) {
 		return // assumed: its binding is under way
 	}
@@ -235,12 +237,13 @@ func (s *Scheduler) podWaits(old, now *v1.Pod) {
 		s.queue.Add(info)
 		return
 	}
-	if a := podActions(old, now); a != 0 || !equality.Semantic.DeepEqual(old.Spec, now.Spec) || (old.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) {
+	if a := podActions(old, now); a != 0 || !equality.Semantic.DeepEqual(old.Spec, now.Spec) ||
+		(old.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) {
 		s.queue.Update(old, info, a|framework.UpdateOther)
 	}
 }
 
-func (s *Scheduler) podGone(old *v1.Pod, was podPlace) {
+func (s *Scheduler) podGone(old *corev1.Pod, was podPlace) {
 	s.queue.Delete(old.UID)
 	s.nominated.remove(old.UID)
 	s.waiting.reject(old.UID)
@@ -252,7 +255,7 @@ func (s *Scheduler) podGone(old *v1.Pod, was podPlace) {
 	}
 }
 
-func podActions(old, now *v1.Pod) (a framework.Action) {
+func podActions(old, now *corev1.Pod) (a framework.Action) {
 	if old == nil {
 		return 0
 	}

@@ -32,7 +32,10 @@ func openEmbedded(cfg Config) (*Store, error) {
 	setLibraries()
 	e, err := embed.StartEtcd(embedConfig(cfg))
 	if err != nil {
-		return nil, fmt.Errorf("open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)", cfg.Dir, err)
+		return nil,
+			fmt.Errorf(
+				"open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)",
+				cfg.Dir, err)
 	}
 	go electSelf(e.Server)
 	s := newStore(e, v3client.New(e.Server))

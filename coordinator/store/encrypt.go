@@ -57,14 +57,16 @@ func (s *Store) Encrypt(file, server string, log *slog.Logger) error {
 		return fmt.Errorf("encryptionProviderConfig %s: %w (put the file back from a backup, or correct it)", file, err)
 	}
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
-		log.Warn("the file with the store's encryption keys can be read by others: chmod 600 it", "file", file, "mode", info.Mode().Perm())
+		log.Warn("the file with the store's encryption keys can be read by others: chmod 600 it", "file", file,
+			"mode", info.Mode().Perm())
 	}
 	if err := healthy(e.ctx, loaded.HealthChecks[0]); err != nil {
 		log.Warn("a KMS plugin does not answer: what it encrypted is read when it does", "file", file, "err", err)
 	}
 	metrics.RecordEncryptionConfigLastConfigInfo(server, loaded.EncryptionFileContentHash)
 	e.hash, e.covered = loaded.EncryptionFileContentHash, loaded.Transformers
-	e.dynamic = encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], func() {}, loaded.KMSCloseGracePeriod)
+	e.dynamic = encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], func() {},
+		loaded.KMSCloseGracePeriod)
 	s.encryption = e
 	return nil
 }
@@ -112,7 +114,8 @@ func (s *Store) FollowEncryption(ctx context.Context) error {
 			told = ""
 		} else if told != err.Error() && ctx.Err() == nil {
 			told = err.Error()
-			s.encryption.log.Error("the encryption of the store needs a look; the keys before stay in use", "file", s.encryption.file, "err", err)
+			s.encryption.log.Error("the encryption of the store needs a look; the keys before stay in use",
+				"file", s.encryption.file, "err", err)
 		}
 	}
 }
@@ -159,7 +162,9 @@ func (s *Store) CheckEncryption(ctx context.Context) error {
 	s.encryption.mu.Lock()
 	defer s.encryption.mu.Unlock()
 	if err := s.readable(ctx, s.encryption.covered); err != nil {
-		return fmt.Errorf("encryptionProviderConfig %s: %w; put the file back from the backup that was made with the store, and start again", s.encryption.file, err)
+		return fmt.Errorf(
+			"encryptionProviderConfig %s: %w; put the file back from the backup that was made with the store, and start again",
+			s.encryption.file, err)
 	}
 	return s.leaveWitness(ctx)
 }
@@ -272,7 +277,8 @@ func (s *Store) InClear(ctx context.Context) (int, error) {
 
 // writesClear tells whether new Secrets are not encrypted, as the operator wants.
 func (e *encryption) writesClear(ctx context.Context) bool {
-	data, err := e.dynamic.TransformerForResource(secrets).TransformToStorage(ctx, []byte(witnessText), value.DefaultContext(witnessKey))
+	data, err := e.dynamic.TransformerForResource(secrets).TransformToStorage(ctx, []byte(witnessText),
+		value.DefaultContext(witnessKey))
 	return err != nil || keyOf(data) == clearText
 }
 

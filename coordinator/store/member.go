@@ -20,7 +20,8 @@ import (
 //     with the members that there are, not with itself.
 //   - ticks are heartbeats then, so both lengths have to be etcd's own again, and
 //     the log keeps what a follower that lags has to be sent (catchUpEntries).
-//   - electSelf does nothing, as it does already: members vote.
+//   - electSelf does nothing, as it does already: members vote. Alone is false then,
+//     and a leader that died is followed when its Lease has ended.
 //
 // What does not change: clients stay in the process (gate), each member guards its
 // own disk (space), and compaction may run on all of them.
@@ -31,6 +32,10 @@ const (
 	// Entries kept in memory for followers that lag; there are none.
 	catchUpEntries = 200
 )
+
+// Alone tells whether no other process can write to the store: the embedded etcd is
+// the only member, and serves nobody but this process.
+func (s *Store) Alone() bool { return s.etcd != nil && len(s.etcd.Server.Cluster().Members()) == 1 }
 
 // joinAlone makes a configuration that of a cluster's only member.
 func joinAlone(c *embed.Config) {

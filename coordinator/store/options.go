@@ -43,23 +43,24 @@ var specialPrefixes = map[schema.GroupResource]string{
 // Options returns the storage options of the resources of a scheme, stored as
 // protobuf in the group's preferred version.
 func (s *Store) Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) generic.RESTOptionsGetter {
-	return &options{store: s, shared: true, codec: func(gr schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-		versions := scheme.PrioritizedVersionsForGroup(gr.Group)
-		if len(versions) == 0 {
-			return nil, nil, fmt.Errorf("storage of %s: group has no version", gr)
-		}
-		return serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
-			StorageMediaType:  protobufType,
-			StorageSerializer: codecs,
-			StorageVersion:    versions[0],
-			MemoryVersion:     schema.GroupVersion{Group: gr.Group, Version: runtime.APIVersionInternal},
-		})
-	}, prefix: func(gr schema.GroupResource) string {
-		if p, ok := specialPrefixes[gr]; ok {
-			return p
-		}
-		return gr.Resource
-	}}
+	return &options{store: s, shared: true,
+		codec: func(gr schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
+			versions := scheme.PrioritizedVersionsForGroup(gr.Group)
+			if len(versions) == 0 {
+				return nil, nil, fmt.Errorf("storage of %s: group has no version", gr)
+			}
+			return serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+				StorageMediaType:  protobufType,
+				StorageSerializer: codecs,
+				StorageVersion:    versions[0],
+				MemoryVersion:     schema.GroupVersion{Group: gr.Group, Version: runtime.APIVersionInternal},
+			})
+		}, prefix: func(gr schema.GroupResource) string {
+			if p, ok := specialPrefixes[gr]; ok {
+				return p
+			}
+			return gr.Resource
+		}}
 }
 
 // CustomOptions returns the storage options of custom resources, stored as JSON.
@@ -99,18 +100,23 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 // uncached are resources that are written much more than read. Upstream keeps
 // no watch cache of them either.
 var uncached = map[schema.GroupResource]bool{
-	{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true, {Resource: "servicenodeportallocations"}: true,
+	{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true,
+	{Resource: "servicenodeportallocations"}: true,
 }
 
 // cached is the generic.StorageDecorator of every resource: etcd behind a watch
 // cache, all on the one client.
-func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
+func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs,
+	indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	o.store.notes(c.GroupResource, c.Prefix, resourcePrefix)
-	raw, err := etcd3.New(o.store.client, o.store.compactor, c.Codec, newFunc, newListFunc, c.Prefix, resourcePrefix, c.GroupResource,
-		o.store.transformer(c.GroupResource), c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
+	raw, err := etcd3.New(o.store.client, o.store.compactor, c.Codec, newFunc, newListFunc, c.Prefix,
+		resourcePrefix, c.GroupResource,
+		o.store.transformer(c.GroupResource), c.LeaseManagerConfig,
+		etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)
 	}

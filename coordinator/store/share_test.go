@@ -139,7 +139,8 @@ func TestFollowAcrossAFreshStart(t *testing.T) {
 	expectEvent(t, f, watch.Modified, "changes", "6")
 	expectNone(t, f)
 
-	etcd.list = corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "8"}, Items: []corev1.ConfigMap{*object("stays", "1"), *object("changes", "6"), *object("new", "8")}}
+	etcd.list = corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "8"},
+		Items: []corev1.ConfigMap{*object("stays", "1"), *object("changes", "6"), *object("new", "8")}}
 	list := &corev1.ConfigMapList{}
 	if err := s.GetList(t.Context(), "/", storage.ListOptions{}, list); err != nil {
 		t.Fatal(err)

@@ -74,7 +74,8 @@ func (s *space) allow(need int64) error {
 		return nil
 	}
 	if s.low.CompareAndSwap(false, true) {
-		s.log.Error("the disk is full: writes are refused, reads and deletions go on; free some space", "dir", s.dir, "free", mebibytes(free), "needed", mebibytes(spaceToCreate))
+		s.log.Error("the disk is full: writes are refused, reads and deletions go on; free some space", "dir", s.dir,
+			"free", mebibytes(free), "needed", mebibytes(spaceToCreate))
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",

@@ -24,7 +24,8 @@ type seen struct {
 
 // readWitness returns the revision of the witness, 0 when there is none, and
 // whether it is under the first key of a configuration.
-func (s *Store) readWitness(ctx context.Context, with map[schema.GroupResource]value.Transformer) (at seen, current bool, err error) {
+func (s *Store) readWitness(ctx context.Context, with map[schema.GroupResource]value.Transformer) (at seen,
+	current bool, err error) {
 	page, err := s.client.KV.Get(ctx, witnessKey)
 	if err != nil {
 		return at, false, fmt.Errorf("read store: %w", err)
@@ -34,13 +35,16 @@ func (s *Store) readWitness(ctx context.Context, with map[schema.GroupResource]v
 	}
 	kv := page.Kvs[0]
 	at.revision = kv.ModRevision
-	_, stale, err := encryptionconfig.StaticTransformers(with).TransformerForResource(secrets).TransformFromStorage(ctx, kv.Value, value.DefaultContext(witnessKey))
+	_, stale, err := encryptionconfig.StaticTransformers(with).TransformerForResource(secrets).TransformFromStorage(ctx,
+		kv.Value, value.DefaultContext(witnessKey))
 	switch {
 	case err == nil:
 	case ofKMS(kv.Value): // its plugin may start later
 		return at, true, nil
 	default:
-		at.err = fmt.Errorf("another coordinator of this store, or an earlier start, writes Secrets under %s, which it cannot read (%w): give all coordinators the same keys", keyOf(kv.Value), err)
+		at.err = fmt.Errorf(
+			"another coordinator of this store, or an earlier start, writes Secrets under %s, which it cannot read (%w): give all coordinators the same keys",
+			keyOf(kv.Value), err)
 	}
 	return at, !stale, nil
 }
@@ -84,9 +88,11 @@ func (s *Store) leaveWitness(ctx context.Context) error {
 	if e.witness = at; at.err != nil || current {
 		return at.err
 	}
-	data, err := e.dynamic.TransformerForResource(secrets).TransformToStorage(ctx, []byte(witnessText), value.DefaultContext(witnessKey))
+	data, err := e.dynamic.TransformerForResource(secrets).TransformToStorage(ctx, []byte(witnessText),
+		value.DefaultContext(witnessKey))
 	if err == nil {
-		_, err = s.client.KV.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(witnessKey), "=", at.revision)).Then(clientv3.OpPut(witnessKey, string(data))).Commit()
+		_, err = s.client.KV.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(witnessKey), "=", at.revision)).
+			Then(clientv3.OpPut(witnessKey, string(data))).Commit()
 	}
 	if err != nil {
 		e.log.Warn("the key in use could not be noted in the store", "file", e.file, "err", err)

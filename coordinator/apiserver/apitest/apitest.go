@@ -143,8 +143,9 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 		return nil, nil, err
 	}
 	env := kind.Env{
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
-		NodePortMin: 30000, NodePortMax: 32767,
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		NodePortMin:  30000, NodePortMax: 32767,
 		ClusterDomain: "cluster.local", KubeletTransport: func(string) http.RoundTripper { return http.DefaultTransport },
 	}
 	if o.Env != nil {
@@ -153,8 +154,9 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 	config := apiserver.Config{
 		Kinds: o.Kinds, Storage: st, Env: env, Listener: listener, ExternalAddress: listener.Addr().String(), Log: log,
 		CertFile: keys.Path("apiserver.crt"), KeyFile: keys.Path("apiserver.key"), ClientCAFile: keys.Path(pki.CAFile),
-		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"), FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
-		EncryptionHealth: st.EncryptionHealth(),
+		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"),
+		FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
+		EncryptionHealth:  st.EncryptionHealth(),
 	}
 	if o.Config != nil {
 		o.Config(&config)

@@ -68,7 +68,8 @@ func parse(line []byte) (spec, error) {
 		return spec{}, err
 	}
 	if p.APIVersion != "abac.authorization.kubernetes.io/v1beta1" || p.Kind != "Policy" {
-		return spec{}, fmt.Errorf("it is a %q %q, give a Policy of abac.authorization.kubernetes.io/v1beta1", p.APIVersion, p.Kind)
+		return spec{}, fmt.Errorf("it is a %q %q, give a Policy of abac.authorization.kubernetes.io/v1beta1",
+			p.APIVersion, p.Kind)
 	}
 	return p.Spec, nil
 }
@@ -88,7 +89,8 @@ func (s *spec) allows(a authorizer.Attributes) bool {
 		return false
 	}
 	if a.IsResourceRequest() {
-		return covers(s.Namespace, a.GetNamespace()) && covers(s.Resource, a.GetResource()) && covers(s.APIGroup, a.GetAPIGroup())
+		return covers(s.Namespace, a.GetNamespace()) && covers(s.Resource, a.GetResource()) &&
+			covers(s.APIGroup, a.GetAPIGroup())
 	}
 	prefix, wild := strings.CutSuffix(s.NonResourcePath, "*")
 	return s.NonResourcePath == a.GetPath() || wild && strings.HasPrefix(a.GetPath(), prefix)

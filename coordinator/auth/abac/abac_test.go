@@ -48,7 +48,9 @@ func TestAuthorize(t *testing.T) {
 	} {
 		w := strings.Fields(request)
 		name, group, _ := strings.Cut(w[0], "+")
-		attrs := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name, Groups: []string{"system:authenticated", group}}, Verb: w[1], Namespace: w[2], Resource: w[3], ResourceRequest: true}
+		attrs := authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: name, Groups: []string{"system:authenticated", group}}, Verb: w[1],
+			Namespace: w[2], Resource: w[3], ResourceRequest: true}
 		if strings.HasPrefix(w[3], "/") {
 			attrs = authorizer.AttributesRecord{User: attrs.User, Verb: w[1], Path: w[3]}
 		}

@@ -24,18 +24,19 @@ func TestFile(t *testing.T) {
 		var mu sync.Mutex // over taken and log, which the follower writes
 		var log bytes.Buffer
 		var taken []string
-		f := File{Path: path, What: "configuration", Seen: []byte("a"), Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Take: func(data []byte) error {
-			mu.Lock()
-			defer mu.Unlock()
-			taken = append(taken, string(data))
-			switch string(data) {
-			case "bad":
-				return errors.New("it is bad")
-			case "later":
-				return fmt.Errorf("try %d: %w", len(taken), ErrLater)
-			}
-			return nil
-		}}
+		f := File{Path: path, What: "configuration", Seen: []byte("a"),
+			Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Take: func(data []byte) error {
+				mu.Lock()
+				defer mu.Unlock()
+				taken = append(taken, string(data))
+				switch string(data) {
+				case "bad":
+					return errors.New("it is bad")
+				case "later":
+					return fmt.Errorf("try %d: %w", len(taken), ErrLater)
+				}
+				return nil
+			}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.Run(ctx, time.Second)

@@ -35,7 +35,8 @@ func parse(data []byte, disallowed []string) (*apiserver.AuthenticationConfigura
 }
 
 func check(c *apiserver.AuthenticationConfiguration, disallowed []string) error {
-	return validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), c, disallowed).ToAggregate()
+	return validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), c,
+		disallowed).ToAggregate()
 }
 
 // fromFlags is the issuer that the oidc fields stand for.
@@ -57,10 +58,12 @@ func fromFlags(c config.Authentication) (*apiserver.AuthenticationConfiguration,
 		jwt.Issuer.CertificateAuthority = string(ca)
 	}
 	if c.OIDCGroupsClaim != "" {
-		jwt.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: c.OIDCGroupsClaim, Prefix: ptr.To(c.OIDCGroupsPrefix)}
+		jwt.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: c.OIDCGroupsClaim,
+			Prefix: ptr.To(c.OIDCGroupsPrefix)}
 	}
 	for claim, value := range c.OIDCRequiredClaim {
-		jwt.ClaimValidationRules = append(jwt.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+		jwt.ClaimValidationRules = append(jwt.ClaimValidationRules,
+			apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
 	}
 	return &apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{jwt}}, nil
 }

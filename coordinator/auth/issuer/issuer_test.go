@@ -47,7 +47,8 @@ func newProvider(t *testing.T) *provider {
 		})
 	}
 	answer("/.well-known/openid-configuration", func() any {
-		return map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+		return map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}}
 	})
 	answer("/keys", func() any {
 		return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
@@ -64,11 +65,13 @@ func (p *provider) ca() string {
 // token signs claims, which replace the usual ones.
 func (p *provider) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
-	all := map[string]any{"iss": p.URL, "aud": "shoal", "sub": "1234", "name": "anna", "teams": []string{"ops"}, "exp": time.Now().Add(time.Hour).Unix()}
+	all := map[string]any{"iss": p.URL, "aud": "shoal", "sub": "1234", "name": "anna", "teams": []string{"ops"},
+		"exp": time.Now().Add(time.Hour).Unix()}
 	for k, v := range claims {
 		all[k] = v
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "1"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "1"}},
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,9 @@ func (p *provider) token(t *testing.T, claims map[string]any) string {
 // run starts an authenticator and waits until a good token is believed.
 func run(t *testing.T, c config.Authentication, good string) *Issuers {
 	t.Helper()
-	i, err := New(Config{Authentication: c, Audiences: authenticator.Audiences{"api"}, Disallowed: []string{"https://own.example"}, Log: slog.Default()})
+	i, err := New(
+		Config{Authentication: c, Audiences: authenticator.Audiences{"api"},
+			Disallowed: []string{"https://own.example"}, Log: slog.Default()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +122,8 @@ func TestAwait(t *testing.T) {
 		if err := await(t.Context(), []func() error{up}, patience); err != nil || time.Since(began) < 10*time.Second {
 			t.Errorf("an issuer that comes up: %v after %v", err, time.Since(began))
 		}
-		if err := await(t.Context(), []func() error{func() error { return down }}, patience); !errors.Is(err, errSilent) || !errors.Is(err, down) {
+		if err := await(t.Context(), []func() error{func() error { return down }}, patience); !errors.Is(err,
+			errSilent) || !errors.Is(err, down) {
 			t.Errorf("an issuer that stays away: %v", err)
 		}
 	})
@@ -235,7 +241,8 @@ func TestBadConfiguration(t *testing.T) {
 		}
 		c := config.Default().Authentication
 		c.AuthenticationConfig = file
-		if _, err := New(Config{Authentication: c, Disallowed: []string{"https://own.example"}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "authenticationConfig "+file) {
+		if _, err := New(Config{Authentication: c, Disallowed: []string{"https://own.example"}}); err == nil ||
+			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "authenticationConfig "+file) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}

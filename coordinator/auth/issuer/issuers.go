@@ -60,7 +60,8 @@ func New(c Config) (*Issuers, error) {
 		return nil, fmt.Errorf("authenticationConfig %s: %w", c.AuthenticationConfig, err)
 	}
 	if i.parsed.Anonymous != nil && c.AnonymousAuth != nil {
-		return nil, fmt.Errorf("authenticationConfig %s: anonymous is set, remove the field anonymousAuth", c.AuthenticationConfig)
+		return nil, fmt.Errorf("authenticationConfig %s: anonymous is set, remove the field anonymousAuth",
+			c.AuthenticationConfig)
 	}
 	i.seen = data
 	return i, nil

@@ -81,16 +81,20 @@ func (c *Chain) fromFlags() *apiserver.AuthorizationConfiguration {
 		a := apiserver.AuthorizerConfiguration{Type: apiserver.AuthorizerType(mode), Name: strings.ToLower(mode)}
 		if mode == "Webhook" {
 			a.Webhook = &apiserver.WebhookConfiguration{
-				AuthorizedTTL:             metav1.Duration{Duration: time.Duration(c.AuthorizationWebhookCacheAuthorizedTTL)},
-				CacheAuthorizedRequests:   true,
-				UnauthorizedTTL:           metav1.Duration{Duration: time.Duration(c.AuthorizationWebhookCacheUnauthorizedTTL)},
+				AuthorizedTTL: metav1.Duration{
+					Duration: time.Duration(c.AuthorizationWebhookCacheAuthorizedTTL)},
+				CacheAuthorizedRequests: true,
+				UnauthorizedTTL: metav1.Duration{
+					Duration: time.Duration(c.AuthorizationWebhookCacheUnauthorizedTTL)},
 				CacheUnauthorizedRequests: true,
 				// Upstream's, for a webhook that is named by flags.
 				Timeout:                                  metav1.Duration{Duration: 30 * time.Second},
 				FailurePolicy:                            apiserver.FailurePolicyNoOpinion,
 				SubjectAccessReviewVersion:               c.AuthorizationWebhookVersion,
 				MatchConditionSubjectAccessReviewVersion: "v1",
-				ConnectionInfo:                           apiserver.WebhookConnectionInfo{Type: apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile, KubeConfigFile: &c.AuthorizationWebhookConfigFile},
+				ConnectionInfo: apiserver.WebhookConnectionInfo{
+					Type:           apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile,
+					KubeConfigFile: &c.AuthorizationWebhookConfigFile},
 			}
 		}
 		out.Authorizers = append(out.Authorizers, a)
@@ -112,12 +116,14 @@ func (c *Chain) load(data []byte) error {
 }
 
 func (c *Chain) build(parsed *apiserver.AuthorizationConfiguration) ([]named, error) {
-	webhooks := slices.ContainsFunc(parsed.Authorizers, func(a apiserver.AuthorizerConfiguration) bool { return a.Type == apiserver.TypeWebhook })
+	webhooks := slices.ContainsFunc(parsed.Authorizers,
+		func(a apiserver.AuthorizerConfiguration) bool { return a.Type == apiserver.TypeWebhook })
 	var compiler authorizationcel.Compiler // it is expensive to make
 	if webhooks {
 		compiler = authorizationcel.NewDefaultCompiler()
 	}
-	if errs := validation.ValidateAuthorizationConfiguration(compiler, nil, parsed, known, sets.New("Webhook")); len(errs) > 0 {
+	if errs := validation.ValidateAuthorizationConfiguration(compiler, nil, parsed, known,
+		sets.New("Webhook")); len(errs) > 0 {
 		return nil, fmt.Errorf("authorization: %w", errs.ToAggregate())
 	}
 	var out []named
@@ -131,7 +137,8 @@ func (c *Chain) build(parsed *apiserver.AuthorizationConfiguration) ([]named, er
 	return out, nil
 }
 
-func (c *Chain) authorizer(a apiserver.AuthorizerConfiguration, compiler authorizationcel.Compiler) (authorizer.Authorizer, error) {
+func (c *Chain) authorizer(a apiserver.AuthorizerConfiguration,
+	compiler authorizationcel.Compiler) (authorizer.Authorizer, error) {
 	switch a.Type {
 	case "Node":
 		return c.Node, nil
@@ -150,7 +157,8 @@ func (c *Chain) authorizer(a apiserver.AuthorizerConfiguration, compiler authori
 func newWebhook(a apiserver.AuthorizerConfiguration, compiler authorizationcel.Compiler) (authorizer.Authorizer, error) {
 	w := a.Webhook
 	if w.ConnectionInfo.Type != apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile {
-		return nil, fmt.Errorf("connectionInfo.type %s: give KubeConfigFile, the API server does not ask itself", w.ConnectionInfo.Type)
+		return nil, fmt.Errorf("connectionInfo.type %s: give KubeConfigFile, the API server does not ask itself",
+			w.ConnectionInfo.Type)
 	}
 	client, err := utilwebhook.LoadKubeconfig(*w.ConnectionInfo.KubeConfigFile, nil)
 	if err != nil {
@@ -167,7 +175,8 @@ func newWebhook(a apiserver.AuthorizerConfiguration, compiler authorizationcel.C
 		}
 		return d.Duration
 	}
-	return webhook.New(client, w.SubjectAccessReviewVersion, ttl(w.CacheAuthorizedRequests, w.AuthorizedTTL), ttl(w.CacheUnauthorizedRequests, w.UnauthorizedTTL),
+	return webhook.New(client, w.SubjectAccessReviewVersion, ttl(w.CacheAuthorizedRequests, w.AuthorizedTTL),
+		ttl(w.CacheUnauthorizedRequests, w.UnauthorizedTTL),
 		*webhook.DefaultRetryBackoff(), onError, w.MatchConditions, a.Name, metrics.NoopAuthorizerMetrics{}, compiler)
 }
 
@@ -200,5 +209,6 @@ func (c *Chain) Run(ctx context.Context, every time.Duration) {
 	if c.AuthorizationConfig == "" {
 		return
 	}
-	follow.File{Path: c.AuthorizationConfig, What: "authorization configuration", Seen: c.seen, Take: c.load, Log: c.Log}.Run(ctx, every)
+	follow.File{Path: c.AuthorizationConfig, What: "authorization configuration", Seen: c.seen, Take: c.load,
+		Log: c.Log}.Run(ctx, every)
 }

@@ -30,13 +30,15 @@ func service(t *testing.T, asked *[]string) (kubeconfig string, stop func()) {
 			t.Error(err)
 		}
 		*asked = append(*asked, review.Spec.User)
-		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: review.Spec.User == "anna", Denied: review.Spec.User == "bert", Reason: "said the service"}
+		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: review.Spec.User == "anna",
+			Denied: review.Spec.User == "bert", Reason: "said the service"}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(s.Close)
 	return write(t, filepath.Join(t.TempDir(), "kubeconfig"), fmt.Sprintf(
-		`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`, s.URL)), s.Close
+		`{"clusters": [{"name": "a", "cluster": {"server": %q}}], "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a"}`,
+		s.URL)), s.Close
 }
 
 func write(t *testing.T, path, text string) string {
@@ -63,7 +65,8 @@ func newChain(c config.Authorization, rbac authorizer.Authorizer) (*Chain, error
 
 func ask(c *Chain, name, verb string) (authorizer.Decision, string) {
 	decision, reason, _ := c.Authorize(context.Background(), authorizer.AttributesRecord{
-		User: &user.DefaultInfo{Name: name}, Verb: verb, Resource: "pods", APIVersion: "v1", Namespace: "ns", ResourceRequest: true,
+		User: &user.DefaultInfo{Name: name}, Verb: verb,
+		Resource: "pods", APIVersion: "v1", Namespace: "ns", ResourceRequest: true,
 	})
 	return decision, reason
 }
@@ -76,14 +79,17 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if decision, reason := ask(chain, "anna", "get"); decision != authorizer.DecisionNoOpinion || reason != "node\nrbac" || !chain.Has("RBAC") || chain.Has("Webhook") {
+	if decision, reason := ask(chain, "anna", "get"); decision != authorizer.DecisionNoOpinion ||
+		reason != "node\nrbac" || !chain.Has("RBAC") || chain.Has("Webhook") {
 		t.Errorf("default: %v %q", decision, reason)
 	}
-	c.AuthorizationMode, c.AuthorizationWebhookConfigFile, c.AuthorizationWebhookVersion = []string{"Node", "Webhook", "RBAC"}, kubeconfig, "v1"
+	c.AuthorizationMode, c.AuthorizationWebhookConfigFile, c.AuthorizationWebhookVersion = []string{"Node", "Webhook",
+		"RBAC"}, kubeconfig, "v1"
 	if chain, err = newChain(c, authorizerfactory.NewAlwaysAllowAuthorizer()); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]authorizer.Decision{"anna": authorizer.DecisionAllow, "bert": authorizer.DecisionDeny, "carl": authorizer.DecisionAllow} {
+	for name, want := range map[string]authorizer.Decision{"anna": authorizer.DecisionAllow,
+		"bert": authorizer.DecisionDeny, "carl": authorizer.DecisionAllow} {
 		for range 2 {
 			if decision, reason := ask(chain, name, "get"); decision != want {
 				t.Errorf("%s: %v %q", name, decision, reason)

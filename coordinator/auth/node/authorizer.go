@@ -89,7 +89,8 @@ func (a *Authorizer) decide(ctx context.Context, node string, attrs authorizer.A
 }
 
 // related asks for a relation between the node and the named object.
-func (a *Authorizer) related(ctx context.Context, node string, kind podref.Kind, attrs authorizer.Attributes) (bool, string) {
+func (a *Authorizer) related(ctx context.Context, node string, kind podref.Kind,
+	attrs authorizer.Attributes) (bool, string) {
 	if attrs.GetName() == "" {
 		return false, "No Object name found"
 	}

@@ -116,7 +116,8 @@ func (w *world) hasVolumeSecret(ctx context.Context, node, namespace, name strin
 		found := false
 		podref.Visit(pod, func(kind podref.Kind, claim string) {
 			if kind == podref.Claim && !found {
-				found = w.claimHasSecret(ctx, pod.Namespace, claim, corev1.SecretReference{Namespace: namespace, Name: name})
+				found = w.claimHasSecret(ctx, pod.Namespace, claim,
+					corev1.SecretReference{Namespace: namespace, Name: name})
 			}
 		})
 		if found {
@@ -132,11 +133,13 @@ func (w *world) claimHasSecret(ctx context.Context, namespace, claim string, wan
 		return false
 	}
 	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, pvc.Spec.VolumeName, cached)
-	if err != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != namespace || pv.Spec.ClaimRef.Name != claim {
+	if err != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != namespace ||
+		pv.Spec.ClaimRef.Name != claim {
 		return false
 	}
 	for _, ref := range volumeSecrets(&pv.Spec) {
-		if ref != nil && ref.Name == want.Name && (ref.Namespace == want.Namespace || ref.Namespace == "" && namespace == want.Namespace) {
+		if ref != nil && ref.Name == want.Name &&
+			(ref.Namespace == want.Namespace || ref.Namespace == "" && namespace == want.Namespace) {
 			return true
 		}
 	}

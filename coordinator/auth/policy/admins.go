@@ -41,7 +41,8 @@ func EnsureAdmins(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().Namespaces().Patch(ctx, metav1.NamespaceSystem, types.MergePatchType, note, metav1.PatchOptions{})
+	_, err = client.CoreV1().Namespaces().Patch(ctx, metav1.NamespaceSystem, types.MergePatchType,
+		note, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("bind %s: %w", pki.AdminGroup, err)
 	}

@@ -25,7 +25,8 @@ func TestEnsureAdmins(t *testing.T) {
 	ensure()
 	bindings := client.RbacV1().ClusterRoleBindings()
 	made, err := bindings.Get(ctx, pki.AdminGroup, metav1.GetOptions{})
-	if err != nil || made.RoleRef.Name != "cluster-admin" || len(made.Subjects) != 1 || made.Subjects[0].Name != pki.AdminGroup {
+	if err != nil || made.RoleRef.Name != "cluster-admin" || len(made.Subjects) != 1 ||
+		made.Subjects[0].Name != pki.AdminGroup {
 		t.Fatalf("got %+v, %v", made, err)
 	}
 	if err := bindings.Delete(ctx, pki.AdminGroup, metav1.DeleteOptions{}); err != nil {

@@ -77,15 +77,18 @@ func (p *Policy) steps(ctx context.Context, client kubernetes.Interface, have *e
 	rbac, opts := client.RbacV1(), metav1.CreateOptions{}
 	for _, want := range p.ClusterRoles {
 		if old := have.clusterRoles["/"+want.Name]; old == nil {
-			steps = append(steps, created(func() error { _, err := rbac.ClusterRoles().Create(ctx, want, opts); return err }))
-		} else if !skip(old) && !(sameAggregation(old.AggregationRule, want.AggregationRule) && covered(old, want, old.Rules, want.Rules)) {
+			steps = append(steps,
+				created(func() error { _, err := rbac.ClusterRoles().Create(ctx, want, opts); return err }))
+		} else if !skip(old) &&
+			!(sameAggregation(old.AggregationRule, want.AggregationRule) && covered(old, want, old.Rules, want.Rules)) {
 			steps = append(steps, reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: want.DeepCopy()},
 				reconciliation.ClusterRoleModifier{Client: rbac.ClusterRoles()}))
 		}
 	}
 	for _, want := range p.Roles {
 		if old := have.roles[want.Namespace+"/"+want.Name]; old == nil {
-			steps = append(steps, created(func() error { _, err := rbac.Roles(want.Namespace).Create(ctx, want, opts); return err }))
+			steps = append(steps,
+				created(func() error { _, err := rbac.Roles(want.Namespace).Create(ctx, want, opts); return err }))
 		} else if !skip(old) && !covered(old, want, old.Rules, want.Rules) {
 			steps = append(steps, reconcileRole(reconciliation.RoleRuleOwner{Role: want.DeepCopy()},
 				reconciliation.RoleModifier{Client: rbac, NamespaceClient: client.CoreV1().Namespaces()}))
@@ -93,15 +96,18 @@ func (p *Policy) steps(ctx context.Context, client kubernetes.Interface, have *e
 	}
 	for _, want := range p.ClusterRoleBindings {
 		if old := have.clusterRoleBindings["/"+want.Name]; old == nil {
-			steps = append(steps, created(func() error { _, err := rbac.ClusterRoleBindings().Create(ctx, want, opts); return err }))
+			steps = append(steps,
+				created(func() error { _, err := rbac.ClusterRoleBindings().Create(ctx, want, opts); return err }))
 		} else if !skip(old) && !bound(old.RoleRef, want.RoleRef, old.Subjects, want.Subjects) {
-			steps = append(steps, reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},
-				reconciliation.ClusterRoleBindingClientAdapter{Client: rbac.ClusterRoleBindings()}))
+			steps = append(steps,
+				reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},
+					reconciliation.ClusterRoleBindingClientAdapter{Client: rbac.ClusterRoleBindings()}))
 		}
 	}
 	for _, want := range p.RoleBindings {
 		if old := have.roleBindings[want.Namespace+"/"+want.Name]; old == nil {
-			steps = append(steps, created(func() error { _, err := rbac.RoleBindings(want.Namespace).Create(ctx, want, opts); return err }))
+			steps = append(steps,
+				created(func() error { _, err := rbac.RoleBindings(want.Namespace).Create(ctx, want, opts); return err }))
 		} else if !skip(old) && !bound(old.RoleRef, want.RoleRef, old.Subjects, want.Subjects) {
 			steps = append(steps, reconcileBinding(reconciliation.RoleBindingAdapter{RoleBinding: want.DeepCopy()},
 				reconciliation.RoleBindingClientAdapter{Client: rbac, NamespaceClient: client.CoreV1().Namespaces()}))
@@ -180,7 +186,8 @@ func reconcileRole(role reconciliation.RuleOwner, client reconciliation.RuleOwne
 
 func reconcileBinding(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) func() error {
 	return func() error {
-		_, err := (&reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Confirm: true, Client: client}).Run()
+		_, err := (&reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Confirm: true, Client: client}).
+			Run()
 		return err
 	}
 }

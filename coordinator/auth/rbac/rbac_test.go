@@ -15,13 +15,15 @@ import (
 
 func TestAllows(t *testing.T) {
 	resource := func(verb, group, resource, sub, name string) authorizer.AttributesRecord {
-		return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: sub, Name: name, ResourceRequest: true}
+		return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: sub,
+			Name: name, ResourceRequest: true}
 	}
 	path := func(verb, p string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{Verb: verb, Path: p}
 	}
 	rule := func(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{Verbs: []string{verbs}, APIGroups: []string{groups}, Resources: []string{resources}, ResourceNames: names}
+		return rbacv1.PolicyRule{Verbs: []string{verbs}, APIGroups: []string{groups},
+			Resources: []string{resources}, ResourceNames: names}
 	}
 	url := func(p string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{p}}
@@ -38,17 +40,18 @@ func TestAllows(t *testing.T) {
 		"resource_not_subresource": {rule("get", "", "pods"), resource("get", "", "pods", "log", ""), false},
 		"subresource":              {rule("get", "", "pods/log"), resource("get", "", "pods", "log", ""), true},
 		"subresource_not_resource": {rule("get", "", "pods/log"), resource("get", "", "pods", "", ""), false},
-		"any_scale":                {rule("get", "*", "*/scale"), resource("get", "apps", "deployments", "scale", ""), true},
-		"any_scale_is_not_any":     {rule("get", "*", "*/scale"), resource("get", "apps", "deployments", "", ""), false},
-		"trailing_slash":           {rule("get", "", "pods/"), resource("get", "", "pods", "", ""), false},
-		"named":                    {rule("get", "", "pods", "a"), resource("get", "", "pods", "", "a"), true},
-		"named_other":              {rule("get", "", "pods", "a"), resource("get", "", "pods", "", "b"), false},
-		"named_list":               {rule("list", "", "pods", "a"), resource("list", "", "pods", "", ""), false},
-		"url":                      {url("/healthz"), path("get", "/healthz"), true},
-		"url_below":                {url("/healthz"), path("get", "/healthz/etcd"), false},
-		"url_prefix":               {url("/healthz/*"), path("get", "/healthz/etcd"), true},
-		"url_rule_for_resource":    {url("*"), resource("get", "", "pods", "", ""), false},
-		"resource_rule_for_url":    {rule("get", "*", "*"), path("get", "/metrics"), false},
+		"any_scale": {rule("get", "*", "*/scale"),
+			resource("get", "apps", "deployments", "scale", ""), true},
+		"any_scale_is_not_any":  {rule("get", "*", "*/scale"), resource("get", "apps", "deployments", "", ""), false},
+		"trailing_slash":        {rule("get", "", "pods/"), resource("get", "", "pods", "", ""), false},
+		"named":                 {rule("get", "", "pods", "a"), resource("get", "", "pods", "", "a"), true},
+		"named_other":           {rule("get", "", "pods", "a"), resource("get", "", "pods", "", "b"), false},
+		"named_list":            {rule("list", "", "pods", "a"), resource("list", "", "pods", "", ""), false},
+		"url":                   {url("/healthz"), path("get", "/healthz"), true},
+		"url_below":             {url("/healthz"), path("get", "/healthz/etcd"), false},
+		"url_prefix":            {url("/healthz/*"), path("get", "/healthz/etcd"), true},
+		"url_rule_for_resource": {url("*"), resource("get", "", "pods", "", ""), false},
+		"resource_rule_for_url": {rule("get", "*", "*"), path("get", "/metrics"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Allows(tt.attr, &tt.rule); got != tt.want {
@@ -125,14 +128,17 @@ func connect(t testing.TB, objects ...runtime.Object) *Authorizer {
 // thousand cluster-wide ones: a decision must not see those of others.
 func BenchmarkAuthorize(b *testing.B) {
 	rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}
-	objects := []runtime.Object{&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{rule}}}
+	objects := []runtime.Object{
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{rule}}}
 	for i := range 1000 {
 		name := "u" + string(rune('a'+i%26)) + string(rune('a'+i/26%26)) + string(rune('a'+i/676))
 		subjects := []rbacv1.Subject{{Kind: "User", Name: name}}
 		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"}
 		objects = append(objects,
-			&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "b"}, RoleRef: ref, Subjects: subjects},
-			&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: []rbacv1.Subject{{Kind: "Group", Name: name}}})
+			&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "b"},
+				RoleRef: ref, Subjects: subjects},
+			&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref,
+				Subjects: []rbacv1.Subject{{Kind: "Group", Name: name}}})
 	}
 	a := connect(b, objects...)
 	attrs := authorizer.AttributesRecord{

@@ -60,7 +60,8 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 	return a.authenticate(ctx, token, time.Now())
 }
 
-func (a *Authenticator) authenticate(ctx context.Context, token string, now time.Time) (*authenticator.Response, bool, error) {
+func (a *Authenticator) authenticate(ctx context.Context, token string,
+	now time.Time) (*authenticator.Response, bool, error) {
 	if !issuedBy(token, a.Issuer) {
 		return nil, false, nil
 	}
@@ -109,7 +110,8 @@ func (a *Authenticator) verify(parsed *jwt.JSONWebToken, out ...any) error {
 	return err
 }
 
-func (a *Authenticator) acceptedAudiences(ctx context.Context, has authenticator.Audiences) (authenticator.Audiences, error) {
+func (a *Authenticator) acceptedAudiences(ctx context.Context,
+	has authenticator.Audiences) (authenticator.Audiences, error) {
 	want, ok := authenticator.AudiencesFrom(ctx)
 	if !ok {
 		want = a.Audiences
@@ -142,7 +144,8 @@ func checkTime(public *jwt.Claims, now time.Time) error {
 var errInvalidated = errors.New("service account token has been invalidated")
 
 // checkBound reads every object that the token is bound to.
-func (a *Authenticator) checkBound(ctx context.Context, s *subject, now time.Time) (*serviceaccount.ServiceAccountInfo, error) {
+func (a *Authenticator) checkBound(ctx context.Context, s *subject,
+	now time.Time) (*serviceaccount.ServiceAccountInfo, error) {
 	deadline := now.Add(-jwt.DefaultLeeway)
 	sa, err := a.Objects.ServiceAccount(ctx, s.Namespace, s.ServiceAccount.Name)
 	if err != nil {

@@ -41,7 +41,8 @@ func (b Bootstrap) AuthenticateToken(ctx context.Context, token string) (*authen
 	if err != nil {
 		return nil, false, nil
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: bootstrap.BootstrapUserPrefix + id, Groups: groups}}, true, nil
+	return &authenticator.Response{User: &user.DefaultInfo{Name: bootstrap.BootstrapUserPrefix + id, Groups: groups}},
+		true, nil
 }
 
 func matches(s *corev1.Secret, id, secretPart string) bool {

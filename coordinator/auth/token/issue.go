@@ -74,11 +74,13 @@ func NewIssuer(c IssuerConfig) (*Issuer, error) {
 // Issue signs a token that lives for the given seconds or, when bound is a Pod,
 // Secret or Node, until that is gone. expires is what the client is told:
 // the time to fetch a new one.
-func (i *Issuer) Issue(sa *corev1.ServiceAccount, audiences []string, seconds int64, bound runtime.Object) (token string, expires time.Time, err error) {
+func (i *Issuer) Issue(sa *corev1.ServiceAccount, audiences []string, seconds int64,
+	bound runtime.Object) (token string, expires time.Time, err error) {
 	return i.issue(time.Now(), sa, audiences, seconds, bound)
 }
 
-func (i *Issuer) issue(now time.Time, sa *corev1.ServiceAccount, audiences []string, seconds int64, bound runtime.Object) (string, time.Time, error) {
+func (i *Issuer) issue(now time.Time, sa *corev1.ServiceAccount, audiences []string, seconds int64,
+	bound runtime.Object) (string, time.Time, error) {
 	if len(audiences) == 0 {
 		audiences = i.audiences
 	}

@@ -48,8 +48,9 @@ func (m *memory) Node(context.Context, string) (*corev1.Node, error) { return fo
 
 func newMemory() *memory {
 	return &memory{
-		sa:     &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa", UID: "sa-1"}},
-		pod:    &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: "node"}},
+		sa: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa", UID: "sa-1"}},
+		pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-1"},
+			Spec: corev1.PodSpec{NodeName: "node"}},
 		secret: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "secret", UID: "secret-1"}},
 		node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "node-1"}},
 	}
@@ -61,11 +62,14 @@ func newPair(t testing.TB, m *memory) (*Issuer, *Authenticator) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := NewIssuer(IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Key: key, NodeUID: func(string) string { return "node-1" }})
+	i, err := NewIssuer(
+		IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Key: key, NodeUID: func(string) string { return "node-1" }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewAuthenticator(AuthenticatorConfig{Issuer: issuer, Audiences: []string{issuer}, Keys: []crypto.PublicKey{key.Public()}, Objects: m})
+	a, err := NewAuthenticator(
+		AuthenticatorConfig{Issuer: issuer, Audiences: []string{issuer},
+			Keys: []crypto.PublicKey{key.Public()}, Objects: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,16 +88,22 @@ func TestRoundTrip(t *testing.T) {
 		err       string
 		extra     map[string]string
 	}{
-		"unbound":         {},
-		"pod":             {bound: boundPod, extra: map[string]string{"authentication.kubernetes.io/pod-name": "pod", "authentication.kubernetes.io/pod-uid": "pod-1", "authentication.kubernetes.io/node-name": "node", "authentication.kubernetes.io/node-uid": "node-1"}},
+		"unbound": {},
+		"pod": {bound: boundPod,
+			extra: map[string]string{"authentication.kubernetes.io/pod-name": "pod",
+				"authentication.kubernetes.io/pod-uid": "pod-1", "authentication.kubernetes.io/node-name": "node",
+				"authentication.kubernetes.io/node-uid": "node-1"}},
 		"pod_gone":        {bound: boundPod, change: func(m *memory) { m.pod = nil }, err: "service account token has been invalidated"},
 		"pod_recreated":   {bound: boundPod, change: func(m *memory) { m.pod.UID = "pod-2" }, err: "pod UID (pod-2) does not match service account pod ref claim (pod-1)"},
 		"pod_terminating": {bound: boundPod, change: func(m *memory) { m.pod.DeletionTimestamp = &deleted }, err: "service account token has been invalidated"},
 		"pod_node_gone":   {bound: boundPod, change: func(m *memory) { m.node = nil }},
 		"secret":          {bound: func(m *memory) runtime.Object { return m.secret }},
-		"secret_gone":     {bound: func(m *memory) runtime.Object { return m.secret }, change: func(m *memory) { m.secret = nil }, err: "service account token has been invalidated"},
-		"node":            {bound: func(m *memory) runtime.Object { return m.node }, extra: map[string]string{"authentication.kubernetes.io/node-name": "node"}},
-		"node_recreated":  {bound: func(m *memory) runtime.Object { return m.node }, change: func(m *memory) { m.node.UID = "node-2" }, err: "node UID (node-2) does not match service account node ref claim (node-1)"},
+		"secret_gone": {bound: func(m *memory) runtime.Object { return m.secret },
+			change: func(m *memory) { m.secret = nil }, err: "service account token has been invalidated"},
+		"node": {bound: func(m *memory) runtime.Object { return m.node },
+			extra: map[string]string{"authentication.kubernetes.io/node-name": "node"}},
+		"node_recreated": {bound: func(m *memory) runtime.Object { return m.node },
+			change: func(m *memory) { m.node.UID = "node-2" }, err: "node UID (node-2) does not match service account node ref claim (node-1)"},
 		"account_gone":    {change: func(m *memory) { m.sa = nil }, err: `x "x" not found`},
 		"account_new":     {change: func(m *memory) { m.sa.UID = "sa-2" }, err: "service account UID (sa-2) does not match claim (sa-1)"},
 		"account_deleted": {change: func(m *memory) { m.sa.DeletionTimestamp = &deleted }, err: "service account ns/sa has been deleted"},
@@ -101,7 +111,8 @@ func TestRoundTrip(t *testing.T) {
 		"not_yet":         {after: -2 * time.Minute, err: "service account token is not valid yet"},
 		"extended":        {bound: boundPod, seconds: ExtendedSeconds, after: 300 * 24 * time.Hour},
 		"extended_over":   {bound: boundPod, seconds: ExtendedSeconds, after: 366 * 24 * time.Hour, err: "service account token has expired"},
-		"extended_other":  {bound: boundPod, seconds: ExtendedSeconds, audiences: []string{"vault"}, after: 2 * time.Hour, err: `token audiences ["vault"] is invalid for the target audiences ["` + issuer + `"]`},
+		"extended_other": {bound: boundPod, seconds: ExtendedSeconds, audiences: []string{"vault"},
+			after: 2 * time.Hour, err: `token audiences ["vault"] is invalid for the target audiences ["` + issuer + `"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMemory()
@@ -170,8 +181,9 @@ func TestForgedTokens(t *testing.T) {
 	parts := strings.Split(good, ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + parts[1] + "."
 	for name, token := range map[string]string{
-		"other_key": forged, "no_algorithm": none, "cut": parts[0] + "." + parts[1] + ".", "swapped": parts[0] + "." + strings.Split(forged, ".")[1] + "." + parts[2],
-		"empty": "", "not_a_token": "abc", "bootstrap": "abcdef.0123456789abcdef",
+		"other_key": forged, "no_algorithm": none, "cut": parts[0] + "." + parts[1] + ".",
+		"swapped": parts[0] + "." + strings.Split(forged, ".")[1] + "." + parts[2],
+		"empty":   "", "not_a_token": "abc", "bootstrap": "abcdef.0123456789abcdef",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, ok, _ := a.AuthenticateToken(context.Background(), token); ok {
@@ -264,13 +276,16 @@ func FuzzToken(f *testing.F) {
 	payload, _, _ := strings.Cut(rest, ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
 	for _, seed := range []string{
-		good, good[:len(good)-3], none + "." + payload + ".", header + "." + payload + "." + payload, "abcdef.0123456789abcdef", "ABCDEF.0123456789abcdef",
-		"..", `e30.` + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+issuer+`"}`)) + `.`, "", strings.Repeat(".", 100),
+		good, good[:len(good)-3], none + "." + payload + ".", header + "." + payload + "." + payload,
+		"abcdef.0123456789abcdef", "ABCDEF.0123456789abcdef",
+		"..", `e30.` + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+issuer+`"}`)) + `.`,
+		"", strings.Repeat(".", 100),
 	} {
 		f.Add(seed)
 	}
 	stored := &corev1.Secret{Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
-		"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
+		"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"),
+		"usage-bootstrap-authentication": []byte("true"),
 	}}
 	b := Bootstrap{Secret: func(context.Context, string, string) (*corev1.Secret, error) { return stored, nil }}
 	f.Fuzz(func(t *testing.T, token string) {

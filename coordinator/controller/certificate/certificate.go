@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/certificates/v1"
+	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -39,7 +39,7 @@ type reconciler struct {
 	Deps
 	log      *slog.Logger
 	client   kubernetes.Interface
-	requests listers.CertificateSigningRequestLister
+	requests certificateslisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
 }
 
@@ -87,7 +87,8 @@ func (r *reconciler) remove(ctx context.Context, c *certRequest) error {
 
 func (r *reconciler) step(ctx context.Context, c *certRequest) error {
 	check := signers[c.Spec.SignerName]
-	if check == nil || len(c.Status.Certificate) > 0 || has(c, certificatesv1.CertificateDenied) || has(c, certificatesv1.CertificateFailed) {
+	if check == nil || len(c.Status.Certificate) > 0 || has(c, certificatesv1.CertificateDenied) ||
+		has(c, certificatesv1.CertificateFailed) {
 		return nil
 	}
 	parsed, err := pki.ParseRequest(c.Spec.Request)
@@ -121,7 +122,8 @@ func (r *reconciler) write(ctx context.Context, c *certRequest) error {
 
 func (r *reconciler) fail(ctx context.Context, c *certRequest, why error) error {
 	c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: why.Error(), LastUpdateTime: metav1.Now(),
+		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue,
+		Reason: "SignerValidationFailure", Message: why.Error(), LastUpdateTime: metav1.Now(),
 	})
 	return r.write(ctx, c)
 }
@@ -132,7 +134,8 @@ func (r *reconciler) approve(ctx context.Context, c *certRequest, parsed *x509.C
 		return r.approveClient(ctx, c, parsed)
 	}
 	if err := r.ownServing(c, parsed); err != nil {
-		r.log.Info("a kubelet's serving certificate waits for an administrator's approval", "request", c.Name, "user", c.Spec.Username, "why", err)
+		r.log.Info("a kubelet's serving certificate waits for an administrator's approval", "request", c.Name,
+			"user", c.Spec.Username, "why", err)
 		return nil
 	}
 	return r.sayYes(ctx, c, "Auto approving kubelet serving certificate of the node's own names and addresses.")
@@ -141,7 +144,8 @@ func (r *reconciler) approve(ctx context.Context, c *certRequest, parsed *x509.C
 // approveClient says yes to a client certificate if the node is allowed to ask:
 // "selfnodeclient" to renew, "nodeclient" for the first.
 func (r *reconciler) approveClient(ctx context.Context, c *certRequest, parsed *x509.CertificateRequest) error {
-	if c.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || checkNodeClient(parsed, c.Spec.Usages) != nil {
+	if c.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
+		checkNodeClient(parsed, c.Spec.Usages) != nil {
 		return nil
 	}
 	for _, way := range []struct{ subresource, message string }{
@@ -182,7 +186,8 @@ func (r *reconciler) allowed(ctx context.Context, c *certRequest, subresource st
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: c.Spec.Username, UID: c.Spec.UID, Groups: c.Spec.Groups, Extra: extra,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Verb: "create", Subresource: subresource, Version: "*",
+				Group:    certificatesv1.GroupName,
+				Resource: "certificatesigningrequests", Verb: "create", Subresource: subresource, Version: "*",
 			},
 		},
 	}, metav1.CreateOptions{})

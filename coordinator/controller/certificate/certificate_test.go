@@ -56,7 +56,9 @@ func ask(t *testing.T, subject pkix.Name, sans ...string) []byte {
 
 func conditions(types ...certificatesv1.RequestConditionType) (out []certificatesv1.CertificateSigningRequestCondition) {
 	for _, t := range types {
-		out = append(out, certificatesv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now()})
+		out = append(out,
+			certificatesv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue,
+				LastUpdateTime: metav1.Now()})
 	}
 	return out
 }
@@ -78,7 +80,10 @@ func TestSteps(t *testing.T) {
 		check   func(t *testing.T, c *certRequest)
 	}{
 		"node_renews": {
-			certRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node), Username: "system:node:n1", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: nodeClient}},
+			certRequest{
+				Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node),
+					Username: "system:node:n1", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+					Usages: nodeClient}},
 			"selfnodeclient",
 			func(t *testing.T, c *certRequest) {
 				if len(c.Status.Conditions) != 1 || c.Status.Conditions[0].Message != "Auto approving self kubelet client certificate after SubjectAccessReview." {
@@ -87,7 +92,10 @@ func TestSteps(t *testing.T) {
 			},
 		},
 		"bootstraps": {
-			certRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node), Username: "system:bootstrap:abc", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: nodeClient}},
+			certRequest{
+				Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node),
+					Username: "system:bootstrap:abc", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+					Usages: nodeClient}},
 			"nodeclient",
 			func(t *testing.T, c *certRequest) {
 				if len(c.Status.Conditions) != 1 || c.Status.Conditions[0].Reason != "AutoApproved" {
@@ -96,7 +104,10 @@ func TestSteps(t *testing.T) {
 			},
 		},
 		"another_node": {
-			certRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node), Username: "system:node:n2", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: nodeClient}},
+			certRequest{
+				Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node),
+					Username: "system:node:n2", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+					Usages: nodeClient}},
 			"selfnodeclient",
 			func(t *testing.T, c *certRequest) {
 				if len(c.Status.Conditions) != 0 {
@@ -107,10 +118,12 @@ func TestSteps(t *testing.T) {
 		"signs": {
 			certRequest{
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					Request: ask(t, pkix.Name{CommonName: "anna", Organization: []string{"g"}}), SignerName: certificatesv1.KubeAPIServerClientSignerName,
-					Usages: []keyUsage{certificatesv1.UsageClientAuth}, ExpirationSeconds: ptr.To[int32](3600),
+					Request:    ask(t, pkix.Name{CommonName: "anna", Organization: []string{"g"}}),
+					SignerName: certificatesv1.KubeAPIServerClientSignerName,
+					Usages:     []keyUsage{certificatesv1.UsageClientAuth}, ExpirationSeconds: ptr.To[int32](3600),
 				},
-				Status: certificatesv1.CertificateSigningRequestStatus{Conditions: conditions(certificatesv1.CertificateApproved)},
+				Status: certificatesv1.CertificateSigningRequestStatus{
+					Conditions: conditions(certificatesv1.CertificateApproved)},
 			},
 			"",
 			func(t *testing.T, c *certRequest) {
@@ -119,10 +132,12 @@ func TestSteps(t *testing.T) {
 					t.Fatal("no certificate")
 				}
 				got, err := x509.ParseCertificate(block.Bytes)
-				if err != nil || got.CheckSignatureFrom(ca.Cert) != nil || got.Subject.CommonName != "anna" || got.Subject.Organization[0] != "g" {
+				if err != nil || got.CheckSignatureFrom(ca.Cert) != nil || got.Subject.CommonName != "anna" ||
+					got.Subject.Organization[0] != "g" {
 					t.Errorf("%v %+v", err, got)
 				}
-				if left := time.Until(got.NotAfter); left > time.Hour || left < 59*time.Minute || got.IsCA || got.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
+				if left := time.Until(got.NotAfter); left > time.Hour || left < 59*time.Minute || got.IsCA ||
+					got.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 					t.Errorf("ends in %s, %+v", left, got)
 				}
 			},
@@ -130,9 +145,11 @@ func TestSteps(t *testing.T) {
 		"fails": {
 			certRequest{
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					Request: ask(t, node), SignerName: certificatesv1.KubeletServingSignerName, Usages: []keyUsage{certificatesv1.UsageServerAuth},
+					Request: ask(t, node), SignerName: certificatesv1.KubeletServingSignerName,
+					Usages: []keyUsage{certificatesv1.UsageServerAuth},
 				},
-				Status: certificatesv1.CertificateSigningRequestStatus{Conditions: conditions(certificatesv1.CertificateApproved)},
+				Status: certificatesv1.CertificateSigningRequestStatus{
+					Conditions: conditions(certificatesv1.CertificateApproved)},
 			},
 			"",
 			func(t *testing.T, c *certRequest) {
@@ -143,8 +160,10 @@ func TestSteps(t *testing.T) {
 		},
 		"others": {
 			certRequest{
-				Spec:   certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node), SignerName: "example.com/x", Usages: nodeClient},
-				Status: certificatesv1.CertificateSigningRequestStatus{Conditions: conditions(certificatesv1.CertificateApproved)},
+				Spec: certificatesv1.CertificateSigningRequestSpec{Request: ask(t, node),
+					SignerName: "example.com/x", Usages: nodeClient},
+				Status: certificatesv1.CertificateSigningRequestStatus{
+					Conditions: conditions(certificatesv1.CertificateApproved)},
 			},
 			"",
 			func(t *testing.T, c *certRequest) {
@@ -182,7 +201,8 @@ func pass(t *testing.T, ca *pki.Authority, r *certRequest, allowed string) (*cer
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := fake.NewClientset(r, aNode("n1", "192.0.2.1"), aNode("n2", "192.0.2.2"), aNode("n3", "192.0.2.3", "192.0.2.2"), aNode("n4", "10.96.0.1"),
+	client := fake.NewClientset(r, aNode("n1", "192.0.2.1"), aNode("n2", "192.0.2.2"),
+		aNode("n3", "192.0.2.3", "192.0.2.2"), aNode("n4", "10.96.0.1"),
 		aNode("n5", "*.default.svc", "n5."))
 	client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
@@ -190,9 +210,10 @@ func pass(t *testing.T, ca *pki.Authority, r *certRequest, allowed string) (*cer
 		return true, review, nil
 	})
 	factory := informers.NewSharedInformerFactory(client, 0)
-	loop, err := New(controller.Env{Client: client, Informers: factory, Log: slog.New(slog.DiscardHandler)}, Deps{Signer: ca, Lifetime: pki.CertLifetime, Reserved: func(san string) (string, bool) {
-		return "n1", san == "192.0.2.1" || san == "192.0.2.9" || san == "10.96.0.1"
-	}})
+	loop, err := New(controller.Env{Client: client, Informers: factory, Log: slog.New(slog.DiscardHandler)},
+		Deps{Signer: ca, Lifetime: pki.CertLifetime, Reserved: func(san string) (string, bool) {
+			return "n1", san == "192.0.2.1" || san == "192.0.2.9" || san == "10.96.0.1"
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -233,13 +254,16 @@ func TestEnd(t *testing.T) {
 }
 
 func TestUsages(t *testing.T) {
-	if err := checkClient(nil, []keyUsage{certificatesv1.UsageServerAuth}); err == nil || !strings.Contains(err.Error(), "invalid usage for client certificate: server auth") {
+	if err := checkClient(nil, []keyUsage{certificatesv1.UsageServerAuth}); err == nil ||
+		!strings.Contains(err.Error(), "invalid usage for client certificate: server auth") {
 		t.Error(err)
 	}
 	if err := checkNodeUsages([]keyUsage{"x"}, certificatesv1.UsageClientAuth); err == nil || err.Error() != "usages did not match [client auth digital signature key encipherment]" {
 		t.Error(err)
 	}
-	if usage, ext, err := translate([]keyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}); err != nil || usage != x509.KeyUsageDigitalSignature || len(ext) != 1 {
+	if usage, ext, err := translate(
+		[]keyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}); err != nil ||
+		usage != x509.KeyUsageDigitalSignature || len(ext) != 1 {
 		t.Error(usage, ext, err)
 	}
 }

@@ -142,7 +142,8 @@ func checkNodeUsages(usages []keyUsage, auth keyUsage) error {
 	want := []keyUsage{auth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
 	slices.Sort(want)
 	have := slices.Compact(slices.Sorted(slices.Values(usages)))
-	without := slices.DeleteFunc(slices.Clone(want), func(u keyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
+	without := slices.DeleteFunc(slices.Clone(want),
+		func(u keyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
 	if slices.Equal(have, want) || slices.Equal(have, without) {
 		return nil
 	}
@@ -158,7 +159,8 @@ func lifetime(seconds *int32, most time.Duration) time.Duration {
 }
 
 func has(c *certRequest, t certificatesv1.RequestConditionType) bool {
-	return slices.ContainsFunc(c.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == t })
+	return slices.ContainsFunc(c.Status.Conditions,
+		func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == t })
 }
 
 // end is when a request is to be deleted.

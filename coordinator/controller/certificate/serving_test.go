@@ -53,15 +53,20 @@ func TestServing(t *testing.T) {
 		{name: "in_capitals", user: "n5", subject: "n5", sans: []string{"N5.Example.com"}, approved: true},
 		{name: "no_node", user: "n9", subject: "n9", sans: []string{"n9"}},
 		{name: "no_names", user: "n1", subject: "n1"},
-		{name: "client_usage", user: "n1", subject: "n1", sans: []string{"n1"}, change: func(c *certRequest) { c.Spec.Usages = append(c.Spec.Usages, certificatesv1.UsageClientAuth) }},
-		{name: "not_of_nodes", user: "n1", subject: "n1", sans: []string{"n1"}, change: func(c *certRequest) { c.Spec.Groups = nil }},
-		{name: "an_administrator", user: "n1", subject: "n1", sans: []string{"n1"}, change: func(c *certRequest) { c.Spec.Username = "anna" }},
+		{name: "client_usage", user: "n1", subject: "n1", sans: []string{"n1"},
+			change: func(c *certRequest) { c.Spec.Usages = append(c.Spec.Usages, certificatesv1.UsageClientAuth) }},
+		{name: "not_of_nodes", user: "n1", subject: "n1", sans: []string{"n1"},
+			change: func(c *certRequest) { c.Spec.Groups = nil }},
+		{name: "an_administrator", user: "n1", subject: "n1", sans: []string{"n1"},
+			change: func(c *certRequest) { c.Spec.Username = "anna" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &certRequest{
 				ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.Now()},
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					Request:  ask(t, pkix.Name{CommonName: "system:node:" + c.subject, Organization: []string{"system:nodes"}}, c.sans...),
+					Request: ask(t,
+						pkix.Name{CommonName: "system:node:" + c.subject, Organization: []string{"system:nodes"}},
+						c.sans...),
 					Username: "system:node:" + c.user, Groups: []string{"system:nodes", "system:authenticated"},
 					SignerName: certificatesv1.KubeletServingSignerName, Usages: slices.Clone(serverUsages),
 				},

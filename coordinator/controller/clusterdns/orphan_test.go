@@ -25,8 +25,11 @@ func TestOrphanIsFreed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			client := fake.NewClientset(&networkingv1.IPAddress{
-				ObjectMeta: metav1.ObjectMeta{Name: address, UID: "u", CreationTimestamp: metav1.NewTime(time.Now().Add(-tt.age))},
-				Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: metav1.NamespaceSystem, Name: tt.parent}},
+				ObjectMeta: metav1.ObjectMeta{Name: address,
+					UID: "u", CreationTimestamp: metav1.NewTime(time.Now().Add(-tt.age))},
+				Spec: networkingv1.IPAddressSpec{
+					ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: metav1.NamespaceSystem,
+						Name: tt.parent}},
 			})
 			r := &reconciler{client: client, address: address}
 			if err := r.freeAddress(t.Context()); err != nil {

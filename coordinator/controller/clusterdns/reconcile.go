@@ -45,7 +45,8 @@ func Ensure(ctx context.Context, client kubernetes.Interface, address string) er
 
 func service(address string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name, Labels: map[string]string{appName: name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name,
+			Labels: map[string]string{appName: name}},
 		Spec: corev1.ServiceSpec{
 			Type:      corev1.ServiceTypeClusterIP,
 			ClusterIP: address,
@@ -76,7 +77,9 @@ func New(env controller.Env, address string) (*controller.Loop, error) {
 	}
 	controller.Watch(loop, services.Informer(), func(old, s *corev1.Service) {
 		for _, one := range []*corev1.Service{old, s} {
-			if one != nil && (one.Namespace == metav1.NamespaceSystem && one.Name == name || slices.Contains(one.Spec.ClusterIPs, address)) {
+			if one != nil &&
+				(one.Namespace == metav1.NamespaceSystem && one.Name == name ||
+					slices.Contains(one.Spec.ClusterIPs, address)) {
 				loop.Add(address)
 			}
 		}
@@ -113,7 +116,8 @@ func (r *reconciler) freeAddress(ctx context.Context) error {
 		return err
 	}
 	parent := claim.Spec.ParentRef
-	if parent == nil || parent.Resource != "services" || parent.Namespace != metav1.NamespaceSystem || parent.Name != name || time.Since(claim.CreationTimestamp.Time) < orphanAge {
+	if parent == nil || parent.Resource != "services" || parent.Namespace != metav1.NamespaceSystem ||
+		parent.Name != name || time.Since(claim.CreationTimestamp.Time) < orphanAge {
 		return nil
 	}
 	return claims.Delete(ctx, r.address, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
@@ -135,8 +139,10 @@ func (r *reconciler) tellHolder(ctx context.Context, refused error) error {
 		return nil
 	}
 	r.told = s.UID
-	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one", "address", r.address, "service", s.Namespace+"/"+s.Name)
+	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one", "address", r.address,
+		"service", s.Namespace+"/"+s.Name)
 	r.events.Eventf(s, corev1.EventTypeWarning, "ClusterDNSAddress",
-		"%s is the address of the cluster's DNS, which answers there on every node instead of this Service; please recreate service with another clusterIP", r.address)
+		"%s is the address of the cluster's DNS, which answers there on every node instead of this Service; please recreate service with another clusterIP",
+		r.address)
 	return nil
 }

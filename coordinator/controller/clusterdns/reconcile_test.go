@@ -61,7 +61,8 @@ func TestTheServiceIsKept(t *testing.T) {
 	if s.Spec.ClusterIP != address || len(s.Spec.Selector) != 0 || len(s.Spec.Ports) != 2 || s.Labels["k8s-app"] != "kube-dns" {
 		t.Errorf("made %+v %+v", s.ObjectMeta, s.Spec)
 	}
-	if err := client.CoreV1().Services("kube-system").Delete(t.Context(), "kube-dns", metav1.DeleteOptions{}); err != nil {
+	if err := client.CoreV1().Services("kube-system").Delete(t.Context(),
+		"kube-dns", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	made(t, client)
@@ -74,10 +75,12 @@ func TestAnotherHasTheAddress(t *testing.T) {
 	holder.Spec.ClusterIP, holder.Spec.ClusterIPs = address, []string{address}
 	client := fake.NewClientset(holder)
 	client.PrependReactor("create", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if _, err := client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("services"), "team", "squatter"); err != nil {
+		if _, err := client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("services"), "team",
+			"squatter"); err != nil {
 			return false, nil, nil
 		}
-		return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), "kube-dns", nil)
+		return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(),
+			"kube-dns", nil)
 	})
 	events := run(t, client)
 	select {
@@ -97,7 +100,8 @@ func TestAnotherHasTheAddress(t *testing.T) {
 func TestEnsureTellsOtherErrors(t *testing.T) {
 	client := fake.NewClientset()
 	broken := errors.New("broken")
-	client.PrependReactor("create", "services", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, broken })
+	client.PrependReactor("create", "services",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, broken })
 	if err := Ensure(t.Context(), client, address); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}

@@ -19,10 +19,12 @@ func role(name, label string, aggregate string, resources ...string) *rbacv1.Clu
 		r.Labels[label] = "true"
 	}
 	if aggregate != "" {
-		r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{aggregate: "true"}}}}
+		r.AggregationRule = &rbacv1.AggregationRule{
+			ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{aggregate: "true"}}}}
 	}
 	for _, resource := range resources {
-		r.Rules = append(r.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}})
+		r.Rules = append(r.Rules,
+			rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}})
 	}
 	return r
 }
@@ -30,7 +32,8 @@ func role(name, label string, aggregate string, resources ...string) *rbacv1.Clu
 func TestAggregate(t *testing.T) {
 	target := role("edit", "to-edit", "to-edit", "own")
 	rules, err := Aggregate(target, []*rbacv1.ClusterRole{
-		role("z", "to-edit", "", "pods", "secrets"), role("a", "to-edit", "", "pods"), role("other", "to-view", "", "nodes"), target,
+		role("z", "to-edit", "", "pods", "secrets"), role("a", "to-edit", "", "pods"),
+		role("other", "to-view", "", "nodes"), target,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +59,8 @@ func TestControllerFollowsChanges(t *testing.T) {
 	factory.Start(ctx.Done())
 	done := make(chan error, 1)
 	go func() { done <- loop.Run(ctx) }()
-	if _, err := client.RbacV1().ClusterRoles().Create(ctx, role("part", "to-view", "", "pods"), metav1.CreateOptions{}); err != nil {
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, role("part", "to-view", "", "pods"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {

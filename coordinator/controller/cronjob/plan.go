@@ -55,7 +55,8 @@ func (do *todo) observe(cj *batchv1.CronJob, jobs []*batchv1.Job) {
 		listed := isActive(cj.Status.Active, j.UID)
 		if condition == "" {
 			if !listed {
-				do.tell(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
+				do.tell(corev1.EventTypeWarning, "UnexpectedJob",
+					"Saw a job that the controller did not create or forgot: %s", j.Name)
 			}
 			continue
 		}
@@ -119,7 +120,8 @@ func (do *todo) due(cj *batchv1.CronJob, at, now time.Time) {
 	running := slices.ContainsFunc(do.status.Active, func(ref corev1.ObjectReference) bool { return ref.Name == name })
 	switch deadline := cj.Spec.StartingDeadlineSeconds; {
 	case deadline != nil && at.Add(time.Duration(*deadline)*time.Second).Before(now):
-		do.tell(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", at.UTC().Format(time.RFC1123Z))
+		do.tell(corev1.EventTypeWarning, "MissSchedule",
+			"Missed scheduled time to start a job: %s", at.UTC().Format(time.RFC1123Z))
 		return
 	case running, cj.Status.LastScheduleTime.Equal(&metav1.Time{Time: at}):
 		return
@@ -147,7 +149,8 @@ func expired(cj *batchv1.CronJob, jobs []*batchv1.Job) []*batchv1.Job {
 		slices.SortFunc(done, byStart)
 		return done[:max(len(done)-int(*limit), 0)]
 	}
-	return append(oldest(batchv1.JobComplete, cj.Spec.SuccessfulJobsHistoryLimit), oldest(batchv1.JobFailed, cj.Spec.FailedJobsHistoryLimit)...)
+	return append(oldest(batchv1.JobComplete, cj.Spec.SuccessfulJobsHistoryLimit),
+		oldest(batchv1.JobFailed, cj.Spec.FailedJobsHistoryLimit)...)
 }
 
 // byStart puts the jobs that began first first, and those that never began last.
@@ -198,6 +201,7 @@ func newJob(cj *batchv1.CronJob, at time.Time) (*batchv1.Job, error) {
 		},
 		Spec: *template.Spec.DeepCopy(),
 	}
-	metav1.SetMetaDataAnnotation(&job.ObjectMeta, batchv1.CronJobScheduledTimestampAnnotation, at.In(zone).Format(time.RFC3339))
+	metav1.SetMetaDataAnnotation(&job.ObjectMeta, batchv1.CronJobScheduledTimestampAnnotation,
+		at.In(zone).Format(time.RFC3339))
 	return job, nil
 }

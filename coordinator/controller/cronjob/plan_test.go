@@ -48,7 +48,8 @@ func zone(name string) func(*batchv1.CronJob) {
 func active(names ...string) func(*batchv1.CronJob) {
 	return func(cj *batchv1.CronJob) {
 		for _, n := range names {
-			cj.Status.Active = append(cj.Status.Active, corev1.ObjectReference{Name: n, Namespace: "ns", UID: types.UID(n)})
+			cj.Status.Active = append(cj.Status.Active,
+				corev1.ObjectReference{Name: n, Namespace: "ns", UID: types.UID(n)})
 		}
 	}
 }
@@ -80,14 +81,16 @@ func TestSchedule(t *testing.T) {
 		{"due", every("0 * * * *"), "09:00:00", "09:00:00", time.Hour + late, ""},
 		{"done", every("0 * * * *", last("09:00:00")), "09:00:01", "", 59*time.Minute + 59*time.Second + late, ""},
 		{"done-by-name", every("0 * * * *", active("cj-29631420")), "09:00:00", "", time.Hour + late, ""},
-		{"suspended", every("0 * * * *", func(cj *batchv1.CronJob) { cj.Spec.Suspend = ptr.To(true) }), "09:00:00", "", 0, ""},
+		{"suspended", every("0 * * * *", func(cj *batchv1.CronJob) { cj.Spec.Suspend = ptr.To(true) }),
+			"09:00:00", "", 0, ""},
 		{"CJ-8", every("0 12 * * *", zone("Asia/Tokyo")), "08:45:00", "", 18*time.Hour + 15*time.Minute + late, ""},
 		{"CJ-8-unknown", every("0 12 * * *", zone("Asia/Nowhere")), "08:45:00", "", 0, "UnknownTimeZone"},
 		{"CJ-14", every("* * * * *"), "10:21:00", "10:21:00", time.Minute + late, "TooManyMissedTimes"},
 		{"few-missed", every("* * * * *"), "09:21:30", "09:21:00", 30*time.Second + late, ""},
 		{"CJ-18", every("* * * * *", deadline(200)), "10:21:00", "10:21:00", time.Minute + late, ""},
 		{"late", every("0 * * * *", deadline(10)), "09:00:11", "", 59*time.Minute + 49*time.Second + late, ""},
-		{"CJ-16", every("* * * * *", policy(batchv1.ForbidConcurrent), active("x")), "08:31:00", "", time.Minute + late, "JobAlreadyActive"},
+		{"CJ-16", every("* * * * *", policy(batchv1.ForbidConcurrent), active("x")), "08:31:00",
+			"", time.Minute + late, "JobAlreadyActive"},
 		{"never", every("59 23 31 2 *"), "08:31:00", "", 0, "InvalidSchedule"},
 		{"unparseable", every("nonsense"), "08:31:00", "", 0, "UnparseableSchedule"},
 		{"panic", every("TZ=0"), "08:31:00", "", 0, "UnparseableSchedule"},
@@ -116,7 +119,8 @@ func TestSchedule(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	do := plan(every("* * * * *", policy(batchv1.ReplaceConcurrent), active("x")), []*batchv1.Job{job("x", "", "")}, at("08:31:00"))
+	do := plan(every("* * * * *", policy(batchv1.ReplaceConcurrent), active("x")),
+		[]*batchv1.Job{job("x", "", "")}, at("08:31:00"))
 	if do.start.IsZero() || len(do.replaced) != 1 || do.replaced[0].Name != "x" {
 		t.Errorf("got %+v", do)
 	}
@@ -125,7 +129,8 @@ func TestReplace(t *testing.T) {
 func TestObserve(t *testing.T) {
 	cj := every("0 * * * *", active("runs", "done", "gone"))
 	do := plan(cj, []*batchv1.Job{
-		job("runs", "", ""), job("done", batchv1.JobComplete, "08:31:00"), job("strange", "", ""), job("earlier", batchv1.JobComplete, "08:30:30"),
+		job("runs", "", ""), job("done", batchv1.JobComplete, "08:31:00"), job("strange", "", ""),
+		job("earlier", batchv1.JobComplete, "08:30:30"),
 	}, at("08:32:00"))
 	if len(do.status.Active) != 1 || do.status.Active[0].Name != "runs" || !do.status.LastSuccessfulTime.Time.Equal(at("08:31:00")) {
 		t.Errorf("status %+v", do.status)
@@ -150,9 +155,11 @@ func TestObserve(t *testing.T) {
 
 func TestHistoryLimits(t *testing.T) {
 	do := plan(every("0 * * * *"), []*batchv1.Job{
-		job("c5", batchv1.JobComplete, "08:35:00"), job("c1", batchv1.JobComplete, "08:31:00"), job("c3", batchv1.JobComplete, "08:33:00"),
+		job("c5", batchv1.JobComplete, "08:35:00"), job("c1", batchv1.JobComplete, "08:31:00"),
+		job("c3", batchv1.JobComplete, "08:33:00"),
 		job("c4", batchv1.JobComplete, "08:34:00"), job("c2", batchv1.JobComplete, "08:32:00"),
-		job("f1", batchv1.JobFailed, "08:31:00"), job("f2", batchv1.JobFailed, "08:32:00"), job("f0", batchv1.JobFailed, ""), job("r", "", ""),
+		job("f1", batchv1.JobFailed, "08:31:00"), job("f2", batchv1.JobFailed, "08:32:00"),
+		job("f0", batchv1.JobFailed, ""), job("r", "", ""),
 	}, at("08:40:00"))
 	var names []string
 	for _, j := range do.expired {
@@ -168,7 +175,8 @@ func TestNewJob(t *testing.T) { // CJ-2
 	cj.Spec.JobTemplate.Labels = map[string]string{"a": "b"}
 	j, err := newJob(cj, at("09:00:00"))
 	if err != nil || j.Name != "cj-29631420" || j.Labels["a"] != "b" ||
-		j.Annotations[batchv1.CronJobScheduledTimestampAnnotation] != "2026-05-04T18:00:00+09:00" || !metav1.IsControlledBy(j, cj) {
+		j.Annotations[batchv1.CronJobScheduledTimestampAnnotation] != "2026-05-04T18:00:00+09:00" ||
+		!metav1.IsControlledBy(j, cj) {
 		t.Errorf("got %+v, %v", j, err)
 	}
 }

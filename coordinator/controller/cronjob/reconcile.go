@@ -7,7 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,7 +124,8 @@ func (r *reconciler) act(ctx context.Context, cj *batchv1.CronJob, do *todo) err
 		return err
 	}
 	do.status.Active = append(do.status.Active, corev1.ObjectReference{
-		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion,
+		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: job.Namespace, Name: job.Name,
+		UID: job.UID, ResourceVersion: job.ResourceVersion,
 	})
 	do.status.LastScheduleTime = &metav1.Time{Time: do.start}
 	return nil
@@ -171,8 +172,9 @@ func (r *reconciler) delete(ctx context.Context, cj *batchv1.CronJob, name strin
 	return nil
 }
 
-func (r *reconciler) writeStatus(ctx context.Context, key string, cj *batchv1.CronJob, status batchv1.CronJobStatus) error {
-	if apiequality.Semantic.DeepEqual(cj.Status, status) {
+func (r *reconciler) writeStatus(ctx context.Context, key string, cj *batchv1.CronJob,
+	status batchv1.CronJobStatus) error {
+	if equality.Semantic.DeepEqual(cj.Status, status) {
 		return nil
 	}
 	changed := *cj

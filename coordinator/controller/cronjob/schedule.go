@@ -71,7 +71,8 @@ func timesOf(cj *batchv1.CronJob, schedule cron.Schedule, now time.Time, withDea
 		return t, errors.New("time difference between two schedules is less than 1 second")
 	}
 	t.missed = int64(now.Sub(first)/period) + 1
-	for at := schedule.Next(first.Add(time.Duration(t.missed-2) * period)); !at.After(now) && !at.IsZero(); at = schedule.Next(at) {
+	for at := schedule.Next(first.Add(time.Duration(t.missed-2) * period)); !at.After(now) &&
+		!at.IsZero(); at = schedule.Next(at) {
 		t.last = at
 	}
 	return t, nil

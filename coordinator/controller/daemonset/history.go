@@ -12,13 +12,15 @@ import (
 
 func (r *reconciler) revisions(ctx context.Context, ds *appsv1.DaemonSet) (controller.Revisions, error) {
 	return r.history.Sync(ctx, controller.Revised{
-		Owner: ds, Template: &ds.Spec.Template, Selector: ds.Spec.Selector, Collisions: ds.Status.CollisionCount, Live: r.live(ds),
+		Owner: ds, Template: &ds.Spec.Template, Selector: ds.Spec.Selector,
+		Collisions: ds.Status.CollisionCount, Live: r.live(ds),
 	})
 }
 
 // trim deletes the old revisions beyond revisionHistoryLimit; those that pods
 // have stay, and count.
-func (r *reconciler) trim(ctx context.Context, ds *appsv1.DaemonSet, old []*appsv1.ControllerRevision, pods map[string][]*corev1.Pod) error {
+func (r *reconciler) trim(ctx context.Context, ds *appsv1.DaemonSet, old []*appsv1.ControllerRevision,
+	pods map[string][]*corev1.Pod) error {
 	hashes := map[string]bool{}
 	for _, list := range pods {
 		for _, p := range list {

@@ -6,7 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -65,14 +65,15 @@ func (p placement) on(node *corev1.Node) (run, stay bool) {
 		return false, false
 	}
 	hinders := func(effects ...corev1.TaintEffect) bool {
-		_, found := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, p.tolerate, func(t *corev1.Taint) bool {
-			for _, e := range effects {
-				if t.Effect == e {
-					return true
+		_, found := schedulinghelper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, p.tolerate,
+			func(t *corev1.Taint) bool {
+				for _, e := range effects {
+					if t.Effect == e {
+						return true
+					}
 				}
-			}
-			return false
-		}, true)
+				return false
+			}, true)
 		return found
 	}
 	if !hinders(corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute) {

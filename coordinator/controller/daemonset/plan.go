@@ -153,8 +153,10 @@ func (v *view) limits(desired int) (surge, unavailable int) {
 		return 0, 0
 	}
 	if ru != nil {
-		surge, _ = intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxSurge, intstr.FromInt32(0)), desired, true)
-		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxUnavailable, intstr.FromInt32(0)), desired, true)
+		surge, _ = intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxSurge, intstr.FromInt32(0)),
+			desired, true)
+		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(
+			intstr.ValueOrDefault(ru.MaxUnavailable, intstr.FromInt32(0)), desired, true)
 	}
 	if surge == 0 && unavailable == 0 {
 		unavailable = 1
@@ -269,7 +271,8 @@ func (v *view) rollSurge(list []pair, limit, desired int, runs map[string]bool) 
 // status counts; wait is the time until a ready pod becomes available.
 func (v *view) status() (status appsv1.DaemonSetStatus, wait time.Duration) {
 	status = appsv1.DaemonSetStatus{
-		ObservedGeneration: v.ds.Generation, CollisionCount: v.ds.Status.CollisionCount, Conditions: v.ds.Status.Conditions,
+		ObservedGeneration: v.ds.Generation, CollisionCount: v.ds.Status.CollisionCount,
+		Conditions: v.ds.Status.Conditions,
 	}
 	for _, n := range v.nodes {
 		run, _ := v.place.on(n)

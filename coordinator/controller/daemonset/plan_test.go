@@ -14,21 +14,26 @@ import (
 var now = time.Unix(100000, 0)
 
 func node(name string, taints ...corev1.Taint) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"disk": "ssd"}}, Spec: corev1.NodeSpec{Taints: taints}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"disk": "ssd"}},
+		Spec: corev1.NodeSpec{Taints: taints}}
 }
 
 func set(surge, unavailable int32) *appsv1.DaemonSet {
 	s, u := intstr.FromInt32(surge), intstr.FromInt32(unavailable)
-	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds"}, Spec: appsv1.DaemonSetSpec{UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-		Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &s, MaxUnavailable: &u},
-	}}}
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds"},
+		Spec: appsv1.DaemonSetSpec{UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+			Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &s, MaxUnavailable: &u},
+		}}}
 }
 
 func pod(name, node, hash string, ready bool) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: hash}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: hash}}}
 	p.Spec.NodeName = node
 	if ready {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}}
 	}
 	return p
 }
@@ -57,8 +62,10 @@ func TestPlacement(t *testing.T) { // NODE-18
 	}{
 		{"plain", node("a"), true, true},
 		{"selector", other, false, false},
-		{"cordoned", node("a", corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}), true, true},
-		{"unreachable", node("a", corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}), true, true},
+		{"cordoned", node("a", corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}),
+			true, true},
+		{"unreachable", node("a", corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}),
+			true, true},
 		{"NoSchedule", node("a", corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule}), false, true},
 		{"NoExecute", node("a", corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoExecute}), false, false},
 	} {
@@ -70,7 +77,8 @@ func TestPlacement(t *testing.T) { // NODE-18
 
 func TestPodIsPinned(t *testing.T) {
 	p := newPod(set(0, 1), "n1", "h")
-	if target(p) != "n1" || p.Labels[appsv1.ControllerRevisionHashLabelKey] != "h" || len(p.Spec.Tolerations) != len(tolerations) {
+	if target(p) != "n1" || p.Labels[appsv1.ControllerRevisionHashLabelKey] != "h" ||
+		len(p.Spec.Tolerations) != len(tolerations) {
 		t.Errorf("made %+v", p)
 	}
 }
@@ -105,7 +113,8 @@ func TestRoll(t *testing.T) {
 func TestStatus(t *testing.T) {
 	v := see(set(0, 1), 3, pod("a", "n0", "new", true), pod("b", "n1", "old", false))
 	s, _ := v.status()
-	if s.DesiredNumberScheduled != 3 || s.CurrentNumberScheduled != 2 || s.NumberReady != 1 || s.UpdatedNumberScheduled != 1 || s.NumberUnavailable != 2 {
+	if s.DesiredNumberScheduled != 3 || s.CurrentNumberScheduled != 2 || s.NumberReady != 1 ||
+		s.UpdatedNumberScheduled != 1 || s.NumberUnavailable != 2 {
 		t.Errorf("%+v", s)
 	}
 }

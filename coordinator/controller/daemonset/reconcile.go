@@ -8,7 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -59,9 +59,11 @@ func New(env controller.Env) (*controller.Loop, error) {
 		sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(),
 		podsIx: core.Pods().Informer().GetIndexer(),
 		history: controller.History{
-			Client: env.Client, Revisions: apps.ControllerRevisions().Informer().GetIndexer(), Kind: ownKind, HashLabel: appsv1.DefaultDaemonSetUniqueLabelKey,
+			Client: env.Client, Revisions: apps.ControllerRevisions().Informer().GetIndexer(), Kind: ownKind,
+			HashLabel: appsv1.DefaultDaemonSetUniqueLabelKey,
 		},
-		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
+		expect: controller.NewExpectations(), writes: controller.NewWrites(),
+		loop: controller.New("daemonset", 2, env.Log), backoff: map[string]map[string]pause{},
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.DaemonSets().Informer())
@@ -70,18 +72,21 @@ func New(env controller.Env) (*controller.Loop, error) {
 		Gone: r.expect.Gone,
 		Orphan: func(pod *corev1.Pod) {
 			all, _ := r.sets.DaemonSets(pod.Namespace).List(labels.Everything())
-			controller.AddAdopters(r.loop, all, func(ds *appsv1.DaemonSet) *metav1.LabelSelector { return ds.Spec.Selector }, pod)
+			controller.AddAdopters(r.loop, all,
+				func(ds *appsv1.DaemonSet) *metav1.LabelSelector { return ds.Spec.Selector }, pod)
 		},
 	})
 	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
-	controller.WatchOwned(r.loop, apps.ControllerRevisions().Informer(), controller.Owned[appsv1.ControllerRevision]{Kind: ownKind})
+	controller.WatchOwned(r.loop, apps.ControllerRevisions().Informer(),
+		controller.Owned[appsv1.ControllerRevision]{Kind: ownKind})
 	return r.loop, nil
 }
 
 // nodeChanged wakes the sets for which the node counts otherwise than before.
 // A node's heartbeats change neither labels nor taints.
 func (r *reconciler) nodeChanged(old, node *corev1.Node) {
-	if old != nil && node != nil && apiequality.Semantic.DeepEqual(old.Labels, node.Labels) && apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+	if old != nil && node != nil && equality.Semantic.DeepEqual(old.Labels, node.Labels) &&
+		equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		return
 	}
 	sets, _ := r.sets.List(labels.Everything())
@@ -110,7 +115,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if everything := (metav1.LabelSelector{}); apiequality.Semantic.DeepEqual(ds.Spec.Selector, &everything) {
+	if everything := (metav1.LabelSelector{}); equality.Semantic.DeepEqual(ds.Spec.Selector, &everything) {
 		r.events.Event(ds, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return 0, nil
 	}
@@ -157,7 +162,8 @@ func (r *reconciler) view(ctx context.Context, ds *appsv1.DaemonSet, hash string
 	claimed, err := controller.Claim(ctx, &controller.Claimer{
 		Owner: ds, Kind: ownKind, Selector: selector, Live: r.live(ds),
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := r.client.CoreV1().Pods(ds.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := r.client.CoreV1().Pods(ds.Namespace).Patch(ctx, name, types.StrategicMergePatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		},
 	}, controller.Candidates[corev1.Pod](r.podsIx, ds))
@@ -168,7 +174,8 @@ func (r *reconciler) view(ctx context.Context, ds *appsv1.DaemonSet, hash string
 	if err != nil {
 		return nil, err
 	}
-	v := &view{ds: ds, nodes: nodes, pods: map[string][]*corev1.Pod{}, place: placementOf(ds), hash: hash, now: time.Now()}
+	v := &view{ds: ds, nodes: nodes, pods: map[string][]*corev1.Pod{}, place: placementOf(ds),
+		hash: hash, now: time.Now()}
 	for _, p := range claimed {
 		if node := target(p); node != "" {
 			v.pods[node] = append(v.pods[node], p)
@@ -182,7 +189,8 @@ func (r *reconciler) sync(ctx context.Context, key string, v *view) (time.Durati
 	do := v.manage()
 	wait := r.failedPods(key, v, &do)
 	for _, p := range do.succeeded {
-		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
+		r.events.Eventf(v.ds, corev1.EventTypeNormal, "SucceededDaemonPod",
+			"Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
 		do.del = append(do.del, p)
 	}
 	if len(do.create)+len(do.del) == 0 && v.ds.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
@@ -214,7 +222,8 @@ func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Durati
 			length = min(2*p.length, lastBackoff)
 		}
 		nodes[node] = pause{length, v.now}
-		r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, node)
+		r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDaemonPod",
+			"Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, node)
 		do.del = append(do.del, pod)
 	}
 	return wait
@@ -240,7 +249,7 @@ func (r *reconciler) writer() controller.PodWriter {
 }
 
 func (r *reconciler) writeStatus(ctx context.Context, ds *appsv1.DaemonSet, status appsv1.DaemonSetStatus) error {
-	if apiequality.Semantic.DeepEqual(ds.Status, status) {
+	if equality.Semantic.DeepEqual(ds.Status, status) {
 		return nil
 	}
 	changed := *ds

@@ -13,7 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -97,7 +97,7 @@ func available(rs *appsv1.ReplicaSet) int32 { return rs.Status.AvailableReplicas
 
 // sameTemplate compares two templates, the hash label aside.
 func sameTemplate(a, b *corev1.PodTemplateSpec) bool {
-	return apiequality.Semantic.DeepEqual(withoutHash(a), withoutHash(b))
+	return equality.Semantic.DeepEqual(withoutHash(a), withoutHash(b))
 }
 
 func withoutHash(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
@@ -177,7 +177,8 @@ func limits(d *appsv1.Deployment) (surge, unavailable int32) {
 	n := int(want(d))
 	if ru := d.Spec.Strategy.RollingUpdate; ru != nil {
 		s, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxSurge, intstr.FromInt32(0)), n, true)
-		u, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxUnavailable, intstr.FromInt32(0)), n, false)
+		u, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(ru.MaxUnavailable, intstr.FromInt32(0)),
+			n, false)
 		surge, unavailable = int32(s), int32(u)
 	}
 	if surge == 0 && unavailable == 0 {

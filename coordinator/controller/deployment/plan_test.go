@@ -30,9 +30,10 @@ func deploy(replicas int32, surge, unavailable string) *appsv1.Deployment {
 
 func set(name string, size, available, age int32) *appsv1.ReplicaSet {
 	return &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}, CreationTimestamp: metav1.Unix(int64(1000-age), 0)},
-		Spec:       appsv1.ReplicaSetSpec{Replicas: &size},
-		Status:     appsv1.ReplicaSetStatus{Replicas: size, AvailableReplicas: available, ReadyReplicas: available},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{},
+			CreationTimestamp: metav1.Unix(int64(1000-age), 0)},
+		Spec:   appsv1.ReplicaSetSpec{Replicas: &size},
+		Status: appsv1.ReplicaSetStatus{Replicas: size, AvailableReplicas: available, ReadyReplicas: available},
 	}
 }
 
@@ -90,8 +91,10 @@ func TestRoll(t *testing.T) {
 		want               string
 	}{
 		{"bad image stops (DEP-28)", "1", "0", set("new", 1, 0, 0), []*appsv1.ReplicaSet{set("old", 3, 3, 9)}, ""},
-		{"broken old replicas go first", "1", "1", set("new", 1, 0, 0), []*appsv1.ReplicaSet{set("a", 2, 2, 9), set("b", 1, 0, 8)}, "b->0"},
-		{"rollover (DEP-24)", "0", "3", set("new", 3, 0, 0), []*appsv1.ReplicaSet{set("a", 0, 0, 9), set("b", 3, 1, 8)}, "b->0"},
+		{"broken old replicas go first", "1", "1", set("new", 1, 0, 0),
+			[]*appsv1.ReplicaSet{set("a", 2, 2, 9), set("b", 1, 0, 8)}, "b->0"},
+		{"rollover (DEP-24)", "0", "3", set("new", 3, 0, 0),
+			[]*appsv1.ReplicaSet{set("a", 0, 0, 9), set("b", 3, 1, 8)}, "b->0"},
 		{"too big a current set shrinks", "1", "0", set("new", 5, 5, 0), nil, "new->3"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -123,7 +126,8 @@ func TestProportionalScaling(t *testing.T) { // DEP-41, DEP-42
 
 func TestRevisions(t *testing.T) { // DEP-35, DEP-36
 	d := deploy(1, "1", "0")
-	d.Annotations = map[string]string{"kubernetes.io/change-cause": "why", corev1.LastAppliedConfigAnnotation: "x", revisionAnnotation: "3"}
+	d.Annotations = map[string]string{"kubernetes.io/change-cause": "why",
+		corev1.LastAppliedConfigAnnotation: "x", revisionAnnotation: "3"}
 	rs := set("two", 0, 0, 5)
 	rs.Annotations[revisionAnnotation], rs.Annotations[historyAnnotation] = "2", "1"
 	if !annotate(rs, d, 4) || rs.Annotations[revisionAnnotation] != "4" || rs.Annotations[historyAnnotation] != "1,2" ||
@@ -133,7 +137,8 @@ func TestRevisions(t *testing.T) { // DEP-35, DEP-36
 	if annotate(rs, d, 4) {
 		t.Error("a second time changes again")
 	}
-	if h := appendHistory(strings.Repeat("1234,", 399)+"9999", "10000"); len(h) > maxHistoryChars || !strings.HasSuffix(h, ",10000") {
+	if h := appendHistory(strings.Repeat("1234,", 399)+"9999", "10000"); len(h) > maxHistoryChars ||
+		!strings.HasSuffix(h, ",10000") {
 		t.Errorf("history of %d characters ends %s", len(h), h[len(h)-10:])
 	}
 }
@@ -146,7 +151,8 @@ func TestNewSetName(t *testing.T) { // DEP-7, DEP-9
 		t.Fatal(err)
 	}
 	sum := rs.Labels[hashLabel]
-	if rs.Name != "web-"+sum || rs.Spec.Selector.MatchLabels[hashLabel] != sum || rs.Spec.Template.Labels[hashLabel] != sum || *rs.Spec.Replicas != 3 {
+	if rs.Name != "web-"+sum || rs.Spec.Selector.MatchLabels[hashLabel] != sum ||
+		rs.Spec.Template.Labels[hashLabel] != sum || *rs.Spec.Replicas != 3 {
 		t.Errorf("made %+v", rs)
 	}
 	if !sameTemplate(&rs.Spec.Template, &d.Spec.Template) {

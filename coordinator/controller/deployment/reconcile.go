@@ -8,7 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -57,7 +57,8 @@ func New(env controller.Env) (*controller.Loop, error) {
 		Kind: ownKind,
 		Orphan: func(rs *appsv1.ReplicaSet) {
 			all, _ := r.deployments.Deployments(rs.Namespace).List(labels.Everything())
-			controller.AddAdopters(r.loop, all, func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector }, rs)
+			controller.AddAdopters(r.loop, all,
+				func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector }, rs)
 		},
 	})
 	controller.Watch(r.loop, pods, r.podChanged)
@@ -105,7 +106,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if r.writes.Behind(key, cached.ResourceVersion) {
 		return 0, nil
 	}
-	if everything := (metav1.LabelSelector{}); apiequality.Semantic.DeepEqual(cached.Spec.Selector, &everything) {
+	if everything := (metav1.LabelSelector{}); equality.Semantic.DeepEqual(cached.Spec.Selector, &everything) {
 		r.events.Eventf(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
 		return 0, nil
 	}
@@ -132,7 +133,8 @@ func (r *reconciler) claim(ctx context.Context, d *appsv1.Deployment) ([]*appsv1
 			return r.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 		},
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := r.client.AppsV1().ReplicaSets(d.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := r.client.AppsV1().ReplicaSets(d.Namespace).Patch(ctx, name, types.StrategicMergePatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		},
 	}, controller.Candidates[appsv1.ReplicaSet](r.setsIx, d))
@@ -287,7 +289,8 @@ func (s *step) ensureCurrent(ctx context.Context) error {
 		return err
 	default:
 		if n := size(created); n > 0 {
-			s.events.Eventf(s.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled up replica set %s from 0 to %d", created.Name, n)
+			s.events.Eventf(s.d, corev1.EventTypeNormal, "ScalingReplicaSet",
+				"Scaled up replica set %s from 0 to %d", created.Name, n)
 		}
 		s.setRevision(strconv.FormatInt(revision(created), 10))
 		s.progressing(corev1.ConditionTrue, reasonCreated, fmt.Sprintf("Created new replica set %q", created.Name))
@@ -338,7 +341,8 @@ func (s *step) scale(ctx context.Context, list []scaling) (bool, error) {
 		if sc.to < from {
 			direction = "down"
 		}
-		s.events.Eventf(s.d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", direction, updated.Name, from, sc.to)
+		s.events.Eventf(s.d, corev1.EventTypeNormal, "ScalingReplicaSet",
+			"Scaled %s replica set %s from %d to %d", direction, updated.Name, from, sc.to)
 	}
 	return scaled, nil
 }
@@ -365,7 +369,8 @@ func (s *step) cleanup(ctx context.Context) error {
 }
 
 func (s *step) writeStatus(ctx context.Context) error {
-	if apiequality.Semantic.DeepEqual(s.cached.Status, s.d.Status) && s.cached.Annotations[revisionAnnotation] == s.d.Annotations[revisionAnnotation] {
+	if equality.Semantic.DeepEqual(s.cached.Status, s.d.Status) &&
+		s.cached.Annotations[revisionAnnotation] == s.d.Annotations[revisionAnnotation] {
 		return nil
 	}
 	updated, err := s.client.AppsV1().Deployments(s.d.Namespace).UpdateStatus(ctx, s.d, metav1.UpdateOptions{})

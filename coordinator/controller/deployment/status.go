@@ -46,9 +46,13 @@ func counts(d *appsv1.Deployment, s sets, now time.Time) appsv1.DeploymentStatus
 	}
 	_, unavailable := limits(d)
 	if status.AvailableReplicas >= want(d)-unavailable {
-		setCondition(&status, condition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.", now))
+		setCondition(&status,
+			condition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable",
+				"Deployment has minimum availability.", now))
 	} else {
-		setCondition(&status, condition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.", now))
+		setCondition(&status,
+			condition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable",
+				"Deployment does not have minimum availability.", now))
 	}
 	return status
 }
@@ -83,16 +87,21 @@ func setProgressing(d *appsv1.Deployment, s sets, status *appsv1.DeploymentStatu
 	current := find(&d.Status, appsv1.DeploymentProgressing)
 	switch {
 	case complete(d, status):
-		setCondition(status, condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonComplete, subject+" has successfully progressed.", now))
+		setCondition(status,
+			condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonComplete,
+				subject+" has successfully progressed.", now))
 	case advanced(&d.Status, status):
-		c := condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonUpdated, subject+" is progressing.", now)
+		c := condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonUpdated,
+			subject+" is progressing.", now)
 		if current != nil && current.Status == corev1.ConditionTrue {
 			c.LastTransitionTime = current.LastTransitionTime
 		}
 		dropCondition(status, appsv1.DeploymentProgressing)
 		setCondition(status, c)
 	case timedOut(d, current, now):
-		setCondition(status, condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, reasonTimedOut, subject+" has timed out progressing.", now))
+		setCondition(status,
+			condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, reasonTimedOut,
+				subject+" has timed out progressing.", now))
 	}
 }
 
@@ -166,16 +175,19 @@ func paused(d *appsv1.Deployment, now time.Time) *appsv1.DeploymentCondition {
 	case d.Spec.Paused && !said:
 		to = condition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, reasonPaused, "Deployment is paused", now)
 	case !d.Spec.Paused && said:
-		to = condition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, reasonResumed, "Deployment is resumed", now)
+		to = condition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, reasonResumed,
+			"Deployment is resumed", now)
 	default:
 		return nil
 	}
 	return &to
 }
 
-func condition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string, now time.Time) appsv1.DeploymentCondition {
+func condition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string,
+	now time.Time) appsv1.DeploymentCondition {
 	at := metav1.NewTime(now).Rfc3339Copy()
-	return appsv1.DeploymentCondition{Type: t, Status: status, LastUpdateTime: at, LastTransitionTime: at, Reason: reason, Message: message}
+	return appsv1.DeploymentCondition{Type: t, Status: status, LastUpdateTime: at, LastTransitionTime: at,
+		Reason: reason, Message: message}
 }
 
 func find(s *appsv1.DeploymentStatus, t appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
@@ -202,5 +214,6 @@ func setCondition(s *appsv1.DeploymentStatus, c appsv1.DeploymentCondition) {
 }
 
 func dropCondition(s *appsv1.DeploymentStatus, t appsv1.DeploymentConditionType) {
-	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c appsv1.DeploymentCondition) bool { return c.Type == t })
+	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions),
+		func(c appsv1.DeploymentCondition) bool { return c.Type == t })
 }

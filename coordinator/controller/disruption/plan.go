@@ -38,7 +38,8 @@ func expected(pdb *policyv1.PodDisruptionBudget, pods int, scale int32) (count, 
 
 // disrupted keeps the evictions that are still on their way. overdue are pods
 // that were to be deleted by now; in is when the next one will be.
-func disrupted(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, now time.Time) (keep map[string]metav1.Time, overdue []*corev1.Pod, in time.Duration) {
+func disrupted(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, now time.Time) (keep map[string]metav1.Time,
+	overdue []*corev1.Pod, in time.Duration) {
 	for _, p := range pods {
 		at, ok := pdb.Status.DisruptedPods[p.Name]
 		if !ok || p.DeletionTimestamp != nil {

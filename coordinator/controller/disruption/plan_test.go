@@ -39,7 +39,8 @@ func TestExpected(t *testing.T) {
 func TestStatus(t *testing.T) {
 	now := time.Unix(1000, 0)
 	ready := func(name string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}}}}
 	}
 	pods := []*corev1.Pod{ready("a"), ready("b"), ready("c")}
 	b := &policyv1.PodDisruptionBudget{Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{

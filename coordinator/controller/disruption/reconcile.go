@@ -8,7 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,7 +28,8 @@ import (
 // Scaler reads the scale of an owner of any other kind; it returns a NotFound
 // error for one that has none.
 type Scaler interface {
-	Scale(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (uid types.UID, replicas int32, err error)
+	Scale(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (uid types.UID,
+		replicas int32, err error)
 }
 
 type reconciler struct {
@@ -45,22 +46,25 @@ type reconciler struct {
 // New builds the controller. scaler may be nil: then the pods of owners that
 // are neither Deployments nor ReplicaSets cannot be counted.
 func New(env controller.Env, scaler Scaler) (*controller.Loop, error) {
-	core, apps, budgets := env.Informers.Core().V1(), env.Informers.Apps().V1(), env.Informers.Policy().V1().PodDisruptionBudgets()
+	core, apps, budgets := env.Informers.Core().V1(), env.Informers.Apps().V1(), env.Informers.Policy().
+		V1().PodDisruptionBudgets()
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("controllermanager"), scaler: scaler,
-		budgets: budgets.Lister(), pods: core.Pods().Lister(), sets: apps.ReplicaSets().Lister(), deployments: apps.Deployments().Lister(),
-		loop: controller.New("disruption", 2, env.Log),
+		budgets: budgets.Lister(), pods: core.Pods().Lister(), sets: apps.ReplicaSets().Lister(),
+		deployments: apps.Deployments().Lister(),
+		loop:        controller.New("disruption", 2, env.Log),
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(budgets.Informer())
 	controller.Watch(r.loop, core.Pods().Informer(), func(old, pod *corev1.Pod) { r.wake(old); r.wake(pod) })
 	controller.Watch(r.loop, apps.Deployments().Informer(), func(old, d *appsv1.Deployment) {
-		if old != nil && d != nil && !apiequality.Semantic.DeepEqual(old.Spec.Replicas, d.Spec.Replicas) {
+		if old != nil && d != nil && !equality.Semantic.DeepEqual(old.Spec.Replicas, d.Spec.Replicas) {
 			r.wakeNamespace(d.Namespace)
 		}
 	})
 	controller.Watch(r.loop, apps.ReplicaSets().Informer(), func(old, rs *appsv1.ReplicaSet) {
-		if old != nil && rs != nil && metav1.GetControllerOfNoCopy(rs) == nil && !apiequality.Semantic.DeepEqual(old.Spec.Replicas, rs.Spec.Replicas) {
+		if old != nil && rs != nil && metav1.GetControllerOfNoCopy(rs) == nil &&
+			!equality.Semantic.DeepEqual(old.Spec.Replicas, rs.Spec.Replicas) {
 			r.wakeNamespace(rs.Namespace)
 		}
 	})
@@ -108,7 +112,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 			Message: err.Error(), ObservedGeneration: next.Status.ObservedGeneration,
 		})
 	}
-	if apiequality.Semantic.DeepEqual(pdb.Status, next.Status) {
+	if equality.Semantic.DeepEqual(pdb.Status, next.Status) {
 		return after, nil
 	}
 	_, err = r.client.PolicyV1().PodDisruptionBudgets(namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
@@ -118,7 +122,8 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	return after, err
 }
 
-func (r *reconciler) count(ctx context.Context, pdb *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget, time.Duration, error) {
+func (r *reconciler) count(ctx context.Context, pdb *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget,
+	time.Duration, error) {
 	selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
 	if err != nil {
 		return nil, 0, err
@@ -133,7 +138,8 @@ func (r *reconciler) count(ctx context.Context, pdb *policyv1.PodDisruptionBudge
 	var scale int32
 	if scaled(pdb) {
 		if scale, err = r.scale(ctx, pdb, pods); err != nil {
-			r.events.Eventf(pdb, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+			r.events.Eventf(pdb, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed",
+				"Failed to calculate the number of expected pods: %v", err)
 			return nil, 0, err
 		}
 	}
@@ -143,7 +149,8 @@ func (r *reconciler) count(ctx context.Context, pdb *policyv1.PodDisruptionBudge
 	}
 	disruptedPods, overdue, after := disrupted(pdb, pods, time.Now())
 	for _, p := range overdue {
-		r.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", pdb.Namespace, pdb.Name)
+		r.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted",
+			"Pod was expected by PDB %s/%s to be deleted but it wasn't", pdb.Namespace, pdb.Name)
 	}
 	c.disrupted, c.current = disruptedPods, healthy(pods, disruptedPods)
 	return status(pdb, c), after, nil
@@ -169,9 +176,11 @@ func (r *reconciler) scale(ctx context.Context, pdb *policyv1.PodDisruptionBudge
 		seen[ref.UID], owners[uid] = true, n
 	}
 	if unmanaged {
-		r.events.Eventf(pdb, corev1.EventTypeWarning, "UnmanagedPods", "Pods selected by this PodDisruptionBudget (selector: %v) were found "+
-			"to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. "+
-			"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.", pdb.Spec.Selector)
+		r.events.Eventf(pdb, corev1.EventTypeWarning, "UnmanagedPods",
+			"Pods selected by this PodDisruptionBudget (selector: %v) were found "+
+				"to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. "+
+				"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
+			pdb.Spec.Selector)
 	}
 	var sum int32
 	for _, n := range owners {
@@ -180,7 +189,8 @@ func (r *reconciler) scale(ctx context.Context, pdb *policyv1.PodDisruptionBudge
 	return sum, nil
 }
 
-func (r *reconciler) ownerScale(ctx context.Context, ref *metav1.OwnerReference, pod *corev1.Pod) (types.UID, int32, error) {
+func (r *reconciler) ownerScale(ctx context.Context, ref *metav1.OwnerReference,
+	pod *corev1.Pod) (types.UID, int32, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return "", 0, err

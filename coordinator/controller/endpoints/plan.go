@@ -47,7 +47,8 @@ func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubse
 		for i := range service.Spec.Ports {
 			sp := &service.Spec.Ports[i]
 			if n, err := library.FindPort(pod, sp); err == nil {
-				port := corev1.EndpointPort{Name: sp.Name, Port: int32(n), Protocol: sp.Protocol, AppProtocol: sp.AppProtocol}
+				port := corev1.EndpointPort{Name: sp.Name, Port: int32(n), Protocol: sp.Protocol,
+					AppProtocol: sp.AppProtocol}
 				byPort[port] = append(byPort[port], m)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -82,13 +82,15 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, corev1.EndpointsOverCapacity, truncated)
 	}
 	trigger := r.triggers.ComputeEndpointLastChangeTriggerTime(namespace, service, pods)
-	if have.ResourceVersion != "" && apiequality.Semantic.DeepEqual(have.Subsets, want.Subsets) &&
-		apiequality.Semantic.DeepEqual(have.Labels, want.Labels) && have.Annotations[corev1.EndpointsOverCapacity] == want.Annotations[corev1.EndpointsOverCapacity] {
+	if have.ResourceVersion != "" && equality.Semantic.DeepEqual(have.Subsets, want.Subsets) &&
+		equality.Semantic.DeepEqual(have.Labels, want.Labels) &&
+		have.Annotations[corev1.EndpointsOverCapacity] == want.Annotations[corev1.EndpointsOverCapacity] {
 		return 0, nil
 	}
 	delete(want.Annotations, corev1.EndpointsLastChangeTriggerTime)
 	if !trigger.IsZero() {
-		metav1.SetMetaDataAnnotation(&want.ObjectMeta, corev1.EndpointsLastChangeTriggerTime, trigger.UTC().Format(time.RFC3339Nano))
+		metav1.SetMetaDataAnnotation(&want.ObjectMeta, corev1.EndpointsLastChangeTriggerTime,
+			trigger.UTC().Format(time.RFC3339Nano))
 	}
 	return 0, r.write(ctx, want)
 }
@@ -102,7 +104,8 @@ func (r *reconciler) delete(ctx context.Context, namespace, name string) error {
 	} else if err != nil {
 		return err
 	}
-	err = r.client.CoreV1().Endpoints(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.UID}})
+	err = r.client.CoreV1().Endpoints(namespace).Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.UID}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

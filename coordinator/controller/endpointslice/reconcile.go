@@ -52,8 +52,9 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r := &reconciler{
 		events:   env.Recorder("endpoint-slice-controller"),
 		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slicesOf: slicesOf,
-		tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
-		loop: controller.New("endpointslice", 5, env.Log),
+		tracker: util.NewEndpointSliceTracker(), triggers: util.NewTriggerTimeTracker(),
+		topology: topologycache.NewTopologyCache(),
+		loop:     controller.New("endpointslice", 5, env.Log),
 	}
 	r.library = library.NewReconciler(env.Client, r.nodes, endpointsPerSlice, r.tracker, r.topology, r.events, managedBy,
 		library.WithPreferSameTrafficDistributionEnabled(true))
@@ -135,18 +136,11 @@ func wantsHints(s *corev1.Service) bool {
 	return mode == "Auto" || mode == "auto"
 }
 
-func sameTopology(a, b *corev1.Node) bool {
-	return a.Labels[corev1.LabelTopologyZone] == b.Labels[corev1.LabelTopologyZone] && nodeReady(a) == nodeReady(b) &&
-		a.Status.Allocatable.Cpu().Equal(*b.Status.Allocatable.Cpu())
-}
+func ready(n *corev1.Node) bool { return controller.NodeReadyStatus(n) == corev1.ConditionTrue }
 
-func nodeReady(n *corev1.Node) bool {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			return n.Status.Conditions[i].Status == corev1.ConditionTrue
-		}
-	}
-	return false
+func sameTopology(a, b *corev1.Node) bool {
+	return a.Labels[corev1.LabelTopologyZone] == b.Labels[corev1.LabelTopologyZone] && ready(a) == ready(b) &&
+		a.Status.Allocatable.Cpu().Equal(*b.Status.Allocatable.Cpu())
 }
 
 // Reconcile brings one Service's slices up to date.

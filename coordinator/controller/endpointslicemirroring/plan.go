@@ -96,7 +96,8 @@ func endpointOf(a *corev1.EndpointAddress, ready bool) (discoveryv1.Endpoint, di
 	return e, discoveryv1.AddressTypeIPv6, true
 }
 
-func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort, family discoveryv1.AddressType) (*discoveryv1.EndpointSlice, error) {
+func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort,
+	family discoveryv1.AddressType) (*discoveryv1.EndpointSlice, error) {
 	data, err := json.Marshal(ports)
 	if err != nil {
 		return nil, fmt.Errorf("name slice: %w", err)
@@ -123,7 +124,8 @@ func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort, family discovery
 	delete(slice.Annotations, corev1.LastAppliedConfigAnnotation)
 	for i := range ports {
 		p := ports[i]
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: p.AppProtocol})
+		slice.Ports = append(slice.Ports,
+			discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: p.AppProtocol})
 	}
 	return slice, nil
 }

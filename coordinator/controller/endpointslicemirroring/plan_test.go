@@ -10,7 +10,8 @@ import (
 
 func TestPlan(t *testing.T) {
 	e := &corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "ns", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "x"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "ns", Labels: map[string]string{"a": "b"},
+			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "x"}},
 		Subsets: []corev1.EndpointSubset{{
 			Ports:             []corev1.EndpointPort{{Name: "sql", Port: 5432, Protocol: "TCP"}},
 			Addresses:         []corev1.EndpointAddress{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}, {IP: "nonsense"}},
@@ -22,7 +23,8 @@ func TestPlan(t *testing.T) {
 		t.Fatalf("mirror %+v, %v", m, err)
 	}
 	for _, s := range m.slices {
-		if s.Labels[discoveryv1.LabelServiceName] != "db" || s.Labels[discoveryv1.LabelManagedBy] != managedBy || s.Labels["a"] != "b" || len(s.Annotations) != 0 || *s.Ports[0].Port != 5432 {
+		if s.Labels[discoveryv1.LabelServiceName] != "db" || s.Labels[discoveryv1.LabelManagedBy] != managedBy ||
+			s.Labels["a"] != "b" || len(s.Annotations) != 0 || *s.Ports[0].Port != 5432 {
 			t.Errorf("slice %+v", s)
 		}
 		if s.AddressType == discoveryv1.AddressTypeIPv4 && (len(s.Endpoints) != 2 || *s.Endpoints[1].Conditions.Ready) {
@@ -39,7 +41,8 @@ func TestMirrored(t *testing.T) {
 	byHand, selecting := &corev1.Service{}, &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}
 	skip := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
 	lock := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{leaderAnnotation: "{}"}}}
-	if !mirrored(&corev1.Endpoints{}, byHand) || mirrored(&corev1.Endpoints{}, selecting) || mirrored(skip, byHand) || mirrored(lock, byHand) || mirrored(nil, byHand) || mirrored(lock, nil) {
+	if !mirrored(&corev1.Endpoints{}, byHand) || mirrored(&corev1.Endpoints{}, selecting) || mirrored(skip, byHand) ||
+		mirrored(lock, byHand) || mirrored(nil, byHand) || mirrored(lock, nil) {
 		t.Error("wrong Endpoints are mirrored")
 	}
 }

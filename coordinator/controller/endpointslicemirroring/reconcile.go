@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -85,11 +85,13 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 
 func (r *reconciler) tell(e *corev1.Endpoints, m mirror) {
 	if m.invalid > 0 {
-		r.events.Eventf(e, corev1.EventTypeWarning, "InvalidIPAddress", "Skipped %d invalid IP addresses when mirroring to EndpointSlices", m.invalid)
+		r.events.Eventf(e, corev1.EventTypeWarning, "InvalidIPAddress",
+			"Skipped %d invalid IP addresses when mirroring to EndpointSlices", m.invalid)
 	}
 	if m.skipped > 0 {
 		r.events.Eventf(e, corev1.EventTypeWarning, "TooManyAddressesToMirror",
-			"A max of %d addresses can be mirrored to EndpointSlices per Endpoints subset. %d addresses were skipped", perSubset, m.skipped)
+			"A max of %d addresses can be mirrored to EndpointSlices per Endpoints subset. %d addresses were skipped",
+			perSubset, m.skipped)
 	}
 }
 
@@ -126,6 +128,7 @@ func (r *reconciler) apply(ctx context.Context, namespace string, have, want []*
 }
 
 func same(a, b *discoveryv1.EndpointSlice) bool {
-	eq := apiequality.Semantic.DeepEqual
-	return eq(a.Endpoints, b.Endpoints) && eq(a.Ports, b.Ports) && eq(a.Labels, b.Labels) && eq(a.Annotations, b.Annotations)
+	eq := equality.Semantic.DeepEqual
+	return eq(a.Endpoints, b.Endpoints) && eq(a.Ports, b.Ports) && eq(a.Labels, b.Labels) &&
+		eq(a.Annotations, b.Annotations)
 }

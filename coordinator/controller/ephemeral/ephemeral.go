@@ -28,7 +28,8 @@ type reconciler struct {
 func New(env controller.Env) (*controller.Loop, error) {
 	loop := controller.New("ephemeral-volume", 2, env.Log)
 	core := env.Informers.Core().V1()
-	loop.Reconciler = &reconciler{client: env.Client, pods: core.Pods().Lister(), claims: core.PersistentVolumeClaims().Lister(),
+	loop.Reconciler = &reconciler{client: env.Client, pods: core.Pods().Lister(),
+		claims: core.PersistentVolumeClaims().Lister(),
 		events: env.Recorder("ephemeral_volume")}
 	controller.Watch(loop, core.Pods().Informer(), func(old, pod *corev1.Pod) {
 		// A pod's volumes do not change.
@@ -84,7 +85,8 @@ func claimFor(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
 	t := v.Ephemeral.VolumeClaimTemplate
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: ephemeral.VolumeClaimName(pod, v), Labels: t.Labels, Annotations: t.Annotations,
+			Namespace: pod.Namespace, Name: ephemeral.VolumeClaimName(pod, v), Labels: t.Labels,
+			Annotations:     t.Annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))},
 		},
 		Spec: t.Spec,

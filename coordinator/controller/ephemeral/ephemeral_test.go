@@ -18,9 +18,12 @@ import (
 func TestReconcile(t *testing.T) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-app", UID: "u"},
-		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "x"}}},
-		}}}}},
+		Spec: corev1.PodSpec{
+			Volumes: []corev1.Volume{
+				{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+					VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+						ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "x"}}},
+				}}}}},
 	}
 	for _, c := range []struct {
 		name string
@@ -58,7 +61,8 @@ func TestReconcile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			claim, err := client.CoreV1().PersistentVolumeClaims("ns").Get(context.Background(), "my-app-scratch", metav1.GetOptions{})
+			claim, err := client.CoreV1().PersistentVolumeClaims("ns").Get(context.Background(),
+				"my-app-scratch", metav1.GetOptions{})
 			if err != nil || !metav1.IsControlledBy(claim, pod) || claim.Labels["type"] != "x" {
 				t.Errorf("got %v, %v", claim, err)
 			}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/flowcontrol/v1"
+	flowcontrollisters "k8s.io/client-go/listers/flowcontrol/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -26,8 +26,8 @@ const (
 
 type reconciler struct {
 	client    kubernetes.Interface
-	schemas   listers.FlowSchemaLister
-	levels    listers.PriorityLevelConfigurationLister
+	schemas   flowcontrollisters.FlowSchemaLister
+	levels    flowcontrollisters.PriorityLevelConfigurationLister
 	wantLevel map[string]*flowcontrolv1.PriorityLevelConfiguration
 	want      map[string]*flowcontrolv1.FlowSchema
 	mandatory map[string]bool // by key
@@ -38,7 +38,8 @@ func New(env controller.Env) (*controller.Loop, error) {
 	flow := env.Informers.Flowcontrol().V1()
 	r := &reconciler{
 		client: env.Client, schemas: flow.FlowSchemas().Lister(), levels: flow.PriorityLevelConfigurations().Lister(),
-		wantLevel: map[string]*flowcontrolv1.PriorityLevelConfiguration{}, want: map[string]*flowcontrolv1.FlowSchema{}, mandatory: map[string]bool{},
+		wantLevel: map[string]*flowcontrolv1.PriorityLevelConfiguration{}, want: map[string]*flowcontrolv1.FlowSchema{},
+		mandatory: map[string]bool{},
 	}
 	r.collect()
 	loop := controller.New("flow-control", 2, env.Log)
@@ -46,9 +47,10 @@ func New(env controller.Env) (*controller.Loop, error) {
 	controller.Watch(loop, flow.FlowSchemas().Informer(), func(old, obj *flowcontrolv1.FlowSchema) {
 		loop.Add(schemaPrefix + either(old, obj).Name)
 	})
-	controller.Watch(loop, flow.PriorityLevelConfigurations().Informer(), func(old, obj *flowcontrolv1.PriorityLevelConfiguration) {
-		loop.Add(levelPrefix + either(old, obj).Name)
-	})
+	controller.Watch(loop, flow.PriorityLevelConfigurations().Informer(),
+		func(old, obj *flowcontrolv1.PriorityLevelConfiguration) {
+			loop.Add(levelPrefix + either(old, obj).Name)
+		})
 	loop.Started = func(context.Context) {
 		for name := range r.wantLevel {
 			loop.Add(levelPrefix + name)

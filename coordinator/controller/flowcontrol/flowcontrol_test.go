@@ -67,7 +67,8 @@ func TestFollows(t *testing.T) {
 		generation int64
 		want       bool
 	}{"new": {"", 1, true}, "changed": {"", 2, false}, "yes": {"true", 5, true}, "no": {"false", 1, false}} {
-		m := &metav1.ObjectMeta{Generation: c.generation, Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: c.annotation}}
+		m := &metav1.ObjectMeta{Generation: c.generation,
+			Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: c.annotation}}
 		if follows(m) != c.want {
 			t.Error(name)
 		}

@@ -42,7 +42,8 @@ func nodeOf(res *resource, m metav1.Object) *node {
 // coordinates and not by UID alone.
 func (n *node) is(ref *metav1.OwnerReference, namespace string) bool {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	return err == nil && n.uid == ref.UID && n.name == ref.Name && n.res.gvk.Kind == ref.Kind && n.res.gvk.Group == gv.Group &&
+	return err == nil && n.uid == ref.UID && n.name == ref.Name && n.res.gvk.Kind == ref.Kind &&
+		n.res.gvk.Group == gv.Group &&
 		(n.namespace == "" || n.namespace == namespace)
 }
 

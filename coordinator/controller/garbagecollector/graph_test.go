@@ -10,11 +10,13 @@ import (
 )
 
 var maps = &resource{
-	gvr: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, gvk: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, namespaced: true,
+	gvr: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+	gvk: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, namespaced: true,
 }
 
 func ref(uid types.UID, block bool) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: string(uid), UID: uid, BlockOwnerDeletion: &block}
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: string(uid), UID: uid,
+		BlockOwnerDeletion: &block}
 }
 
 func obj(uid types.UID, owners ...metav1.OwnerReference) *node {

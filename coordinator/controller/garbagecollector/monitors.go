@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// settle is how long discovery is given to follow a CRD's or APIService's
+	// discoveryPause is how long discovery is given to follow a CRD's or APIService's
 	// change; many changes in it are one look.
-	settle = 250 * time.Millisecond
+	discoveryPause = 250 * time.Millisecond
 	// retryDiscovery is how long until a failed discovery is tried again.
 	retryDiscovery = 10 * time.Second
 	// fillFor bounds the wait for the first lists.
@@ -73,7 +73,8 @@ func discovered(lists []*metav1.APIResourceList) map[schema.GroupResource]*resou
 		}
 		for _, r := range l.APIResources {
 			gvr := gv.WithResource(r.Name)
-			if ignored[gvr.GroupResource()] || !slices.Contains(r.Verbs, "delete") || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") {
+			if ignored[gvr.GroupResource()] || !slices.Contains(r.Verbs, "delete") ||
+				!slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") {
 				continue
 			}
 			out[gvr.GroupResource()] = &resource{gvr: gvr, gvk: gv.WithKind(r.Kind), namespaced: r.Namespaced}
@@ -139,7 +140,8 @@ func (m *monitors) start(ctx context.Context, res *resource) (*monitor, error) {
 		mon.informer = shared.Informer()
 		m.c.startAll()
 	} else {
-		mon.informer = metadatainformer.NewFilteredMetadataInformer(m.c.metadata, res.gvr, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+		mon.informer = metadatainformer.NewFilteredMetadataInformer(m.c.metadata, res.gvr, metav1.NamespaceAll, 0,
+			cache.Indexers{}, nil).Informer()
 	}
 	handle, err := mon.informer.AddEventHandler(m.c.handler(res))
 	if err != nil {
@@ -182,7 +184,7 @@ func (m *monitors) run(ctx context.Context, failed error) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(settle):
+		case <-time.After(discoveryPause):
 		}
 		select {
 		case <-m.dirty:

@@ -62,7 +62,8 @@ func New(env controller.Env, deps Deps) *Collector {
 		graph: newGraph(), early: map[types.UID]struct{}{},
 	}
 	c.monitors = &monitors{
-		c: c, byGR: map[schema.GroupResource]*monitor{}, kinds: map[schema.GroupKind]*resource{}, dirty: make(chan struct{}, 1),
+		c: c, byGR: map[schema.GroupResource]*monitor{}, kinds: map[schema.GroupKind]*resource{},
+		dirty: make(chan struct{}, 1),
 	}
 	c.loop.Reconciler = c
 	return c
@@ -276,7 +277,8 @@ func (c *Collector) standing(ctx context.Context, n *node, ref *metav1.OwnerRefe
 	}
 	res := c.monitors.kind(gv.WithKind(ref.Kind).GroupKind())
 	if res == nil {
-		return solid, fmt.Errorf("owner of %s %s: no resource for %s %s", n.res.gvr.Resource, n.name, ref.APIVersion, ref.Kind)
+		return solid, fmt.Errorf("owner of %s %s: no resource for %s %s", n.res.gvr.Resource, n.name,
+			ref.APIVersion, ref.Kind)
 	}
 	if res.namespaced && n.namespace == "" || owner != nil && owner.namespace != "" && owner.namespace != n.namespace {
 		c.tellInvalid(n, ref)
@@ -299,21 +301,24 @@ func (c *Collector) standing(ctx context.Context, n *node, ref *metav1.OwnerRefe
 // tellInvalid tells of an owner in another namespace (GC-5).
 func (c *Collector) tellInvalid(n *node, ref *metav1.OwnerReference) {
 	about := &corev1.ObjectReference{
-		APIVersion: n.res.gvk.GroupVersion().String(), Kind: n.res.gvk.Kind, Namespace: n.namespace, Name: n.name, UID: n.uid,
+		APIVersion: n.res.gvk.GroupVersion().String(), Kind: n.res.gvk.Kind, Namespace: n.namespace,
+		Name: n.name, UID: n.uid,
 	}
 	c.events.Eventf(about, corev1.EventTypeWarning, "OwnerRefInvalidNamespace",
 		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 		ref.APIVersion, ref.Kind, n.namespace, ref.Name, ref.UID, n.namespace)
 }
 
-func (c *Collector) delete(ctx context.Context, n *node, m *metav1.PartialObjectMetadata, policy metav1.DeletionPropagation) error {
+func (c *Collector) delete(ctx context.Context, n *node, m *metav1.PartialObjectMetadata,
+	policy metav1.DeletionPropagation) error {
 	return c.client(n).Delete(ctx, n.name, metav1.DeleteOptions{
 		PropagationPolicy: &policy,
 		Preconditions:     &metav1.Preconditions{UID: &n.uid, ResourceVersion: &m.ResourceVersion},
 	})
 }
 
-func (c *Collector) unblock(ctx context.Context, n *node, m *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+func (c *Collector) unblock(ctx context.Context, n *node,
+	m *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	refs := slices.Clone(m.OwnerReferences)
 	no := false
 	for i := range refs {
@@ -325,7 +330,8 @@ func (c *Collector) unblock(ctx context.Context, n *node, m *metav1.PartialObjec
 	return c.live(ctx, n)
 }
 
-func (c *Collector) patchOwners(ctx context.Context, n *node, m *metav1.PartialObjectMetadata, refs []metav1.OwnerReference) error {
+func (c *Collector) patchOwners(ctx context.Context, n *node, m *metav1.PartialObjectMetadata,
+	refs []metav1.OwnerReference) error {
 	if len(refs) == len(m.OwnerReferences) && slices.EqualFunc(refs, m.OwnerReferences, sameRef) {
 		return nil
 	}

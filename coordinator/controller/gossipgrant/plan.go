@@ -63,7 +63,8 @@ func certificate(node *corev1.Node, ca *x509.Certificate, now time.Time) (*x509.
 		return nil, fmt.Errorf("annotation %s: %w", gossip.CertificateAnnotation, err)
 	}
 	if cert.Subject.CommonName != userPrefix+node.Name || !slices.Contains(cert.Subject.Organization, "system:nodes") {
-		return nil, fmt.Errorf("annotation %s: the certificate is that of %q", gossip.CertificateAnnotation, cert.Subject.CommonName)
+		return nil, fmt.Errorf("annotation %s: the certificate is that of %q", gossip.CertificateAnnotation,
+			cert.Subject.CommonName)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)

@@ -44,7 +44,8 @@ func node(name, cert string, age time.Duration, cidrs ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age)),
 		Annotations: map[string]string{gossip.CertificateAnnotation: cert}}}
 	n.Spec.PodCIDRs = cidrs
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: "192.0.2.7"}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name},
+		{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}}
 	return n
 }
 
@@ -88,16 +89,18 @@ func TestWhoseCertificate(t *testing.T) {
 	ca := authority(t)
 	nodes := []string{"system:nodes"}
 	for name, tt := range map[string]struct{ cert, want string }{
-		"another node's":         {certificateOf(t, ca, pki.Spec{User: "system:node:m", Groups: nodes}), "is that of"},
-		"a user's of that name":  {certificateOf(t, ca, pki.Spec{User: "system:node:n"}), "is that of"},
-		"a serving one":          {certificateOf(t, ca, pki.Spec{User: "system:node:n", Groups: nodes, Server: true}), "usage"},
-		"another CA's":           {certificateOf(t, authority(t), pki.Spec{User: "system:node:n", Groups: nodes}), "unknown authority"},
-		"one that ended":         {certificateOf(t, ca, pki.Spec{User: "system:node:n", Groups: nodes, Lifetime: -time.Minute}), "expired"},
+		"another node's":        {certificateOf(t, ca, pki.Spec{User: "system:node:m", Groups: nodes}), "is that of"},
+		"a user's of that name": {certificateOf(t, ca, pki.Spec{User: "system:node:n"}), "is that of"},
+		"a serving one":         {certificateOf(t, ca, pki.Spec{User: "system:node:n", Groups: nodes, Server: true}), "usage"},
+		"another CA's":          {certificateOf(t, authority(t), pki.Spec{User: "system:node:n", Groups: nodes}), "unknown authority"},
+		"one that ended": {
+			certificateOf(t, ca, pki.Spec{User: "system:node:n", Groups: nodes, Lifetime: -time.Minute}), "expired"},
 		"no base64":              {"%", "not base64"},
 		"no certificate":         {"AAAA", "annotation"},
 		"more than there can be": {strings.Repeat("A", maxCertificate+1), "longer"},
 	} {
-		if _, err := plan(node("n", tt.cert, 0), nil, ca.Cert, cluster, time.Now()); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := plan(node("n", tt.cert, 0), nil, ca.Cert, cluster, time.Now()); err == nil ||
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -47,7 +47,8 @@ type reconciler struct {
 // New builds the controller; its keys are nodes.
 func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
-	r := &reconciler{client: env.Client, events: env.Recorder("gossip-grants"), nodes: nodes.Lister(), deps: deps, trust: gossip.Trust{deps.CA}}
+	r := &reconciler{client: env.Client, events: env.Recorder("gossip-grants"), nodes: nodes.Lister(), deps: deps,
+		trust: gossip.Trust{deps.CA}}
 	loop := controller.New("gossipgrant", 4, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, nodes.Informer(), func(old, node *corev1.Node) {
@@ -60,7 +61,8 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 
 // sameBasis tells whether a grant for the one is a grant for the other.
 func sameBasis(a, b *corev1.Node) bool {
-	return a.UID == b.UID && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && equality.Semantic.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
+	return a.UID == b.UID && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) &&
+		equality.Semantic.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
 		a.Annotations[gossip.CertificateAnnotation] == b.Annotations[gossip.CertificateAnnotation] &&
 		a.Annotations[gossip.GrantAnnotation] == b.Annotations[gossip.GrantAnnotation]
 }
@@ -84,7 +86,8 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	want, err := plan(node, all, r.deps.CA, ranges{r.deps.ClusterCIDRs, r.deps.ServiceCIDRs}, now)
 	if err != nil {
-		r.events.Eventf(node, corev1.EventTypeWarning, "GossipGrantRefused", "Node %s gets no gossip grant: %v", node.Name, err)
+		r.events.Eventf(node, corev1.EventTypeWarning, "GossipGrantRefused",
+			"Node %s gets no gossip grant: %v", node.Name, err)
 		return 0, nil
 	}
 	have := r.held(node, now)

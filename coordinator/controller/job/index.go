@@ -54,7 +54,7 @@ func (s indexes) union(more indexes) indexes {
 	return out
 }
 
-func of(list []int) indexes {
+func indexesOf(list []int) indexes {
 	var s indexes
 	for _, i := range slices.Sorted(slices.Values(list)) {
 		s = s.append(span{i, i})
@@ -138,7 +138,8 @@ func indexOf(p *corev1.Pod) int {
 }
 
 func indexed(j *batchv1.Job) bool {
-	return j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion && j.Spec.Completions != nil
+	return j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion &&
+		j.Spec.Completions != nil
 }
 
 func perIndex(j *batchv1.Job) bool { return indexed(j) && j.Spec.BackoffLimitPerIndex != nil }

@@ -57,7 +57,8 @@ func isTrue(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition {
 
 // replaceFailedOnly: a pod that is being deleted is not replaced before it ended.
 func replaceFailedOnly(j *batchv1.Job) bool {
-	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed || j.Spec.PodFailurePolicy != nil
+	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed ||
+		j.Spec.PodFailurePolicy != nil
 }
 
 func podFailed(p *corev1.Pod, j *batchv1.Job) bool {
@@ -132,7 +133,7 @@ func (v *view) countIndexes(t *tally) {
 			bad = append(bad, indexOf(p))
 		}
 	}
-	t.done = t.before.union(of(ok))
+	t.done = t.before.union(indexesOf(ok))
 	t.succeeded = int32(t.done.total())
 	if !perIndex(v.job) {
 		return
@@ -141,7 +142,7 @@ func (v *view) countIndexes(t *tally) {
 	if v.job.Status.FailedIndexes != nil {
 		earlier = parseIndexes(*v.job.Status.FailedIndexes, completions)
 	}
-	t.failedIndex = earlier.union(of(bad))
+	t.failedIndex = earlier.union(indexesOf(bad))
 	t.replaced = v.replaceable(t)
 }
 
@@ -227,7 +228,8 @@ func (v *view) verdict(t *tally) *batchv1.JobCondition {
 func (v *view) condition(t batchv1.JobConditionType, reason, message string) *batchv1.JobCondition {
 	at := metav1.NewTime(v.now)
 	return &batchv1.JobCondition{
-		Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastProbeTime: at, LastTransitionTime: at,
+		Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		LastProbeTime: at, LastTransitionTime: at,
 	}
 }
 
@@ -312,13 +314,14 @@ func parallelism(j *batchv1.Job) int32 {
 func (v *view) planIndexes(t *tally, missing int) todo {
 	var busy []int
 	for _, p := range v.pods {
-		if controller.PodActive(p) || replaceFailedOnly(v.job) && p.DeletionTimestamp != nil && !controller.PodTerminal(p) {
+		if controller.PodActive(p) || replaceFailedOnly(v.job) && p.DeletionTimestamp != nil &&
+			!controller.PodTerminal(p) {
 			if i := indexOf(p); i != noIndex {
 				busy = append(busy, i)
 			}
 		}
 	}
-	free := t.done.union(t.failedIndex).union(of(busy)).missing(missing, int(*v.job.Spec.Completions))
+	free := t.done.union(t.failedIndex).union(indexesOf(busy)).missing(missing, int(*v.job.Spec.Completions))
 	if !perIndex(v.job) {
 		return todo{create: len(free), indexes: free}
 	}
@@ -434,7 +437,8 @@ func finishedAt(p *corev1.Pod) time.Time {
 	if !at.IsZero() {
 		return at
 	}
-	if c := controller.PodCondition(&p.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+	if c := controller.PodCondition(&p.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse &&
+		!c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
 	}
 	if p.DeletionTimestamp != nil {

@@ -15,7 +15,8 @@ var now = time.Unix(100000, 0)
 
 func newJob(completions, parallelism int32, change ...func(*batchv1.Job)) *batchv1.Job {
 	six := int32(6)
-	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}, Spec: batchv1.JobSpec{Completions: &completions, Parallelism: &parallelism, BackoffLimit: &six}}
+	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"},
+		Spec: batchv1.JobSpec{Completions: &completions, Parallelism: &parallelism, BackoffLimit: &six}}
 	j.Status.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{}
 	for _, c := range change {
 		c(j)
@@ -29,14 +30,18 @@ func withIndexes(j *batchv1.Job) {
 }
 
 func pod(name string, phase corev1.PodPhase, index int, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Finalizers: []string{batchv1.JobTrackingFinalizer}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
+			Finalizers: []string{batchv1.JobTrackingFinalizer}}}
 	p.Status.Phase = phase
 	if index >= 0 {
 		p.Annotations = map[string]string{batchv1.JobCompletionIndexAnnotation: fmt.Sprint(index)}
 	}
 	if phase == corev1.PodFailed || phase == corev1.PodSucceeded {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{ExitCode: map[corev1.PodPhase]int32{corev1.PodFailed: 42}[phase], FinishedAt: metav1.NewTime(now.Add(-time.Second))},
+			Terminated: &corev1.ContainerStateTerminated{
+				ExitCode:   map[corev1.PodPhase]int32{corev1.PodFailed: 42}[phase],
+				FinishedAt: metav1.NewTime(now.Add(-time.Second))},
 		}}}
 	}
 	for _, c := range change {
@@ -50,13 +55,13 @@ func TestIndexes(t *testing.T) {
 	if s.String() != "1,3-5,7" || s.total() != 5 || !s.has(4) || s.has(6) {
 		t.Errorf("parsed %v", s)
 	}
-	if u := s.union(of([]int{0, 6, 6})); u.String() != "0,1,3-7" {
+	if u := s.union(indexesOf([]int{0, 6, 6})); u.String() != "0,1,3-7" {
 		t.Errorf("union %s", u)
 	}
 	if m := s.missing(3, 10); fmt.Sprint(m) != "[0 2 6]" {
 		t.Errorf("missing %v", m)
 	}
-	if n := s.common(of([]int{1, 2, 4, 5, 8})); n != 3 {
+	if n := s.common(indexesOf([]int{1, 2, 4, 5, 8})); n != 3 {
 		t.Errorf("common %d", n)
 	}
 }
@@ -80,7 +85,8 @@ func TestPlan(t *testing.T) {
 		{"no more than completions", newJob(5, 3, func(j *batchv1.Job) { j.Status.Succeeded = 4 }), nil, 1, 0, 0},
 		{"too many", newJob(5, 1), running(3), 0, 2, 0},
 		{"suspended", newJob(5, 2, func(j *batchv1.Job) { j.Spec.Suspend = &yes }), running(2), 0, 2, 0},
-		{"work queue done", newJob(0, 3, func(j *batchv1.Job) { j.Spec.Completions = nil }), append(running(1), pod("ok", corev1.PodSucceeded, -1)), 0, 0, 0},
+		{"work queue done", newJob(0, 3, func(j *batchv1.Job) { j.Spec.Completions = nil }),
+			append(running(1), pod("ok", corev1.PodSucceeded, -1)), 0, 0, 0},
 		{"back-off", newJob(1, 1), []*corev1.Pod{pod("f", corev1.PodFailed, -1)}, 0, 0, 9 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -113,7 +119,9 @@ func TestVerdict(t *testing.T) {
 	policy := func(action batchv1.PodFailurePolicyAction) func(*batchv1.Job) {
 		return func(j *batchv1.Job) {
 			j.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-				Action: action, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
+				Action: action,
+				OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+					Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
 			}}}
 		}
 	}
@@ -124,18 +132,24 @@ func TestVerdict(t *testing.T) {
 		pods         []*corev1.Pod
 	}{
 		{"goes on", "", "", newJob(1, 1), []*corev1.Pod{failed}},
-		{"backoffLimit", "BackoffLimitExceeded", batchv1.JobFailureTarget, newJob(1, 1, func(j *batchv1.Job) { j.Spec.BackoffLimit = &zero }), []*corev1.Pod{failed}},
+		{"backoffLimit", "BackoffLimitExceeded", batchv1.JobFailureTarget,
+			newJob(1, 1, func(j *batchv1.Job) { j.Spec.BackoffLimit = &zero }), []*corev1.Pod{failed}},
 		{"deadline", "DeadlineExceeded", batchv1.JobFailureTarget, newJob(1, 1, func(j *batchv1.Job) {
 			j.Spec.ActiveDeadlineSeconds = &minute
 			j.Status.StartTime = &metav1.Time{Time: now.Add(-time.Minute)}
 		}), nil},
-		{"policy fails the Job", "PodFailurePolicy", batchv1.JobFailureTarget, newJob(1, 1, policy(batchv1.PodFailurePolicyActionFailJob)), []*corev1.Pod{failed}},
-		{"policy ignores", "", "", newJob(1, 1, policy(batchv1.PodFailurePolicyActionIgnore), func(j *batchv1.Job) { j.Spec.BackoffLimit = &zero }), []*corev1.Pod{failed}},
-		{"failed indexes", "FailedIndexes", batchv1.JobFailureTarget, newJob(2, 2, withIndexes, func(j *batchv1.Job) { j.Spec.BackoffLimitPerIndex = &zero }),
+		{"policy fails the Job", "PodFailurePolicy", batchv1.JobFailureTarget,
+			newJob(1, 1, policy(batchv1.PodFailurePolicyActionFailJob)), []*corev1.Pod{failed}},
+		{"policy ignores", "",
+			"", newJob(1, 1, policy(batchv1.PodFailurePolicyActionIgnore),
+				func(j *batchv1.Job) { j.Spec.BackoffLimit = &zero }), []*corev1.Pod{failed}},
+		{"failed indexes", "FailedIndexes", batchv1.JobFailureTarget,
+			newJob(2, 2, withIndexes, func(j *batchv1.Job) { j.Spec.BackoffLimitPerIndex = &zero }),
 			[]*corev1.Pod{pod("a", corev1.PodFailed, 0), pod("b", corev1.PodSucceeded, 1)}},
 		{"success policy", "SuccessPolicy", batchv1.JobSuccessCriteriaMet, newJob(3, 3, withIndexes, func(j *batchv1.Job) {
 			lead := "0,1"
-			j.Spec.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: &lead, SucceededCount: &one}}}
+			j.Spec.SuccessPolicy = &batchv1.SuccessPolicy{
+				Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: &lead, SucceededCount: &one}}}
 		}), []*corev1.Pod{pod("b", corev1.PodSucceeded, 1)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -152,7 +166,9 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestCountsOnce(t *testing.T) {
-	v := &view{job: newJob(2, 2), now: now, pods: []*corev1.Pod{pod("a", corev1.PodSucceeded, -1), pod("b", corev1.PodFailed, -1), pod("c", corev1.PodRunning, -1)}}
+	v := &view{job: newJob(2, 2), now: now,
+		pods: []*corev1.Pod{pod("a", corev1.PodSucceeded, -1), pod("b", corev1.PodFailed, -1),
+			pod("c", corev1.PodRunning, -1)}}
 	l := v.note(v.tally())
 	u := v.job.Status.UncountedTerminatedPods
 	if len(l.release) != 2 || len(u.Succeeded) != 1 || len(u.Failed) != 1 || v.job.Status.Succeeded != 0 {
@@ -162,14 +178,15 @@ func TestCountsOnce(t *testing.T) {
 	if tl := v.tally(); tl.succeeded != 1 || tl.failed != 1 {
 		t.Errorf("counted twice: %d, %d", tl.succeeded, tl.failed)
 	}
-	settle(&v.job.Status, map[types.UID]bool{"b": true})
+	countReleased(&v.job.Status, map[types.UID]bool{"b": true})
 	if v.job.Status.Succeeded != 1 || v.job.Status.Failed != 0 || len(u.Failed) != 1 {
 		t.Errorf("settled %+v", v.job.Status)
 	}
 }
 
 func TestBackoff(t *testing.T) {
-	for times, want := range map[int]time.Duration{0: 0, 1: 10 * time.Second, 2: 20 * time.Second, 4: 80 * time.Second, 20: 10 * time.Minute} {
+	for times, want := range map[int]time.Duration{0: 0, 1: 10 * time.Second, 2: 20 * time.Second,
+		4: 80 * time.Second, 20: 10 * time.Minute} {
 		if got := backoff(failure{times, now}, now); got != want {
 			t.Errorf("%d failures: %v, want %v", times, got, want)
 		}

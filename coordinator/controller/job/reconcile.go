@@ -13,7 +13,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -69,7 +69,8 @@ func New(env controller.Env) (*controller.Loop, error) {
 		Orphan: func(pod *corev1.Pod) {
 			r.stray(pod)
 			all, _ := r.jobs.Jobs(pod.Namespace).List(labels.Everything())
-			controller.AddAdopters(r.loop, all, func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector }, pod)
+			controller.AddAdopters(r.loop, all, func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector },
+				pod)
 		},
 	})
 	return r.loop, nil
@@ -119,7 +120,8 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName || r.writes.Behind(key, shared.ResourceVersion) {
+	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName ||
+		r.writes.Behind(key, shared.ResourceVersion) {
 		return 0, nil
 	}
 	job := shared.DeepCopy()
@@ -147,7 +149,8 @@ func (r *reconciler) claim(ctx context.Context, job *batchv1.Job) ([]*corev1.Pod
 			return r.client.BatchV1().Jobs(job.Namespace).Get(ctx, job.Name, metav1.GetOptions{})
 		},
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := r.client.CoreV1().Pods(job.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := r.client.CoreV1().Pods(job.Namespace).Patch(ctx, name, types.StrategicMergePatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		},
 	}, controller.Candidates[corev1.Pod](r.podsIx, job))
@@ -284,7 +287,8 @@ func indexEnv(c *corev1.Container) {
 func countFailures(pod *corev1.Pod, job *batchv1.Job, replaced *corev1.Pod) {
 	failed, ignored := 0, 0
 	if replaced != nil {
-		failed, ignored = count(replaced, batchv1.JobIndexFailureCountAnnotation), count(replaced, batchv1.JobIndexIgnoredFailureCountAnnotation)
+		failed, ignored = count(replaced, batchv1.JobIndexFailureCountAnnotation), count(replaced,
+			batchv1.JobIndexIgnoredFailureCountAnnotation)
 		if judge(job.Spec.PodFailurePolicy, replaced).counts() {
 			failed++
 		} else {
@@ -293,13 +297,15 @@ func countFailures(pod *corev1.Pod, job *batchv1.Job, replaced *corev1.Pod) {
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobIndexFailureCountAnnotation, strconv.Itoa(failed))
 	if ignored > 0 {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobIndexIgnoredFailureCountAnnotation, strconv.Itoa(ignored))
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta,
+			batchv1.JobIndexIgnoredFailureCountAnnotation, strconv.Itoa(ignored))
 	}
 }
 
 // deleteAll deletes pods; free takes their finalizer off first, so that they
 // count neither as succeeded nor as failed.
-func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tally, pods []*corev1.Pod, free bool) (int32, error) {
+func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tally, pods []*corev1.Pod,
+	free bool) (int32, error) {
 	deleted, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
 		p := pods[i]
 		if free && tracked(p) {
@@ -330,11 +336,11 @@ func (r *reconciler) track(ctx context.Context, key string, shared *batchv1.Job,
 			held[p.UID] = true
 		}
 	}
-	settle(&v.job.Status, held)
+	countReleased(&v.job.Status, held)
 	l := v.note(t)
 	v.announce(t)
 	stored := shared.Status
-	if len(l.release) > 0 && !apiequality.Semantic.DeepEqual(stored, v.job.Status) {
+	if len(l.release) > 0 && !equality.Semantic.DeepEqual(stored, v.job.Status) {
 		if err := r.write(ctx, key, v); err != nil {
 			return err
 		}
@@ -350,9 +356,9 @@ func (r *reconciler) track(ctx context.Context, key string, shared *batchv1.Job,
 		delete(held, l.release[i].UID)
 		return nil
 	})
-	settle(&v.job.Status, held)
+	countReleased(&v.job.Status, held)
 	over := freeErr == nil && v.enact(t, l)
-	if !apiequality.Semantic.DeepEqual(stored, v.job.Status) {
+	if !equality.Semantic.DeepEqual(stored, v.job.Status) {
 		if err := r.write(ctx, key, v); err != nil {
 			return errors.Join(freeErr, err)
 		}
@@ -394,7 +400,8 @@ func (r *reconciler) free(ctx context.Context, key string, p *corev1.Pod) error 
 	if err != nil {
 		return err
 	}
-	_, err = r.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = r.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType,
+		patch, metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}

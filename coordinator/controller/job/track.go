@@ -54,7 +54,7 @@ func (v *view) note(t *tally) ledger {
 		}
 	}
 	if indexed(v.job) {
-		completed := t.before.union(of(done))
+		completed := t.before.union(indexesOf(done))
 		status.Succeeded, status.CompletedIndexes = int32(completed.total()), completed.String()
 		if perIndex(v.job) {
 			failed := t.failedIndex.String()
@@ -75,9 +75,9 @@ func (v *view) releasable(t *tally, p *corev1.Pod, failed bool) bool {
 	return held == nil || held.UID != p.UID
 }
 
-// settle is the second half: uncounted pods whose finalizer is gone move to the
+// countReleased is the second half: uncounted pods whose finalizer is gone move to the
 // counters. It tells whether that changed the status.
-func settle(status *batchv1.JobStatus, held map[types.UID]bool) bool {
+func countReleased(status *batchv1.JobStatus, held map[types.UID]bool) bool {
 	uncounted := status.UncountedTerminatedPods
 	ok, bad := len(uncounted.Succeeded), len(uncounted.Failed)
 	free := func(uid types.UID) bool { return !held[uid] }

@@ -76,7 +76,9 @@ func (o *outcome) told() []corev1.NamespaceCondition {
 			msgs[i] = err.Error()
 		}
 		slices.Sort(msgs)
-		deleted = problem(deleted, "ContentDeletionFailed", fmt.Sprintf("Failed to delete all resource types, %d remaining: %v", len(msgs), strings.Join(msgs, ", ")))
+		deleted = problem(deleted,
+			"ContentDeletionFailed",
+			fmt.Sprintf("Failed to delete all resource types, %d remaining: %v", len(msgs), strings.Join(msgs, ", ")))
 	}
 	return []corev1.NamespaceCondition{discovered, parsed, deleted, o.contentLeft(), o.finalizersLeft()}
 }
@@ -103,7 +105,8 @@ func (o *outcome) finalizersLeft() corev1.NamespaceCondition {
 	for _, f := range slices.Sorted(maps.Keys(o.finalizers)) {
 		left = append(left, fmt.Sprintf("%s in %d resource instances", f, o.finalizers[f]))
 	}
-	return problem(c, "SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "+strings.Join(left, ", "))
+	return problem(c, "SomeFinalizersRemain",
+		"Some content in the namespace has finalizers remaining: "+strings.Join(left, ", "))
 }
 
 func condition(t corev1.NamespaceConditionType, reason, message string) corev1.NamespaceCondition {

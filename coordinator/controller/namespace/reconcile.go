@@ -110,7 +110,8 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 }
 
 func (r *reconciler) finalize(ctx context.Context, ns *corev1.Namespace) error {
-	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers,
+		func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := r.client.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{})
 	return controller.IgnoreGone(err)
 }
@@ -206,7 +207,8 @@ func (r *reconciler) note(o *outcome, gvr schema.GroupVersionResource, l left) {
 	}
 }
 
-func (r *reconciler) emptyOne(ctx context.Context, namespace string, gvr schema.GroupVersionResource, verbs metav1.Verbs) left {
+func (r *reconciler) emptyOne(ctx context.Context, namespace string, gvr schema.GroupVersionResource,
+	verbs metav1.Verbs) left {
 	client := r.metadata.Resource(gvr).Namespace(namespace)
 	background := metav1.DeletePropagationBackground
 	opts := metav1.DeleteOptions{PropagationPolicy: &background}

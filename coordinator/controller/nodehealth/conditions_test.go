@@ -11,7 +11,9 @@ import (
 func TestConditionsComeBackAsTheyWere(t *testing.T) {
 	now := time.Unix(2000, 0)
 	before := []corev1.NodeCondition{
-		{Type: corev1.NodeReady, Status: "True", Reason: "KubeletReady", Message: "kubelet is posting ready status", LastTransitionTime: metav1.Unix(1, 0)},
+		{Type: corev1.NodeReady,
+			Status: "True", Reason: "KubeletReady", Message: "kubelet is posting ready status",
+			LastTransitionTime: metav1.Unix(1, 0)},
 		{Type: corev1.NodeDiskPressure, Status: "True", Reason: "KubeletHasDiskPressure"},
 		{Type: "Custom", Status: "True"},
 	}

@@ -48,7 +48,8 @@ func TestPace(t *testing.T) { // NODE-41..46
 	if !p.count(zoned(2, "a", "Unknown"), nil) {
 		t.Error("a node's deletion lets the zone go on")
 	}
-	if a := p.zones[topology.GetZoneKey(zoned(0, "a", "True"))]; a == nil || a.ready != 2 || a.notReady != 2 || p.ready != 7 {
+	if a := p.zones[topology.GetZoneKey(zoned(0, "a", "True"))]; a == nil || a.ready != 2 ||
+		a.notReady != 2 || p.ready != 7 {
 		t.Errorf("counts: %+v, %d ready", a, p.ready)
 	}
 }

@@ -122,11 +122,15 @@ func judge(node *corev1.Node, s seen) verdict {
 
 // lapsed tells whether neither gossip nor the Lease tell of a node any more,
 // and if not yet, when that would be. One that never posted its status has the
-// time from its creation on.
+// time from its creation on, and from each renewal of its Lease: then its agent
+// lives, whatever keeps it from posting.
 func lapsed(node *corev1.Node, s seen, now time.Time) (is bool, in time.Duration) {
 	last, limit := s.last, grace
 	if controller.NodeCondition(node, corev1.NodeReady) == nil {
 		last, limit = node.CreationTimestamp.Time, startupGrace
+		if s.renewed.After(last) {
+			last = s.renewed
+		}
 	} else if s.up() {
 		return false, grace
 	}

@@ -24,7 +24,9 @@ func node(ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
 func TestJudge(t *testing.T) {
 	died := time.Unix(1000, 0)
 	node := func(status corev1.ConditionStatus, reason string) *corev1.Node {
-		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: reason}}}}
+		return &corev1.Node{
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: reason}}}}
 	}
 	agent := func(s gossip.State) *gossip.Member {
 		return &gossip.Member{Meta: gossip.Meta{Role: gossip.RoleAgent}, State: s, Since: died}
@@ -41,9 +43,11 @@ func TestJudge(t *testing.T) {
 		{"dead", node("True", ""), agent(gossip.StateDead), died.Add(-5 * time.Second), lost},
 		{"left", node("True", ""), agent(gossip.StateLeft), died.Add(-5 * time.Second), lost},
 		{"dead already told", node("Unknown", reasonUnknown), agent(gossip.StateDead), died, unchanged},
-		{"only the gossip is cut off", node("Unknown", reasonUnknown), agent(gossip.StateDead), died.Add(3 * time.Second), back},
+		{"only the gossip is cut off", node("Unknown", reasonUnknown), agent(gossip.StateDead),
+			died.Add(3 * time.Second), back},
 		{"alive again", node("Unknown", reasonUnknown), agent(gossip.StateAlive), died, back},
-		{"a coordinator", node("True", ""), &gossip.Member{Meta: gossip.Meta{Role: gossip.RoleCoordinator}, State: gossip.StateDead}, died, unchanged},
+		{"a coordinator", node("True", ""),
+			&gossip.Member{Meta: gossip.Meta{Role: gossip.RoleCoordinator}, State: gossip.StateDead}, died, unchanged},
 	} {
 		s := seen{member: tt.member, renewed: tt.renewed, before: node("True", "").Status.Conditions}
 		if got := judge(tt.node, s); got != tt.want {
@@ -107,21 +111,29 @@ func TestPlanWeighsBothWitnesses(t *testing.T) {
 		execute execute
 	}{
 		{"both well", node("True"), seen{member: agent(gossip.StateAlive), last: fresh}, unchanged, "True", false, clear},
-		{"gossip lost it", node("True"), seen{member: agent(gossip.StateDead), last: fresh}, lost, "Unknown", false, clear},
-		{"and now its pods", lostNode, seen{member: agent(gossip.StateDead), last: fresh, before: was}, unchanged, "Unknown", true, follow},
-		{"the Lease ran out too", lostNode, seen{member: agent(gossip.StateDead), last: ended, before: was}, silent, "Unknown", true, add},
-		{"the Lease goes on", lostNode, seen{member: agent(gossip.StateDead), renewed: fresh, last: fresh, before: was}, back, "True", false, clear},
-		{"gossip hears it", lostNode, seen{member: agent(gossip.StateAlive), last: ended, before: was}, back, "True", false, clear},
+		{"gossip lost it", node("True"), seen{member: agent(gossip.StateDead), last: fresh}, lost,
+			"Unknown", false, clear},
+		{"and now its pods", lostNode, seen{member: agent(gossip.StateDead), last: fresh, before: was}, unchanged,
+			"Unknown", true, follow},
+		{"the Lease ran out too", lostNode, seen{member: agent(gossip.StateDead), last: ended, before: was},
+			silent, "Unknown", true, add},
+		{"the Lease goes on", lostNode, seen{member: agent(gossip.StateDead), renewed: fresh, last: fresh, before: was},
+			back, "True", false, clear},
+		{"gossip hears it", lostNode, seen{member: agent(gossip.StateAlive), last: ended, before: was},
+			back, "True", false, clear},
 		{"no gossip, Lease over", node("True"), seen{last: ended}, silent, "Unknown", true, add},
-		{"only the Lease is over", node("True"), seen{member: agent(gossip.StateAlive), last: ended}, unchanged, "True", false, clear},
-		{"it says itself that it is not ready", node("False"), seen{member: agent(gossip.StateAlive), last: fresh}, unchanged, "False", false, add},
+		{"only the Lease is over", node("True"), seen{member: agent(gossip.StateAlive), last: ended},
+			unchanged, "True", false, clear},
+		{"it says itself that it is not ready", node("False"), seen{member: agent(gossip.StateAlive), last: fresh},
+			unchanged, "False", false, add},
 	} {
 		p := planFor(tt.node, tt.s, now)
 		after := *tt.node
 		if p.conditions != nil {
 			after.Status.Conditions = p.conditions
 		}
-		if ready := controller.NodeReadyStatus(&after); p.verdict != tt.verdict || ready != tt.ready || p.podsNotReady != tt.pods || p.execute != tt.execute {
+		if ready := controller.NodeReadyStatus(&after); p.verdict != tt.verdict || ready != tt.ready ||
+			p.podsNotReady != tt.pods || p.execute != tt.execute {
 			t.Errorf("%s: Ready %s, %+v", tt.name, ready, p)
 		}
 	}

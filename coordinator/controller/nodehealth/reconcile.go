@@ -131,8 +131,11 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 	r.loop.Add(node.Name)
 }
 
+// beat is when the agent last posted its status. That its conditions were turned
+// Unknown here, or back, is no sign of life: neither changes the time. One that
+// never posted has none, whatever was written in its place.
 func beat(node *corev1.Node) metav1.Time {
-	if c := controller.NodeCondition(node, corev1.NodeReady); c != nil && c.Status != corev1.ConditionUnknown {
+	if c := controller.NodeCondition(node, corev1.NodeReady); c != nil && c.Reason != reasonNever {
 		return c.LastHeartbeatTime
 	}
 	return metav1.Time{}

@@ -37,6 +37,7 @@ import (
 // its taints. The commands:
 //
 //	nodes NAME...            ready nodes come, each an agent with a pod, its zone the letter that its name begins with
+//	unposted NAME...         nodes come whose agents post no status
 //	gossip STATE NAME...     is the members' state from now on
 //	lease stops|goes NAME... the agent renews its Lease every 10 s, or does not
 //	post STATUS NAME...      the agent posts its status
@@ -159,9 +160,9 @@ func (f *rig) lead(members Members) {
 func (f *rig) do(command []string) string {
 	names := command[1:]
 	switch command[0] {
-	case "nodes":
+	case "nodes", "unposted":
 		for _, name := range names {
-			f.add(name)
+			f.add(name, command[0] == "nodes")
 		}
 		f.gossip("alive", names)
 	case "gossip":
@@ -206,19 +207,17 @@ func (f *rig) wait(text string) string {
 	return out.String()
 }
 
-func (f *rig) add(name string) {
+func (f *rig) add(name string, posted bool) {
 	ctx := f.t.Context()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID(name), CreationTimestamp: metav1.Now(), Labels: map[string]string{corev1.LabelTopologyZone: name[:1]},
+		Name: name, UID: types.UID(name), CreationTimestamp: metav1.Now(),
+		Labels: map[string]string{corev1.LabelTopologyZone: name[:1]},
 	}}
-	for _, c := range heartbeatConditions {
-		status := corev1.ConditionFalse
-		if c == corev1.NodeReady {
-			status = corev1.ConditionTrue
-		}
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: c, Status: status, Reason: "Posted", LastHeartbeatTime: metav1.Now()})
+	if posted {
+		n.Status.Conditions = postedConditions()
 	}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: corev1.PodSpec{NodeName: name}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PodSpec{NodeName: name}}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease}}
 	_, err1 := f.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{})
@@ -228,13 +227,26 @@ func (f *rig) add(name string) {
 	f.renews[name] = true
 }
 
+func postedConditions() (out []corev1.NodeCondition) {
+	for _, c := range heartbeatConditions {
+		status := corev1.ConditionFalse
+		if c == corev1.NodeReady {
+			status = corev1.ConditionTrue
+		}
+		out = append(out,
+			corev1.NodeCondition{Type: c, Status: status, Reason: "Posted", LastHeartbeatTime: metav1.Now()})
+	}
+	return out
+}
+
 func (f *rig) renew() {
 	for name, does := range f.renews {
 		if !does {
 			continue
 		}
 		at := metav1.NowMicro()
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease}, Spec: coordinationv1.LeaseSpec{RenewTime: &at}}
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease},
+			Spec: coordinationv1.LeaseSpec{RenewTime: &at}}
 		_, err := f.client.CoordinationV1().Leases(l.Namespace).Update(f.t.Context(), l, metav1.UpdateOptions{})
 		f.ok(err)
 	}

@@ -45,7 +45,8 @@ func taints(node *corev1.Node, ex execute, now time.Time) ([]corev1.Taint, bool)
 		c := controller.NodeCondition(node, ct.condition)
 		want[corev1.Taint{Key: ct.key, Effect: corev1.TaintEffectNoSchedule}] = c != nil && c.Status == ct.status
 	}
-	want[corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}] = node.Spec.Unschedulable
+	want[corev1.Taint{Key: corev1.TaintNodeUnschedulable,
+		Effect: corev1.TaintEffectNoSchedule}] = node.Spec.Unschedulable
 	wantExecute(want, node, ex)
 
 	added := metav1.NewTime(now)
@@ -89,6 +90,7 @@ func wantExecute(want map[corev1.Taint]bool, node *corev1.Node, ex execute) {
 // tainted tells whether the node has one of our NoExecute taints.
 func tainted(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
+		return t.Effect == corev1.TaintEffectNoExecute &&
+			(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 	})
 }

@@ -18,7 +18,8 @@ func TestTaints(t *testing.T) { // NODE-29, NODE-48
 		{"well", node("True", own, notReady), clear, []string{"mine:NoSchedule"}},
 		{"unknown, no eviction yet", node("Unknown", own), follow, []string{"mine:NoSchedule", "node.kubernetes.io/unreachable:NoSchedule"}},
 		{"unknown, evict", node("Unknown"), add, []string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}},
-		{"not ready turned unknown", node("Unknown", notReady), follow, []string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}},
+		{"not ready turned unknown", node("Unknown", notReady), follow,
+			[]string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, changed := taints(tt.node, tt.ex, now)

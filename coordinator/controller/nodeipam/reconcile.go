@@ -37,7 +37,8 @@ type reconciler struct {
 // New builds the controller for a cluster's IPv4 pod range.
 func New(env controller.Env, cluster netip.Prefix) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
-	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(), blocks: newBlocks(cluster, nodeBits)}
+	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(),
+		blocks: newBlocks(cluster, nodeBits)}
 	loop := controller.New("nodeipam", workers, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, nodes.Informer(), func(old, node *corev1.Node) {
@@ -62,7 +63,8 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	if node.Spec.PodCIDR == "" {
 		return true
 	}
-	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
+	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR ||
+		!slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
 		r.blocks.hold(node.Name, node.UID, held(node))
 	}
 	return false
@@ -94,7 +96,8 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	block, err := r.give(node)
 	if err != nil {
-		r.events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable", node.Name)
+		r.events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable",
+			"Node %s status is now: CIDRNotAvailable", node.Name)
 		return time.Minute, nil
 	}
 	patch, err := json.Marshal(map[string]any{

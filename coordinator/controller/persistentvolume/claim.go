@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 )
 
@@ -86,7 +86,7 @@ type claimStep struct {
 // planClaim decides about a claim, as upstream's persistent volume controller.
 func planClaim(c *corev1.PersistentVolumeClaim, v *view) (claimStep, error) {
 	switch {
-	case metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted):
+	case metav1.HasAnnotation(c.ObjectMeta, storagehelper.AnnBindCompleted):
 		return planBound(c, v), nil
 	case c.Spec.VolumeName != "":
 		return planNamed(c, v), nil
@@ -104,16 +104,17 @@ func planClaim(c *corev1.PersistentVolumeClaim, v *view) (claimStep, error) {
 
 // isDelayed tells whether the scheduler chooses the volume.
 func isDelayed(c *corev1.PersistentVolumeClaim, v *view) bool {
-	class := v.class(storagehelpers.GetPersistentVolumeClaimClass(c))
+	class := v.class(storagehelper.GetPersistentVolumeClaimClass(c))
 	return class != nil && ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
 // match finds the volume for a claim: among those with the fewest modes that
 // do, the smallest.
-func match(c *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, delayed bool) (*corev1.PersistentVolume, error) {
+func match(c *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume,
+	delayed bool) (*corev1.PersistentVolume, error) {
 	byModes := map[int][]*corev1.PersistentVolume{}
 	for _, pv := range volumes {
-		if storagehelpers.CheckAccessModes(c, pv) {
+		if storagehelper.CheckAccessModes(c, pv) {
 			n := len(pv.Spec.AccessModes)
 			byModes[n] = append(byModes[n], pv)
 		}
@@ -124,7 +125,7 @@ func match(c *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, 
 	}
 	slices.Sort(counts)
 	for _, n := range counts {
-		found, err := storagehelpers.FindMatchingVolume(c, byModes[n], nil, nil, delayed, true)
+		found, err := storagehelper.FindMatchingVolume(c, byModes[n], nil, nil, delayed, true)
 		if found != nil || err != nil {
 			return found, err
 		}
@@ -134,14 +135,14 @@ func match(c *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, 
 
 // planUnmatched: no volume is there for the claim.
 func planUnmatched(c *corev1.PersistentVolumeClaim, v *view, delayed bool) claimStep {
-	name := storagehelpers.GetPersistentVolumeClaimClass(c)
-	if !storagehelpers.PersistentVolumeClaimHasClass(c) {
+	name := storagehelper.GetPersistentVolumeClaimClass(c)
+	if !storagehelper.PersistentVolumeClaimHasClass(c) {
 		if class := v.fallback(); class != nil {
 			return claimStep{Class: class.Name}
 		}
 	}
 	switch {
-	case delayed && !storagehelpers.IsDelayBindingProvisioning(c):
+	case delayed && !storagehelper.IsDelayBindingProvisioning(c):
 		return claimStep{Phase: corev1.ClaimPending, Event: waits(v.Waiting())}
 	case name == "":
 		return claimStep{Phase: corev1.ClaimPending, Event: normal("FailedBinding",
@@ -156,7 +157,8 @@ func planUnmatched(c *corev1.PersistentVolumeClaim, v *view, delayed bool) claim
 	}
 	return claimStep{Provisioner: class.Provisioner, Event: normal("ExternalProvisioning",
 		"Waiting for a volume to be created either by the external provisioner '%s' or manually by the system administrator. "+
-			"If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner)}
+			"If volume creation is delayed, please verify that the provisioner is running and correctly registered.",
+		class.Provisioner)}
 }
 
 func waits(pods []string) *event {
@@ -175,11 +177,13 @@ func planNamed(c *corev1.PersistentVolumeClaim, v *view) claimStep {
 	switch {
 	case pv == nil:
 		return claimStep{Phase: corev1.ClaimPending}
-	case pv.Spec.ClaimRef != nil && !storagehelpers.IsVolumeBoundToClaim(pv, c):
-		return claimStep{Phase: corev1.ClaimPending, Event: warning("FailedBinding", "volume %q already bound to a different claim.", pv.Name)}
+	case pv.Spec.ClaimRef != nil && !storagehelper.IsVolumeBoundToClaim(pv, c):
+		return claimStep{Phase: corev1.ClaimPending,
+			Event: warning("FailedBinding", "volume %q already bound to a different claim.", pv.Name)}
 	case pv.Spec.ClaimRef == nil:
 		if why := unfit(c, pv); why != "" {
-			return claimStep{Phase: corev1.ClaimPending, Event: warning("VolumeMismatch", "Cannot bind to requested volume %q: %s", pv.Name, why)}
+			return claimStep{Phase: corev1.ClaimPending,
+				Event: warning("VolumeMismatch", "Cannot bind to requested volume %q: %s", pv.Name, why)}
 		}
 	}
 	return claimStep{Bind: pv}
@@ -193,13 +197,13 @@ func unfit(c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) string 
 		return fmt.Sprintf("the volume is marked for deletion %q", pv.Name)
 	case have.Cmp(want) < 0:
 		return "requested PV is too small"
-	case storagehelpers.GetPersistentVolumeClass(pv) != storagehelpers.GetPersistentVolumeClaimClass(c):
+	case storagehelper.GetPersistentVolumeClass(pv) != storagehelper.GetPersistentVolumeClaimClass(c):
 		return "storageClassName does not match"
 	case ptr.Deref(c.Spec.VolumeAttributesClassName, "") != ptr.Deref(pv.Spec.VolumeAttributesClassName, ""):
 		return "volumeAttributesClassName does not match"
-	case storagehelpers.CheckVolumeModeMismatches(&c.Spec, &pv.Spec):
+	case storagehelper.CheckVolumeModeMismatches(&c.Spec, &pv.Spec):
 		return "incompatible volumeMode"
-	case !storagehelpers.CheckAccessModes(c, pv):
+	case !storagehelper.CheckAccessModes(c, pv):
 		return "incompatible accessMode"
 	}
 	return ""
@@ -229,7 +233,8 @@ func planBound(c *corev1.PersistentVolumeClaim, v *view) claimStep {
 
 // claimStatus is the status of a claim in a phase; pv is the volume it is bound
 // to, nil for none.
-func claimStatus(c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase, pv *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
+func claimStatus(c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase,
+	pv *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
 	s := *c.Status.DeepCopy()
 	s.Phase = phase
 	if pv == nil {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 )
 
@@ -18,7 +18,8 @@ func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolu
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "c-uid"},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To(""),
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
 	}
@@ -32,9 +33,10 @@ func volume(name, size string, change ...func(*corev1.PersistentVolume)) *corev1
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
 	}
@@ -53,7 +55,7 @@ func named(volume string) func(*corev1.PersistentVolumeClaim) {
 }
 
 func completed(c *corev1.PersistentVolumeClaim) {
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnBindCompleted, "yes")
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBindCompleted, "yes")
 }
 
 func block(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
@@ -65,7 +67,8 @@ func reserved(name string, uid types.UID) func(*corev1.PersistentVolume) {
 }
 
 func class(name, provisioner string, change ...func(*storagev1.StorageClass)) *storagev1.StorageClass {
-	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate)}
+	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate)}
 	for _, f := range change {
 		f(c)
 	}
@@ -98,12 +101,18 @@ func TestPlanClaim(t *testing.T) {
 		// the phase; then the event.
 		want, event string
 	}{
-		{"smallest that fits", claim(), []*corev1.PersistentVolume{volume("small", "1Gi"), volume("big", "50Gi"), volume("fits", "10Gi")}, nil, nil, "fits", ""},
-		{"fewest modes", claim(), []*corev1.PersistentVolume{volume("wide", "5Gi", wide), volume("narrow", "50Gi")}, nil, nil, "narrow", ""},
+		{"smallest that fits", claim(),
+			[]*corev1.PersistentVolume{volume("small", "1Gi"), volume("big", "50Gi"), volume("fits", "10Gi")},
+			nil, nil, "fits", ""},
+		{"fewest modes", claim(), []*corev1.PersistentVolume{volume("wide", "5Gi", wide), volume("narrow", "50Gi")},
+			nil, nil, "narrow", ""},
 		{"none", claim(), []*corev1.PersistentVolume{volume("small", "1Gi")}, nil, nil, "Pending",
 			"FailedBinding: no persistent volumes available for this claim and no storage class is set"},
-		{"reserved for it", claim(), []*corev1.PersistentVolume{volume("free", "5Gi"), volume("mine", "50Gi", reserved("c", ""))}, nil, nil, "mine", ""},
-		{"reserved for another", claim(), []*corev1.PersistentVolume{volume("theirs", "5Gi", reserved("x", ""))}, nil, nil, "Pending",
+		{"reserved for it", claim(),
+			[]*corev1.PersistentVolume{volume("free", "5Gi"), volume("mine", "50Gi", reserved("c", ""))},
+			nil, nil, "mine", ""},
+		{"reserved for another", claim(), []*corev1.PersistentVolume{volume("theirs", "5Gi", reserved("x", ""))},
+			nil, nil, "Pending",
 			"FailedBinding: no persistent volumes available for this claim and no storage class is set"},
 		{"block", claim(block), []*corev1.PersistentVolume{volume("files", "5Gi")}, nil, nil, "Pending",
 			"FailedBinding: no persistent volumes available for this claim and no storage class is set"},
@@ -111,34 +120,42 @@ func TestPlanClaim(t *testing.T) {
 		{"named, not there", claim(named("v")), nil, nil, nil, "Pending", ""},
 		{"named, too small", claim(named("v")), []*corev1.PersistentVolume{volume("v", "1Gi")}, nil, nil, "Pending",
 			`VolumeMismatch: Cannot bind to requested volume "v": requested PV is too small`},
-		{"named, of another class", claim(named("v"), classed("x")), []*corev1.PersistentVolume{volume("v", "5Gi")}, nil, nil, "Pending",
+		{"named, of another class", claim(named("v"), classed("x")),
+			[]*corev1.PersistentVolume{volume("v", "5Gi")}, nil, nil, "Pending",
 			`VolumeMismatch: Cannot bind to requested volume "v": storageClassName does not match`},
-		{"named, taken", claim(named("v")), []*corev1.PersistentVolume{volume("v", "5Gi", reserved("x", "x-uid"))}, nil, nil, "Pending",
+		{"named, taken", claim(named("v")), []*corev1.PersistentVolume{volume("v", "5Gi", reserved("x", "x-uid"))},
+			nil, nil, "Pending",
 			`FailedBinding: volume "v" already bound to a different claim.`},
-		{"bound", claim(named("v"), completed), []*corev1.PersistentVolume{volume("v", "5Gi", reserved("c", "c-uid"))}, nil, nil, "v", ""},
+		{"bound", claim(named("v"), completed), []*corev1.PersistentVolume{volume("v", "5Gi", reserved("c", "c-uid"))},
+			nil, nil, "v", ""},
 		{"lost", claim(named("v"), completed), nil, nil, nil, "Lost", "ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!"},
-		{"misbound", claim(named("v"), completed), []*corev1.PersistentVolume{volume("v", "5Gi", reserved("c", "older"))}, nil, nil, "Lost",
+		{"misbound", claim(named("v"), completed),
+			[]*corev1.PersistentVolume{volume("v", "5Gi", reserved("c", "older"))}, nil, nil, "Lost",
 			"ClaimMisbound: Two claims are bound to the same volume, this one is bound incorrectly"},
 		{"no class, a default", claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }), nil,
-			[]*storagev1.StorageClass{class("old", "p", byDefault(2)), class("new", "p", byDefault(1)), class("other", "p")}, nil, "new", ""},
+			[]*storagev1.StorageClass{class("old", "p", byDefault(2)), class("new", "p", byDefault(1)),
+				class("other", "p")}, nil, "new", ""},
 		{"class empty, a default", claim(), nil, []*storagev1.StorageClass{class("new", "p", byDefault(1))}, nil, "Pending",
 			"FailedBinding: no persistent volumes available for this claim and no storage class is set"},
 		{"provisioned", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "example.com/p")}, nil, "example.com/p",
 			"ExternalProvisioning: Waiting for a volume to be created either by the external provisioner 'example.com/p' or manually by the system administrator. " +
 				"If volume creation is delayed, please verify that the provisioner is running and correctly registered."},
 		{"unknown class", claim(classed("x")), nil, nil, nil, "", `ProvisioningFailed: storageclass.storage.k8s.io "x" not found`},
-		{"by hand", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "kubernetes.io/no-provisioner")}, nil, "",
+		{"by hand", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "kubernetes.io/no-provisioner")},
+			nil, "",
 			"ProvisioningFailed: no volume plugin matched name: kubernetes.io/no-provisioner"},
 		{"waits", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "p", delayed)}, nil, "Pending",
 			"WaitForFirstConsumer: waiting for first consumer to be created before binding"},
-		{"waits for pods", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "p", delayed)}, []string{"a", "b"}, "Pending",
+		{"waits for pods", claim(classed("x")), nil, []*storagev1.StorageClass{class("x", "p", delayed)},
+			[]string{"a", "b"}, "Pending",
 			"WaitForPodScheduled: waiting for pods a,b to be scheduled"},
 		{"node chosen", claim(classed("x"), func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations = map[string]string{storagehelpers.AnnSelectedNode: "n"}
+			c.Annotations = map[string]string{storagehelper.AnnSelectedNode: "n"}
 		}), nil, []*storagev1.StorageClass{class("x", "kubernetes.io/none", delayed)}, nil, "", "ProvisioningFailed: no volume plugin matched name: kubernetes.io/none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			step, err := planClaim(c.claim, &view{Volumes: c.volumes, Classes: c.classes, Waiting: func() []string { return c.pods }})
+			step, err := planClaim(c.claim,
+				&view{Volumes: c.volumes, Classes: c.classes, Waiting: func() []string { return c.pods }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +183,7 @@ func TestPlanVolume(t *testing.T) {
 		return func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = p }
 	}
 	driver := func(v *corev1.PersistentVolume) {
-		v.Annotations = map[string]string{storagehelpers.AnnDynamicallyProvisioned: "d.example.com"}
+		v.Annotations = map[string]string{storagehelper.AnnDynamicallyProvisioned: "d.example.com"}
 	}
 	mine := reserved("c", "c-uid")
 	for _, c := range []struct {
@@ -180,9 +197,11 @@ func TestPlanVolume(t *testing.T) {
 		{"bound", volume("v", "5Gi", mine), claim(named("v")), volumeStep{Phase: corev1.VolumeBound}},
 		{"half bound", volume("v", "5Gi", mine), claim(), volumeStep{Claim: true}},
 		{"bound elsewhere", volume("v", "5Gi", mine), claim(named("w")), volumeStep{Unbind: true}},
-		{"made in vain", volume("v", "5Gi", mine, driver, policy(corev1.PersistentVolumeReclaimDelete)), claim(named("w")), volumeStep{Phase: corev1.VolumeReleased}},
+		{"made in vain", volume("v", "5Gi", mine, driver, policy(corev1.PersistentVolumeReclaimDelete)),
+			claim(named("w")), volumeStep{Phase: corev1.VolumeReleased}},
 		{"retained", volume("v", "5Gi", mine), nil, volumeStep{Phase: corev1.VolumeReleased}},
-		{"deleted by its driver", volume("v", "5Gi", mine, driver, policy(corev1.PersistentVolumeReclaimDelete)), nil, volumeStep{Phase: corev1.VolumeReleased}},
+		{"deleted by its driver", volume("v", "5Gi", mine, driver, policy(corev1.PersistentVolumeReclaimDelete)), nil,
+			volumeStep{Phase: corev1.VolumeReleased}},
 		{"deleted by nobody", volume("v", "5Gi", mine, policy(corev1.PersistentVolumeReclaimDelete)), nil, volumeStep{
 			Phase: corev1.VolumeFailed, Message: `error getting deleter volume plugin for volume "v": no deletable volume plugin matched`,
 			Event: warning("VolumeFailedDelete", `error getting deleter volume plugin for volume "v": no deletable volume plugin matched`),

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/storage/ephemeral"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -96,7 +96,7 @@ func (r *reconciler) volumeChanged(_, pv *corev1.PersistentVolume) {
 }
 
 func waiting(c *corev1.PersistentVolumeClaim) bool {
-	return !metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted)
+	return !metav1.HasAnnotation(c.ObjectMeta, storagehelper.AnnBindCompleted)
 }
 
 func (r *reconciler) claimChanged(old, c *corev1.PersistentVolumeClaim) {
@@ -185,8 +185,8 @@ func (r *reconciler) claim(ctx context.Context, namespace, name string) error {
 		_, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &step.Class })
 	case step.Provisioner != "":
 		_, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) {
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnBetaStorageProvisioner, step.Provisioner)
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnStorageProvisioner, step.Provisioner)
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBetaStorageProvisioner, step.Provisioner)
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnStorageProvisioner, step.Provisioner)
 		})
 	case step.Phase != "":
 		err = r.setClaim(ctx, c, step.Phase, nil)
@@ -226,7 +226,7 @@ func (r *reconciler) waitingPods(c *corev1.PersistentVolumeClaim) (names []strin
 // bind makes volume and claim point at each other. Each write is repeatable;
 // what a crash leaves half done the next call ends.
 func (r *reconciler) bind(ctx context.Context, c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
-	bound, changed, err := storagehelpers.GetBindVolumeToClaim(pv, c)
+	bound, changed, err := storagehelper.GetBindVolumeToClaim(pv, c)
 	if err != nil {
 		return err
 	}
@@ -241,9 +241,9 @@ func (r *reconciler) bind(ctx context.Context, c *corev1.PersistentVolumeClaim, 
 	c, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) {
 		if c.Spec.VolumeName != pv.Name {
 			c.Spec.VolumeName = pv.Name
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnBoundByController, "yes")
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBoundByController, "yes")
 		}
-		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnBindCompleted, "yes")
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBindCompleted, "yes")
 	})
 	if err != nil {
 		return err
@@ -252,7 +252,8 @@ func (r *reconciler) bind(ctx context.Context, c *corev1.PersistentVolumeClaim, 
 }
 
 // updateClaim writes what change makes of the claim, if it changes anything.
-func (r *reconciler) updateClaim(ctx context.Context, c *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolumeClaim, error) {
+func (r *reconciler) updateClaim(ctx context.Context, c *corev1.PersistentVolumeClaim,
+	change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolumeClaim, error) {
 	changed := c.DeepCopy()
 	change(changed)
 	if equality.Semantic.DeepEqual(c, changed) {
@@ -261,7 +262,8 @@ func (r *reconciler) updateClaim(ctx context.Context, c *corev1.PersistentVolume
 	return r.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, changed, metav1.UpdateOptions{})
 }
 
-func (r *reconciler) setClaim(ctx context.Context, c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase, pv *corev1.PersistentVolume) error {
+func (r *reconciler) setClaim(ctx context.Context, c *corev1.PersistentVolumeClaim,
+	phase corev1.PersistentVolumeClaimPhase, pv *corev1.PersistentVolume) error {
 	status := claimStatus(c, phase, pv)
 	if equality.Semantic.DeepEqual(status, c.Status) {
 		return nil
@@ -272,7 +274,8 @@ func (r *reconciler) setClaim(ctx context.Context, c *corev1.PersistentVolumeCla
 	return err
 }
 
-func (r *reconciler) setVolume(ctx context.Context, pv *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) error {
+func (r *reconciler) setVolume(ctx context.Context, pv *corev1.PersistentVolume,
+	phase corev1.PersistentVolumePhase, message string) error {
 	if pv.Status.Phase == phase {
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 )
 
 // volumeStep is what is to be done about a volume.
@@ -40,18 +40,21 @@ func planVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim
 			return planReleased(pv)
 		}
 		return volumeStep{Unbind: true}
-	case storagehelpers.CheckVolumeModeMismatches(&claim.Spec, &pv.Spec):
+	case storagehelper.CheckVolumeModeMismatches(&claim.Spec, &pv.Spec):
 		return volumeStep{
-			Event: warning("VolumeMismatch", "Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name),
+			Event: warning("VolumeMismatch",
+				"Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.",
+				claim.Name),
 			ClaimEvent: warning("VolumeMismatch",
-				"Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name),
+				"Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.",
+				pv.Name),
 		}
 	}
 	return volumeStep{Claim: true}
 }
 
 func provisioned(pv *corev1.PersistentVolume) bool {
-	return metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnDynamicallyProvisioned)
+	return metav1.HasAnnotation(pv.ObjectMeta, storagehelper.AnnDynamicallyProvisioned)
 }
 
 // planReleased: the volume's claim is gone. Drivers delete what they made;
@@ -71,7 +74,9 @@ func planReleased(pv *corev1.PersistentVolume) volumeStep {
 	case corev1.PersistentVolumeReclaimRetain:
 	case corev1.PersistentVolumeReclaimDelete:
 		if !deletedByOthers(pv) {
-			return fail("VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
+			return fail("VolumeFailedDelete",
+				fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched",
+					pv.Name))
 		}
 	case corev1.PersistentVolumeReclaimRecycle:
 		return fail("VolumeFailedRecycle", "No recycler plugin found for the volume!")
@@ -83,18 +88,18 @@ func planReleased(pv *corev1.PersistentVolume) volumeStep {
 
 // deletedByOthers tells whether a driver outside is to delete the volume.
 func deletedByOthers(pv *corev1.PersistentVolume) bool {
-	by := pv.Annotations[storagehelpers.AnnDynamicallyProvisioned]
+	by := pv.Annotations[storagehelper.AnnDynamicallyProvisioned]
 	return by != "" && !strings.HasPrefix(by, "kubernetes.io/") || pv.Spec.CSI != nil ||
-		metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnMigratedTo)
+		metav1.HasAnnotation(pv.ObjectMeta, storagehelper.AnnMigratedTo)
 }
 
 // unbound is the volume without its claim. One that a user reserved stays
 // reserved.
 func unbound(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	pv = pv.DeepCopy()
-	if metav1.HasAnnotation(pv.ObjectMeta, storagehelpers.AnnBoundByController) {
+	if metav1.HasAnnotation(pv.ObjectMeta, storagehelper.AnnBoundByController) {
 		pv.Spec.ClaimRef = nil
-		delete(pv.Annotations, storagehelpers.AnnBoundByController)
+		delete(pv.Annotations, storagehelper.AnnBoundByController)
 	} else {
 		pv.Spec.ClaimRef.UID = ""
 	}

@@ -54,7 +54,8 @@ func outOfService(node *corev1.Node) bool {
 			return false
 		}
 	}
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	return slices.ContainsFunc(node.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
 // surplus are the finished pods beyond limit, evicted ones and the oldest first.

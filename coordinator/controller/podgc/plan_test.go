@@ -19,7 +19,9 @@ func TestPlan(t *testing.T) { // NODE-28, NODE-58
 		}
 		return p
 	}
-	off := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}}}
+	off := &corev1.Node{
+		Spec: corev1.NodeSpec{
+			Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}}}
 	for _, tt := range []struct {
 		name    string
 		pod     *corev1.Pod
@@ -45,7 +47,9 @@ func TestPlan(t *testing.T) { // NODE-28, NODE-58
 func TestSurplus(t *testing.T) {
 	var pods []*corev1.Pod
 	for i, phase := range []corev1.PodPhase{"Succeeded", "Failed", "Running", "Failed"} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), CreationTimestamp: metav1.Unix(int64(i), 0)}, Status: corev1.PodStatus{Phase: phase}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), CreationTimestamp: metav1.Unix(int64(i), 0)},
+			Status:     corev1.PodStatus{Phase: phase}}
 		if i == 3 {
 			p.Status.Reason = "Evicted"
 		}

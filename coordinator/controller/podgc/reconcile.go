@@ -40,8 +40,9 @@ func New(env controller.Env) (*controller.Loop, error) {
 		return nil, err
 	}
 	r := &reconciler{
-		client: env.Client, pods: core.Pods().Lister(), podsIx: core.Pods().Informer().GetIndexer(), nodes: core.Nodes().Lister(),
-		loop: controller.New("podgc", 2, env.Log), missing: map[string]time.Time{},
+		client: env.Client, pods: core.Pods().Lister(), podsIx: core.Pods().Informer().GetIndexer(),
+		nodes: core.Nodes().Lister(),
+		loop:  controller.New("podgc", 2, env.Log), missing: map[string]time.Time{},
 	}
 	r.loop.Reconciler = r
 	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
@@ -153,7 +154,8 @@ func (r *reconciler) kill(ctx context.Context, d *doomed) error {
 		if err != nil {
 			return err
 		}
-		_, err = r.client.CoreV1().Pods(d.pod.Namespace).Patch(ctx, d.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err = r.client.CoreV1().Pods(d.pod.Namespace).Patch(ctx, d.pod.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
 		if apierrors.IsNotFound(err) {
 			return nil
 		} else if err != nil {

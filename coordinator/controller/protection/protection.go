@@ -25,9 +25,9 @@ const (
 
 const byClaim = "protected-claim" // index of pods
 
-// settle is an object's finalizers as they should be: present while it lives,
+// finalizersFor is an object's finalizers as they should be: present while it lives,
 // gone once it is deleted and not in use. ok is false when they are so.
-func settle(m metav1.Object, finalizer string, used func() (bool, error)) (list []string, ok bool, err error) {
+func finalizersFor(m metav1.Object, finalizer string, used func() (bool, error)) (list []string, ok bool, err error) {
 	have := m.GetFinalizers()
 	i := slices.Index(have, finalizer)
 	switch {
@@ -58,7 +58,8 @@ func usesClaim(pod *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == c.Name {
 			return true
 		}
-		if v.Ephemeral != nil && !shutDown(pod) && ephemeral.VolumeClaimName(pod, v) == c.Name && ephemeral.VolumeIsForPod(pod, c) == nil {
+		if v.Ephemeral != nil && !shutDown(pod) && ephemeral.VolumeClaimName(pod, v) == c.Name &&
+			ephemeral.VolumeIsForPod(pod, c) == nil {
 			return true
 		}
 	}
@@ -104,7 +105,7 @@ func NewClaims(env controller.Env) (*controller.Loop, error) {
 		if err != nil {
 			return 0, controller.IgnoreGone(err)
 		}
-		list, ok, err := settle(c, claimFinalizer, func() (bool, error) { return claimUsed(ctx, env, pods, c) })
+		list, ok, err := finalizersFor(c, claimFinalizer, func() (bool, error) { return claimUsed(ctx, env, pods, c) })
 		if !ok || err != nil {
 			return 0, err
 		}
@@ -129,7 +130,8 @@ func NewClaims(env controller.Env) (*controller.Loop, error) {
 }
 
 // claimUsed asks the API too before it says no: a pod may be newer than the cache.
-func claimUsed(ctx context.Context, env controller.Env, pods cache.Indexer, c *corev1.PersistentVolumeClaim) (bool, error) {
+func claimUsed(ctx context.Context, env controller.Env, pods cache.Indexer,
+	c *corev1.PersistentVolumeClaim) (bool, error) {
 	cached, err := pods.ByIndex(byClaim, controller.Key(c.Namespace, c.Name))
 	if err != nil {
 		return false, err
@@ -156,7 +158,8 @@ func NewVolumes(env controller.Env) (*controller.Loop, error) {
 		if err != nil {
 			return 0, controller.IgnoreGone(err)
 		}
-		list, ok, err := settle(pv, volumeFinalizer, func() (bool, error) { return pv.Status.Phase == corev1.VolumeBound, nil })
+		list, ok, err := finalizersFor(pv, volumeFinalizer,
+			func() (bool, error) { return pv.Status.Phase == corev1.VolumeBound, nil })
 		if !ok || err != nil {
 			return 0, err
 		}
@@ -177,7 +180,8 @@ func NewVolumes(env controller.Env) (*controller.Loop, error) {
 func NewClasses(env controller.Env) (*controller.Loop, error) {
 	loop := controller.New("volumeattributesclass-protection", 1, env.Log)
 	core, classes := env.Informers.Core().V1(), env.Informers.Storage().V1().VolumeAttributesClasses()
-	volumes, claims, lister := core.PersistentVolumes().Lister(), core.PersistentVolumeClaims().Lister(), classes.Lister()
+	volumes, claims, lister := core.PersistentVolumes().Lister(), core.PersistentVolumeClaims().
+		Lister(), classes.Lister()
 	used := func(name string) (bool, error) {
 		pvs, err := volumes.List(labels.Everything())
 		if err != nil {
@@ -190,14 +194,15 @@ func NewClasses(env controller.Env) (*controller.Loop, error) {
 		return slices.ContainsFunc(pvs, func(pv *corev1.PersistentVolume) bool {
 			return ptr.Deref(pv.Spec.VolumeAttributesClassName, "") == name
 		}) ||
-			slices.ContainsFunc(pvcs, func(c *corev1.PersistentVolumeClaim) bool { return slices.Contains(classesOf(c), name) }), nil
+			slices.ContainsFunc(pvcs,
+				func(c *corev1.PersistentVolumeClaim) bool { return slices.Contains(classesOf(c), name) }), nil
 	}
 	loop.Reconciler = controller.Func(func(ctx context.Context, name string) (time.Duration, error) {
 		class, err := lister.Get(name)
 		if err != nil {
 			return 0, controller.IgnoreGone(err)
 		}
-		list, ok, err := settle(class, classFinalizer, func() (bool, error) { return used(name) })
+		list, ok, err := finalizersFor(class, classFinalizer, func() (bool, error) { return used(name) })
 		if !ok || err != nil {
 			return 0, err
 		}
@@ -232,7 +237,8 @@ func classesOf(c *corev1.PersistentVolumeClaim) (names []string) {
 	if m := c.Status.ModifyVolumeStatus; m != nil {
 		target = m.TargetVolumeAttributesClassName
 	}
-	for _, n := range []string{ptr.Deref(c.Spec.VolumeAttributesClassName, ""), ptr.Deref(c.Status.CurrentVolumeAttributesClassName, ""), target} {
+	for _, n := range []string{ptr.Deref(c.Spec.VolumeAttributesClassName, ""),
+		ptr.Deref(c.Status.CurrentVolumeAttributesClassName, ""), target} {
 		if n != "" {
 			names = append(names, n)
 		}

@@ -28,7 +28,7 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &metav1.ObjectMeta{Finalizers: c.have, DeletionTimestamp: c.deleted}
-			got, changes, err := settle(m, "f", func() (bool, error) { return c.used, nil })
+			got, changes, err := finalizersFor(m, "f", func() (bool, error) { return c.used, nil })
 			if err != nil || changes != c.changes || !slices.Equal(got, c.want) {
 				t.Errorf("got %v, %v, %v", got, changes, err)
 			}
@@ -38,7 +38,9 @@ func TestSettle(t *testing.T) {
 
 // TestUsesClaim covers PV-14.
 func TestUsesClaim(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "p-v", Namespace: "ns", OwnerReferences: []metav1.OwnerReference{{UID: "p-uid", Controller: ptr.To(true)}}}}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "p-v", Namespace: "ns",
+			OwnerReferences: []metav1.OwnerReference{{UID: "p-uid", Controller: ptr.To(true)}}}}
 	pod := func(node string, v corev1.VolumeSource) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "p-uid"},

@@ -14,12 +14,15 @@ import (
 var now = time.Unix(100000, 0)
 
 func pod(name, node string, ready time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
 	p.Spec.NodeName = node
 	p.Status.Phase = corev1.PodPending
 	if ready > 0 {
 		p.Status.Phase = corev1.PodRunning
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ready))}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ready))}}
 	}
 	for _, c := range change {
 		c(p)
@@ -65,7 +68,8 @@ func TestPlanAndStatus(t *testing.T) {
 		t.Errorf("create %d of 2", create)
 	}
 	status, wait := statusOf(rs, counted{active: pods, terminating: 1, failure: errors.New("quota")}, now)
-	if status.Replicas != 3 || status.ReadyReplicas != 2 || status.AvailableReplicas != 1 || *status.TerminatingReplicas != 1 || wait != 30*time.Second {
+	if status.Replicas != 3 || status.ReadyReplicas != 2 || status.AvailableReplicas != 1 ||
+		*status.TerminatingReplicas != 1 || wait != 30*time.Second {
 		t.Errorf("status %+v, wait %v", status, wait)
 	}
 	if c := status.Conditions; len(c) != 1 || c[0].Reason != "FailedDelete" {

@@ -8,7 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -49,7 +49,8 @@ func NewReplication(env controller.Env) (*controller.Loop, error) {
 	informer := env.Informers.Core().V1().ReplicationControllers()
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("replication-controller"), kind: replicationKind,
-		sets: replicationControllers{env.Client, informer.Lister()}, loop: controller.New("replicationcontroller", 5, env.Log),
+		sets: replicationControllers{env.Client, informer.Lister()},
+		loop: controller.New("replicationcontroller", 5, env.Log),
 	}
 	return r.loop, r.watch(informer.Informer(), env.Informers.Core().V1().Pods().Informer())
 }
@@ -133,7 +134,8 @@ func (r *reconciler) pods(ctx context.Context, rs *appsv1.ReplicaSet) (active []
 			return r.sets.live(ctx, rs.Namespace, rs.Name)
 		},
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := r.client.CoreV1().Pods(rs.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := r.client.CoreV1().Pods(rs.Namespace).Patch(ctx, name, types.StrategicMergePatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		},
 	}, candidates)
@@ -208,7 +210,7 @@ func (r *reconciler) writeStatus(ctx context.Context, rs *appsv1.ReplicaSet, sta
 	if r.kind == replicationKind {
 		status.TerminatingReplicas = nil
 	}
-	if apiequality.Semantic.DeepEqual(rs.Status, status) {
+	if equality.Semantic.DeepEqual(rs.Status, status) {
 		return nil
 	}
 	changed := *rs

@@ -87,17 +87,20 @@ func (s replicationControllers) writeStatus(ctx context.Context, rs *appsv1.Repl
 func asSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta}
 	rs.SetGroupVersionKind(replicationKind)
-	rs.Spec = appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds, Selector: &metav1.LabelSelector{MatchLabels: rc.Spec.Selector}}
+	rs.Spec = appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds,
+		Selector: &metav1.LabelSelector{MatchLabels: rc.Spec.Selector}}
 	if rc.Spec.Template != nil {
 		rs.Spec.Template = *rc.Spec.Template
 	}
 	rs.Status = appsv1.ReplicaSetStatus{
-		Replicas: rc.Status.Replicas, FullyLabeledReplicas: rc.Status.FullyLabeledReplicas, ReadyReplicas: rc.Status.ReadyReplicas,
+		Replicas: rc.Status.Replicas, FullyLabeledReplicas: rc.Status.FullyLabeledReplicas,
+		ReadyReplicas:     rc.Status.ReadyReplicas,
 		AvailableReplicas: rc.Status.AvailableReplicas, ObservedGeneration: rc.Status.ObservedGeneration,
 	}
 	for _, c := range rc.Status.Conditions {
 		rs.Status.Conditions = append(rs.Status.Conditions, appsv1.ReplicaSetCondition{
-			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			Reason: c.Reason, Message: c.Message,
 		})
 	}
 	return rs
@@ -110,7 +113,8 @@ func replicationStatus(s *appsv1.ReplicaSetStatus) corev1.ReplicationControllerS
 	}
 	for _, c := range s.Conditions {
 		status.Conditions = append(status.Conditions, corev1.ReplicationControllerCondition{
-			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
 		})
 	}
 	return status

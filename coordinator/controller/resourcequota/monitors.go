@@ -159,7 +159,8 @@ func (c *Controller) forget(gr schema.GroupResource, mon *monitor) {
 func (c *Controller) lister(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
 	mon := c.monitors.get(gvr.GroupResource())
 	if mon == nil {
-		return cache.NewGenericLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), gvr.GroupResource()), nil
+		return cache.NewGenericLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}),
+			gvr.GroupResource()), nil
 	}
 	if !mon.informer.HasSynced() {
 		return nil, fmt.Errorf("%s is not listed yet", gvr.GroupResource())

@@ -62,5 +62,6 @@ func lower(a, b corev1.ResourceList) bool {
 
 // differs tells whether a status is worth writing.
 func differs(q *corev1.ResourceQuota, s corev1.ResourceQuotaStatus) bool {
-	return q.Status.Used == nil || !equality.Semantic.DeepEqual(q.Status.Hard, s.Hard) || !quotav1.Equals(q.Status.Used, s.Used)
+	return q.Status.Used == nil || !equality.Semantic.DeepEqual(q.Status.Hard, s.Hard) ||
+		!quotav1.Equals(q.Status.Used, s.Used)
 }

@@ -23,7 +23,8 @@ func amounts(pairs ...string) corev1.ResourceList {
 // RQ-12: any resource is counted by name, events never.
 func TestConcerns(t *testing.T) {
 	var got []string
-	hard := amounts("cpu", "1", "pods", "1", "count/fish.sea.example", "1", "count/events", "1", "count/secrets", "1", "other", "1")
+	hard := amounts("cpu", "1", "pods", "1", "count/fish.sea.example", "1", "count/events", "1",
+		"count/secrets", "1", "other", "1")
 	for gr := range concerns(hard, quota.Evaluators(nil)) {
 		got = append(got, gr.String())
 	}
@@ -34,7 +35,8 @@ func TestConcerns(t *testing.T) {
 }
 
 func TestNext(t *testing.T) {
-	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: amounts("pods", "2", "cpu", "1", "count/fish.sea.example", "1")}}
+	q := &corev1.ResourceQuota{
+		Spec: corev1.ResourceQuotaSpec{Hard: amounts("pods", "2", "cpu", "1", "count/fish.sea.example", "1")}}
 	s := next(q, amounts("pods", "0", "cpu", "0"))
 	if !differs(q, s) || len(s.Used) != 2 {
 		t.Errorf("first count: %+v", s)
@@ -52,7 +54,8 @@ func TestNext(t *testing.T) {
 
 // What was charged is not taken back before the object can be stored.
 func TestCharges(t *testing.T) {
-	if a := amounts("pods", "2", "cpu", "1"); lower(a, a) || !lower(a, amounts("pods", "1", "cpu", "3")) || lower(amounts("pods", "1"), a) {
+	if a := amounts("pods", "2", "cpu", "1"); lower(a, a) || !lower(a, amounts("pods", "1", "cpu", "3")) ||
+		lower(amounts("pods", "1"), a) {
 		t.Error("lower")
 	}
 	var c charges

@@ -81,7 +81,8 @@ func New(env controller.Env, deps Deps) *Controller {
 		}
 		// A status that was counted, or charged, is left alone; one that someone
 		// else changed is not.
-		if old == nil || !quotav1.Equals(old.Spec.Hard, q.Spec.Hard) || !equality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) {
+		if old == nil || !quotav1.Equals(old.Spec.Hard, q.Spec.Hard) ||
+			!equality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) {
 			c.loop.Add(controller.Key(q.Namespace, q.Name))
 		}
 	})

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -61,8 +61,9 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = r.client.CoreV1().ConfigMaps(key).Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: key, Annotations: map[string]string{descriptionAnnotation: description}},
-			Data:       r.data,
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: key,
+				Annotations: map[string]string{descriptionAnnotation: description}},
+			Data: r.data,
 		}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			err = nil
@@ -70,7 +71,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, err
 	case err != nil:
 		return 0, err
-	case apiequality.Semantic.DeepEqual(have.Data, r.data) && have.Annotations[descriptionAnnotation] != "":
+	case equality.Semantic.DeepEqual(have.Data, r.data) && have.Annotations[descriptionAnnotation] != "":
 		return 0, nil
 	}
 	fixed := have.DeepCopy()

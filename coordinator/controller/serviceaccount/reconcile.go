@@ -24,7 +24,8 @@ type reconciler struct {
 // New builds the controller; its keys are namespaces.
 func New(env controller.Env) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
-	r := &reconciler{client: env.Client, namespaces: core.Namespaces().Lister(), accounts: core.ServiceAccounts().Lister()}
+	r := &reconciler{client: env.Client, namespaces: core.Namespaces().Lister(),
+		accounts: core.ServiceAccounts().Lister()}
 	loop := controller.New("serviceaccount", 2, env.Log)
 	loop.Reconciler = r
 	loop.WatchKeys(core.Namespaces().Informer())

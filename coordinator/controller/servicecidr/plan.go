@@ -24,7 +24,8 @@ var (
 		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready",
 	}
 	terminatingCondition = metav1.Condition{
-		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse,
+		Reason:  networkingv1.ServiceCIDRReasonTerminating,
 		Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
 	}
 )
@@ -61,7 +62,8 @@ func needed(c *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, addres
 	others := slices.DeleteFunc(slices.Clone(all), func(o *networkingv1.ServiceCIDR) bool { return o.Name == c.Name })
 	covered := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(others, func(o *networkingv1.ServiceCIDR) bool {
-			return slices.ContainsFunc(prefixes(o), func(q netip.Prefix) bool { return q.Overlaps(p) && q.Bits() <= p.Bits() })
+			return slices.ContainsFunc(prefixes(o),
+				func(q netip.Prefix) bool { return q.Overlaps(p) && q.Bits() <= p.Bits() })
 		})
 	}
 	mine := prefixes(c)
@@ -81,7 +83,8 @@ func needed(c *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, addres
 func withCondition(c *networkingv1.ServiceCIDR, want metav1.Condition) *networkingv1.ServiceCIDR {
 	have := meta.FindStatusCondition(c.Status.Conditions, want.Type)
 	if have != nil && have.Status == want.Status && have.Reason == want.Reason &&
-		(have.Message == want.Message || want.Status == metav1.ConditionTrue) { // the default range is ready in other words
+		// the default range is ready in other words
+		(have.Message == want.Message || want.Status == metav1.ConditionTrue) {
 		return nil
 	}
 	c = c.DeepCopy()
@@ -113,7 +116,8 @@ func entry(ip string, s *corev1.Service) *networkingv1.IPAddress {
 		ObjectMeta: metav1.ObjectMeta{Name: ip, Labels: map[string]string{
 			networkingv1.LabelIPAddressFamily: string(family(ip)), networkingv1.LabelManagedBy: manager,
 		}},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
 	}
 }
 

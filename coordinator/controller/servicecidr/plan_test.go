@@ -10,7 +10,8 @@ import (
 )
 
 func cidr(name string, ranges ...string) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: ranges}}
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: ranges}}
 }
 
 func service(name string) *corev1.Service {
@@ -29,13 +30,17 @@ func TestNeeded(t *testing.T) {
 		addresses []*networkingv1.IPAddress
 		want      bool
 	}{
-		"alone":               {small, []*networkingv1.ServiceCIDR{small, other}, []*networkingv1.IPAddress{inside}, true},
-		"in a larger one":     {small, []*networkingv1.ServiceCIDR{small, large}, []*networkingv1.IPAddress{inside}, false},
-		"larger, smaller has": {large, []*networkingv1.ServiceCIDR{small, large}, []*networkingv1.IPAddress{inside}, false},
-		"larger, one outside": {large, []*networkingv1.ServiceCIDR{small, large}, []*networkingv1.IPAddress{entry("10.0.2.5", service("d"))}, true},
-		"no address":          {small, []*networkingv1.ServiceCIDR{small}, nil, false},
-		"not a service's":     {small, []*networkingv1.ServiceCIDR{small}, []*networkingv1.IPAddress{foreign}, false},
-		"one family covered":  {both, []*networkingv1.ServiceCIDR{both, large}, []*networkingv1.IPAddress{six}, true},
+		"alone": {small, []*networkingv1.ServiceCIDR{small, other},
+			[]*networkingv1.IPAddress{inside}, true},
+		"in a larger one": {small, []*networkingv1.ServiceCIDR{small, large},
+			[]*networkingv1.IPAddress{inside}, false},
+		"larger, smaller has": {large, []*networkingv1.ServiceCIDR{small, large},
+			[]*networkingv1.IPAddress{inside}, false},
+		"larger, one outside": {large, []*networkingv1.ServiceCIDR{small, large},
+			[]*networkingv1.IPAddress{entry("10.0.2.5", service("d"))}, true},
+		"no address":         {small, []*networkingv1.ServiceCIDR{small}, nil, false},
+		"not a service's":    {small, []*networkingv1.ServiceCIDR{small}, []*networkingv1.IPAddress{foreign}, false},
+		"one family covered": {both, []*networkingv1.ServiceCIDR{both, large}, []*networkingv1.IPAddress{six}, true},
 	} {
 		if got := needed(c.of, c.all, c.addresses); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -89,7 +94,8 @@ func TestCondition(t *testing.T) {
 		t.Error("ready is not set once")
 	}
 	c = withCondition(c, terminatingCondition)
-	if c == nil || c.Status.Conditions[0].Status != metav1.ConditionFalse || withCondition(c, terminatingCondition) != nil {
+	if c == nil || c.Status.Conditions[0].Status != metav1.ConditionFalse ||
+		withCondition(c, terminatingCondition) != nil {
 		t.Errorf("terminating: %+v", c)
 	}
 }

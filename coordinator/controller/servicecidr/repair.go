@@ -55,8 +55,9 @@ func NewRepair(env controller.Env) (*controller.Loop, error) {
 	}
 	loop := controller.New("ipallocator-repair", 1, env.Log)
 	loop.Reconciler = &repairs{
-		client: env.Client, services: services.GetIndexer(), cidrs: n.ServiceCIDRs().Lister(), addresses: n.IPAddresses().Lister(),
-		events: env.Recorder("ipallocator-repair-controller"), orphans: map[string]time.Time{},
+		client: env.Client, services: services.GetIndexer(), cidrs: n.ServiceCIDRs().Lister(),
+		addresses: n.IPAddresses().Lister(),
+		events:    env.Recorder("ipallocator-repair-controller"), orphans: map[string]time.Time{},
 	}
 	controller.Watch(loop, services, func(old, s *corev1.Service) {
 		for _, one := range []*corev1.Service{old, s} {
@@ -115,7 +116,8 @@ func (r *repairs) Reconcile(ctx context.Context, ip string) (time.Duration, erro
 		return 0, r.add(ctx, ip, owner)
 	case wrong:
 		r.events.Eventf(owner, corev1.EventTypeWarning, "ClusterIPNotAllocated",
-			"the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family(ip), ip, owner.Namespace, owner.Name)
+			"the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family(ip), ip,
+			owner.Namespace, owner.Name)
 		if err := r.drop(ctx, a); err != nil {
 			return 0, err
 		}
@@ -167,7 +169,8 @@ func (r *repairs) add(ctx context.Context, ip string, s *corev1.Service) error {
 	} else if err != nil {
 		return err
 	}
-	r.events.Eventf(s, corev1.EventTypeWarning, "ClusterIPNotAllocated", "Cluster IP [%v]: %s is not allocated; repairing", family(ip), ip)
+	r.events.Eventf(s, corev1.EventTypeWarning, "ClusterIPNotAllocated",
+		"Cluster IP [%v]: %s is not allocated; repairing", family(ip), ip)
 	return nil
 }
 

@@ -72,7 +72,8 @@ func (r *reconciler) create(ctx context.Context, key string, v *view, ordinal in
 }
 
 func (r *reconciler) delete(ctx context.Context, key string, set *appsv1.StatefulSet, pod *corev1.Pod) error {
-	err := r.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	err := r.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
@@ -117,11 +118,13 @@ func (r *reconciler) ensureClaims(ctx context.Context, v *view, pod *corev1.Pod)
 			continue
 		}
 		if err != nil {
-			r.events.Eventf(v.set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s", c.Name, pod.Name, v.set.Name, err)
+			r.events.Eventf(v.set, corev1.EventTypeWarning, "FailedCreate",
+				"Create Claim %s for Pod %s in StatefulSet %s failed error: %s", c.Name, pod.Name, v.set.Name, err)
 			errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", c.Name, err))
 			continue
 		}
-		r.events.Eventf(v.set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", c.Name, pod.Name, v.set.Name)
+		r.events.Eventf(v.set, corev1.EventTypeNormal, "SuccessfulCreate",
+			"Create Claim %s Pod %s in StatefulSet %s success", c.Name, pod.Name, v.set.Name)
 	}
 	return errors.Join(errs...)
 }
@@ -134,11 +137,13 @@ func (r *reconciler) ownClaims(ctx context.Context, v *view, pod *corev1.Pod) er
 		}
 		if hasForeignController(c, v.set, pod) {
 			r.events.Eventf(v.set, corev1.EventTypeWarning, "ConflictingController",
-				"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", c.Name)
+				"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim",
+				c.Name)
 		}
 		changed := c.DeepCopy()
 		changed.OwnerReferences = claimOwners(c, v.set, pod)
-		if _, err := r.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+		if _, err := r.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, changed,
+			metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("could not update claim %s for delete policy ownerRefs: %w", c.Name, err)
 		}
 	}
@@ -148,8 +153,10 @@ func (r *reconciler) ownClaims(ctx context.Context, v *view, pod *corev1.Pod) er
 // told tells what was done to a pod as an event of the set.
 func (r *reconciler) told(set *appsv1.StatefulSet, verb, pod string, err error) {
 	if err != nil {
-		r.events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod, set.Name, err)
+		r.events.Eventf(set, corev1.EventTypeWarning, "Failed"+verb,
+			"%s Pod %s in StatefulSet %s failed error: %s", verb, pod, set.Name, err)
 		return
 	}
-	r.events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod, set.Name)
+	r.events.Eventf(set, corev1.EventTypeNormal, "Successful"+verb,
+		"%s Pod %s in StatefulSet %s successful", verb, pod, set.Name)
 }

@@ -92,7 +92,8 @@ func mountClaims(set *appsv1.StatefulSet, pod *corev1.Pod) {
 		}
 		claimed[name] = true
 		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(set, name, ordinalOf(pod))},
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+				ClaimName: claimName(set, name, ordinalOf(pod))},
 		}})
 	}
 	for _, v := range pod.Spec.Volumes {

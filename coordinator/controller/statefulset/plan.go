@@ -44,7 +44,8 @@ func (v *view) plan() (do todo) {
 		return do
 	}
 	replicas, condemned := v.split()
-	if v.replicas(replicas, &do) && v.scaleDown(v.firstUnavailable(replicas, condemned), condemned, &do) && len(do.create)+len(do.del) == 0 {
+	if v.replicas(replicas, &do) && v.scaleDown(v.firstUnavailable(replicas, condemned), condemned, &do) &&
+		len(do.create)+len(do.del) == 0 {
 		v.roll(replicas, &do)
 	}
 	return do
@@ -134,7 +135,8 @@ func (v *view) blocked(ordinal int) bool {
 	}
 	pod := &corev1.Pod{}
 	pod.Name = podName(v.set, ordinal)
-	return slices.ContainsFunc(v.claimsOf(pod), func(c *corev1.PersistentVolumeClaim) bool { return isStale(c, pod, podKind) })
+	return slices.ContainsFunc(v.claimsOf(pod),
+		func(c *corev1.PersistentVolumeClaim) bool { return isStale(c, pod, podKind) })
 }
 
 // claimsOf returns those of a pod's claims that exist.
@@ -148,7 +150,8 @@ func (v *view) claimsOf(p *corev1.Pod) (out []*corev1.PersistentVolumeClaim) {
 }
 
 func (v *view) claimsRight(p *corev1.Pod) bool {
-	return !slices.ContainsFunc(v.claimsOf(p), func(c *corev1.PersistentVolumeClaim) bool { return !isClaimRight(c, v.set, p) })
+	return !slices.ContainsFunc(v.claimsOf(p),
+		func(c *corev1.PersistentVolumeClaim) bool { return !isClaimRight(c, v.set, p) })
 }
 
 func (v *view) isRight(p *corev1.Pod) bool {

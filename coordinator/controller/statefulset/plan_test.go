@@ -20,13 +20,15 @@ var now = time.Unix(100000, 0)
 // set makes a StatefulSet "web" of n ordered replicas that rolls from revision
 // old to revision new.
 func set(n int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
-	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "set"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: &n, ServiceName: "svc", PodManagementPolicy: appsv1.OrderedReadyPodManagement,
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
-			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)},
-		},
-	}}
+	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "set"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &n, ServiceName: "svc", PodManagementPolicy: appsv1.OrderedReadyPodManagement,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateStatefulSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)},
+			},
+		}}
 	for _, c := range change {
 		c(s)
 	}
@@ -54,7 +56,8 @@ func readyFor(seconds int32) func(*appsv1.StatefulSet) {
 func claims(scaled, deleted appsv1.PersistentVolumeClaimRetentionPolicyType) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
-		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenScaled: scaled, WhenDeleted: deleted}
+		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenScaled: scaled, WhenDeleted: deleted}
 	}
 }
 
@@ -71,7 +74,9 @@ func pods(s *appsv1.StatefulSet, text string) (out []*corev1.Pod) {
 		p := newPod(s, &s.Spec.Template, revision, n)
 		p.UID, p.Status.Phase = types.UID("pod"+head), corev1.PodRunning
 		if !strings.Contains(word, "!") {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Second))}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Second))}}
 		}
 		if strings.Contains(word, "-") {
 			p.DeletionTimestamp = ptr.To(metav1.NewTime(now))
@@ -85,13 +90,14 @@ func pods(s *appsv1.StatefulSet, text string) (out []*corev1.Pod) {
 }
 
 func see(s *appsv1.StatefulSet, text string, have ...*corev1.PersistentVolumeClaim) *view {
-	return &view{set: s, current: "old", update: "new", pods: pods(s, text), now: now, claim: func(name string) *corev1.PersistentVolumeClaim {
-		i := slices.IndexFunc(have, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
-		if i < 0 {
-			return nil
-		}
-		return have[i]
-	}}
+	return &view{set: s, current: "old", update: "new", pods: pods(s, text), now: now,
+		claim: func(name string) *corev1.PersistentVolumeClaim {
+			i := slices.IndexFunc(have, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
+			if i < 0 {
+				return nil
+			}
+			return have[i]
+		}}
 }
 
 func (do todo) String() string {
@@ -177,14 +183,16 @@ func TestPod(t *testing.T) { // STS-7, STS-15
 	s := set(1, claims("", ""))
 	s.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "data"}, {Name: "other"}}
 	p := newPod(s, &s.Spec.Template, "r", 2)
-	if p.Name != "web-2" || p.Spec.Hostname != "web-2" || p.Spec.Subdomain != "svc" || p.Labels[appsv1.PodIndexLabel] != "2" ||
+	if p.Name != "web-2" || p.Spec.Hostname != "web-2" || p.Spec.Subdomain != "svc" ||
+		p.Labels[appsv1.PodIndexLabel] != "2" ||
 		p.Labels[appsv1.StatefulSetRevisionLabel] != "r" || p.Labels[appsv1.StatefulSetPodNameLabel] != "web-2" {
 		t.Errorf("got %+v", p.ObjectMeta)
 	}
 	if v := p.Spec.Volumes; len(v) != 2 || v[0].PersistentVolumeClaim.ClaimName != "data-web-2" || v[1].Name != "other" {
 		t.Errorf("volumes %+v", v)
 	}
-	for name, member := range map[string]bool{"web-0": true, "web-12": true, "web": false, "web-a": false, "web-01": false, "web-0-0": false, "web-": false, "web--1": false} {
+	for name, member := range map[string]bool{"web-0": true, "web-12": true, "web": false, "web-a": false,
+		"web-01": false, "web-0-0": false, "web-": false, "web--1": false} {
 		if isMember(s, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}) != member {
 			t.Errorf("%s: member is %v", name, !member)
 		}
@@ -194,7 +202,8 @@ func TestPod(t *testing.T) { // STS-7, STS-15
 func TestStatus(t *testing.T) {
 	v := see(set(3, readyFor(15)), "0:old 1! 2-")
 	s, wait := v.status()
-	if s.Replicas != 3 || s.ReadyReplicas != 2 || s.AvailableReplicas != 0 || s.CurrentReplicas != 1 || s.UpdatedReplicas != 1 || wait != 5*time.Second {
+	if s.Replicas != 3 || s.ReadyReplicas != 2 || s.AvailableReplicas != 0 || s.CurrentReplicas != 1 ||
+		s.UpdatedReplicas != 1 || wait != 5*time.Second {
 		t.Errorf("%+v, wait %v", s, wait)
 	}
 	s, _ = see(set(2), "0 1").status()
@@ -206,7 +215,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-const retain, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+const retain, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+	appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 
 // TestClaimOwners: STS-35, STS-36, STS-37. web-0 is wanted, web-1 is not.
 func TestClaimOwners(t *testing.T) {
@@ -240,7 +250,8 @@ func TestClaimOwners(t *testing.T) {
 func TestClaimsInPlan(t *testing.T) {
 	s := set(1, claims(remove, retain))
 	claim := func(n int, refs ...metav1.OwnerReference) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: claimName(s, "data", n), OwnerReferences: refs}}
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: claimName(s, "data", n), OwnerReferences: refs}}
 	}
 	if got := see(s, "0 1", claim(0), claim(1)).plan().String(); got != "hand1 -1" { // STS-37, STS-40
 		t.Errorf("scaled away: %q", got)
@@ -268,7 +279,8 @@ func TestClaimsInPlan(t *testing.T) {
 func TestClaimsOfPod(t *testing.T) { // STS-11
 	s := set(1, claims("", ""))
 	c := newClaims(s, pods(s, "3")[0])
-	if len(c) != 1 || c[0].Name != "data-web-3" || c[0].Namespace != "ns" || c[0].Labels["app"] != "web" || len(c[0].OwnerReferences) != 0 {
+	if len(c) != 1 || c[0].Name != "data-web-3" || c[0].Namespace != "ns" || c[0].Labels["app"] != "web" ||
+		len(c[0].OwnerReferences) != 0 {
 		t.Errorf("got %+v", c)
 	}
 }

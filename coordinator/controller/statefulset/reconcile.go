@@ -8,7 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -47,11 +47,14 @@ func New(env controller.Env) (*controller.Loop, error) {
 	}
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("statefulset-controller"),
-		sets: apps.StatefulSets().Lister(), claims: core.PersistentVolumeClaims().Lister(), pods: core.Pods().Informer().GetIndexer(),
+		sets: apps.StatefulSets().Lister(), claims: core.PersistentVolumeClaims().Lister(),
+		pods: core.Pods().Informer().GetIndexer(),
 		history: controller.History{
-			Client: env.Client, Revisions: apps.ControllerRevisions().Informer().GetIndexer(), Kind: ownKind, HashLabel: "controller.kubernetes.io/hash",
+			Client: env.Client, Revisions: apps.ControllerRevisions().Informer().GetIndexer(), Kind: ownKind,
+			HashLabel: "controller.kubernetes.io/hash",
 		},
-		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("statefulset", 5, env.Log),
+		expect: controller.NewExpectations(), writes: controller.NewWrites(),
+		loop: controller.New("statefulset", 5, env.Log),
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(apps.StatefulSets().Informer())
@@ -144,7 +147,8 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1.StatefulSet) (co
 		return controller.Revisions{Collisions: set.Status.CollisionCount}, nil
 	}
 	return r.history.Sync(ctx, controller.Revised{
-		Owner: set, Template: &set.Spec.Template, Selector: set.Spec.Selector, Collisions: set.Status.CollisionCount, Live: r.live(set),
+		Owner: set, Template: &set.Spec.Template, Selector: set.Spec.Selector,
+		Collisions: set.Status.CollisionCount, Live: r.live(set),
 	})
 }
 
@@ -168,14 +172,16 @@ func (r *reconciler) view(ctx context.Context, set *appsv1.StatefulSet, revision
 	pods, err := controller.Claim(ctx, &controller.Claimer{
 		Owner: set, Kind: ownKind, Selector: selector, Live: r.live(set),
 		Patch: func(ctx context.Context, name string, patch []byte) error {
-			_, err := r.client.CoreV1().Pods(set.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := r.client.CoreV1().Pods(set.Namespace).Patch(ctx, name, types.StrategicMergePatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		},
 	}, members)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{set: set, pods: pods, now: time.Now(), current: set.Status.CurrentRevision, update: set.Status.UpdateRevision}
+	v := &view{set: set, pods: pods, now: time.Now(), current: set.Status.CurrentRevision,
+		update: set.Status.UpdateRevision}
 	if revisions.Update != nil {
 		v.update = revisions.Update.Name
 		if revisions.Named(v.current) == nil {
@@ -203,8 +209,9 @@ func (r *reconciler) trim(ctx context.Context, v *view, revisions controller.Rev
 		func(rev *appsv1.ControllerRevision) bool { return live[rev.Name] })
 }
 
-func (r *reconciler) writeStatus(ctx context.Context, key string, set *appsv1.StatefulSet, status appsv1.StatefulSetStatus) error {
-	if apiequality.Semantic.DeepEqual(set.Status, status) {
+func (r *reconciler) writeStatus(ctx context.Context, key string, set *appsv1.StatefulSet,
+	status appsv1.StatefulSetStatus) error {
+	if equality.Semantic.DeepEqual(set.Status, status) {
 		return nil
 	}
 	changed := *set

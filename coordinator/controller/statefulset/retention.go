@@ -20,7 +20,8 @@ func retention(set *appsv1.StatefulSet) (whenScaled, whenDeleted bool) {
 	if r == nil {
 		return false, false
 	}
-	return r.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType, r.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	return r.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		r.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
 // claimOwner tells whether set or pod is to control the pod's claims.
@@ -36,7 +37,8 @@ func refers(ref *metav1.OwnerReference, owner metav1.Object, kind schema.GroupVe
 }
 
 func isOwned(claim *corev1.PersistentVolumeClaim, owner metav1.Object) bool {
-	return slices.ContainsFunc(claim.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == owner.GetUID() })
+	return slices.ContainsFunc(claim.OwnerReferences,
+		func(ref metav1.OwnerReference) bool { return ref.UID == owner.GetUID() })
 }
 
 // isStale tells whether the claim belongs to an earlier object of owner's name:

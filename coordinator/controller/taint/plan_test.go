@@ -14,7 +14,8 @@ func TestPlan(t *testing.T) { // NODE-26, NODE-39, NODE-47
 	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
 	own := corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoExecute}
 	tolerate := func(key string, seconds *int64) corev1.Toleration {
-		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: seconds}
 	}
 	minutes, ten := int64(300), int64(10)
 	for _, tt := range []struct {
@@ -25,10 +26,14 @@ func TestPlan(t *testing.T) { // NODE-26, NODE-39, NODE-47
 		evict  bool
 	}{
 		{"not tolerated", []corev1.Taint{unreachable}, nil, added.Time, true},
-		{"for five minutes", []corev1.Taint{unreachable}, []corev1.Toleration{tolerate(corev1.TaintNodeUnreachable, &minutes)}, added.Add(5 * time.Minute), true},
+		{"for five minutes", []corev1.Taint{unreachable},
+			[]corev1.Toleration{tolerate(corev1.TaintNodeUnreachable, &minutes)}, added.Add(5 * time.Minute), true},
 		{"for ever", []corev1.Taint{unreachable}, []corev1.Toleration{tolerate("", nil)}, time.Time{}, false},
-		{"the earliest counts", []corev1.Taint{unreachable, own}, []corev1.Toleration{tolerate(corev1.TaintNodeUnreachable, nil), tolerate("own", &ten)}, seen.Add(10 * time.Second), true},
-		{"NoSchedule evicts nobody", []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}}, nil, time.Time{}, false},
+		{"the earliest counts", []corev1.Taint{unreachable, own},
+			[]corev1.Toleration{tolerate(corev1.TaintNodeUnreachable, nil), tolerate("own", &ten)},
+			seen.Add(10 * time.Second), true},
+		{"NoSchedule evicts nobody", []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}},
+			nil, time.Time{}, false},
 	} {
 		if at, evict := plan(tt.with, tt.taints, seen); evict != tt.evict || !at.Equal(tt.at) {
 			t.Errorf("%s: %v at %v", tt.name, evict, at)

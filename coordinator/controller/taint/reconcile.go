@@ -53,7 +53,8 @@ func (r *reconciler) podChanged(old, pod *corev1.Pod) {
 		r.forget(old.UID)
 		return
 	}
-	if pod.Spec.NodeName == "" || old != nil && old.Spec.NodeName == pod.Spec.NodeName && old.Generation == pod.Generation {
+	if pod.Spec.NodeName == "" || old != nil && old.Spec.NodeName == pod.Spec.NodeName &&
+		old.Generation == pod.Generation {
 		return
 	}
 	if node, err := r.nodes.Get(pod.Spec.NodeName); err == nil && hasNoExecute(node) {

@@ -52,7 +52,8 @@ func reconcile(ctx context.Context, client kubernetes.Interface, key string) (ti
 	}
 	foreground := metav1.DeletePropagationForeground
 	err = client.BatchV1().Jobs(namespace).Delete(ctx, name, metav1.DeleteOptions{
-		PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
+		PropagationPolicy: &foreground,
+		Preconditions:     &metav1.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
 	})
 	if apierrors.IsNotFound(err) {
 		return 0, nil

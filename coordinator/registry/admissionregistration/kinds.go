@@ -6,7 +6,7 @@ package admissionregistration
 import (
 	"context"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -23,12 +23,12 @@ func Kinds() []kind.Kind {
 }
 
 func mutatingConfiguration() kind.Kind {
-	type T = admissionv1.MutatingWebhookConfiguration
+	type T = admissionregistrationv1.MutatingWebhookConfiguration
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "mutatingwebhookconfigurations",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "mutatingwebhookconfigurations",
 			Singular: "mutatingwebhookconfiguration", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.MutatingWebhookConfigurationList{},
+			ClusterScoped: true, List: &admissionregistrationv1.MutatingWebhookConfigurationList{},
 		},
 		Default:  func(c *T) { defaultAll(mutatingHooks(c.Webhooks)) },
 		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(mutatingHooks(c.Webhooks), nil) },
@@ -38,17 +38,19 @@ func mutatingConfiguration() kind.Kind {
 		Spec:                    func(c *T) any { return c.Webhooks },
 		DenyUnconditionalUpdate: true,
 		Columns:                 columns(),
-		Row:                     func(c *T) []any { return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)} },
+		Row: func(c *T) []any {
+			return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)}
+		},
 	}.Kind()
 }
 
 func validatingConfiguration() kind.Kind {
-	type T = admissionv1.ValidatingWebhookConfiguration
+	type T = admissionregistrationv1.ValidatingWebhookConfiguration
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingwebhookconfigurations",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "validatingwebhookconfigurations",
 			Singular: "validatingwebhookconfiguration", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.ValidatingWebhookConfigurationList{},
+			ClusterScoped: true, List: &admissionregistrationv1.ValidatingWebhookConfigurationList{},
 		},
 		Default:  func(c *T) { defaultAll(validatingHooks(c.Webhooks)) },
 		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(validatingHooks(c.Webhooks), nil) },
@@ -58,7 +60,9 @@ func validatingConfiguration() kind.Kind {
 		Spec:                    func(c *T) any { return c.Webhooks },
 		DenyUnconditionalUpdate: true,
 		Columns:                 columns(),
-		Row:                     func(c *T) []any { return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)} },
+		Row: func(c *T) []any {
+			return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)}
+		},
 	}.Kind()
 }
 
@@ -74,39 +78,42 @@ func columns() []metav1.TableColumnDefinition {
 // reinvocation is nil for a validating one.
 type hook struct {
 	name            string
-	client          *admissionv1.WebhookClientConfig
-	rules           []admissionv1.RuleWithOperations
-	failure         **admissionv1.FailurePolicyType
-	match           **admissionv1.MatchPolicyType
+	client          *admissionregistrationv1.WebhookClientConfig
+	rules           []admissionregistrationv1.RuleWithOperations
+	failure         **admissionregistrationv1.FailurePolicyType
+	match           **admissionregistrationv1.MatchPolicyType
 	namespaces      **metav1.LabelSelector
 	objects         **metav1.LabelSelector
-	sideEffects     *admissionv1.SideEffectClass
+	sideEffects     *admissionregistrationv1.SideEffectClass
 	timeout         **int32
 	reviewVersions  []string
-	reinvocation    **admissionv1.ReinvocationPolicyType
-	matchConditions []admissionv1.MatchCondition
+	reinvocation    **admissionregistrationv1.ReinvocationPolicyType
+	matchConditions []admissionregistrationv1.MatchCondition
 }
 
-func mutatingHooks(list []admissionv1.MutatingWebhook) []hook {
+func mutatingHooks(list []admissionregistrationv1.MutatingWebhook) []hook {
 	out := make([]hook, len(list))
 	for i := range list {
 		w := &list[i]
 		out[i] = hook{
 			name: w.Name, client: &w.ClientConfig, rules: w.Rules, failure: &w.FailurePolicy, match: &w.MatchPolicy,
-			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects, timeout: &w.TimeoutSeconds,
-			reviewVersions: w.AdmissionReviewVersions, reinvocation: &w.ReinvocationPolicy, matchConditions: w.MatchConditions,
+			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects,
+			timeout:        &w.TimeoutSeconds,
+			reviewVersions: w.AdmissionReviewVersions, reinvocation: &w.ReinvocationPolicy,
+			matchConditions: w.MatchConditions,
 		}
 	}
 	return out
 }
 
-func validatingHooks(list []admissionv1.ValidatingWebhook) []hook {
+func validatingHooks(list []admissionregistrationv1.ValidatingWebhook) []hook {
 	out := make([]hook, len(list))
 	for i := range list {
 		w := &list[i]
 		out[i] = hook{
 			name: w.Name, client: &w.ClientConfig, rules: w.Rules, failure: &w.FailurePolicy, match: &w.MatchPolicy,
-			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects, timeout: &w.TimeoutSeconds,
+			namespaces: &w.NamespaceSelector, objects: &w.ObjectSelector, sideEffects: w.SideEffects,
+			timeout:        &w.TimeoutSeconds,
 			reviewVersions: w.AdmissionReviewVersions, matchConditions: w.MatchConditions,
 		}
 	}
@@ -115,19 +122,19 @@ func validatingHooks(list []admissionv1.ValidatingWebhook) []hook {
 
 func defaultAll(hooks []hook) {
 	for _, h := range hooks {
-		fieldrule.Default(h.failure, admissionv1.Fail)
-		fieldrule.Default(h.match, admissionv1.Equivalent)
+		fieldrule.Default(h.failure, admissionregistrationv1.Fail)
+		fieldrule.Default(h.match, admissionregistrationv1.Equivalent)
 		fieldrule.Default(h.namespaces, metav1.LabelSelector{})
 		fieldrule.Default(h.objects, metav1.LabelSelector{})
 		fieldrule.Default(h.timeout, int32(10))
 		if h.reinvocation != nil {
-			fieldrule.Default(h.reinvocation, admissionv1.NeverReinvocationPolicy)
+			fieldrule.Default(h.reinvocation, admissionregistrationv1.NeverReinvocationPolicy)
 		}
 		if h.client.Service != nil {
 			fieldrule.Default(&h.client.Service.Port, int32(443))
 		}
 		for i := range h.rules {
-			fieldrule.Default(&h.rules[i].Scope, admissionv1.AllScopes)
+			fieldrule.Default(&h.rules[i].Scope, admissionregistrationv1.AllScopes)
 		}
 	}
 }

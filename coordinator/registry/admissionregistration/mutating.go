@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,15 +19,15 @@ import (
 )
 
 func mutatingPolicy() kind.Kind {
-	type T = admissionv1.MutatingAdmissionPolicy
+	type T = admissionregistrationv1.MutatingAdmissionPolicy
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "mutatingadmissionpolicies",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "mutatingadmissionpolicies",
 			Singular: "mutatingadmissionpolicy", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.MutatingAdmissionPolicyList{},
+			ClusterScoped: true, List: &admissionregistrationv1.MutatingAdmissionPolicyList{},
 		},
 		Default: func(p *T) {
-			fieldrule.Default(&p.Spec.FailurePolicy, admissionv1.Fail)
+			fieldrule.Default(&p.Spec.FailurePolicy, admissionregistrationv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
 		Validate:       func(_ context.Context, p *T) field.ErrorList { return validateMutatingPolicy(p, nil) },
@@ -46,19 +46,21 @@ func mutatingPolicy() kind.Kind {
 			}
 			return []any{p.Name, int64(len(p.Spec.Mutations)), param, kind.Age(p.CreationTimestamp)}
 		},
-		Store:                   guardPolicy(func(o runtime.Object) *admissionv1.ParamKind { return o.(*T).Spec.ParamKind }),
+		Store: guardPolicy(func(o runtime.Object) *admissionregistrationv1.ParamKind {
+			return o.(*T).Spec.ParamKind
+		}),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }
 
 func mutatingPolicyBinding() kind.Kind {
-	type T = admissionv1.MutatingAdmissionPolicyBinding
+	type T = admissionregistrationv1.MutatingAdmissionPolicyBinding
 	validate := func(_ context.Context, b *T) field.ErrorList { return validateMutatingBinding(&b.Spec) }
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "mutatingadmissionpolicybindings",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "mutatingadmissionpolicybindings",
 			Singular: "mutatingadmissionpolicybinding", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.MutatingAdmissionPolicyBindingList{},
+			ClusterScoped: true, List: &admissionregistrationv1.MutatingAdmissionPolicyBindingList{},
 		},
 		Default:        func(b *T) { defaultMatch(b.Spec.MatchResources) },
 		Validate:       validate,
@@ -78,7 +80,7 @@ func mutatingPolicyBinding() kind.Kind {
 	}.Kind()
 }
 
-func validateMutatingPolicy(p, old *admissionv1.MutatingAdmissionPolicy) field.ErrorList {
+func validateMutatingPolicy(p, old *admissionregistrationv1.MutatingAdmissionPolicy) field.ErrorList {
 	spec, at := &p.Spec, field.NewPath("spec")
 	c := policyCheck{name: p.Name, params: spec.ParamKind != nil, stored: map[string]bool{}}
 	if old != nil {
@@ -87,13 +89,16 @@ func validateMutatingPolicy(p, old *admissionv1.MutatingAdmissionPolicy) field.E
 		}
 		c.storedOfMutating(&old.Spec)
 	}
-	c.add(oneOf(spec.FailurePolicy, []admissionv1.FailurePolicyType{admissionv1.Fail, admissionv1.Ignore}, at.Child("failurePolicy"))...)
+	c.add(oneOf(spec.FailurePolicy,
+		[]admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Fail, admissionregistrationv1.Ignore},
+		at.Child("failurePolicy"))...)
 	if spec.ParamKind != nil {
 		c.add(validateParamKind(spec.ParamKind, at.Child("paramKind"))...)
 	}
 	c.constraints(spec.MatchConstraints, at.Child("matchConstraints"))
 	c.add(validateMutable(spec.MatchConstraints, at.Child("matchConstraints"))...)
-	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) || !equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
+	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) ||
+		!equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
 		c.add(validateMatchConditions(spec.MatchConditions, c.params, at.Child("matchConditions"))...)
 	}
 	if err := c.newCompiler(len(spec.Variables) > 0); err != nil {
@@ -111,11 +116,12 @@ func validateMutatingPolicy(p, old *admissionv1.MutatingAdmissionPolicy) field.E
 	if spec.ReinvocationPolicy == "" {
 		return append(c.errs, field.Required(at.Child("reinvocationPolicy"), ""))
 	}
-	known := []admissionv1.ReinvocationPolicyType{admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy}
+	known := []admissionregistrationv1.ReinvocationPolicyType{admissionregistrationv1.IfNeededReinvocationPolicy,
+		admissionregistrationv1.NeverReinvocationPolicy}
 	return append(c.errs, oneOf(&spec.ReinvocationPolicy, known, at.Child("reinvocationPolicy"))...)
 }
 
-func (c *policyCheck) storedOfMutating(spec *admissionv1.MutatingAdmissionPolicySpec) {
+func (c *policyCheck) storedOfMutating(spec *admissionregistrationv1.MutatingAdmissionPolicySpec) {
 	for _, m := range spec.Mutations {
 		if m.ApplyConfiguration != nil {
 			c.stored[m.ApplyConfiguration.Expression] = true
@@ -129,8 +135,8 @@ func (c *policyCheck) storedOfMutating(spec *admissionv1.MutatingAdmissionPolicy
 	}
 }
 
-func (c *policyCheck) mutation(m *admissionv1.Mutation, at *field.Path) {
-	const apply, json = admissionv1.PatchTypeApplyConfiguration, admissionv1.PatchTypeJSONPatch
+func (c *policyCheck) mutation(m *admissionregistrationv1.Mutation, at *field.Path) {
+	const apply, json = admissionregistrationv1.PatchTypeApplyConfiguration, admissionregistrationv1.PatchTypeJSONPatch
 	switch m.PatchType {
 	case "":
 		c.add(field.Required(at.Child("patchType"), ""))
@@ -138,7 +144,8 @@ func (c *policyCheck) mutation(m *admissionv1.Mutation, at *field.Path) {
 		if m.JSONPatch == nil {
 			c.add(field.Required(at.Child("jsonPatch"), "must be specified when patchType is JSONPatch"))
 		} else {
-			c.patch(&patch.JSONPatchCondition{Expression: strings.TrimSpace(m.JSONPatch.Expression)}, at.Child("jsonPatch", "expression"))
+			c.patch(&patch.JSONPatchCondition{Expression: strings.TrimSpace(m.JSONPatch.Expression)},
+				at.Child("jsonPatch", "expression"))
 		}
 		if m.ApplyConfiguration != nil {
 			c.add(field.Invalid(at.Child("applyConfiguration"), "{applyConfiguration}", "must not be specified when patchType is JSONPatch"))
@@ -147,13 +154,14 @@ func (c *policyCheck) mutation(m *admissionv1.Mutation, at *field.Path) {
 		if m.ApplyConfiguration == nil {
 			c.add(field.Required(at.Child("applyConfiguration"), "must be specified when patchType is ApplyConfiguration"))
 		} else {
-			c.patch(&patch.ApplyConfigurationCondition{Expression: strings.TrimSpace(m.ApplyConfiguration.Expression)}, at.Child("applyConfiguration", "expression"))
+			c.patch(&patch.ApplyConfigurationCondition{Expression: strings.TrimSpace(m.ApplyConfiguration.Expression)},
+				at.Child("applyConfiguration", "expression"))
 		}
 		if m.JSONPatch != nil {
 			c.add(field.Invalid(at.Child("jsonPatch"), "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration"))
 		}
 	default:
-		c.add(field.NotSupported(at.Child("patchType"), m.PatchType, []admissionv1.PatchType{apply, json}))
+		c.add(field.NotSupported(at.Child("patchType"), m.PatchType, []admissionregistrationv1.PatchType{apply, json}))
 	}
 }
 
@@ -169,11 +177,12 @@ func (c *policyCheck) patch(e cel.ExpressionAccessor, at *field.Path) {
 }
 
 // validateMutable refuses operations that have no object to change.
-func validateMutable(m *admissionv1.MatchResources, at *field.Path) (errs field.ErrorList) {
+func validateMutable(m *admissionregistrationv1.MatchResources, at *field.Path) (errs field.ErrorList) {
 	if m == nil {
 		return nil
 	}
-	allowed := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Update}
+	allowed := []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll,
+		admissionregistrationv1.Connect, admissionregistrationv1.Create, admissionregistrationv1.Update}
 	for _, r := range m.ResourceRules {
 		for _, op := range r.Operations {
 			if !slices.Contains(allowed, op) {
@@ -184,13 +193,15 @@ func validateMutable(m *admissionv1.MatchResources, at *field.Path) (errs field.
 	return errs
 }
 
-func validateMutatingBinding(spec *admissionv1.MutatingAdmissionPolicyBindingSpec) field.ErrorList {
+func validateMutatingBinding(spec *admissionregistrationv1.MutatingAdmissionPolicyBindingSpec) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("spec")
 	if spec.PolicyName == "" {
 		errs = append(errs, field.Required(at.Child("policyName"), ""))
 	} else {
-		errs = append(errs, fieldrule.Invalid(at.Child("policyName"), spec.PolicyName, apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(at.Child("policyName"), spec.PolicyName,
+				apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
 	}
 	if spec.ParamRef != nil {
 		errs = append(errs, validateParamRef(spec.ParamRef, at.Child("paramRef"))...)

@@ -4,60 +4,69 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/utils/ptr"
 )
 
 // The messages are v1.36's.
 func TestValidateMutatingPolicy(t *testing.T) {
-	apply := func(expression string) []admissionv1.Mutation {
-		return []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: expression}}}
+	apply := func(expression string) []admissionregistrationv1.Mutation {
+		return []admissionregistrationv1.Mutation{
+			{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: expression}}}
 	}
-	type T = admissionv1.MutatingAdmissionPolicy
+	type T = admissionregistrationv1.MutatingAdmissionPolicy
 	for name, c := range map[string]struct {
 		change func(*T)
 		want   string
 	}{
 		"good": {func(*T) {}, ""},
 		"json_patch": {func(p *T) {
-			p.Spec.Mutations = []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch, JSONPatch: &admissionv1.JSONPatch{
-				Expression: `[JSONPatch{op: "add", path: "/metadata/labels/a", value: "b"}]`,
-			}}}
+			p.Spec.Mutations = []admissionregistrationv1.Mutation{
+				{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{
+					Expression: `[JSONPatch{op: "add", path: "/metadata/labels/a", value: "b"}]`,
+				}}}
 		}, ""},
 		"variable": {func(p *T) {
-			p.Spec.Variables = []admissionv1.Variable{{Name: "n", Expression: "2 + 3"}}
+			p.Spec.Variables = []admissionregistrationv1.Variable{{Name: "n", Expression: "2 + 3"}}
 			p.Spec.Mutations = apply("Object{spec: Object.spec{replicas: variables.n}}")
 		}, ""},
 		"none":     {func(p *T) { p.Spec.Mutations = nil }, "spec.mutations: Required value: mutations must contain at least one item"},
 		"syntax":   {func(p *T) { p.Spec.Mutations = apply("Object{") }, "spec.mutations[0].applyConfiguration.expression: Invalid value"},
 		"empty":    {func(p *T) { p.Spec.Mutations = apply(" ") }, "spec.mutations[0].applyConfiguration.expression: Required value"},
 		"odd_type": {func(p *T) { p.Spec.Mutations[0].PatchType = "x" }, `supported values: "ApplyConfiguration", "JSONPatch"`},
-		"both":     {func(p *T) { p.Spec.Mutations[0].JSONPatch = &admissionv1.JSONPatch{} }, "must not be specified when patchType is ApplyConfiguration"},
+		"both":     {func(p *T) { p.Spec.Mutations[0].JSONPatch = &admissionregistrationv1.JSONPatch{} }, "must not be specified when patchType is ApplyConfiguration"},
 		"reinvoke": {func(p *T) { p.Spec.ReinvocationPolicy = "" }, "spec.reinvocationPolicy: Required value"},
 		"delete": {func(p *T) {
-			p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionv1.OperationType{"DELETE"}
+			p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{"DELETE"}
 		}, `supported values: "*", "CONNECT", "CREATE", "UPDATE"`},
 		"no_match":   {func(p *T) { p.Spec.MatchConstraints = nil }, "spec.matchConstraints: Required value"},
-		"param_kind": {func(p *T) { p.Spec.ParamKind = &admissionv1.ParamKind{} }, "spec.paramKind.kind: Required value"},
+		"param_kind": {func(p *T) { p.Spec.ParamKind = &admissionregistrationv1.ParamKind{} }, "spec.paramKind.kind: Required value"},
 	} {
-		p := &T{Spec: admissionv1.MutatingAdmissionPolicySpec{
-			FailurePolicy: ptr.To(admissionv1.Fail), ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
-			Mutations: apply("Object{spec: Object.spec{replicas: 100}}"),
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{"CREATE"},
-				Rule:       admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
-			}}}},
+		p := &T{Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			FailurePolicy:      ptr.To(admissionregistrationv1.Fail),
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			Mutations:          apply("Object{spec: Object.spec{replicas: 100}}"),
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+					{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+						Operations: []admissionregistrationv1.OperationType{"CREATE"},
+						Rule: admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"},
+							Resources: []string{"deployments"}},
+					}}}},
 		}}
 		c.change(p)
 		errs := validateMutatingPolicy(p, nil)
-		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
+		if c.want == "" && len(errs) > 0 || c.want != "" &&
+			(len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, errs, c.want)
 		}
 		if errs := validateMutatingPolicy(p, p); len(errs) > 0 {
 			t.Errorf("%s: an unchanged policy became invalid: %v", name, errs)
 		}
 	}
-	if errs := validateMutatingBinding(&admissionv1.MutatingAdmissionPolicyBindingSpec{}); len(errs) != 1 || errs[0].Error() != "spec.policyName: Required value" {
+	if errs := validateMutatingBinding(&admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{}); len(errs) != 1 ||
+		errs[0].Error() != "spec.policyName: Required value" {
 		t.Error(errs)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,7 +24,8 @@ import (
 // may read these objects may have a policy or a binding read them (KEP-3488).
 
 // guardPolicy asks for "get" on all objects of the policy's parameter kind.
-func guardPolicy(paramKind func(runtime.Object) *admissionv1.ParamKind) func(*kind.Env, *genericregistry.Store) {
+func guardPolicy(paramKind func(runtime.Object) *admissionregistrationv1.ParamKind) func(*kind.Env,
+	*genericregistry.Store) {
 	return func(env *kind.Env, store *genericregistry.Store) {
 		kind.Guard(store, func(ctx context.Context, obj, old runtime.Object) error {
 			k := paramKind(obj)
@@ -36,7 +37,8 @@ func guardPolicy(paramKind func(runtime.Object) *admissionv1.ParamKind) func(*ki
 			if env.May(ctx, a) {
 				return nil
 			}
-			return refused(ctx, env, obj, field.NewPath("spec", "paramKind"), a.Verb, fmt.Sprintf("on all objects of the referenced paramKind (kind=%s, apiVersion=%s)", k.Kind, k.APIVersion))
+			return refused(ctx, env, obj, field.NewPath("spec", "paramKind"), a.Verb,
+				fmt.Sprintf("on all objects of the referenced paramKind (kind=%s, apiVersion=%s)", k.Kind, k.APIVersion))
 		})
 	}
 }
@@ -45,8 +47,8 @@ func guardPolicy(paramKind func(runtime.Object) *admissionv1.ParamKind) func(*ki
 // finds the parameter kind of the policy of that name.
 type reference struct {
 	policy     string
-	params     *admissionv1.ParamRef
-	policyKind func(ctx context.Context, name string) (*admissionv1.ParamKind, error)
+	params     *admissionregistrationv1.ParamRef
+	policyKind func(ctx context.Context, name string) (*admissionregistrationv1.ParamKind, error)
 }
 
 // guardBinding asks for "get" on the parameter that the binding names, or for
@@ -60,7 +62,8 @@ func guardBinding(of func(*kind.Env, runtime.Object) reference) func(*kind.Env, 
 				return nil
 			}
 			if old != nil {
-				if before := of(env, old); before.policy == b.policy && equality.Semantic.DeepEqual(before.params, b.params) {
+				if before := of(env, old); before.policy == b.policy &&
+					equality.Semantic.DeepEqual(before.params, b.params) {
 					return nil
 				}
 			}
@@ -78,7 +81,8 @@ func guardBinding(of func(*kind.Env, runtime.Object) reference) func(*kind.Env, 
 			}
 			what := "on the object referenced by paramRef"
 			if a.Resource == "*" {
-				what = fmt.Sprintf("for all resources, and policy %q does not tell yet of which kind its parameters are", b.policy)
+				what = fmt.Sprintf(
+					"for all resources, and policy %q does not tell yet of which kind its parameters are", b.policy)
 			}
 			return refused(ctx, env, obj, field.NewPath("spec", "paramRef"), a.Verb, what)
 		})
@@ -87,7 +91,7 @@ func guardBinding(of func(*kind.Env, runtime.Object) reference) func(*kind.Env, 
 
 // readOf is the access to a parameter kind's resource, to all resources as far
 // as the kind is not known.
-func readOf(env *kind.Env, k *admissionv1.ParamKind) authorizer.AttributesRecord {
+func readOf(env *kind.Env, k *admissionregistrationv1.ParamKind) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{ResourceRequest: true, APIGroup: "*", APIVersion: "*", Resource: "*"}
 	if k == nil {
 		return a
@@ -123,27 +127,31 @@ func refused(ctx context.Context, env *kind.Env, obj runtime.Object, at *field.P
 	if err != nil {
 		return err
 	}
-	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(), field.ErrorList{field.Forbidden(at, fmt.Sprintf("user %q must have %q permission %s", name, verb, on))})
+	return apierrors.NewInvalid(kinds[0].GroupKind(), m.GetName(),
+		field.ErrorList{field.Forbidden(at, fmt.Sprintf("user %q must have %q permission %s", name, verb, on))})
 }
 
 func validatingReference(env *kind.Env, obj runtime.Object) reference {
-	b := obj.(*admissionv1.ValidatingAdmissionPolicyBinding)
-	return reference{b.Spec.PolicyName, b.Spec.ParamRef, func(ctx context.Context, name string) (*admissionv1.ParamKind, error) {
-		p, err := env.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return p.Spec.ParamKind, nil
-	}}
+	b := obj.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding)
+	return reference{b.Spec.PolicyName, b.Spec.ParamRef,
+		func(ctx context.Context, name string) (*admissionregistrationv1.ParamKind, error) {
+			p, err := env.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx,
+				name, metav1.GetOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return p.Spec.ParamKind, nil
+		}}
 }
 
 func mutatingReference(env *kind.Env, obj runtime.Object) reference {
-	b := obj.(*admissionv1.MutatingAdmissionPolicyBinding)
-	return reference{b.Spec.PolicyName, b.Spec.ParamRef, func(ctx context.Context, name string) (*admissionv1.ParamKind, error) {
-		p, err := env.Client.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return p.Spec.ParamKind, nil
-	}}
+	b := obj.(*admissionregistrationv1.MutatingAdmissionPolicyBinding)
+	return reference{b.Spec.PolicyName, b.Spec.ParamRef,
+		func(ctx context.Context, name string) (*admissionregistrationv1.ParamKind, error) {
+			p, err := env.Client.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return p.Spec.ParamKind, nil
+		}}
 }

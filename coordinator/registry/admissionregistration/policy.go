@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -14,15 +14,15 @@ import (
 )
 
 func policy() kind.Kind {
-	type T = admissionv1.ValidatingAdmissionPolicy
+	type T = admissionregistrationv1.ValidatingAdmissionPolicy
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingadmissionpolicies",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "validatingadmissionpolicies",
 			Singular: "validatingadmissionpolicy", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.ValidatingAdmissionPolicyList{},
+			ClusterScoped: true, List: &admissionregistrationv1.ValidatingAdmissionPolicyList{},
 		},
 		Default: func(p *T) {
-			fieldrule.Default(&p.Spec.FailurePolicy, admissionv1.Fail)
+			fieldrule.Default(&p.Spec.FailurePolicy, admissionregistrationv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
 		Validate: func(_ context.Context, p *T) field.ErrorList { return validatePolicy(p, nil) },
@@ -44,19 +44,21 @@ func policy() kind.Kind {
 			}
 			return []any{p.Name, int64(len(p.Spec.Validations)), param, kind.Age(p.CreationTimestamp)}
 		},
-		Store:                   guardPolicy(func(o runtime.Object) *admissionv1.ParamKind { return o.(*T).Spec.ParamKind }),
+		Store: guardPolicy(func(o runtime.Object) *admissionregistrationv1.ParamKind {
+			return o.(*T).Spec.ParamKind
+		}),
 		DenyUnconditionalUpdate: true,
 	}.Kind()
 }
 
 func policyBinding() kind.Kind {
-	type T = admissionv1.ValidatingAdmissionPolicyBinding
+	type T = admissionregistrationv1.ValidatingAdmissionPolicyBinding
 	validate := func(_ context.Context, b *T) field.ErrorList { return validatePolicyBinding(&b.Spec) }
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: admissionv1.SchemeGroupVersion, Resource: "validatingadmissionpolicybindings",
+			GroupVersion: admissionregistrationv1.SchemeGroupVersion, Resource: "validatingadmissionpolicybindings",
 			Singular: "validatingadmissionpolicybinding", Categories: []string{"api-extensions"},
-			ClusterScoped: true, List: &admissionv1.ValidatingAdmissionPolicyBindingList{},
+			ClusterScoped: true, List: &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
 		},
 		Default:        func(b *T) { defaultMatch(b.Spec.MatchResources) },
 		Validate:       validate,
@@ -76,7 +78,7 @@ func policyBinding() kind.Kind {
 	}.Kind()
 }
 
-func paramName(ref *admissionv1.ParamRef) string {
+func paramName(ref *admissionregistrationv1.ParamRef) string {
 	switch {
 	case ref == nil:
 		return "<unset>"
@@ -90,16 +92,16 @@ func paramName(ref *admissionv1.ParamRef) string {
 	return "<unset>"
 }
 
-func defaultMatch(m *admissionv1.MatchResources) {
+func defaultMatch(m *admissionregistrationv1.MatchResources) {
 	if m == nil {
 		return
 	}
-	fieldrule.Default(&m.MatchPolicy, admissionv1.Equivalent)
+	fieldrule.Default(&m.MatchPolicy, admissionregistrationv1.Equivalent)
 	fieldrule.Default(&m.NamespaceSelector, metav1.LabelSelector{})
 	fieldrule.Default(&m.ObjectSelector, metav1.LabelSelector{})
-	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
+	for _, rules := range [][]admissionregistrationv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
 		for i := range rules {
-			fieldrule.Default(&rules[i].Scope, admissionv1.AllScopes)
+			fieldrule.Default(&rules[i].Scope, admissionregistrationv1.AllScopes)
 		}
 	}
 }

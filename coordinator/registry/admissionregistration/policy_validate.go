@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
-	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
@@ -44,7 +44,7 @@ type policyCheck struct {
 	errs   field.ErrorList
 }
 
-func validatePolicy(p, old *admissionv1.ValidatingAdmissionPolicy) field.ErrorList {
+func validatePolicy(p, old *admissionregistrationv1.ValidatingAdmissionPolicy) field.ErrorList {
 	spec, at := &p.Spec, field.NewPath("spec")
 	c := policyCheck{name: p.Name, params: spec.ParamKind != nil, stored: map[string]bool{}}
 	if old != nil {
@@ -53,12 +53,15 @@ func validatePolicy(p, old *admissionv1.ValidatingAdmissionPolicy) field.ErrorLi
 		}
 		c.storedOf(&old.Spec)
 	}
-	c.add(oneOf(spec.FailurePolicy, []admissionv1.FailurePolicyType{admissionv1.Fail, admissionv1.Ignore}, at.Child("failurePolicy"))...)
+	c.add(oneOf(spec.FailurePolicy,
+		[]admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Fail, admissionregistrationv1.Ignore},
+		at.Child("failurePolicy"))...)
 	if spec.ParamKind != nil {
 		c.add(validateParamKind(spec.ParamKind, at.Child("paramKind"))...)
 	}
 	c.constraints(spec.MatchConstraints, at.Child("matchConstraints"))
-	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) || !equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
+	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) ||
+		!equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
 		c.add(validateMatchConditions(spec.MatchConditions, c.params, at.Child("matchConditions"))...)
 	}
 	if err := c.newCompiler(len(spec.Variables) > 0); err != nil {
@@ -80,7 +83,7 @@ func validatePolicy(p, old *admissionv1.ValidatingAdmissionPolicy) field.ErrorLi
 
 func (c *policyCheck) add(errs ...*field.Error) { c.errs = append(c.errs, errs...) }
 
-func (c *policyCheck) storedOf(spec *admissionv1.ValidatingAdmissionPolicySpec) {
+func (c *policyCheck) storedOf(spec *admissionregistrationv1.ValidatingAdmissionPolicySpec) {
 	for _, v := range spec.Validations {
 		c.stored[v.Expression], c.stored[v.MessageExpression] = true, true
 	}
@@ -127,7 +130,7 @@ func (c *policyCheck) report(err *apiservercel.Error, expression string, at *fie
 	}
 }
 
-func (c *policyCheck) constraints(m *admissionv1.MatchResources, at *field.Path) {
+func (c *policyCheck) constraints(m *admissionregistrationv1.MatchResources, at *field.Path) {
 	if m == nil {
 		c.add(field.Required(at, ""))
 		return
@@ -138,7 +141,7 @@ func (c *policyCheck) constraints(m *admissionv1.MatchResources, at *field.Path)
 	}
 }
 
-func (c *policyCheck) variable(v *admissionv1.Variable, at *field.Path) {
+func (c *policyCheck) variable(v *admissionregistrationv1.Variable, at *field.Path) {
 	switch {
 	case strings.TrimSpace(v.Name) == "":
 		c.add(field.Required(at.Child("name"), "name is not specified"))
@@ -154,7 +157,8 @@ func (c *policyCheck) variable(v *admissionv1.Variable, at *field.Path) {
 		return
 	}
 	declared := cel.OptionalVariableDeclarations{HasParams: c.params, HasAuthorizer: true}
-	result := composed.CompileAndStoreVariable(&validating.Variable{Name: v.Name, Expression: v.Expression}, declared, c.environment(v.Expression))
+	result := composed.CompileAndStoreVariable(&validatingpolicy.Variable{Name: v.Name, Expression: v.Expression},
+		declared, c.environment(v.Expression))
 	c.report(result.Error, v.Expression, at.Child("expression"))
 }
 
@@ -177,17 +181,18 @@ var reserved = func() map[string]bool {
 	return out
 }()
 
-func (c *policyCheck) validation(v *admissionv1.Validation, at *field.Path) {
+func (c *policyCheck) validation(v *admissionregistrationv1.Validation, at *field.Path) {
 	if strings.TrimSpace(v.Expression) == "" {
 		c.add(field.Required(at.Child("expression"), "expression is not specified"))
 	} else {
-		c.compile(&validating.ValidationCondition{Expression: v.Expression}, true, at.Child("expression"))
+		c.compile(&validatingpolicy.ValidationCondition{Expression: v.Expression}, true, at.Child("expression"))
 	}
 	if v.MessageExpression != "" {
 		if strings.TrimSpace(v.MessageExpression) == "" {
 			c.add(field.Invalid(at.Child("messageExpression"), v.MessageExpression, "must be non-empty if specified"))
 		} else {
-			c.compile(&validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}, false, at.Child("messageExpression"))
+			c.compile(&validatingpolicy.MessageExpressionCondition{MessageExpression: v.MessageExpression}, false,
+				at.Child("messageExpression"))
 		}
 	}
 	message := strings.TrimSpace(v.Message)
@@ -200,7 +205,7 @@ func (c *policyCheck) validation(v *admissionv1.Validation, at *field.Path) {
 	c.add(oneOf(v.Reason, failureReasons, at.Child("reason"))...)
 }
 
-func (c *policyCheck) auditAnnotations(list []admissionv1.AuditAnnotation, at *field.Path) {
+func (c *policyCheck) auditAnnotations(list []admissionregistrationv1.AuditAnnotation, at *field.Path) {
 	if len(list) > maxAuditAnnotations {
 		c.add(field.Invalid(at, list, fmt.Sprintf("must not have more than %d auditAnnotations", maxAuditAnnotations)))
 	}
@@ -222,14 +227,15 @@ func (c *policyCheck) auditAnnotations(list []admissionv1.AuditAnnotation, at *f
 		case value == "":
 			c.add(field.Required(at.Child("valueExpression"), "valueExpression is not specified"))
 		case len(value) > maxAuditValueExpression:
-			c.add(field.Required(at.Child("valueExpression"), fmt.Sprintf("must not exceed %d bytes in length", maxAuditValueExpression)))
+			c.add(field.Required(at.Child("valueExpression"),
+				fmt.Sprintf("must not exceed %d bytes in length", maxAuditValueExpression)))
 		default:
-			c.compile(&validating.AuditAnnotationCondition{ValueExpression: a.ValueExpression}, true, at.Child("valueExpression"))
+			c.compile(&validatingpolicy.AuditAnnotationCondition{ValueExpression: a.ValueExpression}, true, at.Child("valueExpression"))
 		}
 	}
 }
 
-func validateParamKind(k *admissionv1.ParamKind, at *field.Path) field.ErrorList {
+func validateParamKind(k *admissionregistrationv1.ParamKind, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	gv, err := schema.ParseGroupVersion(k.APIVersion)
 	switch {
@@ -251,18 +257,26 @@ func validateParamKind(k *admissionv1.ParamKind, at *field.Path) field.ErrorList
 		return append(errs, field.Required(at.Child("kind"), ""))
 	}
 	if msgs := validation.IsDNS1035Label(strings.ToLower(k.Kind)); len(msgs) > 0 {
-		errs = append(errs, field.Invalid(at.Child("kind"), k.Kind, "may have mixed case, but should otherwise match: "+strings.Join(msgs, ",")))
+		errs = append(errs,
+			field.Invalid(at.Child("kind"), k.Kind,
+				"may have mixed case, but should otherwise match: "+strings.Join(msgs, ",")))
 	}
 	return errs
 }
 
-func validateMatch(m *admissionv1.MatchResources, at *field.Path) field.ErrorList {
-	errs := oneOf(m.MatchPolicy, []admissionv1.MatchPolicyType{admissionv1.Equivalent, admissionv1.Exact}, at.Child("matchPolicy"))
+func validateMatch(m *admissionregistrationv1.MatchResources, at *field.Path) field.ErrorList {
+	errs := oneOf(m.MatchPolicy,
+		[]admissionregistrationv1.MatchPolicyType{admissionregistrationv1.Equivalent, admissionregistrationv1.Exact},
+		at.Child("matchPolicy"))
 	if m.NamespaceSelector != nil {
-		errs = append(errs, metavalidation.ValidateLabelSelector(m.NamespaceSelector, metavalidation.LabelSelectorValidationOptions{}, at.Child("namespaceSelector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(m.NamespaceSelector, metavalidation.LabelSelectorValidationOptions{},
+				at.Child("namespaceSelector"))...)
 	}
 	if m.ObjectSelector != nil {
-		errs = append(errs, metavalidation.ValidateLabelSelector(m.ObjectSelector, metavalidation.LabelSelectorValidationOptions{}, at.Child("objectSelector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(m.ObjectSelector, metavalidation.LabelSelectorValidationOptions{},
+				at.Child("objectSelector"))...)
 	}
 	for i := range m.ResourceRules {
 		errs = append(errs, validateNamedRule(&m.ResourceRules[i], at.Child("resourceRules").Index(i))...)
@@ -273,10 +287,11 @@ func validateMatch(m *admissionv1.MatchResources, at *field.Path) field.ErrorLis
 	return errs
 }
 
-func validateNamedRule(r *admissionv1.NamedRuleWithOperations, at *field.Path) field.ErrorList {
+func validateNamedRule(r *admissionregistrationv1.NamedRuleWithOperations, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, name := range r.ResourceNames {
-		errs = append(errs, fieldrule.Invalid(at.Child("resourceNames").Index(i), name, path.IsValidPathSegmentName(name))...)
+		errs = append(errs,
+			fieldrule.Invalid(at.Child("resourceNames").Index(i), name, path.IsValidPathSegmentName(name))...)
 		if slices.Contains(r.ResourceNames[:i], name) {
 			errs = append(errs, field.Duplicate(at.Child("resourceNames").Index(i), name))
 		}
@@ -284,13 +299,15 @@ func validateNamedRule(r *admissionv1.NamedRuleWithOperations, at *field.Path) f
 	return append(errs, validateRule(&r.RuleWithOperations, at)...)
 }
 
-func validatePolicyBinding(spec *admissionv1.ValidatingAdmissionPolicyBindingSpec) field.ErrorList {
+func validatePolicyBinding(spec *admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("spec")
 	if spec.PolicyName == "" {
 		errs = append(errs, field.Required(at.Child("policyName"), ""))
 	} else {
-		errs = append(errs, fieldrule.Invalid(at.Child("policyName"), spec.PolicyName, apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(at.Child("policyName"), spec.PolicyName,
+				apivalidation.NameIsDNSSubdomain(spec.PolicyName, false))...)
 	}
 	if spec.ParamRef != nil {
 		errs = append(errs, validateParamRef(spec.ParamRef, at.Child("paramRef"))...)
@@ -301,13 +318,15 @@ func validatePolicyBinding(spec *admissionv1.ValidatingAdmissionPolicyBindingSpe
 	return append(errs, validateActions(spec.ValidationActions, at.Child("validationActions"))...)
 }
 
-func validateParamRef(r *admissionv1.ParamRef, at *field.Path) field.ErrorList {
+func validateParamRef(r *admissionregistrationv1.ParamRef, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.Name != "" {
 		errs = append(errs, fieldrule.Invalid(at.Child("name"), r.Name, path.IsValidPathSegmentName(r.Name))...)
 	}
 	if r.Selector != nil {
-		errs = append(errs, metavalidation.ValidateLabelSelector(r.Selector, metavalidation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(r.Selector, metavalidation.LabelSelectorValidationOptions{},
+				at.Child("selector"))...)
 	}
 	switch {
 	case r.Name != "" && r.Selector != nil:
@@ -319,20 +338,22 @@ func validateParamRef(r *admissionv1.ParamRef, at *field.Path) field.ErrorList {
 	if r.ParameterNotFoundAction == nil || *r.ParameterNotFoundAction == "" {
 		return append(errs, field.Required(at.Child("parameterNotFoundAction"), ""))
 	}
-	actions := []admissionv1.ParameterNotFoundActionType{admissionv1.AllowAction, admissionv1.DenyAction}
+	actions := []admissionregistrationv1.ParameterNotFoundActionType{admissionregistrationv1.AllowAction,
+		admissionregistrationv1.DenyAction}
 	return append(errs, oneOf(r.ParameterNotFoundAction, actions, at.Child("parameterNotFoundAction"))...)
 }
 
-func validateActions(list []admissionv1.ValidationAction, at *field.Path) field.ErrorList {
+func validateActions(list []admissionregistrationv1.ValidationAction, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	known := []admissionv1.ValidationAction{admissionv1.Audit, admissionv1.Deny, admissionv1.Warn}
+	known := []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit, admissionregistrationv1.Deny,
+		admissionregistrationv1.Warn}
 	for i := range list {
 		errs = append(errs, oneOf(&list[i], known, at.Index(i))...)
 		if slices.Contains(list[:i], list[i]) {
 			errs = append(errs, field.Duplicate(at.Index(i), list[i]))
 		}
 	}
-	if slices.Contains(list, admissionv1.Deny) && slices.Contains(list, admissionv1.Warn) {
+	if slices.Contains(list, admissionregistrationv1.Deny) && slices.Contains(list, admissionregistrationv1.Warn) {
 		errs = append(errs, field.Invalid(at, list, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"))
 	}
 	if len(list) == 0 {

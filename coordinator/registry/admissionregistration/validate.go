@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -30,32 +30,39 @@ func toleranceFor(hooks, old []hook) tolerance {
 	names := map[string]bool{}
 	for _, h := range old {
 		t.sideEffects = t.sideEffects || h.sideEffects == nil || !slices.Contains(noSideEffects, *h.sideEffects)
-		t.reviewVersions = t.reviewVersions || len(h.reviewVersions) > 0 && !slices.ContainsFunc(h.reviewVersions, knownReviewVersion)
+		t.reviewVersions = t.reviewVersions || len(h.reviewVersions) > 0 &&
+			!slices.ContainsFunc(h.reviewVersions, knownReviewVersion)
 		t.duplicateNames = t.duplicateNames || names[h.name]
 		names[h.name] = true
 		for _, s := range []*metav1.LabelSelector{*h.namespaces, *h.objects} {
-			if s != nil && len(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
+			if s != nil &&
+				len(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
 				t.labelValues = true
 			}
 		}
 	}
 	t.matchConditions = len(old) > 0 && len(old) == len(hooks)
 	for i := range old {
-		t.matchConditions = t.matchConditions && equality.Semantic.DeepEqual(hooks[i].matchConditions, old[i].matchConditions)
+		t.matchConditions = t.matchConditions &&
+			equality.Semantic.DeepEqual(hooks[i].matchConditions, old[i].matchConditions)
 	}
 	return t
 }
 
 var (
 	reviewVersions = []string{"v1", "v1beta1"}
-	noSideEffects  = []admissionv1.SideEffectClass{admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun}
-	allSideEffects = []admissionv1.SideEffectClass{
-		admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun, admissionv1.SideEffectClassSome, admissionv1.SideEffectClassUnknown,
+	noSideEffects  = []admissionregistrationv1.SideEffectClass{admissionregistrationv1.SideEffectClassNone,
+		admissionregistrationv1.SideEffectClassNoneOnDryRun}
+	allSideEffects = []admissionregistrationv1.SideEffectClass{
+		admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.SideEffectClassNoneOnDryRun,
+		admissionregistrationv1.SideEffectClassSome, admissionregistrationv1.SideEffectClassUnknown,
 	}
-	operations = []admissionv1.OperationType{
-		admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Delete, admissionv1.Update,
+	operations = []admissionregistrationv1.OperationType{
+		admissionregistrationv1.OperationAll, admissionregistrationv1.Connect, admissionregistrationv1.Create,
+		admissionregistrationv1.Delete, admissionregistrationv1.Update,
 	}
-	scopes = []admissionv1.ScopeType{admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope}
+	scopes = []admissionregistrationv1.ScopeType{admissionregistrationv1.AllScopes,
+		admissionregistrationv1.ClusterScope, admissionregistrationv1.NamespacedScope}
 )
 
 func knownReviewVersion(v string) bool { return slices.Contains(reviewVersions, v) }
@@ -81,8 +88,14 @@ func validateHook(h *hook, tolerate tolerance, at *field.Path) field.ErrorList {
 	for i := range h.rules {
 		errs = append(errs, validateRule(&h.rules[i], at.Child("rules").Index(i))...)
 	}
-	errs = append(errs, oneOf(*h.failure, []admissionv1.FailurePolicyType{admissionv1.Fail, admissionv1.Ignore}, at.Child("failurePolicy"))...)
-	errs = append(errs, oneOf(*h.match, []admissionv1.MatchPolicyType{admissionv1.Equivalent, admissionv1.Exact}, at.Child("matchPolicy"))...)
+	errs = append(errs,
+		oneOf(*h.failure,
+			[]admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Fail, admissionregistrationv1.Ignore},
+			at.Child("failurePolicy"))...)
+	errs = append(errs,
+		oneOf(*h.match,
+			[]admissionregistrationv1.MatchPolicyType{admissionregistrationv1.Equivalent,
+				admissionregistrationv1.Exact}, at.Child("matchPolicy"))...)
 	allowed := noSideEffects
 	if tolerate.sideEffects {
 		allowed = allSideEffects
@@ -102,8 +115,8 @@ func validateHook(h *hook, tolerate tolerance, at *field.Path) field.ErrorList {
 		errs = append(errs, metavalidation.ValidateLabelSelector(s, options, at.Child("objectSelector"))...)
 	}
 	if h.reinvocation != nil {
-		errs = append(errs, oneOf(*h.reinvocation, []admissionv1.ReinvocationPolicyType{
-			admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy,
+		errs = append(errs, oneOf(*h.reinvocation, []admissionregistrationv1.ReinvocationPolicyType{
+			admissionregistrationv1.IfNeededReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy,
 		}, at.Child("reinvocationPolicy"))...)
 	}
 	errs = append(errs, validateClient(h.client, at.Child("clientConfig"))...)
@@ -128,7 +141,7 @@ func join[T ~string](list []T) string {
 	return strings.Join(words, ", ")
 }
 
-func validateClient(c *admissionv1.WebhookClientConfig, at *field.Path) field.ErrorList {
+func validateClient(c *admissionregistrationv1.WebhookClientConfig, at *field.Path) field.ErrorList {
 	switch {
 	case (c.URL == nil) == (c.Service == nil):
 		return field.ErrorList{field.Required(at, "exactly one of url or service is required")}
@@ -162,19 +175,22 @@ func validateReviewVersions(versions []string, tolerate tolerance, at *field.Pat
 	return errs
 }
 
-func validateRule(r *admissionv1.RuleWithOperations, at *field.Path) field.ErrorList {
+func validateRule(r *admissionregistrationv1.RuleWithOperations, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(r.Operations) == 0 {
 		errs = append(errs, field.Required(at.Child("operations"), ""))
 	}
-	if len(r.Operations) > 1 && slices.Contains(r.Operations, admissionv1.OperationAll) {
+	if len(r.Operations) > 1 && slices.Contains(r.Operations, admissionregistrationv1.OperationAll) {
 		errs = append(errs, field.Invalid(at.Child("operations"), r.Operations, "if '*' is present, must not specify other operations"))
 	}
 	for i := range r.Operations {
 		errs = append(errs, oneOf(&r.Operations[i], operations, at.Child("operations").Index(i))...)
 	}
-	errs = append(errs, validateList(r.APIGroups, at.Child("apiGroups"), "if '*' is present, must not specify other API groups")...)
-	errs = append(errs, validateList(r.APIVersions, at.Child("apiVersions"), "if '*' is present, must not specify other API versions")...)
+	errs = append(errs,
+		validateList(r.APIGroups, at.Child("apiGroups"), "if '*' is present, must not specify other API groups")...)
+	errs = append(errs,
+		validateList(r.APIVersions, at.Child("apiVersions"),
+			"if '*' is present, must not specify other API versions")...)
 	for i, v := range r.APIVersions {
 		if v == "" {
 			errs = append(errs, field.Required(at.Child("apiVersions").Index(i), ""))
@@ -213,10 +229,12 @@ func validateResources(list []string, at *field.Path) field.ErrorList {
 			continue
 		}
 		if anySub[res] {
-			errs = append(errs, field.Invalid(at.Index(i), v, fmt.Sprintf("if '%s/*' is present, must not specify %s", res, v)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), v, fmt.Sprintf("if '%s/*' is present, must not specify %s", res, v)))
 		}
 		if anyRes[sub] {
-			errs = append(errs, field.Invalid(at.Index(i), v, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, v)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), v, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, v)))
 		}
 		anySub[res] = anySub[res] || sub == "*"
 		anyRes[sub] = anyRes[sub] || res == "*"
@@ -237,7 +255,8 @@ var compiler = sync.OnceValue(func() cel.Compiler {
 	return cel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 })
 
-func validateMatchConditions(list []admissionv1.MatchCondition, hasParams bool, at *field.Path) field.ErrorList {
+func validateMatchConditions(list []admissionregistrationv1.MatchCondition, hasParams bool,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(list) > maxMatchConditions {
 		errs = append(errs, field.TooMany(at, len(list), maxMatchConditions))
@@ -253,13 +272,14 @@ func validateMatchConditions(list []admissionv1.MatchCondition, hasParams bool, 
 	return errs
 }
 
-func validateMatchCondition(c admissionv1.MatchCondition, hasParams bool, at *field.Path) field.ErrorList {
+func validateMatchCondition(c admissionregistrationv1.MatchCondition, hasParams bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if strings.TrimSpace(c.Expression) == "" {
 		errs = append(errs, field.Required(at.Child("expression"), ""))
 	} else {
 		condition := matchconditions.MatchCondition(c)
-		result := compiler().CompileCELExpression(&condition, cel.OptionalVariableDeclarations{HasParams: hasParams, HasAuthorizer: true}, environment.NewExpressions)
+		result := compiler().CompileCELExpression(&condition,
+			cel.OptionalVariableDeclarations{HasParams: hasParams, HasAuthorizer: true}, environment.NewExpressions)
 		if result.Error != nil {
 			errs = append(errs, field.Invalid(at.Child("expression"), c.Expression, result.Error.Detail))
 		}

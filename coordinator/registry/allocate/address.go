@@ -64,11 +64,13 @@ func (a *addressPools) next(ctx context.Context, s *corev1.Service, f corev1.IPF
 			}
 		}
 	}
-	return netip.Addr{}, apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", s.Name))
+	return netip.Addr{},
+		apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", s.Name))
 }
 
 // nextOf claims an address of one range; none is valid when it is full.
-func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Prefix, fresh, dryRun bool) (netip.Addr, error) {
+func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Prefix,
+	fresh, dryRun bool) (netip.Addr, error) {
 	if err := a.learn(ctx, p, fresh); err != nil {
 		return netip.Addr{}, apierrors.NewInternalError(fmt.Errorf("list what is allocated of %s: %w", p, err))
 	}
@@ -87,7 +89,8 @@ func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Pr
 		}
 		if !errors.Is(err, errTaken) {
 			a.forget(ip)
-			return netip.Addr{}, apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
+			return netip.Addr{},
+				apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
 		}
 	}
 }

@@ -181,7 +181,8 @@ func (a *Allocator) fillIPs(ctx context.Context, taken *[]netip.Addr, v, old *co
 	return nil
 }
 
-func (a *Allocator) claimIP(ctx context.Context, v *corev1.Service, f corev1.IPFamily, wanted string, dryRun bool) (netip.Addr, error) {
+func (a *Allocator) claimIP(ctx context.Context, v *corev1.Service, f corev1.IPFamily, wanted string,
+	dryRun bool) (netip.Addr, error) {
 	if wanted == "" {
 		return a.addresses.next(ctx, v, f, dryRun)
 	}

@@ -33,7 +33,8 @@ func TestDualStackService(t *testing.T) {
 	if err := allocate(t, a, s, nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Spec.ClusterIPs) != 2 || familyOf(s.Spec.ClusterIPs[1]) != corev1.IPv6Protocol || s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
+	if len(s.Spec.ClusterIPs) != 2 || familyOf(s.Spec.ClusterIPs[1]) != corev1.IPv6Protocol ||
+		s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
 		t.Fatalf("%+v", s.Spec)
 	}
 	if errs := ValidateClusterIPs(s); len(errs) > 0 {
@@ -60,7 +61,8 @@ func TestAllocationLearnsStored(t *testing.T) {
 		t.Errorf("address of a stored service: %v", err)
 	}
 	for i := range 9 { // ten ports, one is stored
-		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
+		s := &corev1.Service{
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
 		if err := allocate(t, a, s, nil); err != nil || s.Spec.Ports[0].NodePort == 30000 {
 			t.Fatalf("port %d: %v %v", i, s.Spec.Ports, err)
 		}

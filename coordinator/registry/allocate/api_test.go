@@ -86,7 +86,9 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			s, err := services.Create(ctx, aService(fmt.Sprintf("many-%d", i), func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }), create)
+			s, err := services.Create(ctx,
+				aService(fmt.Sprintf("many-%d", i),
+					func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }), create)
 			if err != nil {
 				t.Error(err)
 				return
@@ -118,16 +120,20 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, 80
 	}), create)
 	wantError(t, err, "provided port is not in the valid range. The range of valid ports is 30000-32767")
-	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
+	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }),
+		metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
 		t.Errorf("a dry run's address: %v", err)
 	}
-	must[*corev1.Service](t)(services.Create(ctx, aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+	must[*corev1.Service](t)(services.Create(ctx,
+		aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
 	address := must[*networkingv1.IPAddress](t)(c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get))
-	if r := address.Spec.ParentRef; r == nil || *r != (networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "wet"}) ||
-		address.Labels["ipaddress.kubernetes.io/managed-by"] != "ipallocator.k8s.io" || address.Labels["ipaddress.kubernetes.io/ip-family"] != "IPv4" {
+	if r := address.Spec.ParentRef; r == nil ||
+		*r != (networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "wet"}) ||
+		address.Labels["ipaddress.kubernetes.io/managed-by"] != "ipallocator.k8s.io" ||
+		address.Labels["ipaddress.kubernetes.io/ip-family"] != "IPv4" {
 		t.Errorf("address of a service: %+v", address)
 	}
 	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
@@ -136,10 +142,13 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
 		t.Errorf("address of a deleted service: %v", err)
 	}
-	must[*corev1.Service](t)(services.Create(ctx, aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
-	_, err = services.Create(ctx, aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)
+	must[*corev1.Service](t)(services.Create(ctx,
+		aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+	_, err = services.Create(ctx,
+		aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)
 	wantError(t, err, "spec.ports: Required value")
-	must[*corev1.Service](t)(services.Create(ctx, aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
+	must[*corev1.Service](t)(services.Create(ctx,
+		aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
 }
 
 // orphanedAddress: an address whose Service is gone for long does not stay taken;
@@ -148,8 +157,11 @@ func orphanedAddress(t *testing.T, c kubernetes.Interface) {
 	const ip = "10.96.5.5"
 	services, addresses := c.CoreV1().Services("default"), c.NetworkingV1().IPAddresses()
 	must[*networkingv1.IPAddress](t)(addresses.Create(ctx, &networkingv1.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{Name: ip, Labels: map[string]string{"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4"}},
-		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "gone"}},
+		ObjectMeta: metav1.ObjectMeta{Name: ip,
+			Labels: map[string]string{"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+				"ipaddress.kubernetes.io/ip-family": "IPv4"}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "gone"}},
 	}, create))
 	wanted := func(name string) *corev1.Service {
 		return aService(name, func(s *corev1.ServiceSpec) { s.ClusterIP = ip })
@@ -168,10 +180,13 @@ func orphanedAddress(t *testing.T, c kubernetes.Interface) {
 // externalAddresses: nobody gets what the cluster has by spec.externalIPs.
 func externalAddresses(t *testing.T, c kubernetes.Interface) {
 	services := c.CoreV1().Services("default")
-	early := must[*corev1.Service](t)(services.Create(ctx, aService("early", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.8"} }), create))
-	node := must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "addressed"}}, create))
+	early := must[*corev1.Service](t)(services.Create(ctx,
+		aService("early", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.8"} }), create))
+	node := must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "addressed"}}, create))
 	node.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: "addressed"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.8"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.8"},
+		{Type: corev1.NodeHostName, Address: "addressed"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.8"},
+		{Type: corev1.NodeExternalIP, Address: "203.0.113.8"},
 	}
 	must[*corev1.Node](t)(c.CoreV1().Nodes().UpdateStatus(ctx, node, update))
 	for ip, want := range map[string]string{
@@ -182,14 +197,16 @@ func externalAddresses(t *testing.T, c kubernetes.Interface) {
 		"127.0.0.1":       "may not be in the loopback range",
 		"169.254.169.254": "may not be in the link-local range",
 	} {
-		_, err := services.Create(ctx, aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{ip} }), create)
+		_, err := services.Create(ctx,
+			aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{ip} }), create)
 		wantError(t, err, want)
 	}
 	// What was there before the node can still be changed; the agents do not serve it.
 	early.Spec.Selector = map[string]string{"app": "other"}
 	must[*corev1.Service](t)(services.Update(ctx, early, update))
 	// An address of nobody is what the field is for.
-	s := must[*corev1.Service](t)(services.Create(ctx, aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.7"} }), create))
+	s := must[*corev1.Service](t)(services.Create(ctx,
+		aService("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.7"} }), create))
 	s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, "10.96.0.1")
 	_, err := services.Update(ctx, s, update)
 	wantError(t, err, "spec.externalIPs[1]")

@@ -55,7 +55,8 @@ func listOf[T any](store *genericregistry.Store) lister[T] {
 // someone else's.
 func inside(ctx context.Context, store *genericregistry.Store) context.Context {
 	gr := store.DefaultQualifiedResource
-	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{APIGroup: gr.Group, Resource: gr.Resource, IsResourceRequest: true})
+	ctx = request.WithRequestInfo(ctx,
+		&request.RequestInfo{APIGroup: gr.Group, Resource: gr.Resource, IsResourceRequest: true})
 	return request.WithNamespace(ctx, metav1.NamespaceAll)
 }
 
@@ -109,7 +110,8 @@ func (b *storedAddresses) dropOrphan(ctx context.Context, ip netip.Addr) (bool, 
 	}
 	a := obj.(*networkingv1.IPAddress)
 	r := a.Spec.ParentRef
-	if a.Labels[networkingv1.LabelManagedBy] != addressManager || r == nil || r.Resource != "services" || time.Since(a.CreationTimestamp.Time) < addressOrphaned {
+	if a.Labels[networkingv1.LabelManagedBy] != addressManager || r == nil || r.Resource != "services" ||
+		time.Since(a.CreationTimestamp.Time) < addressOrphaned {
 		return false, nil
 	}
 	holder, err := b.stored(ctx, r.Namespace, r.Name)
@@ -130,9 +132,11 @@ func (b *storedAddresses) dropOrphan(ctx context.Context, ip netip.Addr) (bool, 
 func (b *storedAddresses) enter(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
 	a := &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{
-			networkingv1.LabelIPAddressFamily: string(familyOf(ip.String())), networkingv1.LabelManagedBy: addressManager,
+			networkingv1.LabelIPAddressFamily: string(familyOf(ip.String())),
+			networkingv1.LabelManagedBy:       addressManager,
 		}},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
 	}
 	_, err := b.store.Create(inside(ctx, b.store), a, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -152,7 +156,8 @@ func (b *storedAddresses) release(ctx context.Context, ip netip.Addr, s *corev1.
 	}
 	ours := func(_ context.Context, obj runtime.Object) error {
 		a, ok := obj.(*networkingv1.IPAddress)
-		if r := a.Spec.ParentRef; !ok || r == nil || r.Resource != "services" || r.Namespace != s.Namespace || r.Name != s.Name {
+		if r := a.Spec.ParentRef; !ok || r == nil || r.Resource != "services" ||
+			r.Namespace != s.Namespace || r.Name != s.Name {
 			return errNotOurs
 		}
 		return nil
@@ -212,7 +217,8 @@ func (b *storedAddresses) ranges(ctx context.Context, fresh bool) (out []netip.P
 	})
 	for i := range cidrs {
 		c := &cidrs[i]
-		if c.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
+		if c.DeletionTimestamp != nil ||
+			!meta.IsStatusConditionTrue(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
 			continue
 		}
 		for _, text := range c.Spec.CIDRs {
@@ -254,7 +260,8 @@ func openPorts(env *kind.Env) (storage.Interface, string, error) {
 		return nil, "", fmt.Errorf("storage of node ports: %w", err)
 	}
 	key := "/" + o.ResourcePrefix
-	s, _, err := o.Decorator(o.StorageConfig, key, nil, func() runtime.Object { return &corev1.RangeAllocation{} }, nil, nil, nil, nil)
+	s, _, err := o.Decorator(o.StorageConfig, key, nil,
+		func() runtime.Object { return &corev1.RangeAllocation{} }, nil, nil, nil, nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("storage of node ports: %w", err)
 	}
@@ -276,14 +283,15 @@ func (b *storedPorts) change(ctx context.Context, dryRun bool, f func(*corev1.Ra
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := &corev1.RangeAllocation{}
-	err = store.GuaranteedUpdate(ctx, key, out, true, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		r, ok := obj.(*corev1.RangeAllocation)
-		if !ok {
-			return nil, fmt.Errorf("read node ports: unexpected %T", obj)
-		}
-		r = r.DeepCopy() // obj may be last, which the next change begins with
-		return r, f(r)
-	}), b.last)
+	err = store.GuaranteedUpdate(ctx, key, out, true, nil,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			r, ok := obj.(*corev1.RangeAllocation)
+			if !ok {
+				return nil, fmt.Errorf("read node ports: unexpected %T", obj)
+			}
+			r = r.DeepCopy() // obj may be last, which the next change begins with
+			return r, f(r)
+		}), b.last)
 	b.last = nil
 	if err == nil {
 		b.last = out

@@ -111,7 +111,8 @@ func TestAllocatorsShareOneBook(t *testing.T) {
 	made := make([]*corev1.Service, 10) // as many as ports
 	for i := range made {
 		wg.Go(func() {
-			s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
+			s := &corev1.Service{
+				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
 			s.Name = fmt.Sprint(i)
 			if err := allocate(t, coordinators[i%3], s, nil); err != nil {
 				t.Error(err)
@@ -151,13 +152,18 @@ func TestOrphanedPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook("10.0.0.0/24")
 		crashed := b.allocator()
-		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}
+		s := &corev1.Service{
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+				Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}
 		if _, err := crashed.Begin(t.Context(), s, nil, false); err != nil {
 			t.Fatal(err)
 		}
 		next := b.allocator()
 		again := func() error {
-			return allocate(t, next, &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}, nil)
+			return allocate(t, next,
+				&corev1.Service{
+					Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+						Ports: []corev1.ServicePort{{Port: 1, NodePort: 30003}}}}, nil)
 		}
 		if err := again(); err == nil || !strings.Contains(err.Error(), "provided port is already allocated") {
 			t.Errorf("at once: %v", err)
@@ -173,7 +179,9 @@ func TestOrphanedPort(t *testing.T) {
 func TestPortRangeChanges(t *testing.T) {
 	b := newBook("10.0.0.0/24")
 	for _, port := range []int32{30005, 30009} {
-		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: port}}}}
+		s := &corev1.Service{
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+				Ports: []corev1.ServicePort{{Port: 1, NodePort: port}}}}
 		if err := allocate(t, b.allocator(), s, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +199,8 @@ func TestHostOf(t *testing.T) {
 		prefix, ip string
 		want       bool
 	}{
-		{"203.0.113.0/24", "203.0.113.10", true}, {"203.0.113.0/24", "203.0.113.0", false}, {"203.0.113.0/24", "203.0.113.255", false},
+		{"203.0.113.0/24", "203.0.113.10", true}, {"203.0.113.0/24", "203.0.113.0", false},
+		{"203.0.113.0/24", "203.0.113.255", false},
 		{"203.0.113.0/24", "203.0.114.1", false}, {"fd00::/112", "fd00::ffff", true}, {"fd00::/112", "fd00::", false},
 	} {
 		if got := hostOf(netip.MustParsePrefix(c.prefix), netip.MustParseAddr(c.ip)); got != c.want {

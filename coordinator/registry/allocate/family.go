@@ -134,7 +134,8 @@ func keepsPreferred(v, old *corev1.Service) bool {
 	}
 	s, o := &v.Spec, &old.Spec
 	prefer := corev1.IPFamilyPolicyPreferDualStack
-	return ptr.Deref(o.IPFamilyPolicy, "") == prefer && ptr.Deref(s.IPFamilyPolicy, "") == prefer && s.ClusterIP == o.ClusterIP &&
+	return ptr.Deref(o.IPFamilyPolicy, "") == prefer && ptr.Deref(s.IPFamilyPolicy, "") == prefer &&
+		s.ClusterIP == o.ClusterIP &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.IPFamilies, o.IPFamilies)
 }
 
@@ -174,7 +175,9 @@ func inferFamilies(s *corev1.ServiceSpec, configured []corev1.IPFamily) (errs fi
 		}
 		f := familyOf(ip)
 		if !slices.Contains(configured, f) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), s.ClusterIPs, fmt.Sprintf("%s is not configured on this cluster", f)))
+			errs = append(errs,
+				field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), s.ClusterIPs,
+					fmt.Sprintf("%s is not configured on this cluster", f)))
 			continue
 		}
 		s.IPFamilies = append(s.IPFamilies, f)
@@ -226,7 +229,8 @@ func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
 	}
 	seen := sets.New[corev1.IPFamily]()
 	for i, f := range s.IPFamilies {
-		errs = append(errs, podspec.OneOf(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
+		errs = append(errs,
+			podspec.OneOf(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
 		if seen.Has(f) {
 			errs = append(errs, field.Duplicate(p.Child("ipFamilies").Index(i), f))
 		}
@@ -234,7 +238,8 @@ func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
 	}
 	if s.IPFamilyPolicy != nil {
 		errs = append(errs, podspec.OneOf(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
-			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack)...)
+			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack,
+			corev1.IPFamilyPolicySingleStack)...)
 	}
 	return append(errs, validateAddresses(v, at)...)
 }
@@ -261,9 +266,12 @@ func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) 
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
 	}
 	for i, ip := range s.ClusterIPs {
-		known := i < len(s.IPFamilies) && (s.IPFamilies[i] == corev1.IPv4Protocol || s.IPFamilies[i] == corev1.IPv6Protocol)
+		known := i < len(s.IPFamilies) &&
+			(s.IPFamilies[i] == corev1.IPv4Protocol || s.IPFamilies[i] == corev1.IPv6Protocol)
 		if known && familyOf(ip) != s.IPFamilies[i] {
-			errs = append(errs, field.Invalid(p.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
+			errs = append(errs,
+				field.Invalid(p.Index(i), ip,
+					fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%v]`", s.IPFamilies[i], i)))
 		}
 	}
 	return errs

@@ -208,7 +208,8 @@ func lacksPorts(s *corev1.Service) bool {
 	if NeedsHealthPort(s) && s.Spec.HealthCheckNodePort == 0 {
 		return true
 	}
-	return automaticPorts(s) && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
+	return automaticPorts(s) &&
+		slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
 }
 
 func automaticPorts(s *corev1.Service) bool {
@@ -272,13 +273,15 @@ func (w *portWork) fillHealth() error {
 	if spec.HealthCheckNodePort != 0 {
 		if err := w.take(spec.HealthCheckNodePort); err != nil {
 			return errors.Join(apierrors.NewInternalError(
-				fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", spec.HealthCheckNodePort, err)), err)
+				fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", spec.HealthCheckNodePort, err)),
+				err)
 		}
 		return nil
 	}
 	port, err := w.next()
 	if err != nil {
-		return errors.Join(apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort: %w", err)), err)
+		return errors.Join(apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort: %w", err)),
+			err)
 	}
 	spec.HealthCheckNodePort = port
 	return nil

@@ -15,7 +15,8 @@ func HasNodePorts(s *corev1.Service) bool {
 // NeedsHealthPort tells whether a Service is given a node port that load
 // balancers ask for a node's health.
 func NeedsHealthPort(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
 // IsHeadless tells whether a Service is to have no address.

@@ -44,8 +44,10 @@ func daemonSet() kind.Kind {
 		Row: func(d *appsv1.DaemonSet) []any {
 			s := &d.Status
 			return append([]any{
-				d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady), int64(s.UpdatedNumberScheduled),
-				int64(s.NumberAvailable), labels.FormatLabels(d.Spec.Template.Spec.NodeSelector), kind.Age(d.CreationTimestamp),
+				d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady),
+				int64(s.UpdatedNumberScheduled),
+				int64(s.NumberAvailable), labels.FormatLabels(d.Spec.Template.Spec.NodeSelector),
+				kind.Age(d.CreationTimestamp),
 			}, templateCells(&d.Spec.Template, d.Spec.Selector)...)
 		},
 	}.Kind()
@@ -67,7 +69,9 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {
 	p, s := field.NewPath("spec"), &d.Spec
 	errs := workload{name: "daemonset", kind: "DaemonSet", selector: s.Selector, template: &s.Template}.validate(p)
-	errs = append(errs, validateCounts(p, count{"minReadySeconds", int64(s.MinReadySeconds)}, count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)})...)
+	errs = append(errs,
+		validateCounts(p, count{"minReadySeconds", int64(s.MinReadySeconds)},
+			count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)})...)
 	return append(errs, validateUpdateStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
 }
 
@@ -78,7 +82,8 @@ func validateUpdateStrategy(u *appsv1.DaemonSetUpdateStrategy, p *field.Path) fi
 	case appsv1.RollingUpdateDaemonSetStrategyType:
 	default:
 		return field.ErrorList{field.NotSupported(p.Child("type"), u.Type,
-			[]appsv1.DaemonSetUpdateStrategyType{appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType})}
+			[]appsv1.DaemonSetUpdateStrategyType{appsv1.RollingUpdateDaemonSetStrategyType,
+				appsv1.OnDeleteDaemonSetStrategyType})}
 	}
 	r, p := u.RollingUpdate, p.Child("rollingUpdate")
 	errs := amount.ValidateAtMost100(*r.MaxUnavailable, p.Child("maxUnavailable"))
@@ -93,16 +98,20 @@ func validateUpdateStrategy(u *appsv1.DaemonSetUpdateStrategy, p *field.Path) fi
 }
 
 func validateDaemonSetUpdate(_ context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
-	return append(validateDaemonSet(d), apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+	return append(validateDaemonSet(d),
+		apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
 }
 
 func validateDaemonSetStatus(_ context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
 	p, s := field.NewPath("status"), &d.Status
 	errs := validateCounts(p,
-		count{"currentNumberScheduled", int64(s.CurrentNumberScheduled)}, count{"numberMisscheduled", int64(s.NumberMisscheduled)},
+		count{"currentNumberScheduled", int64(s.CurrentNumberScheduled)},
+		count{"numberMisscheduled", int64(s.NumberMisscheduled)},
 		count{"desiredNumberScheduled", int64(s.DesiredNumberScheduled)}, count{"numberReady", int64(s.NumberReady)},
-		count{"observedGeneration", s.ObservedGeneration}, count{"updatedNumberScheduled", int64(s.UpdatedNumberScheduled)},
+		count{"observedGeneration", s.ObservedGeneration},
+		count{"updatedNumberScheduled", int64(s.UpdatedNumberScheduled)},
 		count{"numberAvailable", int64(s.NumberAvailable)}, count{"numberUnavailable", int64(s.NumberUnavailable)},
 		count{"collisionCount", deref32(s.CollisionCount)})
-	return append(errs, validateNotDecremented(p.Child("collisionCount"), s.CollisionCount, old.Status.CollisionCount)...)
+	return append(errs,
+		validateNotDecremented(p.Child("collisionCount"), s.CollisionCount, old.Status.CollisionCount)...)
 }

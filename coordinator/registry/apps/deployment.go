@@ -78,7 +78,8 @@ func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 	errs = append(errs, validateStrategy(&s.Strategy, p.Child("strategy"))...)
 	errs = append(errs, validateCounts(p,
 		count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)},
-		count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)}, count{"progressDeadlineSeconds", deref32(s.ProgressDeadlineSeconds)})...)
+		count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)},
+		count{"progressDeadlineSeconds", deref32(s.ProgressDeadlineSeconds)})...)
 	if s.ProgressDeadlineSeconds != nil && *s.ProgressDeadlineSeconds <= s.MinReadySeconds {
 		errs = append(errs, field.Invalid(p.Child("progressDeadlineSeconds"), *s.ProgressDeadlineSeconds, "must be greater than minReadySeconds"))
 	}
@@ -103,20 +104,27 @@ func validateStrategy(s *appsv1.DeploymentStrategy, p *field.Path) field.ErrorLi
 		return errs
 	}
 	return field.ErrorList{field.NotSupported(p.Child("type"), s.Type,
-		[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType})}
+		[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType,
+			appsv1.RollingUpdateDeploymentStrategyType})}
 }
 
 func validateDeploymentUpdate(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
-	return append(validateDeployment(d), apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+	return append(validateDeployment(d),
+		apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
 }
 
 func validateDeploymentStatus(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
 	p, s := field.NewPath("status"), &d.Status
 	errs := validateCounts(p,
-		count{"observedGeneration", s.ObservedGeneration}, count{"replicas", int64(s.Replicas)}, count{"updatedReplicas", int64(s.UpdatedReplicas)},
+		count{"observedGeneration", s.ObservedGeneration}, count{"replicas", int64(s.Replicas)},
+		count{"updatedReplicas", int64(s.UpdatedReplicas)},
 		count{"readyReplicas", int64(s.ReadyReplicas)}, count{"availableReplicas", int64(s.AvailableReplicas)},
-		count{"unavailableReplicas", int64(s.UnavailableReplicas)}, count{"terminatingReplicas", deref32(s.TerminatingReplicas)},
+		count{"unavailableReplicas", int64(s.UnavailableReplicas)},
+		count{"terminatingReplicas", deref32(s.TerminatingReplicas)},
 		count{"collisionCount", deref32(s.CollisionCount)})
-	errs = append(errs, validateNotMore(p, int64(s.Replicas), int64(s.ReadyReplicas), int64(s.AvailableReplicas), count{"updatedReplicas", int64(s.UpdatedReplicas)})...)
-	return append(errs, validateNotDecremented(p.Child("collisionCount"), s.CollisionCount, old.Status.CollisionCount)...)
+	errs = append(errs,
+		validateNotMore(p, int64(s.Replicas), int64(s.ReadyReplicas), int64(s.AvailableReplicas),
+			count{"updatedReplicas", int64(s.UpdatedReplicas)})...)
+	return append(errs,
+		validateNotDecremented(p.Child("collisionCount"), s.CollisionCount, old.Status.CollisionCount)...)
 }

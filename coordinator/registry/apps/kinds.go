@@ -37,7 +37,9 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 	if w.selector == nil {
 		errs = append(errs, field.Required(p.Child("selector"), ""))
 	} else {
-		errs = append(errs, metavalidation.ValidateLabelSelector(w.selector, metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(w.selector,
+				metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))...)
 		if len(w.selector.MatchLabels)+len(w.selector.MatchExpressions) == 0 {
 			errs = append(errs, field.Invalid(p.Child("selector"), w.selector, "empty selector is invalid for "+w.name))
 		}
@@ -53,10 +55,13 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 		errs = append(errs, podspec.ValidateTemplate(w.template, template)...)
 	}
 	if policy := w.template.Spec.RestartPolicy; policy != corev1.RestartPolicyAlways {
-		errs = append(errs, field.NotSupported(template.Child("spec", "restartPolicy"), policy, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		errs = append(errs,
+			field.NotSupported(template.Child("spec", "restartPolicy"), policy,
+				[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 	if w.template.Spec.ActiveDeadlineSeconds != nil {
-		errs = append(errs, field.Forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+w.kind+" is not Supported"))
+		errs = append(errs,
+			field.Forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+w.kind+" is not Supported"))
 	}
 	return errs
 }

@@ -47,7 +47,8 @@ func replicaSet() kind.Kind {
 		}, templateColumns()...),
 		Row: func(r *appsv1.ReplicaSet) []any {
 			return append([]any{
-				r.Name, deref32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas), kind.Age(r.CreationTimestamp),
+				r.Name, deref32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+				kind.Age(r.CreationTimestamp),
 			}, templateCells(&r.Spec.Template, r.Spec.Selector)...)
 		},
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
@@ -64,18 +65,23 @@ func replicaSet() kind.Kind {
 func validateReplicaSet(r *appsv1.ReplicaSet) field.ErrorList {
 	p, s := field.NewPath("spec"), &r.Spec
 	errs := validateCounts(p, count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)})
-	return append(errs, workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}.validate(p)...)
+	return append(errs,
+		workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}.validate(p)...)
 }
 
 func validateReplicaSetUpdate(_ context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
-	return append(validateReplicaSet(r), apivalidation.ValidateImmutableField(r.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+	return append(validateReplicaSet(r),
+		apivalidation.ValidateImmutableField(r.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
 }
 
 func validateReplicaSetStatus(_ context.Context, r, _ *appsv1.ReplicaSet) field.ErrorList {
 	p, s := field.NewPath("status"), &r.Status
 	errs := validateCounts(p,
-		count{"replicas", int64(s.Replicas)}, count{"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)}, count{"readyReplicas", int64(s.ReadyReplicas)},
+		count{"replicas", int64(s.Replicas)}, count{"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)},
+		count{"readyReplicas", int64(s.ReadyReplicas)},
 		count{"availableReplicas", int64(s.AvailableReplicas)}, count{"observedGeneration", s.ObservedGeneration},
 		count{"terminatingReplicas", deref32(s.TerminatingReplicas)})
-	return append(errs, validateNotMore(p, int64(s.Replicas), int64(s.ReadyReplicas), int64(s.AvailableReplicas), count{"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)})...)
+	return append(errs,
+		validateNotMore(p, int64(s.Replicas), int64(s.ReadyReplicas), int64(s.AvailableReplicas),
+			count{"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)})...)
 }

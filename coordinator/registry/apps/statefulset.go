@@ -6,7 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -44,7 +44,8 @@ func statefulSet() kind.Kind {
 		}, templateColumns()[:2]...),
 		Row: func(s *appsv1.StatefulSet) []any {
 			return append([]any{
-				s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, deref32(s.Spec.Replicas)), kind.Age(s.CreationTimestamp),
+				s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, deref32(s.Spec.Replicas)),
+				kind.Age(s.CreationTimestamp),
 			}, templateCells(&s.Spec.Template, s.Spec.Selector)[:2]...)
 		},
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
@@ -73,8 +74,10 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 		fieldrule.Default(&u.RollingUpdate.Partition, 0)
 	}
 	fieldrule.Default(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	fieldrule.DefaultEmpty(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
 	fieldrule.Default(&spec.Replicas, 1)
 	fieldrule.Default(&spec.RevisionHistoryLimit, 10)
 	for i := range spec.VolumeClaimTemplates {
@@ -89,7 +92,9 @@ func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 	p := field.NewPath("spec")
 	errs := validateStatefulSetSpec(&s.Spec, p, false)
 	for i := range s.Spec.VolumeClaimTemplates {
-		errs = append(errs, podspec.ValidateClaim(&s.Spec.VolumeClaimTemplates[i].Spec, p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+		errs = append(errs,
+			podspec.ValidateClaim(&s.Spec.VolumeClaimTemplates[i].Spec,
+				p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
 	}
 	if name := s.Spec.ServiceName; name != "" {
 		errs = append(errs, fieldrule.Invalid(p.Child("serviceName"), name, validation.IsDNS1123Label(name))...)
@@ -101,18 +106,22 @@ func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 // where skipTemplate says so.
 func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, p *field.Path, skipTemplate bool) field.ErrorList {
 	var errs field.ErrorList
-	if s.PodManagementPolicy != appsv1.OrderedReadyPodManagement && s.PodManagementPolicy != appsv1.ParallelPodManagement {
+	if s.PodManagementPolicy != appsv1.OrderedReadyPodManagement &&
+		s.PodManagementPolicy != appsv1.ParallelPodManagement {
 		errs = append(errs, field.Invalid(p.Child("podManagementPolicy"), s.PodManagementPolicy,
 			fmt.Sprintf("must be '%s' or '%s'", appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)))
 	}
 	errs = append(errs, validateStatefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
-	errs = append(errs, validateRetention(s.PersistentVolumeClaimRetentionPolicy, p.Child("persistentVolumeClaimRetentionPolicy"))...)
-	errs = append(errs, validateCounts(p, count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)})...)
+	errs = append(errs,
+		validateRetention(s.PersistentVolumeClaimRetentionPolicy, p.Child("persistentVolumeClaimRetentionPolicy"))...)
+	errs = append(errs,
+		validateCounts(p, count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)})...)
 	if s.Ordinals != nil {
 		errs = append(errs, validateCounts(p, count{"ordinals.start", int64(s.Ordinals.Start)})...)
 	}
 	return append(errs, workload{
-		name: "statefulset", kind: "StatefulSet", selector: s.Selector, template: templateOfPods(s), skipTemplate: skipTemplate,
+		name: "statefulset", kind: "StatefulSet", selector: s.Selector, template: templateOfPods(s),
+		skipTemplate: skipTemplate,
 	}.validate(p)...)
 }
 
@@ -121,7 +130,9 @@ func validateStatefulSetStrategy(u *appsv1.StatefulSetUpdateStrategy, p *field.P
 	switch u.Type {
 	case appsv1.OnDeleteStatefulSetStrategyType:
 		if r != nil {
-			return field.ErrorList{field.Invalid(rolling, r, fmt.Sprintf("only allowed for updateStrategy '%s'", appsv1.RollingUpdateStatefulSetStrategyType))}
+			return field.ErrorList{
+				field.Invalid(rolling, r,
+					fmt.Sprintf("only allowed for updateStrategy '%s'", appsv1.RollingUpdateStatefulSetStrategyType))}
 		}
 		return nil
 	case appsv1.RollingUpdateStatefulSetStrategyType:
@@ -140,7 +151,8 @@ func validateStatefulSetStrategy(u *appsv1.StatefulSetUpdateStrategy, p *field.P
 		return errs
 	}
 	return field.ErrorList{field.Invalid(p, *u,
-		fmt.Sprintf("must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType, appsv1.OnDeleteStatefulSetStrategyType))}
+		fmt.Sprintf("must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType,
+			appsv1.OnDeleteStatefulSetStrategyType))}
 }
 
 func validateRetention(r *appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy, p *field.Path) (errs field.ErrorList) {
@@ -197,10 +209,12 @@ func validateStatefulSetUpdate(_ context.Context, s, old *appsv1.StatefulSet) fi
 	fixed := s.Spec
 	fixed.Replicas, fixed.Template, fixed.UpdateStrategy = old.Spec.Replicas, old.Spec.Template, old.Spec.UpdateStrategy
 	fixed.MinReadySeconds, fixed.Ordinals = old.Spec.MinReadySeconds, old.Spec.Ordinals
-	fixed.RevisionHistoryLimit, fixed.PersistentVolumeClaimRetentionPolicy = old.Spec.RevisionHistoryLimit, old.Spec.PersistentVolumeClaimRetentionPolicy
-	if !apiequality.Semantic.DeepEqual(fixed, old.Spec) {
-		errs = append(errs, field.Forbidden(p, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
-			"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"))
+	fixed.RevisionHistoryLimit, fixed.PersistentVolumeClaimRetentionPolicy = old.Spec.RevisionHistoryLimit,
+		old.Spec.PersistentVolumeClaimRetentionPolicy
+	if !equality.Semantic.DeepEqual(fixed, old.Spec) {
+		errs = append(errs,
+			field.Forbidden(p, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
+				"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"))
 	}
 	return errs
 }
@@ -208,7 +222,8 @@ func validateStatefulSetUpdate(_ context.Context, s, old *appsv1.StatefulSet) fi
 func validateStatefulSetStatus(_ context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
 	p, t := field.NewPath("status"), &s.Status
 	errs := validateCounts(p,
-		count{"replicas", int64(t.Replicas)}, count{"readyReplicas", int64(t.ReadyReplicas)}, count{"currentReplicas", int64(t.CurrentReplicas)},
+		count{"replicas", int64(t.Replicas)}, count{"readyReplicas", int64(t.ReadyReplicas)},
+		count{"currentReplicas", int64(t.CurrentReplicas)},
 		count{"updatedReplicas", int64(t.UpdatedReplicas)}, count{"availableReplicas", int64(t.AvailableReplicas)},
 		count{"observedGeneration", t.ObservedGeneration}, count{"collisionCount", deref32(t.CollisionCount)})
 	for _, c := range []count{
@@ -222,7 +237,8 @@ func validateStatefulSetStatus(_ context.Context, s, old *appsv1.StatefulSet) fi
 	if t.AvailableReplicas > t.ReadyReplicas {
 		errs = append(errs, field.Invalid(p.Child("availableReplicas"), t.AvailableReplicas, "cannot be greater than status.readyReplicas"))
 	}
-	return append(errs, validateNotDecremented(p.Child("collisionCount"), t.CollisionCount, old.Status.CollisionCount)...)
+	return append(errs,
+		validateNotDecremented(p.Child("collisionCount"), t.CollisionCount, old.Status.CollisionCount)...)
 }
 
 func statefulSetWarnings(_ context.Context, s, old *appsv1.StatefulSet) (warnings []string) {

@@ -27,7 +27,8 @@ func validStatefulSet() *appsv1.StatefulSet {
 				ObjectMeta: metav1.ObjectMeta{Name: "data"},
 				Spec: corev1.PersistentVolumeClaimSpec{
 					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 				},
 			}},
 		},
@@ -39,12 +40,14 @@ func validStatefulSet() *appsv1.StatefulSet {
 func TestStatefulSetDefaults(t *testing.T) { // STS-1, STS-24, STS-26, STS-34
 	s := validStatefulSet().Spec
 	if *s.Replicas != 1 || *s.RevisionHistoryLimit != 10 || s.PodManagementPolicy != appsv1.OrderedReadyPodManagement ||
-		s.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType || *s.UpdateStrategy.RollingUpdate.Partition != 0 ||
+		s.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType ||
+		*s.UpdateStrategy.RollingUpdate.Partition != 0 ||
 		s.PersistentVolumeClaimRetentionPolicy.WhenScaled != appsv1.RetainPersistentVolumeClaimRetentionPolicyType ||
 		s.PersistentVolumeClaimRetentionPolicy.WhenDeleted != appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		t.Errorf("got %+v", s)
 	}
-	if c := s.VolumeClaimTemplates[0]; c.Kind != "PersistentVolumeClaim" || c.Status.Phase != corev1.ClaimPending || *c.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
+	if c := s.VolumeClaimTemplates[0]; c.Kind != "PersistentVolumeClaim" || c.Status.Phase != corev1.ClaimPending ||
+		*c.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
 		t.Errorf("claim template %+v", c)
 	}
 }

@@ -51,7 +51,8 @@ func (*tokenReview) GetSingularName() string { return "tokenreview" }
 
 // Create answers who the token's holder is. That the token is bad is an answer
 // too, in status.error.
-func (t *tokenReview) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (t *tokenReview) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	review, ok := obj.(*authenticationv1.TokenReview)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenReview: %#v", obj))
@@ -77,7 +78,8 @@ func (t *tokenReview) Create(ctx context.Context, obj runtime.Object, validate r
 		return review, nil
 	}
 	if len(wanted) > 0 && len(wanted.Intersect(resp.Audiences)) == 0 {
-		return nil, apierrors.NewInternalError(fmt.Errorf("error validating audience. want=%q got=%q", wanted, resp.Audiences))
+		return nil,
+			apierrors.NewInternalError(fmt.Errorf("error validating audience. want=%q got=%q", wanted, resp.Audiences))
 	}
 	review.Status.User = userInfo(resp.User)
 	review.Status.Audiences = resp.Audiences
@@ -85,7 +87,8 @@ func (t *tokenReview) Create(ctx context.Context, obj runtime.Object, validate r
 }
 
 // authenticate asks as a request with nothing but the token would.
-func authenticate(ctx context.Context, tokens authenticator.Token, token string, audiences authenticator.Audiences) (*authenticator.Response, bool, error) {
+func authenticate(ctx context.Context, tokens authenticator.Token, token string,
+	audiences authenticator.Audiences) (*authenticator.Response, bool, error) {
 	if len(audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, audiences)
 	}
@@ -101,7 +104,8 @@ func (selfSubjectReview) NamespaceScoped() bool   { return false }
 func (selfSubjectReview) GetSingularName() string { return "selfsubjectreview" }
 
 // Create answers who is asking (kubectl auth whoami).
-func (selfSubjectReview) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (selfSubjectReview) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
 			return nil, err

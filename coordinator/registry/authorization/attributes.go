@@ -28,13 +28,15 @@ func attributesOf(spec *authorizationv1.SubjectAccessReviewSpec) authorizer.Attr
 	return attributes(u, spec.ResourceAttributes, spec.NonResourceAttributes)
 }
 
-func attributes(u user.Info, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) authorizer.AttributesRecord {
+func attributes(u user.Info, resource *authorizationv1.ResourceAttributes,
+	path *authorizationv1.NonResourceAttributes) authorizer.AttributesRecord {
 	if resource == nil {
 		return authorizer.AttributesRecord{User: u, Verb: path.Verb, Path: path.Path}
 	}
 	attrs := authorizer.AttributesRecord{
 		User: u, Verb: resource.Verb, Namespace: resource.Namespace, Name: resource.Name,
-		APIGroup: resource.Group, APIVersion: resource.Version, Resource: resource.Resource, Subresource: resource.Subresource,
+		APIGroup: resource.Group, APIVersion: resource.Version, Resource: resource.Resource,
+		Subresource:     resource.Subresource,
 		ResourceRequest: true,
 	}
 	if attrs.APIVersion == "" {

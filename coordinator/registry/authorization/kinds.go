@@ -21,31 +21,36 @@ import (
 // Kinds lists the group's kinds.
 func Kinds() []kind.Kind {
 	names := func(resource, singular string, clusterScoped bool) kind.Names {
-		return kind.Names{GroupVersion: authorizationv1.SchemeGroupVersion, Resource: resource, Singular: singular, ClusterScoped: clusterScoped}
+		return kind.Names{GroupVersion: authorizationv1.SchemeGroupVersion, Resource: resource, Singular: singular,
+			ClusterScoped: clusterScoped}
 	}
 	return []kind.Kind{
 		kind.Of[authorizationv1.SubjectAccessReview]{
 			Names: names("subjectaccessreviews", "subjectaccessreview", true),
 			Rest: func(env *kind.Env, _ kind.Stores) rest.Storage {
-				return newReview("subjectaccessreview", true, env, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} })
+				return newReview("subjectaccessreview", true, env,
+					func() runtime.Object { return &authorizationv1.SubjectAccessReview{} })
 			},
 		}.Kind(),
 		kind.Of[authorizationv1.SelfSubjectAccessReview]{
 			Names: names("selfsubjectaccessreviews", "selfsubjectaccessreview", true),
 			Rest: func(env *kind.Env, _ kind.Stores) rest.Storage {
-				return newReview("selfsubjectaccessreview", true, env, func() runtime.Object { return &authorizationv1.SelfSubjectAccessReview{} })
+				return newReview("selfsubjectaccessreview", true, env,
+					func() runtime.Object { return &authorizationv1.SelfSubjectAccessReview{} })
 			},
 		}.Kind(),
 		kind.Of[authorizationv1.LocalSubjectAccessReview]{
 			Names: names("localsubjectaccessreviews", "localsubjectaccessreview", false),
 			Rest: func(env *kind.Env, _ kind.Stores) rest.Storage {
-				return newReview("localsubjectaccessreview", false, env, func() runtime.Object { return &authorizationv1.LocalSubjectAccessReview{} })
+				return newReview("localsubjectaccessreview", false, env,
+					func() runtime.Object { return &authorizationv1.LocalSubjectAccessReview{} })
 			},
 		}.Kind(),
 		kind.Of[authorizationv1.SelfSubjectRulesReview]{
 			Names: names("selfsubjectrulesreviews", "selfsubjectrulesreview", true),
 			Rest: func(env *kind.Env, _ kind.Stores) rest.Storage {
-				return newReview("selfsubjectrulesreview", true, env, func() runtime.Object { return &authorizationv1.SelfSubjectRulesReview{} })
+				return newReview("selfsubjectrulesreview", true, env,
+					func() runtime.Object { return &authorizationv1.SelfSubjectRulesReview{} })
 			},
 		}.Kind(),
 	}
@@ -69,7 +74,8 @@ func (r *review) NamespaceScoped() bool   { return !r.clusterScoped }
 func (r *review) GetSingularName() string { return r.singular }
 
 // Create checks the question, lets admission see it, and answers in its status.
-func (r *review) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r *review) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	if err := check(ctx, obj); err != nil {
 		return nil, err
 	}
@@ -103,7 +109,8 @@ func (r *review) Create(ctx context.Context, obj runtime.Object, admit rest.Vali
 	return obj, nil
 }
 
-func (r *review) decide(ctx context.Context, attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
+func (r *review) decide(ctx context.Context,
+	attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := r.env.Authorizer.Authorize(ctx, attrs)
 	return authorizationv1.SubjectAccessReviewStatus{
 		Allowed:         decision == authorizer.DecisionAllow,
@@ -120,7 +127,8 @@ func check(ctx context.Context, obj runtime.Object) error {
 	case *authorizationv1.SubjectAccessReview:
 		errs = append(validateSpec(&o.Spec), emptyMeta(o.ObjectMeta)...)
 	case *authorizationv1.SelfSubjectAccessReview:
-		errs = append(validateAttributes(o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes), emptyMeta(o.ObjectMeta)...)
+		errs = append(validateAttributes(o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes),
+			emptyMeta(o.ObjectMeta)...)
 	case *authorizationv1.LocalSubjectAccessReview:
 		errs = validateLocal(o)
 	case *authorizationv1.SelfSubjectRulesReview:
@@ -133,7 +141,8 @@ func check(ctx context.Context, obj runtime.Object) error {
 		return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind(gvk.Kind).GroupKind(), "", errs)
 	}
 	if o, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && o.Namespace != request.NamespaceValue(ctx) {
-		return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + request.NamespaceValue(ctx))
+		return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " +
+			request.NamespaceValue(ctx))
 	}
 	return nil
 }

@@ -36,7 +36,8 @@ func validateLocal(r *authorizationv1.LocalSubjectAccessReview) field.ErrorList 
 	return errs
 }
 
-func validateAttributes(resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) field.ErrorList {
+func validateAttributes(resource *authorizationv1.ResourceAttributes,
+	path *authorizationv1.NonResourceAttributes) field.ErrorList {
 	var errs field.ErrorList
 	if resource != nil && path != nil {
 		errs = append(errs, field.Invalid(specPath.Child("nonResourceAttributes"), path, "cannot be specified in combination with resourceAttributes"))
@@ -52,14 +53,18 @@ func validateAttributes(resource *authorizationv1.ResourceAttributes, path *auth
 		errs = append(errs, oneForm(s.RawSelector, len(s.Requirements), at.Child("fieldSelector"))...)
 		options := metavalidation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
 		for i, r := range s.Requirements {
-			errs = append(errs, metavalidation.ValidateFieldSelectorRequirement(r, options, at.Child("fieldSelector", "requirements").Index(i))...)
+			errs = append(errs,
+				metavalidation.ValidateFieldSelectorRequirement(r, options,
+					at.Child("fieldSelector", "requirements").Index(i))...)
 		}
 	}
 	if s := resource.LabelSelector; s != nil {
 		errs = append(errs, oneForm(s.RawSelector, len(s.Requirements), at.Child("labelSelector"))...)
 		options := metavalidation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
 		for i, r := range s.Requirements {
-			errs = append(errs, metavalidation.ValidateLabelSelectorRequirement(r, options, at.Child("labelSelector", "requirements").Index(i))...)
+			errs = append(errs,
+				metavalidation.ValidateLabelSelectorRequirement(r, options,
+					at.Child("labelSelector", "requirements").Index(i))...)
 		}
 	}
 	return errs
@@ -71,7 +76,9 @@ func oneForm(raw string, requirements int, at *field.Path) field.ErrorList {
 	case raw != "" && requirements > 0:
 		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
 	case raw == "" && requirements == 0:
-		return field.ErrorList{field.Required(at.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", at))}
+		return field.ErrorList{
+			field.Required(at.Child("requirements"),
+				fmt.Sprintf("when %s is specified, requirements or rawSelector is required", at))}
 	}
 	return nil
 }

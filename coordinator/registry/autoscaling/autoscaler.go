@@ -37,7 +37,8 @@ func (k twoVersions) AddTo(scheme *runtime.Scheme) error {
 }
 
 func newKind() kind.Kind {
-	doc, status := autoscalingv2.HorizontalPodAutoscalerSpec{}.SwaggerDoc(), autoscalingv2.HorizontalPodAutoscalerStatus{}.SwaggerDoc()
+	doc, status := autoscalingv2.HorizontalPodAutoscalerSpec{}.SwaggerDoc(),
+		autoscalingv2.HorizontalPodAutoscalerStatus{}.SwaggerDoc()
 	return kind.Of[autoscaler]{
 		Names: kind.Names{
 			GroupVersion: autoscalingv2.SchemeGroupVersion, Resource: "horizontalpodautoscalers", Singular: "horizontalpodautoscaler",
@@ -49,7 +50,9 @@ func newKind() kind.Kind {
 		Validate: func(_ context.Context, a *autoscaler) field.ErrorList {
 			return validateSpec(&a.Spec, nil)
 		},
-		ValidateUpdate: func(_ context.Context, a, old *autoscaler) field.ErrorList { return validateSpec(&a.Spec, &old.Spec) },
+		ValidateUpdate: func(_ context.Context, a, old *autoscaler) field.ErrorList {
+			return validateSpec(&a.Spec, &old.Spec)
+		},
 		Status: &kind.StatusOf[autoscaler]{
 			Copy:     func(to, from *autoscaler) { to.Status = from.Status },
 			Validate: func(_ context.Context, a, _ *autoscaler) field.ErrorList { return validateStatus(&a.Status) },
@@ -69,7 +72,8 @@ func newKind() kind.Kind {
 				least = strconv.Itoa(int(*a.Spec.MinReplicas))
 			}
 			target := a.Spec.ScaleTargetRef
-			return []any{a.Name, target.Kind + "/" + target.Name, metricsCell(a), least, int64(a.Spec.MaxReplicas), int64(a.Status.CurrentReplicas), kind.Age(a.CreationTimestamp)}
+			return []any{a.Name, target.Kind + "/" + target.Name, metricsCell(a), least, int64(a.Spec.MaxReplicas),
+				int64(a.Status.CurrentReplicas), kind.Age(a.CreationTimestamp)}
 		},
 	}.Kind()
 }
@@ -88,20 +92,24 @@ func setDefaults(a *autoscaler) {
 		b.ScaleUp = withDefaults(b.ScaleUp, autoscalingv2.HPAScalingRules{
 			StabilizationWindowSeconds: ptr.To[int32](0), SelectPolicy: ptr.To(autoscalingv2.MaxChangePolicySelect),
 			Policies: []autoscalingv2.HPAScalingPolicy{
-				{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}, {Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15},
+				{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15},
+				{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15},
 			},
 		})
 		b.ScaleDown = withDefaults(b.ScaleDown, autoscalingv2.HPAScalingRules{
 			SelectPolicy: ptr.To(autoscalingv2.MaxChangePolicySelect),
-			Policies:     []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}},
+			Policies: []autoscalingv2.HPAScalingPolicy{
+				{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}},
 		})
 	}
 }
 
 func utilizationOfCPU(percent int32) autoscalingv2.MetricSpec {
-	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-		Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &percent},
-	}}
+	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType,
+		Resource: &autoscalingv2.ResourceMetricSource{
+			Name:   corev1.ResourceCPU,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &percent},
+		}}
 }
 
 // withDefaults fills in what rules leave out.
@@ -156,12 +164,15 @@ func metricCell(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStat
 	case target.AverageValue != nil:
 		return name + ": " + quantityCell(current.AverageValue) + "/" + target.AverageValue.String()
 	}
-	return name + ": " + percentCell(current.AverageUtilization, "<unknown>") + "/" + percentCell(target.AverageUtilization, "<auto>")
+	return name + ": " + percentCell(current.AverageUtilization, "<unknown>") + "/" +
+		percentCell(target.AverageUtilization, "<auto>")
 }
 
 // metricParts finds a metric's target and current value; name is that of a
 // resource, "" for other metrics.
-func metricParts(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStatus) (target *autoscalingv2.MetricTarget, current autoscalingv2.MetricValueStatus, name string) {
+func metricParts(spec *autoscalingv2.MetricSpec,
+	status *autoscalingv2.MetricStatus) (target *autoscalingv2.MetricTarget,
+	current autoscalingv2.MetricValueStatus, name string) {
 	switch {
 	case spec.Type == autoscalingv2.ExternalMetricSourceType && spec.External != nil:
 		target = &spec.External.Target

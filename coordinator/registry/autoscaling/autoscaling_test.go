@@ -17,7 +17,8 @@ func newAutoscaler() *autoscaler {
 	return &autoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"a": "b"}},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, MaxReplicas: 5,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
+				Name: "web"}, MaxReplicas: 5,
 		},
 	}
 }
@@ -44,7 +45,8 @@ func TestValidate(t *testing.T) {
 		"no_target": {func(a *autoscaler) { a.Spec.Metrics[0].Resource.Target.AverageUtilization = nil }, "must set either a target raw value or a target utilization"},
 		"negative":  {func(a *autoscaler) { a.Spec.Metrics[0].Resource.Target.AverageUtilization = ptr.To[int32](0) }, "must be greater than 0"},
 		"window": {func(a *autoscaler) {
-			a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To[int32](3601)}}
+			a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
+				ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To[int32](3601)}}
 			setDefaults(a)
 		}, "must be less than or equal to 3600"},
 		"period": {func(a *autoscaler) {
@@ -58,7 +60,8 @@ func TestValidate(t *testing.T) {
 		setDefaults(a)
 		c.change(a)
 		errs := validateSpec(&a.Spec, nil)
-		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
+		if c.want == "" && len(errs) > 0 || c.want != "" &&
+			(len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, errs, c.want)
 		}
 	}
@@ -70,7 +73,8 @@ func TestV1RoundTrip(t *testing.T) {
 	five := resource.MustParse("5")
 	a.Spec.Metrics = []autoscalingv2.MetricSpec{
 		{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
-			Metric: metric("qps", nil), Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &five},
+			Metric: metric("qps", nil),
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &five},
 		}},
 		{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
 			Metric: metric("queue", &metav1.LabelSelector{MatchLabels: map[string]string{"k": "v"}}),
@@ -78,20 +82,25 @@ func TestV1RoundTrip(t *testing.T) {
 		}},
 		utilizationOfCPU(50),
 	}
-	a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To[int32](7)}}
+	a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To[int32](7)}}
 	setDefaults(a)
 	a.Status = autoscalingv2.HorizontalPodAutoscalerStatus{
 		CurrentReplicas: 2, DesiredReplicas: 3,
-		Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.AbleToScale, Status: corev1.ConditionTrue, Reason: "r"}},
-		CurrentMetrics: []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{
-			Name: corev1.ResourceCPU, Current: autoscalingv2.MetricValueStatus{AverageUtilization: ptr.To[int32](40), AverageValue: &five},
-		}}},
+		Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{
+			{Type: autoscalingv2.AbleToScale, Status: corev1.ConditionTrue, Reason: "r"}},
+		CurrentMetrics: []autoscalingv2.MetricStatus{
+			{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{
+				Name:    corev1.ResourceCPU,
+				Current: autoscalingv2.MetricValueStatus{AverageUtilization: ptr.To[int32](40), AverageValue: &five},
+			}}},
 	}
 	old := &autoscalingv1.HorizontalPodAutoscaler{}
 	if err := toV1(a, old); err != nil {
 		t.Fatal(err)
 	}
-	if *old.Spec.TargetCPUUtilizationPercentage != 50 || *old.Status.CurrentCPUUtilizationPercentage != 40 || len(old.Annotations) != 5 || len(a.Annotations) != 1 {
+	if *old.Spec.TargetCPUUtilizationPercentage != 50 || *old.Status.CurrentCPUUtilizationPercentage != 40 ||
+		len(old.Annotations) != 5 || len(a.Annotations) != 1 {
 		t.Errorf("%+v", old)
 	}
 	back := &autoscaler{}
@@ -102,9 +111,11 @@ func TestV1RoundTrip(t *testing.T) {
 }
 
 func TestV1Defaults(t *testing.T) {
-	in, out := &autoscalingv1.HorizontalPodAutoscaler{Spec: autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 3}}, &autoscaler{}
+	in, out := &autoscalingv1.HorizontalPodAutoscaler{Spec: autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 3}},
+		&autoscaler{}
 	fromV1(in, out)
-	if *out.Spec.MinReplicas != 1 || !isCPU(&out.Spec.Metrics[0]) || *out.Spec.Metrics[0].Resource.Target.AverageUtilization != 80 {
+	if *out.Spec.MinReplicas != 1 || !isCPU(&out.Spec.Metrics[0]) ||
+		*out.Spec.Metrics[0].Resource.Target.AverageUtilization != 80 {
 		t.Errorf("%+v", out.Spec)
 	}
 	if got := metricsCell(out); got != "cpu: <unknown>/80%" {

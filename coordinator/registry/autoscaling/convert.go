@@ -32,24 +32,26 @@ func addConversions(scheme *runtime.Scheme) error {
 		{(*autoscaler)(nil), (*autoscalingv1.HorizontalPodAutoscaler)(nil), func(a, b any, _ conversion.Scope) error {
 			return toV1(a.(*autoscaler), b.(*autoscalingv1.HorizontalPodAutoscaler))
 		}},
-		{(*autoscalingv1.HorizontalPodAutoscalerList)(nil), (*autoscalingv2.HorizontalPodAutoscalerList)(nil), func(a, b any, _ conversion.Scope) error {
-			in, out := a.(*autoscalingv1.HorizontalPodAutoscalerList), b.(*autoscalingv2.HorizontalPodAutoscalerList)
-			out.ListMeta, out.Items = in.ListMeta, make([]autoscaler, len(in.Items))
-			for i := range in.Items {
-				fromV1(&in.Items[i], &out.Items[i])
-			}
-			return nil
-		}},
-		{(*autoscalingv2.HorizontalPodAutoscalerList)(nil), (*autoscalingv1.HorizontalPodAutoscalerList)(nil), func(a, b any, _ conversion.Scope) error {
-			in, out := a.(*autoscalingv2.HorizontalPodAutoscalerList), b.(*autoscalingv1.HorizontalPodAutoscalerList)
-			out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv1.HorizontalPodAutoscaler, len(in.Items))
-			for i := range in.Items {
-				if err := toV1(&in.Items[i], &out.Items[i]); err != nil {
-					return err
+		{(*autoscalingv1.HorizontalPodAutoscalerList)(nil), (*autoscalingv2.HorizontalPodAutoscalerList)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				in, out := a.(*autoscalingv1.HorizontalPodAutoscalerList), b.(*autoscalingv2.HorizontalPodAutoscalerList)
+				out.ListMeta, out.Items = in.ListMeta, make([]autoscaler, len(in.Items))
+				for i := range in.Items {
+					fromV1(&in.Items[i], &out.Items[i])
 				}
-			}
-			return nil
-		}},
+				return nil
+			}},
+		{(*autoscalingv2.HorizontalPodAutoscalerList)(nil), (*autoscalingv1.HorizontalPodAutoscalerList)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				in, out := a.(*autoscalingv2.HorizontalPodAutoscalerList), b.(*autoscalingv1.HorizontalPodAutoscalerList)
+				out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv1.HorizontalPodAutoscaler, len(in.Items))
+				for i := range in.Items {
+					if err := toV1(&in.Items[i], &out.Items[i]); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
 	} {
 		if err := scheme.AddConversionFunc(c.a, c.b, c.f); err != nil {
 			return fmt.Errorf("register autoscalers: %w", err)
@@ -60,14 +62,16 @@ func addConversions(scheme *runtime.Scheme) error {
 
 // isCPU tells whether a metric is the one that v1 has a field for.
 func isCPU(m *autoscalingv2.MetricSpec) bool {
-	return m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil && m.Resource.Name == corev1.ResourceCPU && m.Resource.Target.AverageUtilization != nil
+	return m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil &&
+		m.Resource.Name == corev1.ResourceCPU && m.Resource.Target.AverageUtilization != nil
 }
 
 func toV1(in *autoscaler, out *autoscalingv1.HorizontalPodAutoscaler) error {
 	*out = autoscalingv1.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,
 		Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv1.CrossVersionObjectReference(in.Spec.ScaleTargetRef), MinReplicas: in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas,
+			ScaleTargetRef: autoscalingv1.CrossVersionObjectReference(in.Spec.ScaleTargetRef),
+			MinReplicas:    in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas,
 		},
 		Status: autoscalingv1.HorizontalPodAutoscalerStatus{
 			ObservedGeneration: in.Status.ObservedGeneration, LastScaleTime: in.Status.LastScaleTime,
@@ -100,7 +104,8 @@ func toV1(in *autoscaler, out *autoscalingv1.HorizontalPodAutoscaler) error {
 	var conditions []autoscalingv1.HorizontalPodAutoscalerCondition
 	for _, c := range in.Status.Conditions {
 		conditions = append(conditions, autoscalingv1.HorizontalPodAutoscalerCondition{
-			Type: autoscalingv1.HorizontalPodAutoscalerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: autoscalingv1.HorizontalPodAutoscalerConditionType(c.Type), Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
 		})
 	}
 	if len(conditions) > 0 {
@@ -149,7 +154,8 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscaler) {
 	*out = autoscaler{
 		ObjectMeta: in.ObjectMeta,
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference(in.Spec.ScaleTargetRef), MinReplicas: in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference(in.Spec.ScaleTargetRef),
+			MinReplicas:    in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas,
 		},
 		Status: autoscalingv2.HorizontalPodAutoscalerStatus{
 			ObservedGeneration: in.Status.ObservedGeneration, LastScaleTime: in.Status.LastScaleTime,
@@ -163,13 +169,15 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscaler) {
 	if u := in.Spec.TargetCPUUtilizationPercentage; u != nil {
 		out.Spec.Metrics = append(out.Spec.Metrics, utilizationOfCPU(*u))
 	}
-	if b, ok := readInto[autoscalingv2.HorizontalPodAutoscalerBehavior](in, behaviorAnnotation); ok && (b.ScaleUp != nil || b.ScaleDown != nil) {
+	if b, ok := readInto[autoscalingv2.HorizontalPodAutoscalerBehavior](in, behaviorAnnotation); ok &&
+		(b.ScaleUp != nil || b.ScaleDown != nil) {
 		out.Spec.Behavior = &b
 	}
 	if u := in.Status.CurrentCPUUtilizationPercentage; u != nil {
-		out.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{
-			Name: corev1.ResourceCPU, Current: autoscalingv2.MetricValueStatus{AverageUtilization: u},
-		}}}
+		out.Status.CurrentMetrics = []autoscalingv2.MetricStatus{
+			{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{
+				Name: corev1.ResourceCPU, Current: autoscalingv2.MetricValueStatus{AverageUtilization: u},
+			}}}
 	}
 	if current, ok := readInto[[]autoscalingv1.MetricStatus](in, currentAnnotation); ok {
 		out.Status.CurrentMetrics = nil
@@ -180,7 +188,8 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscaler) {
 	conditions, _ := readInto[[]autoscalingv1.HorizontalPodAutoscalerCondition](in, conditionsAnnotation)
 	for _, c := range conditions {
 		out.Status.Conditions = append(out.Status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{
-			Type: autoscalingv2.HorizontalPodAutoscalerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: autoscalingv2.HorizontalPodAutoscalerConditionType(c.Type), Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
 		})
 	}
 	out.Annotations = withoutNotes(in.Annotations)

@@ -11,24 +11,29 @@ func metricToV1(m *autoscalingv2.MetricSpec) autoscalingv1.MetricSpec {
 	out := autoscalingv1.MetricSpec{Type: autoscalingv1.MetricSourceType(m.Type)}
 	if s := m.Object; s != nil {
 		out.Object = &autoscalingv1.ObjectMetricSource{
-			Target: autoscalingv1.CrossVersionObjectReference(s.DescribedObject), MetricName: s.Metric.Name, Selector: s.Metric.Selector,
+			Target: autoscalingv1.CrossVersionObjectReference(s.DescribedObject), MetricName: s.Metric.Name,
+			Selector:    s.Metric.Selector,
 			TargetValue: amount(s.Target.Value), AverageValue: s.Target.AverageValue,
 		}
 	}
 	if s := m.Pods; s != nil {
-		out.Pods = &autoscalingv1.PodsMetricSource{MetricName: s.Metric.Name, Selector: s.Metric.Selector, TargetAverageValue: amount(s.Target.AverageValue)}
+		out.Pods = &autoscalingv1.PodsMetricSource{MetricName: s.Metric.Name, Selector: s.Metric.Selector,
+			TargetAverageValue: amount(s.Target.AverageValue)}
 	}
 	if s := m.Resource; s != nil {
-		out.Resource = &autoscalingv1.ResourceMetricSource{Name: s.Name, TargetAverageUtilization: s.Target.AverageUtilization, TargetAverageValue: s.Target.AverageValue}
+		out.Resource = &autoscalingv1.ResourceMetricSource{Name: s.Name,
+			TargetAverageUtilization: s.Target.AverageUtilization, TargetAverageValue: s.Target.AverageValue}
 	}
 	if s := m.ContainerResource; s != nil {
 		out.ContainerResource = &autoscalingv1.ContainerResourceMetricSource{
-			Name: s.Name, Container: s.Container, TargetAverageUtilization: s.Target.AverageUtilization, TargetAverageValue: s.Target.AverageValue,
+			Name: s.Name, Container: s.Container, TargetAverageUtilization: s.Target.AverageUtilization,
+			TargetAverageValue: s.Target.AverageValue,
 		}
 	}
 	if s := m.External; s != nil {
 		out.External = &autoscalingv1.ExternalMetricSource{
-			MetricName: s.Metric.Name, MetricSelector: s.Metric.Selector, TargetValue: s.Target.Value, TargetAverageValue: s.Target.AverageValue,
+			MetricName: s.Metric.Name, MetricSelector: s.Metric.Selector, TargetValue: s.Target.Value,
+			TargetAverageValue: s.Target.AverageValue,
 		}
 	}
 	return out
@@ -37,7 +42,8 @@ func metricToV1(m *autoscalingv2.MetricSpec) autoscalingv1.MetricSpec {
 func metricFromV1(m *autoscalingv1.MetricSpec) autoscalingv2.MetricSpec {
 	out := autoscalingv2.MetricSpec{Type: autoscalingv2.MetricSourceType(m.Type)}
 	if s := m.Object; s != nil {
-		target := autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: &s.TargetValue, AverageValue: s.AverageValue}
+		target := autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: &s.TargetValue,
+			AverageValue: s.AverageValue}
 		if s.AverageValue != nil {
 			target.Type = autoscalingv2.AverageValueMetricType
 			if s.TargetValue.IsZero() { // v1 cannot leave the field out
@@ -45,17 +51,20 @@ func metricFromV1(m *autoscalingv1.MetricSpec) autoscalingv2.MetricSpec {
 			}
 		}
 		out.Object = &autoscalingv2.ObjectMetricSource{
-			DescribedObject: autoscalingv2.CrossVersionObjectReference(s.Target), Metric: metric(s.MetricName, s.Selector), Target: target,
+			DescribedObject: autoscalingv2.CrossVersionObjectReference(s.Target),
+			Metric:          metric(s.MetricName, s.Selector), Target: target,
 		}
 	}
 	if s := m.Pods; s != nil {
 		out.Pods = &autoscalingv2.PodsMetricSource{
 			Metric: metric(s.MetricName, s.Selector),
-			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &s.TargetAverageValue},
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+				AverageValue: &s.TargetAverageValue},
 		}
 	}
 	if s := m.Resource; s != nil {
-		out.Resource = &autoscalingv2.ResourceMetricSource{Name: s.Name, Target: usage(s.TargetAverageUtilization, s.TargetAverageValue)}
+		out.Resource = &autoscalingv2.ResourceMetricSource{Name: s.Name,
+			Target: usage(s.TargetAverageUtilization, s.TargetAverageValue)}
 	}
 	if s := m.ContainerResource; s != nil {
 		out.ContainerResource = &autoscalingv2.ContainerResourceMetricSource{
@@ -63,11 +72,13 @@ func metricFromV1(m *autoscalingv1.MetricSpec) autoscalingv2.MetricSpec {
 		}
 	}
 	if s := m.External; s != nil {
-		target := autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: s.TargetValue, AverageValue: s.TargetAverageValue}
+		target := autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: s.TargetValue,
+			AverageValue: s.TargetAverageValue}
 		if s.TargetValue == nil {
 			target.Type = autoscalingv2.AverageValueMetricType
 		}
-		out.External = &autoscalingv2.ExternalMetricSource{Metric: metric(s.MetricName, s.MetricSelector), Target: target}
+		out.External = &autoscalingv2.ExternalMetricSource{Metric: metric(s.MetricName, s.MetricSelector),
+			Target: target}
 	}
 	return out
 }
@@ -76,26 +87,31 @@ func statusToV1(m *autoscalingv2.MetricStatus) autoscalingv1.MetricStatus {
 	out := autoscalingv1.MetricStatus{Type: autoscalingv1.MetricSourceType(m.Type)}
 	if s := m.Object; s != nil {
 		out.Object = &autoscalingv1.ObjectMetricStatus{
-			Target: autoscalingv1.CrossVersionObjectReference(s.DescribedObject), MetricName: s.Metric.Name, Selector: s.Metric.Selector,
+			Target: autoscalingv1.CrossVersionObjectReference(s.DescribedObject), MetricName: s.Metric.Name,
+			Selector:     s.Metric.Selector,
 			CurrentValue: amount(s.Current.Value), AverageValue: s.Current.AverageValue,
 		}
 	}
 	if s := m.Pods; s != nil {
-		out.Pods = &autoscalingv1.PodsMetricStatus{MetricName: s.Metric.Name, Selector: s.Metric.Selector, CurrentAverageValue: amount(s.Current.AverageValue)}
+		out.Pods = &autoscalingv1.PodsMetricStatus{MetricName: s.Metric.Name, Selector: s.Metric.Selector,
+			CurrentAverageValue: amount(s.Current.AverageValue)}
 	}
 	if s := m.Resource; s != nil {
 		out.Resource = &autoscalingv1.ResourceMetricStatus{
-			Name: s.Name, CurrentAverageUtilization: s.Current.AverageUtilization, CurrentAverageValue: amount(s.Current.AverageValue),
+			Name: s.Name, CurrentAverageUtilization: s.Current.AverageUtilization,
+			CurrentAverageValue: amount(s.Current.AverageValue),
 		}
 	}
 	if s := m.ContainerResource; s != nil {
 		out.ContainerResource = &autoscalingv1.ContainerResourceMetricStatus{
-			Name: s.Name, Container: s.Container, CurrentAverageUtilization: s.Current.AverageUtilization, CurrentAverageValue: amount(s.Current.AverageValue),
+			Name: s.Name, Container: s.Container, CurrentAverageUtilization: s.Current.AverageUtilization,
+			CurrentAverageValue: amount(s.Current.AverageValue),
 		}
 	}
 	if s := m.External; s != nil {
 		out.External = &autoscalingv1.ExternalMetricStatus{
-			MetricName: s.Metric.Name, MetricSelector: s.Metric.Selector, CurrentValue: amount(s.Current.Value), CurrentAverageValue: s.Current.AverageValue,
+			MetricName: s.Metric.Name, MetricSelector: s.Metric.Selector, CurrentValue: amount(s.Current.Value),
+			CurrentAverageValue: s.Current.AverageValue,
 		}
 	}
 	return out
@@ -105,29 +121,35 @@ func statusFromV1(m *autoscalingv1.MetricStatus) autoscalingv2.MetricStatus {
 	out := autoscalingv2.MetricStatus{Type: autoscalingv2.MetricSourceType(m.Type)}
 	if s := m.Object; s != nil {
 		out.Object = &autoscalingv2.ObjectMetricStatus{
-			DescribedObject: autoscalingv2.CrossVersionObjectReference(s.Target), Metric: metric(s.MetricName, s.Selector),
-			Current: autoscalingv2.MetricValueStatus{Value: &s.CurrentValue, AverageValue: s.AverageValue},
+			DescribedObject: autoscalingv2.CrossVersionObjectReference(s.Target),
+			Metric:          metric(s.MetricName, s.Selector),
+			Current:         autoscalingv2.MetricValueStatus{Value: &s.CurrentValue, AverageValue: s.AverageValue},
 		}
 	}
 	if s := m.Pods; s != nil {
 		out.Pods = &autoscalingv2.PodsMetricStatus{
-			Metric: metric(s.MetricName, s.Selector), Current: autoscalingv2.MetricValueStatus{AverageValue: &s.CurrentAverageValue},
+			Metric:  metric(s.MetricName, s.Selector),
+			Current: autoscalingv2.MetricValueStatus{AverageValue: &s.CurrentAverageValue},
 		}
 	}
 	if s := m.Resource; s != nil {
 		out.Resource = &autoscalingv2.ResourceMetricStatus{
-			Name: s.Name, Current: autoscalingv2.MetricValueStatus{AverageUtilization: s.CurrentAverageUtilization, AverageValue: &s.CurrentAverageValue},
+			Name: s.Name,
+			Current: autoscalingv2.MetricValueStatus{AverageUtilization: s.CurrentAverageUtilization,
+				AverageValue: &s.CurrentAverageValue},
 		}
 	}
 	if s := m.ContainerResource; s != nil {
 		out.ContainerResource = &autoscalingv2.ContainerResourceMetricStatus{
 			Name: s.Name, Container: s.Container,
-			Current: autoscalingv2.MetricValueStatus{AverageUtilization: s.CurrentAverageUtilization, AverageValue: &s.CurrentAverageValue},
+			Current: autoscalingv2.MetricValueStatus{AverageUtilization: s.CurrentAverageUtilization,
+				AverageValue: &s.CurrentAverageValue},
 		}
 	}
 	if s := m.External; s != nil {
 		out.External = &autoscalingv2.ExternalMetricStatus{
-			Metric: metric(s.MetricName, s.MetricSelector), Current: autoscalingv2.MetricValueStatus{Value: &s.CurrentValue, AverageValue: s.CurrentAverageValue},
+			Metric:  metric(s.MetricName, s.MetricSelector),
+			Current: autoscalingv2.MetricValueStatus{Value: &s.CurrentValue, AverageValue: s.CurrentAverageValue},
 		}
 	}
 	return out
@@ -138,7 +160,8 @@ func metric(name string, selector *metav1.LabelSelector) autoscalingv2.MetricIde
 }
 
 func usage(utilization *int32, average *resource.Quantity) autoscalingv2.MetricTarget {
-	t := autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: utilization, AverageValue: average}
+	t := autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+		AverageUtilization: utilization, AverageValue: average}
 	if utilization == nil {
 		t.Type = autoscalingv2.AverageValueMetricType
 	}

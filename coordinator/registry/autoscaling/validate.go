@@ -24,13 +24,17 @@ const (
 )
 
 var (
-	selectPolicies = []autoscalingv2.ScalingPolicySelect{autoscalingv2.DisabledPolicySelect, autoscalingv2.MaxChangePolicySelect, autoscalingv2.MinChangePolicySelect}
-	policyTypes    = []autoscalingv2.HPAScalingPolicyType{autoscalingv2.PercentScalingPolicy, autoscalingv2.PodsScalingPolicy}
-	sourceTypes    = []autoscalingv2.MetricSourceType{
-		autoscalingv2.ContainerResourceMetricSourceType, autoscalingv2.ExternalMetricSourceType, autoscalingv2.ObjectMetricSourceType,
+	selectPolicies = []autoscalingv2.ScalingPolicySelect{autoscalingv2.DisabledPolicySelect,
+		autoscalingv2.MaxChangePolicySelect, autoscalingv2.MinChangePolicySelect}
+	policyTypes = []autoscalingv2.HPAScalingPolicyType{autoscalingv2.PercentScalingPolicy,
+		autoscalingv2.PodsScalingPolicy}
+	sourceTypes = []autoscalingv2.MetricSourceType{
+		autoscalingv2.ContainerResourceMetricSourceType, autoscalingv2.ExternalMetricSourceType,
+		autoscalingv2.ObjectMetricSourceType,
 		autoscalingv2.PodsMetricSourceType, autoscalingv2.ResourceMetricSourceType,
 	}
-	targetTypes = []autoscalingv2.MetricTargetType{autoscalingv2.UtilizationMetricType, autoscalingv2.ValueMetricType, autoscalingv2.AverageValueMetricType}
+	targetTypes = []autoscalingv2.MetricTargetType{autoscalingv2.UtilizationMetricType, autoscalingv2.ValueMetricType,
+		autoscalingv2.AverageValueMetricType}
 )
 
 // refRules say which API versions of a reference pass.
@@ -50,7 +54,8 @@ func newRules(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec) rules {
 	if old.MinReplicas != nil && *old.MinReplicas == 0 {
 		r.least = 0
 	}
-	if old.ScaleTargetRef.APIVersion == spec.ScaleTargetRef.APIVersion && old.ScaleTargetRef.Kind == spec.ScaleTargetRef.Kind {
+	if old.ScaleTargetRef.APIVersion == spec.ScaleTargetRef.APIVersion &&
+		old.ScaleTargetRef.Kind == spec.ScaleTargetRef.Kind {
 		r.target.anything = true
 	}
 	for i := range old.Metrics {
@@ -65,7 +70,8 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec) (errs fi
 	r, p := newRules(spec, old), field.NewPath("spec")
 	least := spec.MinReplicas
 	if least != nil && *least < r.least {
-		errs = append(errs, field.Invalid(p.Child("minReplicas"), *least, fmt.Sprintf("must be greater than or equal to %d", r.least)))
+		errs = append(errs,
+			field.Invalid(p.Child("minReplicas"), *least, fmt.Sprintf("must be greater than or equal to %d", r.least)))
 	}
 	switch at := p.Child("maxReplicas"); {
 	case spec.MaxReplicas == 0:
@@ -81,7 +87,8 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec) (errs fi
 	for i := range spec.Metrics {
 		m := &spec.Metrics[i]
 		errs = append(errs, validateMetric(m, r, p.Child("metrics").Index(i))...)
-		outside = outside || m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType
+		outside = outside || m.Type == autoscalingv2.ObjectMetricSourceType ||
+			m.Type == autoscalingv2.ExternalMetricSourceType
 	}
 	if least != nil && *least == 0 && !outside {
 		errs = append(errs, field.Forbidden(p.Child("metrics"), "must specify at least one Object or External metric to support scaling to zero replicas"))
@@ -95,7 +102,8 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec) (errs fi
 
 func validateStatus(s *autoscalingv2.HorizontalPodAutoscalerStatus) field.ErrorList {
 	errs := apivalidation.ValidateNonnegativeField(int64(s.CurrentReplicas), field.NewPath("status", "currentReplicas"))
-	return append(errs, apivalidation.ValidateNonnegativeField(int64(s.DesiredReplicas), field.NewPath("status", "desiredReplicas"))...)
+	return append(errs,
+		apivalidation.ValidateNonnegativeField(int64(s.DesiredReplicas), field.NewPath("status", "desiredReplicas"))...)
 }
 
 func validateReference(r *autoscalingv2.CrossVersionObjectReference, rules refRules, p *field.Path) field.ErrorList {
@@ -133,7 +141,9 @@ func validateScaling(r *autoscalingv2.HPAScalingRules, p *field.Path) (errs fiel
 	if w := r.StabilizationWindowSeconds; w != nil && *w < 0 {
 		errs = append(errs, field.Invalid(p.Child("stabilizationWindowSeconds"), *w, "must be greater than or equal to zero"))
 	} else if w != nil && *w > maxWindow {
-		errs = append(errs, field.Invalid(p.Child("stabilizationWindowSeconds"), *w, fmt.Sprintf("must be less than or equal to %v", maxWindow)))
+		errs = append(errs,
+			field.Invalid(p.Child("stabilizationWindowSeconds"), *w,
+				fmt.Sprintf("must be less than or equal to %v", maxWindow)))
 	}
 	if s := r.SelectPolicy; s != nil && !slices.Contains(selectPolicies, *s) {
 		errs = append(errs, field.NotSupported(p.Child("selectPolicy"), *s, selectPolicies))
@@ -162,7 +172,9 @@ func validatePolicy(policy autoscalingv2.HPAScalingPolicy, p *field.Path) (errs 
 	case policy.PeriodSeconds <= 0:
 		errs = append(errs, field.Invalid(p.Child("periodSeconds"), policy.PeriodSeconds, "must be greater than zero"))
 	case policy.PeriodSeconds > maxPeriod:
-		errs = append(errs, field.Invalid(p.Child("periodSeconds"), policy.PeriodSeconds, fmt.Sprintf("must be less than or equal to %v", maxPeriod)))
+		errs = append(errs,
+			field.Invalid(p.Child("periodSeconds"), policy.PeriodSeconds,
+				fmt.Sprintf("must be less than or equal to %v", maxPeriod)))
 	}
 	return errs
 }
@@ -180,13 +192,18 @@ func validateMetric(m *autoscalingv2.MetricSpec, r rules, p *field.Path) (errs f
 		set   bool
 		check func(*field.Path) field.ErrorList
 	}{
-		{autoscalingv2.ObjectMetricSourceType, "object", m.Object != nil, func(p *field.Path) field.ErrorList { return validateObject(m.Object, r.objects, p) }},
-		{autoscalingv2.ExternalMetricSourceType, "external", m.External != nil, func(p *field.Path) field.ErrorList { return validateExternal(m.External, p) }},
-		{autoscalingv2.PodsMetricSourceType, "pods", m.Pods != nil, func(p *field.Path) field.ErrorList { return validatePods(m.Pods, p) }},
-		{autoscalingv2.ResourceMetricSourceType, "resource", m.Resource != nil, func(p *field.Path) field.ErrorList { return validateResource(m.Resource, p) }},
-		{autoscalingv2.ContainerResourceMetricSourceType, "containerResource", m.ContainerResource != nil, func(p *field.Path) field.ErrorList {
-			return validateContainerResource(m.ContainerResource, p)
-		}},
+		{autoscalingv2.ObjectMetricSourceType, "object", m.Object != nil,
+			func(p *field.Path) field.ErrorList { return validateObject(m.Object, r.objects, p) }},
+		{autoscalingv2.ExternalMetricSourceType, "external", m.External != nil,
+			func(p *field.Path) field.ErrorList { return validateExternal(m.External, p) }},
+		{autoscalingv2.PodsMetricSourceType, "pods", m.Pods != nil,
+			func(p *field.Path) field.ErrorList { return validatePods(m.Pods, p) }},
+		{autoscalingv2.ResourceMetricSourceType, "resource", m.Resource != nil,
+			func(p *field.Path) field.ErrorList { return validateResource(m.Resource, p) }},
+		{autoscalingv2.ContainerResourceMetricSourceType, "containerResource", m.ContainerResource != nil,
+			func(p *field.Path) field.ErrorList {
+				return validateContainerResource(m.ContainerResource, p)
+			}},
 	}
 	n := 0
 	for _, s := range sources {
@@ -265,7 +282,8 @@ func validateContainerResource(s *autoscalingv2.ContainerResourceMetricSource, p
 func validateResourceName(name corev1.ResourceName, p *field.Path) (errs field.ErrorList) {
 	errs = append(errs, fieldrule.Invalid(p, name, validation.IsQualifiedName(string(name)))...)
 	standard := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
-	if !strings.Contains(string(name), "/") && !slices.Contains(standard, name) && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+	if !strings.Contains(string(name), "/") && !slices.Contains(standard, name) &&
+		!strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 		errs = append(errs, field.Invalid(p, name, "must be a standard resource for containers"))
 	}
 	return errs

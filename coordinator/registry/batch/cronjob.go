@@ -71,7 +71,8 @@ func cronJobRow(c *batchv1.CronJob) []any {
 	j := &c.Spec.JobTemplate.Spec
 	names, images := kind.ContainerCells(j.Template.Spec.Containers)
 	return []any{
-		c.Name, c.Spec.Schedule, ptr.Deref(c.Spec.TimeZone, "<none>"), suspend, int64(len(c.Status.Active)), last, kind.Age(c.CreationTimestamp),
+		c.Name, c.Spec.Schedule, ptr.Deref(c.Spec.TimeZone, "<none>"), suspend, int64(len(c.Status.Active)), last,
+		kind.Age(c.CreationTimestamp),
 		names, images, metav1.FormatLabelSelector(j.Selector),
 	}
 }
@@ -111,9 +112,12 @@ func validateCronJobSpec(s, old *batchv1.CronJobSpec, p *field.Path) field.Error
 	if s.Schedule == "" {
 		errs = append(errs, field.Required(p.Child("schedule"), ""))
 	} else {
-		errs = append(errs, validateSchedule(s, old != nil && strings.Contains(old.Schedule, "TZ"), p.Child("schedule"))...)
+		errs = append(errs,
+			validateSchedule(s, old != nil && strings.Contains(old.Schedule, "TZ"), p.Child("schedule"))...)
 	}
-	errs = append(errs, apivalidation.ValidateNonnegativeField(ptr.Deref(s.StartingDeadlineSeconds, 0), p.Child("startingDeadlineSeconds"))...)
+	errs = append(errs,
+		apivalidation.ValidateNonnegativeField(ptr.Deref(s.StartingDeadlineSeconds, 0),
+			p.Child("startingDeadlineSeconds"))...)
 	if s.TimeZone != nil && (old == nil || !ptr.Equal(old.TimeZone, s.TimeZone)) {
 		errs = append(errs, validateTimeZone(*s.TimeZone, p.Child("timeZone"))...)
 	}
@@ -122,8 +126,12 @@ func validateCronJobSpec(s, old *batchv1.CronJobSpec, p *field.Path) field.Error
 		errs = append(errs, field.NotSupported(p.Child("concurrencyPolicy"), s.ConcurrencyPolicy, policies))
 	}
 	errs = append(errs, validateJobTemplate(&s.JobTemplate.Spec, p.Child("jobTemplate", "spec"))...)
-	errs = append(errs, apivalidation.ValidateNonnegativeField(int64(ptr.Deref(s.SuccessfulJobsHistoryLimit, 0)), p.Child("successfulJobsHistoryLimit"))...)
-	return append(errs, apivalidation.ValidateNonnegativeField(int64(ptr.Deref(s.FailedJobsHistoryLimit, 0)), p.Child("failedJobsHistoryLimit"))...)
+	errs = append(errs,
+		apivalidation.ValidateNonnegativeField(int64(ptr.Deref(s.SuccessfulJobsHistoryLimit, 0)),
+			p.Child("successfulJobsHistoryLimit"))...)
+	return append(errs,
+		apivalidation.ValidateNonnegativeField(int64(ptr.Deref(s.FailedJobsHistoryLimit, 0)),
+			p.Child("failedJobsHistoryLimit"))...)
 }
 
 // validateJobTemplate checks a job that has no selector yet: each job gets one
@@ -189,11 +197,15 @@ func validateTimeZone(zone string, p *field.Path) (errs field.ErrorList) {
 
 func cronJobWarnings(_ context.Context, c, old *batchv1.CronJob) (warnings []string) {
 	if msgs := validation.IsDNS1123Label(c.Name); old == nil && len(msgs) != 0 {
-		warnings = append(warnings, fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+		warnings = append(warnings,
+			fmt.Sprintf(
+				"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v",
+				msgs))
 	}
 	if old == nil || c.Generation != old.Generation {
 		t := &c.Spec.JobTemplate.Spec.Template
-		warnings = append(warnings, podspec.Warnings(&t.ObjectMeta, &t.Spec, field.NewPath("spec", "jobTemplate", "spec", "template"))...)
+		warnings = append(warnings,
+			podspec.Warnings(&t.ObjectMeta, &t.Spec, field.NewPath("spec", "jobTemplate", "spec", "template"))...)
 	}
 	if old != nil && strings.Contains(c.Spec.Schedule, "TZ") {
 		warnings = append(warnings, "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see "+

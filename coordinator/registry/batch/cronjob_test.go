@@ -14,14 +14,16 @@ import (
 func validCronJob() *batchv1.CronJob {
 	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "default"}}
 	c.Spec.Schedule = "* * * * *"
-	c.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Name: "c", Image: "busybox:1"}}}
+	c.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure,
+		Containers: []corev1.Container{{Name: "c", Image: "busybox:1"}}}
 	defaultCronJob(c)
 	return c
 }
 
 func TestCronJobDefaults(t *testing.T) {
 	s := validCronJob().Spec
-	if s.ConcurrencyPolicy != batchv1.AllowConcurrent || *s.Suspend || *s.SuccessfulJobsHistoryLimit != 3 || *s.FailedJobsHistoryLimit != 1 {
+	if s.ConcurrencyPolicy != batchv1.AllowConcurrent || *s.Suspend || *s.SuccessfulJobsHistoryLimit != 3 ||
+		*s.FailedJobsHistoryLimit != 1 {
 		t.Errorf("got %+v", s)
 	}
 }

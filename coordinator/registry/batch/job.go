@@ -34,7 +34,8 @@ func Kinds() []kind.Kind { return []kind.Kind{job(), cronJob()} }
 func job() kind.Kind {
 	return kind.Of[batchv1.Job]{
 		Names: kind.Names{
-			GroupVersion: batchv1.SchemeGroupVersion, Resource: "jobs", Singular: "job", Categories: []string{"all"}, List: &batchv1.JobList{},
+			GroupVersion: batchv1.SchemeGroupVersion, Resource: "jobs", Singular: "job", Categories: []string{"all"},
+			List: &batchv1.JobList{},
 		},
 		Default: defaultJob,
 		Create: func(_ context.Context, j *batchv1.Job) {
@@ -68,7 +69,8 @@ func job() kind.Kind {
 		},
 		Row: func(j *batchv1.Job) []any {
 			names, images := kind.ContainerCells(j.Spec.Template.Spec.Containers)
-			return []any{j.Name, state(j), completions(j), runtime(j, time.Now()), kind.Age(j.CreationTimestamp), names, images, metav1.FormatLabelSelector(j.Spec.Selector)}
+			return []any{j.Name, state(j), completions(j), runtime(j, time.Now()), kind.Age(j.CreationTimestamp), names,
+				images, metav1.FormatLabelSelector(j.Spec.Selector)}
 		},
 	}.Kind()
 }
@@ -135,7 +137,10 @@ func jobWarnings(_ context.Context, j, old *batchv1.Job) []string {
 		return nil
 	}
 	if msgs := validation.IsDNS1123Label(j.Name); len(msgs) != 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
+		return []string{
+			fmt.Sprintf(
+				"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v",
+				msgs)}
 	}
 	return nil
 }
@@ -150,7 +155,8 @@ func state(j *batchv1.Job) string {
 	case j.DeletionTimestamp != nil:
 		return "Terminating"
 	}
-	for _, c := range []batchv1.JobConditionType{batchv1.JobSuspended, batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet} {
+	for _, c := range []batchv1.JobConditionType{batchv1.JobSuspended, batchv1.JobFailureTarget,
+		batchv1.JobSuccessCriteriaMet} {
 		if isTrue(j, c) {
 			return string(c)
 		}

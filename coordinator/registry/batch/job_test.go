@@ -40,7 +40,8 @@ func TestJobValidation(t *testing.T) {
 			"spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode"},
 		{"exit-code-zero", func(j *batchv1.Job) {
 			j.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-				Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: "In", Values: []int32{0}}}}}
+				Action:      batchv1.PodFailurePolicyActionFailJob,
+				OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: "In", Values: []int32{0}}}}}
 			j.Spec.PodReplacementPolicy = ptr.To(batchv1.Failed)
 		}, "spec.podFailurePolicy.rules[0].onExitCodes.values[0]: Invalid value: 0: must not be 0 for the In operator"},
 		{"success-indexes", func(j *batchv1.Job) {

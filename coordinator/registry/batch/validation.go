@@ -41,7 +41,9 @@ func validateJob(j *batchv1.Job, newLabels bool) field.ErrorList {
 	if n := ptr.Deref(j.Spec.Completions, 0); indexed(&j.Spec) && n > 0 {
 		hostname := fmt.Sprintf("%s-%d", j.Name, n-1)
 		if msgs := validation.IsDNS1123Label(hostname); len(msgs) > 0 {
-			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), j.Name, "will not able to create pod with invalid DNS label: "+hostname))
+			errs = append(errs,
+				field.Invalid(field.NewPath("metadata", "name"), j.Name,
+					"will not able to create pod with invalid DNS label: "+hostname))
 		}
 	}
 	return errs
@@ -71,7 +73,8 @@ func validateGeneratedSelector(j *batchv1.Job, newLabels bool) field.ErrorList {
 			errs = append(errs, field.Invalid(p.Key(key), got, fmt.Sprintf("must be '%s'", expected[key])))
 		}
 	}
-	if selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !selector.Matches(labels.Set(expected)) {
+	if selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil &&
+		!selector.Matches(labels.Set(expected)) {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), j.Spec.Selector, "`selector` not auto-generated"))
 	}
 	return errs
@@ -85,12 +88,15 @@ func validateSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 func validateSpecParts(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for name, v := range map[string]*int32{
-		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit, "ttlSecondsAfterFinished": s.TTLSecondsAfterFinished,
-		"backoffLimitPerIndex": s.BackoffLimitPerIndex, "maxFailedIndexes": s.MaxFailedIndexes,
+		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit,
+		"ttlSecondsAfterFinished": s.TTLSecondsAfterFinished,
+		"backoffLimitPerIndex":    s.BackoffLimitPerIndex, "maxFailedIndexes": s.MaxFailedIndexes,
 	} {
 		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(ptr.Deref(v, 0)), p.Child(name))...)
 	}
-	errs = append(errs, apivalidation.ValidateNonnegativeField(ptr.Deref(s.ActiveDeadlineSeconds, 0), p.Child("activeDeadlineSeconds"))...)
+	errs = append(errs,
+		apivalidation.ValidateNonnegativeField(ptr.Deref(s.ActiveDeadlineSeconds, 0),
+			p.Child("activeDeadlineSeconds"))...)
 	if s.ManagedBy != nil {
 		errs = append(errs, validation.IsDomainPrefixedPath(p.Child("managedBy"), *s.ManagedBy)...)
 		if len(*s.ManagedBy) > maxManagedBy {
@@ -114,7 +120,8 @@ func validateSelector(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 		return field.ErrorList{field.Required(p.Child("selector"), "")}
 	}
 	errs := metavalidation.ValidateLabelSelector(s.Selector, metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))
-	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil && !selector.Matches(labels.Set(s.Template.Labels)) {
+	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil &&
+		!selector.Matches(labels.Set(s.Template.Labels)) {
 		errs = append(errs, field.Invalid(p.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`"))
 	}
 	return errs
@@ -147,13 +154,17 @@ func validateIndexed(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	parallelism, failed := ptr.Deref(s.Parallelism, 0), ptr.Deref(s.MaxFailedIndexes, 0)
 	if parallelism > maxIndexedParallelism {
 		errs = append(errs, field.Invalid(p.Child("parallelism"), parallelism,
-			fmt.Sprintf("must be less than or equal to %d when completion mode is %s", maxIndexedParallelism, batchv1.IndexedCompletion)))
+			fmt.Sprintf("must be less than or equal to %d when completion mode is %s", maxIndexedParallelism,
+				batchv1.IndexedCompletion)))
 	}
 	if failed > maxFailedIndexes {
-		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, fmt.Sprintf("must be less than or equal to %d", maxFailedIndexes)))
+		errs = append(errs,
+			field.Invalid(p.Child("maxFailedIndexes"), failed,
+				fmt.Sprintf("must be less than or equal to %d", maxFailedIndexes)))
 	}
 	if s.Completions == nil {
-		return append(errs, field.Required(p.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion)))
+		return append(errs,
+			field.Required(p.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion)))
 	}
 	if failed > *s.Completions {
 		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, "must be less than or equal to completions"))
@@ -163,13 +174,17 @@ func validateIndexed(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	}
 	const why = "must be less than or equal to %d when completions are above %d and used with backoff limit per index"
 	if s.MaxFailedIndexes == nil {
-		errs = append(errs, field.Required(p.Child("maxFailedIndexes"), fmt.Sprintf("must be specified when completions is above %d", manyCompletions)))
+		errs = append(errs,
+			field.Required(p.Child("maxFailedIndexes"),
+				fmt.Sprintf("must be specified when completions is above %d", manyCompletions)))
 	}
 	if parallelism > maxParallelismOfMany {
-		errs = append(errs, field.Invalid(p.Child("parallelism"), parallelism, fmt.Sprintf(why, maxParallelismOfMany, manyCompletions)))
+		errs = append(errs,
+			field.Invalid(p.Child("parallelism"), parallelism, fmt.Sprintf(why, maxParallelismOfMany, manyCompletions)))
 	}
 	if failed > maxFailedOfMany {
-		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, fmt.Sprintf(why, maxFailedOfMany, manyCompletions)))
+		errs = append(errs,
+			field.Invalid(p.Child("maxFailedIndexes"), failed, fmt.Sprintf(why, maxFailedOfMany, manyCompletions)))
 	}
 	return errs
 }
@@ -177,11 +192,17 @@ func validateIndexed(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 func validateRestartPolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	switch policy := s.Template.Spec.RestartPolicy; {
 	case policy == corev1.RestartPolicyAlways || policy == "":
-		return field.ErrorList{field.Required(p, fmt.Sprintf("valid values: %q, %q", corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever))}
+		return field.ErrorList{
+			field.Required(p,
+				fmt.Sprintf("valid values: %q, %q", corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever))}
 	case policy != corev1.RestartPolicyOnFailure && policy != corev1.RestartPolicyNever:
-		return field.ErrorList{field.NotSupported(p, policy, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever})}
+		return field.ErrorList{
+			field.NotSupported(p, policy,
+				[]corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever})}
 	case s.PodFailurePolicy != nil && policy != corev1.RestartPolicyNever:
-		return field.ErrorList{field.Invalid(p, policy, fmt.Sprintf("only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever))}
+		return field.ErrorList{
+			field.Invalid(p, policy,
+				fmt.Sprintf("only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever))}
 	}
 	return nil
 }
@@ -215,7 +236,8 @@ func validateFailurePolicy(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 func validateFailureRule(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyRule, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	supported := []batchv1.PodFailurePolicyAction{
-		batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore,
+		batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex,
+		batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore,
 	}
 	switch action := p.Child("action"); {
 	case r.Action == "":
@@ -245,7 +267,8 @@ func validateConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPatter
 	}
 	supported := []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionUnknown}
 	for i, c := range patterns {
-		errs = append(errs, fieldrule.Invalid(p.Index(i).Child("type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Index(i).Child("type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
 		if !slices.Contains(supported, c.Status) {
 			errs = append(errs, field.NotSupported(p.Index(i).Child("status"), c.Status, supported))
 		}
@@ -253,9 +276,11 @@ func validateConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPatter
 	return errs
 }
 
-func validateExitCodes(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyOnExitCodesRequirement, p *field.Path) field.ErrorList {
+func validateExitCodes(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyOnExitCodesRequirement,
+	p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	supported := []batchv1.PodFailurePolicyOnExitCodesOperator{batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn}
+	supported := []batchv1.PodFailurePolicyOnExitCodesOperator{batchv1.PodFailurePolicyOnExitCodesOpIn,
+		batchv1.PodFailurePolicyOnExitCodesOpNotIn}
 	if r.Operator == "" {
 		errs = append(errs, field.Required(p.Child("operator"), fmt.Sprintf("valid values: %q", supported)))
 	} else if !slices.Contains(supported, r.Operator) {
@@ -320,7 +345,9 @@ func validateSuccessRule(r *batchv1.SuccessPolicyRule, completions int32, p *fie
 		}
 		n, err := countIndexes(*r.SucceededIndexes, completions)
 		if err != nil {
-			errs = append(errs, field.Invalid(p.Child("succeededIndexes"), *r.SucceededIndexes, "error parsing succeededIndexes: "+err.Error()))
+			errs = append(errs,
+				field.Invalid(p.Child("succeededIndexes"), *r.SucceededIndexes,
+					"error parsing succeededIndexes: "+err.Error()))
 		}
 		total = n
 	}
@@ -330,10 +357,16 @@ func validateSuccessRule(r *batchv1.SuccessPolicyRule, completions int32, p *fie
 	n, p := *r.SucceededCount, p.Child("succeededCount")
 	errs = append(errs, apivalidation.ValidateNonnegativeField(int64(n), p)...)
 	if n > completions {
-		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("must be less than or equal to %d (the number of specified completions)", completions)))
+		errs = append(errs,
+			field.Invalid(p, n,
+				fmt.Sprintf("must be less than or equal to %d (the number of specified completions)", completions)))
 	}
 	if r.SucceededIndexes != nil && n > total {
-		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", total)))
+		errs = append(errs,
+			field.Invalid(p, n,
+				fmt.Sprintf(
+					"must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)",
+					total)))
 	}
 	return errs
 }
@@ -388,7 +421,8 @@ func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 	immutable := func(name string, now, before any) {
 		errs = append(errs, apivalidation.ValidateImmutableField(now, before, p.Child(name))...)
 	}
-	if !(indexed(s) && ptr.Equal(s.Completions, s.Parallelism) && s.Completions != nil && o.Completions != nil) { // elastic indexed job (KEP-3715)
+	// elastic indexed job (KEP-3715)
+	if !(indexed(s) && ptr.Equal(s.Completions, s.Parallelism) && s.Completions != nil && o.Completions != nil) {
 		immutable("completions", s.Completions, o.Completions)
 	}
 	immutable("selector", s.Selector, o.Selector)
@@ -412,7 +446,8 @@ func mutableTemplate(j, old *batchv1.Job) *corev1.PodTemplateSpec {
 	}
 	n := &j.Spec.Template
 	t.Labels, t.Annotations = n.Labels, n.Annotations
-	t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.SchedulingGates = n.Spec.NodeSelector, n.Spec.Tolerations, n.Spec.SchedulingGates
+	t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.SchedulingGates = n.Spec.NodeSelector,
+		n.Spec.Tolerations, n.Spec.SchedulingGates
 	switch {
 	case n.Spec.Affinity != nil && t.Spec.Affinity != nil:
 		t.Spec.Affinity.NodeAffinity = n.Spec.Affinity.NodeAffinity
@@ -443,7 +478,8 @@ func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 	var errs field.ErrorList
 	p, s := field.NewPath("status"), &j.Status
 	for name, v := range map[string]int32{
-		"active": s.Active, "succeeded": s.Succeeded, "failed": s.Failed, "ready": ptr.Deref(s.Ready, 0), "terminating": ptr.Deref(s.Terminating, 0),
+		"active": s.Active, "succeeded": s.Succeeded, "failed": s.Failed, "ready": ptr.Deref(s.Ready, 0),
+		"terminating": ptr.Deref(s.Terminating, 0),
 	} {
 		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(v), p.Child(name))...)
 	}
@@ -453,7 +489,8 @@ func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 		}
 	}
 	none := field.OmitValueType{}
-	complete, failed, success := isTrue(j, batchv1.JobComplete), isTrue(j, batchv1.JobFailed), isTrue(j, batchv1.JobSuccessCriteriaMet)
+	complete, failed, success := isTrue(j, batchv1.JobComplete), isTrue(j, batchv1.JobFailed), isTrue(j,
+		batchv1.JobSuccessCriteriaMet)
 	finished := complete || failed
 	refuse(complete && failed, "conditions", none, "cannot set Complete=True and Failed=true conditions")
 	refuse(complete && isTrue(j, batchv1.JobFailureTarget), "conditions", none, "cannot set Complete=True and FailureTarget=true conditions")
@@ -467,8 +504,10 @@ func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 	refuse(s.CompletedIndexes != "" && !indexed(&j.Spec), "completedIndexes", s.CompletedIndexes, "cannot set non-empty completedIndexes when non-indexed completion mode")
 	refuse(s.Failed < old.Status.Failed, "failed", s.Failed, "cannot decrease the failed counter")
 	refuse(s.Succeeded < old.Status.Succeeded && !indexed(&j.Spec), "succeeded", s.Succeeded, "cannot decrease the succeeded counter")
-	for _, c := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet} {
-		refuse(isTrue(old, c) && !isTrue(j, c), "conditions", none, fmt.Sprintf("cannot disable the terminal %s=True condition", c))
+	for _, c := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, batchv1.JobFailureTarget,
+		batchv1.JobSuccessCriteriaMet} {
+		refuse(isTrue(old, c) && !isTrue(j, c), "conditions", none,
+			fmt.Sprintf("cannot disable the terminal %s=True condition", c))
 	}
 	if complete && s.CompletionTime == nil {
 		errs = append(errs, field.Required(p.Child("completionTime"), "completionTime is required for Complete jobs"))

@@ -34,7 +34,9 @@ func (r *approvalREST) Get(ctx context.Context, name string, options *metav1.Get
 	return r.store.Get(ctx, name, options)
 }
 
-func (r *approvalREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r *approvalREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
+	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, false, options)
 }
 
@@ -73,7 +75,8 @@ func (approvalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
 // keepDecision gives c the old conditions Approved and Denied, where it has as
 // many of them; where not, validation refuses it.
 func keepDecision(c, old *certRequest) {
-	for _, t := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied} {
+	for _, t := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
+		certificatesv1.CertificateDenied} {
 		was := ofType(old, t)
 		if len(was) != len(ofType(c, t)) {
 			continue

@@ -35,7 +35,8 @@ func newRequest(t *testing.T) *certRequest {
 
 func expect(t *testing.T, name string, errs field.ErrorList, want string) {
 	t.Helper()
-	if want == "" && len(errs) > 0 || want != "" && (len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
+	if want == "" && len(errs) > 0 || want != "" &&
+		(len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
 		t.Errorf("%s: %v, want %q", name, errs, want)
 	}
 }
@@ -73,14 +74,17 @@ func TestUpdates(t *testing.T) {
 		change func(c, old *certRequest)
 		want   string
 	}{
-		"approve":          {may{decide: true}, func(c, _ *certRequest) { c.Status.Conditions = []condition{decided} }, ""},
-		"approve_elsehow":  {may{sign: true}, func(c, _ *certRequest) { c.Status.Conditions = []condition{decided} }, `updates may not add a condition of type "Approved"`},
-		"both":             {may{decide: true}, func(c, _ *certRequest) { c.Status.Conditions = []condition{decided, denied} }, "Approved and Denied conditions are mutually exclusive"},
-		"remove":           {may{decide: true}, func(_, old *certRequest) { old.Status.Conditions = []condition{denied} }, `updates may not remove a condition of type "Denied"`},
+		"approve":         {may{decide: true}, func(c, _ *certRequest) { c.Status.Conditions = []condition{decided} }, ""},
+		"approve_elsehow": {may{sign: true}, func(c, _ *certRequest) { c.Status.Conditions = []condition{decided} }, `updates may not add a condition of type "Approved"`},
+		"both": {may{decide: true},
+			func(c, _ *certRequest) { c.Status.Conditions = []condition{decided, denied} }, "Approved and Denied conditions are mutually exclusive"},
+		"remove": {may{decide: true},
+			func(_, old *certRequest) { old.Status.Conditions = []condition{denied} }, `updates may not remove a condition of type "Denied"`},
 		"sign":             {may{sign: true}, func(c, _ *certRequest) { c.Status.Certificate = certPEM }, ""},
 		"sign_in_approval": {may{decide: true}, func(c, _ *certRequest) { c.Status.Certificate = certPEM }, "updates may not set certificate content"},
-		"sign_again":       {may{sign: true}, func(c, old *certRequest) { c.Status.Certificate, old.Status.Certificate = certPEM, []byte("y") }, "updates may not modify existing certificate content"},
-		"no_certificate":   {may{sign: true}, func(c, _ *certRequest) { c.Status.Certificate = []byte("x") }, "must contain at least one CERTIFICATE PEM block"},
+		"sign_again": {may{sign: true},
+			func(c, old *certRequest) { c.Status.Certificate, old.Status.Certificate = certPEM, []byte("y") }, "updates may not modify existing certificate content"},
+		"no_certificate": {may{sign: true}, func(c, _ *certRequest) { c.Status.Certificate = []byte("x") }, "must contain at least one CERTIFICATE PEM block"},
 	} {
 		old := newRequest(t)
 		r := old.DeepCopy()
@@ -99,10 +103,12 @@ func TestConditionsKeep(t *testing.T) {
 	if r.Status.Conditions[1].Reason != "first" || conditionCell(r) != "Approved" {
 		t.Errorf("%+v", r.Status.Conditions)
 	}
-	ctx := request.WithUser(context.Background(), &user.DefaultInfo{Name: "anna", Groups: []string{"g"}, Extra: map[string][]string{"k": {"v"}}})
+	ctx := request.WithUser(context.Background(),
+		&user.DefaultInfo{Name: "anna", Groups: []string{"g"}, Extra: map[string][]string{"k": {"v"}}})
 	r.Spec.Username = "root"
 	createRequest(ctx, r)
-	if r.Spec.Username != "anna" || r.Spec.Groups[0] != "g" || r.Spec.Extra["k"][0] != "v" || len(r.Status.Conditions) != 0 {
+	if r.Spec.Username != "anna" || r.Spec.Groups[0] != "g" || r.Spec.Extra["k"][0] != "v" ||
+		len(r.Status.Conditions) != 0 {
 		t.Errorf("%+v", r)
 	}
 }

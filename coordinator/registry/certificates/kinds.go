@@ -65,7 +65,8 @@ func signingRequest() kind.Kind {
 			if s := c.Spec.ExpirationSeconds; s != nil {
 				lifetime = duration.HumanDuration(time.Duration(*s) * time.Second)
 			}
-			return []any{c.Name, kind.Age(c.CreationTimestamp), c.Spec.SignerName, c.Spec.Username, lifetime, conditionCell(c)}
+			return []any{c.Name, kind.Age(c.CreationTimestamp), c.Spec.SignerName, c.Spec.Username,
+				lifetime, conditionCell(c)}
 		},
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			return map[string]rest.Storage{"approval": newApproval(stores["certificates.k8s.io/certificatesigningrequests"])}

@@ -26,17 +26,20 @@ const (
 )
 
 var (
-	decisions = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}
+	decisions = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
+		certificatesv1.CertificateDenied}
 	// final conditions are true or not there, and never go away.
 	final  = append(slices.Clone(decisions), certificatesv1.CertificateFailed)
 	usages = []certificatesv1.KeyUsage{
-		certificatesv1.UsageAny, certificatesv1.UsageCRLSign, certificatesv1.UsageCertSign, certificatesv1.UsageClientAuth,
+		certificatesv1.UsageAny, certificatesv1.UsageCRLSign, certificatesv1.UsageCertSign,
+		certificatesv1.UsageClientAuth,
 		certificatesv1.UsageCodeSigning, certificatesv1.UsageContentCommitment, certificatesv1.UsageDataEncipherment,
 		certificatesv1.UsageDecipherOnly, certificatesv1.UsageDigitalSignature, certificatesv1.UsageEmailProtection,
 		certificatesv1.UsageEncipherOnly, certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel,
 		certificatesv1.UsageIPsecUser, certificatesv1.UsageKeyAgreement, certificatesv1.UsageKeyEncipherment,
 		certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC, certificatesv1.UsageOCSPSigning,
-		certificatesv1.UsageSMIME, certificatesv1.UsageServerAuth, certificatesv1.UsageSigning, certificatesv1.UsageTimestamping,
+		certificatesv1.UsageSMIME, certificatesv1.UsageServerAuth, certificatesv1.UsageSigning,
+		certificatesv1.UsageTimestamping,
 	}
 )
 
@@ -172,7 +175,8 @@ func validateConditions(list []condition, p *field.Path) (errs field.ErrorList) 
 		} else if !slices.Contains(known, c.Status) {
 			errs = append(errs, field.NotSupported(at.Child("status"), c.Status, known))
 		}
-		if c.Type == certificatesv1.CertificateApproved && seen[certificatesv1.CertificateDenied] || c.Type == certificatesv1.CertificateDenied && seen[certificatesv1.CertificateApproved] {
+		if c.Type == certificatesv1.CertificateApproved && seen[certificatesv1.CertificateDenied] ||
+			c.Type == certificatesv1.CertificateDenied && seen[certificatesv1.CertificateApproved] {
 			errs = append(errs, field.Invalid(p, c.Type, "Approved and Denied conditions are mutually exclusive"))
 		}
 		if seen[c.Type] {
@@ -197,7 +201,8 @@ func validateUpdate(c, old *certRequest, may may) field.ErrorList {
 		case len(is) > len(was):
 			errs = append(errs, field.Forbidden(p, fmt.Sprintf("updates may not add a condition of type %q", t)))
 		case !equality.Semantic.DeepEqual(is, was):
-			errs = append(errs, field.Forbidden(p, fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, diff.Diff(was, is))))
+			errs = append(errs,
+				field.Forbidden(p, fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, diff.Diff(was, is))))
 		}
 	}
 	if bytes.Equal(c.Status.Certificate, old.Status.Certificate) {

@@ -43,8 +43,10 @@ func TestNamesOfTheServersOwnMachine(t *testing.T) {
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, host := range []string{"localhost", "127.0.0.1"} {
-		for name, rt := range map[string]http.RoundTripper{"pods and services": plain, "agents": guardTransport(&http.Transport{})} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(host, port), nil)
+		for name, rt := range map[string]http.RoundTripper{"pods and services": plain,
+			"agents": guardTransport(&http.Transport{})} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				"http://"+net.JoinHostPort(host, port), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,12 +64,16 @@ func TestNamesOfTheServersOwnMachine(t *testing.T) {
 // whatever begins it: the agent sees the API server's own rights.
 func TestEntryThroughNodeProxy(t *testing.T) {
 	rights := map[string]string{"reader": "get", "updater": "update", "writer": "create"}
-	n := nodeProxy{kubelets{authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetResource() == "nodes" && a.GetSubresource() == "proxy" && a.GetName() == "n1" && rights[a.GetUser().GetName()] == a.GetVerb() {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "", nil
-	})}}
+	n := nodeProxy{
+		kubelets{
+			authorizer: authorizer.AuthorizerFunc(
+				func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+					if a.GetResource() == "nodes" && a.GetSubresource() == "proxy" && a.GetName() == "n1" &&
+						rights[a.GetUser().GetName()] == a.GetVerb() {
+						return authorizer.DecisionAllow, "", nil
+					}
+					return authorizer.DecisionNoOpinion, "", nil
+				})}}
 	for _, c := range []struct {
 		user, verb, path, upgrade string
 		ok                        bool
@@ -85,7 +91,9 @@ func TestEntryThroughNodeProxy(t *testing.T) {
 		{"writer", "create", "/exec/ns/p/c", "SPDY/3.1", true},
 	} {
 		ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: c.user})
-		ctx = request.WithRequestInfo(ctx, &request.RequestInfo{IsResourceRequest: true, Verb: c.verb, APIVersion: "v1", Resource: "nodes", Subresource: "proxy", Name: "n1"})
+		ctx = request.WithRequestInfo(ctx,
+			&request.RequestInfo{IsResourceRequest: true, Verb: c.verb,
+				APIVersion: "v1", Resource: "nodes", Subresource: "proxy", Name: "n1"})
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api", nil)
 		if err != nil {
 			t.Fatal(err)

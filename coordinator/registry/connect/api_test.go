@@ -37,7 +37,8 @@ func TestAPI(t *testing.T) {
 		e.KubeletTransport = func(string) http.RoundTripper { return unverified }
 	}})
 	c := s.Kubernetes(t)
-	must[*corev1.Namespace](t)(c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create))
+	must[*corev1.Namespace](t)(c.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, create))
 	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
 	t.Run("Exec", func(t *testing.T) { execStreams(t, c, s.Config) })
 	t.Run("PortForward", func(t *testing.T) { forwardPorts(t, c, s.Config) })
@@ -93,7 +94,8 @@ func logs(t *testing.T, c kubernetes.Interface, a *agent) {
 	must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "logging"},
 		Status: corev1.NodeStatus{
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: a.host}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"},
+				{Type: corev1.NodeInternalIP, Address: a.host}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.port}},
 		},
 	}, create))
@@ -110,7 +112,8 @@ func logs(t *testing.T, c kubernetes.Interface, a *agent) {
 	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "x"}).Stream(ctx)
 	wantError(t, err, "container x is not valid for pod logged")
 	tail := int64(5)
-	out := must[[]byte](t)(pods.GetLogs("logged", &corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))
+	out := must[[]byte](t)(pods.GetLogs("logged",
+		&corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))
 	if string(out) != "hello from /containerLogs/default/logged/d" {
 		t.Errorf("log: %s", out)
 	}

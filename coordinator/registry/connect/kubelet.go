@@ -67,7 +67,8 @@ func (k *kubelets) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 
 // location returns the address of a pod's endpoint at its agent; container ""
 // leaves it out of the path.
-func (k *kubelets) location(ctx context.Context, p *corev1.Pod, endpoint, container string, params url.Values) (*url.URL, error) {
+func (k *kubelets) location(ctx context.Context, p *corev1.Pod, endpoint, container string,
+	params url.Values) (*url.URL, error) {
 	host, err := k.host(ctx, p.Spec.NodeName)
 	if err != nil {
 		return nil, err
@@ -80,7 +81,8 @@ func (k *kubelets) location(ctx context.Context, p *corev1.Pod, endpoint, contai
 }
 
 // stream is location for a pod that must run somewhere.
-func (k *kubelets) stream(ctx context.Context, p *corev1.Pod, endpoint, container string, params url.Values) (*url.URL, error) {
+func (k *kubelets) stream(ctx context.Context, p *corev1.Pod, endpoint, container string,
+	params url.Values) (*url.URL, error) {
 	if p.Spec.NodeName == "" {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", p.Name))
 	}
@@ -105,7 +107,9 @@ func chooseContainer(p *corev1.Pod, name string) (string, error) {
 	case 0:
 		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", p.Name))
 	}
-	return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, names))
+	return "",
+		apierrors.NewBadRequest(
+			fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, names))
 }
 
 // mayCreate checks the verb "create" also for a GET that a WebSocket begins

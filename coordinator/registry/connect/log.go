@@ -65,11 +65,12 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 		}
 	}
 	return &genericrest.LocationStreamer{
-		Location:                              location,
-		Transport:                             r.transport(p.Spec.NodeName),
-		ContentType:                           "text/plain",
-		Flush:                                 o.Follow,
-		ResponseChecker:                       genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),
+		Location:    location,
+		Transport:   r.transport(p.Spec.NodeName),
+		ContentType: "text/plain",
+		Flush:       o.Follow,
+		ResponseChecker: genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"),
+			name),
 		RedirectChecker:                       genericrest.PreventRedirects,
 		TLSVerificationErrorCounter:           uncounted,
 		DeprecatedTLSVerificationErrorCounter: uncounted,

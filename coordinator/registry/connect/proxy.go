@@ -53,7 +53,8 @@ func (r *proxyREST[O]) NewConnectOptions() (runtime.Object, bool, string) {
 }
 
 // Connect rewrites a request to its location; links in HTML are rewritten back.
-func (r *proxyREST[O]) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *proxyREST[O]) Connect(ctx context.Context, id string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(O)
 	if !ok {
 		return nil, fmt.Errorf("Invalid options object: %#v", options)

@@ -26,9 +26,11 @@ func upgrading(location *url.URL, transport http.RoundTripper, responder rest.Re
 
 // streaming is upgrading for exec and attach; WebSockets of the v5 protocol are
 // translated to SPDY, which every CRI streaming server speaks (KEP-4006).
-func streaming(location *url.URL, transport http.RoundTripper, responder rest.Responder, o translator.Options) http.Handler {
+func streaming(location *url.URL, transport http.RoundTripper, responder rest.Responder,
+	o translator.Options) http.Handler {
 	spdy := translator.NewStreamTranslatorHandler(location, transport, 0, o)
-	return translator.NewTranslatingHandler(upgrading(location, transport, responder), spdy, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
+	return translator.NewTranslatingHandler(upgrading(location, transport, responder), spdy,
+		wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
 
 func streamParams(o translator.Options) url.Values {
@@ -36,7 +38,8 @@ func streamParams(o translator.Options) url.Values {
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{corev1.ExecStdinParam, o.Stdin}, {corev1.ExecStdoutParam, o.Stdout}, {corev1.ExecStderrParam, o.Stderr}, {corev1.ExecTTYParam, o.Tty}} {
+	}{{corev1.ExecStdinParam, o.Stdin}, {corev1.ExecStdoutParam, o.Stdout}, {corev1.ExecStderrParam, o.Stderr},
+		{corev1.ExecTTYParam, o.Tty}} {
 		if f.set {
 			v.Set(f.name, "1")
 		}
@@ -55,7 +58,8 @@ func (r *execREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodExecOptions{}, false, ""
 }
 
-func (r *execREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *execREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.mayCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -105,7 +109,8 @@ func (r *attachREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodAttachOptions{}, false, ""
 }
 
-func (r *attachREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *attachREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.mayCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -128,7 +133,8 @@ func (r *portForwardREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodPortForwardOptions{}, false, ""
 }
 
-func (r *portForwardREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *portForwardREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.mayCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -153,5 +159,6 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 		return nil, err
 	}
 	handler := upgrading(location, r.transport(p.Spec.NodeName), responder)
-	return translator.NewTranslatingHandler(handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return translator.NewTranslatingHandler(handler, translator.NewTunnelingHandler(handler),
+		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }

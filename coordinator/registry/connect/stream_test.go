@@ -24,7 +24,8 @@ import (
 // echo is a container that tells what it was asked, then repeats its input.
 type echo struct{}
 
-func (echo) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader, out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (echo) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader,
+	out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	fmt.Fprintf(out, "%s/%s %s: ", name, container, strings.Join(cmd, " "))
 	fmt.Fprint(errs, "to stderr")
 	_, err := io.Copy(out, in)
@@ -48,14 +49,16 @@ func serveStreams(w http.ResponseWriter, r *http.Request) bool {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return true
 		}
-		remotecommand.ServeExec(w, r, echo{}, path[3], "", path[4], r.URL.Query()["command"], o, time.Minute, time.Minute, remotecommand.SupportedStreamingProtocols)
+		remotecommand.ServeExec(w, r, echo{}, path[3], "", path[4], r.URL.Query()["command"], o, time.Minute,
+			time.Minute, remotecommand.SupportedStreamingProtocols)
 	case "portForward":
 		o, err := portforward.NewV4Options(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return true
 		}
-		portforward.ServePortForward(w, r, echo{}, path[3], "", o, time.Minute, time.Minute, portforward.SupportedProtocols)
+		portforward.ServePortForward(w, r, echo{}, path[3], "", o, time.Minute, time.Minute,
+			portforward.SupportedProtocols)
 	default:
 		return false
 	}
@@ -64,8 +67,10 @@ func serveStreams(w http.ResponseWriter, r *http.Request) bool {
 
 // execStreams runs a command as kubectl does, by WebSocket and by SPDY.
 func execStreams(t *testing.T, c kubernetes.Interface, config *rest.Config) {
-	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("logged").SubResource("exec").VersionedParams(
-		&corev1.PodExecOptions{Container: "d", Command: []string{"cat", "-"}, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("logged").
+		SubResource("exec").VersionedParams(
+		&corev1.PodExecOptions{Container: "d", Command: []string{"cat", "-"}, Stdin: true, Stdout: true, Stderr: true},
+		scheme.ParameterCodec).URL()
 	for name, connect := range map[string]func() (client.Executor, error){
 		"WebSocket": func() (client.Executor, error) { return client.NewWebSocketExecutor(config, "GET", url.String()) },
 		"SPDY":      func() (client.Executor, error) { return client.NewSPDYExecutor(config, "POST", url) },
@@ -73,7 +78,8 @@ func execStreams(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 		executor := must[client.Executor](t)(connect())
 		var out, errs bytes.Buffer
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-		err := executor.StreamWithContext(ctx, client.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Stderr: &errs})
+		err := executor.StreamWithContext(ctx,
+			client.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Stderr: &errs})
 		cancel()
 		if err != nil || out.String() != "logged/d cat -: hello" || errs.String() != "to stderr" {
 			t.Errorf("%s: %v, %q, %q", name, err, out.String(), errs.String())
@@ -83,7 +89,8 @@ func execStreams(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 
 // forwardPorts tunnels SPDY through a WebSocket, as kubectl port-forward does.
 func forwardPorts(t *testing.T, c kubernetes.Interface, config *rest.Config) {
-	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("logged").SubResource("portforward").URL()
+	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("logged").
+		SubResource("portforward").URL()
 	dialer, err := clientportforward.NewSPDYOverWebsocketDialer(url, config)
 	if err != nil {
 		t.Fatal(err)

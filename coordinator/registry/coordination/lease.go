@@ -18,7 +18,8 @@ func Kinds() []kind.Kind { return []kind.Kind{lease()} }
 func lease() kind.Kind {
 	return kind.Of[coordinationv1.Lease]{
 		Names: kind.Names{
-			GroupVersion: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", List: &coordinationv1.LeaseList{},
+			GroupVersion: coordinationv1.SchemeGroupVersion,
+			Resource:     "leases", Singular: "lease", List: &coordinationv1.LeaseList{},
 		},
 		Create: func(_ context.Context, l *coordinationv1.Lease) { dropCoordinated(l, nil) },
 		Update: func(_ context.Context, l, old *coordinationv1.Lease) { dropCoordinated(l, old) },
@@ -30,7 +31,8 @@ func lease() kind.Kind {
 		},
 		AllowCreateOnUpdate: true, DenyUnconditionalUpdate: true,
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("Holder", "string", coordinationv1.LeaseSpec{}.SwaggerDoc()["holderIdentity"]), kind.AgeColumn(),
+			kind.NameColumn(),
+			kind.Column("Holder", "string", coordinationv1.LeaseSpec{}.SwaggerDoc()["holderIdentity"]), kind.AgeColumn(),
 		},
 		Row: func(l *coordinationv1.Lease) []any {
 			return []any{l.Name, ptr.Deref(l.Spec.HolderIdentity, ""), kind.Age(l.CreationTimestamp)}

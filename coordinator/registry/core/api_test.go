@@ -40,8 +40,10 @@ func TestAPI(t *testing.T) {
 	ensureRange(t, c)
 	for name, test := range map[string]func(*testing.T, kubernetes.Interface){
 		"PodLife": podLife, "PodUpdate": podUpdate, "Eviction": eviction,
-		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors, "Ephemeral": ephemeral, "Resize": resize,
-		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes, "ReplicationController": replicationController,
+		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors,
+		"Ephemeral": ephemeral, "Resize": resize,
+		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes,
+		"ReplicationController": replicationController,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -66,7 +68,8 @@ func ensureRange(t testing.TB, c kubernetes.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	made.Status.Conditions = []metav1.Condition{
+		{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 	if _, err := ranges.UpdateStatus(ctx, made, update); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,8 @@ func aPod(name string) *corev1.Pod {
 func bindTo(t *testing.T, c kubernetes.Interface, pod, node string) error {
 	t.Helper()
 	return c.CoreV1().Pods("default").Bind(ctx, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "default"}, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "default"},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 	}, create)
 }
 
@@ -115,7 +119,8 @@ func podLife(t *testing.T, c kubernetes.Interface) {
 	if p.Status.Phase != corev1.PodPending || p.Status.QOSClass != corev1.PodQOSBestEffort || p.Generation != 1 {
 		t.Errorf("status %+v, generation %d", p.Status, p.Generation)
 	}
-	if p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || !*p.Spec.EnableServiceLinks {
+	if p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways || *p.Spec.TerminationGracePeriodSeconds != 30 ||
+		!*p.Spec.EnableServiceLinks {
 		t.Errorf("defaults: %+v", p.Spec)
 	}
 	p.Spec.NodeName = "n1"
@@ -137,7 +142,9 @@ func podLife(t *testing.T, c kubernetes.Interface) {
 		t.Fatalf("deletion %v %v", p.DeletionTimestamp, p.DeletionGracePeriodSeconds)
 	}
 	zero := int64(0)
-	if err := pods.Delete(ctx, "life", metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &p.UID}}); err != nil {
+	if err := pods.Delete(ctx,
+		"life", metav1.DeleteOptions{GracePeriodSeconds: &zero,
+			Preconditions: &metav1.Preconditions{UID: &p.UID}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pods.Get(ctx, "life", get); !apierrors.IsNotFound(err) {
@@ -188,16 +195,19 @@ func eviction(t *testing.T, c kubernetes.Interface) {
 		}
 		p = must[*corev1.Pod](t)(pods.Get(ctx, name, get))
 		p.Status.Phase = corev1.PodRunning
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 		must[*corev1.Pod](t)(pods.UpdateStatus(ctx, p, update))
 	}
 	one := intstr.FromInt32(1)
 	budgets := c.PolicyV1().PodDisruptionBudgets("default")
 	b := must[*policyv1.PodDisruptionBudget](t)(budgets.Create(ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "pdb"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "evict"}}},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "evict"}}},
 	}, create))
-	b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
+	b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: 1,
+		CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
 	must[*policyv1.PodDisruptionBudget](t)(budgets.UpdateStatus(ctx, b, update))
 	evict := func(name string) error {
 		return pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}})
@@ -206,7 +216,9 @@ func eviction(t *testing.T, c kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	p := must[*corev1.Pod](t)(pods.Get(ctx, "e1", get))
-	if p.DeletionTimestamp == nil || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }) {
+	if p.DeletionTimestamp == nil ||
+		!slices.ContainsFunc(p.Status.Conditions,
+			func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }) {
 		t.Errorf("evicted pod: %v %+v", p.DeletionTimestamp, p.Status.Conditions)
 	}
 	b = must[*policyv1.PodDisruptionBudget](t)(budgets.Get(ctx, "pdb", get))
@@ -226,8 +238,11 @@ func eviction(t *testing.T, c kubernetes.Interface) {
 
 func namespaceLife(t *testing.T, c kubernetes.Interface) {
 	namespaces := c.CoreV1().Namespaces()
-	n := must[*corev1.Namespace](t)(namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gone-"}}, create))
-	if n.Status.Phase != corev1.NamespaceActive || !slices.Equal(n.Spec.Finalizers, []corev1.FinalizerName{"kubernetes"}) || n.Labels["kubernetes.io/metadata.name"] != n.Name {
+	n := must[*corev1.Namespace](t)(namespaces.Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gone-"}}, create))
+	if n.Status.Phase != corev1.NamespaceActive ||
+		!slices.Equal(n.Spec.Finalizers, []corev1.FinalizerName{"kubernetes"}) ||
+		n.Labels["kubernetes.io/metadata.name"] != n.Name {
 		t.Fatalf("%+v", n)
 	}
 	err := c.CoreV1().RESTClient().Delete().Resource("namespaces").Do(ctx).Error()
@@ -255,7 +270,8 @@ func selectors(t *testing.T, c kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	for selector, want := range map[string]int{
-		"spec.nodeName=selected": 1, "spec.nodeName=selected,status.phase!=Pending": 0, "spec.nodeName=selected,metadata.name=sel,spec.hostNetwork=false": 1,
+		"spec.nodeName=selected": 1, "spec.nodeName=selected,status.phase!=Pending": 0,
+		"spec.nodeName=selected,metadata.name=sel,spec.hostNetwork=false": 1,
 	} {
 		list := must[*corev1.PodList](t)(pods.List(ctx, metav1.ListOptions{FieldSelector: selector}))
 		if len(list.Items) != want {
@@ -269,7 +285,8 @@ func selectors(t *testing.T, c kubernetes.Interface) {
 func ephemeral(t *testing.T, c kubernetes.Interface) {
 	pods := c.CoreV1().Pods("default")
 	p := must[*corev1.Pod](t)(pods.Create(ctx, aPod("debugged"), create))
-	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "dbg", Image: "busybox:1"}}}
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "dbg", Image: "busybox:1"}}}
 	p = must[*corev1.Pod](t)(pods.UpdateEphemeralContainers(ctx, p.Name, p, update))
 	if len(p.Spec.EphemeralContainers) != 1 || p.Generation != 2 {
 		t.Fatalf("%+v", p.Spec.EphemeralContainers)
@@ -305,7 +322,8 @@ func secretsAndMaps(t *testing.T, c kubernetes.Interface) {
 	s.Data["k"] = []byte("w")
 	_, err := c.CoreV1().Secrets("default").Update(ctx, s, update)
 	wantError(t, err, "data: Forbidden: field is immutable when `immutable` is set")
-	m := must[*corev1.ConfigMap](t)(c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"a": "b"}}, create))
+	m := must[*corev1.ConfigMap](t)(c.CoreV1().ConfigMaps("default").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"a": "b"}}, create))
 	m.Data[".."] = "x"
 	_, err = c.CoreV1().ConfigMaps("default").Update(ctx, m, update)
 	wantError(t, err, `data[..]: Invalid value: ".."`)
@@ -314,7 +332,8 @@ func secretsAndMaps(t *testing.T, c kubernetes.Interface) {
 func events(t *testing.T, c kubernetes.Interface) {
 	e := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: "e.1", Namespace: "default"},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Reason: "Started", Message: "m", Type: "Normal",
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"},
+		Reason:         "Started", Message: "m", Type: "Normal",
 	}
 	must[*corev1.Event](t)(c.CoreV1().Events("default").Create(ctx, e, create))
 	list := must[*corev1.EventList](t)(c.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Started"}))
@@ -329,8 +348,9 @@ func events(t *testing.T, c kubernetes.Interface) {
 
 func nodes(t *testing.T, c kubernetes.Interface) {
 	n := must[*corev1.Node](t)(c.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "worker", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
-		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": resource.MustParse("2")}},
+		ObjectMeta: metav1.ObjectMeta{Name: "worker",
+			Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
+		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": resource.MustParse("2")}},
 	}, create))
 	if len(n.Status.Allocatable) != 1 {
 		t.Errorf("allocatable %v", n.Status.Allocatable)

@@ -45,7 +45,8 @@ func (r *bindingREST) NamespaceScoped() bool { return true }
 
 func (r *bindingREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
-func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	b, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
@@ -92,13 +93,14 @@ func (r *bindingREST) assign(ctx context.Context, b *corev1.Binding, dryRun bool
 			preconditions.ResourceVersion = &b.ResourceVersion
 		}
 	}
-	err = r.store.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		p, ok := obj.(*corev1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("unexpected object: %#v", obj)
-		}
-		return p, bind(p, b)
-	}), dryRun, nil)
+	err = r.store.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			p, ok := obj.(*corev1.Pod)
+			if !ok {
+				return nil, fmt.Errorf("unexpected object: %#v", obj)
+			}
+			return p, bind(p, b)
+		}), dryRun, nil)
 	if err == nil {
 		return nil
 	}
@@ -146,7 +148,8 @@ var _ rest.Creater = &legacyBinding{}
 
 func (r *legacyBinding) GetSingularName() string { return "binding" }
 
-func (r *legacyBinding) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *legacyBinding) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))

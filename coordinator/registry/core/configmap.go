@@ -70,7 +70,8 @@ func validateConfigMap(c *corev1.ConfigMap) (errs field.ErrorList) {
 		size += len(value)
 	}
 	for key, value := range c.BinaryData {
-		errs = append(errs, fieldrule.Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs,
+			fieldrule.Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > corev1.MaxSecretSize {

@@ -39,7 +39,8 @@ func TestDualStackServiceIsValid(t *testing.T) {
 }
 
 func ended(code int32, reason string) corev1.ContainerStatus {
-	return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}
+	return corev1.ContainerStatus{
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}
 }
 
 func waiting(reason string) corev1.ContainerStatus {
@@ -56,7 +57,8 @@ func TestPodRow(t *testing.T) {
 	yes := true
 	restarted := running()
 	restarted.RestartCount = 3
-	restarted.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(time.Now().Add(-5*time.Minute - time.Second))}
+	restarted.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+		FinishedAt: metav1.NewTime(time.Now().Add(-5*time.Minute - time.Second))}
 	sidecar := running()
 	sidecar.Name, sidecar.Started = "side", &yes
 	for _, c := range []struct {
@@ -101,7 +103,8 @@ func TestPodRow(t *testing.T) {
 		{"lost", func(p *corev1.Pod) { p.DeletionTimestamp, p.Status.Reason = &now, "NodeLost" }, "0/2 Unknown 0"},
 		{"evicted", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }, "0/2 Evicted 0"},
 	} {
-		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 2)}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 2)},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 		if c.name == "gated" {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a"}}
 		}
@@ -128,7 +131,8 @@ func TestGracePod(t *testing.T) {
 		{"unscheduled", "", corev1.PodPending, seconds(40), seconds(3), 0},
 		{"ended", "n", corev1.PodSucceeded, seconds(40), nil, 0},
 	} {
-		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: c.node, TerminationGracePeriodSeconds: c.spec}, Status: corev1.PodStatus{Phase: c.phase}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: c.node, TerminationGracePeriodSeconds: c.spec},
+			Status: corev1.PodStatus{Phase: c.phase}}
 		o := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
 		if !gracePod(context.Background(), p, o) || *o.GracePeriodSeconds != c.want {
 			t.Errorf("%s: %d, want %d", c.name, *o.GracePeriodSeconds, c.want)
@@ -146,9 +150,11 @@ func TestNoResurrection(t *testing.T) {
 		code int32
 		ok   bool
 	}{
-		{"always", always, 0, true}, {"on failure, failed", onFailure, 1, true}, {"on failure, done", onFailure, 0, false}, {"never", never, 1, false},
+		{"always", always, 0, true}, {"on failure, failed", onFailure, 1, true},
+		{"on failure, done", onFailure, 0, false}, {"never", never, 1, false},
 	} {
-		errs := noResurrection(&c.spec, []corev1.ContainerStatus{running()}, []corev1.ContainerStatus{ended(c.code, "")}, field.NewPath("s"))
+		errs := noResurrection(&c.spec, []corev1.ContainerStatus{running()},
+			[]corev1.ContainerStatus{ended(c.code, "")}, field.NewPath("s"))
 		if (len(errs) == 0) != c.ok {
 			t.Errorf("%s: %v", c.name, errs)
 		}
@@ -162,7 +168,8 @@ func TestDisrupt(t *testing.T) {
 		t.Error("a budget that is not yet seen allows a disruption")
 	}
 	b.Status.ObservedGeneration = 2
-	if err := disrupt(b, "p", time.Now()); err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.Conditions) != 1 {
+	if err := disrupt(b, "p", time.Now()); err != nil || b.Status.DisruptionsAllowed != 0 ||
+		len(b.Status.Conditions) != 1 {
 		t.Errorf("%v %+v", err, b.Status)
 	}
 	if err := disrupt(b, "q", time.Now()); err == nil || len(b.Status.DisruptedPods) != 1 {

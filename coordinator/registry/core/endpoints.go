@@ -41,7 +41,8 @@ func endpoints() kind.Kind {
 			return validateSubsets(e.Subsets)
 		},
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("Endpoints", "string", corev1.Endpoints{}.SwaggerDoc()["subsets"]), kind.AgeColumn(),
+			kind.NameColumn(), kind.Column("Endpoints", "string", corev1.Endpoints{}.SwaggerDoc()["subsets"]),
+			kind.AgeColumn(),
 		},
 		Row: func(e *corev1.Endpoints) []any {
 			return []any{e.Name, formatSubsets(e.Subsets), kind.Age(e.CreationTimestamp)}
@@ -146,7 +147,8 @@ func validateEndpointPort(e *corev1.EndpointPort, needName bool, p *field.Path) 
 	errs = append(errs, fieldrule.Invalid(p.Child("port"), e.Port, validation.IsValidPortNum(int(e.Port)))...)
 	errs = append(errs, validateProtocol(e.Protocol, p.Child("protocol"))...)
 	if e.AppProtocol != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("appProtocol"), *e.AppProtocol, validation.IsQualifiedName(*e.AppProtocol))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("appProtocol"), *e.AppProtocol, validation.IsQualifiedName(*e.AppProtocol))...)
 	}
 	return errs
 }
@@ -158,5 +160,6 @@ func validateProtocol(protocol corev1.Protocol, p *field.Path) field.ErrorList {
 	case "":
 		return field.ErrorList{field.Required(p, "")}
 	}
-	return field.ErrorList{field.NotSupported(p, protocol, []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP})}
+	return field.ErrorList{
+		field.NotSupported(p, protocol, []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP})}
 }

@@ -83,7 +83,8 @@ func eventRow(e *corev1.Event) []any {
 	if e.InvolvedObject.Name != "" {
 		target += "/" + e.InvolvedObject.Name
 	}
-	return []any{last, e.Type, e.Reason, target, e.InvolvedObject.FieldPath, eventSource(e), strings.TrimSpace(e.Message), first, int64(count), e.Name}
+	return []any{last, e.Type, e.Reason, target, e.InvolvedObject.FieldPath, eventSource(e),
+		strings.TrimSpace(e.Message), first, int64(count), e.Name}
 }
 
 func eventSource(e *corev1.Event) string {
@@ -144,12 +145,15 @@ func validateEventUpdate(ctx context.Context, e, old *corev1.Event) field.ErrorL
 		name     string
 		now, was any
 	}{
-		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message},
+		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason},
+		{"message", e.Message, old.Message},
 		{"source", e.Source, old.Source}, {"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp},
 		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp}, {"count", e.Count, old.Count}, {"type", e.Type, old.Type},
-		{"eventTime", metav1.NewMicroTime(e.EventTime.Truncate(time.Microsecond)), metav1.NewMicroTime(old.EventTime.Truncate(time.Microsecond))},
+		{"eventTime", metav1.NewMicroTime(e.EventTime.Truncate(time.Microsecond)),
+			metav1.NewMicroTime(old.EventTime.Truncate(time.Microsecond))},
 		{"action", e.Action, old.Action}, {"related", e.Related, old.Related},
-		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
+		{"reportingController", e.ReportingController, old.ReportingController},
+		{"reportingInstance", e.ReportingInstance, old.ReportingInstance},
 	} {
 		errs = append(errs, immutable(f.now, f.was, field.NewPath(f.name))...)
 	}
@@ -185,10 +189,12 @@ func validateEventLoosely(e *corev1.Event, strict bool) (errs field.ErrorList) {
 			errs = append(errs, mismatch)
 		}
 		errs = append(errs, validateEventWords(e, strict)...)
-	case involved == "" && e.Namespace != "" && e.Namespace != metav1.NamespaceDefault, involved != "" && e.Namespace != involved:
+	case involved == "" && e.Namespace != "" && e.Namespace != metav1.NamespaceDefault,
+		involved != "" && e.Namespace != involved:
 		errs = append(errs, mismatch)
 	}
-	return append(errs, fieldrule.Invalid(field.NewPath("namespace"), e.Namespace, validation.IsDNS1123Subdomain(e.Namespace))...)
+	return append(errs,
+		fieldrule.Invalid(field.NewPath("namespace"), e.Namespace, validation.IsDNS1123Subdomain(e.Namespace))...)
 }
 
 func validateEventWords(e *corev1.Event, strict bool) (errs field.ErrorList) {
@@ -199,7 +205,8 @@ func validateEventWords(e *corev1.Event, strict bool) (errs field.ErrorList) {
 	if e.ReportingController == "" {
 		errs = append(errs, field.Required(controller, ""))
 	}
-	errs = append(errs, fieldrule.Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	errs = append(errs,
+		fieldrule.Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
 	for _, f := range []struct{ name, value string }{
 		{"reportingInstance", e.ReportingInstance}, {"action", e.Action}, {"reason", e.Reason},
 	} {
@@ -207,11 +214,13 @@ func validateEventWords(e *corev1.Event, strict bool) (errs field.ErrorList) {
 			errs = append(errs, field.Required(field.NewPath(f.name), ""))
 		}
 		if len(f.value) > maxEventWord {
-			errs = append(errs, field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %v characters", maxEventWord)))
+			errs = append(errs,
+				field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %v characters", maxEventWord)))
 		}
 	}
 	if len(e.Message) > maxEventNote {
-		errs = append(errs, field.Invalid(field.NewPath("message"), "", fmt.Sprintf("can have at most %v characters", maxEventNote)))
+		errs = append(errs,
+			field.Invalid(field.NewPath("message"), "", fmt.Sprintf("can have at most %v characters", maxEventNote)))
 	}
 	return errs
 }

@@ -69,7 +69,8 @@ func (r *evictionREST) AcceptsGroupVersion(gv schema.GroupVersion) bool {
 	return gv == policyv1.SchemeGroupVersion || gv == policyv1beta1.SchemeGroupVersion
 }
 
-func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	e, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
@@ -105,14 +106,16 @@ func deletionOf(e *policyv1.Eviction, options *metav1.CreateOptions) (*metav1.De
 	case len(d.DryRun) == 0:
 		d.DryRun = options.DryRun
 	case len(options.DryRun) > 0 && !slices.Equal(options.DryRun, d.DryRun):
-		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", options.DryRun, d.DryRun)
+		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", options.DryRun,
+			d.DryRun)
 	}
 	return d, nil
 }
 
 // deleteUnguarded deletes a pod that no budget counts: one that has ended, has
 // not started or is being deleted.
-func (r *evictionREST) deleteUnguarded(ctx context.Context, name string, options *metav1.DeleteOptions) (p *corev1.Pod, deleted bool, err error) {
+func (r *evictionREST) deleteUnguarded(ctx context.Context, name string, options *metav1.DeleteOptions) (p *corev1.Pod,
+	deleted bool, err error) {
 	retriable := func(err error) bool { return apierrors.IsConflict(err) && !pinned(options) }
 	err = retry.OnError(evictionBackoff, retriable, func() error {
 		obj, err := r.store.Get(ctx, name, &metav1.GetOptions{})
@@ -120,7 +123,8 @@ func (r *evictionREST) deleteUnguarded(ctx context.Context, name string, options
 			return err
 		}
 		p = obj.(*corev1.Pod)
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed ||
+			p.DeletionTimestamp != nil
 		if !ended && p.Status.Phase != corev1.PodPending {
 			return nil
 		}
@@ -150,14 +154,16 @@ func pin(o *metav1.DeleteOptions, version string) *metav1.DeleteOptions {
 	return o
 }
 
-func (r *evictionREST) deleteGuarded(ctx context.Context, p *corev1.Pod, options *metav1.DeleteOptions) (runtime.Object, error) {
+func (r *evictionREST) deleteGuarded(ctx context.Context, p *corev1.Pod,
+	options *metav1.DeleteOptions) (runtime.Object, error) {
 	budgets, err := r.budgetsOf(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	if len(budgets) > 1 {
 		return &metav1.Status{Status: metav1.StatusFailure, Code: 500,
-			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}, nil
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."},
+			nil
 	}
 	free, name := len(budgets) == 0, ""
 	o := options
@@ -224,7 +230,8 @@ func (r *evictionREST) take(ctx context.Context, p *corev1.Pod, b *policyv1.PodD
 		return err
 	})
 	if wait.Interrupted(err) {
-		return apierrors.NewTimeoutError(fmt.Sprintf("couldn't update PodDisruptionBudget %q due to conflicts", b.Name), 10)
+		return apierrors.NewTimeoutError(fmt.Sprintf("couldn't update PodDisruptionBudget %q due to conflicts", b.Name),
+			10)
 	}
 	return err
 }
@@ -272,7 +279,8 @@ func refused(b *policyv1.PodDisruptionBudget) error {
 	case explained && c.Reason == policyv1.SyncFailedReason:
 		msg += " because it failed sync: " + c.Message
 	case s.CurrentHealthy <= s.DesiredHealthy:
-		msg = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy)
+		msg = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name,
+			s.DesiredHealthy, s.CurrentHealthy)
 	case explained:
 		msg += fmt.Sprintf(" (%s): %s", c.Reason, c.Message)
 	}
@@ -280,7 +288,8 @@ func refused(b *policyv1.PodDisruptionBudget) error {
 }
 
 func withCause(err *apierrors.StatusError, message string) error {
-	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: message})
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
+		metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: message})
 	return err
 }
 
@@ -301,7 +310,8 @@ func (r *evictionREST) markAndDelete(ctx context.Context, name string, options *
 		})
 		return obj, nil
 	}
-	obj, _, err := r.store.Update(ctx, name, rest.DefaultUpdatedObjectInfo(nil, latest, mark), rest.ValidateAllObjectFunc,
+	obj, _, err := r.store.Update(ctx, name, rest.DefaultUpdatedObjectInfo(nil, latest, mark),
+		rest.ValidateAllObjectFunc,
 		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
 		return err
@@ -319,12 +329,15 @@ func checkPinned(p *corev1.Pod, c *metav1.Preconditions) error {
 	}
 	resource := schema.GroupResource{Resource: "Pod"}
 	if c.UID != nil && *c.UID != "" && *c.UID != p.UID {
-		return apierrors.NewConflict(resource, p.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). "+
-			"The object might have been deleted and then recreated", *c.UID, p.UID))
+		return apierrors.NewConflict(resource, p.Name,
+			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). "+
+				"The object might have been deleted and then recreated", *c.UID, p.UID))
 	}
 	if c.ResourceVersion != nil && *c.ResourceVersion != "" && *c.ResourceVersion != p.ResourceVersion {
-		return apierrors.NewConflict(resource, p.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). "+
-			"The object might have been modified", *c.ResourceVersion, p.ResourceVersion))
+		return apierrors.NewConflict(resource, p.Name,
+			fmt.Errorf(
+				"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). "+
+					"The object might have been modified", *c.ResourceVersion, p.ResourceVersion))
 	}
 	return nil
 }

@@ -17,12 +17,14 @@ var groupVersion = corev1.SchemeGroupVersion
 func Kinds() []kind.Kind {
 	return []kind.Kind{
 		namespace(), node(), pod(), binding(), configMap(), secret(), serviceAccount(), service(), endpoints(), event(),
-		limitRange(), resourceQuota(), podTemplate(), replicationController(), persistentVolume(), persistentVolumeClaim(),
+		limitRange(), resourceQuota(), podTemplate(), replicationController(),
+		persistentVolume(), persistentVolumeClaim(),
 	}
 }
 
 // onBoth makes an update check of a check of the new object alone.
-func onBoth[T any](check func(context.Context, *T) field.ErrorList) func(ctx context.Context, obj, old *T) field.ErrorList {
+func onBoth[T any](check func(context.Context, *T) field.ErrorList) func(ctx context.Context,
+	obj, old *T) field.ErrorList {
 	return func(ctx context.Context, obj, _ *T) field.ErrorList { return check(ctx, obj) }
 }
 

@@ -91,7 +91,8 @@ func validateLimit(l *corev1.LimitRangeItem, p *field.Path) (errs field.ErrorLis
 	for _, list := range []struct {
 		name      string
 		resources corev1.ResourceList
-	}{{"max", l.Max}, {"min", l.Min}, {"default", l.Default}, {"defaultRequest", l.DefaultRequest}, {"maxLimitRequestRatio", l.MaxLimitRequestRatio}} {
+	}{{"max", l.Max}, {"min", l.Min}, {"default", l.Default}, {"defaultRequest", l.DefaultRequest},
+		{"maxLimitRequestRatio", l.MaxLimitRequestRatio}} {
 		if l.Type == corev1.LimitTypePod && strings.HasPrefix(list.name, "default") {
 			if len(list.resources) > 0 {
 				errs = append(errs, field.Forbidden(p.Child(list.name), "may not be specified when `type` is 'Pod'"))
@@ -152,7 +153,8 @@ func compareLimits(l *corev1.LimitRangeItem, name corev1.ResourceName, p *field.
 	}
 	if min.set && max.set && min.q.Sign() > 0 {
 		if most := max.q.AsApproximateFloat64() / min.q.AsApproximateFloat64(); ratio.AsApproximateFloat64() > most {
-			errs = append(errs, field.Invalid(at, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), most)))
+			errs = append(errs,
+				field.Invalid(at, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), most)))
 		}
 	}
 	return errs

@@ -68,7 +68,8 @@ func namespace() kind.Kind {
 			store.ReturnDeletedObject = true
 			store.ShouldDeleteDuringUpdate = func(ctx context.Context, key string, obj, existing runtime.Object) bool {
 				n, ok := obj.(*corev1.Namespace)
-				return ok && len(n.Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
+				return ok && len(n.Spec.Finalizers) == 0 &&
+					genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
 			}
 		},
 		Main: func(_ *kind.Env, _ kind.Stores, main *kind.REST) rest.Storage {
@@ -99,7 +100,8 @@ func validateFinalizers(n *corev1.Namespace) (errs field.ErrorList) {
 
 func validateFinalizer(name string, p *field.Path) field.ErrorList {
 	errs := apivalidation.ValidateFinalizerName(name, p)
-	standard := []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
+	standard := []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents,
+		metav1.FinalizerDeleteDependents}
 	if !strings.Contains(name, "/") && !slices.Contains(standard, name) {
 		errs = append(errs, field.Invalid(p, name, "name is neither a standard finalizer name nor is it fully qualified"))
 	}
@@ -142,7 +144,8 @@ type namespaceREST struct {
 
 var _ rest.GracefulDeleter = &namespaceREST{}
 
-func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := r.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
@@ -177,35 +180,40 @@ func checkPreconditions(n *corev1.Namespace, p *metav1.Preconditions) error {
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != n.ResourceVersion {
 		return apierrors.NewConflict(corev1.Resource("namespaces"), n.Name,
-			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.ResourceVersion, n.ResourceVersion))
+			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v",
+				*p.ResourceVersion, n.ResourceVersion))
 	}
 	return nil
 }
 
-func (r *namespaceREST) terminate(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+func (r *namespaceREST) terminate(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions) (runtime.Object, error) {
 	key, err := r.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	out := &corev1.Namespace{}
-	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
-	err = r.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
-		n := existing.(*corev1.Namespace)
-		if err := validate(ctx, n); err != nil {
-			return nil, err
-		}
-		if n.DeletionTimestamp.IsZero() {
-			now := metav1.Now()
-			n.DeletionTimestamp = &now
-		}
-		n.Status.Phase = corev1.NamespaceTerminating
-		propagate(n, options)
-		return n, nil
-	}), dryrun.IsDryRun(options.DryRun), nil)
+	preconditions := &storage.Preconditions{UID: options.Preconditions.UID,
+		ResourceVersion: options.Preconditions.ResourceVersion}
+	err = r.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions,
+		storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+			n := existing.(*corev1.Namespace)
+			if err := validate(ctx, n); err != nil {
+				return nil, err
+			}
+			if n.DeletionTimestamp.IsZero() {
+				now := metav1.Now()
+				n.DeletionTimestamp = &now
+			}
+			n.Status.Phase = corev1.NamespaceTerminating
+			propagate(n, options)
+			return n, nil
+		}), dryrun.IsDryRun(options.DryRun), nil)
 	if err == nil {
 		return out, nil
 	}
-	err = storageerr.InterpretUpdateError(storageerr.InterpretGetError(err, corev1.Resource("namespaces"), name), corev1.Resource("namespaces"), name)
+	err = storageerr.InterpretUpdateError(storageerr.InterpretGetError(err, corev1.Resource("namespaces"), name),
+		corev1.Resource("namespaces"), name)
 	if _, ok := err.(apierrors.APIStatus); !ok {
 		err = apierrors.NewInternalError(err)
 	}

@@ -43,7 +43,9 @@ func (r *partREST[T]) Get(ctx context.Context, name string, options *metav1.GetO
 	return r.store.Get(ctx, name, options)
 }
 
-func (r *partREST[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r *partREST[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
+	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, false, options)
 }
 

@@ -81,7 +81,8 @@ func stampPhase(_ context.Context, v, old *corev1.PersistentVolume) {
 }
 
 func validateVolume(v *corev1.PersistentVolume) field.ErrorList {
-	return append(volumespec.Validate(&v.Spec, v.Name, field.NewPath("spec")), volumespec.ValidateAnnotations(&v.ObjectMeta, &v.Spec)...)
+	return append(volumespec.Validate(&v.Spec, v.Name, field.NewPath("spec")),
+		volumespec.ValidateAnnotations(&v.ObjectMeta, &v.Spec)...)
 }
 
 func validateVolumeUpdate(v, old *corev1.PersistentVolume) (errs field.ErrorList) {
@@ -118,8 +119,10 @@ func volumeRow(v *corev1.PersistentVolume) []any {
 	}
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	return []any{
-		v.Name, size.String(), accessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, class,
-		orUnset(deref(v.Spec.VolumeAttributesClassName)), v.Status.Reason, kind.Age(v.CreationTimestamp), orUnset(string(deref(v.Spec.VolumeMode))),
+		v.Name, size.String(), accessModes(v.Spec.AccessModes),
+		string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, class,
+		orUnset(deref(v.Spec.VolumeAttributesClassName)), v.Status.Reason, kind.Age(v.CreationTimestamp),
+		orUnset(string(deref(v.Spec.VolumeMode))),
 	}
 }
 
@@ -136,7 +139,8 @@ func accessModes(modes []corev1.PersistentVolumeAccessMode) string {
 	for _, m := range []struct {
 		mode corev1.PersistentVolumeAccessMode
 		text string
-	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"}} {
+	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"},
+		{corev1.ReadWriteOncePod, "RWOP"}} {
 		if slices.Contains(modes, m.mode) {
 			out = append(out, m.text)
 		}

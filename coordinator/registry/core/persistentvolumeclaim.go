@@ -87,9 +87,11 @@ func settleSources(s, old *corev1.PersistentVolumeClaimSpec) {
 func matchSources(s *corev1.PersistentVolumeClaimSpec) {
 	switch {
 	case s.DataSource != nil && s.DataSourceRef == nil:
-		s.DataSourceRef = &corev1.TypedObjectReference{APIGroup: s.DataSource.APIGroup, Kind: s.DataSource.Kind, Name: s.DataSource.Name}
+		s.DataSourceRef = &corev1.TypedObjectReference{APIGroup: s.DataSource.APIGroup,
+			Kind: s.DataSource.Kind, Name: s.DataSource.Name}
 	case s.DataSource == nil && s.DataSourceRef != nil && deref(s.DataSourceRef.Namespace) == "":
-		s.DataSource = &corev1.TypedLocalObjectReference{APIGroup: s.DataSourceRef.APIGroup, Kind: s.DataSourceRef.Kind, Name: s.DataSourceRef.Name}
+		s.DataSource = &corev1.TypedLocalObjectReference{APIGroup: s.DataSourceRef.APIGroup, Kind: s.DataSourceRef.Kind,
+			Name: s.DataSourceRef.Name}
 	}
 }
 
@@ -136,7 +138,8 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) (errs field.Error
 	}
 	errs = append(errs, immutable(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 	name := c.Spec.VolumeAttributesClassName
-	if old.Status.CurrentVolumeAttributesClassName == nil || equality.Semantic.DeepEqual(name, old.Spec.VolumeAttributesClassName) {
+	if old.Status.CurrentVolumeAttributesClassName == nil ||
+		equality.Semantic.DeepEqual(name, old.Spec.VolumeAttributesClassName) {
 		return errs
 	}
 	if name == nil {
@@ -161,14 +164,16 @@ func settleClass(now *corev1.PersistentVolumeClaimSpec, c, old *corev1.Persisten
 		return nil
 	}
 	if note != noted {
-		return field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations", corev1.BetaStorageClassAnnotation), note, "field is immutable")}
+		return field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "annotations", corev1.BetaStorageClassAnnotation), note, "field is immutable")}
 	}
 	return nil
 }
 
 var resizeStatuses = []corev1.ClaimResourceStatus{
 	corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimControllerResizeInProgress,
-	corev1.PersistentVolumeClaimNodeResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizePending,
+	corev1.PersistentVolumeClaimNodeResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInProgress,
+	corev1.PersistentVolumeClaimNodeResizePending,
 }
 
 func validateClaimStatus(c *corev1.PersistentVolumeClaim) (errs field.ErrorList) {
@@ -219,7 +224,9 @@ func claimWarnings(c *corev1.PersistentVolumeClaim) (out []string) {
 		list corev1.ResourceList
 	}{{"requests", c.Spec.Resources.Requests}, {"limits", c.Spec.Resources.Limits}} {
 		if q := r.list[corev1.ResourceStorage]; q.MilliValue()%1000 != 0 {
-			out = append(out, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Child(r.name).Key("storage"), q.String()))
+			out = append(out,
+				fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer",
+					p.Child(r.name).Key("storage"), q.String()))
 		}
 	}
 	return out

@@ -107,7 +107,8 @@ func mergeLabelKeys(p *corev1.Pod) {
 		}
 		for _, key := range keys {
 			if value, ok := p.Labels[key]; ok {
-				s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+				s.MatchExpressions = append(s.MatchExpressions,
+					metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
 			}
 		}
 	}
@@ -124,10 +125,12 @@ func mergeLabelKeys(p *corev1.Pod) {
 		}
 	}
 	if a := p.Spec.Affinity; a != nil && a.PodAffinity != nil {
-		terms(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+		terms(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 	}
 	if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-		terms(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+		terms(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 	}
 	for i := range p.Spec.TopologySpreadConstraints {
 		c := &p.Spec.TopologySpreadConstraints[i]
@@ -141,7 +144,10 @@ func podWarnings(_ context.Context, p, old *corev1.Pod) []string {
 	}
 	var out []string
 	if msgs := validation.IsDNS1123Label(p.Name); len(msgs) > 0 {
-		out = append(out, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+		out = append(out,
+			fmt.Sprintf(
+				"metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v",
+				msgs))
 	}
 	return append(out, podspec.Warnings(&p.ObjectMeta, &p.Spec, nil)...)
 }

@@ -46,7 +46,8 @@ func validatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	for _, l := range []struct {
 		name     string
 		now, was []corev1.Container
-	}{{"containers", p.Spec.Containers, old.Spec.Containers}, {"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
+	}{{"containers", p.Spec.Containers, old.Spec.Containers},
+		{"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
 		if len(l.now) != len(l.was) {
 			return append(errs, field.Forbidden(at.Child(l.name), "pod updates may not add or remove containers"))
 		}
@@ -78,7 +79,10 @@ func validatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 		errs = append(errs, narrowGated(munged, &old.Spec, at)...)
 	}
 	if !equality.Semantic.DeepEqual(*munged, old.Spec) {
-		errs = append(errs, field.Forbidden(at, fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable, diff.Diff(old.Spec, *munged))))
+		errs = append(errs,
+			field.Forbidden(at,
+				fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable,
+					diff.Diff(old.Spec, *munged))))
 	}
 	return errs
 }
@@ -155,7 +159,9 @@ func onlyFewerGates(now, was []corev1.PodSchedulingGate, p *field.Path) (errs fi
 	}
 	for i, g := range now {
 		if !known[g.Name] {
-			errs = append(errs, field.Forbidden(p.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
+			errs = append(errs,
+				field.Forbidden(p.Index(i).Child("name"),
+					fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}
 	return errs
@@ -175,7 +181,10 @@ func narrowGated(munged, old *corev1.PodSpec, p *field.Path) (errs field.ErrorLi
 	if equality.Semantic.DeepEqual(now, was) {
 		return errs
 	}
-	errs = append(errs, onlyAddedTerms(now, was, p.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"))...)
+	errs = append(errs,
+		onlyAddedTerms(now, was,
+			p.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+				"nodeSelectorTerms"))...)
 	if munged.Affinity == nil {
 		munged.Affinity = &corev1.Affinity{}
 	}
@@ -209,8 +218,10 @@ func onlyAddedTerms(now, was *corev1.NodeAffinity, p *field.Path) (errs field.Er
 		return field.ErrorList{field.Invalid(p, terms, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")}
 	}
 	for i := range old {
-		if !extends(terms[i].MatchExpressions, old[i].MatchExpressions) || !extends(terms[i].MatchFields, old[i].MatchFields) ||
-			(len(old[i].MatchExpressions)+len(old[i].MatchFields) == 0 && len(terms[i].MatchExpressions)+len(terms[i].MatchFields) > 0) {
+		if !extends(terms[i].MatchExpressions, old[i].MatchExpressions) ||
+			!extends(terms[i].MatchFields, old[i].MatchFields) ||
+			(len(old[i].MatchExpressions)+len(old[i].MatchFields) == 0 &&
+				len(terms[i].MatchExpressions)+len(terms[i].MatchFields) > 0) {
 			errs = append(errs, field.Invalid(p.Index(i), terms[i], "only additions are allowed (no mutations or deletions)"))
 		}
 	}

@@ -50,9 +50,12 @@ func validateEphemeralUpdate(p, old *corev1.Pod) field.ErrorList {
 	for _, was := range old.Spec.EphemeralContainers {
 		switch c := now[was.Name]; {
 		case c == nil:
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name)))
+			errs = append(errs,
+				field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name)))
 		case !equality.Semantic.DeepEqual(was, *c):
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(was, *c))))
+			errs = append(errs,
+				field.Forbidden(at,
+					fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(was, *c))))
 		}
 	}
 	return errs
@@ -124,7 +127,8 @@ func validateResize(p, old *corev1.Pod) field.ErrorList {
 	for _, l := range []struct {
 		name     string
 		now, was []corev1.Container
-	}{{"initContainers", munged.InitContainers, old.Spec.InitContainers}, {"containers", munged.Containers, old.Spec.Containers}} {
+	}{{"initContainers", munged.InitContainers, old.Spec.InitContainers},
+		{"containers", munged.Containers, old.Spec.Containers}} {
 		for i := range l.now {
 			errs = append(errs, validateResized(&l.now[i], &l.was[i], at.Child(l.name).Index(i).Child("resources"))...)
 		}
@@ -150,7 +154,8 @@ func validateSameContainers(p, old *corev1.Pod, at *field.Path) (errs field.Erro
 	for _, l := range []struct {
 		name     string
 		now, was []corev1.Container
-	}{{"containers", p.Spec.Containers, old.Spec.Containers}, {"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
+	}{{"containers", p.Spec.Containers, old.Spec.Containers},
+		{"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
 		if len(l.now) != len(l.was) {
 			errs = append(errs, field.Forbidden(at.Child(l.name), l.name+" may not be added or removed on resize"))
 			continue

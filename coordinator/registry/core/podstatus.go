@@ -29,10 +29,16 @@ func validatePodStatus(p, old *corev1.Pod) field.ErrorList {
 		errs = append(errs, field.Invalid(at.Child("observedGeneration"), s.ObservedGeneration, "must be a non-negative integer"))
 	}
 	errs = append(errs, immutable(s.QOSClass, was.QOSClass, at.Child("qosClass"))...)
-	errs = append(errs, noResurrection(&old.Spec, s.ContainerStatuses, was.ContainerStatuses, at.Child("containerStatuses"))...)
-	errs = append(errs, noResurrection(&old.Spec, s.InitContainerStatuses, was.InitContainerStatuses, at.Child("initContainerStatuses"))...)
-	errs = append(errs, noResurrection(&old.Spec, s.EphemeralContainerStatuses, was.EphemeralContainerStatuses, at.Child("ephemeralContainerStatuses"))...)
-	errs = append(errs, validateClaimStatuses(s.ResourceClaimStatuses, p.Spec.ResourceClaims, at.Child("resourceClaimStatuses"))...)
+	errs = append(errs,
+		noResurrection(&old.Spec, s.ContainerStatuses, was.ContainerStatuses, at.Child("containerStatuses"))...)
+	errs = append(errs,
+		noResurrection(&old.Spec, s.InitContainerStatuses, was.InitContainerStatuses,
+			at.Child("initContainerStatuses"))...)
+	errs = append(errs,
+		noResurrection(&old.Spec, s.EphemeralContainerStatuses, was.EphemeralContainerStatuses,
+			at.Child("ephemeralContainerStatuses"))...)
+	errs = append(errs,
+		validateClaimStatuses(s.ResourceClaimStatuses, p.Spec.ResourceClaims, at.Child("resourceClaimStatuses"))...)
 	return append(errs, validatePodAddresses(s, at)...)
 }
 
@@ -44,7 +50,9 @@ func validatePodConditions(conditions []corev1.PodCondition, p *field.Path) (err
 		switch c.Type {
 		case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
 		default:
-			errs = append(errs, fieldrule.Invalid(p.Index(i).Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
+			errs = append(errs,
+				fieldrule.Invalid(p.Index(i).Child("Type"), string(c.Type),
+					validation.IsQualifiedName(string(c.Type)))...)
 		}
 	}
 	return errs
@@ -108,7 +116,8 @@ func restartsItself(s *corev1.PodSpec, c *corev1.Container, code int32) bool {
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
 }
 
-func validateClaimStatuses(statuses []corev1.PodResourceClaimStatus, claims []corev1.PodResourceClaim, p *field.Path) (errs field.ErrorList) {
+func validateClaimStatuses(statuses []corev1.PodResourceClaimStatus, claims []corev1.PodResourceClaim,
+	p *field.Path) (errs field.ErrorList) {
 	known, seen := map[string]bool{}, map[string]bool{}
 	for _, c := range claims {
 		known[c.Name] = true

@@ -67,14 +67,15 @@ func replicationController() kind.Kind {
 		},
 		GCPolicy: rest.OrphanDependents,
 		Subresources: func(_ *kind.Env, stores kind.Stores) map[string]rest.Storage {
-			return map[string]rest.Storage{"scale": scale.New(stores["/replicationcontrollers"], scale.Of[corev1.ReplicationController]{
-				GroupVersion: groupVersion,
-				Replicas:     func(r *corev1.ReplicationController) **int32 { return &r.Spec.Replicas },
-				Current:      func(r *corev1.ReplicationController) int32 { return r.Status.Replicas },
-				Selector: func(r *corev1.ReplicationController) *metav1.LabelSelector {
-					return &metav1.LabelSelector{MatchLabels: r.Spec.Selector}
-				},
-			})}
+			return map[string]rest.Storage{
+				"scale": scale.New(stores["/replicationcontrollers"], scale.Of[corev1.ReplicationController]{
+					GroupVersion: groupVersion,
+					Replicas:     func(r *corev1.ReplicationController) **int32 { return &r.Spec.Replicas },
+					Current:      func(r *corev1.ReplicationController) int32 { return r.Status.Replicas },
+					Selector: func(r *corev1.ReplicationController) *metav1.LabelSelector {
+						return &metav1.LabelSelector{MatchLabels: r.Spec.Selector}
+					},
+				})}
 		},
 	}.Kind()
 }
@@ -110,7 +111,8 @@ func validateRC(r *corev1.ReplicationController) field.ErrorList {
 		return append(errs, field.Required(p.Child("template"), ""))
 	}
 	selector := labels.Set(r.Spec.Selector).AsSelector()
-	return append(errs, podspec.ValidateTemplateForWorkload(r.Spec.Template, selector, "ReplicationController", p.Child("template"))...)
+	return append(errs,
+		podspec.ValidateTemplateForWorkload(r.Spec.Template, selector, "ReplicationController", p.Child("template"))...)
 }
 
 func validateRCStatus(_ context.Context, r, _ *corev1.ReplicationController) (errs field.ErrorList) {
@@ -119,7 +121,8 @@ func validateRCStatus(_ context.Context, r, _ *corev1.ReplicationController) (er
 		name  string
 		value int64
 	}{
-		{"replicas", int64(s.Replicas)}, {"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)}, {"readyReplicas", int64(s.ReadyReplicas)},
+		{"replicas", int64(s.Replicas)}, {"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)},
+		{"readyReplicas", int64(s.ReadyReplicas)},
 		{"availableReplicas", int64(s.AvailableReplicas)}, {"observedGeneration", s.ObservedGeneration},
 	} {
 		errs = append(errs, apivalidation.ValidateNonnegativeField(c.value, p.Child(c.name))...)

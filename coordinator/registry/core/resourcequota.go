@@ -104,7 +104,8 @@ func validateQuotaList(list corev1.ResourceList, p *field.Path) (errs field.Erro
 
 var quotaScopes = sets.New(
 	corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
-	corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+	corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
+	corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
 	corev1.ResourceQuotaScopeVolumeAttributesClass,
 )
 
@@ -114,7 +115,8 @@ var podCompute = sets.New[corev1.ResourceName](
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage,
 )
 
-var claimResources = sets.New[corev1.ResourceName](corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage, corev1.ResourceStorage)
+var claimResources = sets.New[corev1.ResourceName](corev1.ResourcePersistentVolumeClaims,
+	corev1.ResourceRequestsStorage, corev1.ResourceStorage)
 
 // scopeCovers tells whether a scope can select what a standard resource counts.
 func scopeCovers(scope corev1.ResourceQuotaScope, name corev1.ResourceName) bool {
@@ -131,7 +133,8 @@ func scopeCovers(scope corev1.ResourceQuotaScope, name corev1.ResourceName) bool
 		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-func validateScope(scope corev1.ResourceQuotaScope, s *corev1.ResourceQuotaSpec, p *field.Path, shown any) (errs field.ErrorList) {
+func validateScope(scope corev1.ResourceQuotaScope, s *corev1.ResourceQuotaSpec, p *field.Path,
+	shown any) (errs field.ErrorList) {
 	if !quotaScopes.Has(scope) {
 		return field.ErrorList{field.Invalid(p, shown, "unsupported scope")}
 	}
@@ -143,7 +146,8 @@ func validateScope(scope corev1.ResourceQuotaScope, s *corev1.ResourceQuotaSpec,
 	return errs
 }
 
-func conflictingScopes(chosen sets.Set[corev1.ResourceQuotaScope], s *corev1.ResourceQuotaSpec, p *field.Path) (errs field.ErrorList) {
+func conflictingScopes(chosen sets.Set[corev1.ResourceQuotaScope], s *corev1.ResourceQuotaSpec,
+	p *field.Path) (errs field.ErrorList) {
 	if chosen.HasAll(corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort) {
 		errs = append(errs, field.Invalid(p, s.Scopes, "conflicting scopes"))
 	}
@@ -153,12 +157,16 @@ func conflictingScopes(chosen sets.Set[corev1.ResourceQuotaScope], s *corev1.Res
 	return errs
 }
 
-func validateScopeRequirement(r *corev1.ScopedResourceSelectorRequirement, s *corev1.ResourceQuotaSpec, p *field.Path) field.ErrorList {
+func validateScopeRequirement(r *corev1.ScopedResourceSelectorRequirement, s *corev1.ResourceQuotaSpec,
+	p *field.Path) field.ErrorList {
 	errs := validateScope(r.ScopeName, s, p, s.ScopeSelector)
-	valued := r.ScopeName == corev1.ResourceQuotaScopePriorityClass || r.ScopeName == corev1.ResourceQuotaScopeVolumeAttributesClass
+	valued := r.ScopeName == corev1.ResourceQuotaScopePriorityClass ||
+		r.ScopeName == corev1.ResourceQuotaScopeVolumeAttributesClass
 	if quotaScopes.Has(r.ScopeName) && !valued && r.Operator != corev1.ScopeSelectorOpExists {
-		errs = append(errs, field.Invalid(p.Child("operator"), r.Operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "+
-			"ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"))
+		errs = append(errs,
+			field.Invalid(p.Child("operator"), r.Operator,
+				"must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "+
+					"ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"))
 	}
 	switch r.Operator {
 	case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:

@@ -88,9 +88,11 @@ func defaultService(v *corev1.Service) {
 	switch c := s.SessionAffinityConfig; {
 	case s.SessionAffinity == corev1.ServiceAffinityNone:
 		s.SessionAffinityConfig = nil
-	case s.SessionAffinity == corev1.ServiceAffinityClientIP && (c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil):
+	case s.SessionAffinity == corev1.ServiceAffinityClientIP &&
+		(c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil):
 		seconds := affinityTimeout
-		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 	}
 	if s.Type == "" {
 		s.Type = corev1.ServiceTypeClusterIP

@@ -57,7 +57,8 @@ func (r *tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKin
 
 func (r *tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
-func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	req, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest object: %T", obj))
@@ -111,8 +112,10 @@ func completeRequest(ctx context.Context, req *authenticationv1.TokenRequest, ac
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace, "must match the service account namespace if specified"))
 	}
 	if req.UID != "" && req.UID != account.UID {
-		return apierrors.NewConflict(schema.GroupResource{Group: tokenRequestKind.Group, Resource: tokenRequestKind.Kind}, account.Name,
-			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.UID))
+		return apierrors.NewConflict(
+			schema.GroupResource{Group: tokenRequestKind.Group, Resource: tokenRequestKind.Kind}, account.Name,
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID,
+				account.UID))
 	}
 	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
 	req.CreationTimestamp = metav1.NewTime(time.Now())
@@ -135,7 +138,8 @@ func completeRequest(ctx context.Context, req *authenticationv1.TokenRequest, ac
 
 // boundObject finds what the token shall die with: a pod of the account, a
 // secret, a node; nil when nothing is asked for.
-func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAccount, ref *authenticationv1.BoundObjectReference) (runtime.Object, error) {
+func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAccount,
+	ref *authenticationv1.BoundObjectReference) (runtime.Object, error) {
 	if ref == nil {
 		return nil, nil
 	}
@@ -152,11 +156,17 @@ func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAcco
 		return nil, err
 	}
 	if p, ok := obj.(*corev1.Pod); ok && p.Spec.ServiceAccountName != account.Name {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", account.Name))
+		return nil,
+			apierrors.NewBadRequest(
+				fmt.Sprintf(
+					"cannot bind token for serviceaccount %q to pod running with different serviceaccount name.",
+					account.Name))
 	}
 	if m, ok := obj.(metav1.Object); ok && ref.UID != "" && m.GetUID() != ref.UID {
 		return nil, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
-			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+			fmt.Errorf(
+				"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated",
+				ref.UID))
 	}
 	return obj, nil
 }

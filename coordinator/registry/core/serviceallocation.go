@@ -19,10 +19,12 @@ import (
 // allocateOnWrite has each write of a Service give it its addresses and ports, or
 // take them back.
 func allocateOnWrite(store *genericregistry.Store, a *allocate.Allocator, client kubernetes.Interface) {
-	store.BeginCreate = func(ctx context.Context, obj runtime.Object, o *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+	store.BeginCreate = func(ctx context.Context, obj runtime.Object,
+		o *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 		return a.Begin(ctx, obj.(*corev1.Service), nil, dryrun.IsDryRun(o.DryRun))
 	}
-	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, o *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object,
+		o *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 		return a.Begin(ctx, obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(o.DryRun))
 	}
 	store.AfterDelete = func(obj runtime.Object, o *metav1.DeleteOptions) {

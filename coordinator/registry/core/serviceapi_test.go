@@ -24,7 +24,8 @@ func aService(name string, change func(*corev1.ServiceSpec)) *corev1.Service {
 func serviceTypes(t *testing.T, c kubernetes.Interface) {
 	services := c.CoreV1().Services("default")
 	s := must[*corev1.Service](t)(services.Create(ctx, aService("types", nil), create))
-	if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == "" || !slices.Equal(s.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) ||
+	if s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == "" ||
+		!slices.Equal(s.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) ||
 		*s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack || s.Spec.Ports[0].TargetPort.IntValue() != 80 {
 		t.Fatalf("ClusterIP: %+v", s.Spec)
 	}
@@ -42,7 +43,8 @@ func serviceTypes(t *testing.T, c kubernetes.Interface) {
 	}
 	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
 	s = must[*corev1.Service](t)(services.Update(ctx, s, update))
-	if s.Spec.ClusterIP != "" || s.Spec.ClusterIPs != nil || s.Spec.Ports[0].NodePort != 0 || s.Spec.IPFamilyPolicy != nil {
+	if s.Spec.ClusterIP != "" || s.Spec.ClusterIPs != nil || s.Spec.Ports[0].NodePort != 0 ||
+		s.Spec.IPFamilyPolicy != nil {
 		t.Fatalf("ExternalName: %+v", s.Spec)
 	}
 	must[*corev1.Service](t)(services.Create(ctx, aService("took-both", func(s *corev1.ServiceSpec) {
@@ -56,7 +58,8 @@ func serviceTypes(t *testing.T, c kubernetes.Interface) {
 	s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.96.9.9", []string{"10.96.9.9"}
 	_, err := services.Update(ctx, s, update)
 	wantError(t, err, "spec.clusterIPs[0]: Invalid value", "may not change once set")
-	h := must[*corev1.Service](t)(services.Create(ctx, aService("headless", func(s *corev1.ServiceSpec) { s.ClusterIP = "None" }), create))
+	h := must[*corev1.Service](t)(services.Create(ctx,
+		aService("headless", func(s *corev1.ServiceSpec) { s.ClusterIP = "None" }), create))
 	if !slices.Equal(h.Spec.ClusterIPs, []string{"None"}) {
 		t.Errorf("headless: %+v", h.Spec)
 	}
@@ -68,7 +71,8 @@ func serviceTypes(t *testing.T, c kubernetes.Interface) {
 	}
 	lb.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 	lb = must[*corev1.Service](t)(services.UpdateStatus(ctx, lb, update))
-	if len(lb.Status.LoadBalancer.Ingress) != 1 || *lb.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
+	if len(lb.Status.LoadBalancer.Ingress) != 1 ||
+		*lb.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
 		t.Errorf("status: %+v", lb.Status)
 	}
 	both := must[*corev1.Service](t)(services.Create(ctx, aService("udp-tcp", func(s *corev1.ServiceSpec) {

@@ -25,7 +25,9 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 	switch s.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
 		if allocate.IsHeadless(v) {
-			errs = append(errs, field.Invalid(p.Child("clusterIPs").Index(0), s.ClusterIPs[0], fmt.Sprintf("may not be set to 'None' for %s services", s.Type)))
+			errs = append(errs,
+				field.Invalid(p.Child("clusterIPs").Index(0), s.ClusterIPs[0],
+					fmt.Sprintf("may not be set to 'None' for %s services", s.Type)))
 		}
 	case corev1.ServiceTypeExternalName:
 		errs = append(errs, validateExternalName(s, p)...)
@@ -43,7 +45,8 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 		errs = append(errs, bad...)
 	}
 	errs = append(errs, podspec.OneOf(s.Type, p.Child("type"),
-		corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)...)
+		corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
+		corev1.ServiceTypeNodePort)...)
 	errs = append(errs, validateBalancerFields(s, p)...)
 	return append(errs, validateTraffic(v, p)...)
 }
@@ -52,7 +55,8 @@ func validateExternalName(s *corev1.ServiceSpec, p *field.Path) (errs field.Erro
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{"clusterIPs", len(s.ClusterIPs) > 0}, {"ipFamilies", len(s.IPFamilies) > 0}, {"ipFamilyPolicy", s.IPFamilyPolicy != nil}} {
+	}{{"clusterIPs", len(s.ClusterIPs) > 0}, {"ipFamilies", len(s.IPFamilies) > 0},
+		{"ipFamilyPolicy", s.IPFamilyPolicy != nil}} {
 		if f.set {
 			errs = append(errs, field.Forbidden(p.Child(f.name), "may not be set for ExternalName services"))
 		}
@@ -85,7 +89,9 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 		errs = append(errs, validateProtocol(sp.Protocol, at.Child("protocol"))...)
 		errs = append(errs, podspec.ValidatePort(sp.TargetPort, at.Child("targetPort"))...)
 		if sp.AppProtocol != nil {
-			errs = append(errs, fieldrule.Invalid(at.Child("appProtocol"), *sp.AppProtocol, validation.IsQualifiedName(*sp.AppProtocol))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("appProtocol"), *sp.AppProtocol,
+					validation.IsQualifiedName(*sp.AppProtocol))...)
 		}
 		if v.Spec.Type == corev1.ServiceTypeClusterIP && sp.NodePort != 0 {
 			errs = append(errs, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
@@ -109,7 +115,8 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 const maxAffinity = 86400
 
 func validateSession(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
-	errs := podspec.OneOf(s.SessionAffinity, p.Child("sessionAffinity"), corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
+	errs := podspec.OneOf(s.SessionAffinity, p.Child("sessionAffinity"), corev1.ServiceAffinityClientIP,
+		corev1.ServiceAffinityNone)
 	at := p.Child("sessionAffinityConfig")
 	switch c := s.SessionAffinityConfig; {
 	case s.SessionAffinity == corev1.ServiceAffinityNone && c != nil:
@@ -144,7 +151,8 @@ func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.Er
 	if s.LoadBalancerClass != nil {
 		at := p.Child("loadBalancerClass")
 		if balancer {
-			errs = append(errs, fieldrule.Invalid(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
+			errs = append(errs,
+				fieldrule.Invalid(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
 		} else {
 			errs = append(errs, field.Forbidden(at, only))
 		}
@@ -156,7 +164,9 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	s := &v.Spec
 	policy := p.Child("externalTrafficPolicy")
 	if isExternal(v) {
-		errs = append(errs, podspec.OneOf(s.ExternalTrafficPolicy, policy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)...)
+		errs = append(errs,
+			podspec.OneOf(s.ExternalTrafficPolicy, policy, corev1.ServiceExternalTrafficPolicyCluster,
+				corev1.ServiceExternalTrafficPolicyLocal)...)
 	} else if s.ExternalTrafficPolicy != "" {
 		errs = append(errs, field.Invalid(policy, s.ExternalTrafficPolicy, "may only be set for externally-accessible services"))
 	}
@@ -167,17 +177,21 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	case allocate.NeedsHealthPort(v) && s.HealthCheckNodePort == 0:
 		errs = append(errs, field.Required(health, ""))
 	case allocate.NeedsHealthPort(v):
-		errs = append(errs, fieldrule.Invalid(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
+		errs = append(errs,
+			fieldrule.Invalid(health, s.HealthCheckNodePort, validation.IsValidPortNum(int(s.HealthCheckNodePort)))...)
 	}
 	internal := p.Child("internalTrafficPolicy")
 	if s.InternalTrafficPolicy != nil {
-		errs = append(errs, podspec.OneOf(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)...)
+		errs = append(errs,
+			podspec.OneOf(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster,
+				corev1.ServiceInternalTrafficPolicyLocal)...)
 	} else if allocate.HasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP {
 		errs = append(errs, field.Required(internal, ""))
 	}
 	if s.TrafficDistribution != nil {
 		errs = append(errs, podspec.OneOf(*s.TrafficDistribution, p.Child("trafficDistribution"),
-			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)...)
+			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+			corev1.ServiceTrafficDistributionPreferSameNode)...)
 	}
 	return errs
 }
@@ -186,13 +200,15 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 // come, and go with ipFamilyPolicy SingleStack.
 func validateServiceUpdate(v, old *corev1.Service) (errs field.ErrorList) {
 	s, o, p := &v.Spec, &old.Spec, field.NewPath("spec")
-	if o.Type == corev1.ServiceTypeLoadBalancer && s.Type == corev1.ServiceTypeLoadBalancer && !equalPointers(s.LoadBalancerClass, o.LoadBalancerClass) {
+	if o.Type == corev1.ServiceTypeLoadBalancer && s.Type == corev1.ServiceTypeLoadBalancer &&
+		!equalPointers(s.LoadBalancerClass, o.LoadBalancerClass) {
 		errs = append(errs, field.Invalid(p.Child("loadBalancerClass"), s.LoadBalancerClass, "may not change once set"))
 	}
 	if allocate.NeedsHealthPort(v) && allocate.NeedsHealthPort(old) && s.HealthCheckNodePort != o.HealthCheckNodePort {
 		errs = append(errs, field.Forbidden(p.Child("healthCheckNodePort"), "field is immutable"))
 	}
-	if s.Type == corev1.ServiceTypeExternalName || o.Type == corev1.ServiceTypeExternalName || allocate.IsHeadless(v) && allocate.IsHeadless(old) {
+	if s.Type == corev1.ServiceTypeExternalName || o.Type == corev1.ServiceTypeExternalName || allocate.IsHeadless(v) &&
+		allocate.IsHeadless(old) {
 		return errs
 	}
 	at := p.Child("clusterIPs")
@@ -243,12 +259,15 @@ func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
 		case in.IP == "" && in.IPMode != nil:
 			errs = append(errs, field.Forbidden(at.Child("ipMode"), "may not be specified when `ip` is not set"))
 		case in.IPMode != nil:
-			errs = append(errs, podspec.OneOf(*in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP)...)
+			errs = append(errs,
+				podspec.OneOf(*in.IPMode, at.Child("ipMode"), corev1.LoadBalancerIPModeProxy,
+					corev1.LoadBalancerIPModeVIP)...)
 		}
 		if in.Hostname == "" {
 			continue
 		}
-		errs = append(errs, fieldrule.Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+		errs = append(errs,
+			fieldrule.Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 		if _, err := netip.ParseAddr(in.Hostname); err == nil {
 			errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 		}

@@ -37,12 +37,14 @@ func Kinds() []kind.Kind { return []kind.Kind{endpointSlice()} }
 func endpointSlice() kind.Kind {
 	return kind.Of[discoveryv1.EndpointSlice]{
 		Names: kind.Names{
-			GroupVersion: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice", List: &discoveryv1.EndpointSliceList{},
+			GroupVersion: discoveryv1.SchemeGroupVersion,
+			Resource:     "endpointslices", Singular: "endpointslice", List: &discoveryv1.EndpointSliceList{},
 		},
 		Default:  defaultPorts,
 		Validate: func(_ context.Context, s *discoveryv1.EndpointSlice) field.ErrorList { return validate(s) },
 		ValidateUpdate: func(_ context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
-			return append(validate(s), apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
+			return append(validate(s),
+				apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
 		},
 		// The whole slice is its desired state.
 		Spec: func(s *discoveryv1.EndpointSlice) any {
@@ -57,7 +59,8 @@ func endpointSlice() kind.Kind {
 			kind.AgeColumn(),
 		},
 		Row: func(s *discoveryv1.EndpointSlice) []any {
-			return []any{s.Name, string(s.AddressType), firstThree(ports(s)), firstThree(addresses(s)), kind.Age(s.CreationTimestamp)}
+			return []any{s.Name, string(s.AddressType), firstThree(ports(s)), firstThree(addresses(s)),
+				kind.Age(s.CreationTimestamp)}
 		},
 	}.Kind()
 }
@@ -120,7 +123,8 @@ func validate(s *discoveryv1.EndpointSlice) field.ErrorList {
 }
 
 func validateAddressType(t discoveryv1.AddressType) field.ErrorList {
-	supported := []discoveryv1.AddressType{discoveryv1.AddressTypeFQDN, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
+	supported := []discoveryv1.AddressType{discoveryv1.AddressTypeFQDN, discoveryv1.AddressTypeIPv4,
+		discoveryv1.AddressTypeIPv6}
 	switch {
 	case t == "":
 		return field.ErrorList{field.Required(field.NewPath("addressType"), "")}
@@ -140,10 +144,11 @@ func validateEndpoint(e *discoveryv1.Endpoint, t discoveryv1.AddressType, p *fie
 		errs = append(errs, field.TooMany(path, n, maxAddresses))
 	}
 	for i, a := range e.Addresses {
-		errs = append(errs, validateAddress(a, t, path.Index(i))...)
+		errs = append(errs, validateAddress(a, t, path, i)...)
 	}
 	if e.NodeName != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), *e.NodeName, apivalidation.NameIsDNSSubdomain(*e.NodeName, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("nodeName"), *e.NodeName, apivalidation.NameIsDNSSubdomain(*e.NodeName, false))...)
 	}
 	topology := p.Child("deprecatedTopology")
 	if len(e.DeprecatedTopology) > maxTopology {
@@ -151,7 +156,8 @@ func validateEndpoint(e *discoveryv1.Endpoint, t discoveryv1.AddressType, p *fie
 	}
 	errs = append(errs, metavalidation.ValidateLabels(e.DeprecatedTopology, topology)...)
 	if e.Hostname != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
 	}
 	if e.Hints != nil {
 		errs = append(errs, validateHints(e.Hints, p.Child("hints"))...)
@@ -159,34 +165,39 @@ func validateEndpoint(e *discoveryv1.Endpoint, t discoveryv1.AddressType, p *fie
 	return errs
 }
 
-func validateAddress(a string, t discoveryv1.AddressType, p *field.Path) field.ErrorList {
-	if t == discoveryv1.AddressTypeFQDN {
+// validateAddress checks one of the addresses at a path. Those of IPv6 are in their
+// canonical form; neither family has zones, or addresses of the other mapped into it.
+func validateAddress(a string, t discoveryv1.AddressType, at *field.Path, i int) (errs field.ErrorList) {
+	p := at.Index(i)
+	switch t {
+	case discoveryv1.AddressTypeFQDN:
 		return validation.IsFullyQualifiedDomainName(p, a)
-	}
-	if t != discoveryv1.AddressTypeIPv4 && t != discoveryv1.AddressTypeIPv6 {
+	case discoveryv1.AddressTypeIPv4:
+		errs = validation.IsValidIPForLegacyField(p, a, true, nil)
+	case discoveryv1.AddressTypeIPv6:
+		errs = validation.IsValidIP(p, a)
+	default:
 		return nil
 	}
 	ip, err := netip.ParseAddr(a)
-	if err != nil {
-		return field.ErrorList{field.Invalid(p, a, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")}
+	if len(errs) > 0 || err != nil {
+		return errs
 	}
-	var errs field.ErrorList
 	if ip.Is4() != (t == discoveryv1.AddressTypeIPv4) {
-		errs = append(errs, field.Invalid(p, a, "must be an "+string(t)+" address"))
+		errs = append(errs, field.Invalid(at, a, "must be an "+string(t)+" address"))
 	}
-	return append(errs, validateEndpointIP(ip, p)...)
+	return append(errs, validateReachable(a, ip, p)...)
 }
 
-// validateEndpointIP refuses addresses that would reach the node itself or its
+// validateReachable refuses addresses that would reach the node itself or its
 // link instead of an endpoint.
-func validateEndpointIP(ip netip.Addr, p *field.Path) field.ErrorList {
-	var errs field.ErrorList
+func validateReachable(text string, ip netip.Addr, p *field.Path) (errs field.ErrorList) {
 	refuse := func(bad bool, why string) {
 		if bad {
-			errs = append(errs, field.Invalid(p, ip.String(), why))
+			errs = append(errs, field.Invalid(p, text, why))
 		}
 	}
-	refuse(ip.IsUnspecified(), fmt.Sprintf("may not be unspecified (%s)", ip))
+	refuse(ip.IsUnspecified(), fmt.Sprintf("may not be unspecified (%s)", text))
 	refuse(ip.IsLoopback(), "may not be in the loopback range (127.0.0.0/8, ::1/128)")
 	refuse(ip.IsLinkLocalUnicast(), "may not be in the link-local range (169.254.0.0/16, fe80::/10)")
 	refuse(ip.IsLinkLocalMulticast(), "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
@@ -215,7 +226,9 @@ func validatePorts(ports []discoveryv1.EndpointPort, p *field.Path) field.ErrorL
 			errs = append(errs, field.NotSupported(p.Child("protocol"), *port.Protocol, protocols))
 		}
 		if port.AppProtocol != nil {
-			errs = append(errs, fieldrule.Invalid(p.Child("appProtocol"), *port.AppProtocol, validation.IsQualifiedName(*port.AppProtocol))...)
+			errs = append(errs,
+				fieldrule.Invalid(p.Child("appProtocol"), *port.AppProtocol,
+					validation.IsQualifiedName(*port.AppProtocol))...)
 		}
 	}
 	return errs
@@ -231,7 +244,8 @@ func validateHints(h *discoveryv1.EndpointHints, p *field.Path) field.ErrorList 
 		nodes[i] = n.Name
 	}
 	nodeName := func(s string) []string { return apivalidation.NameIsDNSSubdomain(s, false) }
-	return append(validateNames(zones, validation.IsValidLabelValue, p.Child("forZones")), validateNames(nodes, nodeName, p.Child("forNodes"))...)
+	return append(validateNames(zones, validation.IsValidLabelValue, p.Child("forZones")),
+		validateNames(nodes, nodeName, p.Child("forNodes"))...)
 }
 
 func validateNames(names []string, check func(string) []string, p *field.Path) field.ErrorList {

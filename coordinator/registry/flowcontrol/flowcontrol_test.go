@@ -12,7 +12,8 @@ import (
 
 func expect(t *testing.T, name string, errs field.ErrorList, want string) {
 	t.Helper()
-	if want == "" && len(errs) > 0 || want != "" && (len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
+	if want == "" && len(errs) > 0 || want != "" &&
+		(len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
 		t.Errorf("%s: %v, want %q", name, errs, want)
 	}
 }
@@ -26,7 +27,8 @@ func TestBootstrapIsValid(t *testing.T) {
 			expect(t, s.Name, validateSchema(s), "")
 		}
 	}
-	for _, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations} {
+	for _, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations,
+		bootstrap.SuggestedPriorityLevelConfigurations} {
 		for _, l := range list {
 			l = l.DeepCopy()
 			defaultLevel(l)
@@ -56,15 +58,18 @@ func TestValidateSchema(t *testing.T) {
 		"verb":      {func(s *T) { s.Spec.Rules[0].ResourceRules[0].Verbs = []string{"post"} }, "Unsupported value"},
 		"namespace": {func(s *T) { s.Spec.Rules[0].ResourceRules[0].Namespaces = []string{"A"} }, "each member of this list must be '*' or a DNS-1123 label; "},
 		"url": {func(s *T) {
-			s.Spec.Rules[0].NonResourceRules = []flowcontrolv1.NonResourcePolicyRule{{Verbs: []string{"*"}, NonResourceURLs: []string{"/a*"}}}
+			s.Spec.Rules[0].NonResourceRules = []flowcontrolv1.NonResourcePolicyRule{
+				{Verbs: []string{"*"}, NonResourceURLs: []string{"/a*"}}}
 		}, "wildcard can only do suffix matching"},
 		"fixed": {func(s *T) { s.Name = "catch-all" }, "spec of 'catch-all' must equal the fixed value"},
 	} {
 		s := &T{Spec: flowcontrolv1.FlowSchemaSpec{
 			MatchingPrecedence: 5, PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "x"},
 			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-				Subjects:      []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "anna"}}},
-				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, Namespaces: []string{"*"}}},
+				Subjects: []flowcontrolv1.Subject{
+					{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "anna"}}},
+				ResourceRules: []flowcontrolv1.ResourcePolicyRule{
+					{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, Namespaces: []string{"*"}}},
 			}},
 		}}
 		c.change(s)

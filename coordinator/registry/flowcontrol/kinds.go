@@ -61,7 +61,8 @@ func flowSchema() kind.Kind {
 					missing = string(c.Status)
 				}
 			}
-			return []any{s.Name, s.Spec.PriorityLevelConfiguration.Name, int64(s.Spec.MatchingPrecedence), method, kind.Age(s.CreationTimestamp), missing}
+			return []any{s.Name, s.Spec.PriorityLevelConfiguration.Name, int64(s.Spec.MatchingPrecedence), method,
+				kind.Age(s.CreationTimestamp), missing}
 		},
 	}.Kind()
 }
@@ -71,7 +72,8 @@ func priorityLevel() kind.Kind {
 	queuing := flowcontrolv1.QueuingConfiguration{}.SwaggerDoc()
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: groupVersion, Resource: "prioritylevelconfigurations", Singular: "prioritylevelconfiguration", ClusterScoped: true,
+			GroupVersion: groupVersion,
+			Resource:     "prioritylevelconfigurations", Singular: "prioritylevelconfiguration", ClusterScoped: true,
 			List: &flowcontrolv1.PriorityLevelConfigurationList{},
 		},
 		Default:        defaultLevel,
@@ -87,7 +89,8 @@ func priorityLevel() kind.Kind {
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Type", "string", flowcontrolv1.PriorityLevelConfigurationSpec{}.SwaggerDoc()["type"]),
-			kind.Column("NominalConcurrencyShares", "string", flowcontrolv1.LimitedPriorityLevelConfiguration{}.SwaggerDoc()["nominalConcurrencyShares"]),
+			kind.Column("NominalConcurrencyShares",
+				"string", flowcontrolv1.LimitedPriorityLevelConfiguration{}.SwaggerDoc()["nominalConcurrencyShares"]),
 			kind.Column("Queues", "string", queuing["queues"]),
 			kind.Column("HandSize", "string", queuing["handSize"]),
 			kind.Column("QueueLengthLimit", "string", queuing["queueLengthLimit"]),

@@ -22,9 +22,11 @@ const (
 )
 
 var (
-	methods  = []flowcontrolv1.FlowDistinguisherMethodType{flowcontrolv1.FlowDistinguisherMethodByNamespaceType, flowcontrolv1.FlowDistinguisherMethodByUserType}
-	subjects = []flowcontrolv1.SubjectKind{flowcontrolv1.SubjectKindGroup, flowcontrolv1.SubjectKindServiceAccount, flowcontrolv1.SubjectKindUser}
-	verbs    = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
+	methods = []flowcontrolv1.FlowDistinguisherMethodType{flowcontrolv1.FlowDistinguisherMethodByNamespaceType,
+		flowcontrolv1.FlowDistinguisherMethodByUserType}
+	subjects = []flowcontrolv1.SubjectKind{flowcontrolv1.SubjectKindGroup, flowcontrolv1.SubjectKindServiceAccount,
+		flowcontrolv1.SubjectKindUser}
+	verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
 )
 
 func validateSchema(s *flowcontrolv1.FlowSchema) (errs field.ErrorList) {
@@ -33,7 +35,8 @@ func validateSchema(s *flowcontrolv1.FlowSchema) (errs field.ErrorList) {
 	case spec.MatchingPrecedence <= 0:
 		errs = append(errs, field.Invalid(precedence, spec.MatchingPrecedence, "must be a positive value"))
 	case spec.MatchingPrecedence > maxPrecedence:
-		errs = append(errs, field.Invalid(precedence, spec.MatchingPrecedence, fmt.Sprintf("must not be greater than %v", maxPrecedence)))
+		errs = append(errs,
+			field.Invalid(precedence, spec.MatchingPrecedence, fmt.Sprintf("must not be greater than %v", maxPrecedence)))
 	case spec.MatchingPrecedence == 1 && s.Name != exempt:
 		errs = append(errs, field.Invalid(precedence, spec.MatchingPrecedence, "only the schema named 'exempt' may have matchingPrecedence 1"))
 	}
@@ -99,9 +102,13 @@ func validateSubject(s *flowcontrolv1.Subject, p *field.Path) (errs field.ErrorL
 	} {
 		switch {
 		case other.kind == s.Kind && !other.set:
-			errs = append(errs, field.Required(p.Child(other.field), fmt.Sprintf("%s is required when subject kind is '%s'", other.field, other.kind)))
+			errs = append(errs,
+				field.Required(p.Child(other.field),
+					fmt.Sprintf("%s is required when subject kind is '%s'", other.field, other.kind)))
 		case other.kind != s.Kind && other.set:
-			errs = append(errs, field.Forbidden(p.Child(other.field), fmt.Sprintf("%s is forbidden when subject kind is not '%s'", other.field, other.kind)))
+			errs = append(errs,
+				field.Forbidden(p.Child(other.field),
+					fmt.Sprintf("%s is forbidden when subject kind is not '%s'", other.field, other.kind)))
 		}
 	}
 	switch {
@@ -121,12 +128,14 @@ func validateAccount(a *flowcontrolv1.ServiceAccountSubject, p *field.Path) (err
 		errs = append(errs, field.Required(p.Child("name"), ""))
 	case flowcontrolv1.NameAll:
 	default:
-		errs = append(errs, invalidIf(p.Child("name"), a.Name, apivalidation.ValidateServiceAccountName(a.Name, false), "")...)
+		errs = append(errs,
+			invalidIf(p.Child("name"), a.Name, apivalidation.ValidateServiceAccountName(a.Name, false), "")...)
 	}
 	if a.Namespace == "" {
 		return append(errs, field.Required(p.Child("namespace"), "must specify namespace for service account"))
 	}
-	return append(errs, invalidIf(p.Child("namespace"), a.Namespace, apivalidation.ValidateNamespaceName(a.Namespace, false), "")...)
+	return append(errs,
+		invalidIf(p.Child("namespace"), a.Namespace, apivalidation.ValidateNamespaceName(a.Namespace, false), "")...)
 }
 
 // validateWords checks a list in which "*" stands alone. empty and alone are
@@ -155,7 +164,9 @@ func validateVerbs(list []string, p *field.Path) field.ErrorList {
 func validateURLRule(r *flowcontrolv1.NonResourcePolicyRule, p *field.Path) field.ErrorList {
 	errs := validateVerbs(r.Verbs, p.Child("verbs"))
 	at := p.Child("nonResourceURLs")
-	errs = append(errs, validateWords(r.NonResourceURLs, at, "nonResourceURLs must contain at least one value", "if '*' is present, must not specify other non-resource URLs")...)
+	errs = append(errs,
+		validateWords(r.NonResourceURLs, at, "nonResourceURLs must contain at least one value",
+			"if '*' is present, must not specify other non-resource URLs")...)
 	if slices.Contains(r.NonResourceURLs, "*") {
 		return errs
 	}
@@ -186,18 +197,26 @@ func urlMessage(url string) string {
 
 func validateResourceRule(r *flowcontrolv1.ResourcePolicyRule, p *field.Path) field.ErrorList {
 	errs := validateVerbs(r.Verbs, p.Child("verbs"))
-	errs = append(errs, validateWords(r.APIGroups, p.Child("apiGroups"), "resource rules must supply at least one api group", "if '*' is present, must not specify other api groups")...)
-	errs = append(errs, validateWords(r.Resources, p.Child("resources"), "resource rules must supply at least one resource", "if '*' is present, must not specify other resources")...)
+	errs = append(errs,
+		validateWords(r.APIGroups, p.Child("apiGroups"), "resource rules must supply at least one api group",
+			"if '*' is present, must not specify other api groups")...)
+	errs = append(errs,
+		validateWords(r.Resources, p.Child("resources"), "resource rules must supply at least one resource",
+			"if '*' is present, must not specify other resources")...)
 	if len(r.Namespaces) == 0 && r.ClusterScope {
 		return errs
 	}
 	at := p.Child("namespaces")
-	errs = append(errs, validateWords(r.Namespaces, at, "resource rules that are not cluster scoped must supply at least one namespace", "if '*' is present, must not specify other namespaces")...)
+	errs = append(errs,
+		validateWords(r.Namespaces, at, "resource rules that are not cluster scoped must supply at least one namespace",
+			"if '*' is present, must not specify other namespaces")...)
 	if slices.Contains(r.Namespaces, "*") {
 		return errs
 	}
 	for i, ns := range r.Namespaces {
-		errs = append(errs, invalidIf(at.Index(i), ns, apivalidation.ValidateNamespaceName(ns, false), "each member of this list must be '*' or a DNS-1123 label; ")...)
+		errs = append(errs,
+			invalidIf(at.Index(i), ns, apivalidation.ValidateNamespaceName(ns, false),
+				"each member of this list must be '*' or a DNS-1123 label; ")...)
 	}
 	return errs
 }
@@ -231,7 +250,9 @@ func validateConditions(types []string) (errs field.ErrorList) {
 
 func validateLevel(l *flowcontrolv1.PriorityLevelConfiguration) (errs field.ErrorList) {
 	if _, ok := l.Annotations[zeroShares]; ok {
-		errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations"), fmt.Sprintf("annotation '%s' is forbidden", zeroShares)))
+		errs = append(errs,
+			field.Forbidden(field.NewPath("metadata", "annotations"),
+				fmt.Sprintf("annotation '%s' is forbidden", zeroShares)))
 	}
 	spec, p := &l.Spec, field.NewPath("spec")
 	if (l.Name == exempt) != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
@@ -248,7 +269,8 @@ func validateLevel(l *flowcontrolv1.PriorityLevelConfiguration) (errs field.Erro
 
 // validateFixed lets nothing of a mandatory level change but what "exempt" says
 // of its shares.
-func validateFixed(spec *flowcontrolv1.PriorityLevelConfigurationSpec, fixed *flowcontrolv1.PriorityLevelConfiguration, p *field.Path) field.ErrorList {
+func validateFixed(spec *flowcontrolv1.PriorityLevelConfigurationSpec, fixed *flowcontrolv1.PriorityLevelConfiguration,
+	p *field.Path) field.ErrorList {
 	have, format := *spec, "spec of '%s' must equal the fixed value"
 	if fixed.Name == exempt {
 		have.Exempt, format = fixed.Spec.Exempt, "spec of '%s' except the 'spec.exempt' field must equal the fixed value"
@@ -280,7 +302,8 @@ func validateLevelSpec(spec *flowcontrolv1.PriorityLevelConfigurationSpec, p *fi
 	case "":
 		errs = append(errs, field.Required(p.Child("type"), ""))
 	default:
-		errs = append(errs, field.NotSupported(p.Child("type"), spec.Type, []flowcontrolv1.PriorityLevelEnablement{free, limited}))
+		errs = append(errs,
+			field.NotSupported(p.Child("type"), spec.Type, []flowcontrolv1.PriorityLevelEnablement{free, limited}))
 	}
 	return errs
 }
@@ -315,7 +338,8 @@ func validateLimited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, p *fiel
 	case "":
 		errs = append(errs, field.Required(at.Child("type"), ""))
 	default:
-		errs = append(errs, field.NotSupported(at.Child("type"), response.Type, []flowcontrolv1.LimitResponseType{queue, reject}))
+		errs = append(errs,
+			field.NotSupported(at.Child("type"), response.Type, []flowcontrolv1.LimitResponseType{queue, reject}))
 	}
 	return errs
 }
@@ -338,7 +362,10 @@ func validateQueuing(q *flowcontrolv1.QueuingConfiguration, p *field.Path) (errs
 		return append(errs, field.Invalid(at, q.HandSize, fmt.Sprintf("should not be greater than queues (%d)", q.Queues)))
 	}
 	if bits := shufflesharding.RequiredEntropyBits(int(q.Queues), int(q.HandSize)); bits > shufflesharding.MaxHashBits {
-		errs = append(errs, field.Invalid(at, q.HandSize, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than %d", q.Queues, q.HandSize, shufflesharding.MaxHashBits)))
+		errs = append(errs,
+			field.Invalid(at, q.HandSize,
+				fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than %d",
+					q.Queues, q.HandSize, shufflesharding.MaxHashBits)))
 	}
 	return errs
 }

@@ -22,7 +22,8 @@ func Wide(name, typ, description string) metav1.TableColumnDefinition {
 // NameColumn and AgeColumn are the two that every built-in kind prints; a Row
 // holds a cell for each of its columns, these included.
 func NameColumn() metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
+	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name",
+		Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
 }
 
 // AgeColumn: see NameColumn.

@@ -36,10 +36,12 @@ func Guard(store *genericregistry.Store, check func(ctx context.Context, obj, ol
 		}
 		return check(ctx, obj, old)
 	}
-	store.BeginCreate = func(ctx context.Context, obj runtime.Object, _ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+	store.BeginCreate = func(ctx context.Context, obj runtime.Object,
+		_ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 		return func(context.Context, bool) {}, unlessMaster(ctx, obj, nil)
 	}
-	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, _ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object,
+		_ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 		if onlyForGarbageCollection(obj, old) {
 			return func(context.Context, bool) {}, nil
 		}

@@ -158,7 +158,8 @@ type Env struct {
 // TokenIssuer signs service account tokens (KEP-1205). bound is the object that
 // the token dies with (Pod, Secret, Node), nil for none.
 type TokenIssuer interface {
-	Issue(sa *corev1.ServiceAccount, audiences []string, seconds int64, bound runtime.Object) (token string, expires time.Time, err error)
+	Issue(sa *corev1.ServiceAccount, audiences []string, seconds int64, bound runtime.Object) (token string,
+		expires time.Time, err error)
 }
 
 // RuleResolver lists the RBAC rules that apply to a user in a namespace ("" =

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -56,9 +56,9 @@ func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.Err
 	t := typed[T](obj)
 	rule := s.of.NameRule
 	if rule == nil {
-		rule = validation.NameIsDNSSubdomain
+		rule = apivalidation.NameIsDNSSubdomain
 	}
-	errs := validation.ValidateObjectMetaAccessor(metaOf(t), !s.of.ClusterScoped, rule, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(t), !s.of.ClusterScoped, rule, field.NewPath("metadata"))
 	if s.of.Validate != nil {
 		errs = append(errs, s.of.Validate(ctx, t)...)
 	}
@@ -121,7 +121,8 @@ func (o *Of[T]) resetFields(set *fieldpath.Set) map[fieldpath.APIVersion]*fieldp
 // own because the registry asks by interface whether deletion is graceful.
 type gracefulStrategy[T any] struct{ strategy[T] }
 
-func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtime.Object,
+	options *metav1.DeleteOptions) bool {
 	return s.of.Graceful(ctx, typed[T](obj), options)
 }
 

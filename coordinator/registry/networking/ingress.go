@@ -50,7 +50,8 @@ func ingress() kind.Kind {
 			if len(i.Spec.TLS) > 0 {
 				ports = "80, 443"
 			}
-			return []any{i.Name, class, hostsCell(i.Spec.Rules), addressCell(i.Status.LoadBalancer.Ingress), ports, kind.Age(i.CreationTimestamp)}
+			return []any{i.Name, class, hostsCell(i.Spec.Rules), addressCell(i.Status.LoadBalancer.Ingress), ports,
+				kind.Age(i.CreationTimestamp)}
 		},
 	}.Kind()
 }
@@ -59,7 +60,8 @@ func ingressWarnings(_ context.Context, i, old *networkingv1.Ingress) []string {
 	if _, ok := i.Annotations[classAnnotation]; old != nil || !ok || i.Spec.IngressClassName != nil {
 		return nil
 	}
-	return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", classAnnotation)}
+	return []string{
+		fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", classAnnotation)}
 }
 
 // hostsCell prints the first three hosts, and how many rules follow.

@@ -16,7 +16,8 @@ import (
 )
 
 var (
-	pathTypes        = []networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypeImplementationSpecific, networkingv1.PathTypePrefix}
+	pathTypes = []networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypeImplementationSpecific,
+		networkingv1.PathTypePrefix}
 	badPathSequences = []string{"//", "/./", "/../", "%2f", "%2F"}
 	badPathEnds      = []string{"/..", "/."}
 )
@@ -48,7 +49,9 @@ func validateIngress(spec, old *networkingv1.IngressSpec) (errs field.ErrorList)
 		errs = append(errs, validateTLS(&spec.TLS[i], secrets, p.Child("tls").Index(i))...)
 	}
 	if spec.IngressClassName != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("ingressClassName"), *spec.IngressClassName, apivalidation.NameIsDNSSubdomain(*spec.IngressClassName, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("ingressClassName"), *spec.IngressClassName,
+				apivalidation.NameIsDNSSubdomain(*spec.IngressClassName, false))...)
 	}
 	return errs
 }
@@ -89,7 +92,9 @@ func validateTLS(t *networkingv1.IngressTLS, secret bool, p *field.Path) (errs f
 		errs = append(errs, fieldrule.Invalid(p.Child("hosts").Index(i), host, hostMessages(host))...)
 	}
 	if secret && t.SecretName != "" {
-		errs = append(errs, fieldrule.Invalid(p.Child("secretName"), t.SecretName, apivalidation.NameIsDNSSubdomain(t.SecretName, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("secretName"), t.SecretName,
+				apivalidation.NameIsDNSSubdomain(t.SecretName, false))...)
 	}
 	return errs
 }
@@ -166,22 +171,28 @@ func validateServiceBackend(s *networkingv1.IngressServiceBackend, p *field.Path
 	if s.Name == "" {
 		errs = append(errs, field.Required(p.Child("service", "name"), ""))
 	} else {
-		errs = append(errs, fieldrule.Invalid(p.Child("service", "name"), s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("service", "name"), s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
 	}
 	switch {
 	case s.Port.Name != "" && s.Port.Number != 0:
 		return append(errs, field.Invalid(p, "", "cannot set both port name & port number"))
 	case s.Port.Name != "":
-		return append(errs, fieldrule.Invalid(p.Child("service", "port", "name"), s.Port.Name, validation.IsValidPortName(s.Port.Name))...)
+		return append(errs,
+			fieldrule.Invalid(p.Child("service", "port", "name"), s.Port.Name,
+				validation.IsValidPortName(s.Port.Name))...)
 	case s.Port.Number != 0:
-		return append(errs, fieldrule.Invalid(p.Child("service", "port", "number"), s.Port.Number, validation.IsValidPortNum(int(s.Port.Number)))...)
+		return append(errs,
+			fieldrule.Invalid(p.Child("service", "port", "number"), s.Port.Number,
+				validation.IsValidPortNum(int(s.Port.Number)))...)
 	}
 	return append(errs, field.Required(p, "port name or number is required"))
 }
 
 func validateTypedReference(r *corev1.TypedLocalObjectReference, p *field.Path) (errs field.ErrorList) {
 	if r.APIGroup != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
 	}
 	errs = append(errs, validateSegment(r.Kind, p.Child("kind"))...)
 	return append(errs, validateSegment(r.Name, p.Child("name"))...)
@@ -209,7 +220,8 @@ func validateBalancer(points, old []networkingv1.IngressLoadBalancerIngress) (er
 		if point.Hostname == "" {
 			continue
 		}
-		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), point.Hostname, validation.IsDNS1123Subdomain(point.Hostname))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("hostname"), point.Hostname, validation.IsDNS1123Subdomain(point.Hostname))...)
 		if netutils.ParseIPSloppy(point.Hostname) != nil {
 			errs = append(errs, field.Invalid(p.Child("hostname"), point.Hostname, "must be a DNS name, not an IP address"))
 		}

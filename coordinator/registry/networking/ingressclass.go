@@ -76,14 +76,16 @@ func validateClass(spec *networkingv1.IngressClassSpec) (errs field.ErrorList) {
 
 func validateParameters(r *networkingv1.IngressClassParametersReference, p *field.Path) (errs field.ErrorList) {
 	if r.APIGroup != nil {
-		errs = append(errs, fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("apiGroup"), *r.APIGroup, validation.IsDNS1123Subdomain(*r.APIGroup))...)
 	}
 	errs = append(errs, validateSegment(r.Kind, p.Child("kind"))...)
 	errs = append(errs, validateSegment(r.Name, p.Child("name"))...)
 	if r.Scope == nil {
 		return append(errs, field.Required(p.Child("scope"), ""))
 	}
-	const cluster, namespace = networkingv1.IngressClassParametersReferenceScopeCluster, networkingv1.IngressClassParametersReferenceScopeNamespace
+	const cluster, namespace = networkingv1.IngressClassParametersReferenceScopeCluster,
+		networkingv1.IngressClassParametersReferenceScopeNamespace
 	switch {
 	case *r.Scope != cluster && *r.Scope != namespace:
 		return append(errs, field.NotSupported(p.Child("scope"), *r.Scope, []string{cluster, namespace}))
@@ -92,7 +94,9 @@ func validateParameters(r *networkingv1.IngressClassParametersReference, p *fiel
 	case *r.Scope == namespace && r.Namespace == nil:
 		return append(errs, field.Required(p.Child("namespace"), "`parameters.scope` is set to 'Namespace'"))
 	case *r.Scope == namespace:
-		return append(errs, fieldrule.Invalid(p.Child("namespace"), *r.Namespace, apivalidation.ValidateNamespaceName(*r.Namespace, false))...)
+		return append(errs,
+			fieldrule.Invalid(p.Child("namespace"), *r.Namespace,
+				apivalidation.ValidateNamespaceName(*r.Namespace, false))...)
 	}
 	return errs
 }

@@ -27,10 +27,13 @@ func ipAddress() kind.Kind {
 		},
 		ValidateUpdate: func(_ context.Context, a, old *networkingv1.IPAddress) field.ErrorList {
 			errs := validateParent(a.Spec.ParentRef)
-			return append(errs, apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef, field.NewPath("spec", "parentRef"))...)
+			return append(errs,
+				apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef,
+					field.NewPath("spec", "parentRef"))...)
 		},
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("ParentRef", "string", networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]), kind.AgeColumn(),
+			kind.NameColumn(),
+			kind.Column("ParentRef", "string", networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]), kind.AgeColumn(),
 		},
 		Row: func(a *networkingv1.IPAddress) []any {
 			return []any{a.Name, parentCell(a.Spec.ParentRef), kind.Age(a.CreationTimestamp)}

@@ -24,13 +24,17 @@ func networkPolicy() kind.Kind {
 			GroupVersion: groupVersion, Resource: "networkpolicies", Singular: "networkpolicy", ShortNames: []string{"netpol"},
 			List: &networkingv1.NetworkPolicyList{},
 		},
-		Default:        defaultNetworkPolicy,
-		Validate:       func(_ context.Context, n *T) field.ErrorList { return validateNetworkPolicy(&n.Spec, nil) },
-		ValidateUpdate: func(_ context.Context, n, old *T) field.ErrorList { return validateNetworkPolicy(&n.Spec, &old.Spec) },
-		Warnings:       func(_ context.Context, n, _ *T) []string { return cidrWarnings(&n.Spec) },
-		Spec:           func(n *T) any { return &n.Spec },
+		Default:  defaultNetworkPolicy,
+		Validate: func(_ context.Context, n *T) field.ErrorList { return validateNetworkPolicy(&n.Spec, nil) },
+		ValidateUpdate: func(_ context.Context, n, old *T) field.ErrorList {
+			return validateNetworkPolicy(&n.Spec, &old.Spec)
+		},
+		Warnings: func(_ context.Context, n, _ *T) []string { return cidrWarnings(&n.Spec) },
+		Spec:     func(n *T) any { return &n.Spec },
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("Pod-Selector", "string", networkingv1.NetworkPolicySpec{}.SwaggerDoc()["podSelector"]), kind.AgeColumn(),
+			kind.NameColumn(),
+			kind.Column("Pod-Selector", "string", networkingv1.NetworkPolicySpec{}.SwaggerDoc()["podSelector"]),
+			kind.AgeColumn(),
 		},
 		Row: func(n *T) []any {
 			return []any{n.Name, metav1.FormatLabelSelector(&n.Spec.PodSelector), kind.Age(n.CreationTimestamp)}
@@ -83,7 +87,8 @@ func validateNetworkPolicy(spec, old *networkingv1.NetworkPolicySpec) (errs fiel
 	selectors := metavalidation.LabelSelectorValidationOptions{}
 	var known []string
 	if old != nil {
-		selectors.AllowInvalidLabelValueInSelector = len(metavalidation.ValidateLabelSelector(&old.PodSelector, selectors, nil)) > 0
+		selectors.AllowInvalidLabelValueInSelector = len(
+			metavalidation.ValidateLabelSelector(&old.PodSelector, selectors, nil)) > 0
 		known = cidrsOf(old)
 	}
 	errs = metavalidation.ValidateLabelSelector(&spec.PodSelector, selectors, p.Child("podSelector"))
@@ -92,7 +97,8 @@ func validateNetworkPolicy(spec, old *networkingv1.NetworkPolicySpec) (errs fiel
 			errs = append(errs, validatePolicyPort(&r.ports[i], r.at.Child("ports").Index(i))...)
 		}
 		for i := range r.peers {
-			errs = append(errs, validatePeer(&r.peers[i], peerOptions{selectors, known}, r.at.Child(r.peersName).Index(i))...)
+			errs = append(errs,
+				validatePeer(&r.peers[i], peerOptions{selectors, known}, r.at.Child(r.peersName).Index(i))...)
 		}
 	}
 	types := []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress}
@@ -129,19 +135,22 @@ func validatePolicyPort(port *networkingv1.NetworkPolicyPort, p *field.Path) (er
 			errs = append(errs, field.Invalid(p.Child("endPort"), *port.EndPort, "may not be specified when `port` is not specified"))
 		}
 	case port.Port.Type == intstr.Int:
-		errs = append(errs, fieldrule.Invalid(p.Child("port"), port.Port.IntVal, validation.IsValidPortNum(int(port.Port.IntVal)))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("port"), port.Port.IntVal, validation.IsValidPortNum(int(port.Port.IntVal)))...)
 		if port.EndPort == nil {
 			break
 		}
 		if *port.EndPort < port.Port.IntVal {
 			errs = append(errs, field.Invalid(p.Child("endPort"), port.Port.IntVal, "must be greater than or equal to `port`"))
 		}
-		errs = append(errs, fieldrule.Invalid(p.Child("endPort"), *port.EndPort, validation.IsValidPortNum(int(*port.EndPort)))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("endPort"), *port.EndPort, validation.IsValidPortNum(int(*port.EndPort)))...)
 	default:
 		if port.EndPort != nil {
 			errs = append(errs, field.Invalid(p.Child("endPort"), *port.EndPort, "may not be specified when `port` is non-numeric"))
 		}
-		errs = append(errs, fieldrule.Invalid(p.Child("port"), port.Port.StrVal, validation.IsValidPortName(port.Port.StrVal))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("port"), port.Port.StrVal, validation.IsValidPortName(port.Port.StrVal))...)
 	}
 	return errs
 }
@@ -154,10 +163,12 @@ type peerOptions struct {
 func validatePeer(peer *networkingv1.NetworkPolicyPeer, o peerOptions, p *field.Path) (errs field.ErrorList) {
 	selects := peer.PodSelector != nil || peer.NamespaceSelector != nil
 	if peer.PodSelector != nil {
-		errs = append(errs, metavalidation.ValidateLabelSelector(peer.PodSelector, o.selectors, p.Child("podSelector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(peer.PodSelector, o.selectors, p.Child("podSelector"))...)
 	}
 	if peer.NamespaceSelector != nil {
-		errs = append(errs, metavalidation.ValidateLabelSelector(peer.NamespaceSelector, o.selectors, p.Child("namespaceSelector"))...)
+		errs = append(errs,
+			metavalidation.ValidateLabelSelector(peer.NamespaceSelector, o.selectors, p.Child("namespaceSelector"))...)
 	}
 	if peer.IPBlock != nil {
 		errs = append(errs, validateBlock(peer.IPBlock, o.knownCIDRs, p.Child("ipBlock"))...)

@@ -33,7 +33,8 @@ func serviceCIDR() kind.Kind {
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("CIDRs", "string", networkingv1.ServiceCIDRSpec{}.SwaggerDoc()["cidrs"]), kind.AgeColumn(),
+			kind.NameColumn(), kind.Column("CIDRs", "string", networkingv1.ServiceCIDRSpec{}.SwaggerDoc()["cidrs"]),
+			kind.AgeColumn(),
 		},
 		Row: func(c *networkingv1.ServiceCIDR) []any {
 			return []any{c.Name, strings.Join(c.Spec.CIDRs, ","), kind.Age(c.CreationTimestamp)}

@@ -35,7 +35,8 @@ func runtimeClass() kind.Kind {
 		},
 		Validate: func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validate(c) },
 		ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
-			return append(validate(c), apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)
+			return append(validate(c),
+				apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)
 		},
 		Warnings:                func(_ context.Context, c, _ *nodev1.RuntimeClass) []string { return warnings(c) },
 		AllowCreateOnUpdate:     true,
@@ -58,7 +59,9 @@ func validate(c *nodev1.RuntimeClass) (errs field.ErrorList) {
 		errs = append(errs, fieldrule.Invalid(p, c.Handler, apivalidation.NameIsDNSLabel(c.Handler, false))...)
 	}
 	if c.Overhead != nil {
-		errs = append(errs, podspec.ValidateRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, nil, field.NewPath("overhead"))...)
+		errs = append(errs,
+			podspec.ValidateRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, nil,
+				field.NewPath("overhead"))...)
 	}
 	if s := c.Scheduling; s != nil {
 		p := field.NewPath("scheduling")

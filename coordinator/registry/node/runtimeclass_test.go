@@ -19,11 +19,14 @@ func TestValidate(t *testing.T) {
 		{"no-handler", nodev1.RuntimeClass{}, "handler: Required value"},
 		{"bad-handler", nodev1.RuntimeClass{Handler: "a.b"},
 			`handler: Invalid value: "a.b": must not contain dots`},
-		{"overhead", nodev1.RuntimeClass{Handler: "x", Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"cpu": resource.MustParse("-1")}}},
+		{"overhead",
+			nodev1.RuntimeClass{Handler: "x",
+				Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"cpu": resource.MustParse("-1")}}},
 			`overhead.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0`},
-		{"tolerations", nodev1.RuntimeClass{Handler: "x", Scheduling: &nodev1.Scheduling{Tolerations: []corev1.Toleration{
-			{Key: "k", Operator: corev1.TolerationOpExists}, {Key: "k", Operator: corev1.TolerationOpExists},
-		}}}, `scheduling.tolerations[1]: Duplicate value: {"key":"k","operator":"Exists"}`},
+		{"tolerations",
+			nodev1.RuntimeClass{Handler: "x", Scheduling: &nodev1.Scheduling{Tolerations: []corev1.Toleration{
+				{Key: "k", Operator: corev1.TolerationOpExists}, {Key: "k", Operator: corev1.TolerationOpExists},
+			}}}, `scheduling.tolerations[1]: Duplicate value: {"key":"k","operator":"Exists"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""

@@ -26,7 +26,8 @@ func validateAffinity(a *corev1.Affinity, p *field.Path) (errs field.ErrorList) 
 	if n := a.NodeAffinity; n != nil {
 		at := p.Child("nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			errs = append(errs, ValidateNodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
+			errs = append(errs,
+				ValidateNodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
 		}
 		for i, t := range n.PreferredDuringSchedulingIgnoredDuringExecution {
 			at := at.Child(preferredNow).Index(i)
@@ -36,13 +37,18 @@ func validateAffinity(a *corev1.Affinity, p *field.Path) (errs field.ErrorList) 
 	}
 	if a.PodAffinity != nil {
 		at := p.Child("podAffinity")
-		errs = append(errs, validatePodTerms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
-		errs = append(errs, validateWeighted(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, at.Child(preferredNow))...)
+		errs = append(errs,
+			validatePodTerms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
+		errs = append(errs,
+			validateWeighted(a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, at.Child(preferredNow))...)
 	}
 	if a.PodAntiAffinity != nil {
 		at := p.Child("podAntiAffinity")
-		errs = append(errs, validatePodTerms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
-		errs = append(errs, validateWeighted(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, at.Child(preferredNow))...)
+		errs = append(errs,
+			validatePodTerms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredNow))...)
+		errs = append(errs,
+			validateWeighted(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+				at.Child(preferredNow))...)
 	}
 	return errs
 }
@@ -198,17 +204,22 @@ func validateSpread(constraints []corev1.TopologySpreadConstraint, p *field.Path
 		if c.TopologyKey == "" {
 			errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
 		}
-		errs = append(errs, among(c.WhenUnsatisfiable, at.Child("whenUnsatisfiable"), corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
+		errs = append(errs,
+			among(c.WhenUnsatisfiable, at.Child("whenUnsatisfiable"), corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
 		for _, later := range constraints[i+1:] {
 			if c.TopologyKey == later.TopologyKey && c.WhenUnsatisfiable == later.WhenUnsatisfiable {
-				errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))
+				errs = append(errs,
+					field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"),
+						fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))
 				break
 			}
 		}
 		errs = append(errs, validateMinDomains(c, at.Child("minDomains"))...)
-		for name, policy := range map[string]*corev1.NodeInclusionPolicy{"nodeAffinityPolicy": c.NodeAffinityPolicy, "nodeTaintsPolicy": c.NodeTaintsPolicy} {
+		for name, policy := range map[string]*corev1.NodeInclusionPolicy{"nodeAffinityPolicy": c.NodeAffinityPolicy,
+			"nodeTaintsPolicy": c.NodeTaintsPolicy} {
 			if policy != nil {
-				errs = append(errs, among(*policy, at.Child(name), corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)...)
+				errs = append(errs,
+					among(*policy, at.Child(name), corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)...)
 			}
 		}
 		errs = append(errs, validateLabelKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
@@ -227,7 +238,8 @@ func validateMinDomains(c *corev1.TopologySpreadConstraint, p *field.Path) (errs
 	}
 	if c.WhenUnsatisfiable != corev1.DoNotSchedule {
 		errs = append(errs, field.Invalid(p, c.MinDomains,
-			fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, c.WhenUnsatisfiable)))
+			fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule,
+				c.WhenUnsatisfiable)))
 	}
 	return errs
 }
@@ -272,7 +284,8 @@ func ValidateTaintEffect(e corev1.TaintEffect, p *field.Path) field.ErrorList {
 
 func validateGates(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 	for i, g := range s.ReadinessGates {
-		errs = append(errs, qualifiedName(string(g.ConditionType), p.Child("readinessGates").Index(i).Child("conditionType"))...)
+		errs = append(errs,
+			qualifiedName(string(g.ConditionType), p.Child("readinessGates").Index(i).Child("conditionType"))...)
 	}
 	seen := sets.New[string]()
 	for i, g := range s.SchedulingGates {
@@ -307,13 +320,17 @@ func validateDNS(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 		return nil
 	}
 	if len(c.Nameservers) > maxNameservers {
-		errs = append(errs, field.Invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
+		errs = append(errs,
+			field.Invalid(p.Child("nameservers"), c.Nameservers,
+				fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
 	}
 	for i, ip := range c.Nameservers {
 		errs = append(errs, validation.IsValidIP(p.Child("nameservers").Index(i), ip)...)
 	}
 	if len(c.Searches) > maxSearchPaths {
-		errs = append(errs, field.Invalid(p.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearchPaths)))
+		errs = append(errs,
+			field.Invalid(p.Child("searches"), c.Searches,
+				fmt.Sprintf("must not have more than %v search paths", maxSearchPaths)))
 	}
 	if len(strings.Join(c.Searches, " ")) > maxSearchLetters {
 		errs = append(errs, field.Invalid(p.Child("searches"), c.Searches,
@@ -322,7 +339,9 @@ func validateDNS(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 	for i, search := range c.Searches {
 		if search != "." {
 			search = strings.TrimSuffix(search, ".")
-			errs = append(errs, fieldrule.Invalid(p.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))...)
+			errs = append(errs,
+				fieldrule.Invalid(p.Child("searches").Index(i), search,
+					validation.IsDNS1123SubdomainWithUnderscore(search))...)
 		}
 	}
 	for i, o := range c.Options {

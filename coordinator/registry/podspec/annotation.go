@@ -37,7 +37,8 @@ func ValidateAnnotations(a map[string]string, s *corev1.PodSpec, p *field.Path) 
 			errs = append(errs, field.Invalid(p.Key(key), name, "container not found"))
 		}
 		if !isAppArmorProfile(profile) {
-			errs = append(errs, field.Invalid(p.Key(key), profile, "invalid AppArmor profile name: "+strconv.Quote(profile)))
+			errs = append(errs,
+				field.Invalid(p.Key(key), profile, "invalid AppArmor profile name: "+strconv.Quote(profile)))
 		}
 	}
 	return errs
@@ -50,7 +51,8 @@ func isDeletionCost(v string) bool {
 }
 
 func isAppArmorProfile(v string) bool {
-	return v == "" || v == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault || v == corev1.DeprecatedAppArmorBetaProfileNameUnconfined ||
+	return v == "" || v == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault ||
+		v == corev1.DeprecatedAppArmorBetaProfileNameUnconfined ||
 		strings.HasPrefix(v, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
 }
 

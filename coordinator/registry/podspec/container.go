@@ -52,7 +52,9 @@ func (s *scope) validateContainer(c *corev1.Container, p *field.Path) (errs fiel
 	errs = append(errs, validateEnvFrom(c.EnvFrom, p.Child("envFrom"))...)
 	errs = append(errs, s.validateMounts(c, p.Child("volumeMounts"))...)
 	errs = append(errs, s.validateDevices(c, p.Child("volumeDevices"))...)
-	errs = append(errs, OneOf(c.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	errs = append(errs,
+		OneOf(c.ImagePullPolicy, p.Child("imagePullPolicy"), corev1.PullAlways,
+			corev1.PullIfNotPresent, corev1.PullNever)...)
 	errs = append(errs, ValidateRequirements(&c.Resources, s.claims, p.Child("resources"))...)
 	errs = append(errs, s.validateResizePolicy(c.ResizePolicy, p.Child("resizePolicy"))...)
 	return append(errs, validateSecurity(c.SecurityContext, s.hostUsers(), p.Child("securityContext"))...)
@@ -107,8 +109,9 @@ func (s *scope) validateInit(names sets.Set[string], p *field.Path) (errs field.
 		}
 		for j, r := range c.ResizePolicy {
 			if r.RestartPolicy == corev1.RestartContainer {
-				errs = append(errs, field.Invalid(at.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
-					"must not be set to 'RestartContainer' for non-sidecar initContainers"))
+				errs = append(errs,
+					field.Invalid(at.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
+						"must not be set to 'RestartContainer' for non-sidecar initContainers"))
 			}
 		}
 	}
@@ -117,7 +120,8 @@ func (s *scope) validateInit(names sets.Set[string], p *field.Path) (errs field.
 
 // ephemeralFields are those that a debug container may have.
 var ephemeralFields = sets.New("Name", "Image", "Command", "Args", "WorkingDir", "EnvFrom", "Env", "VolumeMounts",
-	"VolumeDevices", "TerminationMessagePath", "TerminationMessagePolicy", "ImagePullPolicy", "SecurityContext", "Stdin", "StdinOnce", "TTY")
+	"VolumeDevices", "TerminationMessagePath", "TerminationMessagePolicy", "ImagePullPolicy", "SecurityContext",
+	"Stdin", "StdinOnce", "TTY")
 
 func (s *scope) validateEphemeral(names sets.Set[string], p *field.Path) (errs field.ErrorList) {
 	targets := names.Clone()
@@ -131,7 +135,8 @@ func (s *scope) validateEphemeral(names sets.Set[string], p *field.Path) (errs f
 		if e.TargetContainerName != "" && !targets.Has(e.TargetContainerName) {
 			errs = append(errs, field.NotFound(at.Child("targetContainerName"), e.TargetContainerName))
 		}
-		errs = append(errs, onlyFields(e.EphemeralContainerCommon, ephemeralFields, "cannot be set for an Ephemeral Container", at)...)
+		errs = append(errs,
+			onlyFields(e.EphemeralContainerCommon, ephemeralFields, "cannot be set for an Ephemeral Container", at)...)
 		for j, m := range e.VolumeMounts {
 			mount := at.Child("volumeMounts").Index(j)
 			if m.SubPath != "" {
@@ -162,7 +167,8 @@ func validateRestart(c *corev1.Container, p *field.Path) (errs field.ErrorList) 
 	switch {
 	case c.RestartPolicy != nil:
 		errs = append(errs, among(*c.RestartPolicy, at,
-			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)...)
+			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever,
+			corev1.ContainerRestartPolicyOnFailure)...)
 	case len(c.RestartPolicyRules) > 0:
 		errs = append(errs, field.Required(at, "must specify restartPolicy when restart rules are used"))
 	}
@@ -202,12 +208,16 @@ func validatePorts(ports []corev1.ContainerPort, p *field.Path) (errs field.Erro
 		if port.ContainerPort == 0 {
 			errs = append(errs, field.Required(at.Child("containerPort"), ""))
 		} else {
-			errs = append(errs, fieldrule.Invalid(at.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("containerPort"), port.ContainerPort,
+					validation.IsValidPortNum(int(port.ContainerPort)))...)
 		}
 		if port.HostPort != 0 {
-			errs = append(errs, fieldrule.Invalid(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))...)
 		}
-		errs = append(errs, OneOf(port.Protocol, at.Child("protocol"), corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
+		errs = append(errs,
+			OneOf(port.Protocol, at.Child("protocol"), corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
 	}
 	return errs
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
@@ -89,23 +89,23 @@ func defaultPodResources(p *corev1.Pod) {
 	if r == nil || len(r.Limits)+len(r.Requests) == 0 {
 		return
 	}
-	for name, q := range resource.AggregateContainerLimits(p, resource.PodResourcesOptions{}) {
+	for name, q := range resourcehelper.AggregateContainerLimits(p, resourcehelper.PodResourcesOptions{}) {
 		_, limited := r.Limits[name]
 		_, requested := r.Requests[name]
-		if isHugePage(name) && resource.IsSupportedPodLevelResource(name) && !limited && !requested {
+		if isHugePage(name) && resourcehelper.IsSupportedPodLevelResource(name) && !limited && !requested {
 			r.Limits = with(r.Limits, name, q)
 		}
 	}
 	if len(r.Limits) == 0 {
 		return
 	}
-	for name, q := range resource.AggregateContainerRequests(p, resource.PodResourcesOptions{}) {
-		if _, set := r.Requests[name]; !set && overcommits(name) && resource.IsSupportedPodLevelResource(name) {
+	for name, q := range resourcehelper.AggregateContainerRequests(p, resourcehelper.PodResourcesOptions{}) {
+		if _, set := r.Requests[name]; !set && overcommits(name) && resourcehelper.IsSupportedPodLevelResource(name) {
 			r.Requests = with(r.Requests, name, q)
 		}
 	}
 	for name, q := range r.Limits {
-		if _, set := r.Requests[name]; !set && resource.IsSupportedPodLevelResource(name) {
+		if _, set := r.Requests[name]; !set && resourcehelper.IsSupportedPodLevelResource(name) {
 			r.Requests = with(r.Requests, name, q)
 		}
 	}
@@ -278,7 +278,8 @@ func PullPolicy(image string) corev1.PullPolicy {
 // components of lower case letters and digits that '.', '_' and '-' separate.
 func isRepository(name string) bool {
 	parts := strings.Split(name, "/")
-	if host := parts[0]; len(parts) > 1 && (strings.ContainsAny(host, ".:") || host == "localhost" || strings.ToLower(host) != host) {
+	if host := parts[0]; len(parts) > 1 &&
+		(strings.ContainsAny(host, ".:") || host == "localhost" || strings.ToLower(host) != host) {
 		if host == "" || !isAlphanumeric(strings.ToLower(host)[0]) || !isAlphanumeric(strings.ToLower(host)[len(host)-1]) {
 			return false
 		}

@@ -27,7 +27,8 @@ func validateEnv(vars []corev1.EnvVar, p *field.Path) (errs field.ErrorList) {
 		if vars[i].Name == "" {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		} else {
-			errs = append(errs, fieldrule.Invalid(at.Child("name"), vars[i].Name, validation.IsRelaxedEnvVarName(vars[i].Name))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("name"), vars[i].Name, validation.IsRelaxedEnvVarName(vars[i].Name))...)
 		}
 		errs = append(errs, validateEnvSource(&vars[i], at.Child("valueFrom"))...)
 	}
@@ -121,7 +122,8 @@ func validateEnvFrom(sources []corev1.EnvFromSource, p *field.Path) (errs field.
 	for i, e := range sources {
 		at := p.Index(i)
 		if e.Prefix != "" {
-			errs = append(errs, fieldrule.Invalid(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
 		}
 		n := 0
 		if e.ConfigMapRef != nil {
@@ -158,7 +160,9 @@ func validateFieldRef(r *corev1.ObjectFieldSelector, supported sets.Set[string],
 	case r.FieldPath == "":
 		return field.ErrorList{field.Required(p.Child("fieldPath"), "")}
 	case r.APIVersion != "v1":
-		return field.ErrorList{field.Invalid(p.Child("fieldPath"), r.FieldPath, fmt.Sprintf("error converting fieldPath: unsupported pod version: %s", r.APIVersion))}
+		return field.ErrorList{
+			field.Invalid(p.Child("fieldPath"), r.FieldPath,
+				fmt.Sprintf("error converting fieldPath: unsupported pod version: %s", r.APIVersion))}
 	}
 	name, key, subscripted := cutSubscript(r.FieldPath)
 	switch {
@@ -167,9 +171,13 @@ func validateFieldRef(r *corev1.ObjectFieldSelector, supported sets.Set[string],
 	case subscripted && name == "metadata.labels":
 		return qualifiedName(key, p)
 	case subscripted:
-		return field.ErrorList{field.Invalid(p.Child("fieldPath"), r.FieldPath, fmt.Sprintf("error converting fieldPath: field label does not support subscript: %s", r.FieldPath))}
+		return field.ErrorList{
+			field.Invalid(p.Child("fieldPath"), r.FieldPath,
+				fmt.Sprintf("error converting fieldPath: field label does not support subscript: %s", r.FieldPath))}
 	case !knownDownward.Has(r.FieldPath):
-		return field.ErrorList{field.Invalid(p.Child("fieldPath"), r.FieldPath, fmt.Sprintf("error converting fieldPath: field label not supported: %s", r.FieldPath))}
+		return field.ErrorList{
+			field.Invalid(p.Child("fieldPath"), r.FieldPath,
+				fmt.Sprintf("error converting fieldPath: field label not supported: %s", r.FieldPath))}
 	case !supported.Has(r.FieldPath):
 		return field.ErrorList{field.NotSupported(p.Child("fieldPath"), r.FieldPath, sets.List(supported))}
 	}
@@ -216,7 +224,8 @@ func validateDivisor(r *corev1.ResourceFieldSelector, p *field.Path) field.Error
 		return field.ErrorList{field.Invalid(p, r.Resource, "only divisor's values 1m and 1 are supported with the cpu resource")}
 	case ok && !byteDivisors.Has(value):
 		return field.ErrorList{field.Invalid(p, r.Resource,
-			"only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the "+what+" resource")}
+			"only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the "+
+				what+" resource")}
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ func validatePropagation(m *corev1.VolumeMount, c *corev1.Container, p *field.Pa
 	if m.MountPropagation == nil {
 		return nil
 	}
-	errs := among(*m.MountPropagation, p, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)
+	errs := among(*m.MountPropagation, p, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer,
+		corev1.MountPropagationNone)
 	privileged := c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 	if *m.MountPropagation == corev1.MountPropagationBidirectional && !privileged {
 		errs = append(errs, field.Forbidden(p, "Bidirectional mount propagation is available only to privileged containers"))
@@ -66,7 +67,8 @@ func validateRecursive(m *corev1.VolumeMount, p *field.Path) (errs field.ErrorLi
 		return nil
 	}
 	if bad := among(*m.RecursiveReadOnly, p,
-		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible); len(bad) > 0 {
+		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled,
+		corev1.RecursiveReadOnlyIfPossible); len(bad) > 0 {
 		return bad
 	}
 	if !m.ReadOnly {

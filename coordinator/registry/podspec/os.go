@@ -46,12 +46,15 @@ func refuseLinuxFields(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) 
 			}
 		}
 	}
-	refuse(p, map[string]any{"hostUsers": s.HostUsers, "hostPID": s.HostPID, "hostIPC": s.HostIPC, "shareProcessNamespace": s.ShareProcessNamespace},
+	refuse(p,
+		map[string]any{"hostUsers": s.HostUsers, "hostPID": s.HostPID, "hostIPC": s.HostIPC,
+			"shareProcessNamespace": s.ShareProcessNamespace},
 		"hostUsers", "hostPID", "hostIPC", "shareProcessNamespace")
 	if c := s.SecurityContext; c != nil {
 		refuse(p.Child("securityContext"), map[string]any{
 			"appArmorProfile": c.AppArmorProfile, "seLinuxOptions": c.SELinuxOptions, "seccompProfile": c.SeccompProfile,
-			"fsGroup": c.FSGroup, "fsGroupChangePolicy": c.FSGroupChangePolicy, "sysctls": c.Sysctls, "runAsUser": c.RunAsUser,
+			"fsGroup": c.FSGroup, "fsGroupChangePolicy": c.FSGroupChangePolicy, "sysctls": c.Sysctls,
+			"runAsUser":  c.RunAsUser,
 			"runAsGroup": c.RunAsGroup, "supplementalGroups": c.SupplementalGroups,
 			"supplementalGroupsPolicy": c.SupplementalGroupsPolicy, "seLinuxChangePolicy": c.SELinuxChangePolicy,
 		}, "appArmorProfile", "seLinuxOptions", "seccompProfile", "fsGroup", "fsGroupChangePolicy", "sysctls", "runAsUser",
@@ -60,9 +63,12 @@ func refuseLinuxFields(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) 
 	Visit(s, p, func(c *corev1.Container, at *field.Path) {
 		if c := c.SecurityContext; c != nil {
 			refuse(at.Child("securityContext"), map[string]any{
-				"appArmorProfile": c.AppArmorProfile, "seLinuxOptions": c.SELinuxOptions, "seccompProfile": c.SeccompProfile,
-				"capabilities": c.Capabilities, "readOnlyRootFilesystem": c.ReadOnlyRootFilesystem, "privileged": c.Privileged,
-				"allowPrivilegeEscalation": c.AllowPrivilegeEscalation, "procMount": c.ProcMount, "runAsUser": c.RunAsUser, "runAsGroup": c.RunAsGroup,
+				"appArmorProfile": c.AppArmorProfile, "seLinuxOptions": c.SELinuxOptions,
+				"seccompProfile": c.SeccompProfile,
+				"capabilities":   c.Capabilities, "readOnlyRootFilesystem": c.ReadOnlyRootFilesystem,
+				"privileged":               c.Privileged,
+				"allowPrivilegeEscalation": c.AllowPrivilegeEscalation, "procMount": c.ProcMount,
+				"runAsUser": c.RunAsUser, "runAsGroup": c.RunAsGroup,
 			}, "appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged",
 				"allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup")
 		}
@@ -97,7 +103,8 @@ func validateHostProcess(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList
 	Visit(s, p, func(c *corev1.Container, at *field.Path) {
 		all++
 		own := pod
-		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil && c.SecurityContext.WindowsOptions.HostProcess != nil {
+		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil &&
+			c.SecurityContext.WindowsOptions.HostProcess != nil {
 			own = c.SecurityContext.WindowsOptions.HostProcess
 		}
 		if pod != nil && own != nil && *pod != *own {

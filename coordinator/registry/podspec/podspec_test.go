@@ -15,8 +15,10 @@ import (
 
 func TestPullPolicy(t *testing.T) {
 	for image, want := range map[string]corev1.PullPolicy{
-		"busybox": corev1.PullAlways, "busybox:latest": corev1.PullAlways, "reg:5000/a/b": corev1.PullAlways, "busybox:1.36": corev1.PullIfNotPresent,
-		"reg:5000/a/b:v1": corev1.PullIfNotPresent, "a@sha256:0123": corev1.PullIfNotPresent, "a:latest@sha256:0123": corev1.PullAlways, "": corev1.PullIfNotPresent,
+		"busybox": corev1.PullAlways, "busybox:latest": corev1.PullAlways, "reg:5000/a/b": corev1.PullAlways,
+		"busybox:1.36":    corev1.PullIfNotPresent,
+		"reg:5000/a/b:v1": corev1.PullIfNotPresent, "a@sha256:0123": corev1.PullIfNotPresent,
+		"a:latest@sha256:0123": corev1.PullAlways, "": corev1.PullIfNotPresent,
 	} {
 		if got := PullPolicy(image); got != want {
 			t.Errorf("%q: %s, want %s", image, got, want)
@@ -32,35 +34,41 @@ func TestDefault(t *testing.T) {
 		HostNetwork: true, DeprecatedServiceAccount: "sa",
 		Containers: []corev1.Container{{
 			Name: "c", Image: "a", LivenessProbe: probe(), Ports: []corev1.ContainerPort{{ContainerPort: 80}},
-			Env:       []corev1.EnvVar{{Name: "N", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+			Env: []corev1.EnvVar{
+				{Name: "N", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1.00001")}},
 		}},
 		Volumes: []corev1.Volume{
 			{Name: "e"},
 			{Name: "h", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}},
-			{Name: "p", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
-			}}}},
+			{Name: "p",
+				VolumeSource: corev1.VolumeSource{
+					Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+						{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+					}}}},
 		},
 	}}
 	DefaultPod(p)
 	s, c := &p.Spec, &p.Spec.Containers[0]
 	for name, ok := range map[string]bool{
-		"serviceAccountName":    s.ServiceAccountName == "sa",
-		"restartPolicy":         s.RestartPolicy == corev1.RestartPolicyAlways,
-		"dnsPolicy":             s.DNSPolicy == corev1.DNSClusterFirst,
-		"schedulerName":         s.SchedulerName == "default-scheduler",
-		"grace":                 *s.TerminationGracePeriodSeconds == 30,
-		"securityContext":       s.SecurityContext != nil,
-		"enableServiceLinks":    *s.EnableServiceLinks,
-		"port":                  c.Ports[0].Protocol == corev1.ProtocolTCP && c.Ports[0].HostPort == 80,
-		"probe":                 c.LivenessProbe.PeriodSeconds == 10 && c.LivenessProbe.FailureThreshold == 3 && c.LivenessProbe.HTTPGet.Path == "/" && c.LivenessProbe.HTTPGet.Scheme == "HTTP",
-		"fieldRef":              c.Env[0].ValueFrom.FieldRef.APIVersion == "v1",
-		"requests, rounded up":  c.Resources.Requests.Cpu().String() == "1001m",
-		"terminationMessage":    c.TerminationMessagePath == "/dev/termination-log" && c.TerminationMessagePolicy == corev1.TerminationMessageReadFile,
-		"emptyDir":              s.Volumes[0].EmptyDir != nil,
-		"hostPath type":         *s.Volumes[1].HostPath.Type == corev1.HostPathUnset,
-		"projected mode, token": *s.Volumes[2].Projected.DefaultMode == 0o644 && *s.Volumes[2].Projected.Sources[0].ServiceAccountToken.ExpirationSeconds == 3600,
+		"serviceAccountName": s.ServiceAccountName == "sa",
+		"restartPolicy":      s.RestartPolicy == corev1.RestartPolicyAlways,
+		"dnsPolicy":          s.DNSPolicy == corev1.DNSClusterFirst,
+		"schedulerName":      s.SchedulerName == "default-scheduler",
+		"grace":              *s.TerminationGracePeriodSeconds == 30,
+		"securityContext":    s.SecurityContext != nil,
+		"enableServiceLinks": *s.EnableServiceLinks,
+		"port":               c.Ports[0].Protocol == corev1.ProtocolTCP && c.Ports[0].HostPort == 80,
+		"probe": c.LivenessProbe.PeriodSeconds == 10 && c.LivenessProbe.FailureThreshold == 3 &&
+			c.LivenessProbe.HTTPGet.Path == "/" && c.LivenessProbe.HTTPGet.Scheme == "HTTP",
+		"fieldRef":             c.Env[0].ValueFrom.FieldRef.APIVersion == "v1",
+		"requests, rounded up": c.Resources.Requests.Cpu().String() == "1001m",
+		"terminationMessage": c.TerminationMessagePath == "/dev/termination-log" &&
+			c.TerminationMessagePolicy == corev1.TerminationMessageReadFile,
+		"emptyDir":      s.Volumes[0].EmptyDir != nil,
+		"hostPath type": *s.Volumes[1].HostPath.Type == corev1.HostPathUnset,
+		"projected mode, token": *s.Volumes[2].Projected.DefaultMode == 0o644 &&
+			*s.Volumes[2].Projected.Sources[0].ServiceAccountToken.ExpirationSeconds == 3600,
 	} {
 		if !ok {
 			t.Errorf("%s is not defaulted", name)
@@ -71,7 +79,9 @@ func TestDefault(t *testing.T) {
 	if !equality.Semantic.DeepEqual(p, again) {
 		t.Error("defaulting twice differs")
 	}
-	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}}}
+	template := corev1.PodTemplateSpec{
+		Spec: corev1.PodSpec{HostNetwork: true,
+			Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}}}
 	DefaultTemplate(&template)
 	if template.Spec.EnableServiceLinks != nil || template.Spec.Containers[0].Ports[0].HostPort != 0 {
 		t.Error("a template got what only pods get")
@@ -79,7 +89,8 @@ func TestDefault(t *testing.T) {
 }
 
 func sound(change func(*corev1.PodSpec)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "a:1"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "a:1"}}}}
 	change(&p.Spec)
 	DefaultPod(p)
 	return p
@@ -117,10 +128,12 @@ func TestValidate(t *testing.T) {
 		{first(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "a", ValueFrom: &corev1.EnvVarSource{}}} }),
 			"spec.containers[0].env[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"},
 		{first(func(c *corev1.Container) {
-			c.Env = []corev1.EnvVar{{Name: "a", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.phase"}}}}
+			c.Env = []corev1.EnvVar{
+				{Name: "a", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.phase"}}}}
 		}), `spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: "status.phase"`},
 		{first(func(c *corev1.Container) {
-			c.Env = []corev1.EnvVar{{Name: "a", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['x/y']"}}}}
+			c.Env = []corev1.EnvVar{
+				{Name: "a", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['x/y']"}}}}
 		}), ""},
 		{first(func(c *corev1.Container) { c.VolumeMounts = []corev1.VolumeMount{{Name: "x", MountPath: "/x"}} }),
 			`spec.containers[0].volumeMounts[0].name: Not found: "x"`},
@@ -135,27 +148,34 @@ func TestValidate(t *testing.T) {
 		{first(func(c *corev1.Container) { c.Resources.Limits = list("hugepages-2Mi", "4Mi") }), "spec.containers[0].resources: Forbidden: HugePages require cpu or memory"},
 		{first(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), "spec.containers[0].livenessProbe: Required value: must specify a handler type"},
 		{first(func(c *corev1.Container) {
-			c.LivenessProbe = &corev1.Probe{SuccessThreshold: 2, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"a"}}}}
+			c.LivenessProbe = &corev1.Probe{SuccessThreshold: 2,
+				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"a"}}}}
 		}), "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1"},
 		{first(func(c *corev1.Container) {
 			c.SecurityContext = &corev1.SecurityContext{Privileged: &yes, AllowPrivilegeEscalation: &no}
 		}),
 			"cannot set `allowPrivilegeEscalation` to false and `privileged` to true"},
-		{volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}, HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
+		{volume(
+			corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}, HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
 			"spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"},
 		{volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a/../b"}}), `spec.volumes[0].hostPath.path: Invalid value: "/a/../b": must not contain '..'`},
-		{volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}, Items: []corev1.KeyToPath{{Key: "k", Path: "..x"}}}}),
+		{volume(
+			corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"},
+					Items: []corev1.KeyToPath{{Key: "k", Path: "..x"}}}}),
 			`spec.volumes[0].configMap.items[0].path: Invalid value: "..x": must not start with '..'`},
 		{func(s *corev1.PodSpec) {
 			s.InitContainers = []corev1.Container{{Name: "i", Image: "a:1", Lifecycle: &corev1.Lifecycle{}}}
 		}, "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always"},
 		{func(s *corev1.PodSpec) {
-			s.InitContainers = []corev1.Container{{Name: "i", Image: "a:1", RestartPolicy: &always, Lifecycle: &corev1.Lifecycle{}}}
+			s.InitContainers = []corev1.Container{
+				{Name: "i", Image: "a:1", RestartPolicy: &always, Lifecycle: &corev1.Lifecycle{}}}
 		}, ""},
 		{func(s *corev1.PodSpec) { s.Tolerations = []corev1.Toleration{{Operator: "Equal"}} },
 			`spec.tolerations[0].operator: Invalid value: "Equal": operator must be Exists when ` + "`key` is empty, which means \"match all values and all keys\""},
 		{func(s *corev1.PodSpec) {
-			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 0, TopologyKey: "z", WhenUnsatisfiable: "DoNotSchedule"}}
+			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+				{MaxSkew: 0, TopologyKey: "z", WhenUnsatisfiable: "DoNotSchedule"}}
 		}, "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero"},
 		{func(s *corev1.PodSpec) { s.DNSPolicy = corev1.DNSNone }, "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"},
 		{func(s *corev1.PodSpec) { s.HostAliases = []corev1.HostAlias{{IP: "1.2.3"}} }, "spec.hostAliases[0].ip: Invalid value"},
@@ -165,7 +185,8 @@ func TestValidate(t *testing.T) {
 		{func(s *corev1.PodSpec) { s.HostUsers, s.HostPID = &no, true }, "spec.HostPID: Forbidden: when `hostUsers` is false"},
 		{func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: "windows"}; s.HostPID = true }, "spec.hostPID: Forbidden: cannot be set for a windows pod"},
 		{func(s *corev1.PodSpec) {
-			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}}
+			s.Affinity = &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}}
 		}, "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one node selector term"},
 		{func(s *corev1.PodSpec) { s.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "a b"}} }, "spec.readinessGates[0].conditionType: Invalid value"},
 	} {
@@ -185,11 +206,13 @@ func TestValidateTemplate(t *testing.T) {
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
 		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "c", Image: " "}}, RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: &deadline,
+			Containers: []corev1.Container{{Name: "c", Image: " "}}, RestartPolicy: corev1.RestartPolicyNever,
+			ActiveDeadlineSeconds: &deadline,
 		},
 	}
 	DefaultTemplate(&template)
-	errs := ValidateTemplateForWorkload(&template, labels.SelectorFromSet(labels.Set{"a": "c"}), "ReplicaSet", field.NewPath("spec", "template")).ToAggregate()
+	errs := ValidateTemplateForWorkload(&template, labels.SelectorFromSet(labels.Set{"a": "c"}),
+		"ReplicaSet", field.NewPath("spec", "template")).ToAggregate()
 	for _, want := range []string{
 		"spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`",
 		`spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"`,
@@ -209,7 +232,8 @@ func TestWarnings(t *testing.T) {
 	s := &corev1.PodSpec{
 		TerminationGracePeriodSeconds: &negative, ImagePullSecrets: []corev1.LocalObjectReference{{}},
 		Containers: []corev1.Container{
-			{Ports: []corev1.ContainerPort{{Name: "a", ContainerPort: 80, Protocol: "TCP"}}, Env: []corev1.EnvVar{{Name: "X", Value: "1"}, {Name: "X", Value: "$(X)2"}, {Name: "X", Value: "3"}}},
+			{Ports: []corev1.ContainerPort{{Name: "a", ContainerPort: 80, Protocol: "TCP"}},
+				Env: []corev1.EnvVar{{Name: "X", Value: "1"}, {Name: "X", Value: "$(X)2"}, {Name: "X", Value: "3"}}},
 			{Ports: []corev1.ContainerPort{{Name: "a", ContainerPort: 80, Protocol: "TCP"}}},
 		},
 	}
@@ -264,7 +288,8 @@ func TestQOS(t *testing.T) {
 
 func BenchmarkDefaultAndValidate(b *testing.B) {
 	p := sound(func(s *corev1.PodSpec) {
-		s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}
+		s.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}
 		s.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		s.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 	})

@@ -50,7 +50,8 @@ func validateProbe(probe *corev1.Probe, p *field.Path, kills bool) field.ErrorLi
 		errs = append(errs, field.Invalid(p.Child("successThreshold"), probe.SuccessThreshold, "must be 1"))
 	}
 	if !kills && probe.TerminationGracePeriodSeconds != nil {
-		errs = append(errs, field.Invalid(p.Child("terminationGracePeriodSeconds"), probe.TerminationGracePeriodSeconds, "must not be set for readinessProbes"))
+		errs = append(errs,
+			field.Invalid(p.Child("terminationGracePeriodSeconds"), probe.TerminationGracePeriodSeconds, "must not be set for readinessProbes"))
 	}
 	return errs
 }
@@ -122,7 +123,8 @@ func (h handler) checkHTTP(p *field.Path) field.ErrorList {
 	errs = append(errs, ValidatePort(h.httpGet.Port, p.Child("port"))...)
 	errs = append(errs, among(h.httpGet.Scheme, p.Child("scheme"), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
 	for _, header := range h.httpGet.HTTPHeaders {
-		errs = append(errs, fieldrule.Invalid(p.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
 	}
 	return errs
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	helpers "k8s.io/component-helpers/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
@@ -86,7 +86,8 @@ func containerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorL
 	errs := ValidateResourceName(name, p)
 	switch {
 	case !strings.Contains(string(name), "/"):
-		if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage && !isHugePage(name) {
+		if name != corev1.ResourceCPU && name != corev1.ResourceMemory &&
+			name != corev1.ResourceEphemeralStorage && !isHugePage(name) {
 			errs = append(errs, field.Invalid(p, name, "must be a standard resource for containers"))
 		}
 	case !isNative(name) && !IsExtended(name):
@@ -99,8 +100,8 @@ func podResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
 	if errs := ValidateResourceName(name, p); len(errs) > 0 {
 		return errs
 	}
-	if !helpers.IsSupportedPodLevelResource(name) {
-		return field.ErrorList{field.NotSupported(p, name, sets.List(helpers.SupportedPodLevelResources()))}
+	if !resourcehelper.IsSupportedPodLevelResource(name) {
+		return field.ErrorList{field.NotSupported(p, name, sets.List(resourcehelper.SupportedPodLevelResources()))}
 	}
 	return nil
 }
@@ -127,9 +128,12 @@ func validateLists(r *corev1.ResourceRequirements, check nameCheck, p *field.Pat
 		case !limited && !overcommits(name):
 			errs = append(errs, field.Required(limits, "Limit must be set for non overcommitable resources"))
 		case limited && !overcommits(name) && q.Cmp(limit) != 0:
-			errs = append(errs, field.Invalid(requests, q.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String())))
+			errs = append(errs,
+				field.Invalid(requests, q.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String())))
 		case limited && q.Cmp(limit) > 0:
-			errs = append(errs, field.Invalid(requests, q.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String())))
+			errs = append(errs,
+				field.Invalid(requests, q.String(),
+					fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String())))
 		}
 	}
 	if hasHugePages(r) && !hasCompute(r) {
@@ -143,7 +147,8 @@ func validateEntry(name corev1.ResourceName, q resource.Quantity, check nameChec
 	if isHugePage(name) {
 		size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
 		if err != nil || size.Value() <= 0 || q.Value()%size.Value() != 0 {
-			errs = append(errs, field.Invalid(p, q.String(), fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
+			errs = append(errs,
+				field.Invalid(p, q.String(), fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
 		}
 	}
 	return errs
@@ -222,13 +227,13 @@ func (v *scope) validatePodLevel(p *field.Path) (errs field.ErrorList) {
 	errs = append(errs, validateLists(r, podResourceName, at)...)
 	errs = append(errs, validateClaimNames(r.Claims, v.claims, at.Child("claims"))...)
 	pod := &corev1.Pod{Spec: *s}
-	for name, sum := range helpers.AggregateContainerRequests(pod, helpers.PodResourcesOptions{}) {
+	for name, sum := range resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{}) {
 		if q, set := r.Requests[name]; set && sum.Cmp(q) > 0 {
 			errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), q.String(),
 				"must be greater than or equal to aggregate container requests of "+sum.String()))
 		}
 	}
-	for name, sum := range helpers.AggregateContainerLimits(pod, helpers.PodResourcesOptions{}) {
+	for name, sum := range resourcehelper.AggregateContainerLimits(pod, resourcehelper.PodResourcesOptions{}) {
 		if q, set := r.Limits[name]; set && isHugePage(name) && sum.Cmp(q) > 0 {
 			errs = append(errs, field.Invalid(at.Child("limits").Key(string(name)), q.String(),
 				"must be greater than or equal to aggregate container limits of "+sum.String()))
@@ -237,8 +242,9 @@ func (v *scope) validatePodLevel(p *field.Path) (errs field.ErrorList) {
 	for i := range s.Containers {
 		for name, limit := range s.Containers[i].Resources.Limits {
 			if q, set := r.Limits[name]; set && limit.Cmp(q) > 0 {
-				errs = append(errs, field.Invalid(at.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(),
-					"must be less than or equal to pod limits of "+q.String()))
+				errs = append(errs,
+					field.Invalid(at.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(),
+						"must be less than or equal to pod limits of "+q.String()))
 			}
 		}
 	}

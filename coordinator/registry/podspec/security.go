@@ -35,11 +35,14 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 	}
 	errs = append(errs, validateIDs(c.RunAsUser, c.RunAsGroup, p)...)
 	for i, id := range c.SupplementalGroups {
-		errs = append(errs, fieldrule.Invalid(p.Child("supplementalGroups").Index(i), id, validation.IsValidGroupID(id))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("supplementalGroups").Index(i), id, validation.IsValidGroupID(id))...)
 	}
 	errs = append(errs, validateSysctls(s, p.Child("sysctls"))...)
 	if c.FSGroupChangePolicy != nil {
-		errs = append(errs, among(*c.FSGroupChangePolicy, p.Child("fsGroupChangePolicy"), corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)...)
+		errs = append(errs,
+			among(*c.FSGroupChangePolicy, p.Child("fsGroupChangePolicy"), corev1.FSGroupChangeAlways,
+				corev1.FSGroupChangeOnRootMismatch)...)
 	}
 	errs = append(errs, validateSeccomp(c.SeccompProfile, p.Child("seccompProfile"))...)
 	errs = append(errs, validateWindowsOptions(c.WindowsOptions, p.Child("windowsOptions"))...)
@@ -50,7 +53,8 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 	}
 	if c.SELinuxChangePolicy != nil {
 		// MountOption waits for the feature SELinuxMount, off in v1.36.
-		errs = append(errs, among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"), corev1.SELinuxChangePolicyRecursive)...)
+		errs = append(errs,
+			among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"), corev1.SELinuxChangePolicyRecursive)...)
 	}
 	return errs
 }
@@ -91,7 +95,9 @@ func validateSysctls(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 		case c.Name == "":
 			errs = append(errs, field.Required(at, ""))
 		case len(c.Name) > maxSysctlName || !sysctlName.MatchString(c.Name):
-			errs = append(errs, field.Invalid(at, c.Name, fmt.Sprintf("must have at most %d characters and match regex %s", maxSysctlName, sysctlName)))
+			errs = append(errs,
+				field.Invalid(at, c.Name,
+					fmt.Sprintf("must have at most %d characters and match regex %s", maxSysctlName, sysctlName)))
 		case seen.Has(c.Name):
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
@@ -108,7 +114,8 @@ func validateSysctls(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 }
 
 func isIPCSysctl(name string) bool {
-	return name == "kernel.sem" || strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || strings.HasPrefix(name, "fs.mqueue.")
+	return name == "kernel.sem" || strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") ||
+		strings.HasPrefix(name, "fs.mqueue.")
 }
 
 func validateSecurity(c *corev1.SecurityContext, hostUsers bool, p *field.Path) (errs field.ErrorList) {
@@ -117,7 +124,8 @@ func validateSecurity(c *corev1.SecurityContext, hostUsers bool, p *field.Path) 
 	}
 	errs = append(errs, validateIDs(c.RunAsUser, c.RunAsGroup, p)...)
 	if c.ProcMount != nil {
-		errs = append(errs, among(*c.ProcMount, p.Child("procMount"), corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
+		errs = append(errs,
+			among(*c.ProcMount, p.Child("procMount"), corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
 		if hostUsers && *c.ProcMount == corev1.UnmaskedProcMount {
 			errs = append(errs, field.Invalid(p.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
 		}
@@ -147,7 +155,8 @@ func validateSeccomp(s *corev1.SeccompProfile, p *field.Path) (errs field.ErrorL
 		errs = append(errs, field.Required(p.Child("type"), "type is required when seccompProfile is set"))
 	} else {
 		errs = append(errs, among(s.Type, p.Child("type"),
-			corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)...)
+			corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault,
+			corev1.SeccompProfileTypeUnconfined)...)
 	}
 	at := p.Child("localhostProfile")
 	switch {
@@ -188,7 +197,8 @@ func validateAppArmor(a *corev1.AppArmorProfile, p *field.Path) (errs field.Erro
 		errs = append(errs, field.Required(p.Child("type"), "type is required when appArmorProfile is set"))
 	default:
 		errs = append(errs, field.NotSupported(p.Child("type"), a.Type,
-			[]corev1.AppArmorProfileType{corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined}))
+			[]corev1.AppArmorProfileType{corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault,
+				corev1.AppArmorProfileTypeUnconfined}))
 	}
 	return errs
 }

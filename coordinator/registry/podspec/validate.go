@@ -52,10 +52,12 @@ func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (err
 	errs = append(errs, ValidateTolerations(spec.Tolerations, p.Child("tolerations"))...)
 	errs = append(errs, validateHostAliases(spec.HostAliases, p.Child("hostAliases"))...)
 	if spec.Overhead != nil {
-		errs = append(errs, ValidateRequirements(&corev1.ResourceRequirements{Limits: spec.Overhead}, nil, p.Child("overhead"))...)
+		errs = append(errs,
+			ValidateRequirements(&corev1.ResourceRequirements{Limits: spec.Overhead}, nil, p.Child("overhead"))...)
 	}
 	if d := spec.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
-		errs = append(errs, field.Invalid(p.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
+		errs = append(errs,
+			field.Invalid(p.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
 	}
 	errs = append(errs, validateOS(spec, p)...)
 	return append(errs, s.validateFileKeyRefs(p)...)
@@ -77,26 +79,32 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList 
 // running (workload names it in messages: "ReplicaSet", "DaemonSet",
 // "StatefulSet", "ReplicationController"): the selector matches it, pods
 // restart always and have no deadline.
-func ValidateTemplateForWorkload(t *corev1.PodTemplateSpec, selector labels.Selector, workload string, p *field.Path) (errs field.ErrorList) {
+func ValidateTemplateForWorkload(t *corev1.PodTemplateSpec, selector labels.Selector, workload string,
+	p *field.Path) (errs field.ErrorList) {
 	if selector != nil && !selector.Empty() && !selector.Matches(labels.Set(t.Labels)) {
 		errs = append(errs, field.Invalid(p.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`"))
 	}
 	errs = append(errs, ValidateTemplate(t, p)...)
 	if policy := t.Spec.RestartPolicy; policy != corev1.RestartPolicyAlways {
-		errs = append(errs, field.NotSupported(p.Child("spec", "restartPolicy"), policy, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		errs = append(errs,
+			field.NotSupported(p.Child("spec", "restartPolicy"), policy,
+				[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
-		errs = append(errs, field.Forbidden(p.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+workload+" is not Supported"))
+		errs = append(errs,
+			field.Forbidden(p.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+workload+" is not Supported"))
 	}
 	return errs
 }
 
 func validateChoices(s *corev1.PodSpec, p *field.Path) field.ErrorList {
-	errs := OneOf(s.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
+	errs := OneOf(s.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure,
+		corev1.RestartPolicyNever)
 	errs = append(errs, OneOf(s.DNSPolicy, p.Child("dnsPolicy"),
 		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)...)
 	if s.PreemptionPolicy != nil {
-		errs = append(errs, OneOf(*s.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+		errs = append(errs,
+			OneOf(*s.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority, corev1.PreemptNever)...)
 	}
 	return errs
 }

@@ -29,7 +29,8 @@ func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
 		}
 		if v.Ephemeral != nil && s.inPod() && s.meta.Name != "" && v.Name != "" {
 			for _, msg := range apivalidation.NameIsDNSSubdomain(s.meta.Name+"-"+v.Name, false) {
-				bad = append(bad, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", s.meta.Name+"-"+v.Name, msg)))
+				bad = append(bad,
+					field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", s.meta.Name+"-"+v.Name, msg)))
 			}
 		}
 		if _, taken := s.volumes[v.Name]; taken {
@@ -40,8 +41,9 @@ func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
 		}
 		errs = append(errs, bad...)
 		if s.makesClaim(v.PersistentVolumeClaim) {
-			errs = append(errs, field.Invalid(at.Child("persistentVolumeClaim", "claimName"), v.PersistentVolumeClaim.ClaimName,
-				"must not reference a PVC that gets created for an ephemeral volume"))
+			errs = append(errs,
+				field.Invalid(at.Child("persistentVolumeClaim", "claimName"), v.PersistentVolumeClaim.ClaimName,
+					"must not reference a PVC that gets created for an ephemeral volume"))
 		}
 	}
 	if s.inPod() && s.spec.ServiceAccountName == "" {
@@ -114,10 +116,12 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 	case "hostPath":
 		return validateHostPath(s.HostPath, p)
 	case "secret":
-		errs := append(required(s.Secret.SecretName, p.Child("secretName")), fileMode(s.Secret.DefaultMode, p.Child("defaultMode"))...)
+		errs := append(required(s.Secret.SecretName, p.Child("secretName")),
+			fileMode(s.Secret.DefaultMode, p.Child("defaultMode"))...)
 		return append(errs, validateItems(s.Secret.Items, p.Child("items"))...)
 	case "configMap":
-		errs := append(required(s.ConfigMap.Name, p.Child("name")), fileMode(s.ConfigMap.DefaultMode, p.Child("defaultMode"))...)
+		errs := append(required(s.ConfigMap.Name, p.Child("name")),
+			fileMode(s.ConfigMap.DefaultMode, p.Child("defaultMode"))...)
 		return append(errs, validateItems(s.ConfigMap.Items, p.Child("items"))...)
 	case "downwardAPI":
 		errs := fileMode(s.DownwardAPI.DefaultMode, p.Child("defaultMode"))
@@ -135,7 +139,9 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 		return validateEphemeralClaim(s.Ephemeral, p)
 	case "image":
 		errs := required(s.Image.Reference, p.Child("reference"))
-		return append(errs, OneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+		return append(errs,
+			OneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways,
+				corev1.PullIfNotPresent, corev1.PullNever)...)
 	case "nfs":
 		errs := append(required(s.NFS.Server, p.Child("server")), required(s.NFS.Path, p.Child("path"))...)
 		if !path.IsAbs(s.NFS.Path) {
@@ -198,14 +204,16 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 	}
 	errs := noBacksteps(h.Path, p.Child("path"))
 	return append(errs, among(ptr.Deref(h.Type, ""), p.Child("type"),
-		corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate,
+		corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory,
+		corev1.HostPathDirectoryOrCreate,
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
 }
 
 // ValidateISCSI checks an iSCSI source; a persistent volume has the same fields.
 func ValidateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
 	errs := append(required(s.TargetPortal, p.Child("targetPortal")), required(s.IQN, p.Child("iqn"))...)
-	if s.IQN != "" && !strings.HasPrefix(s.IQN, "iqn") && !strings.HasPrefix(s.IQN, "eui") && !strings.HasPrefix(s.IQN, "naa") {
+	if s.IQN != "" && !strings.HasPrefix(s.IQN, "iqn") && !strings.HasPrefix(s.IQN, "eui") &&
+		!strings.HasPrefix(s.IQN, "naa") {
 		errs = append(errs, field.Invalid(p.Child("iqn"), s.IQN, "must be valid format starting with iqn, eui, or naa"))
 	}
 	if s.Lun < 0 || s.Lun > 255 {
@@ -348,13 +356,15 @@ func (j *projection) bundle(b *corev1.ClusterTrustBundleProjection, p *field.Pat
 
 func (j *projection) certificate(c *corev1.PodCertificateProjection, p *field.Path) {
 	j.errs = append(j.errs, required(c.SignerName, p.Child("signerName"))...)
-	j.errs = append(j.errs, among(c.KeyType, p.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
+	j.errs = append(j.errs,
+		among(c.KeyType, p.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
 	if seconds := c.MaxExpirationSeconds; seconds != nil && *seconds < 3600 {
 		j.errs = append(j.errs, field.Invalid(p.Child("maxExpirationSeconds"), *seconds, "if provided, maxExpirationSeconds must be >= 3600"))
 	}
 	n := 0
 	for _, f := range []struct{ name, path string }{
-		{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath},
+		{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath},
+		{"certificateChainPath", c.CertificateChainPath},
 	} {
 		if f.path != "" {
 			n++
@@ -410,8 +420,10 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 	}
 	alone, shared := false, false
 	for _, m := range s.AccessModes {
-		errs = append(errs, among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
-		alone, shared = alone || m == corev1.ReadWriteOncePod, shared || m == corev1.ReadOnlyMany || m == corev1.ReadWriteMany || m == corev1.ReadWriteOnce
+		errs = append(errs,
+			among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
+		alone, shared = alone || m == corev1.ReadWriteOncePod, shared || m == corev1.ReadOnlyMany ||
+			m == corev1.ReadWriteMany || m == corev1.ReadWriteOnce
 	}
 	if alone && shared {
 		errs = append(errs, field.Forbidden(modes, "may not use ReadWriteOncePod with other access modes"))
@@ -430,7 +442,9 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 		errs = append(errs, dnsSubdomain(*c, p.Child("storageClassName"))...)
 	}
 	if s.VolumeMode != nil {
-		errs = append(errs, among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)...)
+		errs = append(errs,
+			among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock,
+				corev1.PersistentVolumeFilesystem)...)
 	}
 	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
 		errs = append(errs, dnsSubdomain(*c, p.Child("volumeAttributesClassName"))...)
@@ -454,7 +468,8 @@ func validateDataSources(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (er
 		if s.DataSource != nil {
 			errs = append(errs, field.Invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified"))
 		}
-	} else if d := s.DataSource; d != nil && (d.Kind != r.Kind || d.Name != r.Name || ptr.Deref(d.APIGroup, "") != ptr.Deref(r.APIGroup, "")) {
+	} else if d := s.DataSource; d != nil &&
+		(d.Kind != r.Kind || d.Name != r.Name || ptr.Deref(d.APIGroup, "") != ptr.Deref(r.APIGroup, "")) {
 		errs = append(errs, field.Invalid(p, p.Child("dataSource"), "must match dataSourceRef"))
 	}
 	return errs

@@ -101,10 +101,12 @@ func (w *warnings) scheduling(s *corev1.PodSpec) {
 		return
 	}
 	if a := s.Affinity.PodAffinity; a != nil {
-		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, w.spec.Child("affinity", "podAffinity"))
+		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution,
+			w.spec.Child("affinity", "podAffinity"))
 	}
 	if a := s.Affinity.PodAntiAffinity; a != nil {
-		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, w.spec.Child("affinity", "podAntiAffinity"))
+		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution,
+			w.spec.Child("affinity", "podAntiAffinity"))
 	}
 }
 
@@ -153,7 +155,8 @@ type shownPort struct {
 	port *corev1.ContainerPort
 }
 
-func (w *warnings) ports(list []corev1.ContainerPort, known map[string][]shownPort, names map[string]*field.Path, p *field.Path) {
+func (w *warnings) ports(list []corev1.ContainerPort, known map[string][]shownPort,
+	names map[string]*field.Path, p *field.Path) {
 	for i := range list {
 		port, at := &list[i], p.Index(i)
 		if port.HostIP != "" && port.HostPort == 0 {
@@ -172,7 +175,9 @@ func (w *warnings) ports(list []corev1.ContainerPort, known map[string][]shownPo
 		}
 		known[key] = append(known[key], shownPort{at, port})
 		if other := names[port.Name]; port.Name != "" && other != nil {
-			w.add(at, "duplicate port name %q with %s, services and probes that select ports by name will use %s", port.Name, other, other)
+			w.add(at,
+				"duplicate port name %q with %s, services and probes that select ports by name will use %s", port.Name,
+				other, other)
 		} else if port.Name != "" {
 			names[port.Name] = at
 		}

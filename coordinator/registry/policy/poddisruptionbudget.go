@@ -47,7 +47,8 @@ func podDisruptionBudget() kind.Kind {
 			kind.AgeColumn(),
 		},
 		Row: func(b *policyv1.PodDisruptionBudget) []any {
-			return []any{b.Name, orNA(b.Spec.MinAvailable), orNA(b.Spec.MaxUnavailable), int64(b.Status.DisruptionsAllowed), kind.Age(b.CreationTimestamp)}
+			return []any{b.Name, orNA(b.Spec.MinAvailable), orNA(b.Spec.MaxUnavailable),
+				int64(b.Status.DisruptionsAllowed), kind.Age(b.CreationTimestamp)}
 		},
 	}.Kind()
 }
@@ -71,7 +72,9 @@ func validate(b *policyv1.PodDisruptionBudget) field.ErrorList {
 	if s.MaxUnavailable != nil {
 		errs = append(errs, amount.ValidateAtMost100(*s.MaxUnavailable, p.Child("maxUnavailable"))...)
 	}
-	errs = append(errs, metavalidation.ValidateLabelSelector(s.Selector, metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))...)
+	errs = append(errs,
+		metavalidation.ValidateLabelSelector(s.Selector,
+			metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))...)
 	supported := []policyv1.UnhealthyPodEvictionPolicyType{policyv1.AlwaysAllow, policyv1.IfHealthyBudget}
 	if u := s.UnhealthyPodEvictionPolicy; u != nil && !slices.Contains(supported, *u) {
 		errs = append(errs, field.NotSupported(p.Child("unhealthyPodEvictionPolicy"), *u, supported))

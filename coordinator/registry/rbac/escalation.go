@@ -123,7 +123,8 @@ func (r rights) rulesOf(ctx context.Context, ref *rbacv1.RoleRef, namespace stri
 
 func (r rights) may(ctx context.Context, verb, resource, namespace, name string) bool {
 	return r.May(ctx, authorizer.AttributesRecord{
-		Verb: verb, Namespace: namespace, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: resource, Name: name, ResourceRequest: true,
+		Verb: verb, Namespace: namespace, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: resource,
+		Name: name, ResourceRequest: true,
 	})
 }
 

@@ -56,13 +56,16 @@ func TestValidateBinding(t *testing.T) {
 		"other_kind":        {ref("Robot", "x"), rbacv1.Subject{Kind: "User", Name: "u"}, true, `roleRef.kind: Unsupported value: "Robot": supported values: "Role", "ClusterRole"`},
 		"no_role_name":      {ref("Role", ""), rbacv1.Subject{Kind: "User", Name: "u"}, true, "roleRef.name: Required value"},
 		"path_in_role_name": {ref("Role", "a/b"), rbacv1.Subject{Kind: "User", Name: "u"}, true, `roleRef.name: Invalid value: "a/b": may not contain '/'`},
-		"other_group":       {rbacv1.RoleRef{APIGroup: "x", Kind: "Role", Name: "r"}, rbacv1.Subject{Kind: "User", Name: "u"}, true, `roleRef.apiGroup: Unsupported value: "x": supported values: "rbac.authorization.k8s.io"`},
-		"account":           {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a", Namespace: "n"}, false, ""},
-		"account_no_ns":     {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a"}, false, "subjects[0].namespace: Required value"},
-		"account_own_ns":    {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a"}, true, ""},
-		"account_group":     {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a", Namespace: "n", APIGroup: "g"}, false, `subjects[0].apiGroup: Unsupported value: "g": supported values: ""`},
-		"unknown_subject":   {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "Fish", Name: "a"}, false, `subjects[0].kind: Unsupported value: "Fish": supported values: "ServiceAccount", "User", "Group"`},
-		"nameless":          {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "Group"}, false, "subjects[0].name: Required value"},
+		"other_group": {rbacv1.RoleRef{APIGroup: "x", Kind: "Role", Name: "r"},
+			rbacv1.Subject{Kind: "User", Name: "u"}, true, `roleRef.apiGroup: Unsupported value: "x": supported values: "rbac.authorization.k8s.io"`},
+		"account": {ref("ClusterRole", "x"),
+			rbacv1.Subject{Kind: "ServiceAccount", Name: "a", Namespace: "n"}, false, ""},
+		"account_no_ns":  {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a"}, false, "subjects[0].namespace: Required value"},
+		"account_own_ns": {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "ServiceAccount", Name: "a"}, true, ""},
+		"account_group": {ref("ClusterRole", "x"),
+			rbacv1.Subject{Kind: "ServiceAccount", Name: "a", Namespace: "n", APIGroup: "g"}, false, `subjects[0].apiGroup: Unsupported value: "g": supported values: ""`},
+		"unknown_subject": {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "Fish", Name: "a"}, false, `subjects[0].kind: Unsupported value: "Fish": supported values: "ServiceAccount", "User", "Group"`},
+		"nameless":        {ref("ClusterRole", "x"), rbacv1.Subject{Kind: "Group"}, false, "subjects[0].name: Required value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			subjects := []rbacv1.Subject{tt.subject}
@@ -80,7 +83,10 @@ func TestValidateAggregation(t *testing.T) {
 	expect(t, validateAggregation(nil, nil), "")
 	expect(t, validateAggregation(&rbacv1.AggregationRule{}, nil),
 		"aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil")
-	expect(t, validateAggregation(&rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"a": "b"}}}}, nil), "")
+	expect(t,
+		validateAggregation(
+			&rbacv1.AggregationRule{
+				ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"a": "b"}}}}, nil), "")
 }
 
 func TestDescribeMissing(t *testing.T) {

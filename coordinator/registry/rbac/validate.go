@@ -71,7 +71,8 @@ func validateAggregation(a, old *rbacv1.AggregationRule) field.ErrorList {
 		return field.ErrorList{field.Required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")}
 	}
 	var errs field.ErrorList
-	options := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: old != nil && hasInvalidLabelValue(old.ClusterRoleSelectors)}
+	options := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: old != nil &&
+		hasInvalidLabelValue(old.ClusterRoleSelectors)}
 	for i := range a.ClusterRoleSelectors {
 		selector := &a.ClusterRoleSelectors[i]
 		errs = append(errs, metavalidation.ValidateLabelSelector(selector, options, at.Index(i))...)
@@ -84,7 +85,8 @@ func validateAggregation(a, old *rbacv1.AggregationRule) field.ErrorList {
 
 func hasInvalidLabelValue(selectors []metav1.LabelSelector) bool {
 	for i := range selectors {
-		if len(metavalidation.ValidateLabelSelector(&selectors[i], metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
+		if len(metavalidation.ValidateLabelSelector(&selectors[i],
+			metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
 			return true
 		}
 	}
@@ -146,7 +148,8 @@ func validateSubject(s *rbacv1.Subject, namespaced bool, at *field.Path) field.E
 	switch s.Kind {
 	case rbacv1.ServiceAccountKind:
 		if s.Name != "" {
-			errs = append(errs, fieldrule.Invalid(at.Child("name"), s.Name, apivalidation.ValidateServiceAccountName(s.Name, false))...)
+			errs = append(errs,
+				fieldrule.Invalid(at.Child("name"), s.Name, apivalidation.ValidateServiceAccountName(s.Name, false))...)
 		}
 		if s.APIGroup != "" {
 			errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
@@ -159,7 +162,9 @@ func validateSubject(s *rbacv1.Subject, namespaced bool, at *field.Path) field.E
 			errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
+		errs = append(errs,
+			field.NotSupported(at.Child("kind"), s.Kind,
+				[]string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
 	}
 	return errs
 }

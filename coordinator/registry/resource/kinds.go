@@ -28,7 +28,8 @@ func deviceClass() kind.Kind {
 	type T = resourcev1.DeviceClass
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: groupVersion, Resource: "deviceclasses", Singular: "deviceclass", ClusterScoped: true, List: &resourcev1.DeviceClassList{},
+			GroupVersion: groupVersion, Resource: "deviceclasses", Singular: "deviceclass", ClusterScoped: true,
+			List: &resourcev1.DeviceClassList{},
 		},
 		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec) },
 		ValidateUpdate: func(_ context.Context, c, _ *T) field.ErrorList { return validateClass(&c.Spec) },
@@ -42,7 +43,8 @@ func claim() kind.Kind {
 	type T = resourcev1.ResourceClaim
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: groupVersion, Resource: "resourceclaims", Singular: "resourceclaim", List: &resourcev1.ResourceClaimList{},
+			GroupVersion: groupVersion,
+			Resource:     "resourceclaims", Singular: "resourceclaim", List: &resourcev1.ResourceClaimList{},
 		},
 		Default:  func(c *T) { defaultRequests(c.Spec.Devices.Requests) },
 		Create:   func(_ context.Context, c *T) { c.Status = resourcev1.ResourceClaimStatus{} },
@@ -57,7 +59,9 @@ func claim() kind.Kind {
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(), kind.Column("State", "string", "A summary of the current state (allocated, pending, reserved, etc.)."), kind.AgeColumn(),
+			kind.NameColumn(),
+			kind.Column("State", "string", "A summary of the current state (allocated, pending, reserved, etc.)."),
+			kind.AgeColumn(),
 		},
 		Row: func(c *T) []any { return []any{c.Name, stateCell(c), kind.Age(c.CreationTimestamp)} },
 	}.Kind()
@@ -67,7 +71,9 @@ func claimTemplate() kind.Kind {
 	type T = resourcev1.ResourceClaimTemplate
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: groupVersion, Resource: "resourceclaimtemplates", Singular: "resourceclaimtemplate", List: &resourcev1.ResourceClaimTemplateList{},
+			GroupVersion: groupVersion,
+			Resource:     "resourceclaimtemplates", Singular: "resourceclaimtemplate",
+			List: &resourcev1.ResourceClaimTemplateList{},
 		},
 		Default: func(c *T) { defaultRequests(c.Spec.Spec.Devices.Requests) },
 		Validate: func(_ context.Context, c *T) field.ErrorList {
@@ -85,7 +91,8 @@ func slice() kind.Kind {
 	type T = resourcev1.ResourceSlice
 	return kind.Of[T]{
 		Names: kind.Names{
-			GroupVersion: groupVersion, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true, List: &resourcev1.ResourceSliceList{},
+			GroupVersion: groupVersion, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true,
+			List: &resourcev1.ResourceSliceList{},
 		},
 		Default:        defaultSlice,
 		Validate:       func(_ context.Context, s *T) field.ErrorList { return validateSlice(&s.Spec, nil) },

@@ -12,7 +12,8 @@ import (
 
 func expect(t *testing.T, name string, errs field.ErrorList, want string) {
 	t.Helper()
-	if want == "" && len(errs) > 0 || want != "" && (len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
+	if want == "" && len(errs) > 0 || want != "" &&
+		(len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), want)) {
 		t.Errorf("%s: %v, want %q", name, errs, want)
 	}
 }
@@ -31,26 +32,36 @@ func TestValidateClaim(t *testing.T) {
 		"all_and_count": {func(s *T) { s.Devices.Requests[0].Exactly.AllocationMode = resourcev1.DeviceAllocationModeAll },
 			"must not be specified when allocationMode is 'All'"},
 		"selector": {func(s *T) {
-			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "x"`}}}
+			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+				{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "x"`}}}
 		}, ""},
 		"syntax": {func(s *T) {
-			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "1 +"}}}
+			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+				{CEL: &resourcev1.CELDeviceSelector{Expression: "1 +"}}}
 		}, "compilation failed"},
 		"number": {func(s *T) {
-			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "1 + 1"}}}
+			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+				{CEL: &resourcev1.CELDeviceSelector{Expression: "1 + 1"}}}
 		}, "must evaluate to bool"},
 		"constraint": {func(s *T) {
-			s.Devices.Constraints = []resourcev1.DeviceConstraint{{Requests: []string{"x"}, MatchAttribute: ptr.To(resourcev1.FullyQualifiedName("a.b/c"))}}
+			s.Devices.Constraints = []resourcev1.DeviceConstraint{
+				{Requests: []string{"x"}, MatchAttribute: ptr.To(resourcev1.FullyQualifiedName("a.b/c"))}}
 		}, "must be the name of a request in the claim"},
 		"attribute": {func(s *T) {
-			s.Devices.Constraints = []resourcev1.DeviceConstraint{{MatchAttribute: ptr.To(resourcev1.FullyQualifiedName("c"))}}
+			s.Devices.Constraints = []resourcev1.DeviceConstraint{
+				{MatchAttribute: ptr.To(resourcev1.FullyQualifiedName("c"))}}
 		}, "a fully qualified name must be a domain and a name separated by a slash"},
 		"config": {func(s *T) {
-			opaque := &resourcev1.OpaqueDeviceConfiguration{Driver: "a.b", Parameters: runtime.RawExtension{Raw: []byte("1")}}
-			s.Devices.Config = []resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: opaque}}}
+			opaque := &resourcev1.OpaqueDeviceConfiguration{Driver: "a.b",
+				Parameters: runtime.RawExtension{Raw: []byte("1")}}
+			s.Devices.Config = []resourcev1.DeviceClaimConfiguration{
+				{DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: opaque}}}
 		}, "must be a valid JSON object"},
 	} {
-		s := &T{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "c"}}}}}
+		s := &T{
+			Devices: resourcev1.DeviceClaim{
+				Requests: []resourcev1.DeviceRequest{
+					{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "c"}}}}}
 		defaultRequests(s.Devices.Requests)
 		c.change(s)
 		expect(t, name, validateClaim(s, field.NewPath("spec")), c.want)
@@ -70,10 +81,13 @@ func TestValidateSlice(t *testing.T) {
 		"driver":  {func(s *T) { s.Driver = "a b" }, "spec.driver: Invalid value"},
 		"twice":   {func(s *T) { s.Devices = []resourcev1.Device{{Name: "d"}, {Name: "d"}} }, `Duplicate value: "d"`},
 		"value": {func(s *T) {
-			s.Devices = []resourcev1.Device{{Name: "d", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": {}}}}
+			s.Devices = []resourcev1.Device{
+				{Name: "d", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": {}}}}
 		}, "exactly one value must be specified"},
 		"version": {func(s *T) {
-			s.Devices = []resourcev1.Device{{Name: "d", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": {VersionValue: ptr.To("1")}}}}
+			s.Devices = []resourcev1.Device{
+				{Name: "d",
+					Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": {VersionValue: ptr.To("1")}}}}
 		}, "must be a string compatible with semver.org spec 2.0.0"},
 		"per_device": {func(s *T) { s.Devices = []resourcev1.Device{{Name: "d", AllNodes: ptr.To(true)}} }, "can only be set if `perDeviceNodeSelection` is set to true"},
 	} {
@@ -94,7 +108,8 @@ func TestClaimStatus(t *testing.T) {
 	old := c.DeepCopy()
 	c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "x", UID: "u"}}
 	expect(t, "reserved", validateClaimStatus(c, old), "may not be specified when `allocated` is not set")
-	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{result}}}
+	c.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{result}}}
 	c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "a.b", Pool: "p", Device: "d"}}
 	expect(t, "allocated", validateClaimStatus(c, old), "")
 	if stateCell(c) != "allocated,reserved" || stateCell(old) != "pending" {

@@ -34,7 +34,8 @@ func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 		errs = append(errs, immutable(spec.Driver, old.Driver, p.Child("driver"))...)
 		errs = append(errs, immutable(spec.NodeName, old.NodeName, p.Child("nodeName"))...)
 	}
-	errs = append(errs, validateWhere(where{spec.NodeName, spec.NodeSelector, spec.AllNodes, spec.PerDeviceNodeSelection, true}, p)...)
+	errs = append(errs,
+		validateWhere(where{spec.NodeName, spec.NodeSelector, spec.AllNodes, spec.PerDeviceNodeSelection, true}, p)...)
 	if spec.SharedCounters != nil && spec.Devices != nil {
 		errs = append(errs, field.Invalid(p, "", "only one of `sharedCounters` or `devices` is allowed"))
 	}
@@ -55,16 +56,21 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 	var set []string
 	if w.node != nil {
 		if *w.node == "" {
-			errs = append(errs, field.Invalid(p.Child("nodeName"), *w.node, map[bool]string{true: "must be either unset or set to a non-empty string", false: "must not be empty"}[w.slice]))
+			errs = append(errs,
+				field.Invalid(p.Child("nodeName"), *w.node,
+					map[bool]string{true: "must be either unset or set to a non-empty string",
+						false: "must not be empty"}[w.slice]))
 		} else {
 			set = append(set, "`nodeName`")
-			errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), *w.node, validation.IsDNS1123Subdomain(*w.node))...)
+			errs = append(errs,
+				fieldrule.Invalid(p.Child("nodeName"), *w.node, validation.IsDNS1123Subdomain(*w.node))...)
 		}
 	}
 	if w.selector != nil {
 		set = append(set, "`nodeSelector`")
 		if w.slice && len(w.selector.NodeSelectorTerms) != 1 {
-			errs = append(errs, field.Invalid(p.Child("nodeSelector", "nodeSelectorTerms"), w.selector.NodeSelectorTerms, "must have exactly one node selector term"))
+			errs = append(errs,
+				field.Invalid(p.Child("nodeSelector", "nodeSelectorTerms"), w.selector.NodeSelectorTerms, "must have exactly one node selector term"))
 		}
 	}
 	for _, flag := range []struct {
@@ -97,7 +103,8 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 
 func validateDevices(spec *resourcev1.ResourceSliceSpec, p *field.Path) field.ErrorList {
 	most := resourcev1.ResourceSliceMaxDevices
-	if slices.ContainsFunc(spec.Devices, func(d resourcev1.Device) bool { return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 }) {
+	if slices.ContainsFunc(spec.Devices,
+		func(d resourcev1.Device) bool { return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 }) {
 		most = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
 	}
 	if many := tooMany(len(spec.Devices), most, p); many != nil {
@@ -120,7 +127,8 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 	errs := validateLabel(d.Name, p.Child("name"))
 	const most = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 	if n := len(d.Attributes) + len(d.Capacity); n > most {
-		errs = append(errs, field.Invalid(p, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
+		errs = append(errs,
+			field.Invalid(p, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
 	}
 	for name, a := range d.Attributes {
 		at := p.Child("attributes").Key(string(name))
@@ -131,7 +139,9 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 		errs = append(errs, validateAttributeName(string(name), false, p.Child("capacity").Key(string(name)))...)
 	}
 	errs = append(errs, validateTaints(d.Taints, p.Child("taints"))...)
-	errs = append(errs, tooMany(len(d.ConsumesCounters), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, p.Child("consumesCounters"))...)
+	errs = append(errs,
+		tooMany(len(d.ConsumesCounters), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice,
+			p.Child("consumesCounters"))...)
 	for i, c := range d.ConsumesCounters {
 		at := p.Child("consumesCounters").Index(i)
 		errs = append(errs, validateLabel(c.CounterSet, at.Child("counterSet"))...)

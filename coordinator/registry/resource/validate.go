@@ -107,7 +107,8 @@ func validateExpression(text string, p *field.Path) field.ErrorList {
 	if issues.Err() != nil {
 		return field.ErrorList{field.Invalid(p, text, "compilation failed: "+issues.String())}
 	}
-	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) && !out.IsExactType(cel.AnyType) {
+	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) &&
+		!out.IsExactType(cel.AnyType) {
 		return field.ErrorList{field.Invalid(p, text, "must evaluate to bool or the unknown type, not "+out.String())}
 	}
 	return nil
@@ -193,7 +194,9 @@ func validateRequest(r *resourcev1.DeviceRequest, p *field.Path) field.ErrorList
 		return append(errs, field.Invalid(p, nil, one+", but multiple fields are set"))
 	case r.Exactly != nil:
 		e := r.Exactly
-		return append(errs, validateWanted(wanted{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations}, p.Child("exactly"))...)
+		return append(errs,
+			validateWanted(wanted{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations},
+				p.Child("exactly"))...)
 	}
 	at := p.Child("firstAvailable")
 	if many := tooMany(len(r.FirstAvailable), resourcev1.FirstAvailableDeviceRequestMaxSize, at); many != nil {
@@ -203,7 +206,9 @@ func validateRequest(r *resourcev1.DeviceRequest, p *field.Path) field.ErrorList
 	for i := range r.FirstAvailable {
 		s := &r.FirstAvailable[i]
 		errs = append(errs, validateLabel(s.Name, at.Index(i).Child("name"))...)
-		errs = append(errs, validateWanted(wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations}, at.Index(i))...)
+		errs = append(errs,
+			validateWanted(wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations},
+				at.Index(i))...)
 		if seen[s.Name] {
 			errs = append(errs, field.Duplicate(at.Index(i), s.Name))
 		}
@@ -225,17 +230,21 @@ func validateWanted(w wanted, p *field.Path) (errs field.ErrorList) {
 	if w.class == "" {
 		errs = append(errs, field.Required(p.Child("deviceClassName"), ""))
 	} else {
-		errs = append(errs, fieldrule.Invalid(p.Child("deviceClassName"), w.class, validation.IsDNS1123Subdomain(w.class))...)
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("deviceClassName"), w.class, validation.IsDNS1123Subdomain(w.class))...)
 	}
 	errs = append(errs, validateSelectors(w.selectors, p.Child("selectors"))...)
 	const all, exact = resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount
 	switch {
 	case w.mode == all && w.count != 0:
-		errs = append(errs, field.Invalid(p.Child("count"), w.count, fmt.Sprintf("must not be specified when allocationMode is '%s'", w.mode)))
+		errs = append(errs,
+			field.Invalid(p.Child("count"), w.count,
+				fmt.Sprintf("must not be specified when allocationMode is '%s'", w.mode)))
 	case w.mode == exact && w.count <= 0:
 		errs = append(errs, field.Invalid(p.Child("count"), w.count, "must be greater than zero"))
 	case w.mode != all && w.mode != exact:
-		errs = append(errs, field.NotSupported(p.Child("allocationMode"), w.mode, []resourcev1.DeviceAllocationMode{all, exact}))
+		errs = append(errs,
+			field.NotSupported(p.Child("allocationMode"), w.mode, []resourcev1.DeviceAllocationMode{all, exact}))
 	}
 	for i := range w.tolerations {
 		errs = append(errs, validateToleration(&w.tolerations[i], p.Child("tolerations").Index(i))...)
@@ -258,12 +267,14 @@ func validateToleration(t *resourcev1.DeviceToleration, p *field.Path) (errs fie
 	case "":
 		errs = append(errs, field.Required(p.Child("operator"), ""))
 	default:
-		errs = append(errs, field.NotSupported(p.Child("operator"), t.Operator, []resourcev1.DeviceTolerationOperator{equal, exists}))
+		errs = append(errs,
+			field.NotSupported(p.Child("operator"), t.Operator, []resourcev1.DeviceTolerationOperator{equal, exists}))
 	}
 	return append(errs, validateEffect(t.Effect, p.Child("effect"))...)
 }
 
-var effects = []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
+var effects = []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute,
+	resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
 
 func validateEffect(e resourcev1.DeviceTaintEffect, p *field.Path) field.ErrorList {
 	if e == "" || slices.Contains(effects, e) {
@@ -325,7 +336,8 @@ func validateAttributeName(name string, qualified bool, p *field.Path) (errs fie
 
 func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	p, s := field.NewPath("status"), &c.Status
-	if many := tooMany(len(s.ReservedFor), resourcev1.ResourceClaimReservedForMaxSize, p.Child("reservedFor")); many != nil {
+	if many := tooMany(len(s.ReservedFor), resourcev1.ResourceClaimReservedForMaxSize,
+		p.Child("reservedFor")); many != nil {
 		return many
 	}
 	errs := validateConsumers(c, old, p.Child("reservedFor"))
@@ -351,7 +363,8 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	case old.Status.Allocation != nil:
 		errs = append(errs, immutable(s.Allocation, old.Status.Allocation, p.Child("allocation"))...)
 	default:
-		errs = append(errs, validateAllocation(s.Allocation, requestNames(&c.Spec.Devices), p.Child("allocation", "devices"))...)
+		errs = append(errs,
+			validateAllocation(s.Allocation, requestNames(&c.Spec.Devices), p.Child("allocation", "devices"))...)
 	}
 	return errs
 }
@@ -359,7 +372,9 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 func validateConsumers(c, old *resourcev1.ResourceClaim, p *field.Path) (errs field.ErrorList) {
 	list := c.Status.ReservedFor
 	for i, r := range list {
-		for _, f := range []struct{ name, value string }{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
+		for _, f := range []struct {
+			name, value string
+		}{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
 			if f.value == "" {
 				errs = append(errs, field.Required(p.Index(i).Child(f.name), ""))
 			}
@@ -396,7 +411,8 @@ func validateAllocation(a *resourcev1.AllocationResult, names []string, p *field
 	if many := tooMany(len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize, p.Child("config")); many != nil {
 		return append(errs, many...)
 	}
-	sources := []resourcev1.AllocationConfigSource{resourcev1.AllocationConfigSourceClaim, resourcev1.AllocationConfigSourceClass}
+	sources := []resourcev1.AllocationConfigSource{resourcev1.AllocationConfigSourceClaim,
+		resourcev1.AllocationConfigSourceClass}
 	for i := range a.Devices.Config {
 		c, at := &a.Devices.Config[i], p.Child("config").Index(i)
 		if c.Source == "" {

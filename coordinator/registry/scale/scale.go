@@ -57,9 +57,11 @@ func (s *storage[T]) Get(ctx context.Context, name string, options *metav1.GetOp
 	return s.read(obj)
 }
 
-func (s *storage[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+func (s *storage[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	obj, _, err := s.store.Update(ctx, name, &scaled[T]{storage: s, name: name, UpdatedObjectInfo: info}, s.onCreate(create), s.onUpdate(update), false, options)
+	obj, _, err := s.store.Update(ctx, name, &scaled[T]{storage: s, name: name, UpdatedObjectInfo: info},
+		s.onCreate(create), s.onUpdate(update), false, options)
 	if err != nil {
 		return nil, false, err
 	}
@@ -68,7 +70,8 @@ func (s *storage[T]) Update(ctx context.Context, name string, info rest.UpdatedO
 }
 
 func (s *storage[T]) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return rest.NewDefaultTableConvertor(schema.GroupResource{Group: "autoscaling", Resource: "scales"}).ConvertToTable(ctx, obj, options)
+	return rest.NewDefaultTableConvertor(schema.GroupResource{Group: "autoscaling", Resource: "scales"}).
+		ConvertToTable(ctx, obj, options)
 }
 
 func (s *storage[T]) onCreate(f rest.ValidateObjectFunc) rest.ValidateObjectFunc {
@@ -174,7 +177,8 @@ func (u *scaled[T]) UpdatedObject(ctx context.Context, stored runtime.Object) (r
 }
 
 func validate(scale, old *autoscalingv1.Scale) error {
-	if errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas")); len(errs) > 0 {
+	if errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas),
+		field.NewPath("spec", "replicas")); len(errs) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, errs)
 	}
 	if scale.UID != "" && scale.UID != old.UID {

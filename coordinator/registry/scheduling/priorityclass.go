@@ -63,7 +63,8 @@ func priorityClass() kind.Kind {
 			kind.Column("PreemptionPolicy", "string", schedulingv1.PriorityClass{}.SwaggerDoc()["preemptionPolicy"]),
 		},
 		Row: func(c *schedulingv1.PriorityClass) []any {
-			return []any{c.Name, int64(c.Value), c.GlobalDefault, kind.Age(c.CreationTimestamp), string(ptr.Deref(c.PreemptionPolicy, ""))}
+			return []any{c.Name, int64(c.Value), c.GlobalDefault, kind.Age(c.CreationTimestamp),
+				string(ptr.Deref(c.PreemptionPolicy, ""))}
 		},
 	}.Kind()
 }
@@ -73,10 +74,13 @@ func validate(_ context.Context, c *schedulingv1.PriorityClass) field.ErrorList 
 	if strings.HasPrefix(c.Name, systemPrefix) {
 		if err := knownSystemClass(c); err != nil {
 			errs = append(errs, field.Forbidden(field.NewPath("metadata", "name"),
-				"priority class names with '"+systemPrefix+"' prefix are reserved for system use only. error: "+err.Error()))
+				"priority class names with '"+systemPrefix+
+					"' prefix are reserved for system use only. error: "+err.Error()))
 		}
 	} else if c.Value > maxUserValue {
-		errs = append(errs, field.Forbidden(field.NewPath("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %v", maxUserValue)))
+		errs = append(errs,
+			field.Forbidden(field.NewPath("value"),
+				fmt.Sprintf("maximum allowed value of a user defined priority is %v", maxUserValue)))
 	}
 	supported := []corev1.PreemptionPolicy{corev1.PreemptLowerPriority, corev1.PreemptNever}
 	if p := c.PreemptionPolicy; p != nil && !slices.Contains(supported, *p) {
@@ -106,5 +110,7 @@ func validateUpdate(_ context.Context, c, old *schedulingv1.PriorityClass) field
 	if c.Value != old.Value {
 		errs = append(errs, field.Forbidden(field.NewPath("value"), "may not be changed in an update."))
 	}
-	return append(errs, apivalidation.ValidateImmutableField(c.PreemptionPolicy, old.PreemptionPolicy, field.NewPath("preemptionPolicy"))...)
+	return append(errs,
+		apivalidation.ValidateImmutableField(c.PreemptionPolicy, old.PreemptionPolicy,
+			field.NewPath("preemptionPolicy"))...)
 }

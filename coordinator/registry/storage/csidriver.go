@@ -39,8 +39,11 @@ func csiDriver() kind.Kind {
 		ValidateUpdate: func(_ context.Context, d, old *storagev1.CSIDriver) field.ErrorList {
 			p := field.NewPath("spec")
 			errs := validateDriver(&d.Spec, p)
-			errs = append(errs, immutable(d.Spec.AttachRequired, old.Spec.AttachRequired, p.Child("attachedRequired"))...)
-			return append(errs, immutable(d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes, p.Child("volumeLifecycleModes"))...)
+			errs = append(errs,
+				immutable(d.Spec.AttachRequired, old.Spec.AttachRequired, p.Child("attachedRequired"))...)
+			return append(errs,
+				immutable(d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes,
+					p.Child("volumeLifecycleModes"))...)
 		},
 		Warnings: func(_ context.Context, d, old *storagev1.CSIDriver) []string {
 			same := old != nil && equality.Semantic.DeepEqual(d.Spec.TokenRequests, old.Spec.TokenRequests)
@@ -95,7 +98,8 @@ func driverRow(d *storagev1.CSIDriver) []any {
 		shown = "<none>"
 	}
 	return []any{
-		d.Name, ptr.Deref(d.Spec.AttachRequired, true), ptr.Deref(d.Spec.PodInfoOnMount, false), ptr.Deref(d.Spec.StorageCapacity, false),
+		d.Name, ptr.Deref(d.Spec.AttachRequired, true), ptr.Deref(d.Spec.PodInfoOnMount, false),
+		ptr.Deref(d.Spec.StorageCapacity, false),
 		tokens, ptr.Deref(d.Spec.RequiresRepublish, false), shown, kind.Age(d.CreationTimestamp),
 	}
 }
@@ -105,13 +109,15 @@ func validateDriver(s *storagev1.CSIDriverSpec, p *field.Path) (errs field.Error
 		name  string
 		value *bool
 	}{
-		{"attachedRequired", s.AttachRequired}, {"podInfoOnMount", s.PodInfoOnMount}, {"storageCapacity", s.StorageCapacity},
+		{"attachedRequired", s.AttachRequired}, {"podInfoOnMount", s.PodInfoOnMount},
+		{"storageCapacity", s.StorageCapacity},
 	} {
 		if f.value == nil {
 			errs = append(errs, field.Required(p.Child(f.name), ""))
 		}
 	}
-	groups := []storagev1.FSGroupPolicy{storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
+	groups := []storagev1.FSGroupPolicy{storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy,
+		storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
 	if g := s.FSGroupPolicy; g != nil && !slices.Contains(groups, *g) {
 		errs = append(errs, field.NotSupported(p.Child("fsGroupPolicy"), *g, groups))
 	}

@@ -49,7 +49,8 @@ func validateNode(n *storagev1.CSINode) (errs field.ErrorList) {
 		if d.NodeID == "" {
 			errs = append(errs, field.Required(p.Child("nodeID"), ""))
 		} else if len(d.NodeID) > maxNodeID {
-			errs = append(errs, field.Invalid(p.Child("nodeID"), d.NodeID, fmt.Sprintf("must be %d characters or less", maxNodeID)))
+			errs = append(errs,
+				field.Invalid(p.Child("nodeID"), d.NodeID, fmt.Sprintf("must be %d characters or less", maxNodeID)))
 		}
 		if a := d.Allocatable; a != nil && a.Count != nil && *a.Count < 0 {
 			errs = append(errs, field.Invalid(p.Child("allocatable", "count"), int64(*a.Count), "must be greater than or equal to 0"))

@@ -27,8 +27,10 @@ func csiStorageCapacity() kind.Kind {
 			return validateStorageCapacity(c, metavalidation.LabelSelectorValidationOptions{})
 		},
 		ValidateUpdate: func(_ context.Context, c, old *storagev1.CSIStorageCapacity) field.ErrorList {
-			was := metavalidation.ValidateLabelSelector(old.NodeTopology, metavalidation.LabelSelectorValidationOptions{}, nil)
-			errs := validateStorageCapacity(c, metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: len(was) > 0})
+			was := metavalidation.ValidateLabelSelector(old.NodeTopology,
+				metavalidation.LabelSelectorValidationOptions{}, nil)
+			errs := validateStorageCapacity(c,
+				metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: len(was) > 0})
 			if !equality.Semantic.DeepEqual(c.NodeTopology, old.NodeTopology) {
 				errs = append(errs, field.Invalid(field.NewPath("nodeTopology"), c.NodeTopology, "field is immutable"))
 			}
@@ -57,9 +59,12 @@ func csiStorageCapacity() kind.Kind {
 	}.Kind()
 }
 
-func validateStorageCapacity(c *storagev1.CSIStorageCapacity, o metavalidation.LabelSelectorValidationOptions) field.ErrorList {
+func validateStorageCapacity(c *storagev1.CSIStorageCapacity,
+	o metavalidation.LabelSelectorValidationOptions) field.ErrorList {
 	errs := metavalidation.ValidateLabelSelector(c.NodeTopology, o, field.NewPath("nodeTopology"))
-	errs = append(errs, fieldrule.Invalid(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
+	errs = append(errs,
+		fieldrule.Invalid(field.NewPath("storageClassName"), c.StorageClassName,
+			apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
 	if c.Capacity != nil && c.Capacity.Sign() < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("capacity"), c.Capacity.String(), "must be greater than or equal to 0"))
 	}
@@ -73,7 +78,8 @@ func topologyWarnings(s *metav1.LabelSelector) (out []string) {
 	p := field.NewPath("nodeTopology")
 	for i, e := range s.MatchExpressions {
 		if message, ok := podspec.DeprecatedNodeLabel(e.Key); ok {
-			out = append(out, fmt.Sprintf("%s: %s is %s", p.Child("matchExpressions").Index(i).Child("key"), e.Key, message))
+			out = append(out,
+				fmt.Sprintf("%s: %s is %s", p.Child("matchExpressions").Index(i).Child("key"), e.Key, message))
 		}
 	}
 	for label := range s.MatchLabels {

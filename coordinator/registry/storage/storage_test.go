@@ -41,7 +41,8 @@ func many(n int) map[string]string {
 func TestStorageClass(t *testing.T) {
 	zones := func(keys ...string) (t corev1.TopologySelectorTerm) {
 		for _, k := range keys {
-			t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: k, Values: []string{"a"}})
+			t.MatchLabelExpressions = append(t.MatchLabelExpressions,
+				corev1.TopologySelectorLabelRequirement{Key: k, Values: []string{"a"}})
 		}
 		return t
 	}
@@ -57,7 +58,8 @@ func TestStorageClass(t *testing.T) {
 		{"mode", func(c *storagev1.StorageClass) { c.VolumeBindingMode = ptr.To[storagev1.VolumeBindingMode]("Later") },
 			`volumeBindingMode: Unsupported value: "Later": supported values: "Immediate", "WaitForFirstConsumer"`},
 		{"many-parameters", func(c *storagev1.StorageClass) { c.Parameters = many(513) }, "parameters: Too long: may not be more than 512 bytes"},
-		{"long-parameters", func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"k": strings.Repeat("x", 256<<10)} },
+		{"long-parameters",
+			func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"k": strings.Repeat("x", 256<<10)} },
 			"parameters: Too long: may not be more than 262144 bytes"},
 		{"empty-key", func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"": "x"} },
 			`parameters: Invalid value: "": field can not be empty.`},
@@ -70,7 +72,8 @@ func TestStorageClass(t *testing.T) {
 		},
 			`allowedTopologies[0].matchLabelExpressions[1].key: Duplicate value: "zone"`},
 		{"no-values", func(c *storagev1.StorageClass) {
-			c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone"}}}}
+			c.AllowedTopologies = []corev1.TopologySelectorTerm{
+				{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone"}}}}
 		}, "allowedTopologies[0].matchLabelExpressions[0].values: Required value"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -141,12 +144,16 @@ func TestCSINode(t *testing.T) {
 		{"no-id", node(storagev1.CSINodeDriver{Name: "d"}), "spec.drivers[0].nodeID: Required value"},
 		{"long-id", node(storagev1.CSINodeDriver{Name: "d", NodeID: strings.Repeat("x", 257)}),
 			`spec.drivers[0].nodeID: Invalid value: "` + strings.Repeat("x", 257) + `": must be 256 characters or less`},
-		{"count", node(storagev1.CSINodeDriver{Name: "d", NodeID: "n", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](-1)}}),
+		{"count",
+			node(storagev1.CSINodeDriver{Name: "d", NodeID: "n",
+				Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](-1)}}),
 			"spec.drivers[0].allocatable.count: Invalid value: -1: must be greater than or equal to 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) { expect(t, validateNode(c.node), c.want) })
 	}
-	was := node(storagev1.CSINodeDriver{Name: "d", NodeID: "n", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}})
+	was := node(
+		storagev1.CSINodeDriver{Name: "d", NodeID: "n",
+			Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}})
 	is := was.DeepCopy()
 	is.Spec.Drivers[0].Allocatable.Count = ptr.To[int32](2)
 	expect(t, validateNodeUpdate(is, was), "")
@@ -158,11 +165,13 @@ func TestCSINode(t *testing.T) {
 
 func TestVolumeAttachment(t *testing.T) {
 	inline := &corev1.PersistentVolumeSpec{
-		AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
 	}
 	host := inline.DeepCopy()
-	host.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x", Type: ptr.To(corev1.HostPathUnset)}}
+	host.PersistentVolumeSource = corev1.PersistentVolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: "/x", Type: ptr.To(corev1.HostPathUnset)}}
 	host.StorageClassName = "fast"
 	for _, c := range []struct {
 		name   string
@@ -170,11 +179,13 @@ func TestVolumeAttachment(t *testing.T) {
 		status storagev1.VolumeAttachmentStatus
 		want   string
 	}{
-		{"volume", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv")}, storagev1.VolumeAttachmentStatus{}, ""},
+		{"volume", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv")},
+			storagev1.VolumeAttachmentStatus{}, ""},
 		{"inline", storagev1.VolumeAttachmentSource{InlineVolumeSpec: inline}, storagev1.VolumeAttachmentStatus{}, ""},
 		{"none", storagev1.VolumeAttachmentSource{}, storagev1.VolumeAttachmentStatus{},
 			"spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName"},
-		{"both", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv"), InlineVolumeSpec: inline}, storagev1.VolumeAttachmentStatus{},
+		{"both", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv"), InlineVolumeSpec: inline},
+			storagev1.VolumeAttachmentStatus{},
 			"spec.source: Forbidden: must specify exactly one of inlineVolumeSpec and persistentVolumeName"},
 		{"inline-host", storagev1.VolumeAttachmentSource{InlineVolumeSpec: host}, storagev1.VolumeAttachmentStatus{},
 			"[spec.source.inlineVolumeSpec.csi: Required value: has to be specified in the context of inline volumes, " +
@@ -192,7 +203,9 @@ func TestVolumeAttachment(t *testing.T) {
 }
 
 func TestVolumeAttributesClass(t *testing.T) {
-	expect(t, validateAttributes(&storagev1.VolumeAttributesClass{DriverName: "d", Parameters: map[string]string{"iops": "1"}}), "")
+	expect(t,
+		validateAttributes(
+			&storagev1.VolumeAttributesClass{DriverName: "d", Parameters: map[string]string{"iops": "1"}}), "")
 	expect(t, validateAttributes(&storagev1.VolumeAttributesClass{}),
 		"[driverName: Required value, parameters: Required value: must contain at least one key/value pair]")
 }

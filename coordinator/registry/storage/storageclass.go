@@ -62,7 +62,8 @@ func storageClass() kind.Kind {
 			}
 			return []any{
 				name, c.Provisioner, string(ptr.Deref(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
-				string(ptr.Deref(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), ptr.Deref(c.AllowVolumeExpansion, false), kind.Age(c.CreationTimestamp),
+				string(ptr.Deref(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)),
+				ptr.Deref(c.AllowVolumeExpansion, false), kind.Age(c.CreationTimestamp),
 			}
 		},
 	}.Kind()
@@ -71,7 +72,8 @@ func storageClass() kind.Kind {
 func validateClass(c *storagev1.StorageClass) field.ErrorList {
 	errs := validateProvisioner(c.Provisioner, field.NewPath("provisioner"))
 	errs = append(errs, validateParameters(c.Parameters, true, field.NewPath("parameters"))...)
-	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}
+	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete,
+		corev1.PersistentVolumeReclaimRetain}
 	if r := ptr.Deref(c.ReclaimPolicy, ""); r != "" && !slices.Contains(policies, r) {
 		errs = append(errs, field.NotSupported(field.NewPath("reclaimPolicy"), r, policies))
 	}
@@ -143,7 +145,8 @@ func classWarnings(c *storagev1.StorageClass) (out []string) {
 	for i, t := range c.AllowedTopologies {
 		for j, e := range t.MatchLabelExpressions {
 			if message, ok := podspec.DeprecatedNodeLabel(e.Key); ok {
-				out = append(out, fmt.Sprintf("%s: %s", p.Index(i).Child("matchLabelExpressions").Index(j).Child("key"), message))
+				out = append(out,
+					fmt.Sprintf("%s: %s", p.Index(i).Child("matchLabelExpressions").Index(j).Child("key"), message))
 			}
 		}
 	}

@@ -40,8 +40,12 @@ func volumeAttachment() kind.Kind {
 				volumespec.DefaultInline(s)
 			}
 		},
-		Create:         func(_ context.Context, a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },
-		Validate:       func(_ context.Context, a *storagev1.VolumeAttachment) field.ErrorList { return validateAttachment(a) },
+		Create: func(_ context.Context, a *storagev1.VolumeAttachment) {
+			a.Status = storagev1.VolumeAttachmentStatus{}
+		},
+		Validate: func(_ context.Context, a *storagev1.VolumeAttachment) field.ErrorList {
+			return validateAttachment(a)
+		},
 		ValidateUpdate: update,
 		Status: &kind.StatusOf[storagev1.VolumeAttachment]{
 			Copy: func(to, from *storagev1.VolumeAttachment) { to.Status = from.Status },
@@ -63,7 +67,8 @@ func volumeAttachment() kind.Kind {
 		},
 		Row: func(a *storagev1.VolumeAttachment) []any {
 			return []any{
-				a.Name, a.Spec.Attacher, ptr.Deref(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, kind.Age(a.CreationTimestamp),
+				a.Name, a.Spec.Attacher, ptr.Deref(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName,
+				a.Status.Attached, kind.Age(a.CreationTimestamp),
 			}
 		},
 	}.Kind()
@@ -73,7 +78,9 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	p := field.NewPath("spec")
 	errs := podspec.ValidateDriverName(a.Spec.Attacher, p.Child("attacher"))
 	errs = append(errs, validateAttachmentSource(&a.Spec.Source, p.Child("source"))...)
-	errs = append(errs, fieldrule.Invalid(p.Child("nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
+	errs = append(errs,
+		fieldrule.Invalid(p.Child("nodeName"), a.Spec.NodeName,
+			apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
 	p = field.NewPath("status")
 	size := 0
 	for k, v := range a.Status.AttachmentMetadata {
@@ -85,7 +92,9 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	errs = append(errs, validateVolumeError(a.Status.AttachError, p.Child("attachError"))...)
 	errs = append(errs, validateVolumeError(a.Status.DetachError, p.Child("detachError"))...)
 	if name := a.Spec.Source.PersistentVolumeName; name != nil {
-		errs = append(errs, fieldrule.Invalid(field.NewPath("spec.source.persistentVolumeName"), *name, apivalidation.NameIsDNSSubdomain(*name, false))...)
+		errs = append(errs,
+			fieldrule.Invalid(field.NewPath("spec.source.persistentVolumeName"), *name,
+				apivalidation.NameIsDNSSubdomain(*name, false))...)
 	}
 	return errs
 }
@@ -114,7 +123,8 @@ func validateVolumeError(e *storagev1.VolumeError, p *field.Path) (errs field.Er
 		errs = append(errs, field.TooLong(p.Child("message"), "", maxAttachmentMetadata))
 	}
 	if e.ErrorCode != nil && *e.ErrorCode < 0 {
-		errs = append(errs, field.Invalid(p.Child("errorCode"), *e.ErrorCode, validation.InclusiveRangeError(0, math.MaxInt32)))
+		errs = append(errs,
+			field.Invalid(p.Child("errorCode"), *e.ErrorCode, validation.InclusiveRangeError(0, math.MaxInt32)))
 	}
 	return errs
 }

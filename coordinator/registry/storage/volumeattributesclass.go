@@ -42,5 +42,6 @@ func volumeAttributesClass() kind.Kind {
 }
 
 func validateAttributes(c *storagev1.VolumeAttributesClass) field.ErrorList {
-	return append(validateProvisioner(c.DriverName, field.NewPath("driverName")), validateParameters(c.Parameters, false, field.NewPath("parameters"))...)
+	return append(validateProvisioner(c.DriverName, field.NewPath("driverName")),
+		validateParameters(c.Parameters, false, field.NewPath("parameters"))...)
 }

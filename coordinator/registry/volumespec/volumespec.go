@@ -20,8 +20,10 @@ import (
 const notInline = "may not be specified in the context of inline volumes"
 
 var (
-	accessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
-	policies    = []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimRetain}
+	accessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany,
+		corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
+	policies = []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete,
+		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimRetain}
 	volumeModes = []corev1.PersistentVolumeMode{corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem}
 )
 
@@ -176,7 +178,8 @@ func validateSources(s *corev1.PersistentVolumeSpec, name string, p *field.Path)
 	if n == 0 {
 		errs = append(errs, field.Required(p, "must specify a volume type"))
 	}
-	if s.HostPath != nil && path.Clean(s.HostPath.Path) == "/" && s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
+	if s.HostPath != nil && path.Clean(s.HostPath.Path) == "/" &&
+		s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
 		errs = append(errs, field.Forbidden(p.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
 	}
 	return errs
@@ -241,8 +244,9 @@ func validateSource(s *corev1.PersistentVolumeSpec, source, name string, p *fiel
 // shared are the sources that a pod's volume can have in the same form.
 func shared(s *corev1.PersistentVolumeSource) *corev1.VolumeSource {
 	return &corev1.VolumeSource{
-		HostPath: s.HostPath, NFS: s.NFS, FC: s.FC, GCEPersistentDisk: s.GCEPersistentDisk, AWSElasticBlockStore: s.AWSElasticBlockStore,
-		Quobyte: s.Quobyte, Flocker: s.Flocker, AzureDisk: s.AzureDisk, VsphereVolume: s.VsphereVolume,
+		HostPath: s.HostPath, NFS: s.NFS, FC: s.FC, GCEPersistentDisk: s.GCEPersistentDisk,
+		AWSElasticBlockStore: s.AWSElasticBlockStore,
+		Quobyte:              s.Quobyte, Flocker: s.Flocker, AzureDisk: s.AzureDisk, VsphereVolume: s.VsphereVolume,
 		PhotonPersistentDisk: s.PhotonPersistentDisk, PortworxVolume: s.PortworxVolume,
 	}
 }
@@ -256,7 +260,8 @@ func validateCSI(c *corev1.CSIPersistentVolumeSource, p *field.Path) field.Error
 		name string
 		ref  *corev1.SecretReference
 	}{
-		{"controllerPublishSecretRef", c.ControllerPublishSecretRef}, {"controllerExpandSecretRef", c.ControllerExpandSecretRef},
+		{"controllerPublishSecretRef", c.ControllerPublishSecretRef},
+		{"controllerExpandSecretRef", c.ControllerExpandSecretRef},
 		{"nodePublishSecretRef", c.NodePublishSecretRef}, {"nodeExpandSecretRef", c.NodeExpandSecretRef},
 	} {
 		errs = append(errs, validateReference(r.ref, p.Child(r.name))...)
@@ -281,7 +286,8 @@ func validateReference(r *corev1.SecretReference, p *field.Path) (errs field.Err
 
 func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.Path) field.ErrorList {
 	like := corev1.ISCSIVolumeSource{
-		TargetPortal: s.TargetPortal, IQN: s.IQN, Lun: s.Lun, DiscoveryCHAPAuth: s.DiscoveryCHAPAuth, SessionCHAPAuth: s.SessionCHAPAuth,
+		TargetPortal: s.TargetPortal, IQN: s.IQN, Lun: s.Lun, DiscoveryCHAPAuth: s.DiscoveryCHAPAuth,
+		SessionCHAPAuth: s.SessionCHAPAuth,
 	}
 	if s.SecretRef != nil {
 		like.SecretRef = &corev1.LocalObjectReference{Name: s.SecretRef.Name}
@@ -300,8 +306,10 @@ func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.
 
 // mountOptions are kept in an annotation by few kinds of volume only.
 func takesMountOptions(s *corev1.PersistentVolumeSource) bool {
-	return s.GCEPersistentDisk != nil || s.AWSElasticBlockStore != nil || s.Glusterfs != nil || s.NFS != nil || s.RBD != nil ||
-		s.Quobyte != nil || s.ISCSI != nil || s.Cinder != nil || s.CephFS != nil || s.AzureFile != nil || s.VsphereVolume != nil ||
+	return s.GCEPersistentDisk != nil || s.AWSElasticBlockStore != nil || s.Glusterfs != nil ||
+		s.NFS != nil || s.RBD != nil ||
+		s.Quobyte != nil || s.ISCSI != nil || s.Cinder != nil || s.CephFS != nil || s.AzureFile != nil ||
+		s.VsphereVolume != nil ||
 		s.AzureDisk != nil || s.PhotonPersistentDisk != nil
 }
 
@@ -332,7 +340,9 @@ func Warnings(meta *metav1.ObjectMeta, s *corev1.PersistentVolumeSpec) (out []st
 	add(s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle, p.Child("persistentVolumeReclaimPolicy"),
 		"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
 	if s.NodeAffinity != nil && s.NodeAffinity.Required != nil {
-		out = append(out, termWarnings(s.NodeAffinity.Required.NodeSelectorTerms, p.Child("nodeAffinity", "required", "nodeSelectorTerms"))...)
+		out = append(out,
+			termWarnings(s.NodeAffinity.Required.NodeSelectorTerms,
+				p.Child("nodeAffinity", "required", "nodeSelectorTerms"))...)
 	}
 	add(s.CephFS != nil, p.Child("cephfs"), "deprecated in v1.28, non-functional in v1.31+")
 	add(s.PhotonPersistentDisk != nil, p.Child("photonPersistentDisk"), "deprecated in v1.11, non-functional in v1.16+")
@@ -347,7 +357,9 @@ func termWarnings(terms []corev1.NodeSelectorTerm, p *field.Path) (out []string)
 	for i := range terms {
 		for j, e := range terms[i].MatchExpressions {
 			if message, ok := podspec.DeprecatedNodeLabel(e.Key); ok {
-				out = append(out, fmt.Sprintf("%s: %s is %s", p.Index(i).Child("matchExpressions").Index(j).Child("key"), e.Key, message))
+				out = append(out,
+					fmt.Sprintf("%s: %s is %s", p.Index(i).Child("matchExpressions").Index(j).Child("key"),
+						e.Key, message))
 			}
 		}
 	}

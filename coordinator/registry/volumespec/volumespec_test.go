@@ -32,13 +32,18 @@ func TestValidate(t *testing.T) {
 		{"no source", source(corev1.PersistentVolumeSource{}), "spec: Required value: must specify a volume type"},
 		{"two sources", func(s *corev1.PersistentVolumeSpec) { s.NFS = &corev1.NFSVolumeSource{} },
 			"spec.nfs: Forbidden: may not specify more than 1 volume type"},
-		{"hostPath", source(corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a/../b", Type: ptr.To(corev1.HostPathUnset)}}),
+		{"hostPath",
+			source(corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/a/../b", Type: ptr.To(corev1.HostPathUnset)}}),
 			`spec.hostPath.path: Invalid value: "/a/../b": must not contain '..'`},
 		{"local", source(corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/x"}}),
 			"spec.nodeAffinity: Required value: Local volume requires node affinity"},
 		{"affinity", func(s *corev1.PersistentVolumeSpec) { s.NodeAffinity = &corev1.VolumeNodeAffinity{} },
 			"spec.nodeAffinity.required: Required value: must specify required node constraints"},
-		{"csi", source(corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", NodePublishSecretRef: &corev1.SecretReference{Name: "s"}}}),
+		{"csi", source(
+			corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d",
+					NodePublishSecretRef: &corev1.SecretReference{Name: "s"}}}),
 			"[spec.csi.volumeHandle: Required value, spec.csi.nodePublishSecretRef.namespace: Required value]"},
 		{"attributes", func(s *corev1.PersistentVolumeSpec) { s.VolumeAttributesClassName = ptr.To("gold") },
 			"spec.csi: Required value: has to be specified when using volumeAttributesClassName"},

@@ -1,6 +1,6 @@
 package framework
 
-import v1 "k8s.io/api/core/v1"
+import corev1 "k8s.io/api/core/v1"
 
 // Action is a bit set of what happened to an object.
 type Action int32
@@ -58,7 +58,7 @@ const (
 )
 
 // HintFunc judges an event for a pod that the plugin has refused.
-type HintFunc func(pod *v1.Pod, e Event) Hint
+type HintFunc func(pod *corev1.Pod, e Event) Hint
 
 // EventHint declares an interest in events. Without Hint each of them is worth
 // a retry.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -14,24 +14,24 @@ type Resources struct {
 	MilliCPU, Memory, EphemeralStorage int64
 	Pods                               int64 // meaningful for allocatable only
 	// Other holds extended resources and huge pages; nil when there is none.
-	Other map[v1.ResourceName]int64
+	Other map[corev1.ResourceName]int64
 }
 
 // Add adds a list.
-func (r *Resources) Add(list v1.ResourceList) {
+func (r *Resources) Add(list corev1.ResourceList) {
 	for name, q := range list {
 		switch name {
-		case v1.ResourceCPU:
+		case corev1.ResourceCPU:
 			r.MilliCPU += q.MilliValue()
-		case v1.ResourceMemory:
+		case corev1.ResourceMemory:
 			r.Memory += q.Value()
-		case v1.ResourceEphemeralStorage:
+		case corev1.ResourceEphemeralStorage:
 			r.EphemeralStorage += q.Value()
-		case v1.ResourcePods:
+		case corev1.ResourcePods:
 			r.Pods += q.Value()
 		default:
 			if r.Other == nil {
-				r.Other = map[v1.ResourceName]int64{}
+				r.Other = map[corev1.ResourceName]int64{}
 			}
 			r.Other[name] += q.Value()
 		}
@@ -39,15 +39,15 @@ func (r *Resources) Add(list v1.ResourceList) {
 }
 
 // Get returns the amount of one resource, milli-units for the CPU.
-func (r *Resources) Get(name v1.ResourceName) int64 {
+func (r *Resources) Get(name corev1.ResourceName) int64 {
 	switch name {
-	case v1.ResourceCPU:
+	case corev1.ResourceCPU:
 		return r.MilliCPU
-	case v1.ResourceMemory:
+	case corev1.ResourceMemory:
 		return r.Memory
-	case v1.ResourceEphemeralStorage:
+	case corev1.ResourceEphemeralStorage:
 		return r.EphemeralStorage
-	case v1.ResourcePods:
+	case corev1.ResourcePods:
 		return r.Pods
 	}
 	return r.Other[name]
@@ -65,7 +65,7 @@ func (r *Resources) plus(o *Resources, sign int64) {
 	r.EphemeralStorage += sign * o.EphemeralStorage
 	for name, v := range o.Other {
 		if r.Other == nil {
-			r.Other = map[v1.ResourceName]int64{}
+			r.Other = map[corev1.ResourceName]int64{}
 		}
 		r.Other[name] += sign * v
 	}
@@ -82,7 +82,7 @@ func (r *Resources) clone() Resources {
 type NodeInfo struct {
 	// Slot is the node's index in its Snapshot.
 	Slot        int
-	Node        *v1.Node
+	Node        *corev1.Node
 	Allocatable Resources
 	Requested   Resources
 	// NonZero sums PodInfo.NonZero.
@@ -98,7 +98,7 @@ type NodeInfo struct {
 
 // NewNodeInfo returns the info of a node without pods. node may be nil for one
 // that is not known yet.
-func NewNodeInfo(node *v1.Node) *NodeInfo {
+func NewNodeInfo(node *corev1.Node) *NodeInfo {
 	n := &NodeInfo{}
 	if node != nil {
 		n.SetNode(node)
@@ -110,7 +110,7 @@ func NewNodeInfo(node *v1.Node) *NodeInfo {
 func (n *NodeInfo) Name() string { return n.Node.Name }
 
 // SetNode replaces the node object.
-func (n *NodeInfo) SetNode(node *v1.Node) {
+func (n *NodeInfo) SetNode(node *corev1.Node) {
 	n.Node = node
 	n.Allocatable = Resources{}
 	n.Allocatable.Add(node.Status.Allocatable)

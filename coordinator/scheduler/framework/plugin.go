@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -20,7 +20,7 @@ type Plugin interface {
 // PreEnqueuePlugin can keep a pod out of the active queue (extension point preEnqueue).
 type PreEnqueuePlugin interface {
 	Plugin
-	PreEnqueue(pod *v1.Pod) *Status
+	PreEnqueue(pod *corev1.Pod) *Status
 }
 
 // QueueSortPlugin orders the active queue (queueSort); a profile has exactly one.

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	podresources "k8s.io/component-helpers/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 // Requests that a container without any counts for when least allocated nodes
@@ -23,7 +23,7 @@ const (
 // PodInfo is a pod with what scheduling needs of it, computed once. It is never
 // changed after NewPodInfo.
 type PodInfo struct {
-	Pod      *v1.Pod
+	Pod      *corev1.Pod
 	Priority int32
 	// Requests counts init containers, sidecars, overhead and pod-level resources.
 	Requests Resources
@@ -38,7 +38,7 @@ type PodInfo struct {
 // HostPort is a port that a pod takes on its node.
 type HostPort struct {
 	IP       string // 0.0.0.0 for all addresses
-	Protocol v1.Protocol
+	Protocol corev1.Protocol
 	Port     int32
 }
 
@@ -68,7 +68,7 @@ type AffinityTerm struct {
 }
 
 // Matches reports whether the term selects a pod with these labels in a namespace with those.
-func (t *AffinityTerm) Matches(pod *v1.Pod, nsLabels labels.Set) bool {
+func (t *AffinityTerm) Matches(pod *corev1.Pod, nsLabels labels.Set) bool {
 	if !t.Namespaces.Has(pod.Namespace) && !t.NamespaceSelector.Matches(nsLabels) {
 		return false
 	}
@@ -77,7 +77,7 @@ func (t *AffinityTerm) Matches(pod *v1.Pod, nsLabels labels.Set) bool {
 
 // NewPodInfo reads a pod. The error tells of selectors that cannot be parsed;
 // the rest of the PodInfo is usable even then.
-func NewPodInfo(pod *v1.Pod) (*PodInfo, error) {
+func NewPodInfo(pod *corev1.Pod) (*PodInfo, error) {
 	p := &PodInfo{Pod: pod, HostPorts: hostPorts(pod)}
 	if pod.Spec.Priority != nil {
 		p.Priority = *pod.Spec.Priority
@@ -94,16 +94,16 @@ func (p *PodInfo) HasAffinity() bool {
 	return len(p.RequiredAffinity)+len(p.RequiredAntiAffinity)+len(p.PreferredAffinity)+len(p.PreferredAntiAffinity) > 0
 }
 
-var nonMissing = v1.ResourceList{
-	v1.ResourceCPU:    *resource.NewMilliQuantity(DefaultMilliCPU, resource.DecimalSI),
-	v1.ResourceMemory: *resource.NewQuantity(DefaultMemory, resource.DecimalSI),
+var nonMissing = corev1.ResourceList{
+	corev1.ResourceCPU:    *resource.NewMilliQuantity(DefaultMilliCPU, resource.DecimalSI),
+	corev1.ResourceMemory: *resource.NewQuantity(DefaultMemory, resource.DecimalSI),
 }
 
 func (p *PodInfo) setRequests() {
-	opts := podresources.PodResourcesOptions{UseStatusResources: true}
-	p.Requests.Add(podresources.PodRequests(p.Pod, opts))
+	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+	p.Requests.Add(resourcehelper.PodRequests(p.Pod, opts))
 	opts.NonMissingContainerRequests = nonMissing
-	p.NonZero.Add(podresources.PodRequests(p.Pod, opts))
+	p.NonZero.Add(resourcehelper.PodRequests(p.Pod, opts))
 }
 
 func (p *PodInfo) setTerms() (err error) {
@@ -128,7 +128,7 @@ func (p *PodInfo) setTerms() (err error) {
 	return err
 }
 
-func requiredTerms(pod *v1.Pod, in []v1.PodAffinityTerm) ([]AffinityTerm, error) {
+func requiredTerms(pod *corev1.Pod, in []corev1.PodAffinityTerm) ([]AffinityTerm, error) {
 	var out []AffinityTerm
 	for i := range in {
 		t, err := newTerm(pod, &in[i])
@@ -140,7 +140,7 @@ func requiredTerms(pod *v1.Pod, in []v1.PodAffinityTerm) ([]AffinityTerm, error)
 	return out, nil
 }
 
-func preferredTerms(pod *v1.Pod, in []v1.WeightedPodAffinityTerm) ([]AffinityTerm, error) {
+func preferredTerms(pod *corev1.Pod, in []corev1.WeightedPodAffinityTerm) ([]AffinityTerm, error) {
 	var out []AffinityTerm
 	for i := range in {
 		t, err := newTerm(pod, &in[i].PodAffinityTerm)
@@ -155,7 +155,7 @@ func preferredTerms(pod *v1.Pod, in []v1.WeightedPodAffinityTerm) ([]AffinityTer
 
 // newTerm parses a term. matchLabelKeys and mismatchLabelKeys are merged into
 // the selector by the API server when the pod is created.
-func newTerm(pod *v1.Pod, in *v1.PodAffinityTerm) (AffinityTerm, error) {
+func newTerm(pod *corev1.Pod, in *corev1.PodAffinityTerm) (AffinityTerm, error) {
 	sel, err := metav1.LabelSelectorAsSelector(in.LabelSelector)
 	if err != nil {
 		return AffinityTerm{}, fmt.Errorf("pod affinity labelSelector: %w", err)
@@ -171,9 +171,9 @@ func newTerm(pod *v1.Pod, in *v1.PodAffinityTerm) (AffinityTerm, error) {
 	return AffinityTerm{Namespaces: ns, NamespaceSelector: nsSel, Selector: sel, TopologyKey: in.TopologyKey}, nil
 }
 
-func hostPorts(pod *v1.Pod) []HostPort {
+func hostPorts(pod *corev1.Pod) []HostPort {
 	var out []HostPort
-	add := func(c *v1.Container) {
+	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
 			if p.HostPort <= 0 {
 				continue
@@ -183,7 +183,7 @@ func hostPorts(pod *v1.Pod) []HostPort {
 				h.IP = "0.0.0.0"
 			}
 			if h.Protocol == "" {
-				h.Protocol = v1.ProtocolTCP
+				h.Protocol = corev1.ProtocolTCP
 			}
 			out = append(out, h)
 		}
@@ -192,7 +192,7 @@ func hostPorts(pod *v1.Pod) []HostPort {
 		// A sidecar runs as long as the pod; other init containers' ports are
 		// free again before the pod runs.
 		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			add(c)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -104,16 +104,16 @@ type fitScore struct {
 func (s *fitScore) Score(n *framework.NodeInfo) int64 {
 	var sum, weights int64
 	for i := range s.resources {
-		name := v1.ResourceName(s.resources[i].Name)
+		name := corev1.ResourceName(s.resources[i].Name)
 		capacity := n.Allocatable.Get(name)
 		if capacity == 0 {
 			continue
 		}
 		want, used := s.pod.Requests.Get(name), n.Requested.Get(name)
 		switch name {
-		case v1.ResourceCPU:
+		case corev1.ResourceCPU:
 			want, used = s.pod.NonZero.MilliCPU, n.NonZero.MilliCPU
-		case v1.ResourceMemory:
+		case corev1.ResourceMemory:
 			want, used = s.pod.NonZero.Memory, n.NonZero.Memory
 		default:
 			if want == 0 {
@@ -154,9 +154,10 @@ func (*balancedAllocation) Sign(key []byte, pod *framework.PodInfo, _ *framework
 	return signResources(key, &pod.Requests), true
 }
 
-func (b *balancedAllocation) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (framework.Scorer, *framework.Status) {
+func (b *balancedAllocation) PreScore(pod *framework.PodInfo,
+	_ *framework.Snapshot) (framework.Scorer, *framework.Status) {
 	for i := range b.resources {
-		if pod.Requests.Get(v1.ResourceName(b.resources[i].Name)) != 0 {
+		if pod.Requests.Get(corev1.ResourceName(b.resources[i].Name)) != 0 {
 			return &balanceScore{resources: b.resources, pod: pod}, nil
 		}
 	}
@@ -179,9 +180,9 @@ func (s *balanceScore) balance(n *framework.NodeInfo, withPod bool) int64 {
 	var buf [4]float64
 	shares, sum := buf[:0], 0.0
 	for i := range s.resources {
-		name := v1.ResourceName(s.resources[i].Name)
+		name := corev1.ResourceName(s.resources[i].Name)
 		capacity, want := n.Allocatable.Get(name), s.pod.Requests.Get(name)
-		if capacity == 0 || want == 0 && name != v1.ResourceCPU && name != v1.ResourceMemory {
+		if capacity == 0 || want == 0 && name != corev1.ResourceCPU && name != corev1.ResourceMemory {
 			continue
 		}
 		used := n.Requested.Get(name)

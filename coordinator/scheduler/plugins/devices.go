@@ -21,7 +21,8 @@ func (devices) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) (
 	return append(key, 1), true
 }
 
-func (devices) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (devices) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if len(pod.Pod.Spec.ResourceClaims) == 0 {
 		return nil, nil, nil
 	}

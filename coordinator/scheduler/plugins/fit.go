@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
@@ -30,7 +30,8 @@ func newFit(args []byte, _ *Deps) (framework.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fit{ignored: sets.New(a.IgnoredResources...), ignoredGroups: sets.New(a.IgnoredResourceGroups...), strategy: s}, nil
+	return &fit{ignored: sets.New(a.IgnoredResources...),
+		ignoredGroups: sets.New(a.IgnoredResourceGroups...), strategy: s}, nil
 }
 
 func (*fit) Name() string { return NodeResourcesFitName }
@@ -39,7 +40,8 @@ func (*fit) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]b
 	return signResources(signResources(key, &pod.Requests), &pod.NonZero), true
 }
 
-func (f *fit) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (f *fit) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	r := newFitFilter(pod)
 	r.want = slices.DeleteFunc(r.want, func(w wanted) bool {
 		group, _, ok := strings.Cut(string(w.name), "/")
@@ -61,7 +63,7 @@ func (*fit) Events() []framework.EventHint {
 
 // roomFreed says yes to each pod that left a node, for even a pod without
 // requests counts against the node's number of pods, and to one that asks for less now.
-func roomFreed(pod *v1.Pod, e framework.Event) framework.Hint {
+func roomFreed(pod *corev1.Pod, e framework.Event) framework.Hint {
 	if e.Action == framework.Delete {
 		gone := podOf(e.Old)
 		return framework.Hint(gone != nil && gone.Spec.NodeName != "")
@@ -72,7 +74,7 @@ func roomFreed(pod *v1.Pod, e framework.Event) framework.Hint {
 
 // nodeHasRoom asks whether the node could hold the pod if it were empty, and,
 // when it has changed, whether it offers more of anything that the pod wants.
-func nodeHasRoom(pod *v1.Pod, e framework.Event) framework.Hint {
+func nodeHasRoom(pod *corev1.Pod, e framework.Event) framework.Hint {
 	is, was := nodeOf(e.New), nodeOf(e.Old)
 	p, err := framework.NewPodInfo(pod)
 	if is == nil || err != nil {
@@ -106,7 +108,7 @@ type fitFilter struct {
 }
 
 type wanted struct {
-	name   v1.ResourceName
+	name   corev1.ResourceName
 	amount int64
 }
 
@@ -116,12 +118,13 @@ func (w *wanted) lacks(n *framework.NodeInfo) bool {
 
 func newFitFilter(pod *framework.PodInfo) *fitFilter {
 	f := &fitFilter{seen: map[string]*framework.Status{}}
-	add := func(name v1.ResourceName, amount int64) {
+	add := func(name corev1.ResourceName, amount int64) {
 		if amount > 0 {
 			f.want = append(f.want, wanted{name, amount})
 		}
 	}
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
+		corev1.ResourceEphemeralStorage} {
 		add(name, pod.Requests.Get(name))
 	}
 	others := len(f.want)
@@ -178,7 +181,7 @@ func signResources(key []byte, r *framework.Resources) []byte {
 	slices.Sort(names)
 	key = signInt(key, int64(len(names)))
 	for _, n := range names {
-		key = signInt(signString(key, n), r.Other[v1.ResourceName(n)])
+		key = signInt(signString(key, n), r.Other[corev1.ResourceName(n)])
 	}
 	return key
 }

@@ -3,7 +3,7 @@ package plugins
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -13,7 +13,7 @@ type schedulingGates struct{}
 
 func (schedulingGates) Name() string { return SchedulingGatesName }
 
-func (schedulingGates) PreEnqueue(pod *v1.Pod) *framework.Status {
+func (schedulingGates) PreEnqueue(pod *corev1.Pod) *framework.Status {
 	if len(pod.Spec.SchedulingGates) == 0 {
 		return nil
 	}
@@ -21,12 +21,13 @@ func (schedulingGates) PreEnqueue(pod *v1.Pod) *framework.Status {
 	for _, g := range pod.Spec.SchedulingGates {
 		names = append(names, g.Name)
 	}
-	return framework.NewStatus(framework.UnschedulableAndUnresolvable, fmt.Sprintf("waiting for scheduling gates: %v", names))
+	return framework.NewStatus(framework.UnschedulableAndUnresolvable,
+		fmt.Sprintf("waiting for scheduling gates: %v", names))
 }
 
 func (schedulingGates) Events() []framework.EventHint {
 	return []framework.EventHint{{
 		Resource: framework.Pod, Actions: framework.UpdatePodSchedulingGatesEliminated,
-		Hint: func(pod *v1.Pod, e framework.Event) framework.Hint { return framework.Hint(samePod(pod, e)) },
+		Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint { return framework.Hint(samePod(pod, e)) },
 	}}
 }

@@ -3,26 +3,28 @@ package plugins
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
-func node(cpu string, taints ...string) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
-	n.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourcePods: resource.MustParse("10")}
+func node(cpu string, taints ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
+	n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourcePods: resource.MustParse("10")}
 	for _, t := range taints {
-		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: t, Effect: v1.TaintEffectNoSchedule})
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: t, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return n
 }
 
-func podOn(nodeName string, ports ...int32) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{"app": "db"}}, Spec: v1.PodSpec{NodeName: nodeName, Containers: []v1.Container{{}}}}
+func podOn(nodeName string, ports ...int32) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{"app": "db"}},
+		Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{}}}}
 	for _, port := range ports {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, v1.ContainerPort{HostPort: port})
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: port})
 	}
 	return p
 }
@@ -32,9 +34,12 @@ func TestHints(t *testing.T) {
 	asking := podOn("", 80)
 	asking.UID = "asking"
 	asking.Spec.NodeSelector = map[string]string{"disk": "ssd"}
-	asking.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}
-	asking.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
-		TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}}}
+	asking.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+	asking.Spec.Affinity = &corev1.Affinity{
+		PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey:   corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}}}
 	other := podOn("n")
 	other.Labels = nil
 	cordonedNode := node("4")
@@ -53,13 +58,19 @@ func TestHints(t *testing.T) {
 		{"unplaced-pod-gone", NodeResourcesFitName, event(framework.Pod, framework.Delete, podOn(""), nil), false},
 		{"big-node", NodeResourcesFitName, event(framework.Node, framework.Add, nil, node("4")), true},
 		{"small-node", NodeResourcesFitName, event(framework.Node, framework.Add, nil, node("1")), false},
-		{"node-grew", NodeResourcesFitName, event(framework.Node, framework.UpdateNodeAllocatable, node("1"), node("4")), true},
-		{"node-shrank", NodeResourcesFitName, event(framework.Node, framework.UpdateNodeAllocatable, node("8"), node("4")), false},
-		{"taint-lifted", TaintTolerationName, event(framework.Node, framework.UpdateNodeTaint, node("1", "k"), node("1")), true},
-		{"taint-added", TaintTolerationName, event(framework.Node, framework.UpdateNodeTaint, node("1"), node("1", "k")), false},
+		{"node-grew", NodeResourcesFitName,
+			event(framework.Node, framework.UpdateNodeAllocatable, node("1"), node("4")), true},
+		{"node-shrank", NodeResourcesFitName,
+			event(framework.Node, framework.UpdateNodeAllocatable, node("8"), node("4")), false},
+		{"taint-lifted", TaintTolerationName,
+			event(framework.Node, framework.UpdateNodeTaint, node("1", "k"), node("1")), true},
+		{"taint-added", TaintTolerationName,
+			event(framework.Node, framework.UpdateNodeTaint, node("1"), node("1", "k")), false},
 		{"tainted-node", TaintTolerationName, event(framework.Node, framework.Add, nil, node("1", "k")), false},
-		{"uncordoned", NodeUnschedulableName, event(framework.Node, framework.UpdateNodeTaint, cordonedNode, node("4")), true},
-		{"still-cordoned", NodeUnschedulableName, event(framework.Node, framework.UpdateNodeTaint, cordonedNode, cordonedNode), false},
+		{"uncordoned", NodeUnschedulableName, event(framework.Node, framework.UpdateNodeTaint, cordonedNode, node("4")),
+			true},
+		{"still-cordoned", NodeUnschedulableName,
+			event(framework.Node, framework.UpdateNodeTaint, cordonedNode, cordonedNode), false},
 		{"labelled", NodeAffinityName, event(framework.Node, framework.UpdateNodeLabel, bare, node("4")), true},
 		{"not-labelled", NodeAffinityName, event(framework.Node, framework.Add, nil, bare), false},
 		{"port-freed", NodePortsName, event(framework.Pod, framework.Delete, podOn("n", 80), nil), true},
@@ -88,9 +99,9 @@ func TestHints(t *testing.T) {
 }
 
 func TestPickPrefersTheLeastHarm(t *testing.T) {
-	p := &preemption{d: &Deps{Pod: func(string, string) (*v1.Pod, error) { return nil, errNone{} }}}
+	p := &preemption{d: &Deps{Pod: func(string, string) (*corev1.Pod, error) { return nil, errNone{} }}}
 	victim := func(priority int32) *framework.PodInfo {
-		return &framework.PodInfo{Priority: priority, Pod: &v1.Pod{}}
+		return &framework.PodInfo{Priority: priority, Pod: &corev1.Pod{}}
 	}
 	all := []candidate{
 		{node: "breaks-budget", victims: []*framework.PodInfo{victim(0)}, violations: 1},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -71,7 +71,8 @@ func (*interPodAffinity) Sign(key []byte, pod *framework.PodInfo, snap *framewor
 	return key, true
 }
 
-func (p *interPodAffinity) PreFilter(pod *framework.PodInfo, snap *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (p *interPodAffinity) PreFilter(pod *framework.PodInfo, snap *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if len(pod.RequiredAffinity)+len(pod.RequiredAntiAffinity) == 0 && !snap.HasPodsWithAffinity() {
 		return nil, nil, nil
 	}
@@ -86,7 +87,8 @@ func (p *interPodAffinity) PreFilter(pod *framework.PodInfo, snap *framework.Sna
 	return f, nil, nil
 }
 
-func (p *interPodAffinity) PreScore(pod *framework.PodInfo, snap *framework.Snapshot) (framework.Scorer, *framework.Status) {
+func (p *interPodAffinity) PreScore(pod *framework.PodInfo,
+	snap *framework.Snapshot) (framework.Scorer, *framework.Status) {
 	own := len(pod.PreferredAffinity)+len(pod.PreferredAntiAffinity) > 0
 	if !own && (p.ownOnly || !snap.HasPodsWithAffinity()) {
 		return nil, nil
@@ -96,7 +98,8 @@ func (p *interPodAffinity) PreScore(pod *framework.PodInfo, snap *framework.Snap
 
 func (p *interPodAffinity) Events() []framework.EventHint {
 	return []framework.EventHint{
-		{Resource: framework.Pod, Actions: framework.Add | framework.Delete | framework.UpdatePodLabel, Hint: affinityPodMatters},
+		{Resource: framework.Pod, Actions: framework.Add | framework.Delete | framework.UpdatePodLabel,
+			Hint: affinityPodMatters},
 		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeLabel, Hint: affinityNodeMatters},
 		{Resource: framework.Namespace, Actions: framework.UpdateOther},
 	}
@@ -105,7 +108,7 @@ func (p *interPodAffinity) Events() []framework.EventHint {
 // affinityPodMatters says yes to a pod that a required affinity may now find,
 // and to one that is gone (or changed) and stood in the way of an anti-affinity, either
 // way round.
-func affinityPodMatters(pod *v1.Pod, e framework.Event) framework.Hint {
+func affinityPodMatters(pod *corev1.Pod, e framework.Event) framework.Hint {
 	p, err := framework.NewPodInfo(pod)
 	if err != nil {
 		return framework.Queue
@@ -115,10 +118,11 @@ func affinityPodMatters(pod *v1.Pod, e framework.Event) framework.Hint {
 		return framework.Queue
 	}
 	// Namespace labels are not at hand: a selector over them counts as a match.
-	matches := func(terms []framework.AffinityTerm, o *v1.Pod) bool {
+	matches := func(terms []framework.AffinityTerm, o *corev1.Pod) bool {
 		for i := range terms {
 			t := &terms[i]
-			if (t.Namespaces.Has(o.Namespace) || !isNothing(t.NamespaceSelector)) && t.Selector.Matches(labels.Set(o.Labels)) {
+			if (t.Namespaces.Has(o.Namespace) || !isNothing(t.NamespaceSelector)) &&
+				t.Selector.Matches(labels.Set(o.Labels)) {
 				return true
 			}
 		}
@@ -139,12 +143,12 @@ func isNothing(s labels.Selector) bool {
 	return !selectable
 }
 
-func affinityNodeMatters(pod *v1.Pod, e framework.Event) framework.Hint {
+func affinityNodeMatters(pod *corev1.Pod, e framework.Event) framework.Hint {
 	n, p := nodeOf(e.New), pod.Spec.Affinity
 	if n == nil || p == nil {
 		return framework.Queue
 	}
-	var terms []v1.PodAffinityTerm
+	var terms []corev1.PodAffinityTerm
 	if p.PodAffinity != nil {
 		terms = append(terms, p.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
 	}
@@ -284,7 +288,7 @@ func (f *affinityFilter) Track(slot int, n *framework.NodeInfo) {
 	}
 }
 
-func (f *affinityFilter) matchesAll(p *v1.Pod) bool {
+func (f *affinityFilter) matchesAll(p *corev1.Pod) bool {
 	ns := f.snap.Namespaces()[p.Namespace]
 	for i := range f.pod.RequiredAffinity {
 		if !f.pod.RequiredAffinity[i].Matches(p, ns) {
@@ -357,7 +361,7 @@ func (s *affinityScore) Track(slot int, n *framework.NodeInfo) {
 	}
 }
 
-func (s *affinityScore) terms(terms []framework.AffinityTerm, pod *v1.Pod, ns labels.Set, slot int, sign int64) {
+func (s *affinityScore) terms(terms []framework.AffinityTerm, pod *corev1.Pod, ns labels.Set, slot int, sign int64) {
 	for i := range terms {
 		if t := &terms[i]; t.Matches(pod, ns) {
 			s.add(s.shared(t.TopologyKey), slot, sign*int64(t.Weight))

@@ -3,7 +3,7 @@ package plugins
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -59,7 +59,8 @@ func (*nodeAffinityPlugin) Sign(key []byte, pod *framework.PodInfo, _ *framework
 	return signProto(signBool(key, true), a)
 }
 
-func (p *nodeAffinityPlugin) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (p *nodeAffinityPlugin) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	a := nodeAffinityOf(pod.Pod)
 	required := a != nil && a.RequiredDuringSchedulingIgnoredDuringExecution != nil
 	if !required && len(pod.Pod.Spec.NodeSelector) == 0 && p.added == nil {
@@ -76,11 +77,13 @@ func (p *nodeAffinityPlugin) PreFilter(pod *framework.PodInfo, _ *framework.Snap
 	return f, only, nil
 }
 
-func (p *nodeAffinityPlugin) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (framework.Scorer, *framework.Status) {
+func (p *nodeAffinityPlugin) PreScore(pod *framework.PodInfo,
+	_ *framework.Snapshot) (framework.Scorer, *framework.Status) {
 	s := nodeAffinityScore{added: p.addedPreferred}
 	if a := nodeAffinityOf(pod.Pod); a != nil && len(a.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
 		var err error
-		if s.pod, err = nodeaffinity.NewPreferredSchedulingTerms(a.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
+		if s.pod, err = nodeaffinity.NewPreferredSchedulingTerms(
+			a.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
 			return nil, framework.AsStatus(err)
 		}
 	}
@@ -92,7 +95,7 @@ func (p *nodeAffinityPlugin) PreScore(pod *framework.PodInfo, _ *framework.Snaps
 
 func (p *nodeAffinityPlugin) Events() []framework.EventHint {
 	return []framework.EventHint{{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeLabel,
-		Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+		Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 			n := nodeOf(e.New)
 			if n == nil {
 				return framework.Queue
@@ -109,7 +112,7 @@ type nodeAffinityFilter struct {
 
 func (f *nodeAffinityFilter) Filter(n *framework.NodeInfo) *framework.Status { return f.judge(n.Node) }
 
-func (f *nodeAffinityFilter) judge(n *v1.Node) *framework.Status {
+func (f *nodeAffinityFilter) judge(n *corev1.Node) *framework.Status {
 	if f.added != nil && !f.added.Match(n) {
 		return affinityEnforced
 	}
@@ -138,7 +141,7 @@ func (s nodeAffinityScore) Score(n *framework.NodeInfo) int64 {
 
 func (nodeAffinityScore) Normalize(scores []int64) { normalize(scores, false) }
 
-func nodeAffinityOf(pod *v1.Pod) *v1.NodeAffinity {
+func nodeAffinityOf(pod *corev1.Pod) *corev1.NodeAffinity {
 	if pod.Spec.Affinity == nil {
 		return nil
 	}
@@ -148,12 +151,12 @@ func nodeAffinityOf(pod *v1.Pod) *v1.NodeAffinity {
 // namedNodes returns the nodes that the terms name with matchFields
 // metadata.name, when every term does (DS-8, DS-9). Terms are alternatives; the
 // fields of one term must all hold, and conflict tells that none can.
-func namedNodes(terms []v1.NodeSelectorTerm) (only sets.Set[string], conflict bool) {
+func namedNodes(terms []corev1.NodeSelectorTerm) (only sets.Set[string], conflict bool) {
 	only = sets.New[string]()
 	for _, t := range terms {
 		var names sets.Set[string]
 		for _, r := range t.MatchFields {
-			if r.Key != "metadata.name" || r.Operator != v1.NodeSelectorOpIn {
+			if r.Key != "metadata.name" || r.Operator != corev1.NodeSelectorOpIn {
 				continue
 			}
 			if s := sets.New(r.Values...); names == nil {

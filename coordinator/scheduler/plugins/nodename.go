@@ -1,7 +1,7 @@
 package plugins
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -19,7 +19,8 @@ func (nodeName) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) 
 	return signString(key, pod.Pod.Spec.NodeName), true
 }
 
-func (nodeName) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (nodeName) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if pod.Pod.Spec.NodeName == "" {
 		return nil, nil, nil
 	}
@@ -35,7 +36,7 @@ func (p nodeName) Filter(n *framework.NodeInfo) *framework.Status {
 
 func (nodeName) Events() []framework.EventHint {
 	return []framework.EventHint{{Resource: framework.Node, Actions: framework.Add,
-		Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+		Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 			n := nodeOf(e.New)
 			return framework.Hint(n == nil || n.Name == pod.Spec.NodeName)
 		}}}

@@ -1,7 +1,7 @@
 package plugins
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -22,7 +22,8 @@ func (nodePorts) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot)
 	return key, true
 }
 
-func (nodePorts) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (nodePorts) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if len(pod.HostPorts) == 0 {
 		return nil, nil, nil
 	}
@@ -47,7 +48,7 @@ func (f portFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	return nil
 }
 
-func portFreed(pod *v1.Pod, e framework.Event) framework.Hint {
+func portFreed(pod *corev1.Pod, e framework.Event) framework.Hint {
 	gone := podOf(e.Old)
 	if gone == nil || gone.Spec.NodeName == "" {
 		return framework.QueueSkip

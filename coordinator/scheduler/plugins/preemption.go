@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +62,8 @@ func newPreemption(args []byte, d *Deps) (framework.Plugin, error) {
 func (*preemption) Name() string { return DefaultPreemptionName }
 
 // PostFilter picks a node, deletes the victims and nominates the node.
-func (p *preemption) PostFilter(ctx context.Context, c framework.PostFilterCycle) (*framework.Nomination, *framework.Status) {
+func (p *preemption) PostFilter(ctx context.Context,
+	c framework.PostFilterCycle) (*framework.Nomination, *framework.Status) {
 	n, st := p.preempt(ctx, c)
 	if m := st.Message(); m != "" {
 		return n, framework.NewStatus(st.Code, "preemption: "+m)
@@ -94,8 +95,8 @@ func (p *preemption) preempt(ctx context.Context, c framework.PostFilterCycle) (
 
 // barred tells why the pod may not preempt: it never does, or the victims of
 // its last preemption are still ending.
-func (p *preemption) barred(c framework.PostFilterCycle, pod *v1.Pod) string {
-	if pp := pod.Spec.PreemptionPolicy; pp != nil && *pp == v1.PreemptNever {
+func (p *preemption) barred(c framework.PostFilterCycle, pod *corev1.Pod) string {
+	if pp := pod.Spec.PreemptionPolicy; pp != nil && *pp == corev1.PreemptNever {
 		return "not eligible due to preemptionPolicy=Never."
 	}
 	n := c.Snapshot().Get(pod.Status.NominatedNodeName)
@@ -110,9 +111,10 @@ func (p *preemption) barred(c framework.PostFilterCycle, pod *v1.Pod) string {
 	return ""
 }
 
-func endingByPreemption(pod *v1.Pod) bool {
-	return pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonPreemptionByScheduler
+func endingByPreemption(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason == corev1.PodReasonPreemptionByScheduler
 	})
 }
 
@@ -156,7 +158,8 @@ func (p *preemption) candidates(c framework.PostFilterCycle) (found []candidate,
 
 // tryNode takes all pods of lower priority away and, if the pod fits then, puts
 // back as many as it can, first those that a disruption budget protects.
-func (p *preemption) tryNode(c framework.PostFilterCycle, n *framework.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (candidate, *framework.Status) {
+func (p *preemption) tryNode(c framework.PostFilterCycle, n *framework.NodeInfo,
+	budgets []*policyv1.PodDisruptionBudget) (candidate, *framework.Status) {
 	n = n.Clone()
 	var lower []*framework.PodInfo
 	for _, o := range n.Pods {
@@ -208,7 +211,8 @@ func (p *preemption) sortByImportance(pods []*framework.PodInfo) {
 
 // splitByBudget parts the pods whose loss would break a PodDisruptionBudget
 // from the others; the order stays.
-func splitByBudget(pods []*framework.PodInfo, budgets []*policyv1.PodDisruptionBudget) (violating, free []*framework.PodInfo) {
+func splitByBudget(pods []*framework.PodInfo,
+	budgets []*policyv1.PodDisruptionBudget) (violating, free []*framework.PodInfo) {
 	allowed := make([]int32, len(budgets))
 	for i, b := range budgets {
 		allowed[i] = b.Status.DisruptionsAllowed
@@ -233,7 +237,7 @@ func splitByBudget(pods []*framework.PodInfo, budgets []*policyv1.PodDisruptionB
 }
 
 // covers leaves out pods whose disruption the budget has counted already.
-func covers(b *policyv1.PodDisruptionBudget, pod *v1.Pod) bool {
+func covers(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if b.Namespace != pod.Namespace || len(pod.Labels) == 0 {
 		return false
 	}
@@ -253,7 +257,8 @@ func pick(all []candidate, started func(*framework.PodInfo) time.Time) candidate
 		func(c *candidate) int64 { return -int64(c.victims[0].Priority) },
 		func(c *candidate) (sum int64) {
 			for _, v := range c.victims {
-				sum -= int64(v.Priority) + math.MaxInt32 + 1 // so that fewer victims of negative priority are better, too
+				// so that fewer victims of negative priority are better, too
+				sum -= int64(v.Priority) + math.MaxInt32 + 1
 			}
 			return sum
 		},
@@ -294,7 +299,7 @@ func (p *preemption) started(pod *framework.PodInfo) time.Time {
 	return time.Now().Truncate(time.Hour).Add(time.Hour)
 }
 
-func (p *preemption) latest(pod *framework.PodInfo) *v1.Pod {
+func (p *preemption) latest(pod *framework.PodInfo) *corev1.Pod {
 	if now, err := p.d.Pod(pod.Pod.Namespace, pod.Pod.Name); err == nil && now.UID == pod.UID() {
 		return now
 	}
@@ -302,7 +307,7 @@ func (p *preemption) latest(pod *framework.PodInfo) *v1.Pod {
 }
 
 // evict deletes the victims, all at once, and returns the first failure.
-func (p *preemption) evict(ctx context.Context, c candidate, by *v1.Pod) error {
+func (p *preemption) evict(ctx context.Context, c candidate, by *corev1.Pod) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(c.victims))
 	for i, v := range c.victims {
@@ -316,7 +321,7 @@ func (p *preemption) evict(ctx context.Context, c candidate, by *v1.Pod) error {
 	return errors.Join(errs...)
 }
 
-func (p *preemption) evictOne(ctx context.Context, victim, by *v1.Pod, node string) error {
+func (p *preemption) evictOne(ctx context.Context, victim, by *corev1.Pod, node string) error {
 	note := fmt.Sprintf("Preempted by pod %v on node %v", by.UID, node)
 	if p.d.Reject(victim.UID) {
 		note += " (in kube-scheduler memory)."
@@ -325,20 +330,20 @@ func (p *preemption) evictOne(ctx context.Context, victim, by *v1.Pod, node stri
 	} else if err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
-	p.d.Recorder.Eventf(victim, by, v1.EventTypeNormal, "Preempted", "Preempting", "%s", note)
+	p.d.Recorder.Eventf(victim, by, corev1.EventTypeNormal, "Preempted", "Preempting", "%s", note)
 	return nil
 }
 
 // remove marks the victim with the condition DisruptionTarget (DIS-14) and deletes it.
-func (p *preemption) remove(ctx context.Context, victim, by *v1.Pod) error {
+func (p *preemption) remove(ctx context.Context, victim, by *corev1.Pod) error {
 	scheduler := by.Spec.SchedulerName
 	if scheduler == "" {
-		scheduler = v1.DefaultSchedulerName
+		scheduler = corev1.DefaultSchedulerName
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": victim.UID},
-		"status": map[string]any{"conditions": []v1.PodCondition{{
-			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler,
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 			Message:            scheduler + ": preempting to accommodate a higher priority pod",
 			LastTransitionTime: metav1.Now(), ObservedGeneration: victim.Generation,
 		}}},
@@ -347,7 +352,8 @@ func (p *preemption) remove(ctx context.Context, victim, by *v1.Pod) error {
 		return err
 	}
 	pods := p.d.Client.CoreV1().Pods(victim.Namespace)
-	if _, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status"); err != nil {
 		return err
 	}
 	return pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &victim.UID}})

@@ -9,7 +9,7 @@ import (
 	"maps"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,17 +46,17 @@ type Deps struct {
 	Recorder events.EventRecorder
 	// OwnerSelector tells which pods belong with a pod: those of its Services
 	// and of its controller. It is empty when nothing groups the pod.
-	OwnerSelector func(pod *v1.Pod) labels.Selector
+	OwnerSelector func(pod *corev1.Pod) labels.Selector
 	// Budgets lists all PodDisruptionBudgets.
 	Budgets func() ([]*policyv1.PodDisruptionBudget, error)
 	// Storage tells of claims, volumes and their classes.
 	Storage Storage
 	// Pod returns the latest state of a pod.
-	Pod func(namespace, name string) (*v1.Pod, error)
+	Pod func(namespace, name string) (*corev1.Pod, error)
 	// Lower lists the pods of lower priority that are nominated to a node;
 	// Denominate withdraws such a nomination.
 	Lower      func(node string, priority int32) []*framework.PodInfo
-	Denominate func(pod *v1.Pod)
+	Denominate func(pod *corev1.Pod)
 	// Allow lets a waiting pod pass a Permit plugin; Reject ends the wait of a
 	// pod in favour of another, if it waits.
 	Allow  func(uid types.UID, plugin string)
@@ -77,7 +77,8 @@ type Default struct {
 var Defaults = []Default{
 	{SchedulingGatesName, 0}, {PrioritySortName, 0}, {NodeUnschedulableName, 0}, {NodeNameName, 0},
 	{TaintTolerationName, 3}, {NodeAffinityName, 2}, {NodePortsName, 0}, {NodeResourcesFitName, 1},
-	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0}, {DefaultPreemptionName, 0},
+	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0},
+	{DefaultPreemptionName, 0},
 	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
 }
 
@@ -174,18 +175,18 @@ func normalize(scores []int64, reverse bool) {
 }
 
 // samePod reports whether an update event is about the pod itself.
-func samePod(pod *v1.Pod, e framework.Event) bool {
-	p, ok := e.New.(*v1.Pod)
+func samePod(pod *corev1.Pod, e framework.Event) bool {
+	p, ok := e.New.(*corev1.Pod)
 	return ok && p.UID == pod.UID
 }
 
-func podOf(obj any) *v1.Pod {
-	p, _ := obj.(*v1.Pod)
+func podOf(obj any) *corev1.Pod {
+	p, _ := obj.(*corev1.Pod)
 	return p
 }
 
-func nodeOf(obj any) *v1.Node {
-	n, _ := obj.(*v1.Node)
+func nodeOf(obj any) *corev1.Node {
+	n, _ := obj.(*corev1.Node)
 	return n
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -18,11 +18,11 @@ import (
 // spec.topologySpreadConstraints, or for pods without any the default constraints over the
 // pods of the same Services and controller.
 type spread struct {
-	defaults []v1.TopologySpreadConstraint
+	defaults []corev1.TopologySpreadConstraint
 	// system is set for the built-in defaults, which do not require nodes to
 	// have a zone.
 	system bool
-	owner  func(*v1.Pod) labels.Selector
+	owner  func(*corev1.Pod) labels.Selector
 }
 
 var (
@@ -30,9 +30,9 @@ var (
 	spreadNoLabel  = framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) didn't match pod topology spread constraints (missing required label)")
 )
 
-var systemDefaults = []v1.TopologySpreadConstraint{
-	{TopologyKey: v1.LabelHostname, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 3},
-	{TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 5},
+var systemDefaults = []corev1.TopologySpreadConstraint{
+	{TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 3},
+	{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 5},
 }
 
 func newSpread(args []byte, d *Deps) (framework.Plugin, error) {
@@ -42,12 +42,15 @@ func newSpread(args []byte, d *Deps) (framework.Plugin, error) {
 	}
 	p := &spread{owner: d.OwnerSelector}
 	if p.owner == nil {
-		p.owner = func(*v1.Pod) labels.Selector { return labels.NewSelector() }
+		p.owner = func(*corev1.Pod) labels.Selector { return labels.NewSelector() }
 	}
 	switch a.DefaultingType {
 	case configv1.SystemDefaulting, "":
 		if len(a.DefaultConstraints) > 0 {
-			return nil, fmt.Errorf("defaultConstraints: Invalid value: when .defaultingType is %s, no defaultConstraints are allowed", configv1.SystemDefaulting)
+			return nil,
+				fmt.Errorf(
+					"defaultConstraints: Invalid value: when .defaultingType is %s, no defaultConstraints are allowed",
+					configv1.SystemDefaulting)
 		}
 		p.defaults, p.system = systemDefaults, true
 	case configv1.ListDefaulting:
@@ -86,8 +89,9 @@ func (p *spread) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot)
 	return taintToleration{}.Sign(key, pod, nil)
 }
 
-func (p *spread) PreFilter(pod *framework.PodInfo, snap *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
-	cs, err := p.constraints(pod.Pod, snap, v1.DoNotSchedule)
+func (p *spread) PreFilter(pod *framework.PodInfo, snap *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
+	cs, err := p.constraints(pod.Pod, snap, corev1.DoNotSchedule)
 	if err != nil {
 		return nil, nil, framework.AsStatus(err)
 	}
@@ -98,7 +102,7 @@ func (p *spread) PreFilter(pod *framework.PodInfo, snap *framework.Snapshot) (fr
 }
 
 func (p *spread) PreScore(pod *framework.PodInfo, snap *framework.Snapshot) (framework.Scorer, *framework.Status) {
-	cs, err := p.constraints(pod.Pod, snap, v1.ScheduleAnyway)
+	cs, err := p.constraints(pod.Pod, snap, corev1.ScheduleAnyway)
 	if err != nil {
 		return nil, framework.AsStatus(err)
 	}
@@ -110,9 +114,11 @@ func (p *spread) PreScore(pod *framework.PodInfo, snap *framework.Snapshot) (fra
 
 func (p *spread) Events() []framework.EventHint {
 	return []framework.EventHint{
-		{Resource: framework.Pod, Actions: framework.Add | framework.Delete | framework.UpdatePodLabel, Hint: p.podMatters},
-		{Resource: framework.Node, Actions: framework.Add | framework.Delete | framework.UpdateNodeLabel | framework.UpdateNodeTaint,
-			Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+		{Resource: framework.Pod, Actions: framework.Add | framework.Delete | framework.UpdatePodLabel,
+			Hint: p.podMatters},
+		{Resource: framework.Node,
+			Actions: framework.Add | framework.Delete | framework.UpdateNodeLabel | framework.UpdateNodeTaint,
+			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 				was, is := nodeOf(e.Old), nodeOf(e.New)
 				return framework.Hint(hasKeys(was, pod) || hasKeys(is, pod))
 			}},
@@ -120,12 +126,12 @@ func (p *spread) Events() []framework.EventHint {
 }
 
 // podMatters says yes to pods of the namespace that a constraint counts.
-func (p *spread) podMatters(pod *v1.Pod, e framework.Event) framework.Hint {
-	cs, err := p.constraints(pod, framework.NewSnapshot(), v1.DoNotSchedule)
+func (p *spread) podMatters(pod *corev1.Pod, e framework.Event) framework.Hint {
+	cs, err := p.constraints(pod, framework.NewSnapshot(), corev1.DoNotSchedule)
 	if err != nil {
 		return framework.Queue
 	}
-	for _, o := range []*v1.Pod{podOf(e.Old), podOf(e.New)} {
+	for _, o := range []*corev1.Pod{podOf(e.Old), podOf(e.New)} {
 		if o == nil || o.Namespace != pod.Namespace {
 			continue
 		}
@@ -141,7 +147,7 @@ func (p *spread) podMatters(pod *v1.Pod, e framework.Event) framework.Hint {
 	return framework.QueueSkip
 }
 
-func hasKeys(n *v1.Node, pod *v1.Pod) bool {
+func hasKeys(n *corev1.Node, pod *corev1.Pod) bool {
 	if n == nil {
 		return false
 	}
@@ -154,7 +160,8 @@ func hasKeys(n *v1.Node, pod *v1.Pod) bool {
 }
 
 // constraints returns the pod's own constraints with this action, or the default ones.
-func (p *spread) constraints(pod *v1.Pod, snap *framework.Snapshot, action v1.UnsatisfiableConstraintAction) ([]*domainCount, error) {
+func (p *spread) constraints(pod *corev1.Pod, snap *framework.Snapshot,
+	action corev1.UnsatisfiableConstraintAction) ([]*domainCount, error) {
 	list, owner := pod.Spec.TopologySpreadConstraints, labels.Selector(nil)
 	allKeys := true
 	if len(list) == 0 {
@@ -201,7 +208,7 @@ type domainCount struct {
 
 	affinity    nodeaffinity.RequiredNodeAffinity
 	anyAffinity bool // nodeAffinityPolicy: Ignore
-	tolerations []v1.Toleration
+	tolerations []corev1.Toleration
 	honorTaints bool
 
 	onNode []nodeCount // by slot
@@ -218,7 +225,7 @@ type nodeCount struct {
 	pods   int64 // matching pods, whether the node counts or not
 }
 
-func newDomainCount(in *v1.TopologySpreadConstraint, pod *v1.Pod, snap *framework.Snapshot) (*domainCount, error) {
+func newDomainCount(in *corev1.TopologySpreadConstraint, pod *corev1.Pod, snap *framework.Snapshot) (*domainCount, error) {
 	sel, err := metav1.LabelSelectorAsSelector(in.LabelSelector)
 	if err != nil {
 		return nil, err
@@ -229,14 +236,15 @@ func newDomainCount(in *v1.TopologySpreadConstraint, pod *v1.Pod, snap *framewor
 		}
 	}
 	c := &domainCount{
-		topo: snap.Topology(in.TopologyKey), selector: sel, namespace: pod.Namespace, maxSkew: int64(in.MaxSkew), minDomains: 1,
+		topo: snap.Topology(in.TopologyKey), selector: sel, namespace: pod.Namespace,
+		maxSkew: int64(in.MaxSkew), minDomains: 1,
 		affinity: nodeaffinity.GetRequiredNodeAffinity(pod), tolerations: pod.Spec.Tolerations,
 	}
 	if in.MinDomains != nil {
 		c.minDomains = int(*in.MinDomains)
 	}
-	c.anyAffinity = in.NodeAffinityPolicy != nil && *in.NodeAffinityPolicy == v1.NodeInclusionPolicyIgnore
-	c.honorTaints = in.NodeTaintsPolicy != nil && *in.NodeTaintsPolicy == v1.NodeInclusionPolicyHonor
+	c.anyAffinity = in.NodeAffinityPolicy != nil && *in.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
+	c.honorTaints = in.NodeTaintsPolicy != nil && *in.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
 	return c, nil
 }
 
@@ -287,7 +295,8 @@ func (c *domainCount) matching(n *framework.NodeInfo) (count int64) {
 		return 0
 	}
 	for _, p := range n.Pods {
-		if p.Pod.DeletionTimestamp == nil && p.Pod.Namespace == c.namespace && c.selector.Matches(labels.Set(p.Pod.Labels)) {
+		if p.Pod.DeletionTimestamp == nil && p.Pod.Namespace == c.namespace &&
+			c.selector.Matches(labels.Set(p.Pod.Labels)) {
 			count++
 		}
 	}
@@ -376,7 +385,7 @@ func (s *spreadScore) Scores(slots []int32, out []int64) {
 		}
 	}
 	for _, c := range s.counts {
-		hostname := c.topo.Key == v1.LabelHostname
+		hostname := c.topo.Key == corev1.LabelHostname
 		size := left
 		if !hostname {
 			size = s.domains(c, slots)

@@ -1,9 +1,9 @@
 package plugins
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -29,14 +29,15 @@ func (taintToleration) Sign(key []byte, pod *framework.PodInfo, _ *framework.Sna
 	return key, true
 }
 
-func (taintToleration) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (taintToleration) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	return taintFilter(pod.Pod.Spec.Tolerations), nil, nil
 }
 
 func (taintToleration) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (framework.Scorer, *framework.Status) {
 	var soft taintScore
 	for _, t := range pod.Pod.Spec.Tolerations {
-		if t.Effect == "" || t.Effect == v1.TaintEffectPreferNoSchedule {
+		if t.Effect == "" || t.Effect == corev1.TaintEffectPreferNoSchedule {
 			soft = append(soft, t)
 		}
 	}
@@ -46,19 +47,20 @@ func (taintToleration) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (
 func (taintToleration) Events() []framework.EventHint {
 	return []framework.EventHint{
 		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeTaint,
-			Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 				was, is := nodeOf(e.Old), nodeOf(e.New)
 				if is == nil {
 					return framework.Queue
 				}
-				return framework.Hint(!repels(is, pod.Spec.Tolerations) && (was == nil || repels(was, pod.Spec.Tolerations)))
+				return framework.Hint(!repels(is, pod.Spec.Tolerations) &&
+					(was == nil || repels(was, pod.Spec.Tolerations)))
 			}},
 		{Resource: framework.Pod, Actions: framework.UpdatePodToleration,
-			Hint: func(pod *v1.Pod, e framework.Event) framework.Hint { return framework.Hint(samePod(pod, e)) }},
+			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint { return framework.Hint(samePod(pod, e)) }},
 	}
 }
 
-type taintFilter []v1.Toleration
+type taintFilter []corev1.Toleration
 
 func (f taintFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	if repels(n.Node, f) {
@@ -68,12 +70,12 @@ func (f taintFilter) Filter(n *framework.NodeInfo) *framework.Status {
 }
 
 // taintScore holds the tolerations that can cover PreferNoSchedule taints.
-type taintScore []v1.Toleration
+type taintScore []corev1.Toleration
 
 func (s taintScore) Score(n *framework.NodeInfo) int64 {
 	var count int64
 	for i := range n.Node.Spec.Taints {
-		if t := &n.Node.Spec.Taints[i]; t.Effect == v1.TaintEffectPreferNoSchedule && !tolerates(s, t) {
+		if t := &n.Node.Spec.Taints[i]; t.Effect == corev1.TaintEffectPreferNoSchedule && !tolerates(s, t) {
 			count++
 		}
 	}
@@ -82,16 +84,16 @@ func (s taintScore) Score(n *framework.NodeInfo) int64 {
 
 func (s taintScore) Normalize(scores []int64) { normalize(scores, true) }
 
-func repels(n *v1.Node, ts []v1.Toleration) bool {
+func repels(n *corev1.Node, ts []corev1.Toleration) bool {
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if (t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute) && !tolerates(ts, t) {
+		if (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) && !tolerates(ts, t) {
 			return true
 		}
 	}
 	return false
 }
 
-func tolerates(ts []v1.Toleration, taint *v1.Taint) bool {
-	return corev1helpers.TolerationsTolerateTaint(klog.Background(), ts, taint, false)
+func tolerates(ts []corev1.Toleration, taint *corev1.Taint) bool {
+	return schedulinghelper.TolerationsTolerateTaint(klog.Background(), ts, taint, false)
 }

@@ -1,7 +1,7 @@
 package plugins
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -19,7 +19,8 @@ func (nodeUnschedulable) Sign(key []byte, pod *framework.PodInfo, _ *framework.S
 	return signBool(key, toleratesCordon(pod.Pod)), true
 }
 
-func (nodeUnschedulable) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (nodeUnschedulable) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if toleratesCordon(pod.Pod) {
 		return nil, nil, nil
 	}
@@ -36,19 +37,20 @@ func (nodeUnschedulable) Filter(n *framework.NodeInfo) *framework.Status {
 func (nodeUnschedulable) Events() []framework.EventHint {
 	return []framework.EventHint{
 		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeTaint,
-			Hint: func(_ *v1.Pod, e framework.Event) framework.Hint {
+			Hint: func(_ *corev1.Pod, e framework.Event) framework.Hint {
 				n := nodeOf(e.New)
 				return framework.Hint(n == nil || !n.Spec.Unschedulable)
 			}},
 		{Resource: framework.Pod, Actions: framework.UpdatePodToleration,
-			Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
+			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 				return framework.Hint(samePod(pod, e) && toleratesCordon(podOf(e.New)))
 			}},
 	}
 }
 
-func toleratesCordon(pod *v1.Pod) bool {
-	return tolerates(pod.Spec.Tolerations, &v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
+func toleratesCordon(pod *corev1.Pod) bool {
+	return tolerates(pod.Spec.Tolerations,
+		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 }
 
 func signBool(key []byte, b bool) []byte {

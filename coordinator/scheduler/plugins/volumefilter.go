@@ -5,12 +5,12 @@ import (
 	"slices"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -21,9 +21,9 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 // volumeFilter judges nodes by the claims of one pod.
 type volumeFilter struct {
 	storage Storage
-	bound   []*v1.PersistentVolumeClaim
-	waiting []*v1.PersistentVolumeClaim // for their first pod, smallest first
-	free    []*v1.PersistentVolume
+	bound   []*corev1.PersistentVolumeClaim
+	waiting []*corev1.PersistentVolumeClaim // for their first pod, smallest first
+	free    []*corev1.PersistentVolume
 
 	mu    sync.Mutex
 	plans map[string]*volumePlan // by node
@@ -63,7 +63,7 @@ func (f *volumeFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	return nil
 }
 
-func (f *volumeFilter) checkBound(n *v1.Node) (reason string, err error) {
+func (f *volumeFilter) checkBound(n *corev1.Node) (reason string, err error) {
 	for _, c := range f.bound {
 		pv, err := f.storage.Volume(c.Spec.VolumeName)
 		if apierrors.IsNotFound(err) {
@@ -71,7 +71,7 @@ func (f *volumeFilter) checkBound(n *v1.Node) (reason string, err error) {
 		} else if err != nil {
 			return "", err
 		}
-		if storagehelpers.CheckNodeAffinity(pv, n.Labels) != nil {
+		if storagehelper.CheckNodeAffinity(pv, n.Labels) != nil {
 			return volumeElsewhere, nil
 		}
 	}
@@ -79,18 +79,18 @@ func (f *volumeFilter) checkBound(n *v1.Node) (reason string, err error) {
 }
 
 // choose finds a volume for each claim that waits, or lets it be provisioned.
-func (f *volumeFilter) choose(n *v1.Node) (plan *volumePlan, reason string, err error) {
+func (f *volumeFilter) choose(n *corev1.Node) (plan *volumePlan, reason string, err error) {
 	plan = &volumePlan{}
-	taken := map[string]*v1.PersistentVolume{}
+	taken := map[string]*corev1.PersistentVolume{}
 	for _, c := range f.waiting {
-		if node, ok := c.Annotations[storagehelpers.AnnSelectedNode]; ok {
+		if node, ok := c.Annotations[storagehelper.AnnSelectedNode]; ok {
 			if node != n.Name {
 				return nil, noVolume, nil
 			}
 			plan.provision = append(plan.provision, c)
 			continue
 		}
-		pv, err := storagehelpers.FindMatchingVolume(c, f.free, n, taken, true, true)
+		pv, err := storagehelper.FindMatchingVolume(c, f.free, n, taken, true, true)
 		if err != nil {
 			return nil, "", err
 		}
@@ -110,21 +110,23 @@ func (f *volumeFilter) choose(n *v1.Node) (plan *volumePlan, reason string, err 
 }
 
 // provisionable tells why no volume can be made for the claim at the node.
-func (f *volumeFilter) provisionable(c *v1.PersistentVolumeClaim, n *v1.Node) (reason string, err error) {
-	name := storagehelpers.GetPersistentVolumeClaimClass(c)
+func (f *volumeFilter) provisionable(c *corev1.PersistentVolumeClaim, n *corev1.Node) (reason string, err error) {
+	name := storagehelper.GetPersistentVolumeClaimClass(c)
 	class, err := f.storage.Class(name)
 	if err != nil {
 		return "", fmt.Errorf("failed to find storage class %q", name)
 	}
-	if class.Provisioner == "" || class.Provisioner == noProvisioner || !topologyAllows(class.AllowedTopologies, n.Labels) {
+	if class.Provisioner == "" || class.Provisioner == noProvisioner ||
+		!topologyAllows(class.AllowedTopologies, n.Labels) {
 		return noVolume, nil
 	}
 	capacities, reported, err := f.storage.Capacities(class.Provisioner, name)
 	if err != nil || !reported {
 		return "", err
 	}
-	size := c.Spec.Resources.Requests[v1.ResourceStorage]
-	if slices.ContainsFunc(capacities, func(x *storagev1.CSIStorageCapacity) bool { return hasRoom(x, size.Value(), n.Labels) }) {
+	size := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	if slices.ContainsFunc(capacities,
+		func(x *storagev1.CSIStorageCapacity) bool { return hasRoom(x, size.Value(), n.Labels) }) {
 		return "", nil
 	}
 	return volumeTooLarge, nil
@@ -146,11 +148,12 @@ func hasRoom(x *storagev1.CSIStorageCapacity, size int64, node map[string]string
 
 // topologyAllows tells whether one of the terms, if there are any, matches; a
 // term without expressions matches nothing.
-func topologyAllows(terms []v1.TopologySelectorTerm, node map[string]string) bool {
-	return len(terms) == 0 || slices.ContainsFunc(terms, func(t v1.TopologySelectorTerm) bool {
-		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions, func(e v1.TopologySelectorLabelRequirement) bool {
-			value, ok := node[e.Key]
-			return !ok || !slices.Contains(e.Values, value)
-		})
+func topologyAllows(terms []corev1.TopologySelectorTerm, node map[string]string) bool {
+	return len(terms) == 0 || slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
+		return len(t.MatchLabelExpressions) > 0 &&
+			!slices.ContainsFunc(t.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
+				value, ok := node[e.Key]
+				return !ok || !slices.Contains(e.Values, value)
+			})
 	})
 }

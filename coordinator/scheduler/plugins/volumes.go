@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,16 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/storage/ephemeral"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
 // Storage is what volumeBinding reads of volumes.
 type Storage interface {
-	Claim(namespace, name string) (*v1.PersistentVolumeClaim, error)
-	Volume(name string) (*v1.PersistentVolume, error)
-	Volumes() ([]*v1.PersistentVolume, error)
+	Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error)
+	Volume(name string) (*corev1.PersistentVolume, error)
+	Volumes() ([]*corev1.PersistentVolume, error)
 	Class(name string) (*storagev1.StorageClass, error)
 	// Capacities are those that the driver reports for the class; ok is false
 	// for a driver that reports none.
@@ -52,7 +52,7 @@ type volumeBinding struct {
 	mu sync.Mutex
 	// under way, until the API shows it: volumes and claims of pods that are
 	// being bound.
-	volumes map[string]*v1.PersistentVolume
+	volumes map[string]*corev1.PersistentVolume
 	claims  map[types.UID]bool
 	plans   map[types.UID]*volumePlan
 }
@@ -60,17 +60,18 @@ type volumeBinding struct {
 // volumePlan is what a node's choice means for the claims of a pod.
 type volumePlan struct {
 	bind      []claimVolume
-	provision []*v1.PersistentVolumeClaim
+	provision []*corev1.PersistentVolumeClaim
 }
 
 type claimVolume struct {
-	claim  *v1.PersistentVolumeClaim
-	volume *v1.PersistentVolume
+	claim  *corev1.PersistentVolumeClaim
+	volume *corev1.PersistentVolume
 }
 
 func newVolumeBinding(_ []byte, d *Deps) (framework.Plugin, error) {
 	return &volumeBinding{
-		storage: d.Storage, client: d.Client, volumes: map[string]*v1.PersistentVolume{}, claims: map[types.UID]bool{}, plans: map[types.UID]*volumePlan{},
+		storage: d.Storage, client: d.Client, volumes: map[string]*corev1.PersistentVolume{},
+		claims: map[types.UID]bool{}, plans: map[types.UID]*volumePlan{},
 	}, nil
 }
 
@@ -82,7 +83,7 @@ func (*volumeBinding) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snap
 }
 
 // HasClaims tells whether the pod has volumes that are bound apart from it.
-func HasClaims(pod *v1.Pod) bool {
+func HasClaims(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
 			return true
@@ -91,7 +92,8 @@ func HasClaims(pod *v1.Pod) bool {
 	return false
 }
 
-func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter, sets.Set[string], *framework.Status) {
+func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
+	sets.Set[string], *framework.Status) {
 	if !HasClaims(pod.Pod) {
 		return nil, nil, nil
 	}
@@ -112,7 +114,7 @@ func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot)
 }
 
 // claimOf is the claim of a pod's volume, nil for another kind of volume.
-func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolumeClaim, error) {
+func (b *volumeBinding) claimOf(pod *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
 	name := ""
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -131,8 +133,9 @@ func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolume
 		return nil, fmt.Errorf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
 	case err != nil:
 		return nil, err
-	case c.Status.Phase == v1.ClaimLost:
-		return nil, fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
+	case c.Status.Phase == corev1.ClaimLost:
+		return nil, fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name,
+			c.Spec.VolumeName)
 	case c.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("persistentvolumeclaim %q is being deleted", name)
 	case v.Ephemeral != nil:
@@ -142,7 +145,7 @@ func (b *volumeBinding) claimOf(pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolume
 }
 
 // sort puts a claim where it belongs in the filter.
-func (b *volumeBinding) sort(c *v1.PersistentVolumeClaim, f *volumeFilter) error {
+func (b *volumeBinding) sort(c *corev1.PersistentVolumeClaim, f *volumeFilter) error {
 	if bound(c) {
 		f.bound = append(f.bound, c)
 		return nil
@@ -150,11 +153,12 @@ func (b *volumeBinding) sort(c *v1.PersistentVolumeClaim, f *volumeFilter) error
 	b.mu.Lock()
 	underWay := b.claims[c.UID]
 	b.mu.Unlock()
-	class, err := b.storage.Class(storagehelpers.GetPersistentVolumeClaimClass(c))
+	class, err := b.storage.Class(storagehelper.GetPersistentVolumeClaimClass(c))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	waits := err == nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	waits := err == nil && class.VolumeBindingMode != nil &&
+		*class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	if !waits || c.Spec.VolumeName != "" || underWay {
 		return errors.New(unboundImmediate)
 	}
@@ -162,8 +166,8 @@ func (b *volumeBinding) sort(c *v1.PersistentVolumeClaim, f *volumeFilter) error
 	return nil
 }
 
-func bound(c *v1.PersistentVolumeClaim) bool {
-	return c.Spec.VolumeName != "" && metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted)
+func bound(c *corev1.PersistentVolumeClaim) bool {
+	return c.Spec.VolumeName != "" && metav1.HasAnnotation(c.ObjectMeta, storagehelper.AnnBindCompleted)
 }
 
 // candidates gathers the volumes that claims without one may get, the smallest
@@ -172,8 +176,8 @@ func (b *volumeBinding) candidates(f *volumeFilter) error {
 	if len(f.waiting) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f.waiting, func(a, b *v1.PersistentVolumeClaim) int {
-		x, y := a.Spec.Resources.Requests[v1.ResourceStorage], b.Spec.Resources.Requests[v1.ResourceStorage]
+	slices.SortStableFunc(f.waiting, func(a, b *corev1.PersistentVolumeClaim) int {
+		x, y := a.Spec.Resources.Requests[corev1.ResourceStorage], b.Spec.Resources.Requests[corev1.ResourceStorage]
 		return x.Cmp(y)
 	})
 	all, err := b.storage.Volumes()
@@ -193,10 +197,11 @@ func (b *volumeBinding) candidates(f *volumeFilter) error {
 // Events that can help: whatever changes what a claim is bound to or may get.
 func (*volumeBinding) Events() []framework.EventHint {
 	return []framework.EventHint{
-		{Resource: framework.PersistentVolumeClaim, Actions: framework.All, Hint: func(pod *v1.Pod, e framework.Event) framework.Hint {
-			c, _ := e.New.(*v1.PersistentVolumeClaim)
-			return framework.Hint(c == nil || c.Namespace == pod.Namespace)
-		}},
+		{Resource: framework.PersistentVolumeClaim, Actions: framework.All,
+			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
+				c, _ := e.New.(*corev1.PersistentVolumeClaim)
+				return framework.Hint(c == nil || c.Namespace == pod.Namespace)
+			}},
 		{Resource: framework.PersistentVolume, Actions: framework.Add | framework.UpdateOther},
 		{Resource: framework.StorageClass, Actions: framework.Add | framework.UpdateOther},
 		{Resource: framework.CSIStorageCapacity, Actions: framework.Add | framework.UpdateOther},
@@ -205,7 +210,8 @@ func (*volumeBinding) Events() []framework.EventHint {
 }
 
 // Reserve keeps volumes and claims from other pods until they are bound.
-func (b *volumeBinding) Reserve(_ context.Context, pod *framework.PodInfo, node string, judged framework.NodeFilter) *framework.Status {
+func (b *volumeBinding) Reserve(_ context.Context, pod *framework.PodInfo, node string,
+	judged framework.NodeFilter) *framework.Status {
 	f, ok := judged.(*volumeFilter)
 	if !ok {
 		return nil // the pod has no claims
@@ -256,10 +262,10 @@ func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, nod
 	if plan == nil {
 		return nil
 	}
-	var claims []*v1.PersistentVolumeClaim
+	var claims []*corev1.PersistentVolumeClaim
 	for _, x := range plan.bind {
 		claims = append(claims, x.claim)
-		pv, changed, err := storagehelpers.GetBindVolumeToClaim(x.volume, x.claim)
+		pv, changed, err := storagehelper.GetBindVolumeToClaim(x.volume, x.claim)
 		if err == nil && changed {
 			_, err = b.client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
 		}
@@ -269,12 +275,13 @@ func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, nod
 	}
 	for _, c := range plan.provision {
 		claims = append(claims, c)
-		if c.Annotations[storagehelpers.AnnSelectedNode] == node {
+		if c.Annotations[storagehelper.AnnSelectedNode] == node {
 			continue
 		}
 		c = c.DeepCopy()
-		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelpers.AnnSelectedNode, node)
-		if _, err := b.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{}); err != nil {
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnSelectedNode, node)
+		if _, err := b.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c,
+			metav1.UpdateOptions{}); err != nil {
 			return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
 		}
 	}
@@ -292,7 +299,7 @@ func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, nod
 const bindPoll = 20 * time.Millisecond
 
 // await returns when all claims are bound.
-func (b *volumeBinding) await(ctx context.Context, claims []*v1.PersistentVolumeClaim) error {
+func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVolumeClaim) error {
 	tick := time.NewTicker(bindPoll)
 	defer tick.Stop()
 	for _, c := range claims {

@@ -3,12 +3,12 @@ package plugins
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -16,23 +16,23 @@ import (
 
 // shelf is storage that a test fills.
 type shelf struct {
-	claims     map[string]*v1.PersistentVolumeClaim
-	volumes    []*v1.PersistentVolume
+	claims     map[string]*corev1.PersistentVolumeClaim
+	volumes    []*corev1.PersistentVolume
 	classes    map[string]*storagev1.StorageClass
 	capacities []*storagev1.CSIStorageCapacity
 	reported   bool
 }
 
-func missing(kind, name string) error { return apierrors.NewNotFound(v1.Resource(kind), name) }
+func missing(kind, name string) error { return apierrors.NewNotFound(corev1.Resource(kind), name) }
 
-func (s *shelf) Claim(_, name string) (*v1.PersistentVolumeClaim, error) {
+func (s *shelf) Claim(_, name string) (*corev1.PersistentVolumeClaim, error) {
 	if c := s.claims[name]; c != nil {
 		return c, nil
 	}
 	return nil, missing("persistentvolumeclaim", name)
 }
 
-func (s *shelf) Volume(name string) (*v1.PersistentVolume, error) {
+func (s *shelf) Volume(name string) (*corev1.PersistentVolume, error) {
 	for _, v := range s.volumes {
 		if v.Name == name {
 			return v, nil
@@ -41,7 +41,7 @@ func (s *shelf) Volume(name string) (*v1.PersistentVolume, error) {
 	return nil, missing("persistentvolume", name)
 }
 
-func (s *shelf) Volumes() ([]*v1.PersistentVolume, error) { return s.volumes, nil }
+func (s *shelf) Volumes() ([]*corev1.PersistentVolume, error) { return s.volumes, nil }
 
 func (s *shelf) Class(name string) (*storagev1.StorageClass, error) {
 	if c := s.classes[name]; c != nil {
@@ -54,31 +54,35 @@ func (s *shelf) Capacities(string, string) ([]*storagev1.CSIStorageCapacity, boo
 	return s.capacities, s.reported, nil
 }
 
-func storageClaim(volume string, done bool) *v1.PersistentVolumeClaim {
-	c := &v1.PersistentVolumeClaim{
+func storageClaim(volume string, done bool) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: "ns", UID: "c"},
-		Spec: v1.PersistentVolumeClaimSpec{
-			VolumeName: volume, StorageClassName: ptr.To("x"), AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("5Gi")}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			VolumeName: volume, StorageClassName: ptr.To("x"),
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
 		},
 	}
 	if done {
-		c.Annotations = map[string]string{storagehelpers.AnnBindCompleted: "yes"}
+		c.Annotations = map[string]string{storagehelper.AnnBindCompleted: "yes"}
 	}
 	return c
 }
 
-func volumeAt(name, node string) *v1.PersistentVolume {
-	return &v1.PersistentVolume{
+func volumeAt(name, node string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: v1.PersistentVolumeSpec{
-			StorageClassName: "x", AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("10Gi")},
-			NodeAffinity: &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
-				MatchExpressions: []v1.NodeSelectorRequirement{{Key: "host", Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
-			}}}},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "x", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: "host", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+				}}}},
 		},
-		Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
 	}
 }
 
@@ -94,40 +98,49 @@ func TestVolumeBinding(t *testing.T) {
 			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"host": node}}}}
 	}
 	zoned := storageClass("p", waits)
-	zoned["x"].AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "host", Values: []string{"b"}}}}}
+	zoned["x"].AllowedTopologies = []corev1.TopologySelectorTerm{
+		{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "host", Values: []string{"b"}}}}}
 	chosen := storageClaim("", false)
-	chosen.Annotations = map[string]string{storagehelpers.AnnSelectedNode: "b"}
+	chosen.Annotations = map[string]string{storagehelper.AnnSelectedNode: "b"}
 	for _, c := range []struct {
 		name  string
-		claim *v1.PersistentVolumeClaim
+		claim *corev1.PersistentVolumeClaim
 		shelf shelf
 		// why the pod, and the nodes a and b, are refused
 		pod, a, b string
 	}{
 		{"no claim", nil, shelf{}, `persistentvolumeclaim "data" not found`, "", ""},
-		{"bound", storageClaim("pv", true), shelf{volumes: []*v1.PersistentVolume{volumeAt("pv", "a")}}, "", "", volumeElsewhere},
+		{"bound", storageClaim("pv", true), shelf{volumes: []*corev1.PersistentVolume{volumeAt("pv", "a")}},
+			"", "", volumeElsewhere},
 		{"volume gone", storageClaim("pv", true), shelf{}, "", volumeMissing, volumeMissing},
-		{"immediate", storageClaim("", false), shelf{classes: storageClass("p", storagev1.VolumeBindingImmediate)}, unboundImmediate, "", ""},
+		{"immediate", storageClaim("", false), shelf{classes: storageClass("p", storagev1.VolumeBindingImmediate)},
+			unboundImmediate, "", ""},
 		{"half bound", storageClaim("pv", false), shelf{classes: storageClass("p", waits)}, unboundImmediate, "", ""},
-		{"a volume at a", storageClaim("", false), shelf{classes: storageClass(noProvisioner, waits), volumes: []*v1.PersistentVolume{volumeAt("pv", "a")}}, "", "", noVolume},
+		{"a volume at a", storageClaim("", false),
+			shelf{classes: storageClass(noProvisioner, waits),
+				volumes: []*corev1.PersistentVolume{volumeAt("pv", "a")}}, "", "", noVolume},
 		{"provisioned", storageClaim("", false), shelf{classes: storageClass("p", waits)}, "", "", ""},
 		{"topology", storageClaim("", false), shelf{classes: zoned}, "", noVolume, ""},
 		{"node chosen", chosen, shelf{classes: storageClass("p", waits)}, "", noVolume, ""},
-		{"room at b", storageClaim("", false), shelf{classes: storageClass("p", waits), reported: true, capacities: room("5Gi", "b")}, "", volumeTooLarge, ""},
-		{"no room", storageClaim("", false), shelf{classes: storageClass("p", waits), reported: true, capacities: room("4Gi", "b")}, "", volumeTooLarge, volumeTooLarge},
+		{"room at b", storageClaim("", false),
+			shelf{classes: storageClass("p", waits), reported: true, capacities: room("5Gi", "b")},
+			"", volumeTooLarge, ""},
+		{"no room", storageClaim("", false),
+			shelf{classes: storageClass("p", waits), reported: true, capacities: room("4Gi", "b")},
+			"", volumeTooLarge, volumeTooLarge},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.claim != nil {
-				c.shelf.claims = map[string]*v1.PersistentVolumeClaim{"data": c.claim}
+				c.shelf.claims = map[string]*corev1.PersistentVolumeClaim{"data": c.claim}
 			}
 			p, err := newVolumeBinding(nil, &Deps{Storage: &c.shelf})
 			if err != nil {
 				t.Fatal(err)
 			}
-			pod, err := framework.NewPodInfo(&v1.Pod{
+			pod, err := framework.NewPodInfo(&corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "p"},
-				Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
-					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
+				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +153,8 @@ func TestVolumeBinding(t *testing.T) {
 				return
 			}
 			for node, want := range map[string]string{"a": c.a, "b": c.b} {
-				n := &framework.NodeInfo{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"host": node}}}}
+				n := &framework.NodeInfo{
+					Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"host": node}}}}
 				if got := f.Filter(n).Message(); got != want {
 					t.Errorf("%s: got %q, want %q", node, got, want)
 				}
@@ -152,8 +166,9 @@ func TestVolumeBinding(t *testing.T) {
 // A volume chosen for one pod is not chosen for another, until the first lets go.
 func TestVolumeBindingReserves(t *testing.T) {
 	s := &shelf{
-		classes: storageClass(noProvisioner, storagev1.VolumeBindingWaitForFirstConsumer), volumes: []*v1.PersistentVolume{volumeAt("pv", "a")},
-		claims: map[string]*v1.PersistentVolumeClaim{"one": storageClaim("", false), "two": storageClaim("", false)},
+		classes: storageClass(noProvisioner, storagev1.VolumeBindingWaitForFirstConsumer),
+		volumes: []*corev1.PersistentVolume{volumeAt("pv", "a")},
+		claims:  map[string]*corev1.PersistentVolumeClaim{"one": storageClaim("", false), "two": storageClaim("", false)},
 	}
 	s.claims["one"].UID, s.claims["two"].UID = "1", "2"
 	plugin, err := newVolumeBinding(nil, &Deps{Storage: s})
@@ -161,12 +176,13 @@ func TestVolumeBindingReserves(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := plugin.(*volumeBinding)
-	node := &framework.NodeInfo{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"host": "a"}}}}
+	node := &framework.NodeInfo{
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"host": "a"}}}}
 	try := func(claim string) (*framework.PodInfo, framework.NodeFilter, string) {
-		pod := &framework.PodInfo{Pod: &v1.Pod{
+		pod := &framework.PodInfo{Pod: &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "ns", UID: "p" + s.claims[claim].UID},
-			Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
-				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}},
+			Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}},
 		}}
 		f, _, st := b.PreFilter(pod, nil)
 		if st == nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -18,11 +18,11 @@ type Config struct {
 	Less func(a, b *framework.QueuedPod) bool
 	// PreEnqueue asks the plugins of the pod's profile; the status carries the
 	// plugin that holds the pod.
-	PreEnqueue func(pod *v1.Pod) *framework.Status
+	PreEnqueue func(pod *corev1.Pod) *framework.Status
 	// Hints returns the events that a plugin of the pod's profile waits for.
-	Hints func(pod *v1.Pod, plugin string) []framework.EventHint
+	Hints func(pod *corev1.Pod, plugin string) []framework.EventHint
 	// Gated is called, under the queue's lock, when a pod is held by PreEnqueue.
-	Gated func(pod *v1.Pod, why *framework.Status)
+	Gated func(pod *corev1.Pod, why *framework.Status)
 
 	InitialBackoff, MaxBackoff time.Duration // default 1 s and 10 s
 	// Leftover is how long a refused pod waits at most without any event that
@@ -90,7 +90,7 @@ func (q *Queue) Add(p *framework.PodInfo) {
 
 // Update replaces a pod; old may be nil. A refused pod comes back when the
 // change is an event that a plugin waits for.
-func (q *Queue) Update(old *v1.Pod, p *framework.PodInfo, actions framework.Action) {
+func (q *Queue) Update(old *corev1.Pod, p *framework.PodInfo, actions framework.Action) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.update(&framework.Event{Resource: framework.Pod, Action: actions, Old: old, New: p.Pod}, p)

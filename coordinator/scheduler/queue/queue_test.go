@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -23,29 +23,33 @@ func rig() *Queue {
 			}
 			return a.Timestamp.Before(b.Timestamp)
 		},
-		PreEnqueue: func(p *v1.Pod) *framework.Status {
+		PreEnqueue: func(p *corev1.Pod) *framework.Status {
 			if p.Labels["gate"] != "" {
 				return framework.NewStatus(framework.UnschedulableAndUnresolvable, "gated").By("Gates")
 			}
 			return nil
 		},
-		Hints: func(_ *v1.Pod, plugin string) []framework.EventHint {
+		Hints: func(_ *corev1.Pod, plugin string) []framework.EventHint {
 			if plugin != "Fit" {
 				return nil
 			}
-			return []framework.EventHint{{Resource: framework.Node, Actions: framework.Add, Hint: func(_ *v1.Pod, e framework.Event) framework.Hint {
-				return framework.Hint(e.New.(*v1.Node).Name != "small")
-			}}}
+			return []framework.EventHint{
+				{Resource: framework.Node, Actions: framework.Add,
+					Hint: func(_ *corev1.Pod, e framework.Event) framework.Hint {
+						return framework.Hint(e.New.(*corev1.Node).Name != "small")
+					}}}
 		},
 	})
 }
 
 func pod(name string, priority int32) *framework.PodInfo {
-	return &framework.PodInfo{Priority: priority, Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}}
+	return &framework.PodInfo{Priority: priority,
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}}
 }
 
 func nodeAdded(name string) framework.Event {
-	return framework.Event{Resource: framework.Node, Action: framework.Add, New: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}
+	return framework.Event{Resource: framework.Node, Action: framework.Add,
+		New: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}
 }
 
 // next pops within a minute of virtual time; it returns the name and how long that took.

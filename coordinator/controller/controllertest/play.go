@@ -1,0 +1,195 @@
+package controllertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
+)
+
+// Play plays each file of testdata with a controller of its own.
+func Play(t *testing.T, build func(controller.Env) (*controller.Loop, error)) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				if got := play(t, build, string(text)); got != string(text) {
+					t.Errorf("it went like this:\n%s", got)
+				}
+			})
+		})
+	}
+}
+
+// play does the commands of a script and returns it with what the controller wrote.
+func play(t *testing.T, build func(controller.Env) (*controller.Loop, error), script string) string {
+	p := &player{t: t, api: newAPI()}
+	defer p.start(build)()
+	time.Sleep(10 * time.Millisecond) // its caches fill
+	p.begin = time.Now()
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		if strings.HasPrefix(line, "= ") {
+			continue
+		}
+		out.WriteString(line)
+		if command, ok := strings.CutPrefix(line, "> "); ok {
+			verb, rest, _ := strings.Cut(strings.TrimSpace(command), " ")
+			out.WriteString(p.do(verb, rest))
+		}
+	}
+	return out.String()
+}
+
+// player is a running controller and its API.
+type player struct {
+	t     *testing.T
+	api   *api
+	begin time.Time
+}
+
+// start runs the controller until stop.
+func (p *player) start(build func(controller.Env) (*controller.Loop, error)) (stop func()) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	factory := informers.NewSharedInformerFactory(p.api.client, 0)
+	loop, err := build(controller.Env{
+		Client:    p.api.client,
+		Informers: factory,
+		Recorder:  func(string) record.EventRecorder { return &record.FakeRecorder{} },
+		Log:       slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			p.t.Error(err)
+		}
+	})
+	return func() { cancel(); running.Wait(); factory.Shutdown() }
+}
+
+func (p *player) do(verb, rest string) string {
+	switch verb {
+	case "put", "delete":
+		if err := p.api.change(verb, rest); err != nil {
+			return fmt.Sprintf("= error: %v\n", err)
+		}
+	case "refuse":
+		words := strings.Fields(rest)
+		p.api.refuse(words[0], words[1], metav1.StatusReason(words[2]))
+	case "wait":
+		return p.wait(rest)
+	default:
+		p.t.Fatalf("command %q", verb)
+	}
+	return p.writes()
+}
+
+func (p *player) ok(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// wait lets time pass, a second at a time.
+func (p *player) wait(text string) string {
+	d, err := time.ParseDuration(text)
+	p.ok(err)
+	var out strings.Builder
+	for range int(d / time.Second) {
+		time.Sleep(time.Second)
+		out.WriteString(p.writes())
+	}
+	return out.String()
+}
+
+// writes returns a line for each thing that the controller wrote since the last call.
+func (p *player) writes() string {
+	synctest.Wait()
+	var out strings.Builder
+	for _, a := range p.api.client.Actions() {
+		if line := describe(a); line != "" {
+			fmt.Fprintf(&out, "= %s %s\n", time.Since(p.begin), line)
+		}
+	}
+	p.api.client.ClearActions()
+	return out.String()
+}
+
+func describe(a clienttesting.Action) string {
+	resource := a.GetResource().Resource
+	if sub := a.GetSubresource(); sub != "" {
+		resource += "/" + sub
+	}
+	switch a := a.(type) {
+	case clienttesting.CreateActionImpl:
+		return fmt.Sprintf("create %s %s", resource, show(a.Object))
+	case clienttesting.UpdateActionImpl:
+		return fmt.Sprintf("update %s %s", resource, show(a.Object))
+	case clienttesting.PatchActionImpl:
+		return fmt.Sprintf("patch %s %s %s", resource, controller.Key(a.Namespace, a.Name), a.Patch)
+	case clienttesting.DeleteActionImpl:
+		how := string(ptr.Deref(a.DeleteOptions.PropagationPolicy, ""))
+		return strings.TrimSpace(fmt.Sprintf("delete %s %s %s", resource, controller.Key(a.Namespace, a.Name), how))
+	}
+	return ""
+}
+
+// show prints an object: its key, and what it says beside its name.
+func show(obj runtime.Object) string {
+	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return err.Error()
+	}
+	m, _ := all["metadata"].(map[string]any)
+	namespace, _ := m["namespace"].(string)
+	name, _ := m["name"].(string)
+	if name == "" {
+		name, _ = m["generateName"].(string)
+		name += "*"
+	}
+	for _, k := range []string{
+		"name", "namespace", "generateName", "uid", "resourceVersion", "generation",
+		"creationTimestamp", "managedFields",
+	} {
+		delete(m, k)
+	}
+	if len(m) == 0 {
+		delete(all, "metadata")
+	}
+	delete(all, "apiVersion")
+	delete(all, "kind")
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err.Error()
+	}
+	return controller.Key(namespace, name) + " " + string(text)
+}
