@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
@@ -15,40 +14,6 @@ import (
 
 // This file holds the thin adapters between packages that do not know each
 // other.
-
-// podNetwork is the network as the runtime calls it.
-type podNetwork struct{ m *network.Manager }
-
-func (n podNetwork) pod(p runtime.Pod) network.Pod {
-	out := network.Pod{
-		Namespace:   p.Namespace,
-		Name:        p.Name,
-		UID:         p.UID,
-		ID:          p.ID,
-		NetNS:       p.NetNSPath,
-		Annotations: p.Annotations,
-	}
-	for _, m := range p.PortMappings {
-		out.PortMappings = append(out.PortMappings, network.PortMapping{
-			HostIP:        m.HostIp,
-			HostPort:      uint16(m.HostPort),
-			ContainerPort: uint16(m.ContainerPort),
-			Protocol:      m.Protocol.String(),
-		})
-	}
-	return out
-}
-
-func (n podNetwork) Setup(ctx context.Context, p runtime.Pod) (runtime.Result, error) {
-	ips, err := n.m.Setup(ctx, n.pod(p))
-	return runtime.Result{IPs: ips}, err
-}
-
-func (n podNetwork) Teardown(ctx context.Context, p runtime.Pod) error {
-	return n.m.Teardown(ctx, n.pod(p))
-}
-
-func (n podNetwork) Status() error { return n.m.Status(context.Background()) }
 
 // podsView is the pods as the server sees them.
 type podsView struct{ m *pod.Manager }

@@ -41,12 +41,12 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	}
 	kept, err := openStores(cfg, log)
 	if err != nil {
-		log.Warn("what is kept cannot be read; the rest is cleaned up", "error", err)
+		log.Warn("what is kept cannot be read; the rest is cleaned up", "err", err)
 		kept.nodes = hollow.Store[corev1.Node]{}
 	}
 	links, err := openNetwork(cfg, node.Remember(kept.nodes, cfg.NodeName, log), log)
 	if err != nil {
-		log.Warn("the pod network cannot be made as it was; the rest is cleaned up", "error", err)
+		log.Warn("the pod network cannot be made as it was; the rest is cleaned up", "err", err)
 	}
 	var errs []error
 	if cfg.ContainerRuntimeEndpoint == "" {
@@ -78,7 +78,8 @@ func removeFiles(cfg *config.Config, purge bool) error {
 		return nil
 	}
 	return errors.Join(beneath.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
-		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")), removeEmpty(cfg.RootDir))
+		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
+		removeEmpty(cfg.RootDir))
 }
 
 // endContainers has the runtime remove everything; when it cannot be opened,
@@ -93,7 +94,7 @@ func endContainers(
 	rc := runtimeConfig(cfg, n, seal, log)
 	r, err := runtime.Open(ctx, rc)
 	if err != nil {
-		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "error", err)
+		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "err", err)
 		return runtime.Sweep(groups, rc)
 	}
 	return errors.Join(r.Cleanup(ctx), r.Close(ctx))

@@ -48,8 +48,8 @@ const (
 // hollowPods is where nodes that are given no pod network take one.
 var hollowPods = netip.MustParsePrefix("100.64.0.0/10")
 
-// crew is the nodes of one process.
-type crew struct {
+// hollowNodes is the nodes of one process.
+type hollowNodes struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	dir     string
@@ -75,8 +75,8 @@ func runHollow(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c := &crew{cfg: cfg, log: log, dir: dir, machine: facts}
-	c.wg.Go(func() { c.raise(ctx, cancel) })
+	c := &hollowNodes{cfg: cfg, log: log, dir: dir, machine: facts}
+	c.wg.Go(func() { c.startAll(ctx, cancel) })
 	c.wg.Go(func() { process.Trim(ctx) })
 	untilEnd(ctx, manager)
 	wait(&c.wg, stopWait)
@@ -95,9 +95,9 @@ func scratch() (string, error) {
 	return os.MkdirTemp("", name)
 }
 
-// raise starts the nodes one by one, so that what they do at intervals does not
+// startAll starts the nodes one by one, so that what they do at intervals does not
 // fall together.
-func (c *crew) raise(ctx context.Context, cancel context.CancelCauseFunc) {
+func (c *hollowNodes) startAll(ctx context.Context, cancel context.CancelCauseFunc) {
 	n := c.cfg.Hollow.Nodes
 	for i := range n {
 		tasks, err := c.build(ctx, i)
@@ -115,11 +115,11 @@ func (c *crew) raise(ctx context.Context, cancel context.CancelCauseFunc) {
 	c.log.Info("all hollow nodes run", "nodes", n)
 }
 
-// of tells whether node i is among the first n; -1 means all.
-func of(i, n int) bool { return n < 0 || i < n }
+// amongFirst tells whether node i is among the first n; -1 means all.
+func amongFirst(i, n int) bool { return n < 0 || i < n }
 
 // build makes node i as wire.go does a real one, from other parts.
-func (c *crew) build(ctx context.Context, i int) ([]task, error) {
+func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 	cfg, facts := c.config(i), c.facts(i)
 	log := c.log.With("node", cfg.NodeName)
 	server, admin, err := c.connect(cfg, log)
@@ -143,13 +143,13 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 		return nil, err
 	}
 	var group *gossip.Group
-	if of(i, c.cfg.Hollow.Gossip) {
+	if amongFirst(i, c.cfg.Hollow.Gossip) {
 		if group, err = c.joinGossip(ctx, cfg, admin, log); err != nil {
 			return nil, err
 		}
 	}
 	var services *service.Source
-	if of(i, c.cfg.Hollow.Services) {
+	if amongFirst(i, c.cfg.Hollow.Services) {
 		services = service.NewSource(service.Config{Client: server.Client, Node: cfg.NodeName, Log: log})
 	}
 	objects, tokens := newObjects(kept, server, log)
@@ -175,7 +175,7 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 		return nil, err
 	}
 	cidrs := &node.PodCIDRs{
-		Configured: cidr.Of(cfg.PodCIDR),
+		Configured: cidr.Parse(cfg.PodCIDR),
 		Set:        rt.SetPodCIDRs,
 		Changed:    func(cidr.Prefixes) { self.Poke() },
 		Log:        log,
@@ -209,7 +209,7 @@ func (c *crew) build(ctx context.Context, i int) ([]task, error) {
 	return list, p.takeOver(ctx, b)
 }
 
-func (c *crew) config(i int) *config.Config {
+func (c *hollowNodes) config(i int) *config.Config {
 	cfg := *c.cfg
 	cfg.NodeName = fmt.Sprintf("%s%d", cfg.Hollow.Prefix, i)
 	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir = c.dir, filepath.Join(c.dir, "logs"), "-"
@@ -225,11 +225,12 @@ func (c *crew) config(i int) *config.Config {
 	return &cfg
 }
 
-func (c *crew) facts(i int) host.Facts {
+func (c *hollowNodes) facts(i int) host.Facts {
 	h := &c.cfg.Hollow
 	cpus, memory := resource.MustParse(h.CPU), resource.MustParse(h.Memory) // validated before
 	id := fmt.Sprintf("%032x", i+1)
-	return host.Facts{Hostname: fmt.Sprintf("%s%d", h.Prefix, i), IPs: []string{nth(netip.MustParsePrefix(h.NodeCIDR), i+1).String()},
+	return host.Facts{Hostname: fmt.Sprintf("%s%d", h.Prefix, i),
+		IPs:  []string{nth(netip.MustParsePrefix(h.NodeCIDR), i+1).String()},
 		CPUs: int(cpus.Value()), MemoryBytes: memory.Value(), DiskBytes: 100 << 30,
 		MachineID: id, SystemUUID: id, BootID: id, Kernel: c.machine.Kernel, OSImage: "hollow"}
 }
@@ -243,7 +244,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 
 // connect has client-go share no connection between nodes, and lets the node act
 // in its own name; admin is the kubeconfig's own.
-func (c *crew) connect(cfg *config.Config, log *slog.Logger) (_ *api.Server, admin *rest.Config, err error) {
+func (c *hollowNodes) connect(cfg *config.Config, log *slog.Logger) (_ *api.Server, admin *rest.Config, err error) {
 	if admin, err = api.Load(cfg.Kubeconfig, userAgent); err != nil {
 		return nil, nil, err
 	}
@@ -263,7 +264,8 @@ func (c *crew) connect(cfg *config.Config, log *slog.Logger) (_ *api.Server, adm
 }
 
 // joinGossip makes a node a member under this machine's address, at any port.
-func (c *crew) joinGossip(ctx context.Context, cfg *config.Config, admin *rest.Config, log *slog.Logger) (*gossip.Group, error) {
+func (c *hollowNodes) joinGossip(ctx context.Context, cfg *config.Config, admin *rest.Config,
+	log *slog.Logger) (*gossip.Group, error) {
 	g := gossip.Config{
 		Name:          cfg.NodeName,
 		BindPort:      -1,

@@ -205,7 +205,7 @@ func closeAll(kept stores, runtime containers, links links, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := runtime.Close(ctx); err != nil {
-		log.Warn("container runtime is not closed in order", "error", err)
+		log.Warn("container runtime is not closed in order", "err", err)
 	}
 }
 

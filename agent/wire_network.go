@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
-	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 func addrs(list []string) []netip.Addr {
@@ -38,18 +38,15 @@ type links struct {
 	claim   io.Closer // on the names of bridge and table, while the process lives
 }
 
-// openNetwork makes the pod network of before; the Node tells of changes.
-func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (links, error) {
-	claim, err := network.Claim(cfg.Bridge, cfg.NFTable)
-	if err != nil {
-		return links{}, err
-	}
+// openNetwork makes the pod network of before; the Node tells of changes. Beside an
+// error there is a network that changes nothing of the names that another has.
+func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (l links, err error) {
 	n := newNetwork(cfg, log)
-	l := links{
-		network: n,
-		cidrs:   &node.PodCIDRs{Configured: cidr.Of(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log},
-		claim:   claim,
+	l.network = n
+	if l.claim, err = network.Claim(cfg.Bridge, cfg.NFTable); err != nil {
+		return l, err
 	}
+	l.cidrs = &node.PodCIDRs{Configured: cidr.Parse(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log}
 	return l, l.cidrs.Restore(memory.Node())
 }
 
@@ -61,8 +58,8 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		Bridge:       cfg.Bridge,
 		Table:        cfg.NFTable + "-pods",
 		StateDir:     filepath.Join(cfg.DataDir, "cni", "state"),
-		ClusterCIDRs: cidr.Of(cfg.ClusterCIDR),
-		ServiceCIDRs: cidr.Of(cfg.ServiceCIDR),
+		ClusterCIDRs: cidr.Parse(cfg.ClusterCIDR),
+		ServiceCIDRs: cidr.Parse(cfg.ServiceCIDR),
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
 		Log:          log,
@@ -83,7 +80,7 @@ func newGossip(
 		BindPort:      cfg.GossipPort,
 		AdvertiseAddr: facts.IPs[0],
 		Join:          cfg.Join,
-		Deny:          cidr.Of(cfg.ClusterCIDR),
+		Deny:          cidr.Parse(cfg.ClusterCIDR),
 		Meta:          gossip.Meta{Role: gossip.RoleAgent},
 		Log:           log,
 	}
@@ -111,7 +108,7 @@ func newServices(cfg *config.Config, facts host.Facts, server *api.Server, log *
 		Node:   cfg.NodeName,
 		File:   filepath.Join(cfg.CheckpointDir(), "services.json"),
 		Own: service.Own{
-			Ranges: cidr.Of(cfg.ServiceCIDR, cfg.ClusterCIDR),
+			Ranges: cidr.Parse(cfg.ServiceCIDR, cfg.ClusterCIDR),
 			DNS:    ownDNS(cfg),
 		},
 		Log: log,
@@ -134,8 +131,8 @@ func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *sl
 	}
 	return proxy.New(proxy.Config{
 		Table:        cfg.NFTable,
-		ServiceCIDRs: cidr.Of(cfg.ServiceCIDR),
-		ClusterCIDRs: cidr.Of(cfg.ClusterCIDR),
+		ServiceCIDRs: cidr.Parse(cfg.ServiceCIDR),
+		ClusterCIDRs: cidr.Parse(cfg.ClusterCIDR),
 		NodeIPs:      addrs(facts.IPs),
 		DNS:          ownDNS(cfg),
 		Own:          l.All,
@@ -168,13 +165,13 @@ func ownDNS(cfg *config.Config) []netip.Addr {
 }
 
 // ownPorts are what this agent listens on.
-func ownPorts(cfg *config.Config) []cni.HostPort {
-	var out []cni.HostPort
+func ownPorts(cfg *config.Config) []podnet.HostPort {
+	var out []podnet.HostPort
 	if cfg.Port > 0 {
-		out = append(out, cni.HostPort{HostPort: uint16(cfg.Port), Protocol: "TCP"})
+		out = append(out, podnet.HostPort{HostPort: uint16(cfg.Port), Protocol: "TCP"})
 	}
 	if p := uint16(cfg.GossipPort); p > 0 {
-		out = append(out, cni.HostPort{HostPort: p, Protocol: "TCP"}, cni.HostPort{HostPort: p, Protocol: "UDP"})
+		out = append(out, podnet.HostPort{HostPort: p, Protocol: "TCP"}, podnet.HostPort{HostPort: p, Protocol: "UDP"})
 	}
 	return out
 }

@@ -19,7 +19,8 @@ func reserved(cfg *config.Config) corev1.ResourceList {
 type listener = func(*corev1.Node)
 
 // newNode keeps the Node object and its Lease, and has listeners told of it.
-func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *gossip.Group, listeners []listener) *node.Manager {
+func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *gossip.Group,
+	listeners []listener) *node.Manager {
 	annotations := func() map[string]string { return nil }
 	if group != nil {
 		annotations = group.Annotations

@@ -85,7 +85,8 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	p.changed = make(chan struct{}, 1)
 	p.offline = &pod.Offline{Log: b.log}
 	p.volumes = b.makeVolumes(func(obj *corev1.Pod) volume.Facts {
-		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj), Allocatable: host.Allocatable}
+		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj),
+			Allocatable: host.Allocatable}
 	})
 	p.status = newStatus(b, func(obj *corev1.Pod) (*corev1.Pod, bool) { return p.static.Mirror(obj) })
 	probes := &probe.Manager{

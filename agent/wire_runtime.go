@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	cri "k8s.io/cri-api/pkg/apis"
+	criapi "k8s.io/cri-api/pkg/apis"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
@@ -26,10 +26,10 @@ import (
 
 // containers is what runs containers, and where.
 type containers struct {
-	cri.RuntimeService
-	images cri.ImageManagerService
+	criapi.RuntimeService
+	images criapi.ImageManagerService
 	// brief is the runtime that keeps little of what probes and hooks say.
-	brief   cri.RuntimeService
+	brief   criapi.RuntimeService
 	version string // as in shoal://0.1
 	tree    qos.Tree
 	// sessions enter containers for the kubelet's API.
@@ -55,11 +55,12 @@ func runtimeConfig(cfg *config.Config, n *network.Manager, seal *checkpoint.Keys
 		CgroupRoot: tree(cfg).Kubepods(),
 		Driver:     cgroup.Driver(cfg.CgroupDriver),
 		Runtimes:   handlers(cfg),
-		Network:    podNetwork{n},
+		Network:    n,
 		Pause:      pauseProgram(log),
 		Seal:       seal,
 		KeepFree:   evict.Keep(cfg.EvictionHard, "imagefs.available"),
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
+		Pulls:      cfg.MaxParallelImagePulls,
 		Log:        log,
 	}
 }
@@ -73,7 +74,7 @@ func pauseProgram(log *slog.Logger) string {
 	}
 	if err != nil {
 		log.Warn("pods with shareProcessNamespace or hostUsers: false do not start: install shoal-pause beside shoal-agent",
-			"error", err)
+			"err", err)
 	}
 	return path
 }
@@ -101,7 +102,8 @@ func openContainers(
 // openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
 // that a crash or a reboot took.
 func openRuntime(
-	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
+	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager,
+	seal *checkpoint.Keys, log *slog.Logger,
 ) (containers, error) {
 	tasks, err := host.ReadTasks()
 	if err != nil {
@@ -125,7 +127,7 @@ func openRuntime(
 		return containers{}, err
 	}
 	if err := releaseNetwork(ctx, r, n); err != nil {
-		log.Warn("addresses of lost sandboxes are not freed", "error", err)
+		log.Warn("addresses of lost sandboxes are not freed", "err", err)
 	}
 	version, err := versionOf(ctx, r)
 	return containers{
@@ -141,7 +143,7 @@ func openRuntime(
 	}, err
 }
 
-func releaseNetwork(ctx context.Context, r cri.RuntimeService, n *network.Manager) error {
+func releaseNetwork(ctx context.Context, r criapi.RuntimeService, n *network.Manager) error {
 	sandboxes, err := r.ListPodSandbox(ctx, nil)
 	if err != nil {
 		return err
@@ -174,7 +176,7 @@ func connectRuntime(ctx context.Context, cfg *config.Config, memory *node.Memory
 	}, err
 }
 
-func versionOf(ctx context.Context, r cri.RuntimeService) (string, error) {
+func versionOf(ctx context.Context, r criapi.RuntimeService) (string, error) {
 	v, err := r.Version(ctx, "v1")
 	if err != nil {
 		return "", fmt.Errorf("container runtime: %w", err)

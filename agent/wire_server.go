@@ -21,7 +21,8 @@ import (
 )
 
 // certificate is what the kubelet's API shows: the configured certificate, or one
-// that the cluster signs and manager keeps, or else a self-signed one.
+// that the cluster signs and manager keeps, or else a self-signed one; none on a
+// node that does not serve it.
 type certificate struct {
 	show    serving.Choice
 	manager *serving.Manager // nil: the cluster does not sign it
@@ -30,6 +31,9 @@ type certificate struct {
 func chooseCertificate(
 	cfg *config.Config, facts host.Facts, server *api.Server, log *slog.Logger,
 ) (c certificate, err error) {
+	if cfg.Port == 0 {
+		return c, nil
+	}
 	if cfg.TLSCertFile != "" {
 		c.show, err = serving.FromFiles(cfg.TLSCertFile, cfg.TLSPrivateKeyFile)
 		return c, err
@@ -93,7 +97,7 @@ func lastShutdown(b base) func() (start, end time.Time) {
 	return func() (start, end time.Time) {
 		t, err := shutdown.Load(shutdownFile(b.cfg))
 		if err != nil {
-			b.log.Debug("metrics lack the shutdown", "error", err)
+			b.log.Debug("metrics lack the shutdown", "err", err)
 		}
 		return t.Start, t.End
 	}

@@ -97,7 +97,8 @@ func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
 	return s, errors.Join(objects.Clear(source.IsSecret), tokens.Clear(func(string) bool { return true }))
 }
 
-func openStore[T any](cfg *config.Config, name string, keys *checkpoint.Keys, log *slog.Logger) (*checkpoint.Store[T], error) {
+func openStore[T any](cfg *config.Config, name string, keys *checkpoint.Keys,
+	log *slog.Logger) (*checkpoint.Store[T], error) {
 	return checkpoint.Open[T](filepath.Join(cfg.CheckpointDir(), name), keys, log)
 }
 

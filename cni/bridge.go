@@ -125,9 +125,10 @@ func setSwitches(bridge string) error {
 		"net/ipv4/conf/" + bridge + "/send_redirects":   "0",
 		"net/ipv4/conf/" + bridge + "/route_localnet":   "1", // host ports on 127.0.0.1; see addGuard
 		"net/ipv4/conf/" + bridge + "/accept_redirects": "0",
-		"net/ipv4/conf/" + bridge + "/rp_filter":        "1", // as the bridge's rules, for as long as somebody has flushed them
-		"net/ipv6/conf/" + bridge + "/accept_ra":        "0",
-		"net/ipv6/conf/" + bridge + "/disable_ipv6":     "1",
+		// as the bridge's rules, for as long as somebody has flushed them
+		"net/ipv4/conf/" + bridge + "/rp_filter":    "1",
+		"net/ipv6/conf/" + bridge + "/accept_ra":    "0",
+		"net/ipv6/conf/" + bridge + "/disable_ipv6": "1",
 	} {
 		if err := writeSysctl(path, value); err != nil {
 			return err

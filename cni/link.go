@@ -12,18 +12,20 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // link is one veth pair: its node side is a port of the bridge, its pod side
 // has a /32 address and sends everything to the bridge. So also traffic within
 // the node is routed, and Services work between neighbours without br_netfilter.
 type link struct {
-	attachment Attachment
-	addr       netip.Addr
-	gateway    netip.Addr
-	bridge     int
-	group      uint32
-	mtu        int
+	sandbox podnet.Sandbox
+	addr    netip.Addr
+	gateway netip.Addr
+	bridge  int
+	group   uint32
+	mtu     int
 }
 
 // macOf derives the hardware address from the IP address: a reused address
@@ -34,7 +36,7 @@ func macOf(a netip.Addr) net.HardwareAddr {
 }
 
 func (l link) connect() error {
-	ns, err := netns.GetFromPath(l.attachment.NetNS)
+	ns, err := netns.GetFromPath(l.sandbox.NetNS)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
@@ -54,10 +56,10 @@ func (l link) connect() error {
 // attempt that was cut short is replaced.
 func (l link) createPair(ns netns.NsHandle) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Flags, attrs.MasterIndex = l.attachment.hostIf(), l.mtu, net.FlagUp, l.bridge
+	attrs.Name, attrs.MTU, attrs.Flags, attrs.MasterIndex = hostIf(l.sandbox), l.mtu, net.FlagUp, l.bridge
 	attrs.Group = l.group
 	veth := netlink.NewVeth(attrs)
-	veth.PeerName, veth.PeerNamespace = l.attachment.IfName, netlink.NsFd(int(ns))
+	veth.PeerName, veth.PeerNamespace = l.sandbox.IfName, netlink.NsFd(int(ns))
 	veth.PeerHardwareAddr, veth.PeerMTU = macOf(l.addr), uint32(l.mtu)
 	err := netlink.LinkAdd(veth)
 	if errors.Is(err, unix.EEXIST) {
@@ -83,9 +85,9 @@ func (l link) createPair(ns netns.NsHandle) error {
 const loopback = 1
 
 func (l link) configurePod(h *netlink.Handle) error {
-	eth, err := h.LinkByName(l.attachment.IfName)
+	eth, err := h.LinkByName(l.sandbox.IfName)
 	if err != nil {
-		return fmt.Errorf("find %s: %w", l.attachment.IfName, err)
+		return fmt.Errorf("find %s: %w", l.sandbox.IfName, err)
 	}
 	index := eth.Attrs().Index
 	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loopback}}
@@ -122,10 +124,10 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 }
 
 func (l link) check() error {
-	if _, err := netlink.LinkByName(l.attachment.hostIf()); err != nil {
-		return fmt.Errorf("pod network: interface %s: %w", l.attachment.hostIf(), err)
+	if _, err := netlink.LinkByName(hostIf(l.sandbox)); err != nil {
+		return fmt.Errorf("pod network: interface %s: %w", hostIf(l.sandbox), err)
 	}
-	ns, err := netns.GetFromPath(l.attachment.NetNS)
+	ns, err := netns.GetFromPath(l.sandbox.NetNS)
 	if err != nil {
 		return fmt.Errorf("pod network: open network namespace: %w", err)
 	}
@@ -135,16 +137,16 @@ func (l link) check() error {
 		return fmt.Errorf("pod network: enter network namespace: %w", err)
 	}
 	defer h.Close()
-	eth, err := h.LinkByName(l.attachment.IfName)
+	eth, err := h.LinkByName(l.sandbox.IfName)
 	if err != nil {
-		return fmt.Errorf("pod network: interface %s: %w", l.attachment.IfName, err)
+		return fmt.Errorf("pod network: interface %s: %w", l.sandbox.IfName, err)
 	}
 	addrs, err := h.AddrList(eth, netlink.FAMILY_V4)
 	if err != nil {
-		return fmt.Errorf("pod network: addresses of %s: %w", l.attachment.IfName, err)
+		return fmt.Errorf("pod network: addresses of %s: %w", l.sandbox.IfName, err)
 	}
 	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.Equal(l.addr.AsSlice()) }) {
-		return fmt.Errorf("pod network: %s lacks the address %s", l.attachment.IfName, l.addr)
+		return fmt.Errorf("pod network: %s lacks the address %s", l.sandbox.IfName, l.addr)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // Defaults of Config.
@@ -31,11 +32,11 @@ type Config struct {
 	// ServiceCIDRs are routed to the bridge, so that the node itself reaches Services
 	// without a default route. No host port answers on them.
 	ServiceCIDRs cidr.Prefixes
-	DNS          []netip.Addr // the cluster DNS's on this node: no host port answers on them
-	OwnPorts     []HostPort   // what the node itself listens on: no pod gets them as host ports
-	MTU          int          // 0: the default route's interface's, else 1500
-	StateDir     string       // reservations; best on a tmpfs, since none outlives a reboot
-	Table        string       // nftables tables of the ip and the bridge family, owned; default shoal_cni
+	DNS          []netip.Addr      // the cluster DNS's on this node: no host port answers on them
+	OwnPorts     []podnet.HostPort // what the node itself listens on: no pod gets them as host ports
+	MTU          int               // 0: the default route's interface's, else 1500
+	StateDir     string            // reservations; best on a tmpfs, since none outlives a reboot
+	Table        string            // nftables tables of the ip and the bridge family, owned; default shoal_cni
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.
@@ -51,29 +52,19 @@ type Network struct {
 	mtu    int
 }
 
-// Attachment is one interface of one pod.
-type Attachment struct {
-	ID        string // container (sandbox) id
-	Pod       string // UID: a pod's next sandbox gets its last address if that is free; may be empty
-	IfName    string // in the pod, usually eth0
-	NetNS     string // path of the pod's network namespace
-	HostPorts []HostPort
-}
+// ownerOf is who has a sandbox's address, as the reservation says.
+func ownerOf(s podnet.Sandbox) string { return s.ID + "/" + s.IfName }
 
-func (a Attachment) owner() string { return a.ID + "/" + a.IfName }
+// ownedBy is the sandbox that a reservation is of, by its names.
+func ownedBy(owner string) podnet.Sandbox {
+	id, ifName, _ := strings.Cut(owner, "/")
+	return podnet.Sandbox{ID: id, IfName: ifName}
+}
 
 // hostIf is the interface's name on the node's side, within the kernel's 15 bytes.
-func (a Attachment) hostIf() string {
-	sum := sha1.Sum([]byte(a.owner()))
+func hostIf(s podnet.Sandbox) string {
+	sum := sha1.Sum([]byte(ownerOf(s)))
 	return "veth" + hex.EncodeToString(sum[:])[:10]
-}
-
-// HostPort forwards a port of the node to the pod.
-type HostPort struct {
-	HostIP        netip.Addr // zero or unspecified: every address of the node
-	HostPort      uint16
-	ContainerPort uint16
-	Protocol      string // tcp, udp, sctp
 }
 
 // Result tells what Add made.
@@ -152,8 +143,8 @@ func (n *Network) ensureLocked() error {
 
 // Add connects a pod. Repeated, it returns the same address. After an error
 // the caller calls Del.
-func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
-	if err := n.mayHave(a.HostPorts); err != nil {
+func (n *Network) Add(ctx context.Context, s podnet.Sandbox) (Result, error) {
+	if err := n.mayHave(s.HostPorts); err != nil {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}
 	n.mu.Lock()
@@ -163,43 +154,44 @@ func (n *Network) Add(ctx context.Context, a Attachment) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	addr, err := n.pool.reserve(a.owner(), a.Pod)
+	addr, err := n.pool.reserve(ownerOf(s), s.UID)
 	if err != nil {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}
-	l := link{attachment: a, addr: addr, gateway: n.pool.gateway(), bridge: bridge, group: portGroup(n.cfg.Bridge), mtu: mtu}
+	l := link{sandbox: s, addr: addr, gateway: n.pool.gateway(), bridge: bridge,
+		group: portGroup(n.cfg.Bridge), mtu: mtu}
 	// The kernel makes interfaces and rules under different locks.
 	rules := make(chan error, 1)
-	go func() { rules <- n.addRules(a, addr) }()
+	go func() { rules <- n.addRules(s, addr) }()
 	err, rulesErr := l.connect(), <-rules
 	if err != nil {
 		// Somebody may have deleted the bridge; the next Add looks.
 		n.mu.Lock()
 		n.bridge = 0
 		n.mu.Unlock()
-		return Result{}, fmt.Errorf("pod network: connect %s: %w", a.NetNS, err)
+		return Result{}, fmt.Errorf("pod network: connect %s: %w", s.NetNS, err)
 	}
 	if rulesErr != nil {
 		return Result{}, fmt.Errorf("pod network: rules for %s: %w", addr, rulesErr)
 	}
-	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: a.hostIf(), MAC: macOf(addr).String()}, nil
+	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: hostIf(s), MAC: macOf(addr).String()}, nil
 }
 
 // Del disconnects a pod and frees its address. It needs no network namespace,
 // and disconnecting what is not connected is no error.
-func (n *Network) Del(ctx context.Context, a Attachment) error {
+func (n *Network) Del(ctx context.Context, s podnet.Sandbox) error {
 	held, err := n.pool.held()
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	var errs []error
 	for addr, owner := range held {
-		if owner == a.owner() {
-			errs = append(errs, n.detach(a, addr))
+		if owner == ownerOf(s) {
+			errs = append(errs, n.detach(s, addr))
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, n.reaper.delete(a.hostIf()))
+		errs = append(errs, n.reaper.delete(hostIf(s)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pod network: %w", err)
@@ -207,31 +199,31 @@ func (n *Network) Del(ctx context.Context, a Attachment) error {
 	return nil
 }
 
-func (n *Network) detach(a Attachment, addr netip.Addr) error {
+func (n *Network) detach(s podnet.Sandbox, addr netip.Addr) error {
 	if err := n.removeHostPorts(addr); err != nil {
 		return err
 	}
 	silenced := make(chan error, 1)
-	go func() { silenced <- n.silence(a, addr) }() // while the interface ends
-	if err := errors.Join(n.reaper.delete(a.hostIf()), <-silenced); err != nil {
+	go func() { silenced <- n.silence(s, addr) }() // while the interface ends
+	if err := errors.Join(n.reaper.delete(hostIf(s)), <-silenced); err != nil {
 		return err
 	}
 	return n.pool.release(addr)
 }
 
 // Check tells what is wrong with a pod's connection, nil if nothing is.
-func (n *Network) Check(ctx context.Context, a Attachment) error {
+func (n *Network) Check(ctx context.Context, s podnet.Sandbox) error {
 	held, err := n.pool.held()
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	for addr, owner := range held {
-		if owner == a.owner() {
-			l := link{attachment: a, addr: addr, gateway: n.pool.gateway()}
+		if owner == ownerOf(s) {
+			l := link{sandbox: s, addr: addr, gateway: n.pool.gateway()}
 			return l.check()
 		}
 	}
-	return fmt.Errorf("pod network: %s has no address", a.owner())
+	return fmt.Errorf("pod network: %s has no address", ownerOf(s))
 }
 
 // Owners lists the sandbox ids that hold an address.
@@ -249,11 +241,11 @@ func (n *Network) Owners() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// GC frees what belongs to none of the given attachments (CNI GC).
-func (n *Network) GC(ctx context.Context, valid []Attachment) error {
+// GC frees what belongs to none of the given sandboxes (CNI GC).
+func (n *Network) GC(ctx context.Context, valid []podnet.Sandbox) error {
 	keep := map[string]bool{}
-	for _, a := range valid {
-		keep[a.owner()] = true
+	for _, s := range valid {
+		keep[ownerOf(s)] = true
 	}
 	held, err := n.pool.held()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
@@ -112,9 +113,9 @@ func newNetwork(t testing.TB) *Network {
 	return n
 }
 
-func attach(t testing.TB, n *Network, id string, ports ...HostPort) (Attachment, Result) {
+func attach(t testing.TB, n *Network, id string, ports ...podnet.HostPort) (podnet.Sandbox, Result) {
 	t.Helper()
-	a := Attachment{ID: id, IfName: "eth0", NetNS: nstest.New(t), HostPorts: ports}
+	a := podnet.Sandbox{ID: id, IfName: "eth0", NetNS: nstest.New(t), HostPorts: ports}
 	r, err := n.Add(context.Background(), a)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestPodsReachEachOther(t *testing.T) { // NET-1, NET-2, NET-3
 	if got, err := ask(t, "", target); err != nil || got != "10.244.7.1" {
 		t.Errorf("from the node: got %q, %v", got, err)
 	}
-	for _, x := range []Attachment{a, b} {
+	for _, x := range []podnet.Sandbox{a, b} {
 		if err := n.Check(context.Background(), x); err != nil {
 			t.Error(err)
 		}
@@ -147,14 +148,14 @@ func TestPodsReachEachOther(t *testing.T) { // NET-1, NET-2, NET-3
 
 func TestDelIsIdempotentAndNeedsNoNamespace(t *testing.T) {
 	n := newNetwork(t)
-	a, r := attach(t, n, "a", HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"})
+	a, r := attach(t, n, "a", podnet.HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"})
 	_ = unix.Unmount(a.NetNS, unix.MNT_DETACH)
 	for range 2 {
 		if err := n.Del(context.Background(), a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := netlink.LinkByName(a.hostIf()); err == nil {
+	if _, err := netlink.LinkByName(hostIf(a)); err == nil {
 		t.Error("interface is still there")
 	}
 	if _, r2 := attach(t, n, "b"); r2.Addrs[0] == r.Addrs[0] {
@@ -176,14 +177,14 @@ func TestHostPort(t *testing.T) { // NET-6
 	if err := n.Ensure(); err != nil {
 		t.Fatal(err)
 	}
-	node := netip.MustParseAddr("10.244.7.1") // any address of the node will do
-	a, _ := attach(t, n, "a", HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"},
-		HostPort{HostIP: node, HostPort: 8081, ContainerPort: 80, Protocol: "TCP"})
+	node := "10.244.7.1" // any address of the node will do
+	a, _ := attach(t, n, "a", podnet.HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"},
+		podnet.HostPort{HostIP: node, HostPort: 8081, ContainerPort: 80, Protocol: "TCP"})
 	b, _ := attach(t, n, "b")
 	serve(t, a.NetNS, ":80")
 	for _, from := range []string{"", a.NetNS, b.NetNS} {
 		for _, port := range []string{"8080", "8081"} {
-			if _, err := ask(t, from, net.JoinHostPort(node.String(), port)); err != nil {
+			if _, err := ask(t, from, net.JoinHostPort(node, port)); err != nil {
 				t.Errorf("port %s from %q: %v", port, from, err)
 			}
 		}
@@ -233,7 +234,9 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	if got, err := ask(t, a.NetNS, "192.0.2.2:80"); err != nil || got != "192.0.2.1" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if err := n.SyncRoutes([]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, Via: netip.MustParseAddr("192.0.2.2")}}); err != nil {
+	if err := n.SyncRoutes(
+		[]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")},
+			Via: netip.MustParseAddr("192.0.2.2")}}); err != nil {
 		t.Fatal(err)
 	}
 	// Traffic to other nodes' pods keeps the pod's address.
@@ -254,10 +257,13 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	if err := n.SyncRoutes(nil); err != nil {
 		t.Fatal(err)
 	}
-	if rs, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL); len(rs) != 0 {
+	if rs, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
+		netlink.RT_FILTER_PROTOCOL); len(rs) != 0 {
 		t.Errorf("routes left: %v", rs)
 	}
-	if err := n.SyncRoutes([]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, Via: netip.MustParseAddr("203.0.113.1")}}); err == nil {
+	if err := n.SyncRoutes(
+		[]Peer{{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")},
+			Via: netip.MustParseAddr("203.0.113.1")}}); err == nil {
 		t.Error("a peer out of reach was not told")
 	}
 }
@@ -267,7 +273,8 @@ func TestRepair(t *testing.T) {
 	if err := n.Ensure(); err != nil {
 		t.Fatal(err)
 	}
-	for _, damage := range [][]string{{"nft", "flush", "ruleset"}, {"ip", "link", "del", DefaultBridge}, {"ip", "link", "set", DefaultBridge, "down"}} {
+	for _, damage := range [][]string{{"nft", "flush", "ruleset"}, {"ip", "link", "del", DefaultBridge},
+		{"ip", "link", "set", DefaultBridge, "down"}} {
 		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -331,9 +338,9 @@ func BenchmarkAddDel(b *testing.B) {
 	}
 	b.ResetTimer()
 	var add, del time.Duration
-	var all []Attachment
+	var all []podnet.Sandbox
 	for i := range b.N {
-		a := Attachment{ID: fmt.Sprint(i), IfName: "eth0", NetNS: nss[i]}
+		a := podnet.Sandbox{ID: fmt.Sprint(i), IfName: "eth0", NetNS: nss[i]}
 		start := time.Now()
 		if _, err := n.Add(context.Background(), a); err != nil {
 			b.Fatal(err)
@@ -347,7 +354,7 @@ func BenchmarkAddDel(b *testing.B) {
 	}
 	var wg sync.WaitGroup
 	for i := range 40 {
-		a := Attachment{ID: fmt.Sprint("x", i), IfName: "eth0", NetNS: nstest.New(b)}
+		a := podnet.Sandbox{ID: fmt.Sprint("x", i), IfName: "eth0", NetNS: nstest.New(b)}
 		if _, err := n.Add(context.Background(), a); err != nil {
 			b.Fatal(err)
 		}

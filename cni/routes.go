@@ -25,7 +25,8 @@ const routeProtocol = 83
 // SyncRoutes makes the node's routes to other nodes' pods exactly these. A peer
 // that is not on a directly connected network is left out and named in the error.
 func (n *Network) SyncRoutes(peers []Peer) error {
-	have, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+	have, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
+		netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
@@ -73,7 +74,9 @@ func addRoute(dst netip.Prefix, via netip.Addr) error {
 		return fmt.Errorf("route to pods %s: node %s is not reachable: %w", dst, via, err)
 	}
 	if slices.ContainsFunc(path, func(r netlink.Route) bool { return len(r.Gw) > 0 }) {
-		return fmt.Errorf("route to pods %s: node %s is behind a router; nodes must share a network, tunnels are not there yet", dst, via)
+		return fmt.Errorf(
+			"route to pods %s: node %s is behind a router; nodes must share a network, tunnels are not there yet", dst,
+			via)
 	}
 	if path[0].Type == unix.RTN_LOCAL {
 		return fmt.Errorf("route to pods %s: %s is this node's own address", dst, via)

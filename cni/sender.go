@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nft"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // What a pod may send: IPv4 packets and ARP from its own hardware and IP
@@ -63,25 +63,19 @@ func (n *Network) bridgedObjects() (nft.Objects, error) {
 	return o, nil
 }
 
-func senderOf(a Attachment, addr netip.Addr) nft.Data {
-	return nft.Data{}.Interface(a.hostIf()).MAC(macOf(addr)).Addr(addr)
-}
-
-// ownedBy is the attachment that a reservation is of, by its names.
-func ownedBy(owner string) Attachment {
-	id, ifName, _ := strings.Cut(owner, "/")
-	return Attachment{ID: id, IfName: ifName}
+func senderOf(s podnet.Sandbox, addr netip.Addr) nft.Data {
+	return nft.Data{}.Interface(hostIf(s)).MAC(macOf(addr)).Addr(addr)
 }
 
 // silence takes back what a pod may send; it need not have been allowed.
-func (n *Network) silence(a Attachment, addr netip.Addr) error {
+func (n *Network) silence(s podnet.Sandbox, addr netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
 	c := nft.NewChange(n.bridgedTable())
-	c.Del.Add(senders, senderOf(a, addr), nil)
+	c.Del.Add(senders, senderOf(s, addr), nil)
 	if err := n.conn.Apply(c); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("sender of pod: %w", err)
 	}
@@ -100,7 +94,7 @@ func (n *Network) adoptPorts() error {
 	}
 	ours := make(map[string]bool, len(held))
 	for _, owner := range held {
-		ours[ownedBy(owner).hostIf()] = true
+		ours[hostIf(ownedBy(owner))] = true
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -112,7 +106,8 @@ func (n *Network) adoptPorts() error {
 		if at.MasterIndex != n.bridge || !ours[at.Name] || at.Group == group || at.Group == reapGroup {
 			continue
 		}
-		if err := errors.Join(setPort(at.Index), netlink.LinkSetGroup(l, int(group))); err != nil && !errors.Is(err, unix.ENODEV) {
+		if err := errors.Join(setPort(at.Index), netlink.LinkSetGroup(l, int(group))); err != nil &&
+			!errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("pod network: port %s: %w", at.Name, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // frame is an Ethernet frame as a pod with NET_RAW may make it.
@@ -175,7 +176,8 @@ func (x *attacker) strike() {
 		// Around the node, to one and to all.
 		frame(victim, me, unix.ETH_P_IP, x.udp(x.addr, x.victim, "forged")),
 		frame(all, me, unix.ETH_P_IP, x.udp(x.addr, x.victim, "forged")),
-		frame(net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, me, unix.ETH_P_IP, x.udp(x.addr, netip.MustParseAddr("224.0.0.1"), "forged")),
+		frame(net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, me, unix.ETH_P_IP,
+			x.udp(x.addr, netip.MustParseAddr("224.0.0.1"), "forged")),
 		// Past the bridge's rules, by the addresses that bridges keep for themselves.
 		frame(net.HardwareAddr{1, 0x80, 0xc2, 0, 0, 0x0e}, victim, unix.ETH_P_LLDP, []byte("forged")),
 		frame(net.HardwareAddr{1, 0x80, 0xc2, 0, 0, 0x0e}, me, unix.ETH_P_IP, x.udp(foreign, x.gateway, "forged")),
@@ -215,7 +217,8 @@ func (x *attacker) judge() {
 	// the bridge sees requests; nothing forged is among them.
 	for _, f := range x.bridge.until(x.t, "honest") {
 		arp := f[12] == 8 && f[13] == 6
-		if bytes.Contains(f, []byte("forged")) || arp && bytes.Equal(f[22:28], me) && !bytes.Equal(f[28:32], x.addr.AsSlice()) {
+		if bytes.Contains(f, []byte("forged")) || arp && bytes.Equal(f[22:28], me) &&
+			!bytes.Equal(f[28:32], x.addr.AsSlice()) {
 			x.t.Errorf("the node received % x", f)
 		}
 		if arp && bytes.Equal(f[22:28], victim) && !bytes.Equal(f[28:32], x.victim.AsSlice()) {
@@ -249,8 +252,8 @@ func TestPortsOfAnEarlierVersion(t *testing.T) {
 	x := newAttacker(t, n)
 	for _, command := range []string{
 		"nft delete table bridge " + DefaultTable,
-		"ip link set dev " + (Attachment{ID: "attacker", IfName: "eth0"}).hostIf() + " group default",
-		"ip link set dev " + (Attachment{ID: "victim", IfName: "eth0"}).hostIf() + " group default",
+		"ip link set dev " + hostIf(podnet.Sandbox{ID: "attacker", IfName: "eth0"}) + " group default",
+		"ip link set dev " + hostIf(podnet.Sandbox{ID: "victim", IfName: "eth0"}) + " group default",
 	} {
 		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %s", command, out)
@@ -280,13 +283,13 @@ func TestRulesEndWithThePod(t *testing.T) {
 		}
 		return string(out)
 	}
-	if !strings.Contains(listed(), a.hostIf()) {
+	if !strings.Contains(listed(), hostIf(a)) {
 		t.Errorf("no rule for the pod in %s", listed())
 	}
 	if err := n.Del(context.Background(), a); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(listed(), a.hostIf()) {
+	if strings.Contains(listed(), hostIf(a)) {
 		t.Errorf("a rule is left in %s", listed())
 	}
 }
@@ -295,7 +298,7 @@ func TestRulesEndWithThePod(t *testing.T) {
 func TestHostPortsTakeNothingOfTheCluster(t *testing.T) {
 	n := newNetwork(t)
 	n.cfg.DNS = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("169.254.20.10")}
-	n.cfg.OwnPorts = []HostPort{{HostPort: 10250, Protocol: "TCP"}}
+	n.cfg.OwnPorts = []podnet.HostPort{{HostPort: 10250, Protocol: "TCP"}}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +310,9 @@ func TestHostPortsTakeNothingOfTheCluster(t *testing.T) {
 		}
 		defer netlink.AddrDel(lo, addr)
 	}
-	away := netip.MustParseAddr("10.244.7.99") // no address of the node
-	a, _ := attach(t, n, "a", HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}, HostPort{HostIP: away, HostPort: 8081, ContainerPort: 80, Protocol: "TCP"})
+	away := "10.244.7.99" // no address of the node
+	a, _ := attach(t, n, "a", podnet.HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"},
+		podnet.HostPort{HostIP: away, HostPort: 8081, ContainerPort: 80, Protocol: "TCP"})
 	b, _ := attach(t, n, "b")
 	serve(t, a.NetNS, ":80")
 	for _, from := range []string{"", b.NetNS} {
@@ -321,12 +325,12 @@ func TestHostPortsTakeNothingOfTheCluster(t *testing.T) {
 	if _, err := ask(t, b.NetNS, "10.244.7.1:8080"); err != nil {
 		t.Errorf("the host port does not answer on the node's address: %v", err)
 	}
-	for _, p := range []HostPort{
-		{HostIP: netip.MustParseAddr("10.96.0.1"), HostPort: 443, ContainerPort: 80, Protocol: "TCP"},
-		{HostIP: n.cfg.DNS[1], HostPort: 53, ContainerPort: 80, Protocol: "UDP"},
+	for _, p := range []podnet.HostPort{
+		{HostIP: "10.96.0.1", HostPort: 443, ContainerPort: 80, Protocol: "TCP"},
+		{HostIP: n.cfg.DNS[1].String(), HostPort: 53, ContainerPort: 80, Protocol: "UDP"},
 		{HostPort: 10250, ContainerPort: 80, Protocol: "tcp"},
 	} {
-		c := Attachment{ID: "c", IfName: "eth0", NetNS: nstest.New(t), HostPorts: []HostPort{p}}
+		c := podnet.Sandbox{ID: "c", IfName: "eth0", NetNS: nstest.New(t), HostPorts: []podnet.HostPort{p}}
 		if _, err := n.Add(context.Background(), c); err == nil || !strings.Contains(err.Error(), "host port") {
 			t.Errorf("%v: got %v", p, err)
 		}
@@ -341,7 +345,9 @@ func TestHostPortsOfAnEarlierVersion(t *testing.T) {
 	}
 	old := ""
 	for _, hook := range []string{"prerouting", "output"} {
-		old += fmt.Sprintf("add chain ip %[1]s %[2]s { type nat hook %[2]s priority -101; }\nadd rule ip %[1]s %[2]s fib daddr type local dnat ip to meta l4proto . th dport map @hostports\n", DefaultTable, hook)
+		old += fmt.Sprintf(
+			"add chain ip %[1]s %[2]s { type nat hook %[2]s priority -101; }\nadd rule ip %[1]s %[2]s fib daddr type local dnat ip to meta l4proto . th dport map @hostports\n",
+			DefaultTable, hook)
 	}
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(old)
@@ -353,7 +359,8 @@ func TestHostPortsOfAnEarlierVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := exec.Command("nft", "list", "table", "ip", DefaultTable).CombinedOutput()
-		if err != nil || strings.Contains(string(out), "chain prerouting") || strings.Contains(string(out), "chain output") || !strings.Contains(string(out), "chain host-ports ") {
+		if err != nil || strings.Contains(string(out), "chain prerouting") ||
+			strings.Contains(string(out), "chain output") || !strings.Contains(string(out), "chain host-ports ") {
 			t.Errorf("%v %s", err, out)
 		}
 	}

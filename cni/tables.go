@@ -2,13 +2,16 @@ package cni
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // This network has two nftables tables of one name: the one of the ip family,
@@ -90,14 +93,20 @@ func (n *Network) notNodes() (out cidr.Prefixes) {
 }
 
 // mayHave refuses host ports that a pod may not have on any node.
-func (n *Network) mayHave(ports []HostPort) error {
+func (n *Network) mayHave(ports []podnet.HostPort) error {
 	for _, p := range ports {
+		at, err := p.Addr()
+		if err != nil {
+			return err
+		}
 		if nft.Proto(p.Protocol) == 0 {
 			return fmt.Errorf("host port %d: unknown protocol %q", p.HostPort, p.Protocol)
 		}
 		for _, c := range n.notNodes() {
-			if c.Contains(p.HostIP) {
-				return fmt.Errorf("host port %d: hostIP %s is in the cluster's own range %s; give an address of the node, or none", p.HostPort, p.HostIP, c)
+			if c.Contains(at) {
+				return fmt.Errorf(
+					"host port %d: hostIP %s is in the cluster's own range %s; give an address of the node, or none",
+					p.HostPort, p.HostIP, c)
 			}
 		}
 		for _, own := range n.cfg.OwnPorts {
@@ -132,15 +141,15 @@ func (n *Network) addGuard(o nft.Objects) {
 
 // addRules lets a pod send and forwards its host ports to it, whatever these
 // were forwarded to before, in one transaction.
-func (n *Network) addRules(a Attachment, pod netip.Addr) error {
+func (n *Network) addRules(s podnet.Sandbox, pod netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
 	sender := nft.NewChange(n.bridgedTable())
-	sender.Add.Add(senders, senderOf(a, pod), nil)
-	ports, err := n.hostPortChange(pod, a.HostPorts)
+	sender.Add.Add(senders, senderOf(s, pod), nil)
+	ports, err := n.hostPortChange(pod, s.HostPorts)
 	if err != nil {
 		return fmt.Errorf("host ports: %w", err)
 	}
@@ -148,19 +157,21 @@ func (n *Network) addRules(a Attachment, pod netip.Addr) error {
 		n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 		return err
 	}
-	return endOldFlows(pod, a.HostPorts)
+	return n.endOldFlows(pod, s.HostPorts)
 }
 
 // hostPortChange leads host ports to a pod, whatever they led to before.
-func (n *Network) hostPortChange(pod netip.Addr, ports []HostPort) (nft.Change, error) {
+func (n *Network) hostPortChange(pod netip.Addr, ports []podnet.HostPort) (nft.Change, error) {
 	had, want := nft.NewObjects(n.routedTable()), nft.NewObjects(n.routedTable())
 	for _, p := range ports {
 		proto, to := nft.Proto(p.Protocol), nft.Target(netip.AddrPortFrom(pod, p.ContainerPort))
-		switch {
-		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
+		switch at, err := p.Addr(); {
+		case err != nil:
+			return nft.Change{}, err
+		case !at.IsValid():
 			want.Add(hostPorts, nft.Data{}.Proto(proto).Port(p.HostPort), to)
-		case p.HostIP.Is4():
-			want.Add(addrHostPorts, nft.AddrProtoPort(p.HostIP, proto, p.HostPort), to)
+		case at.Is4():
+			want.Add(addrHostPorts, nft.AddrProtoPort(at, proto, p.HostPort), to)
 		}
 	}
 	for set, elems := range want.Elements {
@@ -182,34 +193,54 @@ func (n *Network) hostPortChange(pod netip.Addr, ports []HostPort) (nft.Change, 
 
 func pairOf(a netip.Addr) nft.Data { return nft.Data{}.Addr(a).Addr(a) }
 
-// staleUDP matches flows to UDP host ports that lead elsewhere than to pod.
-// Such a flow has no end of its own as long as the client goes on sending.
+// staleUDP matches flows to UDP host ports that lead elsewhere than to pod. Such a
+// flow has no end of its own as long as the client goes on sending. Flows to other
+// machines and to Services, at the same port, are others'.
 type staleUDP struct {
 	pod   netip.Addr
 	ports map[uint16]bool
+	node  []netip.Addr  // the node's addresses
+	not   cidr.Prefixes // those without host ports
 }
 
-func endOldFlows(pod netip.Addr, ports []HostPort) error {
-	f := staleUDP{pod, map[uint16]bool{}}
-	for _, p := range ports {
-		if nft.Proto(p.Protocol) == unix.IPPROTO_UDP {
-			f.ports[p.HostPort] = true
-		}
-	}
+func (n *Network) endOldFlows(pod netip.Addr, ports []podnet.HostPort) error {
+	f := staleUDP{pod: pod, ports: udpPorts(ports), not: n.notNodes()}
 	if len(f.ports) == 0 {
 		return nil
 	}
-	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
+	own, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("addresses of the node: %w", err)
+	}
+	for _, a := range own {
+		f.node = append(f.node, addrOf(a.IP))
+	}
+	_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
 	return err
+}
+
+func udpPorts(ports []podnet.HostPort) map[uint16]bool {
+	out := map[uint16]bool{}
+	for _, p := range ports {
+		if nft.Proto(p.Protocol) == unix.IPPROTO_UDP {
+			out[p.HostPort] = true
+		}
+	}
+	return out
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (s staleUDP) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] {
+	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] || addrOf(f.Reverse.SrcIP) == s.pod {
 		return false
 	}
-	to, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
-	return to.Unmap() != s.pod
+	at := addrOf(f.Forward.DstIP)
+	return (at.IsLoopback() || slices.Contains(s.node, at)) && !s.not.Contains(at)
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }
 
 // removeHostPorts asks the kernel which ports lead to the pod: it is the only

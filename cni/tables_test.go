@@ -3,14 +3,19 @@ package cni
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nft/nfttest"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // tablesWalker changes what pods ask for at random, beside what the tables are to
@@ -45,7 +50,7 @@ func (w *tablesWalker) must(err error) {
 // step connects a pod, disconnects one, or is a restart of the agent.
 func (w *tablesWalker) step() {
 	i := byte(w.rnd.IntN(8))
-	a, addr := Attachment{ID: fmt.Sprint("pod", i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 244, 7, 10 + i})
+	a, addr := podnet.Sandbox{ID: fmt.Sprint("pod", i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 244, 7, 10 + i})
 	switch w.rnd.IntN(8) {
 	case 0:
 		n, err := New(w.n.cfg)
@@ -65,11 +70,10 @@ func (w *tablesWalker) step() {
 }
 
 // ports are some of few, so that pods take them from each other.
-func (w *tablesWalker) ports() (ports []HostPort) {
-	at := []netip.Addr{{}, netip.IPv4Unspecified(), netip.IPv6Loopback()}
-	at = append(at, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"))
+func (w *tablesWalker) ports() (ports []podnet.HostPort) {
+	at := []string{"", "0.0.0.0", "::", "::1", "192.0.2.1", "192.0.2.2"}
 	for range w.rnd.IntN(4) {
-		ports = append(ports, HostPort{
+		ports = append(ports, podnet.HostPort{
 			HostIP:        at[w.rnd.IntN(len(at))],
 			HostPort:      uint16(8080 + w.rnd.IntN(3)),
 			ContainerPort: uint16(80 + w.rnd.IntN(2)),
@@ -79,21 +83,23 @@ func (w *tablesWalker) ports() (ports []HostPort) {
 	return ports
 }
 
-func (w *tablesWalker) expect(a Attachment, addr netip.Addr) {
+func (w *tablesWalker) expect(a podnet.Sandbox, addr netip.Addr) {
 	w.bridged.Add(senders, senderOf(a, addr), nil)
 	for _, p := range a.HostPorts {
 		to := nft.Target(netip.AddrPortFrom(addr, p.ContainerPort))
+		at, err := p.Addr()
+		w.must(err)
 		switch {
-		case !p.HostIP.IsValid() || p.HostIP.IsUnspecified():
+		case !at.IsValid():
 			w.routed.Add(hostPorts, nft.Data{}.Proto(nft.Proto(p.Protocol)).Port(p.HostPort), to)
-		case p.HostIP.Is4():
-			w.routed.Add(addrHostPorts, nft.AddrProtoPort(p.HostIP, nft.Proto(p.Protocol), p.HostPort), to)
+		case at.Is4():
+			w.routed.Add(addrHostPorts, nft.AddrProtoPort(at, nft.Proto(p.Protocol), p.HostPort), to)
 		}
 		w.routed.Add(hairpins, pairOf(addr), nil)
 	}
 }
 
-func (w *tablesWalker) forget(a Attachment, addr netip.Addr) {
+func (w *tablesWalker) forget(a podnet.Sandbox, addr netip.Addr) {
 	delete(w.bridged.Elements[senders], string(senderOf(a, addr)))
 	for _, s := range []*nft.Set{hostPorts, addrHostPorts} {
 		for key, to := range w.routed.Elements[s] {
@@ -121,6 +127,40 @@ func TestRandomWalkOfTables(t *testing.T) {
 			if d := cmp.Diff(nfttest.Listed(want.String()), got); d != "" {
 				t.Fatalf("step %d: (-described +kernel)\n%s", i, d)
 			}
+		}
+	}
+}
+
+// A pod's UDP host ports end flows to the node that lead elsewhere, and nobody else's:
+// what others ask of a server at the same port of another machine goes on.
+func TestOldFlows(t *testing.T) {
+	dns, pod, other := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.7.5"), "10.244.7.6"
+	stale := staleUDP{
+		pod:   pod,
+		ports: udpPorts([]podnet.HostPort{{HostPort: 53, Protocol: "udp"}, {HostPort: 80, Protocol: "tcp"}}),
+		node:  []netip.Addr{netip.MustParseAddr("192.0.2.1"), dns},
+		not:   cidr.Parse("10.96.0.0/16"),
+	}
+	for _, f := range []struct {
+		what, to, answers string
+		port              uint16
+		ends              bool
+	}{
+		{"to the node's loopback", "127.0.0.1", "127.0.0.1", 53, true},
+		{"to the node", "192.0.2.1", "192.0.2.1", 53, true},
+		{"to the pod that had the port", "192.0.2.1", other, 53, true},
+		{"to the pod that has it", "192.0.2.1", pod.String(), 53, false},
+		{"to another port", "192.0.2.1", "192.0.2.1", 80, false},
+		{"to another machine", "198.51.100.1", "198.51.100.1", 53, false},
+		{"to a Service", "10.96.0.77", other, 53, false},
+		{"to the cluster DNS", dns.String(), dns.String(), 53, false},
+	} {
+		flow := &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, DstIP: net.ParseIP(f.to), DstPort: f.port},
+			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(f.answers), SrcPort: f.port},
+		}
+		if got := stale.MatchConntrackFlow(flow); got != f.ends {
+			t.Errorf("%s: it ends: %v", f.what, got)
 		}
 	}
 }

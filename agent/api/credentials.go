@@ -65,7 +65,7 @@ func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error 
 		if err := s.take(use); err != nil {
 			if err.Error() != told {
 				told = err.Error()
-				s.cfg.Log.Warn("the old credentials stay in use", "kubeconfig", s.cfg.Kubeconfig, "error", err)
+				s.cfg.Log.Warn("the old credentials stay in use", "kubeconfig", s.cfg.Kubeconfig, "err", err)
 			}
 			continue
 		}

@@ -7,7 +7,7 @@
 //	                                                        ├─ Recorder      events of pods and of the node
 //	                                                        ├─ Pods          status patches, deletions
 //	                                                        ├─ RequestToken  tokens of service accounts
-//	                                                        └─ Credentials   certificate, key and CA; Follow tells when they change
+//	                                                        └─ Credentials   key, certificates; Follow: their changes
 //
 // A node without a kubeconfig has a Server too: its requests fail with ErrNone.
 package api

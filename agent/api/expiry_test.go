@@ -23,7 +23,8 @@ func TestCertificateThatExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:n1"}, NotBefore: end.Add(-time.Hour), NotAfter: end,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:n1"},
+		NotBefore: end.Add(-time.Hour), NotAfter: end,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 func (s *Server) tellRefusals() {
 	rc := s.cfg.Rest
 	ends := certificateEnd(rc)
-	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" + s.cfg.NodeName +
+	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" +
+		s.cfg.NodeName +
 		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"
 	log := s.cfg.Log.With("kubeconfig", s.cfg.Kubeconfig)
 	rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -42,7 +43,8 @@ func (r *refusals) RoundTrip(req *http.Request) (*http.Response, error) {
 		var unknown x509.UnknownAuthorityError
 		var invalid x509.CertificateInvalidError
 		if (errors.As(err, &unknown) || errors.As(err, &invalid)) && r.told.CompareAndSwap(false, true) {
-			r.log.Error("the API server's certificate is not valid by the CA in the kubeconfig", "error", err, "remedy", r.remedy)
+			r.log.Error("the API server's certificate is not valid by the CA in the kubeconfig",
+				"err", err, "remedy", r.remedy)
 		}
 	case resp.StatusCode != http.StatusUnauthorized:
 		r.told.Store(false)

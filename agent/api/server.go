@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	authv1 "k8s.io/api/authentication/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -71,8 +71,8 @@ func (s *Server) Configured() bool { return s.Client != nil }
 
 // RequestToken asks for a token of a service account.
 func (s *Server) RequestToken(
-	ctx context.Context, namespace, account string, r *authv1.TokenRequest,
-) (*authv1.TokenRequest, error) {
+	ctx context.Context, namespace, account string, r *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	if s.Client == nil {
 		return nil, ErrNone
 	}

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -31,7 +31,7 @@ func TestNoServer(t *testing.T) {
 	if err != nil || s.Configured() {
 		t.Fatal(s, err)
 	}
-	_, token := s.RequestToken(t.Context(), "ns", "default", &authv1.TokenRequest{})
+	_, token := s.RequestToken(t.Context(), "ns", "default", &authenticationv1.TokenRequest{})
 	_, patch := s.Pods().PatchStatus(t.Context(), "ns", "p", nil)
 	_, credentials := s.Credentials()
 	for _, err := range []error{token, patch, credentials, s.Pods().Delete(t.Context(), "ns", "p", "u")} {
@@ -96,7 +96,8 @@ func TestFollow(t *testing.T) {
 	write := func(ca string) {
 		t.Helper()
 		text := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n" +
-			"users: [{name: u, user: {}}]\nclusters: [{name: c, cluster: {server: 'https://h', certificate-authority: " + ca + "}}]\n"
+			"users: [{name: u, user: {}}]\nclusters: [{name: c, cluster: {server: 'https://h', certificate-authority: " +
+			ca + "}}]\n"
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

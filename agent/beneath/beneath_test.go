@@ -123,7 +123,8 @@ func TestMkdirAll(t *testing.T) {
 	out, check := victim(t)
 	dir := t.TempDir()
 	d := open(t, dir)
-	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), os.MkdirAll(filepath.Join(dir, "in"), 0o755), os.Symlink("in", filepath.Join(dir, "near"))); err != nil {
+	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), os.MkdirAll(filepath.Join(dir, "in"), 0o755),
+		os.Symlink("in", filepath.Join(dir, "near"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.MkdirAll("away/new", 0o777); !errors.Is(err, unix.EXDEV) {
@@ -168,7 +169,8 @@ func TestWalk(t *testing.T) {
 	out, check := victim(t)
 	dir := t.TempDir()
 	d := open(t, dir)
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o700), os.WriteFile(filepath.Join(dir, "a/b/f"), nil, 0o600),
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o700),
+		os.WriteFile(filepath.Join(dir, "a/b/f"), nil, 0o600),
 		os.Symlink(out, filepath.Join(dir, "a/away")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +179,8 @@ func TestWalk(t *testing.T) {
 		return d.Walk(".", func(e *Entry) error {
 			seen[e.Path] = true
 			if e.Path == "a/b" { // swapped between its discovery and its change
-				if err := errors.Join(os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "a/c")), os.Symlink(out, filepath.Join(dir, "a/b"))); err != nil {
+				if err := errors.Join(os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "a/c")),
+					os.Symlink(out, filepath.Join(dir, "a/b"))); err != nil {
 					return err
 				}
 			}
@@ -252,7 +255,8 @@ func TestRemoveAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	deep(t, dir, 5*maxDepth)
-	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0)); err != nil {
+	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := Usage(t.Context(), dir); !errors.Is(err, ErrTooDeep) {
@@ -281,7 +285,8 @@ func TestRemoveAll(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), make([]byte, 1<<20), 0o600), os.Link(filepath.Join(dir, "f"), filepath.Join(dir, "g")),
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), make([]byte, 1<<20), 0o600),
+		os.Link(filepath.Join(dir, "f"), filepath.Join(dir, "g")),
 		os.Symlink("/usr", filepath.Join(dir, "usr"))); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +307,8 @@ func TestDetach(t *testing.T) {
 		t.Fatal(err)
 	}
 	point := filepath.Join(dir, "real/point")
-	if err := errors.Join(os.MkdirAll(point, 0o700), unix.Mount("tmpfs", point, "tmpfs", 0, ""), os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
+	if err := errors.Join(os.MkdirAll(point, 0o700), unix.Mount("tmpfs", point, "tmpfs", 0, ""),
+		os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := Detach(filepath.Join(dir, "link/point")); !errors.Is(err, unix.ELOOP) {

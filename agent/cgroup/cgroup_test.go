@@ -92,7 +92,8 @@ func TestNamesOfGroups(t *testing.T) {
 		driver                      Driver
 		pod, container, oci, expand string
 	}{
-		{Cgroupfs, "/root-a/kubepods/burstable/pod1234-abcd", "/root-a/kubepods/burstable/pod1234-abcd/c1", "/root-a/kubepods/burstable/pod1234-abcd/c1", "/x/y"},
+		{Cgroupfs, "/root-a/kubepods/burstable/pod1234-abcd", "/root-a/kubepods/burstable/pod1234-abcd/c1",
+			"/root-a/kubepods/burstable/pod1234-abcd/c1", "/x/y"},
 		{Systemd, "/root_a.slice/root_a-kubepods.slice/root_a-kubepods-burstable.slice/root_a-kubepods-burstable-pod1234_abcd.slice",
 			"/root_a.slice/root_a-kubepods.slice/root_a-kubepods-burstable.slice/root_a-kubepods-burstable-pod1234_abcd.slice/shoal-c1.scope",
 			"root_a-kubepods-burstable-pod1234_abcd.slice:shoal:c1", "/x.slice/x-y.slice"},
@@ -123,7 +124,8 @@ func TestPropertiesOfUnits(t *testing.T) {
 	for _, p := range properties(Resources{CPUQuota: &quota, CPUPeriod: &period, MemoryLimit: &memory, PidsLimit: &none}) {
 		got[p.Name] = p.Value.Value()
 	}
-	want := map[string]any{"CPUQuotaPeriodUSec": uint64(100000), "CPUQuotaPerSecUSec": uint64(150000), "MemoryMax": uint64(64 << 20), "TasksMax": uint64(1<<64 - 1)}
+	want := map[string]any{"CPUQuotaPeriodUSec": uint64(100000), "CPUQuotaPerSecUSec": uint64(150000),
+		"MemoryMax": uint64(64 << 20), "TasksMax": uint64(1<<64 - 1)}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -194,8 +196,9 @@ func TestStatOfV2(t *testing.T) {
 	r := &Root{mode: V2, unified: mount, controllers: []string{"cpu", "memory", "pids"}}
 	psi := "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"
 	files(t, mount+"/g", map[string]string{
-		"cpu.stat":    "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
-		"memory.stat": "anon 100\nfile 300\ninactive_file 250\npgfault 11\npgmajfault 1\n", "memory.current": "400\n", "memory.max": "4096\n",
+		"cpu.stat":       "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
+		"memory.stat":    "anon 100\nfile 300\ninactive_file 250\npgfault 11\npgmajfault 1\n",
+		"memory.current": "400\n", "memory.max": "4096\n",
 		"memory.swap.current": "8\n", "memory.events": "low 0\noom 3\noom_kill 2\n", "memory.pressure": psi,
 		"pids.current": "4\n", "pids.max": "max\n",
 	})
@@ -204,10 +207,13 @@ func TestStatOfV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Stats{
-		Time: got.Time, CPUNanos: 7000, ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096, WorkingSet: 150, RSS: 100,
+		Time: got.Time, CPUNanos: 7000, ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096,
+		WorkingSet: 150, RSS: 100,
 		Swap: 8, PageFaults: 11, MajorPageFaults: 1, Pids: 4, OOMKills: 2, MemoryStall: got.MemoryStall,
 	}
-	if got != want || *got.MemoryStall != (host.Pressure{Some: host.PSI{Avg10: 1.5, Avg60: 0.25, Total: 1234}, Full: host.PSI{Avg10: 0.1, Total: 99}}) {
+	if got != want ||
+		*got.MemoryStall != (host.Pressure{Some: host.PSI{Avg10: 1.5, Avg60: 0.25, Total: 1234},
+			Full: host.PSI{Avg10: 0.1, Total: 99}}) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if n, err := r.OOMKills("/g"); n != 2 || err != nil {

@@ -57,7 +57,8 @@ const killWait = 2 * time.Second
 // Kill ends every process of the group and of the groups below it, and waits
 // until they are gone (at most about two seconds).
 func (r *Root) Kill(path string) error {
-	if clean(path) != "/" && r.HasFile(path, "cgroup.kill") { // without it cgroup2 freezes the group and reaps our children
+	// without it cgroup2 freezes the group and reaps our children
+	if clean(path) != "/" && r.HasFile(path, "cgroup.kill") {
 		if m, err := r.group2(path); err == nil {
 			_ = m.Kill()
 		}

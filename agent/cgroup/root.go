@@ -43,7 +43,8 @@ func Open(driver Driver) (*Root, error) {
 		return r, err
 	}
 	if r.mode != V2 {
-		return nil, fmt.Errorf("cgroup driver systemd: the host's control groups are %s and it needs v2: use cgroupfs", r.mode)
+		return nil, fmt.Errorf("cgroup driver systemd: the host's control groups are %s and it needs v2: use cgroupfs",
+			r.mode)
 	}
 	r.units = &units{}
 	return r, nil

@@ -76,7 +76,8 @@ func (r *Root) stat1(path string, s *Stats) {
 	}
 	s.CPUNanos = m.GetCPU().GetUsage().GetTotal()
 	throttling := m.GetCPU().GetThrottling()
-	s.ThrottledNanos, s.Periods, s.Throttled = throttling.GetThrottledTime(), throttling.GetPeriods(), throttling.GetThrottledPeriods()
+	s.ThrottledNanos, s.Periods, s.Throttled = throttling.GetThrottledTime(), throttling.GetPeriods(),
+		throttling.GetThrottledPeriods()
 	s.Pids, s.PidsLimit = m.GetPids().GetCurrent(), m.GetPids().GetLimit()
 	memory := m.GetMemory()
 	s.Memory, s.MemoryLimit = memory.GetUsage().GetUsage(), limited(memory.GetUsage().GetLimit())

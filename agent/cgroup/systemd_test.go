@@ -257,7 +257,8 @@ func TestLibrarySystemd(t *testing.T) {
 	if _, err := cgroup2.NewSystemd("pod1.slice", "c1.scope", 1, limit(64)); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := f.show("MemoryMax", "Slice"), "c1.scope MemoryMax=64 Slice=system.slice; pod1.slice MemoryMax=64"; got != want {
+	if got, want := f.show("MemoryMax",
+		"Slice"), "c1.scope MemoryMax=64 Slice=system.slice; pod1.slice MemoryMax=64"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	m, err := cgroup2.LoadSystemd("/", "pod2.slice")

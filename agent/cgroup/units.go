@@ -161,7 +161,8 @@ func properties(res Resources) []systemd.Property {
 		if res.CPUPeriod != nil && *res.CPUPeriod != 0 {
 			period = *res.CPUPeriod
 		}
-		out = append(out, property("CPUQuotaPeriodUSec", period), property("CPUQuotaPerSecUSec", quotaPerSecond(*res.CPUQuota, period)))
+		out = append(out, property("CPUQuotaPeriodUSec", period),
+			property("CPUQuotaPerSecUSec", quotaPerSecond(*res.CPUQuota, period)))
 	}
 	if res.MemoryLimit != nil && *res.MemoryLimit != 0 {
 		out = append(out, property("MemoryMax", infinite(*res.MemoryLimit)))

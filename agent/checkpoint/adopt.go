@@ -49,8 +49,10 @@ func (s *Store[T]) adopt() error {
 		}
 	}
 	if foreign > 0 {
-		s.log.Error("records are sealed with another key and were moved aside; their state is read again from the runtime and the API. If they are needed, "+
-			"put their key back as checkpointKeyFile or systemd credential, rename them back and restart the agent", "directory", s.dir, "records", foreign, "suffix", damagedSuffix)
+		s.log.Error(
+			"records are sealed with another key and were moved aside; their state is read again from the runtime and the API. If they are needed, "+
+				"put their key back as checkpointKeyFile or systemd credential, rename them back and restart the agent",
+			"directory", s.dir, "records", foreign, "suffix", damagedSuffix)
 	}
 	if inClear > 0 {
 		s.log.Info("records were sealed", "directory", s.dir, "records", inClear)
@@ -104,7 +106,7 @@ func (s *Store[T]) reseal(name string) error {
 	case sealed(data):
 		return nil
 	}
-	s.log.Error(s.damaged, "record", key, "error", err, "file", "removed: it was in the clear")
+	s.log.Error(s.damaged, "record", key, "err", err, "file", "removed: it was in the clear")
 	return os.Remove(path)
 }
 

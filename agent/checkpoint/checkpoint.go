@@ -178,14 +178,14 @@ type damage struct{ error }
 // not be read for another reason stays.
 func (s *Store[T]) setAside(key string, cause error) {
 	if !errors.As(cause, new(damage)) {
-		s.log.Error("a checkpoint record cannot be read", "record", key, "error", cause)
+		s.log.Error("a checkpoint record cannot be read", "record", key, "err", cause)
 		return
 	}
 	aside := s.path(key) + damagedSuffix
 	if err := os.Rename(s.path(key), aside); err != nil {
 		cause = errors.Join(cause, err)
 	}
-	s.log.Error(s.damaged, "record", key, "error", cause, "file", aside)
+	s.log.Error(s.damaged, "record", key, "err", cause, "file", aside)
 }
 
 // All returns every record that can be read. One that is damaged is moved
@@ -279,7 +279,7 @@ func (s *Store[T]) flush() {
 	}
 	defer d.Close()
 	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		s.log.Warn("checkpoint is not on disk yet", "error", err)
+		s.log.Warn("checkpoint is not on disk yet", "err", err)
 	}
 }
 

@@ -193,7 +193,8 @@ func TestClear(t *testing.T) {
 	put(t, s, "secret_a", "")
 	put(t, s, "other", "")
 	put(t, s, "secret_b", "")
-	if err := os.Rename(filepath.Join(dir, "secret_b.json"), filepath.Join(dir, "secret_b.json"+damagedSuffix)); err != nil {
+	if err := os.Rename(filepath.Join(dir, "secret_b.json"),
+		filepath.Join(dir, "secret_b.json"+damagedSuffix)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Clear(func(key string) bool { return strings.HasPrefix(key, "secret_") }); err != nil {
@@ -228,11 +229,13 @@ func TestFindKeys(t *testing.T) {
 	if _, chosen, err = FindKeys(file); err != nil || chosen.Key != file {
 		t.Fatalf("other credentials: %v %v", chosen, err)
 	}
-	if err := os.WriteFile(filepath.Join(credentials, Credential), bytes.Repeat([]byte("k"), minSecret), 0o400); err != nil {
+	if err := os.WriteFile(filepath.Join(credentials, Credential),
+		bytes.Repeat([]byte("k"), minSecret), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	both, chosen, err := FindKeys(file)
-	if err != nil || len(both.list) != 2 || both.list[1].id != first.list[0].id || chosen.Key != "systemd credential "+Credential {
+	if err != nil || len(both.list) != 2 || both.list[1].id != first.list[0].id ||
+		chosen.Key != "systemd credential "+Credential {
 		t.Fatalf("%v %v", chosen, err)
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", "")

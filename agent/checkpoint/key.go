@@ -73,7 +73,9 @@ func readSecret(dir, name string) ([]byte, error) {
 		return nil, fmt.Errorf("checkpoint key: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("checkpoint key %s: others can read it (%04o); chmod 600 it, or remove it to have another made", path, info.Mode().Perm())
+		return nil,
+			fmt.Errorf("checkpoint key %s: others can read it (%04o); chmod 600 it, or remove it to have another made",
+				path, info.Mode().Perm())
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
@@ -81,7 +83,10 @@ func readSecret(dir, name string) ([]byte, error) {
 	}
 	data = bytes.TrimSpace(data)
 	if len(data) < minSecret || len(data) > maxSecret {
-		return nil, fmt.Errorf("checkpoint key %s: %d to %d bytes are a key; put it back from a backup, or remove it to have another made", path, minSecret, maxSecret)
+		return nil,
+			fmt.Errorf(
+				"checkpoint key %s: %d to %d bytes are a key; put it back from a backup, or remove it to have another made",
+				path, minSecret, maxSecret)
 	}
 	return data, nil
 }

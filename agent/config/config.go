@@ -109,6 +109,10 @@ type Config struct {
 	// as the node.
 	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
 
+	// MaxParallelImagePulls is how many images are pulled at one time. Others
+	// wait for their turn.
+	MaxParallelImagePulls int `json:"maxParallelImagePulls,omitempty"`
+
 	// SingleProcessOOMKill has the kernel end one process for lack of memory,
 	// not the container as a whole. It does so anyway where groups are v1.
 	SingleProcessOOMKill bool `json:"singleProcessOOMKill,omitempty"`
@@ -187,6 +191,7 @@ func Default() Config {
 		},
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
+		MaxParallelImagePulls:     10,
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},

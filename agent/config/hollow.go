@@ -35,7 +35,8 @@ type Hollow struct {
 }
 
 func defaultHollow() Hollow {
-	return Hollow{Prefix: "hollow-", CPU: "4", Memory: "32Gi", Zones: 3, NodeCIDR: "198.18.0.0/15", StartDelay: 100 * time.Millisecond,
+	return Hollow{Prefix: "hollow-", CPU: "4", Memory: "32Gi", Zones: 3,
+		NodeCIDR: "198.18.0.0/15", StartDelay: 100 * time.Millisecond,
 		Ramp: 10 * time.Second, Impersonate: true}
 }
 
@@ -71,7 +72,8 @@ func (h *Hollow) validate(kubeconfig string) error {
 	}
 	p, err := netip.ParsePrefix(h.NodeCIDR)
 	if err != nil || !p.Addr().Is4() || h.Nodes >= 1<<(32-p.Bits())-1 {
-		errs = append(errs, fmt.Errorf("hollow-node-cidr: %q is not an IPv4 CIDR with an address for each node", h.NodeCIDR))
+		errs = append(errs,
+			fmt.Errorf("hollow-node-cidr: %q is not an IPv4 CIDR with an address for each node", h.NodeCIDR))
 	}
 	return errors.Join(errs...)
 }

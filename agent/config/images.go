@@ -10,6 +10,9 @@ const allowlisted = "NeverVerifyAllowlistedImages"
 
 // validateImages checks who may use images that are on the node.
 func (c *Config) validateImages(bad func(field, format string, args ...any)) {
+	if c.MaxParallelImagePulls < 1 {
+		bad("maxParallelImagePulls", "%d: at least 1", c.MaxParallelImagePulls)
+	}
 	switch c.ImagePullCredentialsVerificationPolicy {
 	case "", "NeverVerify", "NeverVerifyPreloadedImages", allowlisted, "AlwaysVerify":
 	default:
@@ -17,7 +20,8 @@ func (c *Config) validateImages(bad func(field, format string, args ...any)) {
 			c.ImagePullCredentialsVerificationPolicy, allowlisted)
 	}
 	if len(c.PreloadedImagesVerificationAllowlist) > 0 && c.ImagePullCredentialsVerificationPolicy != allowlisted {
-		bad("preloadedImagesVerificationAllowlist", "only used with imagePullCredentialsVerificationPolicy: %s", allowlisted)
+		bad("preloadedImagesVerificationAllowlist",
+			"only used with imagePullCredentialsVerificationPolicy: %s", allowlisted)
 	}
 	for _, entry := range c.PreloadedImagesVerificationAllowlist {
 		name := entry
@@ -26,7 +30,9 @@ func (c *Config) validateImages(bad func(field, format string, args ...any)) {
 		}
 		named, err := reference.ParseNormalizedNamed(name)
 		if err != nil || !reference.IsNameOnly(named) {
-			bad("preloadedImagesVerificationAllowlist", `%q: must be an image's name without tag and digest, or a prefix of whole path segments that ends in "/*"`, entry)
+			bad("preloadedImagesVerificationAllowlist",
+				`%q: must be an image's name without tag and digest, or a prefix of whole path segments that ends in "/*"`,
+				entry)
 		}
 	}
 }

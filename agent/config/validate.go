@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -115,7 +115,7 @@ func (c *Config) validateReserved(bad func(field, format string, args ...any)) {
 				bad(m.field, "%s: %q is not a quantity", k, v)
 			case q.Sign() < 0:
 				bad(m.field, "%s: %q must not be negative", k, v)
-			case !slices.Contains(reservable, k) && !strings.HasPrefix(k, v1.ResourceHugePagesPrefix):
+			case !slices.Contains(reservable, k) && !strings.HasPrefix(k, corev1.ResourceHugePagesPrefix):
 				bad(m.field, "%q cannot be reserved: use %s", k, strings.Join(reservable, ", "))
 			}
 		}

@@ -42,7 +42,8 @@ func (m *Manager) Attach(ctx context.Context, id string, streams IO) error {
 	defer stop()
 	over := make(chan struct{})
 	defer close(over)
-	go follow(streams.Resize, over, func(z Size) { _ = m.control(c.ID, fmt.Sprintf("%d %d %d\n", controlResize, z.Height, z.Width)) })
+	go follow(streams.Resize, over,
+		func(z Size) { _ = m.control(c.ID, fmt.Sprintf("%d %d %d\n", controlResize, z.Height, z.Width)) })
 	if streams.Stdin != nil {
 		go func() {
 			_, _ = io.CopyBuffer(onlyWriter{conn}, streams.Stdin, make([]byte, 8<<10))

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // State is where a container is in its life.
@@ -22,7 +22,7 @@ type Container struct {
 	ID         string
 	SandboxID  string
 	Handler    string // OCI runtime by name: a later default does not change it
-	Config     *cri.ContainerConfig
+	Config     *criv1.ContainerConfig
 	ImageID    string
 	ImageRef   string
 	ChainID    string // layers in use

@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Request is all that a container is made of.
@@ -26,8 +26,8 @@ type Request struct {
 	ID         string
 	SandboxID  string
 	Handler    string
-	Config     *cri.ContainerConfig
-	Sandbox    *cri.PodSandboxConfig
+	Config     *criv1.ContainerConfig
+	Sandbox    *criv1.PodSandboxConfig
 	Hostname   string
 	Cgroup     string // the pod's group
 	Namespaces oci.Namespaces
@@ -55,8 +55,10 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 		return nil, err
 	}
 	c := Container{
-		ID: req.ID, SandboxID: req.SandboxID, Handler: m.pinned(req.Handler, rt), Config: req.Config, ImageID: req.Image.ID, ImageRef: req.Image.Ref,
-		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: m.cfg.Cgroups.Driver().Container(req.Cgroup, req.ID), State: Created, CreatedAt: time.Now(),
+		ID: req.ID, SandboxID: req.SandboxID, Handler: m.pinned(req.Handler, rt), Config: req.Config,
+		ImageID: req.Image.ID, ImageRef: req.Image.Ref,
+		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: m.cfg.Cgroups.Driver().Container(req.Cgroup, req.ID),
+		State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
 	s := &slot{c: &c, exited: make(chan struct{})}
@@ -117,8 +119,10 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		}
 	}
 	in := oci.Input{
-		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config, User: user, Rootfs: m.rootfs(c.ID),
-		CgroupsPath: m.cfg.Cgroups.Driver().OCIPath(c.Cgroup), Hostname: req.Hostname, Namespaces: req.Namespaces, Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
+		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config,
+		User: user, Rootfs: m.rootfs(c.ID),
+		CgroupsPath: m.cfg.Cgroups.Driver().OCIPath(c.Cgroup), Hostname: req.Hostname, Namespaces: req.Namespaces,
+		Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {
@@ -218,7 +222,7 @@ func mountMapped(source, target string, ids oci.IDs, attributes uint64) error {
 // mapOwners makes a volume's owners those that the pod's user namespace maps
 // them to, if that is asked for, by another mount of it. Its path is one that
 // the container's root may go, who is nobody on the node.
-func (m *Manager) mapOwners(id, src string, v *cri.Mount, i int) (string, error) {
+func (m *Manager) mapOwners(id, src string, v *criv1.Mount, i int) (string, error) {
 	info, err := os.Stat(src)
 	if err != nil {
 		return "", fmt.Errorf("map owners of %s: %w", src, err)
@@ -290,7 +294,7 @@ func hostPath(src string) (string, error) {
 }
 
 // imageVolume mounts an image read-only and returns the directory in it.
-func (m *Manager) imageVolume(req Request, v *cri.Mount, i int) (string, error) {
+func (m *Manager) imageVolume(req Request, v *criv1.Mount, i int) (string, error) {
 	img, ok := req.Volumes[v.GetContainerPath()]
 	if !ok {
 		return "", fmt.Errorf("image volume %q: the image is not on the node", v.GetImage().GetImage())
@@ -340,7 +344,7 @@ func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
 			}
 		}
 		if len(req.IDs.UIDs) > 0 { // its root cannot go where the layers are
-			if dir, err = m.mapOwners(req.ID, dir, &cri.Mount{}, len(req.Config.GetMounts())+i); err != nil {
+			if dir, err = m.mapOwners(req.ID, dir, &criv1.Mount{}, len(req.Config.GetMounts())+i); err != nil {
 				return nil, err
 			}
 		}

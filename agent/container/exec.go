@@ -38,7 +38,8 @@ const drain = 2 * time.Second
 
 // ExecSync runs a command and collects its output, of each stream the first
 // keep bytes. A timeout above zero ends it with context.DeadlineExceeded.
-func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration, keep int) (stdout, stderr []byte, code int, err error) {
+func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration,
+	keep int) (stdout, stderr []byte, code int, err error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -168,7 +169,8 @@ func (m *Manager) exec(ctx context.Context, e execution) (int, error) {
 		return 0, fmt.Errorf("command %q timed out or was cancelled: %w", e.args, ctx.Err())
 	}
 	if msg := oci.LastError(e.logFile()); msg != "" {
-		return 0, fmt.Errorf("failed to exec in container: failed to start exec: OCI runtime exec failed: %s: unknown", msg)
+		return 0, fmt.Errorf("failed to exec in container: failed to start exec: OCI runtime exec failed: %s: unknown",
+			msg)
 	}
 	var exit *exec.ExitError
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {

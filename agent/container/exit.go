@@ -32,7 +32,8 @@ func newWatcher(ended func(id string)) (*watcher, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // so that Go's poller takes it
 		return nil, fmt.Errorf("watch monitors: %w", err)
 	}
-	w := &watcher{file: os.NewFile(uintptr(fd), "monitors"), ended: ended, done: make(chan struct{}), ids: map[int32]string{}}
+	w := &watcher{file: os.NewFile(uintptr(fd), "monitors"), ended: ended,
+		done: make(chan struct{}), ids: map[int32]string{}}
 	go w.run()
 	return w, nil
 }
@@ -107,8 +108,8 @@ func (w *watcher) Close() error {
 	return err
 }
 
-// settle records how a container ended, after its monitor has.
-func (m *Manager) settle(id string) {
+// recordEnd records how a container ended, after its monitor has.
+func (m *Manager) recordEnd(id string) {
 	s, err := m.find(id)
 	if err != nil {
 		return // removed

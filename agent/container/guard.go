@@ -37,8 +37,10 @@ func checkRoot(rootfs string) error {
 
 // lxcfs are the files of /proc that may be mounted over, as runc has them.
 var lxcfs = map[string]bool{
-	"/proc/cpuinfo": true, "/proc/diskstats": true, "/proc/meminfo": true, "/proc/stat": true, "/proc/swaps": true, "/proc/uptime": true,
-	"/proc/loadavg": true, "/proc/slabinfo": true, "/proc/net/dev": true, "/proc/sys/kernel/ns_last_pid": true, "/proc/sys/crypto/fips_enabled": true,
+	"/proc/cpuinfo": true, "/proc/diskstats": true, "/proc/meminfo": true, "/proc/stat": true,
+	"/proc/swaps": true, "/proc/uptime": true,
+	"/proc/loadavg": true, "/proc/slabinfo": true, "/proc/net/dev": true, "/proc/sys/kernel/ns_last_pid": true,
+	"/proc/sys/crypto/fips_enabled": true,
 }
 
 // checkMounts refuses volumes in the place of the kernel's file systems: a
@@ -56,7 +58,8 @@ func checkMounts(rootfs string, mounts []oci.Mount) error {
 			return fmt.Errorf("mount at %s: nothing is mounted inside /proc", m.Container)
 		}
 		if kernelDir(p) && m.Host != p {
-			return fmt.Errorf("mount at %s: it would take the place of the container's %s: mount it elsewhere", m.Container, p)
+			return fmt.Errorf("mount at %s: it would take the place of the container's %s: mount it elsewhere",
+				m.Container, p)
 		}
 	}
 	return nil

@@ -71,7 +71,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
-	if m.watch, err = newWatcher(m.settle); err != nil {
+	if m.watch, err = newWatcher(m.recordEnd); err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
 	for id, r := range kept {
@@ -108,7 +108,7 @@ func (m *Manager) adopt(c *Container) {
 		}
 		fallthrough
 	case c.State == Running:
-		m.settle(c.ID)
+		m.recordEnd(c.ID)
 	case c.State == Created:
 		// Killed between conmon's start and the record of it: the container
 		// has not been let run, so it can be made again from the beginning.
@@ -120,10 +120,16 @@ func (m *Manager) adopt(c *Container) {
 // finished when the last agent was killed.
 func (m *Manager) releaseHalfStarted(c *Container) {
 	rt, err := m.runtime(c.Handler)
-	if err != nil || !rt.Direct() {
+	if err != nil {
 		return
 	}
-	if err := rt.Release(c.ID); err != nil && !errors.Is(err, oci.ErrNotCreated) {
+	switch {
+	case rt.Direct():
+		err = rt.Release(c.ID)
+	case m.waits(rt, c.ID):
+		err = m.runtimeStart(rt, c.ID)
+	}
+	if err != nil && !errors.Is(err, oci.ErrNotCreated) {
 		m.cfg.Log.Warn("cannot let a created container run", "container", c.ID, "err", err)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"google.golang.org/protobuf/proto"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const damagedRecord = "a container record is damaged; it has been moved aside and the container is started anew"
@@ -38,6 +38,6 @@ func (r *record) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	r.Container = &f.Container
-	r.Config = &cri.ContainerConfig{}
+	r.Config = &criv1.ContainerConfig{}
 	return proto.Unmarshal(f.Config, r.Config)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/oci"
 )
@@ -30,10 +31,12 @@ func (m *Manager) Start(_ context.Context, id string) error {
 	defer s.op.Unlock()
 	c := *m.state(s)
 	if c.State != Created {
-		return fmt.Errorf("container %q is not in created state, but %s: %w", c.ID, c.State, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("container %q is not in created state, but %s: %w", c.ID, c.State,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err := m.start(&c); err != nil {
-		c.State, c.FinishedAt, c.ExitCode, c.Reason, c.Message = Exited, time.Now(), exitStartError, ReasonStartError, err.Error()
+		c.State, c.FinishedAt, c.ExitCode, c.Reason, c.Message = Exited, time.Now(), exitStartError,
+			ReasonStartError, err.Error()
 		c.StartedAt = c.FinishedAt
 		m.discardHalfStarted(&c)
 		if perr := m.put(s, c); perr != nil { // true without a record too
@@ -51,7 +54,7 @@ func (m *Manager) Start(_ context.Context, id string) error {
 	}
 	m.cfg.OnChange(m.state(s))
 	if err := m.watch.add(c.Monitor, c.ID); err != nil {
-		m.settle(c.ID) // it has ended already
+		m.recordEnd(c.ID) // it has ended already
 		return nil
 	}
 	// The pod pays for its monitor from here on. Not earlier: the move waits
@@ -107,6 +110,19 @@ func (m *Manager) runtimeStart(rt oci.Runtime, id string) error {
 		return fmt.Errorf("OCI runtime start failed: %s: %w", strings.TrimSpace(string(out)), err)
 	}
 	return nil
+}
+
+// stateWait is how long a runtime may take to tell a container's state: the
+// agent's start waits for it.
+const stateWait = 10 * time.Second
+
+// waits asks a runtime whether it has created a container and not started it.
+func (m *Manager) waits(rt oci.Runtime, id string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), stateWait)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, rt.Path, append(rt.GlobalArgs(m.runtimeLog(id)), "state", id)...).Output()
+	var state specs.State
+	return err == nil && json.Unmarshal(out, &state) == nil && state.Status == specs.StateCreated
 }
 
 // runMonitor starts conmon, which has the runtime create the container, and
@@ -168,7 +184,9 @@ func (m *Manager) readSync(c *Container, r *os.File) (int, error) {
 	if msg == "" && err != nil {
 		msg = "conmon gave no answer: " + err.Error()
 	}
-	return 0, fmt.Errorf("failed to create containerd task: failed to create shim task: OCI runtime create failed: %s: unknown", msg)
+	return 0,
+		fmt.Errorf(
+			"failed to create containerd task: failed to create shim task: OCI runtime create failed: %s: unknown", msg)
 }
 
 func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // usageAge is how long a measured size of a writable layer is good enough:
@@ -68,7 +68,7 @@ func (m *Manager) Usage(ctx context.Context, id string) (Usage, error) {
 }
 
 // Update changes the limits of a container while it runs.
-func (m *Manager) Update(id string, r *cri.LinuxContainerResources) error {
+func (m *Manager) Update(id string, r *criv1.LinuxContainerResources) error {
 	s, err := m.find(id)
 	if err != nil {
 		return err

@@ -47,7 +47,8 @@ func (m *Manager) Stop(ctx context.Context, id string, grace time.Duration) erro
 	}
 	gone, err := m.waitFor(ctx, s, killWait)
 	if err == nil && !gone {
-		err = fmt.Errorf("container %q: its process %d has been killed but does not end (is its storage stuck?)", c.ID, c.PID)
+		err = fmt.Errorf("container %q: its process %d has been killed but does not end (is its storage stuck?)", c.ID,
+			c.PID)
 	}
 	return err
 }

@@ -12,29 +12,29 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/oci"
 	"google.golang.org/protobuf/proto"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func cloneConfig(c *cri.ContainerConfig) *cri.ContainerConfig {
-	out := proto.Clone(c).(*cri.ContainerConfig)
+func cloneConfig(c *criv1.ContainerConfig) *criv1.ContainerConfig {
+	out := proto.Clone(c).(*criv1.ContainerConfig)
 	if out.Linux == nil {
-		out.Linux = &cri.LinuxContainerConfig{}
+		out.Linux = &criv1.LinuxContainerConfig{}
 	}
 	return out
 }
 
 // merge lays the set fields of change over base.
-func merge(base, change *cri.LinuxContainerResources) *cri.LinuxContainerResources {
-	out := &cri.LinuxContainerResources{}
+func merge(base, change *criv1.LinuxContainerResources) *criv1.LinuxContainerResources {
+	out := &criv1.LinuxContainerResources{}
 	if base != nil {
-		out = proto.Clone(base).(*cri.LinuxContainerResources)
+		out = proto.Clone(base).(*criv1.LinuxContainerResources)
 	}
 	proto.Merge(out, change)
 	return out
 }
 
 // limits are the settings of a control group for r.
-func limits(r *cri.LinuxContainerResources) cgroup.Resources {
+func limits(r *criv1.LinuxContainerResources) cgroup.Resources {
 	out := cgroup.Resources{CpusetCpus: r.GetCpusetCpus(), CpusetMems: r.GetCpusetMems(), Unified: r.GetUnified()}
 	if v := uint64(r.GetCpuShares()); v > 0 {
 		out.CPUShares = &v
@@ -64,7 +64,7 @@ func (m *Manager) weigh(r *specs.LinuxResources) {
 
 // respec changes the limits in the specification of a container that has not
 // been started.
-func (m *Manager) respec(c *Container, r *cri.LinuxContainerResources) error {
+func (m *Manager) respec(c *Container, r *criv1.LinuxContainerResources) error {
 	file := filepath.Join(m.bundle(c.ID), "config.json")
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/beneath"
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // lookupUser resolves the user that a container runs as: the pod's choice,
 // else the image's, by the image's own passwd and group files. Groups that
 // the image gives the user are added under the Merge policy (KEP-3619).
-func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image string) (specs.User, error) {
+func lookupUser(rootfs string, sc *criv1.LinuxContainerSecurityContext, image string) (specs.User, error) {
 	spec, err := userSpec(sc, image)
 	if err != nil {
 		return specs.User{}, err
@@ -31,7 +31,7 @@ func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image stri
 		return specs.User{}, err
 	}
 	ids := []int{exec.Uid, exec.Gid}
-	if sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Merge {
+	if sc.GetSupplementalGroupsPolicy() == criv1.SupplementalGroupsPolicy_Merge {
 		name, _, _ := strings.Cut(spec, ":")
 		member, err := execUser(rootfs, name)
 		if err != nil {
@@ -45,7 +45,10 @@ func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image stri
 	numbers := make([]uint32, len(ids))
 	for i, id := range ids {
 		if id < 0 || id > math.MaxInt32 {
-			return specs.User{}, fmt.Errorf("user %q: the number %d, of the pod or of the image's passwd and group files, is none of a user or group (0 to %d)", spec, id, math.MaxInt32)
+			return specs.User{},
+				fmt.Errorf(
+					"user %q: the number %d, of the pod or of the image's passwd and group files, is none of a user or group (0 to %d)",
+					spec, id, math.MaxInt32)
 		}
 		numbers[i] = uint32(id)
 	}
@@ -56,7 +59,7 @@ func lookupUser(rootfs string, sc *cri.LinuxContainerSecurityContext, image stri
 }
 
 // userSpec is "user[:group]", names or numbers.
-func userSpec(sc *cri.LinuxContainerSecurityContext, image string) (string, error) {
+func userSpec(sc *criv1.LinuxContainerSecurityContext, image string) (string, error) {
 	var spec string
 	switch {
 	case sc.GetRunAsUser() != nil:

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestUserOfImage: an image's files name the user; nothing else that has their
@@ -32,7 +32,8 @@ func TestUserOfImage(t *testing.T) {
 		}, 33, true},
 		{"missing", func(string) error { return nil }, 0, false},
 		{"outside", func(etc string) error { return os.Symlink(secret, etc+"/passwd") }, 0, false},
-		{"upwards", func(etc string) error { return os.Symlink("../../../../../../../../.."+secret, etc+"/passwd") }, 0, false},
+		{"upwards", func(etc string) error { return os.Symlink("../../../../../../../../.."+secret, etc+"/passwd") },
+			0, false},
 		{"fifo", func(etc string) error { return unix.Mkfifo(etc+"/passwd", 0o644) }, 0, false},
 		{"device", func(etc string) error {
 			return unix.Mknod(etc+"/passwd", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5)))
@@ -44,13 +45,14 @@ func TestUserOfImage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			rootfs := t.TempDir()
 			etc := filepath.Join(rootfs, "etc")
-			if err := errors.Join(os.Mkdir(etc, 0o755), os.WriteFile(etc+"/group", []byte(group), 0o644), c.make(etc)); err != nil {
+			if err := errors.Join(os.Mkdir(etc, 0o755), os.WriteFile(etc+"/group", []byte(group), 0o644),
+				c.make(etc)); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				u, err := lookupUser(rootfs, &cri.LinuxContainerSecurityContext{}, "web")
+				u, err := lookupUser(rootfs, &criv1.LinuxContainerSecurityContext{}, "web")
 				if (err == nil) != c.ok || u.UID != c.uid || c.ok && (u.GID != 34 || len(u.AdditionalGids) != 2) {
 					t.Errorf("got %+v, %v", u, err)
 				}
@@ -77,10 +79,11 @@ func FuzzUser(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, passwd, group []byte, image string) {
-		if err := errors.Join(os.WriteFile(etc+"/passwd", passwd, 0o600), os.WriteFile(etc+"/group", group, 0o600)); err != nil {
+		if err := errors.Join(os.WriteFile(etc+"/passwd", passwd, 0o600),
+			os.WriteFile(etc+"/group", group, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		u, err := lookupUser(rootfs, &cri.LinuxContainerSecurityContext{}, image)
+		u, err := lookupUser(rootfs, &criv1.LinuxContainerSecurityContext{}, image)
 		if err != nil {
 			return
 		}

@@ -34,7 +34,8 @@ func testTables() *service.Tables {
 	http := []service.EndpointPort{{Name: "http", Protocol: "TCP", Number: 8080}}
 	return service.NewTables([]*service.Service{
 		{Key: service.Key{Namespace: "prod", Name: "data"}, ClusterIPs: addrs("10.96.0.20", "fd00::20"),
-			Ports:     []service.Port{{Name: "http", Protocol: "TCP", Number: 80}, {Name: "dns", Protocol: "UDP", Number: 53}},
+			Ports: []service.Port{{Name: "http", Protocol: "TCP", Number: 80},
+				{Name: "dns", Protocol: "UDP", Number: 53}},
 			Endpoints: []service.Endpoint{{Addr: addrs("10.244.1.5")[0], Ports: http}}},
 		{Key: service.Key{Namespace: "prod", Name: "db"}, Headless: true,
 			Ports: []service.Port{{Name: "http", Protocol: "TCP", Number: 80}},
@@ -79,7 +80,8 @@ func upstream(t *testing.T, handler dns.HandlerFunc) string {
 // newServer answers from the test tables; handler nil means no upstream.
 func newServer(t *testing.T, handler dns.HandlerFunc) *Server {
 	t.Helper()
-	s := New(Config{Domain: "cluster.local", ResolvConf: filepath.Join(t.TempDir(), "none"), Addrs: addrs("127.0.0.1")}, fixed{testTables()})
+	s := New(Config{Domain: "cluster.local", ResolvConf: filepath.Join(t.TempDir(), "none"), Addrs: addrs("127.0.0.1")},
+		fixed{testTables()})
 	if handler != nil {
 		_, addr, _ := strings.Cut(upstream(t, handler), "\x00")
 		s.up.servers, s.up.read = []string{addr}, time.Now().Add(time.Hour)
@@ -115,18 +117,25 @@ func TestNames(t *testing.T) {
 		{"DATA.Prod.svc.cluster.local.", dns.TypeA, "NOERROR DATA.Prod.svc.cluster.local. A 10.96.0.20"},
 		{"data.prod.svc.cluster.local.", dns.TypeAAAA, "NOERROR data.prod.svc.cluster.local. AAAA fd00::20"},
 		{"data.prod.svc.cluster.local.", dns.TypeMX, "NOERROR"},
-		{"_http._tcp.data.prod.svc.cluster.local.", dns.TypeSRV, "NOERROR _http._tcp.data.prod.svc.cluster.local. SRV 0 100 80 data.prod.svc.cluster.local."}, // DNS-6
+		// DNS-6
+		{"_http._tcp.data.prod.svc.cluster.local.", dns.TypeSRV, "NOERROR _http._tcp.data.prod.svc.cluster.local. SRV 0 100 80 data.prod.svc.cluster.local."},
 		{"_dns._udp.data.prod.svc.cluster.local.", dns.TypeSRV, "NOERROR _dns._udp.data.prod.svc.cluster.local. SRV 0 100 53 data.prod.svc.cluster.local."},
 		{"_nope._tcp.data.prod.svc.cluster.local.", dns.TypeSRV, "NXDOMAIN"},
-		{"_http._tcp.db.prod.svc.cluster.local.", dns.TypeSRV, "NOERROR _http._tcp.db.prod.svc.cluster.local. SRV 0 50 8080 10-244-1-7.db.prod.svc.cluster.local.; " +
-			"_http._tcp.db.prod.svc.cluster.local. SRV 0 50 8080 db-0.db.prod.svc.cluster.local."}, // DNS-7
-		{"db.prod.svc.cluster.local.", dns.TypeA, "NOERROR db.prod.svc.cluster.local. A 10.244.1.6; db.prod.svc.cluster.local. A 10.244.1.7"}, // DNS-5
-		{"db-0.db.prod.svc.cluster.local.", dns.TypeA, "NOERROR db-0.db.prod.svc.cluster.local. A 10.244.1.6"},                                // DNS-12
-		{"10-244-1-5.data.prod.svc.cluster.local.", dns.TypeA, "NOERROR 10-244-1-5.data.prod.svc.cluster.local. A 10.244.1.5"},                // DNS-9
+		{"_http._tcp.db.prod.svc.cluster.local.", dns.TypeSRV,
+			"NOERROR _http._tcp.db.prod.svc.cluster.local. SRV 0 50 8080 10-244-1-7.db.prod.svc.cluster.local.; " +
+				"_http._tcp.db.prod.svc.cluster.local. SRV 0 50 8080 db-0.db.prod.svc.cluster.local."}, // DNS-7
+		// DNS-5
+		{"db.prod.svc.cluster.local.", dns.TypeA, "NOERROR db.prod.svc.cluster.local. A 10.244.1.6; db.prod.svc.cluster.local. A 10.244.1.7"},
+		// DNS-12
+		{"db-0.db.prod.svc.cluster.local.", dns.TypeA, "NOERROR db-0.db.prod.svc.cluster.local. A 10.244.1.6"},
+		// DNS-9
+		{"10-244-1-5.data.prod.svc.cluster.local.", dns.TypeA, "NOERROR 10-244-1-5.data.prod.svc.cluster.local. A 10.244.1.5"},
 		{"db-1.db.prod.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
 		{"idle.prod.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
-		{"172-17-0-3.default.pod.cluster.local.", dns.TypeA, "NOERROR 172-17-0-3.default.pod.cluster.local. A 172.17.0.3"},                                        // DNS-8
-		{"ext.prod.svc.cluster.local.", dns.TypeA, "NOERROR ext.prod.svc.cluster.local. CNAME my.database.example.com.; my.database.example.com. A 198.51.100.9"}, // SVC-62
+		// DNS-8
+		{"172-17-0-3.default.pod.cluster.local.", dns.TypeA, "NOERROR 172-17-0-3.default.pod.cluster.local. A 172.17.0.3"},
+		// SVC-62
+		{"ext.prod.svc.cluster.local.", dns.TypeA, "NOERROR ext.prod.svc.cluster.local. CNAME my.database.example.com.; my.database.example.com. A 198.51.100.9"},
 		{"alias.prod.svc.cluster.local.", dns.TypeA, "NOERROR alias.prod.svc.cluster.local. CNAME data.prod.svc.cluster.local.; data.prod.svc.cluster.local. A 10.96.0.20"},
 		{"data.test.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // DNS-2
 		{"www.kubernetes.io.default.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},

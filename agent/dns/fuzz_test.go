@@ -7,7 +7,8 @@ import (
 )
 
 func FuzzQuery(f *testing.F) {
-	for _, name := range []string{"data.prod.svc.cluster.local.", "_http._tcp.db.prod.svc.cluster.local.", "6.1.244.10.in-addr.arpa.", "ext.prod.svc.cluster.local.",
+	for _, name := range []string{"data.prod.svc.cluster.local.", "_http._tcp.db.prod.svc.cluster.local.",
+		"6.1.244.10.in-addr.arpa.", "ext.prod.svc.cluster.local.",
 		"10-244-1-5.data.prod.svc.cluster.local.", "1-2-3-4.default.pod.cluster.local.", "example.com."} {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeANY, dns.TypeAXFR} {
 			q := new(dns.Msg)

@@ -66,7 +66,8 @@ func TestLargeForeignAnswers(t *testing.T) {
 	large.SetReply(question)
 	large.Compress = true
 	for i := range records {
-		large.Answer = append(large.Answer, &dns.A{Hdr: header("large.example.com.", dns.TypeA), A: net.IPv4(10, 0, byte(i>>8), byte(i))})
+		large.Answer = append(large.Answer,
+			&dns.A{Hdr: header("large.example.com.", dns.TypeA), A: net.IPv4(10, 0, byte(i>>8), byte(i))})
 	}
 	packed, err := large.Pack()
 	if err != nil {
@@ -111,7 +112,8 @@ func TestHugeService(t *testing.T) {
 	huge := &service.Service{Key: service.Key{Namespace: "prod", Name: "huge"}, Headless: true}
 	ports := []service.EndpointPort{{Name: "http", Protocol: "TCP", Number: 80}}
 	for i := range 3 * maxEndpoints {
-		huge.Endpoints = append(huge.Endpoints, service.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ports: ports})
+		huge.Endpoints = append(huge.Endpoints,
+			service.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ports: ports})
 	}
 	s := newServer(t, nil)
 	s.zone.src = fixed{testTables().With(map[service.Key]*service.Service{huge.Key: huge})}

@@ -123,7 +123,8 @@ func (s *Server) converse(ctx context.Context, conn net.Conn, client netip.Addr)
 			return
 		}
 		answer := make(chan []byte, 1)
-		s.queue.add(client, func(sl *slot) { answer <- s.respond(&request{ctx: ctx, client: client, tcp: true, slot: sl}, packet) })
+		s.queue.add(client,
+			func(sl *slot) { answer <- s.respond(&request{ctx: ctx, client: client, tcp: true, slot: sl}, packet) })
 		out := <-answer
 		if out == nil || writeFrame(conn, out) != nil {
 			return

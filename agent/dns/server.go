@@ -109,7 +109,8 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	if err := s.meter(); err != nil && !s.unmetered {
 		s.unmetered = true
-		s.log.Warn("the kernel does not limit what one pod may ask the cluster DNS; a flood may cost others' queries", "err", err)
+		s.log.Warn("the kernel does not limit what one pod may ask the cluster DNS; a flood may cost others' queries",
+			"err", err)
 	}
 	var sockets []io.Closer
 	var serve []func(context.Context) error

@@ -246,7 +246,8 @@ func (z *zone) srv(r *dns.Msg, recs []record, match func(service.EndpointPort) b
 			}
 			used = true
 			r.Answer = append(r.Answer, &dns.SRV{
-				Hdr: header(r.Question[0].Name, dns.TypeSRV), Weight: uint16(max(1, 100/len(recs))), Port: p.Number, Target: rec.name,
+				Hdr: header(r.Question[0].Name, dns.TypeSRV), Weight: uint16(max(1, 100/len(recs))),
+				Port: p.Number, Target: rec.name,
 			})
 		}
 		if used {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/host"
@@ -39,8 +39,8 @@ func tasks(t host.Tasks) Signal {
 
 // Pressure returns the conditions that hold, given hard thresholds as in
 // memory.available: 100Mi or nodefs.available: 10%.
-func Pressure(thresholds map[string]string, have map[string]Signal) map[v1.NodeConditionType]bool {
-	out := map[v1.NodeConditionType]bool{}
+func Pressure(thresholds map[string]string, have map[string]Signal) map[corev1.NodeConditionType]bool {
+	out := map[corev1.NodeConditionType]bool{}
 	for name, text := range thresholds {
 		s, ok := have[name]
 		if !ok || s.Capacity == 0 {
@@ -52,11 +52,11 @@ func Pressure(thresholds map[string]string, have map[string]Signal) map[v1.NodeC
 		}
 		switch name {
 		case "memory.available":
-			out[v1.NodeMemoryPressure] = true
+			out[corev1.NodeMemoryPressure] = true
 		case "pid.available":
-			out[v1.NodePIDPressure] = true
+			out[corev1.NodePIDPressure] = true
 		default:
-			out[v1.NodeDiskPressure] = true
+			out[corev1.NodeDiskPressure] = true
 		}
 	}
 	return out

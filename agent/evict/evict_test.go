@@ -3,7 +3,7 @@ package evict
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/host"
 )
@@ -15,7 +15,7 @@ func TestPIDPressure(t *testing.T) {
 	}
 	for limit, want := range map[string]bool{"51": true, "50": false, "10%": true, "5%": false} {
 		got := Pressure(map[string]string{"pid.available": limit}, map[string]Signal{"pid.available": s})
-		if got[v1.NodePIDPressure] != want || got[v1.NodeDiskPressure] {
+		if got[corev1.NodePIDPressure] != want || got[corev1.NodeDiskPressure] {
 			t.Errorf("%s: %v", limit, got)
 		}
 	}

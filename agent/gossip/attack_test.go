@@ -84,13 +84,17 @@ func TestLiar(t *testing.T) {
 		send(msgAlive, aliveBody{Incarnation: 9, Node: "m1", Addr: ip(mine), Port: 7946, Meta: own, Vsn: versions})
 		send(msgAlive, aliveBody{Incarnation: 9, Node: "m1", Addr: ip(mine), Port: 7946, Meta: words, Vsn: versions})
 		send(msgAlive, aliveBody{Incarnation: 9, Node: "m1", Addr: ip(theirs), Port: 7946, Meta: oldWords, Vsn: versions})
-		send(msgAlive, aliveBody{Incarnation: 9, Node: "m1", Addr: ip(theirs), Port: 7946, Meta: words, Vsn: []uint8{9, 9, 9, 9, 9, 9}})
-		send(msgAlive, aliveBody{Incarnation: 1<<32 - 1, Node: "m1", Addr: ip(theirs), Port: 7946, Meta: words, Vsn: versions})
+		send(msgAlive,
+			aliveBody{Incarnation: 9, Node: "m1", Addr: ip(theirs), Port: 7946, Meta: words,
+				Vsn: []uint8{9, 9, 9, 9, 9, 9}})
+		send(msgAlive,
+			aliveBody{Incarnation: 1<<32 - 1, Node: "m1", Addr: ip(theirs), Port: 7946, Meta: words, Vsn: versions})
 		send(msgDead, accusation{Incarnation: 1<<32 - 1, Node: "m1", From: "m2"})
 		send(msgSuspect, accusation{Incarnation: 1<<32 - 1, Node: "m1", From: "m2"})
 		send(msgAlive, aliveBody{Incarnation: 1, Node: "nobody", Addr: ip(mine), Port: 7946, Meta: own, Vsn: versions})
 		after := memberIn(a, "m1")
-		if after.State != StateAlive || after.Zone != "new" || after.Addr != theirs || after.Since != before.Since || len(a.Members()) != 3 {
+		if after.State != StateAlive || after.Zone != "new" || after.Addr != theirs ||
+			after.Since != before.Since || len(a.Members()) != 3 {
 			t.Errorf("m0 believes %+v", after)
 		}
 
@@ -98,7 +102,8 @@ func TestLiar(t *testing.T) {
 		for range 5 {
 			_, ceiling := wordsOf(b)
 			send(msgDead, accusation{Incarnation: ceiling, Node: "m1", From: "m2"})
-			f.wait("back", 15*time.Second, func() bool { return stateIn(a, "m1") == StateAlive && stateIn(b, "m0") == StateAlive })
+			f.wait("back", 15*time.Second,
+				func() bool { return stateIn(a, "m1") == StateAlive && stateIn(b, "m0") == StateAlive })
 		}
 		if err := b.UpdateMeta(func(m *Meta) { m.Zone = "last" }); err != nil {
 			t.Fatal(err)
@@ -120,7 +125,8 @@ func TestOnlyTheSharedKey(t *testing.T) {
 		claims := f.start(2, func(c *Config) { c.Name, c.Trust, c.Identity, c.Grant = "m1", rogue.trust, id, grant })
 		believes := f.start(3, func(c *Config) { c.Trust, c.Identity, c.Grant = nil, nil, nil })
 		time.Sleep(2 * time.Minute)
-		if len(a.Members()) != 2 || stateIn(a, "m1") != StateAlive || memberIn(a, "m1").Addr.Addr().String() != "10.0.0.2" || stateIn(b, "m0") != StateAlive {
+		if len(a.Members()) != 2 || stateIn(a, "m1") != StateAlive ||
+			memberIn(a, "m1").Addr.Addr().String() != "10.0.0.2" || stateIn(b, "m0") != StateAlive {
 			t.Errorf("m0 believes %+v", a.Members())
 		}
 		if len(claims.Members()) != 1 || len(believes.Members()) != 1 {
@@ -136,7 +142,8 @@ func TestKeysRotate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
 		defer f.close()
-		oldKey, newKey := base64.StdEncoding.EncodeToString([]byte(testKey)), base64.StdEncoding.EncodeToString([]byte(strings.ToUpper(testKey)))
+		oldKey, newKey := base64.StdEncoding.EncodeToString([]byte(testKey)),
+			base64.StdEncoding.EncodeToString([]byte(strings.ToUpper(testKey)))
 		path := func(i int) string { return filepath.Join(dir, fmt.Sprint(i)) }
 		write := func(i int, keys ...string) {
 			if err := os.WriteFile(path(i), []byte(strings.Join(keys, "\n")+"\n"), 0o600); err != nil {
@@ -229,7 +236,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	a := newAuthority(t)
 	start := func(name string, deny string, join ...string) *Group {
 		id, grant := a.identity(name)
-		cfg := Config{Name: name, BindAddr: "127.0.0.1", BindPort: -1, Trust: a.trust, Identity: id, Grant: grant, Join: join, Log: quiet}
+		cfg := Config{Name: name, BindAddr: "127.0.0.1", BindPort: -1, Trust: a.trust, Identity: id,
+			Grant: grant, Join: join, Log: quiet}
 		if deny != "" {
 			cfg.Deny = []netip.Prefix{netip.MustParsePrefix(deny)}
 		}
@@ -377,7 +385,8 @@ func FuzzPacket(f *testing.F) {
 		kind byte
 		body any
 	}{
-		{msgAlive, aliveBody{Incarnation: 1, Node: "m", Addr: []byte{192, 0, 2, 7}, Port: 7946, Meta: words, Vsn: versions}},
+		{msgAlive,
+			aliveBody{Incarnation: 1, Node: "m", Addr: []byte{192, 0, 2, 7}, Port: 7946, Meta: words, Vsn: versions}},
 		{msgDead, accusation{Incarnation: 1, Node: "self", From: "m"}},
 	} {
 		var b []byte
@@ -401,7 +410,8 @@ func FuzzPacket(f *testing.F) {
 func FuzzStream(f *testing.F) {
 	a := newAuthority(f)
 	g, words := alone(f, a)
-	b, err := encodeStates(stateHead{Nodes: 1}, []stateBody{{Name: "m", Addr: []byte{192, 0, 2, 7}, Port: 7946, Meta: words, Incarnation: 1, Vsn: versions}})
+	b, err := encodeStates(stateHead{Nodes: 1},
+		[]stateBody{{Name: "m", Addr: []byte{192, 0, 2, 7}, Port: 7946, Meta: words, Incarnation: 1, Vsn: versions}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -450,7 +460,8 @@ func alone(t testing.TB, a *testAuthority) (*Group, []byte) {
 		t.Fatal(err)
 	}
 	self, _ := a.identity("self")
-	g := &Group{cfg: Config{Name: "self"}, log: quiet, book: newBook("self", a.trust, quiet), restated: make(chan struct{}, 1)}
+	g := &Group{cfg: Config{Name: "self"}, log: quiet, book: newBook("self", a.trust, quiet),
+		restated: make(chan struct{}, 1)}
 	g.own.id, g.own.ceiling = self, 257
 	return g, words
 }

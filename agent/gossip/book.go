@@ -57,7 +57,8 @@ type pair struct {
 const maxTold = 1000
 
 func newBook(self string, trust Trust, log *slog.Logger) *book {
-	return &book{self: self, trust: trust, log: log, byName: map[string]*peer{}, byID: map[keyID]*peer{}, pairs: map[keyID]*pair{}, told: map[string]bool{}}
+	return &book{self: self, trust: trust, log: log, byName: map[string]*peer{}, byID: map[keyID]*peer{},
+		pairs: map[keyID]*pair{}, told: map[string]bool{}}
 }
 
 var (
@@ -134,7 +135,8 @@ func (b *book) grantee(trust Trust, known *peer, name string, rawGrant []byte) (
 	if err != nil {
 		return nil, errGrantBad
 	}
-	p := &peer{name: name, id: idOf(g.Key), grant: g, rawGrant: bytes.Clone(rawGrant), verify: verify, dh: dh, since: now}
+	p := &peer{name: name, id: idOf(g.Key), grant: g, rawGrant: bytes.Clone(rawGrant),
+		verify: verify, dh: dh, since: now}
 	if known != nil && known.id == p.id {
 		p.statement, p.raw, p.addr = known.statement, known.raw, known.addr
 	}
@@ -152,7 +154,8 @@ func (b *book) admit(name string, addr netip.AddrPort, raw []byte) (*peer, error
 	if err != nil {
 		return nil, err
 	}
-	if name != b.self && known != nil && known.raw != nil && s.serial < known.serial && bytes.Equal(s.grant, known.rawGrant) {
+	if name != b.self && known != nil && known.raw != nil && s.serial < known.serial &&
+		bytes.Equal(s.grant, known.rawGrant) {
 		return nil, errOld
 	}
 	p := &peer{name: name, since: time.Now()}

@@ -125,7 +125,9 @@ func (g *Group) filterMessage(b []byte, from any, pass func([]byte)) {
 		if decodeMsg(b[1:], &a) != nil {
 			return
 		}
-		if err := g.checkAlive(stateBody{Name: a.Node, Addr: a.Addr, Port: a.Port, Meta: a.Meta, Incarnation: a.Incarnation, Vsn: a.Vsn}); err != nil {
+		if err := g.checkAlive(
+			stateBody{Name: a.Node, Addr: a.Addr, Port: a.Port, Meta: a.Meta, Incarnation: a.Incarnation,
+				Vsn: a.Vsn}); err != nil {
 			g.book.tell(a.Node, from, err)
 			return
 		}

@@ -34,7 +34,8 @@ func newFleet(t *testing.T) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &fleet{t: t, net: gossiptest.New(), ca: newAuthority(t), ids: map[string]*Identity{}, keys: keys, stop: map[string]context.CancelFunc{}}
+	return &fleet{t: t, net: gossiptest.New(), ca: newAuthority(t), ids: map[string]*Identity{}, keys: keys,
+		stop: map[string]context.CancelFunc{}}
 }
 
 // start starts the member with that number; change, if given, has the last word
@@ -161,11 +162,13 @@ func TestRejoinAfterLongPartitionAndRestarts(t *testing.T) {
 		f.wait("join", time.Minute, func() bool { return len(a.Members()) == 3 && len(b.Members()) == 3 })
 		f.net.Cut("m0", "m2", true)
 		f.net.Cut("m1", "m2", true)
-		f.wait("cut off", 10*time.Second, func() bool { return stateIn(c, "m0") == StateDead && stateIn(b, "m2") == StateDead })
+		f.wait("cut off", 10*time.Second,
+			func() bool { return stateIn(c, "m0") == StateDead && stateIn(b, "m2") == StateDead })
 		time.Sleep(time.Hour)
 		f.net.Cut("m0", "m2", false)
 		f.net.Cut("m1", "m2", false)
-		f.wait("healed", time.Minute, func() bool { return stateIn(a, "m2") == StateAlive && stateIn(c, "m1") == StateAlive })
+		f.wait("healed", time.Minute,
+			func() bool { return stateIn(a, "m2") == StateAlive && stateIn(c, "m1") == StateAlive })
 
 		f.stop["m0"]()
 		f.stop["m1"]()
@@ -205,7 +208,8 @@ func TestRealSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Config{Name: "b", BindAddr: "127.0.0.1", BindPort: -1, Meta: Meta{Role: RoleAgent}, Join: []string{a.Addr()}})
+	b, err := New(
+		Config{Name: "b", BindAddr: "127.0.0.1", BindPort: -1, Meta: Meta{Role: RoleAgent}, Join: []string{a.Addr()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,8 @@ func (g Grant) Same(o Grant) bool {
 // Sign encodes the grant for the member of that name and signs it.
 func (g Grant) Sign(name string, by crypto.Signer) ([]byte, error) {
 	if len(g.PodCIDRs) > maxPodCIDRs || len(g.NodeIPs) > maxNodeIPs {
-		return nil, fmt.Errorf("gossip grant of %s: more than %d pod ranges or %d addresses", name, maxPodCIDRs, maxNodeIPs)
+		return nil, fmt.Errorf("gossip grant of %s: more than %d pod ranges or %d addresses", name,
+			maxPodCIDRs, maxNodeIPs)
 	}
 	b := appendField(nil, tagGrantRole, []byte(g.Role))
 	b = appendField(b, tagGrantKey, g.Key)

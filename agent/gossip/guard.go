@@ -48,7 +48,8 @@ type source struct {
 }
 
 func newGuard(g *Group, inner memberlist.Transport) *guard {
-	t := &guard{g: g, inner: inner, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), stop: make(chan struct{}),
+	t := &guard{g: g, inner: inner, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
+		stop: make(chan struct{}),
 		open: map[net.Conn]source{}, sources: map[netip.Addr]int{}}
 	t.wg.Go(t.receive)
 	t.wg.Go(t.accept)
@@ -164,10 +165,12 @@ func (t *guard) enter(c net.Conn) bool {
 	from.stranger = !t.g.hasAddr(from.addr)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.open) >= maxStreams || t.sources[from.addr] >= maxStreamsSource || from.stranger && t.strangers >= maxStreamsStranger {
+	if len(t.open) >= maxStreams || t.sources[from.addr] >= maxStreamsSource || from.stranger &&
+		t.strangers >= maxStreamsStranger {
 		if !t.full {
 			t.full = true
-			t.g.log.Warn("gossip: too many streams at once, some are refused", "source", from.addr, "all", len(t.open), "strangers", t.strangers, "ofSource", t.sources[from.addr])
+			t.g.log.Warn("gossip: too many streams at once, some are refused", "source", from.addr, "all", len(t.open),
+				"strangers", t.strangers, "ofSource", t.sources[from.addr])
 		}
 		return false
 	}

@@ -28,8 +28,9 @@ func newAuthority(t testing.TB) *testAuthority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotAfter:              time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,8 @@ var (
 		g.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24"), netip.MustParsePrefix("fd00:3::/64")}
 		g.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
 	}
-	fullMeta = Meta{Zone: strings.Repeat("z", 63), API: "https://[2001:db8::7]:6443", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true}
+	fullMeta = Meta{Zone: strings.Repeat("z", 63),
+		API: "https://[2001:db8::7]:6443", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true}
 )
 
 // TestStatementRoundTrip: the longest that a member says fits.
@@ -94,13 +96,15 @@ func TestStatementRoundTrip(t *testing.T) {
 	if p != nil || err == nil {
 		t.Error("nothing was admitted as a member")
 	}
-	if p, err = newBook("self", a.trust, quiet).admit("m", somewhere, b); err != nil || len(p.grant.PodCIDRs) != 2 || p.Role != RoleAgent {
+	if p, err = newBook("self", a.trust, quiet).admit("m", somewhere, b); err != nil ||
+		len(p.grant.PodCIDRs) != 2 || p.Role != RoleAgent {
 		t.Errorf("got %+v, %v", p, err)
 	}
 }
 
 func TestStatementTooLong(t *testing.T) {
-	if _, err := (statement{Meta: Meta{Zone: strings.Repeat("z", 600)}}).encode("m", somewhere, nil); err != errMetaTooLong {
+	if _, err := (statement{Meta: Meta{Zone: strings.Repeat("z", 600)}}).encode("m", somewhere,
+		nil); err != errMetaTooLong {
 		t.Errorf("got %v", err)
 	}
 }
@@ -131,13 +135,16 @@ func TestLies(t *testing.T) {
 	}{
 		{"itself", encode("m", somewhere, id, statement{grant: grant, serial: 1}), nil},
 		{"its certificate ended lately", encode("m", somewhere, id, statement{grant: recent, serial: 1}), nil},
-		{"its certificate ended long ago", encode("m", somewhere, id, statement{grant: expired, serial: 1}), errGrantExpired},
+		{"its certificate ended long ago", encode("m", somewhere, id, statement{grant: expired, serial: 1}),
+			errGrantExpired},
 		{"unsigned", encode("m", somewhere, nil, statement{grant: grant, serial: 1}), errUnsigned},
 		{"without a grant", encode("m", somewhere, id, statement{serial: 1}), errGrantNone},
 		{"another's name", encode("m", somewhere, liar, statement{grant: liarGrant, serial: 1}), errGrantForged},
 		{"another's grant", encode("m", somewhere, liar, statement{grant: grant, serial: 1}), errUnsigned},
-		{"another cluster's authority", encode("m", somewhere, stranger, statement{grant: strangerGrant, serial: 1}), errGrantForged},
-		{"another address", encode("m", netip.MustParseAddrPort("192.0.2.66:7946"), id, statement{grant: grant, serial: 1}), errUnsigned},
+		{"another cluster's authority", encode("m", somewhere, stranger, statement{grant: strangerGrant, serial: 1}),
+			errGrantForged},
+		{"another address",
+			encode("m", netip.MustParseAddrPort("192.0.2.66:7946"), id, statement{grant: grant, serial: 1}), errUnsigned},
 		{"a changed grant", encode("m", somewhere, liar, statement{grant: wide, serial: 1}), nil},
 	} {
 		_, err := newBook("self", cluster.trust, quiet).admit("m", somewhere, tt.raw)
@@ -164,7 +171,8 @@ func TestOldWords(t *testing.T) {
 		_, err = b.admit("m", somewhere, raw)
 		return err
 	}
-	if err := errors.Join(say(id, statement{grant: grant, serial: 5}), say(id, statement{grant: grant, serial: 6, Meta: Meta{Zone: "z"}})); err != nil {
+	if err := errors.Join(say(id, statement{grant: grant, serial: 5}),
+		say(id, statement{grant: grant, serial: 6, Meta: Meta{Zone: "z"}})); err != nil {
 		t.Fatal(err)
 	}
 	if err := say(id, statement{grant: grant, serial: 5}); !errors.Is(err, errOld) {
@@ -193,7 +201,8 @@ func FuzzStatement(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte{metaVersion, tagGrant, 3, 1, 2, 3})
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if p, err := newBook("self", a.trust, quiet).admit("m", somewhere, raw); err == nil && string(p.raw) != string(b) && string(p.signed) != string(b[:len(p.signed)]) {
+		if p, err := newBook("self", a.trust, quiet).admit("m", somewhere, raw); err == nil &&
+			string(p.raw) != string(b) && string(p.signed) != string(b[:len(p.signed)]) {
 			t.Errorf("%x was believed", raw)
 		}
 	})

@@ -25,17 +25,17 @@ func GrantIn(annotations map[string]string) []byte {
 func (g *Group) Heed(annotations map[string]string, zone string) {
 	if raw := GrantIn(annotations); len(raw) > 0 {
 		if err := g.SetGrant(raw); err != nil {
-			g.log.Debug("the Node's gossip grant is not for now", "error", err)
+			g.log.Debug("the Node's gossip grant is not for now", "err", err)
 		}
 	}
 	if err := g.UpdateMeta(func(m *Meta) { m.Zone = zone }); err != nil {
-		g.log.Warn("other nodes are not told of the zone", "error", err)
+		g.log.Warn("other nodes are not told of the zone", "err", err)
 	}
 }
 
 // SetLeaving tells the other members that this one goes, or stays after all.
 func (g *Group) SetLeaving(leaving bool) {
 	if err := g.UpdateMeta(func(m *Meta) { m.Leaving = leaving }); err != nil {
-		g.log.Warn("other nodes are not told that this one goes", "error", err)
+		g.log.Warn("other nodes are not told that this one goes", "err", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"time"
 
-	certificates "k8s.io/api/certificates/v1"
-	v1 "k8s.io/api/core/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -49,12 +49,12 @@ func requestCertificate(
 		return nil, err
 	}
 	api := client.CertificatesV1().CertificateSigningRequests()
-	csr, err := api.Create(ctx, &certificates.CertificateSigningRequest{
+	csr, err := api.Create(ctx, &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "hollow-"},
-		Spec: certificates.CertificateSigningRequestSpec{
+		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-			SignerName: certificates.KubeAPIServerClientKubeletSignerName,
-			Usages:     []certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth},
+			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func requestCertificate(
 			return csr.Status.Certificate, nil
 		}
 		if len(csr.Status.Conditions) == 0 {
-			csr.Status.Conditions = []certificates.CertificateSigningRequestCondition{{
-				Type: certificates.CertificateApproved, Status: v1.ConditionTrue, Reason: "HollowNode", Message: "a load test's node"}}
+			csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "HollowNode", Message: "a load test's node"}}
 			_, err := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
 			if err != nil && !apierrors.IsConflict(err) { // a conflict: the coordinator approved it
 				return nil, err

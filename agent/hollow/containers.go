@@ -7,11 +7,12 @@ import (
 	"strings"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // CreateContainer makes an entry.
-func (r *Runtime) CreateContainer(_ context.Context, id string, c *cri.ContainerConfig, _ *cri.PodSandboxConfig) (string, error) {
+func (r *Runtime) CreateContainer(_ context.Context, id string, c *criv1.ContainerConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[id]
@@ -44,7 +45,7 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	if c == nil {
 		return noContainer(id)
 	}
-	c.State, c.StartedAt = cri.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
+	c.State, c.StartedAt = criv1.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	if life > 0 {
 		c.end = time.AfterFunc(life, func() {
 			r.mu.Lock()
@@ -81,10 +82,10 @@ func (r *Runtime) exit(c *container, code int32) {
 	if c.end != nil {
 		c.end.Stop()
 	}
-	if c.State != cri.ContainerState_CONTAINER_RUNNING {
+	if c.State != criv1.ContainerState_CONTAINER_RUNNING {
 		return
 	}
-	c.State, c.ExitCode, c.FinishedAt = cri.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
+	c.State, c.ExitCode, c.FinishedAt = criv1.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
 	c.Reason = "Completed"
 	if code != 0 {
 		c.Reason = "Error"
@@ -104,36 +105,40 @@ func (r *Runtime) RemoveContainer(_ context.Context, id string) error {
 }
 
 // ListContainers lists the containers that match.
-func (r *Runtime) ListContainers(_ context.Context, f *cri.ContainerFilter) ([]*cri.Container, error) {
+func (r *Runtime) ListContainers(_ context.Context, f *criv1.ContainerFilter) ([]*criv1.Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []*cri.Container
+	var out []*criv1.Container
 	for id, c := range r.containers {
 		if f.GetId() != "" && f.GetId() != id || f.GetState() != nil && f.GetState().State != c.State ||
 			f.GetPodSandboxId() != "" && f.GetPodSandboxId() != c.sandbox.Id || !labelled(c.Labels, f.GetLabelSelector()) {
 			continue
 		}
-		out = append(out, &cri.Container{Id: id, PodSandboxId: c.sandbox.Id, Metadata: c.Metadata, Image: c.Image, ImageRef: c.ImageRef,
-			State: c.State, CreatedAt: c.CreatedAt, Labels: c.Labels, Annotations: c.Annotations})
+		out = append(out,
+			&criv1.Container{Id: id, PodSandboxId: c.sandbox.Id, Metadata: c.Metadata,
+				Image: c.Image, ImageRef: c.ImageRef,
+				State: c.State, CreatedAt: c.CreatedAt, Labels: c.Labels, Annotations: c.Annotations})
 	}
 	return out, nil
 }
 
 // ContainerStatus tells of one container.
-func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*cri.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*criv1.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[id]
 	if c == nil {
 		return nil, noContainer(id)
 	}
-	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{Id: id, Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt,
-		StartedAt: c.StartedAt, FinishedAt: c.FinishedAt, ExitCode: c.ExitCode, Reason: c.Reason, Image: c.Image, ImageRef: c.ImageRef,
-		ImageId: c.ImageId, Labels: c.Labels, Annotations: c.Annotations, Resources: c.Resources}}, nil
+	return &criv1.ContainerStatusResponse{
+		Status: &criv1.ContainerStatus{Id: id, Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt,
+			StartedAt: c.StartedAt, FinishedAt: c.FinishedAt, ExitCode: c.ExitCode, Reason: c.Reason,
+			Image: c.Image, ImageRef: c.ImageRef,
+			ImageId: c.ImageId, Labels: c.Labels, Annotations: c.Annotations, Resources: c.Resources}}, nil
 }
 
 // UpdateContainerResources keeps the new limits.
-func (r *Runtime) UpdateContainerResources(_ context.Context, id string, res *cri.ContainerResources) error {
+func (r *Runtime) UpdateContainerResources(_ context.Context, id string, res *criv1.ContainerResources) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[id]
@@ -158,14 +163,14 @@ func (r *Runtime) ExecSync(_ context.Context, id string, _ []string, _ time.Dura
 const imageBytes = 50 << 20
 
 // ImageStatus finds every image present.
-func (r *Runtime) ImageStatus(_ context.Context, s *cri.ImageSpec, _ bool) (*cri.ImageStatusResponse, error) {
+func (r *Runtime) ImageStatus(_ context.Context, s *criv1.ImageSpec, _ bool) (*criv1.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return &cri.ImageStatusResponse{Image: r.image(s.GetImage())}, nil
+	return &criv1.ImageStatusResponse{Image: r.image(s.GetImage())}, nil
 }
 
 // image is the image of a name; the lock is held.
-func (r *Runtime) image(name string) *cri.Image {
+func (r *Runtime) image(name string) *criv1.Image {
 	if img := r.images[name]; img != nil {
 		return img
 	}
@@ -175,24 +180,26 @@ func (r *Runtime) image(name string) *cri.Image {
 		return img
 	}
 	repo, _, _ := strings.Cut(name, "@")
-	img := &cri.Image{Id: digest, RepoTags: []string{name}, RepoDigests: []string{repo + "@" + digest}, Size: imageBytes, Uid: &cri.Int64Value{Value: 65532},
-		Spec: &cri.ImageSpec{Image: name}}
+	img := &criv1.Image{Id: digest, RepoTags: []string{name}, RepoDigests: []string{repo + "@" + digest},
+		Size: imageBytes, Uid: &criv1.Int64Value{Value: 65532},
+		Spec: &criv1.ImageSpec{Image: name}}
 	r.images[name], r.images[digest] = img, img
 	return img
 }
 
 // PullImage has nothing to pull.
-func (r *Runtime) PullImage(_ context.Context, s *cri.ImageSpec, _ *cri.AuthConfig, _ *cri.PodSandboxConfig) (string, error) {
+func (r *Runtime) PullImage(_ context.Context, s *criv1.ImageSpec, _ *criv1.AuthConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.image(s.GetImage()).Id, nil
 }
 
 // ListImages lists what containers asked for so far.
-func (r *Runtime) ListImages(context.Context, *cri.ImageFilter) ([]*cri.Image, error) {
+func (r *Runtime) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Image, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []*cri.Image
+	var out []*criv1.Image
 	for name, img := range r.images {
 		if name != img.Id {
 			out = append(out, img)
@@ -202,9 +209,9 @@ func (r *Runtime) ListImages(context.Context, *cri.ImageFilter) ([]*cri.Image, e
 }
 
 // RemoveImage does nothing.
-func (r *Runtime) RemoveImage(context.Context, *cri.ImageSpec) error { return nil }
+func (r *Runtime) RemoveImage(context.Context, *criv1.ImageSpec) error { return nil }
 
 // ImageFsInfo tells of nothing.
-func (r *Runtime) ImageFsInfo(context.Context) (*cri.ImageFsInfoResponse, error) {
-	return &cri.ImageFsInfoResponse{}, nil
+func (r *Runtime) ImageFsInfo(context.Context) (*criv1.ImageFsInfoResponse, error) {
+	return &criv1.ImageFsInfoResponse{}, nil
 }

@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/cni/cidr"
 )
@@ -34,28 +34,29 @@ type Runtime struct {
 	mu         sync.Mutex
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
-	images     map[string]*cri.Image
+	images     map[string]*criv1.Image
 	pool       pool
-	changed    []*cri.PodSandboxMetadata // whose pods have news
+	changed    []*criv1.PodSandboxMetadata // whose pods have news
 	wake       chan struct{}
 }
 
 type sandbox struct {
-	cri.PodSandbox
+	criv1.PodSandbox
 	host bool // in the node's network
 	ip   netip.Addr
 }
 
 type container struct {
-	cri.ContainerStatus
+	criv1.ContainerStatus
 	sandbox *sandbox
 	end     *time.Timer
 }
 
 // New returns a runtime without pods and without a pod network.
 func New(cfg Config) *Runtime {
-	return &Runtime{cfg: cfg, sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]*cri.Image{},
-		wake: make(chan struct{}, 1)}
+	return &Runtime{cfg: cfg, sandboxes: map[string]*sandbox{}, containers: map[string]*container{},
+		images: map[string]*criv1.Image{},
+		wake:   make(chan struct{}, 1)}
 }
 
 // SetPodCIDRs gives the addresses of pods; until then the network is not
@@ -92,10 +93,10 @@ func noContainer(id string) error {
 }
 
 // RunPodSandbox makes an entry with an address.
-func (r *Runtime) RunPodSandbox(_ context.Context, c *cri.PodSandboxConfig, _ string) (string, error) {
+func (r *Runtime) RunPodSandbox(_ context.Context, c *criv1.PodSandboxConfig, _ string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &sandbox{host: c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == cri.NamespaceMode_NODE}
+	s := &sandbox{host: c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == criv1.NamespaceMode_NODE}
 	if !s.host {
 		var err error
 		if s.ip, err = r.pool.take(); err != nil {
@@ -119,7 +120,7 @@ func (r *Runtime) StopPodSandbox(_ context.Context, id string) error {
 }
 
 func (r *Runtime) stop(s *sandbox) {
-	s.State = cri.PodSandboxState_SANDBOX_NOTREADY
+	s.State = criv1.PodSandboxState_SANDBOX_NOTREADY
 	if s.ip.IsValid() {
 		r.pool.free(s.ip)
 		s.ip = netip.Addr{}
@@ -150,31 +151,34 @@ func (r *Runtime) RemovePodSandbox(_ context.Context, id string) error {
 }
 
 // PodSandboxStatus tells of one sandbox.
-func (r *Runtime) PodSandboxStatus(_ context.Context, id string, _ bool) (*cri.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context, id string, _ bool) (*criv1.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[id]
 	if s == nil {
 		return nil, noSandbox(id)
 	}
-	st := &cri.PodSandboxStatus{Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels,
-		Annotations: s.Annotations, Network: &cri.PodSandboxNetworkStatus{}}
+	st := &criv1.PodSandboxStatus{Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels,
+		Annotations: s.Annotations, Network: &criv1.PodSandboxNetworkStatus{}}
 	if s.ip.IsValid() {
 		st.Network.Ip = s.ip.String()
 	}
-	return &cri.PodSandboxStatusResponse{Status: st}, nil
+	return &criv1.PodSandboxStatusResponse{Status: st}, nil
 }
 
 // ListPodSandbox lists the sandboxes that match.
-func (r *Runtime) ListPodSandbox(_ context.Context, f *cri.PodSandboxFilter) ([]*cri.PodSandbox, error) {
+func (r *Runtime) ListPodSandbox(_ context.Context, f *criv1.PodSandboxFilter) ([]*criv1.PodSandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []*cri.PodSandbox
+	var out []*criv1.PodSandbox
 	for id, s := range r.sandboxes {
-		if f.GetId() != "" && f.GetId() != id || f.GetState() != nil && f.GetState().State != s.State || !labelled(s.Labels, f.GetLabelSelector()) {
+		if f.GetId() != "" && f.GetId() != id || f.GetState() != nil && f.GetState().State != s.State ||
+			!labelled(s.Labels, f.GetLabelSelector()) {
 			continue
 		}
-		out = append(out, &cri.PodSandbox{Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels, Annotations: s.Annotations})
+		out = append(out,
+			&criv1.PodSandbox{Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels,
+				Annotations: s.Annotations})
 	}
 	return out, nil
 }
@@ -189,22 +193,24 @@ func labelled(labels, want map[string]string) bool {
 }
 
 // Version tells name and versions.
-func (r *Runtime) Version(context.Context, string) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: "hollow", RuntimeVersion: "0.1.0", RuntimeApiVersion: "v1"}, nil
+func (r *Runtime) Version(context.Context, string) (*criv1.VersionResponse, error) {
+	return &criv1.VersionResponse{Version: "0.1.0", RuntimeName: "hollow", RuntimeVersion: "0.1.0",
+		RuntimeApiVersion: "v1"}, nil
 }
 
 // Status is ready once the pod network is known.
-func (r *Runtime) Status(context.Context, bool) (*cri.StatusResponse, error) {
-	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: r.HasNetwork()}
+func (r *Runtime) Status(context.Context, bool) (*criv1.StatusResponse, error) {
+	network := &criv1.RuntimeCondition{Type: criv1.NetworkReady, Status: r.HasNetwork()}
 	if !network.Status {
 		network.Reason, network.Message = "NetworkPluginNotReady", "Network plugin returns error: the node has no pod network yet"
 	}
-	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
-		{Type: cri.RuntimeReady, Status: true}, network}}}, nil
+	return &criv1.StatusResponse{Status: &criv1.RuntimeStatus{Conditions: []*criv1.RuntimeCondition{
+		{Type: criv1.RuntimeReady, Status: true}, network}}}, nil
 }
 
 // GetContainerEvents sends which pods have news until ctx ends.
-func (r *Runtime) GetContainerEvents(ctx context.Context, events chan *cri.ContainerEventResponse, _ func(cri.RuntimeService_GetContainerEventsClient)) error {
+func (r *Runtime) GetContainerEvents(ctx context.Context, events chan *criv1.ContainerEventResponse,
+	_ func(criv1.RuntimeService_GetContainerEventsClient)) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -219,7 +225,7 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, events chan *cri.Conta
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case events <- &cri.ContainerEventResponse{PodSandboxStatus: &cri.PodSandboxStatus{Metadata: md}}:
+			case events <- &criv1.ContainerEventResponse{PodSandboxStatus: &criv1.PodSandboxStatus{Metadata: md}}:
 			}
 		}
 	}

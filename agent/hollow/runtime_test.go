@@ -7,16 +7,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 var (
-	_ cri.RuntimeService      = &Runtime{}
-	_ cri.ImageManagerService = &Runtime{}
+	_ criapi.RuntimeService      = &Runtime{}
+	_ criapi.ImageManagerService = &Runtime{}
 )
 
-func state(t *testing.T, r *Runtime, id string) v1.ContainerState {
+func state(t *testing.T, r *Runtime, id string) criv1.ContainerState {
 	t.Helper()
 	st, err := r.ContainerStatus(context.Background(), id, false)
 	if err != nil {
@@ -35,9 +35,10 @@ func TestContainerLife(t *testing.T) {
 			}
 			return 0
 		}})
-		events := make(chan *v1.ContainerEventResponse, 10)
+		events := make(chan *criv1.ContainerEventResponse, 10)
 		go func() { _ = r.GetContainerEvents(ctx, events, nil) }()
-		config := &v1.PodSandboxConfig{Metadata: &v1.PodSandboxMetadata{Uid: "u"}, Labels: map[string]string{"uid": "u"}}
+		config := &criv1.PodSandboxConfig{Metadata: &criv1.PodSandboxMetadata{Uid: "u"},
+			Labels: map[string]string{"uid": "u"}}
 		if _, err := r.RunPodSandbox(ctx, config, ""); err == nil {
 			t.Error("a sandbox without a pod network")
 		}
@@ -51,7 +52,9 @@ func TestContainerLife(t *testing.T) {
 		ids := map[string]string{}
 		began := time.Now()
 		for _, name := range []string{"short", "long"} {
-			id, err := r.CreateContainer(ctx, sb, &v1.ContainerConfig{Metadata: &v1.ContainerMetadata{Name: name}, Image: &v1.ImageSpec{Image: "i"}}, config)
+			id, err := r.CreateContainer(ctx, sb,
+				&criv1.ContainerConfig{Metadata: &criv1.ContainerMetadata{Name: name},
+					Image: &criv1.ImageSpec{Image: "i"}}, config)
 			if err == nil {
 				err = r.StartContainer(ctx, id)
 			}
@@ -64,14 +67,16 @@ func TestContainerLife(t *testing.T) {
 			t.Errorf("two starts took %v", took)
 		}
 		time.Sleep(2 * time.Minute)
-		if state(t, r, ids["short"]) != v1.ContainerState_CONTAINER_EXITED || state(t, r, ids["long"]) != v1.ContainerState_CONTAINER_RUNNING {
+		if state(t, r, ids["short"]) != criv1.ContainerState_CONTAINER_EXITED ||
+			state(t, r, ids["long"]) != criv1.ContainerState_CONTAINER_RUNNING {
 			t.Error("the wrong container ended")
 		}
 		st, err := r.PodSandboxStatus(ctx, sb, false)
 		if err != nil || st.Status.Network.Ip != "10.1.2.2" {
 			t.Errorf("address %v, %v", st, err)
 		}
-		if err := r.StopContainer(ctx, ids["long"], 30); err != nil || state(t, r, ids["long"]) != v1.ContainerState_CONTAINER_EXITED {
+		if err := r.StopContainer(ctx, ids["long"], 30); err != nil ||
+			state(t, r, ids["long"]) != criv1.ContainerState_CONTAINER_EXITED {
 			t.Errorf("stop: %v", err)
 		}
 		synctest.Wait()

@@ -5,24 +5,24 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // errHollow answers what needs processes.
 var errHollow = status.Error(codes.Unimplemented, "a hollow node runs no processes")
 
 // Exec is not served.
-func (r *Runtime) Exec(context.Context, *cri.ExecRequest) (*cri.ExecResponse, error) {
+func (r *Runtime) Exec(context.Context, *criv1.ExecRequest) (*criv1.ExecResponse, error) {
 	return nil, errHollow
 }
 
 // Attach is not served.
-func (r *Runtime) Attach(context.Context, *cri.AttachRequest) (*cri.AttachResponse, error) {
+func (r *Runtime) Attach(context.Context, *criv1.AttachRequest) (*criv1.AttachResponse, error) {
 	return nil, errHollow
 }
 
 // PortForward is not served.
-func (r *Runtime) PortForward(context.Context, *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+func (r *Runtime) PortForward(context.Context, *criv1.PortForwardRequest) (*criv1.PortForwardResponse, error) {
 	return nil, errHollow
 }
 
@@ -30,51 +30,53 @@ func (r *Runtime) PortForward(context.Context, *cri.PortForwardRequest) (*cri.Po
 func (r *Runtime) ReopenContainerLog(context.Context, string) error { return nil }
 
 // CheckpointContainer is not served.
-func (r *Runtime) CheckpointContainer(context.Context, *cri.CheckpointContainerRequest) error {
+func (r *Runtime) CheckpointContainer(context.Context, *criv1.CheckpointContainerRequest) error {
 	return errHollow
 }
 
 // UpdatePodSandboxResources takes everything.
-func (r *Runtime) UpdatePodSandboxResources(context.Context, *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
-	return &cri.UpdatePodSandboxResourcesResponse{}, nil
+func (r *Runtime) UpdatePodSandboxResources(context.Context,
+	*criv1.UpdatePodSandboxResourcesRequest) (*criv1.UpdatePodSandboxResourcesResponse, error) {
+	return &criv1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
 // ContainerStats is not served.
-func (r *Runtime) ContainerStats(context.Context, string) (*cri.ContainerStats, error) {
+func (r *Runtime) ContainerStats(context.Context, string) (*criv1.ContainerStats, error) {
 	return nil, errHollow
 }
 
 // ListContainerStats lists none.
-func (r *Runtime) ListContainerStats(context.Context, *cri.ContainerStatsFilter) ([]*cri.ContainerStats, error) {
+func (r *Runtime) ListContainerStats(context.Context, *criv1.ContainerStatsFilter) ([]*criv1.ContainerStats, error) {
 	return nil, nil
 }
 
 // PodSandboxStats is not served.
-func (r *Runtime) PodSandboxStats(context.Context, string) (*cri.PodSandboxStats, error) {
+func (r *Runtime) PodSandboxStats(context.Context, string) (*criv1.PodSandboxStats, error) {
 	return nil, errHollow
 }
 
 // ListPodSandboxStats lists none.
-func (r *Runtime) ListPodSandboxStats(context.Context, *cri.PodSandboxStatsFilter) ([]*cri.PodSandboxStats, error) {
+func (r *Runtime) ListPodSandboxStats(context.Context, *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error) {
 	return nil, nil
 }
 
 // ListMetricDescriptors lists none.
-func (r *Runtime) ListMetricDescriptors(context.Context) ([]*cri.MetricDescriptor, error) {
+func (r *Runtime) ListMetricDescriptors(context.Context) ([]*criv1.MetricDescriptor, error) {
 	return nil, nil
 }
 
 // ListPodSandboxMetrics lists none.
-func (r *Runtime) ListPodSandboxMetrics(context.Context) ([]*cri.PodSandboxMetrics, error) {
+func (r *Runtime) ListPodSandboxMetrics(context.Context) ([]*criv1.PodSandboxMetrics, error) {
 	return nil, nil
 }
 
 // UpdateRuntimeConfig takes everything.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.RuntimeConfig) error { return nil }
+func (r *Runtime) UpdateRuntimeConfig(context.Context, *criv1.RuntimeConfig) error { return nil }
 
 // RuntimeConfig tells the control group driver.
-func (r *Runtime) RuntimeConfig(context.Context) (*cri.RuntimeConfigResponse, error) {
-	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS}}, nil
+func (r *Runtime) RuntimeConfig(context.Context) (*criv1.RuntimeConfigResponse, error) {
+	return &criv1.RuntimeConfigResponse{
+		Linux: &criv1.LinuxRuntimeConfiguration{CgroupDriver: criv1.CgroupDriver_CGROUPFS}}, nil
 }
 
 // Close does nothing.

@@ -65,7 +65,8 @@ func TestParsePressure(t *testing.T) {
 // TestThisMachine: what every Linux tells can be read here.
 func TestThisMachine(t *testing.T) {
 	f, err := Look("/", "192.0.2.1")
-	if err != nil || f.CPUs == 0 || f.MemoryBytes == 0 || f.DiskBytes == 0 || f.Kernel == "" || f.BootID == "" || f.IPs[0] != "192.0.2.1" {
+	if err != nil || f.CPUs == 0 || f.MemoryBytes == 0 || f.DiskBytes == 0 || f.Kernel == "" || f.BootID == "" ||
+		f.IPs[0] != "192.0.2.1" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	if n := MemoryAvailable(); n <= 0 || n > f.MemoryBytes {

@@ -50,7 +50,8 @@ type applier struct {
 
 // Apply unpacks one layer to the mounts of a snapshot and returns what it was
 // unpacked from, whose digest the image's configuration has to name.
-func (a applier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (d ocispec.Descriptor, err error) {
+func (a applier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount,
+	_ ...diff.ApplyOpt) (d ocispec.Descriptor, err error) {
 	select {
 	case a.places <- struct{}{}:
 	case <-ctx.Done():
@@ -144,7 +145,8 @@ func unpackTo(ctx context.Context, mounts []mount.Mount, r io.Reader) error {
 		if upper == "" {
 			return fmt.Errorf("unpack to a read-only overlay %v: %w", mounts[0].Options, errdefs.ErrInvalidArgument)
 		}
-		_, err := archive.Apply(ctx, upper, r, limit, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout), archive.WithParents(lower))
+		_, err := archive.Apply(ctx, upper, r, limit, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
+			archive.WithParents(lower))
 		return err
 	}
 	return mount.WithTempMount(ctx, mounts, func(root string) error {
@@ -186,7 +188,8 @@ func (t *tally) take(h *tar.Header) (bool, error) {
 	h.PAXRecords = kept
 	h.Xattrs = nil //nolint:staticcheck // the reader still fills it, with parts of the block
 	if t.n > maxTally {
-		return false, fmt.Errorf("layer: the names of its entries take more than %d MiB: %w", maxTally>>20, errdefs.ErrFailedPrecondition)
+		return false, fmt.Errorf("layer: the names of its entries take more than %d MiB: %w", maxTally>>20,
+			errdefs.ErrFailedPrecondition)
 	}
 	return true, nil
 }

@@ -20,7 +20,8 @@ func FuzzPull(f *testing.F) {
 	r := newRogue(f)
 	good := r.image(f, nil, layer(f))
 	f.Add(good, []byte(`{"os":"linux"}`), false)
-	f.Add([]byte(`{"mediaType":"`+ocispec.MediaTypeImageIndex+`","schemaVersion":2,"manifests":[{"mediaType":"`+ocispec.MediaTypeImageManifest+`","size":-1}]}`), []byte(`{}`), true)
+	f.Add([]byte(`{"mediaType":"`+ocispec.MediaTypeImageIndex+`","schemaVersion":2,"manifests":[{"mediaType":"`+
+		ocispec.MediaTypeImageManifest+`","size":-1}]}`), []byte(`{}`), true)
 	f.Add([]byte(`{"schemaVersion":2,"config":{"size":9e99},"layers":[null]}`), []byte(`[]`), false)
 	s := newStore(f, f.TempDir(), 0)
 	f.Fuzz(func(t *testing.T, manifest, config []byte, index bool) {
@@ -66,7 +67,8 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		for i, c := range children {
-			if c.Size < 0 || !images.IsLayerType(c.MediaType) && c.Size > maxConfig || !index && i == 0 && images.IsLayerType(c.MediaType) {
+			if c.Size < 0 || !images.IsLayerType(c.MediaType) && c.Size > maxConfig || !index && i == 0 &&
+				images.IsLayerType(c.MediaType) {
 				t.Errorf("accepted %v", c)
 			}
 		}
@@ -103,7 +105,8 @@ func FuzzArchive(f *testing.F) {
 // nothing comes to be beside the store.
 func FuzzLayer(f *testing.F) {
 	for _, headers := range [][]*tar.Header{
-		{{Name: "etc/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "etc/passwd", Size: 3}, {Name: "etc/.wh.shadow"}, {Name: "etc/.wh..wh..opq"}},
+		{{Name: "etc/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "etc/passwd", Size: 3}, {Name: "etc/.wh.shadow"},
+			{Name: "etc/.wh..wh..opq"}},
 		{{Name: "../../../../beside", Size: 1}, {Name: "/beside", Size: 1}},
 		{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "../../../../.."}, {Name: "a/beside", Size: 1}, {Name: "a/.wh.beside"}},
 		{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../../../../etc/passwd"}, {Name: ".wh...", Size: 0}, {Name: ".wh.."}},

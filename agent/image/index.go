@@ -80,6 +80,8 @@ func Normalize(ref string) (string, error) {
 
 // reload reads the index anew from the database.
 func (s *Store) reload(ctx context.Context) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
 	ctx = namespaces.WithNamespace(ctx, namespace)
 	all, err := s.images.List(ctx)
 	if err != nil {

@@ -40,7 +40,8 @@ func sizeLimit(mediaType string) int64 {
 }
 
 func tooLarge(desc ocispec.Descriptor, size, limit int64) error {
-	return fmt.Errorf("%s %s has %d bytes, more than the limit of %d: %w", desc.MediaType, desc.Digest, size, limit, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%s %s has %d bytes, more than the limit of %d: %w", desc.MediaType, desc.Digest, size, limit,
+		errdefs.ErrFailedPrecondition)
 }
 
 // checkSize looks at what a descriptor says of a blob's size.
@@ -63,9 +64,11 @@ func checkChildren(desc ocispec.Descriptor, children []ocispec.Descriptor) error
 	}
 	switch {
 	case images.IsIndexType(desc.MediaType) && len(children) > maxEntries:
-		return fmt.Errorf("index %s has %d entries, more than the limit of %d: %w", desc.Digest, len(children), maxEntries, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("index %s has %d entries, more than the limit of %d: %w", desc.Digest, len(children),
+			maxEntries, errdefs.ErrFailedPrecondition)
 	case images.IsManifestType(desc.MediaType) && len(children) > maxLayers+1:
-		return fmt.Errorf("manifest %s has %d layers, more than the limit of %d: %w", desc.Digest, len(children)-1, maxLayers, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("manifest %s has %d layers, more than the limit of %d: %w", desc.Digest, len(children)-1,
+			maxLayers, errdefs.ErrFailedPrecondition)
 	case images.IsManifestType(desc.MediaType) && len(children) > 0:
 		return checkConfig(children[0])
 	}
@@ -76,7 +79,8 @@ func checkChildren(desc ocispec.Descriptor, children []ocispec.Descriptor) error
 // another limit, or none, would hold for it.
 func checkConfig(config ocispec.Descriptor) error {
 	if sizeLimit(config.MediaType) != maxConfig {
-		return fmt.Errorf("image configuration %s has the media type %q: %w", config.Digest, config.MediaType, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("image configuration %s has the media type %q: %w", config.Digest, config.MediaType,
+			errdefs.ErrInvalidArgument)
 	}
 	return checkSize(config)
 }
@@ -110,7 +114,8 @@ func bounded(root ocispec.Descriptor, handler images.Handler) images.HandlerFunc
 		defer mu.Unlock()
 		for _, c := range children {
 			if depth[c.Digest] = depth[desc.Digest] + 1; depth[c.Digest] > maxDepth {
-				return nil, fmt.Errorf("index %s lies in %d others, more than the limit: %w", c.Digest, maxDepth, errdefs.ErrFailedPrecondition)
+				return nil, fmt.Errorf("index %s lies in %d others, more than the limit: %w", c.Digest, maxDepth,
+					errdefs.ErrFailedPrecondition)
 			}
 		}
 		return children, nil
@@ -144,7 +149,8 @@ func (m measured) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (conten
 // it, 0 for a layer, which is not read as a whole.
 func checkBlob(desc ocispec.Descriptor, size int64) (limit int64, err error) {
 	if desc.Size != 0 && size != desc.Size {
-		return 0, fmt.Errorf("%s %s has %d bytes, its descriptor says %d: %w", desc.MediaType, desc.Digest, size, desc.Size, errdefs.ErrInvalidArgument)
+		return 0, fmt.Errorf("%s %s has %d bytes, its descriptor says %d: %w", desc.MediaType, desc.Digest, size,
+			desc.Size, errdefs.ErrInvalidArgument)
 	}
 	limit = sizeLimit(desc.MediaType)
 	if desc.Size == 0 && limit == 0 {

@@ -58,7 +58,8 @@ func (o *registry) prepare(r *http.Request) (*http.Request, error) {
 	o.mu.Lock()
 	plain, local, headers := o.plain, o.local, o.headers
 	o.mu.Unlock()
-	if own && r.Response == nil && r.Header.Get("Authorization") == "" && o.auth != nil && o.auth.RegistryToken != "" && o.auth.isFor(r.URL.Host) {
+	if own && r.Response == nil && r.Header.Get("Authorization") == "" && o.auth != nil && o.auth.RegistryToken != "" &&
+		o.auth.isFor(r.URL.Host) {
 		r.Header.Set("Authorization", "Bearer "+o.auth.RegistryToken)
 	}
 	if !own && r.Response != nil {
@@ -96,7 +97,8 @@ func outward(dial dialer) dialer {
 		if ctx.Value(elsewhere{}) == nil {
 			return dial(ctx, network, address)
 		}
-		d := net.Dialer{Timeout: dialWait, Control: func(_, address string, _ syscall.RawConn) error { return checkOutward(address) }}
+		d := net.Dialer{Timeout: dialWait,
+			Control: func(_, address string, _ syscall.RawConn) error { return checkOutward(address) }}
 		return d.DialContext(ctx, network, address)
 	}
 }

@@ -161,15 +161,18 @@ func TestPrepare(t *testing.T) {
 		from             *http.Response
 		refused, guarded bool
 	}{
-		"registry":           {own: public, url: "https://R.example/v2/", authorized: "Basic x"},
-		"issuer":             {own: public, url: "https://auth.example/token", body: true, guarded: true},
-		"issuer-plain":       {own: public, url: "http://auth.example/token", body: true, refused: true},
-		"issuer-plain-get":   {own: public, url: "http://auth.example/token", authorized: "Basic x", refused: true},
-		"issuer-anonymous":   {own: public, url: "http://auth.example/token", guarded: true},
-		"downgraded":         {own: public, url: "http://r.example/v2/", authorized: "Bearer x", from: redirect, refused: true},
-		"storage":            {own: public, url: "https://store.example/blob", from: redirect, guarded: true},
-		"plain-registry":     {own: &registry{hosts: []string{"r.lan"}, plain: true}, url: "http://auth.lan/", authorized: "Basic x", guarded: true},
-		"registry-of-itself": {own: &registry{hosts: []string{"localhost:5000"}, local: true, plain: true}, url: "http://127.0.0.1:5001/", authorized: "Basic x"},
+		"registry":         {own: public, url: "https://R.example/v2/", authorized: "Basic x"},
+		"issuer":           {own: public, url: "https://auth.example/token", body: true, guarded: true},
+		"issuer-plain":     {own: public, url: "http://auth.example/token", body: true, refused: true},
+		"issuer-plain-get": {own: public, url: "http://auth.example/token", authorized: "Basic x", refused: true},
+		"issuer-anonymous": {own: public, url: "http://auth.example/token", guarded: true},
+		"downgraded": {own: public, url: "http://r.example/v2/", authorized: "Bearer x", from: redirect,
+			refused: true},
+		"storage": {own: public, url: "https://store.example/blob", from: redirect, guarded: true},
+		"plain-registry": {own: &registry{hosts: []string{"r.lan"}, plain: true},
+			url: "http://auth.lan/", authorized: "Basic x", guarded: true},
+		"registry-of-itself": {own: &registry{hosts: []string{"localhost:5000"}, local: true, plain: true},
+			url: "http://127.0.0.1:5001/", authorized: "Basic x"},
 	} {
 		r := httptest.NewRequest(http.MethodGet, x.url, nil)
 		r.Body = nil
@@ -222,7 +225,8 @@ func TestRegistryLeadsNowhereInside(t *testing.T) {
 	if len(inside.heard()) > 0 {
 		t.Error("it was reached")
 	}
-	for address, ok := range map[string]bool{"169.254.169.254:80": false, "[fe80::1%eth0]:80": false, "10.0.0.1:443": true, "[2001:db8::1]:443": true} {
+	for address, ok := range map[string]bool{"169.254.169.254:80": false, "[fe80::1%eth0]:80": false,
+		"10.0.0.1:443": true, "[2001:db8::1]:443": true} {
 		if err := checkOutward(address); (err == nil) != ok {
 			t.Errorf("%s: %v", address, err)
 		}
@@ -290,10 +294,11 @@ func TestKnownDigestIsNotEnough(t *testing.T) {
 
 func TestServerAddresses(t *testing.T) {
 	for address, hosts := range map[string]map[string]bool{
-		"":                            {"r.example.com": true},
-		"r.example.com":               {"r.example.com": true, "r.example.com:5000": false, "x.example.com": false},
-		"https://r.example.com/v1/":   {"r.example.com": true},
-		"*.example.com":               {"r.example.com": true, "example.com": false, "a.b.example.com": false, "r.example.com.evil.org": false},
+		"":                          {"r.example.com": true},
+		"r.example.com":             {"r.example.com": true, "r.example.com:5000": false, "x.example.com": false},
+		"https://r.example.com/v1/": {"r.example.com": true},
+		"*.example.com": {"r.example.com": true, "example.com": false, "a.b.example.com": false,
+			"r.example.com.evil.org": false},
 		"https://index.docker.io/v1/": {"registry-1.docker.io": true, "docker.io": false},
 		"docker.io":                   {"registry-1.docker.io": true},
 		"evildocker.io":               {"registry-1.docker.io": false},

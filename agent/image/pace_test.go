@@ -28,8 +28,13 @@ func TestSlowTransferEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				pr, pw := io.Pipe()
 				defer pw.Close()
-				f := paced(remotes.FetcherFunc(func(context.Context, ocispec.Descriptor) (io.ReadCloser, error) { return pr, nil }))
-				body, err := f.Fetch(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Size: 1 << 30, Digest: digest.FromString("x")})
+				f := paced(
+					remotes.FetcherFunc(func(context.Context, ocispec.Descriptor) (io.ReadCloser, error) {
+						return pr, nil
+					}))
+				body, err := f.Fetch(t.Context(),
+					ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Size: 1 << 30,
+						Digest: digest.FromString("x")})
 				if err != nil {
 					t.Fatal(err)
 				}

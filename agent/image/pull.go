@@ -48,6 +48,10 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	}
 	unlock := s.pulls.lock(named.String())
 	defer unlock()
+	if err := s.pulling.Acquire(ctx, 1); err != nil {
+		return "", fmt.Errorf("failed to pull image %q: waiting for other pulls: %w", named, err)
+	}
+	defer s.pulling.Release(1)
 	var id string
 	err = s.withSpace(ctx, func(ctx context.Context) (err error) {
 		id, err = s.pull(ctx, named, auth)
@@ -135,7 +139,8 @@ func (s *Store) fetchAnew(fetcher remotes.Fetcher, layers images.HandlerFunc) im
 			return nil, err
 		}
 		if got := desc.Digest.Algorithm().FromBytes(blob); got != desc.Digest {
-			return nil, fmt.Errorf("unexpected digest %s of %s %s: %w", got, desc.MediaType, desc.Digest, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("unexpected digest %s of %s %s: %w", got, desc.MediaType, desc.Digest,
+				errdefs.ErrFailedPrecondition)
 		}
 		err = content.WriteBlob(ctx, s.content, remotes.MakeRefKey(ctx, desc), bytes.NewReader(blob), desc)
 		if errdefs.IsAlreadyExists(err) {
@@ -148,7 +153,8 @@ func (s *Store) fetchAnew(fetcher remotes.Fetcher, layers images.HandlerFunc) im
 // unpack walks an image with handler and makes snapshots of its layers.
 func (s *Store) unpack(ctx context.Context, handler images.Handler, desc ocispec.Descriptor) error {
 	u, err := unpack.NewUnpacker(ctx, s.content, unpack.WithUnpackPlatform(unpack.Platform{
-		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps, Applier: applier{s.content, s.unpacking, s.capacity},
+		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps,
+		Applier: applier{s.content, s.unpacking, s.capacity},
 	}), unpack.WithLimiter(semaphore.NewWeighted(parallelLayers)))
 	if err != nil {
 		return err

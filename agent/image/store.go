@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,7 +35,10 @@ type Config struct {
 	// KeepFree is how many bytes of a file system of that size images leave
 	// free, KeepInodes how many inodes; nil = none.
 	KeepFree, KeepInodes func(total uint64) uint64
-	Log                  *slog.Logger
+	// Pulls is how many images are pulled at one time; 0 = as many as are asked
+	// for. Each holds its manifest and configuration, and some layers' buffers.
+	Pulls int
+	Log   *slog.Logger
 }
 
 const (
@@ -58,8 +63,11 @@ type Store struct {
 	platform platforms.MatchComparer
 
 	pulls     keyed
-	unpacking chan struct{} // places of unpackers
+	pulling   *semaphore.Weighted // the images of Config.Pulls
+	unpacking chan struct{}       // places of unpackers
 	gc        sync.Mutex
+
+	loading sync.Mutex // one reload at a time: the list that was read last is the index
 
 	mu    sync.RWMutex
 	index index
@@ -72,7 +80,8 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	_ = log.SetLevel("error") // the libraries' own notes on requests and file systems
 	s, err := open(ctx, cfg)
-	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || Full(err) {
+	if err == nil || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, unix.EROFS) || Full(err) {
 		return s, err
 	}
 	aside := fmt.Sprintf("%s.damaged-%d", cfg.Dir, time.Now().Unix())
@@ -113,9 +122,15 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o711); err != nil {
 		return nil, err
 	}
-	s = &Store{cfg: cfg, platform: platforms.Default(), unpacking: make(chan struct{}, unpackers), lower: map[string][]string{}}
+	pulls := int64(cfg.Pulls)
+	if pulls == 0 {
+		pulls = math.MaxInt64
+	}
+	s = &Store{cfg: cfg, platform: platforms.Default(), pulling: semaphore.NewWeighted(pulls),
+		unpacking: make(chan struct{}, unpackers), lower: map[string][]string{}}
 	// The lock comes first: everything below it belongs to one process.
-	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600, &bolt.Options{Timeout: lockWait, NoFreelistSync: true})
+	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600,
+		&bolt.Options{Timeout: lockWait, NoFreelistSync: true})
 	if errors.Is(err, bolt.ErrTimeout) {
 		return s, ErrInUse
 	}

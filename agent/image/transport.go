@@ -91,11 +91,13 @@ func (t careful) send(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	encoding := resp.Header.Get("Content-Encoding")
-	if encoding == "" || encoding == "identity" || r.Method == http.MethodHead || resp.StatusCode >= http.StatusMultipleChoices {
+	if encoding == "" || encoding == "identity" || r.Method == http.MethodHead ||
+		resp.StatusCode >= http.StatusMultipleChoices {
 		return resp, nil
 	}
 	resp.Body.Close()
-	return nil, fmt.Errorf("the registry sends the Content-Encoding %q, which was not asked for: %w", encoding, errdefs.ErrFailedPrecondition)
+	return nil, fmt.Errorf("the registry sends the Content-Encoding %q, which was not asked for: %w", encoding,
+		errdefs.ErrFailedPrecondition)
 }
 
 // limitedBody fails where more comes than was to be expected, or what is no
@@ -112,7 +114,8 @@ func (b *limitedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-var errTooMuch = fmt.Errorf("the registry sends more than it announced or than is allowed: %w", errdefs.ErrFailedPrecondition)
+var errTooMuch = fmt.Errorf("the registry sends more than it announced or than is allowed: %w",
+	errdefs.ErrFailedPrecondition)
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if int64(len(p)) > b.left+1 {

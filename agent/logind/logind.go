@@ -56,7 +56,8 @@ func (c *Client) Inhibit(who, why string) (*os.File, error) {
 // Shutdowns returns a channel of true when a shutdown begins and false when it
 // was called off. It closes with the connection.
 func (c *Client) Shutdowns(ctx context.Context) (<-chan bool, error) {
-	err := c.conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(path), dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown"))
+	err := c.conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(path), dbus.WithMatchInterface(manager),
+		dbus.WithMatchMember("PrepareForShutdown"))
 	if err != nil {
 		return nil, fmt.Errorf("hear of shutdowns: %w", err)
 	}

@@ -42,7 +42,8 @@ func TestLogsFollowNothing(t *testing.T) {
 			return errors.Join(os.MkdirAll(dir, 0o755), unix.Mkfifo(dir+"/0.log", 0o666))
 		}, false},
 		{"endless", func(dir string) error {
-			return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/0.log", nil, 0o600), os.Truncate(dir+"/0.log", 1<<40))
+			return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/0.log", nil, 0o600),
+				os.Truncate(dir+"/0.log", 1<<40))
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -51,7 +52,8 @@ func TestLogsFollowNothing(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), c.make(dir)); err != nil {
 				t.Fatal(err)
 			}
-			for _, o := range []Options{{Tail: -1, Stdout: true}, {Tail: -1, Follow: true, Stdout: true}, {Tail: 5, Stdout: true}} {
+			for _, o := range []Options{{Tail: -1, Stdout: true}, {Tail: -1, Follow: true, Stdout: true},
+				{Tail: 5, Stdout: true}} {
 				var text strings.Builder
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				err := Read(ctx, File{Dir: logs, Path: dir + "/0.log"}, o,
@@ -109,22 +111,24 @@ func TestEachLogIsRotatedOnItsOwn(t *testing.T) {
 	var written []Written
 	for _, id := range []string{"stuck", "fine"} {
 		dir := filepath.Join(logs, "pod", id)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "0.log"), []byte(logLine), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "0.log"), []byte(logLine), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		written = append(written, Written{ID: id, Path: filepath.Join(dir, "0.log")})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var stuck, fine atomic.Int32
-		r := &Rotator{Logs: func() []Written { return written }, Dir: logs, MaxBytes: 1, MaxFiles: 3, Log: slog.New(slog.DiscardHandler), Reopen: func(ctx context.Context, id string) error {
-			if id == "stuck" {
-				stuck.Add(1)
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			fine.Add(1)
-			return os.WriteFile(filepath.Join(logs, "pod", id, "0.log"), []byte(logLine), 0o600)
-		}}
+		r := &Rotator{Logs: func() []Written { return written }, Dir: logs, MaxBytes: 1, MaxFiles: 3,
+			Log: slog.New(slog.DiscardHandler), Reopen: func(ctx context.Context, id string) error {
+				if id == "stuck" {
+					stuck.Add(1)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				fine.Add(1)
+				return os.WriteFile(filepath.Join(logs, "pod", id, "0.log"), []byte(logLine), 0o600)
+			}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()

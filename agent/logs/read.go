@@ -94,7 +94,14 @@ func Read(ctx context.Context, file File, o Options, out *Output, ended func() b
 		defer wait.close()
 	}
 	r := bufio.NewReaderSize(f, 64<<10)
+	lines := &lineWriter{out: out, options: o}
 	var rest []byte
+	var next *os.File // what the name stands for after a rotation
+	defer func() {
+		if next != nil {
+			next.Close()
+		}
+	}()
 	last := false
 	for {
 		part, err := r.ReadSlice('\n')
@@ -105,7 +112,7 @@ func Read(ctx context.Context, file File, o Options, out *Output, ended func() b
 			continue
 		}
 		if err == nil {
-			if err := writeLine(out, rest, &o); err != nil {
+			if err := lines.write(rest); err != nil {
 				return err
 			}
 			rest = rest[:0]
@@ -115,14 +122,20 @@ func Read(ctx context.Context, file File, o Options, out *Output, ended func() b
 			return err
 		}
 		out.flush()
-		if !o.Follow || last {
+		if !o.Follow {
 			return nil
 		}
-		if next := rotated(f, file); next != nil {
+		if next != nil {
 			f.Close()
-			f, rest = next, nil
+			f, next, rest = next, nil, nil
 			r.Reset(f)
 			continue
+		}
+		if next = rotated(f, file); next != nil {
+			continue // read what came before the monitor opened the new one
+		}
+		if last {
+			return nil
 		}
 		if last = ended(); last {
 			continue // read what came before the end was seen
@@ -148,30 +161,39 @@ func rotated(f *os.File, file File) *os.File {
 	return next
 }
 
-// writeLine writes what the options want of one line.
-func writeLine(out io.Writer, text []byte, o *Options) error {
+// lineWriter writes of a log's lines what the options want.
+type lineWriter struct {
+	out     io.Writer
+	options Options
+	// within: what was written last was a part of a line, which goes on.
+	within bool
+}
+
+func (w *lineWriter) write(text []byte) error {
 	l, ok := parse(text)
 	if !ok {
 		return nil // not ours
 	}
-	if !o.Since.IsZero() {
+	if !w.options.Since.IsZero() {
 		t, err := time.Parse(time.RFC3339Nano, string(l.time))
-		if err == nil && t.Before(o.Since) {
+		if err == nil && t.Before(w.options.Since) {
 			return nil
 		}
 	}
-	if string(l.stream) == "stdout" && !o.Stdout || string(l.stream) == "stderr" && !o.Stderr {
+	if string(l.stream) == "stdout" && !w.options.Stdout || string(l.stream) == "stderr" && !w.options.Stderr {
 		return nil
 	}
 	if l.partial {
 		l.text = bytes.TrimSuffix(l.text, []byte("\n"))
 	}
-	if o.Timestamps {
-		if _, err := out.Write(append(append([]byte(nil), l.time...), ' ')); err != nil {
+	begins := !w.within
+	w.within = l.partial
+	if w.options.Timestamps && begins {
+		if _, err := w.out.Write(append(append([]byte(nil), l.time...), ' ')); err != nil {
 			return err
 		}
 	}
-	_, err := out.Write(l.text)
+	_, err := w.out.Write(l.text)
 	return err
 }
 

@@ -49,6 +49,8 @@ func TestRead(t *testing.T) {
 		{"tail of none", with(func(o *Options) { o.Tail = 0 }), -1, ""},
 		{"since", with(func(o *Options) { o.Since = time.Date(2026, 1, 1, 0, 0, 3, 0, time.UTC) }), -1, "three\nfour\n"},
 		{"timestamps", with(func(o *Options) { o.Timestamps, o.Tail = true, 1 }), -1, "2026-01-01T00:00:04Z four\n"},
+		{"timestamps of parts", with(func(o *Options) { o.Timestamps, o.Tail = true, 4 }), -1,
+			"2026-01-01T00:00:03Z three\n2026-01-01T00:00:04Z four\n"},
 		{"limit", all, 6, "one\ntw"},
 	} {
 		var out strings.Builder
@@ -83,6 +85,48 @@ func TestFollowCrossesRotation(t *testing.T) {
 	err := Read(ctx, file, Options{Tail: -1, Stdout: true, Follow: true}, &Output{W: &out, Limit: -1}, ended)
 	if out.String() != "one\ntwo\n" || err != nil || ctx.Err() != nil {
 		t.Errorf("%q, %v, %v", out.String(), err, ctx.Err())
+	}
+}
+
+// TestFollowMissesNothing: a container may write, and its log be rotated, between any
+// two looks of who follows it.
+func TestFollowMissesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   int // the look before which it happens
+		ends bool
+	}{
+		{"while it runs", 1, false},
+		{"when it ends", 1, true},
+		{"after it ended", 2, true},
+	} {
+		file := write(t, "2026-01-01T00:00:01Z stdout F one\n")
+		var out strings.Builder
+		looks := 0
+		turn := func() { // between the end of what is there and the next question
+			if looks++; looks != tt.at {
+				return
+			}
+			old, err := os.OpenFile(file.Path, os.O_APPEND|os.O_WRONLY, 0)
+			if err == nil {
+				_, err = old.WriteString("2026-01-01T00:00:02Z stdout F two\n")
+				err = errors.Join(err, old.Close())
+			}
+			err = errors.Join(err, os.Rename(file.Path, rotatedName(file.Path, time.Unix(0, 0))),
+				os.WriteFile(file.Path, []byte("2026-01-01T00:00:03Z stdout F three\n"), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		asked := 0
+		ended := func() bool { asked++; return tt.ends || asked > 1 }
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		err := Read(ctx, file, Options{Tail: -1, Stdout: true, Follow: true},
+			&Output{W: &out, Limit: -1, Flush: turn}, ended)
+		if out.String() != "one\ntwo\nthree\n" || err != nil || ctx.Err() != nil {
+			t.Errorf("%s: %q, %v, %v", tt.name, out.String(), err, ctx.Err())
+		}
+		cancel()
 	}
 }
 

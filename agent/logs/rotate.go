@@ -72,14 +72,14 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 	r.dropOld(d, name)
 	aside := rotatedName(name, time.Now())
 	if err := d.Root.Rename(name, aside); err != nil {
-		r.Log.Warn("a container log cannot be rotated", "log", w.Path, "error", err)
+		r.Log.Warn("a container log cannot be rotated", "log", w.Path, "err", err)
 		return
 	}
 	if err := r.Reopen(ctx, w.ID); err != nil {
 		// It goes on into the old file: give it its name back.
-		r.Log.Warn("a container log cannot be reopened", "log", w.Path, "error", err)
+		r.Log.Warn("a container log cannot be reopened", "log", w.Path, "err", err)
 		if err := d.Root.Rename(aside, name); err != nil {
-			r.Log.Warn("a container log has lost its name", "log", aside, "error", err)
+			r.Log.Warn("a container log has lost its name", "log", aside, "err", err)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func (r *Rotator) dropOld(d *beneath.Dir, name string) {
 	slices.Sort(old)
 	for ; len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
 		if err := d.Root.Remove(filepath.Join(filepath.Dir(name), old[0])); err != nil {
-			r.Log.Warn("an old container log cannot be removed", "log", old[0], "error", err)
+			r.Log.Warn("an old container log cannot be removed", "log", old[0], "err", err)
 		}
 	}
 }

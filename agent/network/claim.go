@@ -16,7 +16,10 @@ import (
 func Claim(bridge, table string) (io.Closer, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@shoal-agent/" + bridge + "/" + table, Net: "unix"})
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, fmt.Errorf("another agent on this host uses the bridge %s and the nftables table %s: stop it, or choose other names with bridge and nfTable (shoal up: --bridge, --nf-table)", bridge, table)
+		return nil,
+			fmt.Errorf(
+				"another agent on this host uses the bridge %s and the nftables table %s: stop it, or choose other names with bridge and nfTable (shoal up: --bridge, --nf-table)",
+				bridge, table)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claim the bridge %s: %w", bridge, err)

@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // ErrNotReady is Status's answer as long as no network can connect a pod. Its
@@ -30,30 +30,10 @@ type Config struct {
 	MTU          int
 	ClusterCIDRs cidr.Prefixes
 	ServiceCIDRs cidr.Prefixes
-	DNS          []netip.Addr   // cni.Config's
-	OwnPorts     []cni.HostPort // cni.Config's
+	DNS          []netip.Addr      // cni.Config's
+	OwnPorts     []podnet.HostPort // cni.Config's
 	Log          *slog.Logger
 }
-
-// Pod is a sandbox that wants a network.
-type Pod struct {
-	Namespace, Name, UID string
-	ID                   string // sandbox id
-	NetNS                string // path of its network namespace; may be gone at Teardown
-	Annotations          map[string]string
-	PortMappings         []PortMapping
-}
-
-// PortMapping forwards a port of the node.
-type PortMapping struct {
-	HostIP        string // empty: every address of the node
-	HostPort      uint16
-	ContainerPort uint16
-	Protocol      string // TCP, UDP, SCTP
-}
-
-// ifName is the pod's interface, as with every Kubernetes runtime.
-const ifName = "eth0"
 
 // Manager connects the pods of one node. Its methods may be called at the same time.
 type Manager struct {
@@ -127,19 +107,15 @@ func (m *Manager) Status(ctx context.Context) error {
 
 // Setup connects a pod and returns its addresses, the primary one first. It may
 // be repeated; after an error the caller calls Teardown.
-func (m *Manager) Setup(ctx context.Context, p Pod) ([]netip.Addr, error) {
+func (m *Manager) Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
 	if list := m.third.current(); list != nil {
-		return m.third.add(ctx, list, p)
+		return m.third.add(ctx, list, s)
 	}
 	n := m.ownNetwork()
 	if n == nil {
 		return nil, ErrNotReady
 	}
-	a, err := attachment(p)
-	if err != nil {
-		return nil, err
-	}
-	r, err := n.Add(ctx, a)
+	r, err := n.Add(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -148,21 +124,21 @@ func (m *Manager) Setup(ctx context.Context, p Pod) ([]netip.Addr, error) {
 
 // Teardown disconnects a pod from every network that ever connected it. It may
 // be repeated and needs neither the namespace nor a pod that was connected.
-func (m *Manager) Teardown(ctx context.Context, p Pod) error {
+func (m *Manager) Teardown(ctx context.Context, s podnet.Sandbox) error {
 	var own error
 	if n := m.ownNetwork(); n != nil {
-		own = n.Del(ctx, cni.Attachment{ID: p.ID, IfName: ifName})
+		own = n.Del(ctx, s)
 	}
-	return errors.Join(own, m.third.del(ctx, p.ID))
+	return errors.Join(own, m.third.del(ctx, s.ID))
 }
 
 // Check tells whether a pod's connection is still whole.
-func (m *Manager) Check(ctx context.Context, p Pod) error {
+func (m *Manager) Check(ctx context.Context, s podnet.Sandbox) error {
 	n := m.ownNetwork()
 	if m.third.current() != nil || n == nil {
-		return m.third.check(ctx, p)
+		return m.third.check(ctx, s.ID)
 	}
-	return n.Check(ctx, cni.Attachment{ID: p.ID, IfName: ifName, NetNS: p.NetNS})
+	return n.Check(ctx, s)
 }
 
 // Release frees whatever belongs to none of the live sandboxes. Call it once
@@ -170,9 +146,9 @@ func (m *Manager) Check(ctx context.Context, p Pod) error {
 func (m *Manager) Release(ctx context.Context, live []string) error {
 	var errs []error
 	if n := m.ownNetwork(); n != nil {
-		keep := make([]cni.Attachment, 0, len(live))
+		keep := make([]podnet.Sandbox, 0, len(live))
 		for _, id := range live {
-			keep = append(keep, cni.Attachment{ID: id, IfName: ifName})
+			keep = append(keep, podnet.Sandbox{ID: id, IfName: podnet.Interface})
 		}
 		errs = append(errs, n.GC(ctx, keep))
 	}
@@ -187,31 +163,12 @@ func (m *Manager) Cleanup() error {
 	n := m.own
 	if n == nil { // names suffice to remove; the prefix matters not
 		var err error
-		if n, err = m.newOwn(cidr.Of("192.0.2.0/24")); err != nil {
+		if n, err = m.newOwn(cidr.Parse("192.0.2.0/24")); err != nil {
 			return err
 		}
 	}
 	m.own = nil
 	return n.Cleanup()
-}
-
-func attachment(p Pod) (cni.Attachment, error) {
-	a := cni.Attachment{ID: p.ID, Pod: p.UID, IfName: ifName, NetNS: p.NetNS}
-	for _, pm := range p.PortMappings {
-		if pm.HostPort == 0 {
-			continue
-		}
-		hp := cni.HostPort{HostPort: pm.HostPort, ContainerPort: pm.ContainerPort, Protocol: pm.Protocol}
-		if pm.HostIP != "" {
-			ip, err := netip.ParseAddr(pm.HostIP)
-			if err != nil {
-				return a, fmt.Errorf("host port %d: %w", pm.HostPort, err)
-			}
-			hp.HostIP = ip
-		}
-		a.HostPorts = append(a.HostPorts, hp)
-	}
-	return a, nil
 }
 
 func defaultDir(dir, def string) string {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
@@ -27,7 +28,8 @@ func TestMain(m *testing.M) {
 		plugin(cmd)
 		return
 	}
-	fuzzing := slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.fuzz") }) // parsers only
+	// parsers only
+	fuzzing := slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.fuzz") })
 	if os.Getenv("SHOAL_TEST_NETNS") == "" && !fuzzing {
 		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 		cmd.Env = append(os.Environ(), "SHOAL_TEST_NETNS=1")
@@ -88,7 +90,7 @@ func newManager(t *testing.T) *Manager {
 func TestOwnNetwork(t *testing.T) {
 	ctx := context.Background()
 	m := newManager(t)
-	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: nstest.New(t)}
+	pod := podnet.Sandbox{Namespace: "ns", Name: "p", ID: "abc", IfName: "eth0", NetNS: nstest.New(t)}
 	if err := m.Status(ctx); !errors.Is(err, ErrNotReady) || err.Error() != "cni plugin not initialized" {
 		t.Errorf("before the pod CIDR is known: %v", err)
 	}
@@ -109,7 +111,7 @@ func TestOwnNetwork(t *testing.T) {
 		t.Error(err)
 	}
 	// A sandbox that is gone leaves no address behind, one that lives keeps its.
-	if _, err := m.Setup(ctx, Pod{ID: "old", NetNS: nstest.New(t)}); err != nil {
+	if _, err := m.Setup(ctx, podnet.Sandbox{ID: "old", IfName: "eth0", NetNS: nstest.New(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Release(ctx, []string{"abc"}); err != nil {
@@ -131,7 +133,7 @@ func TestThirdPartyNetwork(t *testing.T) {
 	if err := m.SetPodCIDRs([]netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}); err != nil {
 		t.Fatal(err)
 	}
-	before := Pod{ID: "before", NetNS: nstest.New(t)}
+	before := podnet.Sandbox{ID: "before", IfName: "eth0", NetNS: nstest.New(t)}
 	if _, err := m.Setup(ctx, before); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,8 @@ func TestThirdPartyNetwork(t *testing.T) {
 	}
 	write("00-broken.conflist", "{")
 	write("10-fancy.conflist", `{"cniVersion":"1.0.0","name":"fancy","plugins":[{"type":"fancy","capabilities":{"portMappings":true}}]}`)
-	pod := Pod{Namespace: "ns", Name: "p", ID: "abc", NetNS: nstest.New(t), PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}}
+	pod := podnet.Sandbox{Namespace: "ns", Name: "p", ID: "abc", IfName: "eth0", NetNS: nstest.New(t),
+		HostPorts: []podnet.HostPort{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}}}
 	for range 2 { // the second time from the cache
 		if ips, err := m.Setup(ctx, pod); err != nil || fmt.Sprint(ips) != "[10.9.8.7]" {
 			t.Fatalf("got %v, %v", ips, err)
@@ -171,7 +174,7 @@ func TestThirdPartyNetwork(t *testing.T) {
 	}
 	_ = unix.Unmount(pod.NetNS, unix.MNT_DETACH)
 	_ = os.Remove(pod.NetNS)
-	for _, p := range []Pod{pod, pod, before} {
+	for _, p := range []podnet.Sandbox{pod, pod, before} {
 		if err := m.Teardown(ctx, p); err != nil {
 			t.Error(err)
 		}
@@ -195,7 +198,8 @@ func TestPeers(t *testing.T) {
 		{Name: "me", Local: true, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
 		{Name: "dead", State: gossip.StateDead, Addr: at, Meta: agent, PodCIDRs: other, NodeIPs: ips[1:]},
 		{Name: "left", State: gossip.StateLeft, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
-		{Name: "coordinator", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{Role: gossip.RoleCoordinator}, PodCIDRs: other, NodeIPs: ips},
+		{Name: "coordinator", State: gossip.StateAlive, Addr: at, Meta: gossip.Meta{Role: gossip.RoleCoordinator},
+			PodCIDRs: other, NodeIPs: ips},
 		{Name: "no address of the API", State: gossip.StateAlive, Addr: at, Meta: agent, PodCIDRs: cidr},
 		{Name: "two", State: gossip.StateAlive, Addr: at, Meta: agent, PodCIDRs: cidr, NodeIPs: ips},
 	})

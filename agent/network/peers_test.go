@@ -11,8 +11,10 @@ import (
 // TestPeersOfDeadNode: a dead member keeps its range until a living one has it.
 func TestPeersOfDeadNode(t *testing.T) {
 	cidr := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	dead := gossip.Member{Name: "old", State: gossip.StateDead, Meta: gossip.Meta{Role: gossip.RoleAgent}, PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("10.99.0.2")}}
-	alive := gossip.Member{Name: "new", State: gossip.StateAlive, Meta: gossip.Meta{Role: gossip.RoleAgent}, PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("10.99.0.3")}}
+	dead := gossip.Member{Name: "old", State: gossip.StateDead, Meta: gossip.Meta{Role: gossip.RoleAgent},
+		PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("10.99.0.2")}}
+	alive := gossip.Member{Name: "new", State: gossip.StateAlive, Meta: gossip.Meta{Role: gossip.RoleAgent},
+		PodCIDRs: cidr, NodeIPs: []netip.Addr{netip.MustParseAddr("10.99.0.3")}}
 	if got := peersOf([]gossip.Member{dead}); len(got) != 1 || got[0].Via != dead.NodeIPs[0] {
 		t.Errorf("a dead member alone: %v", got)
 	}
@@ -46,7 +48,8 @@ func TestPeersOfRevokedNode(t *testing.T) {
 	}
 	gone := fresh
 	gone.State = gossip.StateDead
-	if got := peersOf([]gossip.Member{member("z", "10.244.1.0/24", "10.99.0.2", now.Add(-time.Hour)), gone}); len(got) != 1 || got[0].Via != fresh.NodeIPs[0] {
+	if got := peersOf([]gossip.Member{member("z", "10.244.1.0/24", "10.99.0.2", now.Add(-time.Hour)), gone}); len(
+		got) != 1 || got[0].Via != fresh.NodeIPs[0] {
 		t.Errorf("while the new Node is dead: %v", got)
 	}
 }

@@ -22,7 +22,8 @@ type Gossip interface {
 const routesRetry = 30 * time.Second
 
 // checkEvery is how often the own network is looked at. Nothing tells cheaply
-// that another program flushed the whole ruleset or deleted the bridge.
+// that another program flushed the whole ruleset, or deleted the bridge or routes;
+// an interface that goes down takes its routes.
 const checkEvery = time.Minute
 
 // Run keeps the routes to the other nodes' pods, and the own network as a
@@ -59,6 +60,7 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 		case <-retry:
 		case <-check.C:
 			m.repair()
+			done = nil
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/shoal-project/shoal/agent/netns"
-	"github.com/shoal-project/shoal/cni/netconf"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // thirdParty runs the first valid network configuration of a directory, in the
@@ -104,38 +104,27 @@ func loadFile(file string) (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-func runtimeConf(p Pod) (*libcni.RuntimeConf, error) {
+func runtimeConf(s podnet.Sandbox) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
-		ContainerID: p.ID, NetNS: p.NetNS, IfName: ifName,
+		ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName,
 		Args: [][2]string{
 			{"IgnoreUnknown", "1"},
-			{"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
-			{"K8S_POD_INFRA_CONTAINER_ID", p.ID}, {"K8S_POD_UID", p.UID},
+			{"K8S_POD_NAMESPACE", s.Namespace}, {"K8S_POD_NAME", s.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", s.ID}, {"K8S_POD_UID", s.UID},
 		},
-		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": p.Annotations},
+		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": s.Annotations},
 	}
-	var ports []netconf.PortMapping
-	for _, m := range p.PortMappings {
-		if m.HostPort != 0 {
-			ports = append(ports, netconf.PortMapping{
-				HostPort: m.HostPort, ContainerPort: m.ContainerPort, Protocol: strings.ToLower(m.Protocol), HostIP: m.HostIP,
-			})
-		}
+	if len(s.HostPorts) > 0 {
+		rt.CapabilityArgs["portMappings"] = s.HostPorts
 	}
-	if len(ports) > 0 {
-		rt.CapabilityArgs["portMappings"] = ports
-	}
-	return rt, nil
+	return rt
 }
 
-func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, p Pod) ([]netip.Addr, error) {
-	rt, err := runtimeConf(p)
-	if err != nil {
-		return nil, err
-	}
-	if err := netns.Do(p.NetNS, netns.LoopbackUp); err != nil {
+func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, s podnet.Sandbox) ([]netip.Addr, error) {
+	if err := netns.Do(s.NetNS, netns.LoopbackUp); err != nil {
 		return nil, fmt.Errorf("bring up loopback: %w", err)
 	}
+	rt := runtimeConf(s)
 	// A cached answer means that ADD was done for this very sandbox.
 	if res, err := t.lib.GetNetworkListCachedResult(list, rt); err == nil && res != nil {
 		if addrs, err := addrsOf(res); err == nil && len(addrs) > 0 {
@@ -153,7 +142,8 @@ func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, p 
 }
 
 // addresses runs ADD.
-func (t *thirdParty) addresses(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) (addrs []netip.Addr, err error) {
+func (t *thirdParty) addresses(ctx context.Context, list *libcni.NetworkConfigList,
+	rt *libcni.RuntimeConf) (addrs []netip.Addr, err error) {
 	defer malformed(&err)
 	res, err := t.lib.AddNetworkList(ctx, list, rt)
 	if err != nil {
@@ -181,7 +171,8 @@ func addrsOf(res types.Result) (addrs []netip.Addr, err error) {
 		if ip == nil {
 			continue
 		}
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i] != nil && r.Interfaces[*i].Name != ifName {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i] != nil &&
+			r.Interfaces[*i].Name != podnet.Interface {
 			continue
 		}
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
@@ -235,13 +226,13 @@ func (t *thirdParty) attachments(id string) ([]*libcni.NetworkAttachment, error)
 	return as, nil
 }
 
-func (t *thirdParty) check(ctx context.Context, p Pod) error {
-	as, err := t.attachments(p.ID)
+func (t *thirdParty) check(ctx context.Context, id string) error {
+	as, err := t.attachments(id)
 	if err != nil {
 		return err
 	}
 	if len(as) == 0 {
-		return fmt.Errorf("sandbox %s has no network", p.ID)
+		return fmt.Errorf("sandbox %s has no network", id)
 	}
 	for _, a := range as {
 		list, err := libcni.NetworkConfFromBytes(a.Config)
@@ -249,7 +240,8 @@ func (t *thirdParty) check(ctx context.Context, p Pod) error {
 			return fmt.Errorf("cached configuration of network %q: %w", a.Network, err)
 		}
 		rt := &libcni.RuntimeConf{
-			ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.CniArgs, CapabilityArgs: a.CapabilityArgs,
+			ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.CniArgs,
+			CapabilityArgs: a.CapabilityArgs,
 		}
 		if err := t.lib.CheckNetworkList(ctx, list, rt); err != nil && !errors.Is(err, libcni.ErrorCheckNotSupp) {
 			return fmt.Errorf("plugin network %q: %w", a.Network, err)
@@ -268,7 +260,8 @@ func (t *thirdParty) gc(ctx context.Context, live []string) error {
 	args := &libcni.GCArgs{}
 	for _, id := range live {
 		keep[id] = true
-		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: ifName})
+		valid := types.GCAttachment{ContainerID: id, IfName: podnet.Interface}
+		args.ValidAttachments = append(args.ValidAttachments, valid)
 	}
 	var errs []error
 	for _, a := range as {

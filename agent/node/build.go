@@ -6,7 +6,7 @@ import (
 	"sort"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,41 +24,41 @@ type Input struct {
 	Labels map[string]string
 	// Annotations are set beside those that others wrote.
 	Annotations map[string]string
-	Taints      []v1.Taint
+	Taints      []corev1.Taint
 	MaxPods     int
 	Port        int
-	Reserved    v1.ResourceList
+	Reserved    corev1.ResourceList
 	Runtime     string // as in shoal://0.1
-	Images      []v1.ContainerImage
+	Images      []corev1.ContainerImage
 	// Handlers are what RuntimeClasses can ask for, by name.
-	Handlers []v1.NodeRuntimeHandler
+	Handlers []corev1.NodeRuntimeHandler
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure.
-	Pressure map[v1.NodeConditionType]bool
+	Pressure map[corev1.NodeConditionType]bool
 	Now      metav1.Time
 }
 
 // Capacity is what the machine has, Allocatable what of it pods may ask for.
-func Capacity(f host.Facts, maxPods int, reserved v1.ResourceList) (capacity, allocatable v1.ResourceList) {
-	capacity = v1.ResourceList{
-		v1.ResourceCPU:              *resource.NewQuantity(int64(f.CPUs), resource.DecimalSI),
-		v1.ResourceMemory:           *resource.NewQuantity(f.MemoryBytes, resource.BinarySI),
-		v1.ResourcePods:             *resource.NewQuantity(int64(maxPods), resource.DecimalSI),
-		v1.ResourceEphemeralStorage: *resource.NewQuantity(f.DiskBytes, resource.BinarySI),
+func Capacity(f host.Facts, maxPods int, reserved corev1.ResourceList) (capacity, allocatable corev1.ResourceList) {
+	capacity = corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(f.CPUs), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(f.MemoryBytes, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(int64(maxPods), resource.DecimalSI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(f.DiskBytes, resource.BinarySI),
 	}
 	huge := int64(0)
 	for size, n := range f.HugePages {
-		capacity[v1.ResourceName(v1.ResourceHugePagesPrefix+size)] = *resource.NewQuantity(n, resource.BinarySI)
+		capacity[corev1.ResourceName(corev1.ResourceHugePagesPrefix+size)] = *resource.NewQuantity(n, resource.BinarySI)
 		huge += n
 	}
-	allocatable = v1.ResourceList{}
+	allocatable = corev1.ResourceList{}
 	for name, q := range capacity {
 		q = q.DeepCopy()
 		if r, ok := reserved[name]; ok {
 			q.Sub(r)
 		}
-		if name == v1.ResourceMemory {
+		if name == corev1.ResourceMemory {
 			q.Sub(*resource.NewQuantity(huge, resource.BinarySI))
 		}
 		if q.Sign() < 0 {
@@ -71,8 +71,8 @@ func Capacity(f host.Facts, maxPods int, reserved v1.ResourceList) (capacity, al
 
 // Build returns what the Node must be, given what the API has of it (nil when
 // it has none). It is pure. Labels and taints of others stay.
-func Build(old *v1.Node, in Input) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: in.Name}}
+func Build(old *corev1.Node, in Input) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: in.Name}}
 	if old != nil {
 		n = old.DeepCopy()
 	} else {
@@ -82,12 +82,13 @@ func Build(old *v1.Node, in Input) *v1.Node {
 		n.Labels = map[string]string{}
 	}
 	for k, v := range map[string]string{
-		v1.LabelHostname: in.Facts.Hostname, v1.LabelOSStable: runtime.GOOS, v1.LabelArchStable: runtime.GOARCH,
+		corev1.LabelHostname: in.Facts.Hostname, corev1.LabelOSStable: runtime.GOOS,
+		corev1.LabelArchStable:  runtime.GOARCH,
 		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
 	} {
 		n.Labels[k] = v
 	}
-	n.Labels[v1.LabelHostname] = in.Name
+	n.Labels[corev1.LabelHostname] = in.Name
 	for k, v := range in.Labels {
 		n.Labels[k] = v
 	}
@@ -101,27 +102,27 @@ func Build(old *v1.Node, in Input) *v1.Node {
 	s.Capacity, s.Allocatable = Capacity(in.Facts, in.MaxPods, in.Reserved)
 	for name, q := range given {
 		// What others advertise stays theirs to change and to remove.
-		if _, mine := s.Capacity[name]; !mine && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		if _, mine := s.Capacity[name]; !mine && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 			s.Capacity[name], s.Allocatable[name] = q, q
 		}
 	}
 	s.Addresses = nil
 	for _, ip := range in.Facts.IPs {
-		s.Addresses = append(s.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
 	}
-	s.Addresses = append(s.Addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Name})
+	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: in.Name})
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(in.Port)
-	s.NodeInfo = v1.NodeSystemInfo{
+	s.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: in.Facts.MachineID, SystemUUID: in.Facts.SystemUUID, BootID: in.Facts.BootID,
 		KernelVersion: in.Facts.Kernel, OSImage: in.Facts.OSImage, ContainerRuntimeVersion: in.Runtime,
 		KubeletVersion: Version, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 	}
 	if in.Facts.SwapBytes > 0 {
 		swap := in.Facts.SwapBytes
-		s.NodeInfo.Swap = &v1.NodeSwapStatus{Capacity: &swap}
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
 	}
 	yes := true
-	s.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &yes}
+	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &yes}
 	s.Images = in.Images
 	if in.Handlers != nil {
 		s.RuntimeHandlers = in.Handlers
@@ -130,15 +131,16 @@ func Build(old *v1.Node, in Input) *v1.Node {
 	return n
 }
 
-func conditions(old []v1.NodeCondition, in Input) []v1.NodeCondition {
-	var out []v1.NodeCondition
-	mine := map[v1.NodeConditionType]bool{v1.NodeMemoryPressure: true, v1.NodeDiskPressure: true, v1.NodePIDPressure: true, v1.NodeReady: true}
+func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
+	var out []corev1.NodeCondition
+	mine := map[corev1.NodeConditionType]bool{corev1.NodeMemoryPressure: true, corev1.NodeDiskPressure: true,
+		corev1.NodePIDPressure: true, corev1.NodeReady: true}
 	for _, c := range old {
 		if !mine[c.Type] {
 			out = append(out, c)
 		}
 	}
-	add := func(c v1.NodeCondition) {
+	add := func(c corev1.NodeCondition) {
 		c.LastHeartbeatTime, c.LastTransitionTime = in.Now, in.Now
 		for _, o := range old {
 			if o.Type == c.Type && o.Status == c.Status {
@@ -148,29 +150,33 @@ func conditions(old []v1.NodeCondition, in Input) []v1.NodeCondition {
 		out = append(out, c)
 	}
 	for _, p := range []struct {
-		t                        v1.NodeConditionType
+		t                        corev1.NodeConditionType
 		short, enough, bad, fine string
 	}{
-		{v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "kubelet has insufficient memory available", "kubelet has sufficient memory available"},
-		{v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "kubelet has disk pressure", "kubelet has no disk pressure"},
-		{v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "kubelet has insufficient PID available", "kubelet has sufficient PID available"},
+		{corev1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
+			"kubelet has insufficient memory available", "kubelet has sufficient memory available"},
+		{corev1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "kubelet has disk pressure", "kubelet has no disk pressure"},
+		{corev1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
+			"kubelet has insufficient PID available", "kubelet has sufficient PID available"},
 	} {
 		if in.Pressure[p.t] {
-			add(v1.NodeCondition{Type: p.t, Status: v1.ConditionTrue, Reason: p.short, Message: p.bad})
+			add(corev1.NodeCondition{Type: p.t, Status: corev1.ConditionTrue, Reason: p.short, Message: p.bad})
 		} else {
-			add(v1.NodeCondition{Type: p.t, Status: v1.ConditionFalse, Reason: p.enough, Message: p.fine})
+			add(corev1.NodeCondition{Type: p.t, Status: corev1.ConditionFalse, Reason: p.enough, Message: p.fine})
 		}
 	}
 	if in.NotReady == "" {
-		add(v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"})
+		add(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+			Reason: "KubeletReady", Message: "kubelet is posting ready status"})
 	} else {
-		add(v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionFalse, Reason: "KubeletNotReady", Message: in.NotReady})
+		add(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+			Reason: "KubeletNotReady", Message: in.NotReady})
 	}
 	return out
 }
 
 // strip returns a status without heartbeats, for comparison.
-func strip(s v1.NodeStatus) v1.NodeStatus {
+func strip(s corev1.NodeStatus) corev1.NodeStatus {
 	s = *s.DeepCopy()
 	for i := range s.Conditions {
 		s.Conditions[i].LastHeartbeatTime = metav1.Time{}

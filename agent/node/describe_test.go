@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,7 +65,8 @@ func TestDescribe(t *testing.T) {
 		if in.NotReady != tt.want || len(in.Images) != tt.images {
 			t.Errorf("%s: %q, %d images", name, in.NotReady, len(in.Images))
 		}
-		if in.Name != "n" || in.Runtime != "shoal://1" || !in.Pressure["P"] || in.Annotations["a"] != "b" || in.Now.IsZero() {
+		if in.Name != "n" || in.Runtime != "shoal://1" || !in.Pressure["P"] ||
+			in.Annotations["a"] != "b" || in.Now.IsZero() {
 			t.Errorf("%s: %+v", name, in)
 		}
 	}
@@ -149,8 +152,52 @@ func TestPodCIDRs(t *testing.T) {
 	if got := strings.Join(told, ","); got != "10.2.0.0/24 fd00::/64" {
 		t.Errorf("told %s", got)
 	}
-	c.Configured = cidr.Of("10.9.0.0/24")
+	c.Configured = cidr.Parse("10.9.0.0/24")
 	if got := text(c.Of(withRanges("10.1.0.0/24"))); got != "10.9.0.0/24" {
 		t.Errorf("the configuration does not count: %s", got)
+	}
+}
+
+// TestConfiguredPodCIDRs: a Node that was not known before is told of, also when the
+// ranges are the configuration's and the Node has none.
+func TestConfiguredPodCIDRs(t *testing.T) {
+	told := 0
+	c := &PodCIDRs{
+		Configured: cidr.Parse("10.9.0.0/24"),
+		Set:        func(cidr.Prefixes) error { return nil },
+		Changed:    func(cidr.Prefixes) { told++ },
+		Log:        slog.New(slog.DiscardHandler),
+	}
+	if err := c.Restore(nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		c.Heed(withRanges())
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}
+
+// TestPodCIDRsFromTwoSides is for the race detector: the watch and the manager's own
+// writes bring versions of the Node at the same time.
+func TestPodCIDRsFromTwoSides(t *testing.T) {
+	var told atomic.Int32
+	c := &PodCIDRs{
+		Set:     func(cidr.Prefixes) error { return nil },
+		Changed: func(cidr.Prefixes) { told.Add(1) },
+		Log:     slog.New(slog.DiscardHandler),
+	}
+	var sides sync.WaitGroup
+	for range 2 {
+		sides.Go(func() {
+			for range 100 {
+				c.Heed(withRanges("10.1.0.0/24"))
+			}
+		})
+	}
+	sides.Wait()
+	if n := told.Load(); n != 1 {
+		t.Errorf("told %d times", n)
 	}
 }

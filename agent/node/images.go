@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // maxNames is how many names of an image the Node tells.
@@ -13,11 +13,11 @@ const maxNames = 5
 
 // Images is the API's form of the runtime's images, the largest first, at most
 // limit of them (all when limit is negative).
-func Images(list []*runtimeapi.Image, limit int) []v1.ContainerImage {
-	slices.SortFunc(list, func(a, b *runtimeapi.Image) int {
+func Images(list []*criv1.Image, limit int) []corev1.ContainerImage {
+	slices.SortFunc(list, func(a, b *criv1.Image) int {
 		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Id, b.Id))
 	})
-	var out []v1.ContainerImage
+	var out []corev1.ContainerImage
 	for _, im := range list {
 		if limit >= 0 && len(out) >= limit {
 			break
@@ -29,7 +29,7 @@ func Images(list []*runtimeapi.Image, limit int) []v1.ContainerImage {
 		if len(names) > maxNames {
 			names = names[:maxNames]
 		}
-		out = append(out, v1.ContainerImage{Names: names, SizeBytes: int64(im.Size)})
+		out = append(out, corev1.ContainerImage{Names: names, SizeBytes: int64(im.Size)})
 	}
 	return out
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	coordination "k8s.io/api/coordination/v1"
-	v1 "k8s.io/api/core/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,13 +37,13 @@ type Manager struct {
 	// Report is how often the status is sent although nothing changed.
 	Report time.Duration
 	// Seen takes every version of the Node that the API has.
-	Seen func(n *v1.Node)
+	Seen func(n *corev1.Node)
 	// Event tells of the node.
 	Event func(kind, reason, message string)
 	Log   *slog.Logger
 
 	mu   sync.Mutex
-	node *v1.Node
+	node *corev1.Node
 	wake chan struct{}
 	once sync.Once
 }
@@ -62,7 +62,7 @@ func (m *Manager) Poke() {
 }
 
 // Node is the Node as the API has it, nil before it was heard.
-func (m *Manager) Node() *v1.Node {
+func (m *Manager) Node() *corev1.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.node
@@ -76,7 +76,7 @@ func (m *Manager) UID() types.UID {
 	return ""
 }
 
-func (m *Manager) set(n *v1.Node) {
+func (m *Manager) set(n *corev1.Node) {
 	n.ManagedFields = nil
 	m.mu.Lock()
 	m.node = n
@@ -132,7 +132,7 @@ func (m *Manager) patiently(ctx context.Context, what string, f func(context.Con
 		// A coordinator that starts beside us takes a moment.
 		if !told && time.Since(began) > 5*time.Second {
 			told = true
-			m.Log.Warn("cannot "+what+", trying on", "error", err)
+			m.Log.Warn("cannot "+what+", trying on", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -165,7 +165,8 @@ func (m *Manager) register(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if old, err = m.Client.CoreV1().Nodes().Patch(ctx, m.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}); err != nil {
+		if old, err = m.Client.CoreV1().Nodes().Patch(ctx, m.Name, types.StrategicMergePatchType, body,
+			metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}
@@ -202,24 +203,24 @@ func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 }
 
 // tell writes events about transitions.
-func (m *Manager) tell(old, now *v1.Node) {
-	before := map[v1.NodeConditionType]v1.ConditionStatus{}
+func (m *Manager) tell(old, now *corev1.Node) {
+	before := map[corev1.NodeConditionType]corev1.ConditionStatus{}
 	for _, c := range old.Status.Conditions {
 		before[c.Type] = c.Status
 	}
 	for _, c := range now.Status.Conditions {
-		if before[c.Type] == c.Status || c.Type != v1.NodeReady {
+		if before[c.Type] == c.Status || c.Type != corev1.NodeReady {
 			continue
 		}
 		reason := "NodeNotReady"
-		if c.Status == v1.ConditionTrue {
+		if c.Status == corev1.ConditionTrue {
 			reason = "NodeReady"
 		}
-		m.Event(v1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", m.Name, reason))
+		m.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", m.Name, reason))
 	}
 }
 
-func patch(old, want *v1.Node) ([]byte, error) {
+func patch(old, want *corev1.Node) ([]byte, error) {
 	a, err := json.Marshal(old)
 	if err != nil {
 		return nil, err
@@ -229,7 +230,7 @@ func patch(old, want *v1.Node) ([]byte, error) {
 		return nil, err
 	}
 	// Addresses are keyed by type alone in a merge; replacing them is exact.
-	return strategicpatch.CreateTwoWayMergePatch(a, b, v1.Node{})
+	return strategicpatch.CreateTwoWayMergePatch(a, b, corev1.Node{})
 }
 
 // follow watches the own Node: its pod network, labels and taints.
@@ -246,22 +247,23 @@ func (m *Manager) follow(ctx context.Context) {
 			return nodes.Watch(ctx, o)
 		},
 	}
-	own := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, m.Client), &v1.Node{}, heard{m},
+	own := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, m.Client),
+		&corev1.Node{}, nodeStore{m},
 		cache.ReflectorOptions{Name: "this node", Backoff: &wait.Backoff{
 			Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 5 * time.Second,
 		}})
 	own.RunWithContext(ctx)
 }
 
-// heard takes what the API tells of the Node; it implements cache.ReflectorStore.
-type heard struct{ *Manager }
+// nodeStore takes what the API tells of the Node; it implements cache.ReflectorStore.
+type nodeStore struct{ *Manager }
 
-func (h heard) Add(obj any) error { return h.Update(obj) }
-func (h heard) Delete(any) error  { h.Poke(); return nil } // it is registered again
-func (h heard) Resync() error     { return nil }
+func (h nodeStore) Add(obj any) error { return h.Update(obj) }
+func (h nodeStore) Delete(any) error  { h.Poke(); return nil } // it is registered again
+func (h nodeStore) Resync() error     { return nil }
 
-func (h heard) Update(obj any) error {
-	n, ok := obj.(*v1.Node)
+func (h nodeStore) Update(obj any) error {
+	n, ok := obj.(*corev1.Node)
 	if !ok {
 		return fmt.Errorf("unexpected object %T", obj)
 	}
@@ -273,7 +275,7 @@ func (h heard) Update(obj any) error {
 	return nil
 }
 
-func (h heard) Replace(list []any, _ string) error {
+func (h nodeStore) Replace(list []any, _ string) error {
 	if len(list) == 0 {
 		return h.Delete(nil)
 	}
@@ -282,14 +284,14 @@ func (h heard) Replace(list []any, _ string) error {
 
 // stale tells whether somebody else changed the conditions that are ours, or
 // a capacity that allocatable must follow.
-func stale(old, n *v1.Node) bool {
+func stale(old, n *corev1.Node) bool {
 	return !equality.Semantic.DeepEqual(old.Status.Capacity, n.Status.Capacity) ||
 		!equality.Semantic.DeepEqual(strip(old.Status).Conditions, strip(n.Status).Conditions)
 }
 
 // lease renews the node's Lease until ctx ends.
 func (m *Manager) lease(ctx context.Context) {
-	var held *coordination.Lease
+	var held *coordinationv1.Lease
 	for ctx.Err() == nil {
 		err := m.patiently(ctx, "renew the node's lease", func(ctx context.Context) error {
 			l, err := m.renew(ctx, held)
@@ -310,7 +312,7 @@ func (m *Manager) lease(ctx context.Context) {
 
 const leases = "kube-node-lease"
 
-func (m *Manager) renew(ctx context.Context, held *coordination.Lease) (*coordination.Lease, error) {
+func (m *Manager) renew(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	c := m.Client.CoordinationV1().Leases(leases)
 	now := metav1.NowMicro()
 	if held != nil {
@@ -324,7 +326,7 @@ func (m *Manager) renew(ctx context.Context, held *coordination.Lease) (*coordin
 	}
 	l, err := c.Get(ctx, m.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		l = &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: leases}}
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: leases}}
 		if n := m.Node(); n != nil {
 			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
 		}
@@ -338,7 +340,7 @@ func (m *Manager) renew(ctx context.Context, held *coordination.Lease) (*coordin
 	return c.Update(ctx, l, metav1.UpdateOptions{})
 }
 
-func (m *Manager) leaseSpec(now metav1.MicroTime) coordination.LeaseSpec {
+func (m *Manager) leaseSpec(now metav1.MicroTime) coordinationv1.LeaseSpec {
 	name, seconds := m.Name, m.LeaseSeconds
-	return coordination.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	return coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
 }

@@ -11,7 +11,8 @@ import (
 func TestHeard(t *testing.T) {
 	ready := func(reason string) *corev1.Node {
 		n := withRanges("10.1.0.0/24")
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: reason}}
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: reason}}
 		return n
 	}
 	labelled := ready("KubeletReady")
@@ -19,19 +20,19 @@ func TestHeard(t *testing.T) {
 	changed := ready("KubeletReady")
 	changed.Spec.PodCIDR = "10.2.0.0/24"
 	for name, tt := range map[string]struct {
-		hear  func(heard) error
+		hear  func(nodeStore) error
 		poked bool
 	}{
-		"as it was":           {func(h heard) error { return h.Update(ready("KubeletReady")) }, false},
-		"a label":             {func(h heard) error { return h.Update(labelled) }, false},
-		"a condition of ours": {func(h heard) error { return h.Update(ready("NodeStatusUnknown")) }, true},
-		"a pod range":         {func(h heard) error { return h.Update(changed) }, true},
-		"deleted":             {func(h heard) error { return h.Delete(ready("")) }, true},
-		"listed":              {func(h heard) error { return h.Replace([]any{ready("KubeletReady")}, "") }, false},
-		"not listed":          {func(h heard) error { return h.Replace(nil, "") }, true},
+		"as it was":           {func(h nodeStore) error { return h.Update(ready("KubeletReady")) }, false},
+		"a label":             {func(h nodeStore) error { return h.Update(labelled) }, false},
+		"a condition of ours": {func(h nodeStore) error { return h.Update(ready("NodeStatusUnknown")) }, true},
+		"a pod range":         {func(h nodeStore) error { return h.Update(changed) }, true},
+		"deleted":             {func(h nodeStore) error { return h.Delete(ready("")) }, true},
+		"listed":              {func(h nodeStore) error { return h.Replace([]any{ready("KubeletReady")}, "") }, false},
+		"not listed":          {func(h nodeStore) error { return h.Replace(nil, "") }, true},
 	} {
 		m := &Manager{node: ready("KubeletReady"), Seen: func(*corev1.Node) {}}
-		if err := tt.hear(heard{m}); err != nil {
+		if err := tt.hear(nodeStore{m}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		select {

@@ -3,6 +3,7 @@ package node
 import (
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +42,7 @@ func (m *Memory) Keep(n *corev1.Node) {
 	m.node.Store(n)
 	kept := &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec}
 	if err := m.store.Put(n.Name, kept); err != nil {
-		m.log.Warn("the node is not kept for when the API is away", "error", err)
+		m.log.Warn("the node is not kept for when the API is away", "err", err)
 	}
 }
 
@@ -51,11 +52,16 @@ type PodCIDRs struct {
 	Configured cidr.Prefixes
 	// Set takes the ranges into use; it may be repeated.
 	Set func(cidr.Prefixes) error
-	// Changed is told after ranges that the Node had not before.
+	// Changed is told when the Node has other ranges than before, and of a Node that
+	// was not known before.
 	Changed func(cidr.Prefixes)
 	Log     *slog.Logger
 
-	last []string
+	// Versions come from the watch and from the manager's own writes, which do not
+	// wait for each other.
+	mu    sync.Mutex
+	known bool // a version of the Node, in this run of the agent or an earlier one
+	last  []string
 }
 
 // Of are the ranges by a version of the Node, nil for none.
@@ -63,13 +69,13 @@ func (c *PodCIDRs) Of(n *corev1.Node) cidr.Prefixes {
 	if len(c.Configured) > 0 || n == nil {
 		return c.Configured
 	}
-	return cidr.Of(n.Spec.PodCIDRs...) // the API has validated them
+	return cidr.Parse(n.Spec.PodCIDRs...) // the API has validated them
 }
 
 // Restore takes the ranges of before into use.
 func (c *PodCIDRs) Restore(n *corev1.Node) error {
 	if n != nil {
-		c.last = n.Spec.PodCIDRs
+		c.differs(n)
 	}
 	if list := c.Of(n); len(list) > 0 {
 		return c.Set(list)
@@ -79,16 +85,25 @@ func (c *PodCIDRs) Restore(n *corev1.Node) error {
 
 // Heed takes those of the Node's newest version.
 func (c *PodCIDRs) Heed(n *corev1.Node) {
-	changed := !slices.Equal(c.last, n.Spec.PodCIDRs)
-	c.last = n.Spec.PodCIDRs
+	changed := c.differs(n)
 	list := c.Of(n)
 	if len(list) == 0 {
 		return
 	}
 	if err := c.Set(list); err != nil {
-		c.Log.Warn("the pod network cannot be made", "cidrs", list, "error", err)
+		c.Log.Warn("the pod network cannot be made", "cidrs", list, "err", err)
 	}
 	if changed {
 		c.Changed(list)
 	}
+}
+
+// differs tells whether a version of the Node has other ranges than the one before,
+// or is the first.
+func (c *PodCIDRs) differs(n *corev1.Node) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	differs := !c.known || !slices.Equal(c.last, n.Spec.PodCIDRs)
+	c.known, c.last = true, n.Spec.PodCIDRs
+	return differs
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/apparmor"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // defaultApparmor is the profile of containers that ask for none or for
@@ -31,9 +31,9 @@ func (h *Host) LoadApparmor() error {
 func (in Input) apparmorProfile() (string, error) {
 	p := in.security().GetApparmor()
 	switch p.GetProfileType() {
-	case cri.SecurityProfile_Unconfined:
+	case criv1.SecurityProfile_Unconfined:
 		return "", nil
-	case cri.SecurityProfile_Localhost:
+	case criv1.SecurityProfile_Localhost:
 		name := p.GetLocalhostRef()
 		if !in.Host.Apparmor {
 			return "", fmt.Errorf("apparmor profile %q: AppArmor is not enabled on the host", name)

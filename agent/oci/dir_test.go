@@ -28,7 +28,8 @@ func TestPrivateDir(t *testing.T) {
 				}
 			}
 			var st unix.Stat_t
-			if err := errors.Join(PrivateDir(path, c.ids), unix.Lstat(path, &st)); err != nil || st.Gid != c.group || st.Mode&0o7777 != c.mode {
+			if err := errors.Join(PrivateDir(path, c.ids), unix.Lstat(path, &st)); err != nil || st.Gid != c.group ||
+				st.Mode&0o7777 != c.mode {
 				t.Errorf("%+v, before %o: group %d, mode %o, %v", c.ids, before, st.Gid, st.Mode&0o7777, err)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // knownCapabilities are all names that Linux has had.
@@ -20,16 +20,17 @@ var knownCapabilities = func() map[string]bool {
 }()
 
 // IDMappings converts a user namespace's mappings.
-func IDMappings(list []*cri.IDMapping) []specs.LinuxIDMapping {
+func IDMappings(list []*criv1.IDMapping) []specs.LinuxIDMapping {
 	var out []specs.LinuxIDMapping
 	for _, e := range list {
-		out = append(out, specs.LinuxIDMapping{ContainerID: e.GetContainerId(), HostID: e.GetHostId(), Size: e.GetLength()})
+		out = append(out,
+			specs.LinuxIDMapping{ContainerID: e.GetContainerId(), HostID: e.GetHostId(), Size: e.GetLength()})
 	}
 	return out
 }
 
 // Resources converts a container's limits. Zero values set nothing.
-func Resources(r *cri.LinuxContainerResources, host Host) *specs.LinuxResources {
+func Resources(r *criv1.LinuxContainerResources, host Host) *specs.LinuxResources {
 	out := &specs.LinuxResources{Unified: r.GetUnified()}
 	cpu := &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()}
 	if v := uint64(r.GetCpuShares()); v > 0 {
@@ -50,7 +51,8 @@ func Resources(r *cri.LinuxContainerResources, host Host) *specs.LinuxResources 
 	}
 	if host.Hugetlb {
 		for _, l := range r.GetHugepageLimits() {
-			out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
+			out.HugepageLimits = append(out.HugepageLimits,
+				specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 		}
 	}
 	return out
@@ -105,7 +107,8 @@ func (in Input) setMounts(s *specs.Spec) error {
 		{in.Files.ResolvConf, "/etc/resolv.conf", mode}, {in.Files.Shm, "/dev/shm", "rw"},
 	} {
 		if f.from != "" {
-			add(specs.Mount{Destination: f.to, Type: "bind", Source: f.from, Options: []string{"rbind", "rprivate", f.mode}})
+			add(specs.Mount{Destination: f.to, Type: "bind", Source: f.from,
+				Options: []string{"rbind", "rprivate", f.mode}})
 		}
 	}
 	for _, m := range in.Mounts {
@@ -125,10 +128,12 @@ func (in Input) defaultMounts() []specs.Mount {
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", sys}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", sys}},
 	}
 }
 
@@ -138,9 +143,11 @@ func (m Mount) check() error {
 	case !m.RecursiveReadOnly:
 		return nil
 	case !m.ReadOnly:
-		return fmt.Errorf("mount %s: recursive read-only needs a read-only mount: %w", m.Container, errdefs.ErrInvalidArgument)
-	case m.Propagation != cri.MountPropagation_PROPAGATION_PRIVATE:
-		return fmt.Errorf("mount %s: recursive read-only needs private propagation, not %v: %w", m.Container, m.Propagation, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("mount %s: recursive read-only needs a read-only mount: %w", m.Container,
+			errdefs.ErrInvalidArgument)
+	case m.Propagation != criv1.MountPropagation_PROPAGATION_PRIVATE:
+		return fmt.Errorf("mount %s: recursive read-only needs private propagation, not %v: %w", m.Container,
+			m.Propagation, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -150,10 +157,10 @@ func (m Mount) check() error {
 func (in Input) volume(m Mount, s *specs.Spec) specs.Mount {
 	propagation := "rprivate"
 	switch m.Propagation {
-	case cri.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+	case criv1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		propagation = "rshared"
 		s.Linux.RootfsPropagation = "rshared"
-	case cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+	case criv1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
 		propagation = "rslave"
 		if s.Linux.RootfsPropagation != "rshared" {
 			s.Linux.RootfsPropagation = "rslave"
@@ -166,5 +173,6 @@ func (in Input) volume(m Mount, s *specs.Spec) specs.Mount {
 	case m.ReadOnly:
 		mode = "ro"
 	}
-	return specs.Mount{Destination: m.Container, Type: "bind", Source: m.Host, Options: []string{"rbind", propagation, mode}}
+	return specs.Mount{Destination: m.Container, Type: "bind", Source: m.Host,
+		Options: []string{"rbind", propagation, mode}}
 }

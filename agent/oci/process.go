@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -156,8 +156,8 @@ func capName(c string) string {
 }
 
 // Stop is the container's stop signal: the pod's, the image's, or SIGTERM.
-func Stop(config *cri.ContainerConfig, image string) string {
-	if s := config.GetStopSignal(); s != cri.Signal_RUNTIME_DEFAULT {
+func Stop(config *criv1.ContainerConfig, image string) string {
+	if s := config.GetStopSignal(); s != criv1.Signal_RUNTIME_DEFAULT {
 		return s.String()
 	}
 	if image != "" {

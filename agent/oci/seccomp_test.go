@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // SEC: the default profile filters, for this machine's calls and those of its
@@ -15,7 +15,8 @@ func TestDefaultSeccomp(t *testing.T) {
 	for _, privileged := range []bool{false, true} {
 		s, err := Spec(input(func(in *Input) {
 			in.Config.Linux.SecurityContext.Privileged = privileged
-			in.Config.Linux.SecurityContext.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+			in.Config.Linux.SecurityContext.Seccomp = &criv1.SecurityProfile{
+				ProfileType: criv1.SecurityProfile_RuntimeDefault}
 		}))
 		if err != nil {
 			t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Input is all that one container's specification depends on.
 type Input struct {
 	ID          string
 	SandboxID   string
-	Config      *cri.ContainerConfig
-	Sandbox     *cri.PodSandboxConfig
+	Config      *criv1.ContainerConfig
+	Sandbox     *criv1.PodSandboxConfig
 	Image       ocispec.ImageConfig
 	User        specs.User // resolved against the image's passwd and group files
 	Rootfs      string
@@ -50,7 +50,7 @@ type Mount struct {
 	Host, Container   string
 	ReadOnly          bool
 	RecursiveReadOnly bool
-	Propagation       cri.MountPropagation
+	Propagation       criv1.MountPropagation
 }
 
 // ErrNoCommand is returned for a container without any command.
@@ -93,7 +93,7 @@ func Spec(in Input) (*specs.Spec, error) {
 	return s, nil
 }
 
-func (in Input) security() *cri.LinuxContainerSecurityContext {
+func (in Input) security() *criv1.LinuxContainerSecurityContext {
 	return in.Config.GetLinux().GetSecurityContext()
 }
 
@@ -150,9 +150,9 @@ func (in Input) setProfiles(s *specs.Spec) error {
 	}
 	p := sc.GetSeccomp()
 	switch {
-	case p == nil || p.GetProfileType() == cri.SecurityProfile_Unconfined:
+	case p == nil || p.GetProfileType() == criv1.SecurityProfile_Unconfined:
 		return nil
-	case p.GetProfileType() == cri.SecurityProfile_RuntimeDefault:
+	case p.GetProfileType() == criv1.SecurityProfile_RuntimeDefault:
 		s.Linux.Seccomp = defaultSeccomp(s)
 		return nil
 	}

@@ -8,21 +8,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // input is a minimal container on a host without CAP_SYS_RESOURCE.
 func input(change func(*Input)) Input {
 	in := Input{
-		ID: "c1", SandboxID: "s1", Sandbox: &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Name: "pod", Namespace: "ns", Uid: "u"}},
-		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{},
-			Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{}, Resources: &cri.LinuxContainerResources{}},
+		ID: "c1", SandboxID: "s1",
+		Sandbox: &criv1.PodSandboxConfig{Metadata: &criv1.PodSandboxMetadata{Name: "pod", Namespace: "ns", Uid: "u"}},
+		Config: &criv1.ContainerConfig{
+			Metadata: &criv1.ContainerMetadata{Name: "main"}, Image: &criv1.ImageSpec{},
+			Linux: &criv1.LinuxContainerConfig{SecurityContext: &criv1.LinuxContainerSecurityContext{},
+				Resources: &criv1.LinuxContainerResources{}},
 		},
-		Image:       ocispec.ImageConfig{Entrypoint: []string{"/entry"}, Cmd: []string{"arg"}, Env: []string{"A=image", "PATH=/bin"}, WorkingDir: "/work"},
+		Image: ocispec.ImageConfig{Entrypoint: []string{"/entry"}, Cmd: []string{"arg"},
+			Env: []string{"A=image", "PATH=/bin"}, WorkingDir: "/work"},
 		CgroupsPath: "/kubepods/podu/c1", Hostname: "pod", Rootfs: "/rootfs",
 		Namespaces: Namespaces{Net: "/ns/net", UTS: "/ns/uts", IPC: "/ns/ipc"},
-		Host:       Host{Capabilities: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}, OOMScoreAdj: 0},
+		Host: Host{Capabilities: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"},
+			OOMScoreAdj: 0},
 	}
 	change(&in)
 	return in
@@ -51,7 +55,7 @@ func TestCommand(t *testing.T) { // CRI: Container.command and args over ENTRYPO
 
 func TestEnvironmentAndDirectory(t *testing.T) {
 	s, err := Spec(input(func(in *Input) {
-		in.Config.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("pod")}, {Key: "B", Value: []byte("x=y")}}
+		in.Config.Envs = []*criv1.KeyValue{{Key: "A", Value: []byte("pod")}, {Key: "B", Value: []byte("x=y")}}
 		in.Config.Tty = true
 	}))
 	if err != nil {
@@ -71,16 +75,19 @@ func TestCapabilities(t *testing.T) {
 		privileged bool
 		want       []string
 	}{
-		"default":            {want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_BIND_SERVICE"}},
-		"add":                {add: []string{"NET_ADMIN"}, want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
-		"not to be given":    {add: []string{"SYS_RESOURCE"}, want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_BIND_SERVICE"}},
-		"drop all, add one":  {add: []string{"cap_kill"}, drop: []string{"ALL"}, want: []string{"CAP_KILL"}},
-		"add all, drop one":  {add: []string{"all"}, drop: []string{"KILL"}, want: []string{"CAP_CHOWN", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
-		"privileged has all": {privileged: true, drop: []string{"ALL"}, want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
+		"default":           {want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_BIND_SERVICE"}},
+		"add":               {add: []string{"NET_ADMIN"}, want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
+		"not to be given":   {add: []string{"SYS_RESOURCE"}, want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_BIND_SERVICE"}},
+		"drop all, add one": {add: []string{"cap_kill"}, drop: []string{"ALL"}, want: []string{"CAP_KILL"}},
+		"add all, drop one": {add: []string{"all"}, drop: []string{"KILL"},
+			want: []string{"CAP_CHOWN", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
+		"privileged has all": {privileged: true, drop: []string{"ALL"},
+			want: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}},
 	} {
 		s, err := Spec(input(func(in *Input) {
 			in.Config.Linux.SecurityContext.Privileged = c.privileged
-			in.Config.Linux.SecurityContext.Capabilities = &cri.Capability{AddCapabilities: c.add, DropCapabilities: c.drop}
+			in.Config.Linux.SecurityContext.Capabilities = &criv1.Capability{AddCapabilities: c.add,
+				DropCapabilities: c.drop}
 		}))
 		if err != nil {
 			t.Fatal(name, err)
@@ -90,7 +97,7 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	_, err := Spec(input(func(in *Input) {
-		in.Config.Linux.SecurityContext.Capabilities = &cri.Capability{AddCapabilities: []string{"FLY"}}
+		in.Config.Linux.SecurityContext.Capabilities = &criv1.Capability{AddCapabilities: []string{"FLY"}}
 	}))
 	if err == nil {
 		t.Error("an unknown capability is accepted")
@@ -100,7 +107,8 @@ func TestCapabilities(t *testing.T) {
 func TestNamespacesAndLimits(t *testing.T) {
 	s, err := Spec(input(func(in *Input) {
 		in.Namespaces.HostPID = true
-		in.Config.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 512, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, OomScoreAdj: -997}
+		in.Config.Linux.Resources = &criv1.LinuxContainerResources{CpuShares: 512, CpuQuota: 50000, CpuPeriod: 100000,
+			MemoryLimitInBytes: 1 << 20, OomScoreAdj: -997}
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +132,11 @@ func TestMountOptions(t *testing.T) {
 	s, err := Spec(input(func(in *Input) {
 		in.Files.Shm = "/shm"
 		in.Mounts = []Mount{
-			{Host: "/a", Container: "/dev/shm"}, {Host: "/b", Container: "/ro", ReadOnly: true, Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
-			{Host: "/c", Container: "/rro", ReadOnly: true, RecursiveReadOnly: true}, {Host: "/d", Container: "/both", Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
+			{Host: "/a", Container: "/dev/shm"},
+			{Host: "/b", Container: "/ro", ReadOnly: true,
+				Propagation: criv1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
+			{Host: "/c", Container: "/rro", ReadOnly: true, RecursiveReadOnly: true},
+			{Host: "/d", Container: "/both", Propagation: criv1.MountPropagation_PROPAGATION_BIDIRECTIONAL},
 		}
 	}))
 	if err != nil {
@@ -138,7 +149,8 @@ func TestMountOptions(t *testing.T) {
 		}
 	}
 	want := map[string][]string{
-		"/dev/shm /a": {"rbind", "rprivate", "rw"}, "/ro /b": {"rbind", "rslave", "ro"}, "/rro /c": {"rbind", "rprivate", "rro"}, "/both /d": {"rbind", "rshared", "rw"},
+		"/dev/shm /a": {"rbind", "rprivate", "rw"}, "/ro /b": {"rbind", "rslave", "ro"},
+		"/rro /c": {"rbind", "rprivate", "rro"}, "/both /d": {"rbind", "rshared", "rw"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis"
+	criapi "k8s.io/cri-api/pkg/apis"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
 
@@ -27,8 +27,8 @@ const (
 
 // Runtime is a runtime behind a socket.
 type Runtime struct {
-	cri.RuntimeService
-	Images cri.ImageManagerService
+	criapi.RuntimeService
+	Images criapi.ImageManagerService
 	log    *slog.Logger
 }
 
@@ -48,7 +48,7 @@ func Connect(ctx context.Context, endpoint string, log *slog.Logger) (*Runtime, 
 	return &Runtime{RuntimeService: service, Images: images, log: log}, nil
 }
 
-func await(ctx context.Context, endpoint string, log *slog.Logger) (cri.RuntimeService, error) {
+func await(ctx context.Context, endpoint string, log *slog.Logger) (criapi.RuntimeService, error) {
 	for told := false; ; told = true {
 		service, err := criclient.NewRemoteRuntimeService(ctx, endpoint, patience, nil, false)
 		if err == nil {
@@ -56,7 +56,7 @@ func await(ctx context.Context, endpoint string, log *slog.Logger) (cri.RuntimeS
 		}
 		if !told {
 			log.Warn("the container runtime does not answer; trying on (is it running, with its CRI plugin?)",
-				"endpoint", endpoint, "error", err)
+				"endpoint", endpoint, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -83,6 +83,6 @@ func (r *Runtime) Driver(ctx context.Context, configured cgroup.Driver) cgroup.D
 func (r *Runtime) TellPodCIDR(ctx context.Context, cidr string) {
 	c := &criv1.RuntimeConfig{NetworkConfig: &criv1.NetworkConfig{PodCidr: cidr}}
 	if err := r.UpdateRuntimeConfig(ctx, c); err != nil {
-		r.log.Warn("the container runtime did not take the pod network", "error", err)
+		r.log.Warn("the container runtime did not take the pod network", "err", err)
 	}
 }

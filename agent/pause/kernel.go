@@ -36,7 +36,8 @@ func resetSignals() error {
 		if sig == unix.SIGCHLD {
 			handler[0] = 1
 		}
-		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), address(&handler), 0, sizeOfSet, 0, 0); errno != 0 {
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), address(&handler), 0,
+			sizeOfSet, 0, 0); errno != 0 {
 			return errno
 		}
 	}
@@ -47,9 +48,11 @@ func resetSignals() error {
 // the conversation with the agent. Without a file, a descriptor or another
 // user's process in reach none of them does anything.
 var allowed = []uint32{
-	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_PPOLL, unix.SYS_FUTEX, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP,
+	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_PPOLL, unix.SYS_FUTEX, unix.SYS_NANOSLEEP,
+	unix.SYS_CLOCK_NANOSLEEP,
 	unix.SYS_SCHED_YIELD, unix.SYS_RESTART_SYSCALL, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPROCMASK, unix.SYS_SIGALTSTACK,
-	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_GETTID, unix.SYS_GETPID, unix.SYS_TGKILL, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
+	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_GETTID, unix.SYS_GETPID, unix.SYS_TGKILL,
+	unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 }
 
 // arches are the kernel's names of the machines that the program is built for.
@@ -63,7 +66,8 @@ func filter() error {
 	}
 	list := rules(arch)
 	program = unix.SockFprog{Len: uint16(len(list)), Filter: &list[0]}
-	thread, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, address(&program))
+	thread, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, address(&program))
 	if errno != 0 {
 		return errno
 	}

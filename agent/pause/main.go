@@ -133,7 +133,8 @@ func closeAll() error {
 // that is no capability.
 func dropBounding() error {
 	for c := uintptr(0); ; c++ {
-		if err := everyThread(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0); errors.Is(err, unix.EINVAL) && c > unix.CAP_AUDIT_READ {
+		if err := everyThread(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0); errors.Is(err, unix.EINVAL) &&
+			c > unix.CAP_AUDIT_READ {
 			return nil
 		} else if err != nil {
 			return err

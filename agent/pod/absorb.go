@@ -1,7 +1,7 @@
 package pod
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -9,8 +9,8 @@ import (
 // Absorb brings a record up to date with what the runtime shows: containers
 // that are new to it, containers that ended, containers that are gone. It
 // changes only the record.
-func Absorb(p *v1.Pod, r *record.Pod, o *record.Observed, busy map[string]bool) {
-	record.EachContainer(p, func(c *v1.Container) {
+func Absorb(p *corev1.Pod, r *record.Pod, o *record.Observed, busy map[string]bool) {
+	record.EachContainer(p, func(c *corev1.Container) {
 		if busy[c.Name] {
 			return
 		}
@@ -24,7 +24,7 @@ func Absorb(p *v1.Pod, r *record.Pod, o *record.Observed, busy map[string]bool) 
 	}
 }
 
-func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
+func absorb(c *corev1.Container, r *record.Pod, o *record.Observation) {
 	cr := r.Containers[c.Name]
 	switch {
 	case o == nil && cr == nil:
@@ -35,7 +35,7 @@ func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
 		if cr.ID != o.ID {
 			adopt(c, cr, o)
 		}
-		settle(c, cr)
+		deriveReadiness(c, cr)
 		if cr.Actuated == nil {
 			cr.Actuated = c.Resources.DeepCopy()
 		}
@@ -49,14 +49,14 @@ func absorb(c *v1.Container, r *record.Pod, o *record.Observation) {
 }
 
 // adopt begins the record of a container that runs and was not known.
-func adopt(c *v1.Container, cr *record.Container, o *record.Observation) {
+func adopt(c *corev1.Container, cr *record.Container, o *record.Observation) {
 	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
 	cr.Actuated, cr.Again = nil, false
 	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
 }
 
-// settle derives Started and Ready where no probe has a say.
-func settle(c *v1.Container, cr *record.Container) {
+// deriveReadiness derives Started and Ready where no probe has a say.
+func deriveReadiness(c *corev1.Container, cr *record.Container) {
 	cr.Fault = nil
 	if c.StartupProbe == nil && cr.Hooked {
 		cr.Started = true
@@ -74,7 +74,7 @@ func lost(cr *record.Container) {
 	if cr.ID == "" || (cr.Seen != nil && cr.Seen.ID == cr.ID) {
 		return
 	}
-	e := &record.Exit{ID: cr.ID, State: v1.ContainerStateTerminated{
+	e := &record.Exit{ID: cr.ID, State: corev1.ContainerStateTerminated{
 		ExitCode: 137, Reason: "ContainerStatusUnknown", ContainerID: cr.ID,
 		Message: "The container could not be located when the pod was terminated",
 	}}

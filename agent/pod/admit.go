@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -17,7 +17,7 @@ import (
 
 // Admit tells why the node cannot take a pod beside the others, nil when it
 // can. It is pure; the reasons are the kubelet's (pkg/kubelet/lifecycle).
-func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceList) *record.Verdict {
+func Admit(p *corev1.Pod, others []*corev1.Pod, node *corev1.Node, allocatable corev1.ResourceList) *record.Verdict {
 	if v := fits(p, others, extended(allocatable, node)); v != nil {
 		return v
 	}
@@ -27,12 +27,12 @@ func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceLi
 	if node == nil {
 		return nil
 	}
-	want, have := p.Spec.NodeSelector[v1.LabelOSStable], node.Labels[v1.LabelOSStable]
+	want, have := p.Spec.NodeSelector[corev1.LabelOSStable], node.Labels[corev1.LabelOSStable]
 	if want != have && want != "" && have != "" {
 		return &record.Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch",
 			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
 	}
-	if p.Spec.OS != nil && p.Spec.OS.Name != v1.Linux {
+	if p.Spec.OS != nil && p.Spec.OS.Name != corev1.Linux {
 		return &record.Verdict{Reason: "PodOSNotSupported",
 			Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
@@ -44,7 +44,7 @@ func Admit(p *v1.Pod, others []*v1.Pod, node *v1.Node, allocatable v1.ResourceLi
 }
 
 // extended adds what others advertise on the node to its own resources.
-func extended(allocatable v1.ResourceList, node *v1.Node) v1.ResourceList {
+func extended(allocatable corev1.ResourceList, node *corev1.Node) corev1.ResourceList {
 	if node == nil || len(allocatable) == 0 {
 		return allocatable
 	}
@@ -58,17 +58,17 @@ func extended(allocatable v1.ResourceList, node *v1.Node) v1.ResourceList {
 }
 
 // fits holds the pod's requests against what the others leave.
-func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verdict {
+func fits(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) *record.Verdict {
 	if len(allocatable) == 0 {
 		return nil
 	}
 	if n := allocatable.Pods().Value(); int64(len(others))+1 > n {
-		return outOf(v1.ResourcePods, 1, int64(len(others)), n)
+		return outOf(corev1.ResourcePods, 1, int64(len(others)), n)
 	}
-	want := resource.PodRequests(p, resource.PodResourcesOptions{})
-	used := v1.ResourceList{}
+	want := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	used := corev1.ResourceList{}
 	for _, o := range others {
-		for name, q := range resource.PodRequests(o, resource.PodResourcesOptions{}) {
+		for name, q := range resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{}) {
 			sum := used[name]
 			sum.Add(q)
 			used[name] = sum
@@ -81,7 +81,7 @@ func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verd
 			continue // as upstream: the scheduler alone counts what the node does not
 		}
 		in := used[name]
-		if name == v1.ResourceCPU {
+		if name == corev1.ResourceCPU {
 			if q.MilliValue()+in.MilliValue() > have.MilliValue() {
 				return outOf(name, q.MilliValue(), in.MilliValue(), have.MilliValue())
 			}
@@ -92,14 +92,14 @@ func fits(p *v1.Pod, others []*v1.Pod, allocatable v1.ResourceList) *record.Verd
 	return nil
 }
 
-func outOf(name v1.ResourceName, want, used, have int64) *record.Verdict {
+func outOf(name corev1.ResourceName, want, used, have int64) *record.Verdict {
 	return &record.Verdict{Reason: "OutOf" + string(name),
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 			name, want, used, have)}
 }
 
 // ports holds the pod's host ports against those of the others.
-func ports(p *v1.Pod, others []*v1.Pod) *record.Verdict {
+func ports(p *corev1.Pod, others []*corev1.Pod) *record.Verdict {
 	mine := hostPorts(p)
 	if len(mine) == 0 {
 		return nil
@@ -119,13 +119,13 @@ func ports(p *v1.Pod, others []*v1.Pod) *record.Verdict {
 
 type hostPort struct {
 	port     int32
-	protocol v1.Protocol
+	protocol corev1.Protocol
 	ip       string
 }
 
-func hostPorts(p *v1.Pod) []hostPort {
+func hostPorts(p *corev1.Pod) []hostPort {
 	var out []hostPort
-	record.EachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *corev1.Container) {
 		for _, port := range c.Ports {
 			n := port.HostPort
 			if p.Spec.HostNetwork && n == 0 {
@@ -136,7 +136,7 @@ func hostPorts(p *v1.Pod) []hostPort {
 			}
 			h := hostPort{port: n, protocol: port.Protocol, ip: port.HostIP}
 			if h.protocol == "" {
-				h.protocol = v1.ProtocolTCP
+				h.protocol = corev1.ProtocolTCP
 			}
 			if h.ip == "0.0.0.0" || h.ip == "::" {
 				h.ip = ""
@@ -148,12 +148,12 @@ func hostPorts(p *v1.Pod) []hostPort {
 }
 
 // admit decides once whether the node takes the pod.
-func (w *worker) admit(p *v1.Pod, now time.Time) {
+func (w *worker) admit(p *corev1.Pod, now time.Time) {
 	w.rec.Admitted = metav1.NewTime(now)
 	if len(w.rec.Containers) > 0 || w.rec.Source == SourceFile {
 		return // it ran here before: the record was lost, not the right to run
 	}
-	var node *v1.Node
+	var node *corev1.Node
 	if w.m.Node != nil {
 		node = w.m.Node()
 	}
@@ -165,26 +165,27 @@ func (w *worker) admit(p *v1.Pod, now time.Time) {
 		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)
 	}
 	if v != nil {
-		w.rec.Ended = &record.Verdict{Phase: v1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
+		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
+			Message: "Pod was rejected: " + v.Message}
 		w.rec.Released = true
-		w.m.Events.Event(p, "", v1.EventTypeWarning, v.Reason, v.Message)
+		w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	}
 }
 
 // others are the active pods beside p; only older ones when p is new, for they
 // have the right of way.
-func (m *Manager) others(p *v1.Pod, older bool) []*v1.Pod {
+func (m *Manager) others(p *corev1.Pod, older bool) []*corev1.Pod {
 	m.mu.Lock()
 	workers := m.list()
 	m.mu.Unlock()
-	var out []*v1.Pod
+	var out []*corev1.Pod
 	for _, w := range workers {
 		w.mu.Lock()
 		q := w.pod
 		allocated := w.shown.allocated
 		at := w.phase
 		w.mu.Unlock()
-		if q == nil || q.UID == p.UID || at != held && at != wanted || over(q) {
+		if q == nil || q.UID == p.UID || at != held && at != wanted || terminal(q) {
 			continue
 		}
 		if older && q.CreationTimestamp.After(p.CreationTimestamp.Time) {

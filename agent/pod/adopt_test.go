@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,9 +27,9 @@ func TestKnownByVolumesAlone(t *testing.T) {
 			released = append(released, s.Pod.UID)
 			return nil
 		}}}, m.Steps...)
-		wanted := testPod(v1.RestartPolicyAlways, "a")
-		gone := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gone", UID: "gone"}}
-		m.Adopt([]*v1.Pod{wanted, gone})
+		wanted := testPod(corev1.RestartPolicyAlways, "a")
+		gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gone", UID: "gone"}}
+		m.Adopt([]*corev1.Pod{wanted, gone})
 		m.Unhold()
 		m.PokeAll()
 		time.Sleep(time.Minute)

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
 
 // credentials are the registry logins of a pod's pull secrets for an image.
-func credentials(ctx context.Context, o Objects, p *v1.Pod, image string) ([]credential, error) {
+func credentials(ctx context.Context, o Objects, p *corev1.Pod, image string) ([]credential, error) {
 	var out []credential
 	for _, ref := range p.Spec.ImagePullSecrets {
 		s, err := o.Secret(ctx, p.Namespace, ref.Name)
@@ -27,10 +27,10 @@ func credentials(ctx context.Context, o Objects, p *v1.Pod, image string) ([]cre
 			Auths map[string]dockerAuth `json:"auths"`
 		}
 		switch s.Type {
-		case v1.SecretTypeDockerConfigJson:
-			err = json.Unmarshal(s.Data[v1.DockerConfigJsonKey], &cfg)
-		case v1.SecretTypeDockercfg:
-			err = json.Unmarshal(s.Data[v1.DockerConfigKey], &cfg.Auths)
+		case corev1.SecretTypeDockerConfigJson:
+			err = json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &cfg)
+		case corev1.SecretTypeDockercfg:
+			err = json.Unmarshal(s.Data[corev1.DockerConfigKey], &cfg.Auths)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("image pull secret %s/%s: %w", p.Namespace, ref.Name, err)
@@ -52,8 +52,8 @@ type dockerAuth struct {
 	IdentityToken string `json:"identitytoken"`
 }
 
-func (a dockerAuth) config(server string) *runtimeapi.AuthConfig {
-	return &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, Auth: a.Auth,
+func (a dockerAuth) config(server string) *criv1.AuthConfig {
+	return &criv1.AuthConfig{Username: a.Username, Password: a.Password, Auth: a.Auth,
 		IdentityToken: a.IdentityToken, ServerAddress: server}
 }
 

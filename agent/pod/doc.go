@@ -27,6 +27,9 @@
 //	let-run   its sandbox ran when the agent began, or the API is away (Unhold)
 //	cleaned   the last of it was removed
 //
+// A pod that is claimed while it ends for want of a source ends all the same:
+// then it begins anew, with a worker of its own.
+//
 // In phases that do not wait, each pass (pass.go) has Decide name the actions
 // (plan.go): setup, start, hook and resize bring containers up; stop, release,
 // finish and forget end them, undo the steps, delete the API object and remove

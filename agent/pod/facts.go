@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -18,19 +18,19 @@ import (
 
 // Volumes tells where the volumes of a pod are on the host.
 type Volumes interface {
-	Path(p *v1.Pod, name string) (string, error)
-	SubPath(p *v1.Pod, s volume.SubPath) (string, error)
+	Path(p *corev1.Pod, name string) (string, error)
+	SubPath(p *corev1.Pod, s volume.SubPath) (string, error)
 }
 
 // Objects gives the ConfigMaps and Secrets that pods refer to. A missing one
 // is an apimachinery not-found error.
 type Objects interface {
-	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
-	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
 // facts is what the worker knows of a container that is to start.
-func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *launch.Facts {
+func (w *worker) facts(p *corev1.Pod, o *record.Observed, a Action) *launch.Facts {
 	f := &launch.Facts{
 		Host:      w.m.Host,
 		Pod:       p,
@@ -50,11 +50,11 @@ func (w *worker) facts(p *v1.Pod, o *record.Observed, a Action) *launch.Facts {
 }
 
 // sources answer what a container's spec refers to.
-func (m *Manager) sources(ctx context.Context, p *v1.Pod) launch.Sources {
+func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
 	return launch.Sources{
-		ConfigMap: func(name string) (*v1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, p.Namespace, name) },
-		Secret:    func(name string) (*v1.Secret, error) { return m.Objects.Secret(ctx, p.Namespace, name) },
-		Services:  func() ([]*v1.Service, bool) { return m.Services(ctx) },
+		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, p.Namespace, name) },
+		Secret:    func(name string) (*corev1.Secret, error) { return m.Objects.Secret(ctx, p.Namespace, name) },
+		Services:  func() ([]*corev1.Service, bool) { return m.Services(ctx) },
 		Volume:    func(name string) (string, error) { return m.Volumes.Path(p, name) },
 		SubPath:   func(s volume.SubPath) (string, error) { return m.Volumes.SubPath(p, s) },
 		EnvFile:   func(name, path, key string) (string, error) { return m.envFile(p, name, path, key) },
@@ -63,7 +63,7 @@ func (m *Manager) sources(ctx context.Context, p *v1.Pod) launch.Sources {
 }
 
 // envFile reads a variable of a file in one of the pod's volumes.
-func (m *Manager) envFile(p *v1.Pod, name, path, key string) (string, error) {
+func (m *Manager) envFile(p *corev1.Pod, name, path, key string) (string, error) {
 	dir, err := m.Volumes.Path(p, name)
 	if err != nil {
 		return "", fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", name)
@@ -72,7 +72,7 @@ func (m *Manager) envFile(p *v1.Pod, name, path, key string) (string, error) {
 }
 
 // containerConfig translates a container and makes the files that it mounts.
-func (m *Manager) containerConfig(ctx context.Context, f *launch.Facts) (*runtimeapi.ContainerConfig, error) {
+func (m *Manager) containerConfig(ctx context.Context, f *launch.Facts) (*criv1.ContainerConfig, error) {
 	var err error
 	if f.Users, err = m.usersOf(f.Pod); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func makeFile(f *launch.File) error {
 }
 
 // sandboxConfig translates a pod.
-func (m *Manager) sandboxConfig(p *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
 	users, err := m.usersOf(p)
 	if err != nil {
 		return nil, err

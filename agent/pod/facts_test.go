@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -22,7 +22,7 @@ func TestContainerFiles(t *testing.T) {
 		Objects:  e,
 		Services: noServices,
 	}
-	p := testPod(v1.RestartPolicyAlways, "a")
+	p := testPod(corev1.RestartPolicyAlways, "a")
 	p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 	w := &worker{m: m, rec: &record.Pod{IPs: []string{"10.0.0.1"}}}
 	f := w.facts(p, &record.Observed{}, Action{Name: "a", Attempt: 2})

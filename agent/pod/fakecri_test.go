@@ -9,34 +9,36 @@ import (
 	"sync"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // fakeCRI is a container runtime that holds its state in memory. Containers
 // run until end is called or they are stopped; stubborn ones ignore SIGTERM.
 type fakeCRI struct {
-	cri.RuntimeService
-	cri.ImageManagerService
+	criapi.RuntimeService
+	criapi.ImageManagerService
 
 	mu         sync.Mutex
 	n          int
-	sandboxes  map[string]*runtimeapi.PodSandbox
+	sandboxes  map[string]*criv1.PodSandbox
 	containers map[string]*fakeContainer
 	images     map[string]bool
 	pullable   map[string]bool
 	stubborn   bool
-	events     chan *runtimeapi.ContainerEventResponse
+	removing   func() // called before a sandbox is removed
+	events     chan *criv1.ContainerEventResponse
 }
 
 type fakeContainer struct {
-	runtimeapi.ContainerStatus
+	criv1.ContainerStatus
 	sandbox string
 }
 
 func newFakeCRI() *fakeCRI {
-	return &fakeCRI{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*fakeContainer{},
-		images: map[string]bool{"i:1": true}, pullable: map[string]bool{}, events: make(chan *runtimeapi.ContainerEventResponse, 1000)}
+	return &fakeCRI{sandboxes: map[string]*criv1.PodSandbox{}, containers: map[string]*fakeContainer{},
+		images: map[string]bool{"i:1": true}, pullable: map[string]bool{},
+		events: make(chan *criv1.ContainerEventResponse, 1000)}
 }
 
 // String shows the containers, as in "a#0=run b#1=exit3".
@@ -47,9 +49,9 @@ func (f *fakeCRI) String() string {
 	for _, c := range f.containers {
 		state := "created"
 		switch c.State {
-		case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		case criv1.ContainerState_CONTAINER_RUNNING:
 			state = "run"
-		case runtimeapi.ContainerState_CONTAINER_EXITED:
+		case criv1.ContainerState_CONTAINER_EXITED:
 			state = fmt.Sprintf("exit%d", c.ExitCode)
 		}
 		out = append(out, fmt.Sprintf("%s#%d=%s", c.Metadata.Name, c.Metadata.Attempt, state))
@@ -63,19 +65,20 @@ func (f *fakeCRI) end(name string, code int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.containers {
-		if c.Metadata.Name == name && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if c.Metadata.Name == name && c.State == criv1.ContainerState_CONTAINER_RUNNING {
 			f.exit(c, code)
 		}
 	}
 }
 
 func (f *fakeCRI) exit(c *fakeContainer, code int32) {
-	c.State, c.ExitCode, c.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
+	c.State, c.ExitCode, c.FinishedAt = criv1.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
 	f.tell(c.sandbox)
 }
 
 func (f *fakeCRI) tell(sandbox string) {
-	f.events <- &runtimeapi.ContainerEventResponse{PodSandboxStatus: &runtimeapi.PodSandboxStatus{Metadata: f.sandboxes[sandbox].Metadata}}
+	f.events <- &criv1.ContainerEventResponse{
+		PodSandboxStatus: &criv1.PodSandboxStatus{Metadata: f.sandboxes[sandbox].Metadata}}
 }
 
 func (f *fakeCRI) id(kind string) string {
@@ -83,11 +86,11 @@ func (f *fakeCRI) id(kind string) string {
 	return fmt.Sprintf("%s%d", kind, f.n)
 }
 
-func (f *fakeCRI) RunPodSandbox(_ context.Context, c *runtimeapi.PodSandboxConfig, _ string) (string, error) {
+func (f *fakeCRI) RunPodSandbox(_ context.Context, c *criv1.PodSandboxConfig, _ string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := f.id("s")
-	f.sandboxes[id] = &runtimeapi.PodSandbox{Id: id, Metadata: c.Metadata, Labels: c.Labels, CreatedAt: time.Now().UnixNano()}
+	f.sandboxes[id] = &criv1.PodSandbox{Id: id, Metadata: c.Metadata, Labels: c.Labels, CreatedAt: time.Now().UnixNano()}
 	return id, nil
 }
 
@@ -95,9 +98,9 @@ func (f *fakeCRI) StopPodSandbox(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.sandboxes[id]; s != nil {
-		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		s.State = criv1.PodSandboxState_SANDBOX_NOTREADY
 		for _, c := range f.containers {
-			if c.sandbox == id && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			if c.sandbox == id && c.State == criv1.ContainerState_CONTAINER_RUNNING {
 				f.exit(c, 137)
 			}
 		}
@@ -106,6 +109,9 @@ func (f *fakeCRI) StopPodSandbox(_ context.Context, id string) error {
 }
 
 func (f *fakeCRI) RemovePodSandbox(ctx context.Context, id string) error {
+	if f.removing != nil {
+		f.removing()
+	}
 	if err := f.StopPodSandbox(ctx, id); err != nil {
 		return err
 	}
@@ -129,35 +135,39 @@ func labelled(labels, want map[string]string) bool {
 	return true
 }
 
-func (f *fakeCRI) ListPodSandbox(_ context.Context, flt *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (f *fakeCRI) ListPodSandbox(_ context.Context, flt *criv1.PodSandboxFilter) ([]*criv1.PodSandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*runtimeapi.PodSandbox
+	var out []*criv1.PodSandbox
 	for _, s := range f.sandboxes {
 		if labelled(s.Labels, flt.GetLabelSelector()) {
-			out = append(out, &runtimeapi.PodSandbox{Id: s.Id, Metadata: s.Metadata, Labels: s.Labels, State: s.State, CreatedAt: s.CreatedAt})
+			out = append(out,
+				&criv1.PodSandbox{Id: s.Id, Metadata: s.Metadata, Labels: s.Labels,
+					State: s.State, CreatedAt: s.CreatedAt})
 		}
 	}
 	return out, nil
 }
 
-func (f *fakeCRI) PodSandboxStatus(_ context.Context, id string, _ bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (f *fakeCRI) PodSandboxStatus(_ context.Context, id string, _ bool) (*criv1.PodSandboxStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sandboxes[id]
 	if s == nil {
 		return nil, errors.New("no such sandbox")
 	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: id, State: s.State, Metadata: s.Metadata,
-		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"}}}, nil
+	return &criv1.PodSandboxStatusResponse{Status: &criv1.PodSandboxStatus{Id: id, State: s.State, Metadata: s.Metadata,
+		Network: &criv1.PodSandboxNetworkStatus{Ip: "10.0.0.1"}}}, nil
 }
 
-func (f *fakeCRI) CreateContainer(_ context.Context, sandbox string, c *runtimeapi.ContainerConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
+func (f *fakeCRI) CreateContainer(_ context.Context, sandbox string, c *criv1.ContainerConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := f.id("c")
-	f.containers[id] = &fakeContainer{sandbox: sandbox, ContainerStatus: runtimeapi.ContainerStatus{Id: id, Metadata: c.Metadata,
-		Labels: c.Labels, Annotations: c.Annotations, CreatedAt: time.Now().UnixNano()}}
+	f.containers[id] = &fakeContainer{sandbox: sandbox,
+		ContainerStatus: criv1.ContainerStatus{Id: id, Metadata: c.Metadata,
+			Labels: c.Labels, Annotations: c.Annotations, CreatedAt: time.Now().UnixNano()}}
 	return id, nil
 }
 
@@ -165,7 +175,7 @@ func (f *fakeCRI) StartContainer(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.containers[id]
-	c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
+	c.State, c.StartedAt = criv1.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	f.tell(c.sandbox)
 	return nil
 }
@@ -185,21 +195,21 @@ func (f *fakeCRI) StopContainer(ctx context.Context, id string, grace int64) err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c := f.containers[id]; c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+	if c := f.containers[id]; c.State == criv1.ContainerState_CONTAINER_RUNNING {
 		f.exit(c, code)
 	}
 	return nil
 }
 
-func (f *fakeCRI) UpdateContainerResources(_ context.Context, id string, r *runtimeapi.ContainerResources) error {
+func (f *fakeCRI) UpdateContainerResources(_ context.Context, id string, r *criv1.ContainerResources) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.containers[id].Resources = r
 	return nil
 }
 
-func (f *fakeCRI) ContainerStats(context.Context, string) (*runtimeapi.ContainerStats, error) {
-	return &runtimeapi.ContainerStats{Memory: &runtimeapi.MemoryUsage{UsageBytes: &runtimeapi.UInt64Value{Value: 50 << 20}}}, nil
+func (f *fakeCRI) ContainerStats(context.Context, string) (*criv1.ContainerStats, error) {
+	return &criv1.ContainerStats{Memory: &criv1.MemoryUsage{UsageBytes: &criv1.UInt64Value{Value: 50 << 20}}}, nil
 }
 
 // memory is the limit that the newest container of a name was given later.
@@ -207,7 +217,7 @@ func (f *fakeCRI) memory(name string) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.containers {
-		if c.Metadata.Name == name && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if c.Metadata.Name == name && c.State == criv1.ContainerState_CONTAINER_RUNNING {
 			return c.Resources.GetLinux().GetMemoryLimitInBytes()
 		}
 	}
@@ -221,30 +231,32 @@ func (f *fakeCRI) RemoveContainer(_ context.Context, id string) error {
 	return nil
 }
 
-func (f *fakeCRI) ListContainers(_ context.Context, flt *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (f *fakeCRI) ListContainers(_ context.Context, flt *criv1.ContainerFilter) ([]*criv1.Container, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*runtimeapi.Container
+	var out []*criv1.Container
 	for _, c := range f.containers {
 		if labelled(c.Labels, flt.GetLabelSelector()) {
-			out = append(out, &runtimeapi.Container{Id: c.Id, PodSandboxId: c.sandbox})
+			out = append(out, &criv1.Container{Id: c.Id, PodSandboxId: c.sandbox})
 		}
 	}
 	return out, nil
 }
 
-func (f *fakeCRI) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (f *fakeCRI) ContainerStatus(_ context.Context, id string, _ bool) (*criv1.ContainerStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.containers[id]
 	if c == nil {
 		return nil, errors.New("no such container")
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State,
-		CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt, ExitCode: c.ExitCode, Labels: c.Labels, Annotations: c.Annotations}}, nil
+	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State,
+		CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt, ExitCode: c.ExitCode,
+		Labels: c.Labels, Annotations: c.Annotations}}, nil
 }
 
-func (f *fakeCRI) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.ContainerEventResponse, _ func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
+func (f *fakeCRI) GetContainerEvents(ctx context.Context, ch chan *criv1.ContainerEventResponse,
+	_ func(criv1.RuntimeService_GetContainerEventsClient)) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -259,26 +271,27 @@ func (f *fakeCRI) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.Co
 	}
 }
 
-func (f *fakeCRI) ImageStatus(_ context.Context, s *runtimeapi.ImageSpec, _ bool) (*runtimeapi.ImageStatusResponse, error) {
+func (f *fakeCRI) ImageStatus(_ context.Context, s *criv1.ImageSpec, _ bool) (*criv1.ImageStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.images[s.Image] {
-		return &runtimeapi.ImageStatusResponse{}, nil
+		return &criv1.ImageStatusResponse{}, nil
 	}
-	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: s.Image}}, nil
+	return &criv1.ImageStatusResponse{Image: &criv1.Image{Id: s.Image}}, nil
 }
 
-func (f *fakeCRI) ListImages(context.Context, *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+func (f *fakeCRI) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Image, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*runtimeapi.Image
+	var out []*criv1.Image
 	for id := range f.images {
-		out = append(out, &runtimeapi.Image{Id: id, RepoTags: []string{id}})
+		out = append(out, &criv1.Image{Id: id, RepoTags: []string{id}})
 	}
 	return out, nil
 }
 
-func (f *fakeCRI) PullImage(_ context.Context, s *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
+func (f *fakeCRI) PullImage(_ context.Context, s *criv1.ImageSpec, _ *criv1.AuthConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.pullable[s.Image] {

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -31,32 +31,32 @@ type pull struct {
 // f.Image. The verdict is the container's waiting reason.
 func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verdict {
 	image := f.Container.Image
-	spec := &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image}
+	spec := &criv1.ImageSpec{Image: image, UserSpecifiedImage: image}
 	if !validImage(image) {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: "+
 			"couldn't parse image name %q: invalid reference format", image, image)
-		m.event(f, v1.EventTypeWarning, "InspectFailed", msg)
-		m.event(f, v1.EventTypeWarning, "Failed", "Error: InvalidImageName")
+		m.event(f, corev1.EventTypeWarning, "InspectFailed", msg)
+		m.event(f, corev1.EventTypeWarning, "Failed", "Error: InvalidImageName")
 		return &record.Verdict{Reason: "InvalidImageName", Message: msg}
 	}
 	st, err := m.Images.ImageStatus(ctx, spec, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", image, grpcMessage(err))
-		m.event(f, v1.EventTypeWarning, "InspectFailed", msg)
+		m.event(f, corev1.EventTypeWarning, "InspectFailed", msg)
 		return &record.Verdict{Reason: "ImageInspectError", Message: msg}
 	}
 	logins, loginErr := credentials(ctx, m.Objects, f.Pod, image)
 	policy := pullPolicy(f.Container)
-	if st.Image != nil && policy != v1.PullAlways && !m.mustPull(image, st.Image, logins) {
+	if st.Image != nil && policy != corev1.PullAlways && !m.mustPull(image, st.Image, logins) {
 		f.Image = st.Image
-		m.event(f, v1.EventTypeNormal, "Pulled",
+		m.event(f, corev1.EventTypeNormal, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 		return nil
 	}
-	if policy == v1.PullNever { // as if it were not there, also when the pod may not use it
+	if policy == corev1.PullNever { // as if it were not there, also when the pod may not use it
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
-		m.event(f, v1.EventTypeWarning, "ErrImageNeverPull", msg)
-		m.event(f, v1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
+		m.event(f, corev1.EventTypeWarning, "ErrImageNeverPull", msg)
+		m.event(f, corev1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
 		return &record.Verdict{Reason: "ErrImageNeverPull", Message: msg}
 	}
 	if loginErr != nil {
@@ -65,7 +65,7 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 	return m.pullImage(ctx, f, spec, logins)
 }
 
-func (m *Manager) mustPull(image string, there *runtimeapi.Image, logins []credential) bool {
+func (m *Manager) mustPull(image string, there *criv1.Image, logins []credential) bool {
 	return m.Access != nil && m.Access.MustPull(image, there, logins)
 }
 
@@ -77,7 +77,7 @@ func (m *Manager) ensureImages(ctx context.Context, f *launch.Facts) *record.Ver
 			if v.Image == nil || v.Name != f.Container.VolumeMounts[i].Name || v.Image.Reference == "" {
 				continue
 			}
-			c := &v1.Container{Name: f.Container.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
+			c := &corev1.Container{Name: f.Container.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
 			if why := m.ensureImage(ctx, &launch.Facts{Pod: f.Pod, Container: c}); why != nil {
 				return why
 			}
@@ -87,15 +87,15 @@ func (m *Manager) ensureImages(ctx context.Context, f *launch.Facts) *record.Ver
 }
 
 func (m *Manager) pullImage(
-	ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential,
+	ctx context.Context, f *launch.Facts, spec *criv1.ImageSpec, logins []credential,
 ) *record.Verdict {
 	image := f.Container.Image
-	m.event(f, v1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
+	m.event(f, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
 	ref, err := m.sharedPull(ctx, f, spec, logins)
 	if err == nil {
-		var st *runtimeapi.ImageStatusResponse
-		if st, err = m.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref}, false); err == nil && st.Image == nil {
+		var st *criv1.ImageStatusResponse
+		if st, err = m.Images.ImageStatus(ctx, &criv1.ImageSpec{Image: ref}, false); err == nil && st.Image == nil {
 			st, err = m.Images.ImageStatus(ctx, spec, false)
 		}
 		if err == nil && st.Image == nil {
@@ -112,7 +112,7 @@ func (m *Manager) pullImage(
 		return m.pullFailed(f, err)
 	}
 	took := time.Since(began).Truncate(time.Millisecond)
-	m.event(f, v1.EventTypeNormal, "Pulled",
+	m.event(f, corev1.EventTypeNormal, "Pulled",
 		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
 			image, took, took, f.Image.Size))
 	return nil
@@ -120,15 +120,15 @@ func (m *Manager) pullImage(
 
 func (m *Manager) pullFailed(f *launch.Facts, err error) *record.Verdict {
 	msg := grpcMessage(err)
-	m.event(f, v1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
-	m.event(f, v1.EventTypeWarning, "Failed", "Error: ErrImagePull")
+	m.event(f, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
+	m.event(f, corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return &record.Verdict{Reason: "ErrImagePull", Message: msg}
 }
 
 // sharedPull pulls once for all who want the same image with the same secrets
 // at the same time. A pull goes on while anybody waits for it.
 func (m *Manager) sharedPull(
-	ctx context.Context, f *launch.Facts, spec *runtimeapi.ImageSpec, logins []credential,
+	ctx context.Context, f *launch.Facts, spec *criv1.ImageSpec, logins []credential,
 ) (string, error) {
 	key := spec.Image
 	for _, c := range logins {
@@ -161,7 +161,7 @@ func (m *Manager) sharedPull(
 
 // recordedPull keeps with which credentials the pull worked.
 func (m *Manager) recordedPull(
-	ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod,
+	ctx context.Context, spec *criv1.ImageSpec, logins []credential, p *corev1.Pod,
 ) (string, error) {
 	if m.Access == nil {
 		ref, _, err := m.tryPull(ctx, spec, logins, p)
@@ -180,9 +180,9 @@ func (m *Manager) recordedPull(
 
 // imageID is the runtime's ID of what was pulled: a runtime may name a pull's
 // result by its digest.
-func (m *Manager) imageID(ctx context.Context, spec *runtimeapi.ImageSpec, ref string) (string, error) {
+func (m *Manager) imageID(ctx context.Context, spec *criv1.ImageSpec, ref string) (string, error) {
 	for _, name := range []string{ref, spec.Image} {
-		st, err := m.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
+		st, err := m.Images.ImageStatus(ctx, &criv1.ImageSpec{Image: name}, false)
 		if err != nil {
 			return "", err
 		}
@@ -196,7 +196,7 @@ func (m *Manager) imageID(ctx context.Context, spec *runtimeapi.ImageSpec, ref s
 // tryPull pulls with one login after the other, and returns which worked; nil
 // when none is needed.
 func (m *Manager) tryPull(
-	ctx context.Context, spec *runtimeapi.ImageSpec, logins []credential, p *v1.Pod,
+	ctx context.Context, spec *criv1.ImageSpec, logins []credential, p *corev1.Pod,
 ) (ref string, used *credential, err error) {
 	sc, err := m.sandboxConfig(p, 0)
 	if err != nil {
@@ -215,18 +215,18 @@ func (m *Manager) tryPull(
 }
 
 // pullPolicy is the container's policy, or what its tag implies.
-func pullPolicy(c *v1.Container) v1.PullPolicy {
+func pullPolicy(c *corev1.Container) corev1.PullPolicy {
 	if c.ImagePullPolicy != "" {
 		return c.ImagePullPolicy
 	}
 	if strings.Contains(c.Image, "@") {
-		return v1.PullIfNotPresent
+		return corev1.PullIfNotPresent
 	}
 	last := c.Image[strings.LastIndex(c.Image, "/")+1:]
 	if _, tag, ok := strings.Cut(last, ":"); ok && tag != "latest" {
-		return v1.PullIfNotPresent
+		return corev1.PullIfNotPresent
 	}
-	return v1.PullAlways
+	return corev1.PullAlways
 }
 
 // validImage is a cheap check of an image reference: the runtime does the

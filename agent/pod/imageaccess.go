@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-	cri "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -48,7 +48,7 @@ type ImageRecords interface {
 
 // credential is a registry login and the Secret that holds it.
 type credential struct {
-	auth   *runtimeapi.AuthConfig
+	auth   *criv1.AuthConfig
 	secret record.ImagePullSecret // without its hash
 }
 
@@ -59,7 +59,7 @@ type Access struct {
 	Policy    VerifyPolicy // "" = NeverVerifyPreloadedImages, as upstream
 	Allowlist []string     // names, or prefixes that end in "/*"
 	Records   ImageRecords
-	Images    cri.ImageManagerService
+	Images    criapi.ImageManagerService
 	Log       *slog.Logger
 
 	mu      sync.Mutex
@@ -96,7 +96,7 @@ func (a *Access) Load(ctx context.Context) error {
 	}
 	list, err := a.Images.ListImages(ctx, nil)
 	if err != nil {
-		a.Log.Warn("images are not listed; pulls that a crash cut off count as under way", "error", err)
+		a.Log.Warn("images are not listed; pulls that a crash cut off count as under way", "err", err)
 		return nil
 	}
 	for _, i := range list {
@@ -116,7 +116,7 @@ func (a *Access) Load(ctx context.Context) error {
 
 // closeCutOff gives an image a name that nobody may use yet, if the pull of it
 // by this name was cut off.
-func (a *Access) closeCutOff(i *runtimeapi.Image) error {
+func (a *Access) closeCutOff(i *criv1.Image) error {
 	for _, n := range slices.Concat(i.RepoTags, i.RepoDigests) {
 		name, r := repository(n), a.byRef[i.Id]
 		if !a.isPulling(name) || r != nil && r.Names[name] != nil {
@@ -161,7 +161,7 @@ func (a *Access) Begin(image string) error {
 // credentials were needed. A record that cannot be written leaves the note of
 // the pull, so that the image stays closed.
 func (a *Access) End(ctx context.Context, image, ref string, c *credential) error {
-	var list []*runtimeapi.Image
+	var list []*criv1.Image
 	if ref != "" {
 		var err error
 		if list, err = a.Images.ListImages(ctx, nil); err != nil {
@@ -232,7 +232,7 @@ func (a *Access) put(r *record.Image) error {
 }
 
 // prune drops the records of images that are not in the list.
-func (a *Access) prune(list []*runtimeapi.Image) {
+func (a *Access) prune(list []*criv1.Image) {
 	if len(list) == 0 {
 		return
 	}
@@ -245,7 +245,7 @@ func (a *Access) prune(list []*runtimeapi.Image) {
 			continue
 		}
 		if err := a.Records.Delete(recordKey(ref)); err != nil {
-			a.Log.Warn("the record of an image that is gone stays", "image", ref, "error", err)
+			a.Log.Warn("the record of an image that is gone stays", "image", ref, "err", err)
 			continue
 		}
 		delete(a.byRef, ref)
@@ -257,7 +257,7 @@ const pruneAfter = time.Minute
 
 // MustPull tells whether a pod has to pull an image that is there, to show
 // that it may use it.
-func (a *Access) MustPull(image string, there *runtimeapi.Image, credentials []credential) bool {
+func (a *Access) MustPull(image string, there *criv1.Image, credentials []credential) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.byRef[there.Id]
@@ -284,7 +284,7 @@ func (a *Access) MustPull(image string, there *runtimeapi.Image, credentials []c
 			}
 			if !same || !sameSecret(s, c.secret) { // it counts by itself from now on
 				if err := a.allow(image, r.Ref, c); err != nil {
-					a.Log.Warn("who may use an image is not kept; it is pulled again later", "image", image, "error", err)
+					a.Log.Warn("who may use an image is not kept; it is pulled again later", "image", image, "err", err)
 				}
 			}
 			return false
@@ -319,7 +319,7 @@ func (a *Access) allowlisted(image string) bool {
 // isPulled tells whether the image came by the agent under the name that is
 // asked for. The same content can have other names too: what was imported
 // stays open by its own name, whatever a pod pulls afterwards.
-func (a *Access) isPulled(image string, there *runtimeapi.Image, r *record.Image) bool {
+func (a *Access) isPulled(image string, there *criv1.Image, r *record.Image) bool {
 	name := repository(image)
 	if a.knows(name, r) {
 		return true
@@ -365,7 +365,7 @@ func sameSecret(a, b record.ImagePullSecret) bool {
 
 // hashOf is what is kept of credentials: with the record's own key, so that
 // equal ones do not show.
-func hashOf(salt []byte, c *runtimeapi.AuthConfig) []byte {
+func hashOf(salt []byte, c *criv1.AuthConfig) []byte {
 	h := hmac.New(sha256.New, salt)
 	parts, err := json.Marshal([]string{c.GetUsername(), c.GetPassword(), c.GetAuth(),
 		c.GetIdentityToken(), c.GetRegistryToken(), c.GetServerAddress()})

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -21,7 +21,7 @@ func (m imageRecords) Put(key string, r *record.Image) error  { m[key] = r; retu
 func (m imageRecords) Delete(key string) error                { delete(m, key); return nil }
 func login(secret, uid, password string) credential {
 	return credential{
-		auth:   &runtimeapi.AuthConfig{Username: "u", Password: password, ServerAddress: "r.example.com"},
+		auth:   &criv1.AuthConfig{Username: "u", Password: password, ServerAddress: "r.example.com"},
 		secret: record.ImagePullSecret{Namespace: "ns", Name: secret, UID: uid},
 	}
 }
@@ -29,7 +29,7 @@ func login(secret, uid, password string) credential {
 const private = "r.example.com/team/app:1"
 
 // newAccess has one image on the node, which is on it as what ids says.
-func newAccess(t *testing.T, records imageRecords, policy VerifyPolicy) (*Access, *runtimeapi.Image) {
+func newAccess(t *testing.T, records imageRecords, policy VerifyPolicy) (*Access, *criv1.Image) {
 	t.Helper()
 	f := newFakeCRI()
 	f.images = map[string]bool{private: true} // which is its ID and its tag
@@ -38,7 +38,7 @@ func newAccess(t *testing.T, records imageRecords, policy VerifyPolicy) (*Access
 	if err := a.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return a, &runtimeapi.Image{Id: private}
+	return a, &criv1.Image{Id: private}
 }
 
 func (a *Access) pulledWith(t *testing.T, image, id string, c *credential) {
@@ -140,7 +140,8 @@ func TestVerifyPolicies(t *testing.T) {
 		policy            VerifyPolicy
 		preloaded, pulled bool
 	}{
-		{NeverVerify, false, false}, {NeverVerifyPreloadedImages, false, true}, {NeverVerifyAllowlistedImages, true, true}, {AlwaysVerify, true, true},
+		{NeverVerify, false, false}, {NeverVerifyPreloadedImages, false, true},
+		{NeverVerifyAllowlistedImages, true, true}, {AlwaysVerify, true, true},
 	} {
 		a, img := newAccess(t, imageRecords{}, x.policy)
 		if got := a.MustPull(private, img, nil); got != x.preloaded {
@@ -154,7 +155,8 @@ func TestVerifyPolicies(t *testing.T) {
 	}
 	a, img := newAccess(t, imageRecords{}, NeverVerifyAllowlistedImages)
 	for image, want := range map[string]bool{
-		"r.example.com/base:9": false, "r.example.com/free/a/b": false, "hub/x": false, "r.example.com/base2:9": true, "r.example.com/freeze/a": true,
+		"r.example.com/base:9": false, "r.example.com/free/a/b": false, "hub/x": false, "r.example.com/base2:9": true,
+		"r.example.com/freeze/a": true,
 	} {
 		if got := a.MustPull(image, img, nil); got != want {
 			t.Errorf("%s: %v", image, got)
@@ -191,15 +193,18 @@ func TestBorrowedImage(t *testing.T) {
 	f := a.Images.(*fakeCRI)
 	e := &edges{records: map[string]*record.Pod{}}
 	m := &Manager{Images: f, Access: a, Objects: e, Events: e, ctx: t.Context(),
-		Host: &launch.Host{RootDir: t.TempDir(), CgroupParent: func(*v1.Pod) string { return "/x" }}}
-	ensure := func(policy v1.PullPolicy, volume bool) string {
-		p := testPod(v1.RestartPolicyAlways, "a")
+		Host: &launch.Host{RootDir: t.TempDir(), CgroupParent: func(*corev1.Pod) string { return "/x" }}}
+	ensure := func(policy corev1.PullPolicy, volume bool) string {
+		p := testPod(corev1.RestartPolicyAlways, "a")
 		c := &p.Spec.Containers[0]
 		c.Image, c.ImagePullPolicy = private, policy
 		if volume {
 			f.images["open"], c.Image = true, "open"
-			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: private, PullPolicy: policy}}}}
-			c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "v",
+					VolumeSource: corev1.VolumeSource{
+						Image: &corev1.ImageVolumeSource{Reference: private, PullPolicy: policy}}}}
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		}
 		if v := m.ensureImages(t.Context(), &launch.Facts{Pod: p, Container: c}); v != nil {
 			return v.Reason
@@ -207,15 +212,16 @@ func TestBorrowedImage(t *testing.T) {
 		return ""
 	}
 	for _, volume := range []bool{false, true} {
-		if got := ensure(v1.PullIfNotPresent, volume); got != "ErrImagePull" {
+		if got := ensure(corev1.PullIfNotPresent, volume); got != "ErrImagePull" {
 			t.Errorf("IfNotPresent: %q", got)
 		}
-		if got := ensure(v1.PullNever, volume); got != "ErrImageNeverPull" {
+		if got := ensure(corev1.PullNever, volume); got != "ErrImageNeverPull" {
 			t.Errorf("Never: %q", got)
 		}
 	}
 	f.pullable = map[string]bool{private: true}
-	for _, policy := range []v1.PullPolicy{v1.PullIfNotPresent, v1.PullNever} { // the registry asks for nothing
+	// the registry asks for nothing
+	for _, policy := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullNever} {
 		if got := ensure(policy, false); got != "" {
 			t.Errorf("%s after an open pull: %q", policy, got)
 		}

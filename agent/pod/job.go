@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
@@ -32,11 +32,11 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerError", err)
 	}
-	w.m.event(f, v1.EventTypeNormal, "Created", "Container created")
+	w.m.event(f, corev1.EventTypeNormal, "Created", "Container created")
 	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {
 		return w.createFailed(ctx, f, "RunContainerError", err)
 	}
-	w.m.event(f, v1.EventTypeNormal, "Started", "Container started")
+	w.m.event(f, corev1.EventTypeNormal, "Started", "Container started")
 	w.m.linkLog(f.Pod, config.LogPath, f.Container.Name, id)
 	hooked := f.Container.Lifecycle == nil || f.Container.Lifecycle.PostStart == nil
 	begun := func() {
@@ -59,7 +59,7 @@ func (m *Manager) event(f *launch.Facts, kind, reason, message string) {
 func (w *worker) createFailed(ctx context.Context, f *launch.Facts, reason string, err error) func() {
 	msg := grpcMessage(err)
 	if ctx.Err() == nil {
-		w.m.event(f, v1.EventTypeWarning, "Failed", "Error: "+msg)
+		w.m.event(f, corev1.EventTypeWarning, "Failed", "Error: "+msg)
 	}
 	return w.startFailed(ctx, f, &record.Verdict{Reason: reason, Message: msg}, firstRetry, lastRetry)
 }
@@ -93,13 +93,13 @@ func grpcMessage(err error) string {
 }
 
 // postStart runs the hook of a container that was just started.
-func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
+func (w *worker) postStart(ctx context.Context, p *corev1.Pod, a Action) func() {
 	c := record.FindContainer(p, a.Name)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return func() { w.rec.Of(a.Name).Hooked = true }
 	}
 	if err := w.m.hook(ctx, p, c, a.ID, c.Lifecycle.PostStart); err != nil && ctx.Err() == nil {
-		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+		w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 		return func() {
 			cr := w.rec.Of(a.Name)
 			if cr.ID == a.ID {
@@ -116,8 +116,8 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, a Action) func() {
 
 // stop ends one container: its preStop hook and then the signal share the
 // grace period.
-func (w *worker) stop(ctx context.Context, p *v1.Pod, o *record.Observed, a Action) func() {
-	w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "Killing", a.Message)
+func (w *worker) stop(ctx context.Context, p *corev1.Pod, o *record.Observed, a Action) func() {
+	w.m.Events.Event(p, a.Name, corev1.EventTypeNormal, "Killing", a.Message)
 	grace := a.Grace
 	c := record.FindContainer(p, a.Name)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
@@ -126,7 +126,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, o *record.Observed, a Acti
 		err := w.m.hook(hctx, p, c, a.ID, c.Lifecycle.PreStop)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+			w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 		}
 		grace = max(grace-int64(time.Since(began)/time.Second), 2)
 	}
@@ -142,7 +142,8 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, o *record.Observed, a Acti
 }
 
 // hook runs one lifecycle handler.
-func (m *Manager) hook(ctx context.Context, p *v1.Pod, c *v1.Container, id string, h *v1.LifecycleHandler) error {
+func (m *Manager) hook(ctx context.Context, p *corev1.Pod, c *corev1.Container, id string,
+	h *corev1.LifecycleHandler) error {
 	switch {
 	case h.Exec != nil:
 		_, stderr, err := m.Runtime.ExecSync(ctx, id, h.Exec.Command, 0)
@@ -162,7 +163,7 @@ func (m *Manager) hook(ctx context.Context, p *v1.Pod, c *v1.Container, id strin
 	return errors.New("invalid handler: only exec, httpGet and sleep run as hooks")
 }
 
-func (m *Manager) podIP(p *v1.Pod) string {
+func (m *Manager) podIP(p *corev1.Pod) string {
 	if p.Spec.HostNetwork && len(m.Host.IPs) > 0 {
 		return m.Host.IPs[0]
 	}

@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/record"
@@ -12,7 +12,7 @@ import (
 
 // makeLogDir makes the directory of a container's logs, or with an empty name
 // the pod's.
-func (m *Manager) makeLogDir(p *v1.Pod, container string) error {
+func (m *Manager) makeLogDir(p *corev1.Pod, container string) error {
 	return logs.MakeDir(m.Host.PodLogsDir, filepath.Join(m.Host.LogDir(p), container))
 }
 
@@ -34,32 +34,32 @@ func (m *Manager) WrittenLogs() []logs.Written {
 }
 
 // linkLog makes the flat link that log collectors look for.
-func (m *Manager) linkLog(p *v1.Pod, logPath, container, id string) {
+func (m *Manager) linkLog(p *corev1.Pod, logPath, container, id string) {
 	if link := m.link(p, container, id); link != "" {
 		os.Remove(link)
 		if err := os.Symlink(filepath.Join(m.Host.LogDir(p), logPath), link); err != nil {
-			m.Log.Debug("no link to a container log", "link", link, "error", err)
+			m.Log.Debug("no link to a container log", "link", link, "err", err)
 		}
 	}
 }
 
-func (m *Manager) unlinkLog(p *v1.Pod, container, id string) {
+func (m *Manager) unlinkLog(p *corev1.Pod, container, id string) {
 	if link := m.link(p, container, id); link != "" {
 		os.Remove(link)
 	}
 }
 
-func (m *Manager) link(p *v1.Pod, container, id string) string {
+func (m *Manager) link(p *corev1.Pod, container, id string) string {
 	return logs.Link(m.Host.ContainerLogsDir, p.Name, p.Namespace, container, id)
 }
 
 // removeLog removes the logs of a container that was removed, and its last
 // words.
-func (m *Manager) removeLog(p *v1.Pod, a Action) {
+func (m *Manager) removeLog(p *corev1.Pod, a Action) {
 	m.unlinkLog(p, a.Name, a.ID)
 	os.Remove(m.Host.TerminationFile(p, a.Name, a.Attempt))
 	log := logs.File{Dir: m.Host.PodLogsDir, Path: filepath.Join(m.Host.LogDir(p), logs.Name(a.Name, a.Attempt))}
 	if err := logs.Remove(log); err != nil {
-		m.Log.Debug("a log of a removed container stays", "log", log.Path, "error", err)
+		m.Log.Debug("a log of a removed container stays", "log", log.Path, "err", err)
 	}
 }

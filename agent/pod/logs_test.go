@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
@@ -19,13 +19,14 @@ import (
 // elsewhere; a missing directory of logs is made again.
 func TestLogDirectoryFollowsNothing(t *testing.T) {
 	out := t.TempDir()
-	if err := os.WriteFile(filepath.Join(out, "0.log"), []byte("2026-01-01T00:00:00Z stderr F secret\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(out, "0.log"),
+		[]byte("2026-01-01T00:00:00Z stderr F secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "logs")
 	h := &launch.Host{RootDir: t.TempDir(), PodLogsDir: dir}
 	m := &Manager{Host: h}
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	if err := m.makeLogDir(p, "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +39,13 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 	if err := m.makeLogDir(p, "c"); err == nil {
 		t.Error("a link leads the log directory elsewhere")
 	}
-	if err := errors.Join(os.Remove(h.LogDir(p)), os.Mkdir(h.LogDir(p), 0o755), os.Symlink(out, filepath.Join(h.LogDir(p), "c"))); err != nil {
+	if err := errors.Join(os.Remove(h.LogDir(p)), os.Mkdir(h.LogDir(p), 0o755),
+		os.Symlink(out, filepath.Join(h.LogDir(p), "c"))); err != nil {
 		t.Fatal(err)
 	}
 	m.removeLog(p, Action{Name: "c"})
-	if text := logs.Tail(logs.File{Dir: dir, Path: filepath.Join(h.LogDir(p), "c/0.log")}, maxMessageLines, maxMessageLog); text != "" {
+	if text := logs.Tail(logs.File{Dir: dir, Path: filepath.Join(h.LogDir(p), "c/0.log")}, maxMessageLines,
+		maxMessageLog); text != "" {
 		t.Errorf("a link shows %q as last words", text)
 	}
 	if err := m.purge(t.Context(), p, &record.Observed{}); err != nil {

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	cri "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
@@ -30,7 +30,7 @@ type Step struct {
 
 // Setting is what steps work on.
 type Setting struct {
-	Pod *v1.Pod
+	Pod *corev1.Pod
 	// Sandbox is the sandbox that was, Attempt the number of the next.
 	Sandbox string
 	Attempt uint32
@@ -47,7 +47,7 @@ func (f *Fault) Error() string { return f.Message }
 // Recorder writes events about a pod, or one container of it when container
 // is not empty.
 type Recorder interface {
-	Event(p *v1.Pod, container, kind, reason, message string)
+	Event(p *corev1.Pod, container, kind, reason, message string)
 }
 
 // Records keeps pod records over restarts.
@@ -66,9 +66,9 @@ type Prober interface {
 type Reporter interface {
 	// Report takes the newest facts and returns the status that they make,
 	// at once.
-	Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodStatus
+	Report(p *corev1.Pod, r *record.Pod, o *record.Observed) corev1.PodStatus
 	// Finish sends what is left to tell, then deletes the API object.
-	Finish(ctx context.Context, p *v1.Pod) error
+	Finish(ctx context.Context, p *corev1.Pod) error
 	// Forget drops what is kept of a pod.
 	Forget(uid types.UID)
 }
@@ -76,8 +76,8 @@ type Reporter interface {
 // Manager runs all pods of the node.
 type Manager struct {
 	Host    *launch.Host
-	Runtime cri.RuntimeService
-	Images  cri.ImageManagerService
+	Runtime criapi.RuntimeService
+	Images  criapi.ImageManagerService
 	// Access tells which pods may use an image that is there; nil: all.
 	Access  *Access
 	Steps   []Step
@@ -85,15 +85,15 @@ type Manager struct {
 	Objects Objects
 	// Services gives all services, false while they are not known: their
 	// variables belong into every container.
-	Services func(context.Context) ([]*v1.Service, bool)
+	Services func(context.Context) ([]*corev1.Service, bool)
 	Probes   Prober
 	Reporter Reporter
 	Records  Records
 	Events   Recorder
 	// Node returns the Node object that pods are admitted against, or nil.
-	Node func() *v1.Node
+	Node func() *corev1.Node
 	// Limit changes what the pod as a whole is limited to, may be nil.
-	Limit func(p *v1.Pod, l launch.Limits) error
+	Limit func(p *corev1.Pod, l launch.Limits) error
 	// Refuse tells why the node takes no pods at all now, nil when it does;
 	// nil itself: it always does.
 	Refuse func() *record.Verdict
@@ -105,7 +105,7 @@ type Manager struct {
 	Changed func()
 	// Relabelled brings the volumes of a pod up to date after its labels or
 	// annotations changed, may be nil.
-	Relabelled func(ctx context.Context, p *v1.Pod) error
+	Relabelled func(ctx context.Context, p *corev1.Pod) error
 	MaxBackoff time.Duration
 	Log        *slog.Logger
 
@@ -120,7 +120,7 @@ type Manager struct {
 // Run follows the runtime's events until ctx ends. Containers are left
 // running.
 func (m *Manager) Run(ctx context.Context) error {
-	events := make(chan *runtimeapi.ContainerEventResponse, 64)
+	events := make(chan *criv1.ContainerEventResponse, 64)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -130,7 +130,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return
 			}
-			m.Log.Warn("container events are interrupted, asking the runtime again", "error", err)
+			m.Log.Warn("container events are interrupted, asking the runtime again", "err", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):
@@ -162,10 +162,19 @@ func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) e
 		if r.Pod == nil || string(r.Pod.UID) != uid {
 			continue
 		}
+		forgive(r)
 		m.workers[r.Pod.UID] = &worker{m: m, uid: r.Pod.UID, pod: r.Pod, from: r.Source, rec: r, busy: map[string]*job{}}
 	}
 	m.mu.Unlock()
 	return m.adopt(ctx)
+}
+
+// forgive lets a pod of a manifest begin anew that the node ended for its own sake,
+// as when the machine shut down: nobody makes another in its place.
+func forgive(r *record.Pod) {
+	if r.Source == SourceFile && r.Disrupted != nil {
+		r.Ended, r.Disrupted = nil, nil
+	}
 }
 
 // adopt makes workers of what the runtime has and no record tells of, so that
@@ -182,7 +191,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 		if uid == "" {
 			continue
 		}
-		live[uid] = live[uid] || s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		live[uid] = live[uid] || s.State == criv1.PodSandboxState_SANDBOX_READY
 		m.addFound(metav1.ObjectMeta{Name: s.Metadata.Name, Namespace: s.Metadata.Namespace, UID: uid})
 	}
 	workers := m.list()
@@ -198,7 +207,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 
 // Adopt makes workers of pods that are known by their volumes alone, as those of
 // which only the runtime tells.
-func (m *Manager) Adopt(pods []*v1.Pod) {
+func (m *Manager) Adopt(pods []*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range pods {
@@ -211,7 +220,7 @@ func (m *Manager) addFound(meta metav1.ObjectMeta) {
 	if m.workers[meta.UID] != nil {
 		return
 	}
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID}}
 	grace := int64(1)
 	p.Spec.TerminationGracePeriodSeconds = &grace
 	m.workers[meta.UID] = &worker{
@@ -225,39 +234,48 @@ func (m *Manager) addFound(meta metav1.ObjectMeta) {
 }
 
 // Update takes a pod as it shall be now.
-func (m *Manager) Update(p *v1.Pod, source string) {
-	m.mu.Lock()
-	w := m.workers[p.UID]
-	if w == nil {
-		w = &worker{m: m, uid: p.UID, busy: map[string]*job{}, rec: &record.Pod{}}
-		m.workers[p.UID] = w
-	}
-	m.mu.Unlock()
+func (m *Manager) Update(p *corev1.Pod, source string) {
+	w := m.workerOf(p.UID)
 	old := w.desired()
-	if over(p) && old != nil && !over(old) {
+	if terminal(p) && old != nil && !terminal(old) {
 		defer m.retryResizes()
 	}
-	if old != nil && w.heardFrom(source) && sameWish(old, p) {
+	if old != nil && w.claimant() == source && asksForTheSame(old, p) {
 		w.refresh(p)
 		return
 	}
-	w.update(p, source)
+	for !w.update(p, source) { // the last of it was removed just now
+		w = m.workerOf(p.UID)
+	}
 }
 
-func over(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+// workerOf is the worker of a pod, a new one for a pod that has none.
+func (m *Manager) workerOf(uid types.UID) *worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.workers[uid]
+	if w == nil {
+		w = &worker{m: m, uid: uid, busy: map[string]*job{}, rec: &record.Pod{}}
+		m.workers[uid] = w
+	}
+	return w
 }
 
-// sameWish tells whether two versions of a pod ask for the same: only what
+func terminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// asksForTheSame tells whether two versions of a pod ask for the same: only what
 // this node wrote itself differs.
-func sameWish(a, b *v1.Pod) bool {
+func asksForTheSame(a, b *corev1.Pod) bool {
 	if a.Generation == 0 || a.Generation != b.Generation || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) {
 		return false
 	}
-	if condition(a, v1.PodReady) == v1.ConditionTrue && condition(b, v1.PodReady) != v1.ConditionTrue {
+	if condition(a, corev1.PodReady) == corev1.ConditionTrue && condition(b, corev1.PodReady) != corev1.ConditionTrue {
 		return false // the control plane gave this node up: look, and tell it
 	}
-	if x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds; (x == nil) != (y == nil) || x != nil && *x != *y {
+	if x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds; (x == nil) != (y == nil) ||
+		x != nil && *x != *y {
 		return false
 	}
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
@@ -265,7 +283,7 @@ func sameWish(a, b *v1.Pod) bool {
 }
 
 // gatesEqual compares the conditions that readiness gates look at.
-func gatesEqual(a, b *v1.Pod) bool {
+func gatesEqual(a, b *corev1.Pod) bool {
 	for _, g := range a.Spec.ReadinessGates {
 		if condition(a, g.ConditionType) != condition(b, g.ConditionType) {
 			return false
@@ -274,7 +292,7 @@ func gatesEqual(a, b *v1.Pod) bool {
 	return true
 }
 
-func condition(p *v1.Pod, t v1.PodConditionType) v1.ConditionStatus {
+func condition(p *corev1.Pod, t corev1.PodConditionType) corev1.ConditionStatus {
 	for _, c := range p.Status.Conditions {
 		if c.Type == t {
 			return c.Status
@@ -375,11 +393,11 @@ func (m *Manager) Evict(uid types.UID, v record.Verdict, disrupted *record.Verdi
 }
 
 // Pods returns every pod known, by UID, for the kubelet API and admission.
-func (m *Manager) Pods() []*v1.Pod {
+func (m *Manager) Pods() []*corev1.Pod {
 	m.mu.Lock()
 	workers := m.list()
 	m.mu.Unlock()
-	out := make([]*v1.Pod, 0, len(workers))
+	out := make([]*corev1.Pod, 0, len(workers))
 	for _, w := range workers {
 		if p := w.desired(); p != nil && !w.at().unclaimed() {
 			out = append(out, p)
@@ -390,7 +408,7 @@ func (m *Manager) Pods() []*v1.Pod {
 
 // View is a pod with what is known of it.
 type View struct {
-	Pod      *v1.Pod
+	Pod      *corev1.Pod
 	Observed *record.Observed
 	Ended    bool // its containers are gone, its volumes and groups too
 }
@@ -457,9 +475,18 @@ func (m *Manager) list() []*worker {
 	return out
 }
 
-func (m *Manager) drop(uid types.UID) {
+// drop forgets a worker whose pod has nothing left on the node. One that its source
+// has again by now begins anew.
+func (m *Manager) drop(w *worker) {
 	m.mu.Lock()
-	delete(m.workers, uid)
+	w.mu.Lock()
+	p, claimant := w.pod, w.claimantLocked()
+	w.phase = w.phase.after(cleaned)
+	w.mu.Unlock()
+	delete(m.workers, w.uid)
 	m.mu.Unlock()
+	if claimant != "" && p.DeletionTimestamp == nil {
+		m.Update(p, claimant)
+	}
 	m.retryResizes()
 }

@@ -8,9 +8,9 @@ import (
 	"sort"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/logs"
@@ -21,17 +21,18 @@ import (
 // observe asks the runtime for all it has of a pod.
 func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed, error) {
 	labels := map[string]string{launch.LabelPodUID: string(uid)}
-	sandboxes, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
+	sandboxes, err := m.Runtime.ListPodSandbox(ctx, &criv1.PodSandboxFilter{LabelSelector: labels})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
 	o := &record.Observed{}
 	for _, s := range sandboxes {
-		sb := record.Sandbox{ID: s.Id, Attempt: s.Metadata.GetAttempt(), Ready: s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+		sb := record.Sandbox{ID: s.Id, Attempt: s.Metadata.GetAttempt(),
+			Ready:     s.State == criv1.PodSandboxState_SANDBOX_READY,
 			CreatedAt: time.Unix(0, s.CreatedAt)}
 		if sb.Ready {
 			if st, err := m.Runtime.PodSandboxStatus(ctx, s.Id, false); err == nil && st.Status != nil {
-				sb.Ready = st.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY
+				sb.Ready = st.Status.State == criv1.PodSandboxState_SANDBOX_READY
 				sb.IPs = sandboxIPs(st.Status)
 			}
 		}
@@ -47,7 +48,7 @@ func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed,
 	if len(sandboxes) == 0 {
 		return o, nil
 	}
-	containers, err := m.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: labels})
+	containers, err := m.Runtime.ListContainers(ctx, &criv1.ContainerFilter{LabelSelector: labels})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
@@ -68,7 +69,7 @@ func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed,
 	return o, nil
 }
 
-func sandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
+func sandboxIPs(s *criv1.PodSandboxStatus) []string {
 	if s.Network == nil || s.Network.Ip == "" {
 		return nil
 	}
@@ -79,7 +80,7 @@ func sandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
 	return ips
 }
 
-func observation(sandbox string, s *runtimeapi.ContainerStatus) record.Observation {
+func observation(sandbox string, s *criv1.ContainerStatus) record.Observation {
 	o := record.Observation{
 		ID: s.Id, SandboxID: sandbox, Name: s.Labels[launch.LabelContainerName], Attempt: s.Metadata.GetAttempt(),
 		Created: moment(s.CreatedAt), Started: moment(s.StartedAt), Finished: moment(s.FinishedAt),
@@ -92,18 +93,19 @@ func observation(sandbox string, s *runtimeapi.ContainerStatus) record.Observati
 			o.Image = s.Image.Image
 		}
 	}
-	if s.StopSignal != runtimeapi.Signal_RUNTIME_DEFAULT {
+	if s.StopSignal != criv1.Signal_RUNTIME_DEFAULT {
 		o.StopSignal = s.StopSignal.String()
 	}
 	if l := s.User.GetLinux(); l != nil {
-		o.User = &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: l.Uid, GID: l.Gid, SupplementalGroups: l.SupplementalGroups}}
+		o.User = &corev1.ContainerUser{
+			Linux: &corev1.LinuxContainerUser{UID: l.Uid, GID: l.Gid, SupplementalGroups: l.SupplementalGroups}}
 	}
 	switch s.State {
-	case runtimeapi.ContainerState_CONTAINER_CREATED:
+	case criv1.ContainerState_CONTAINER_CREATED:
 		o.State = record.Created
-	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+	case criv1.ContainerState_CONTAINER_RUNNING:
 		o.State = record.Running
-	case runtimeapi.ContainerState_CONTAINER_EXITED:
+	case criv1.ContainerState_CONTAINER_EXITED:
 		o.State = record.Exited
 	}
 	return o
@@ -125,7 +127,7 @@ const (
 )
 
 // lastWords fills the termination messages of containers that ended.
-func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
+func (m *Manager) lastWords(p *corev1.Pod, r *record.Pod, o *record.Observed) {
 	for i := range o.Containers {
 		c := &o.Containers[i]
 		if c.State != record.Exited {
@@ -140,7 +142,8 @@ func (m *Manager) lastWords(p *v1.Pod, r *record.Pod, o *record.Observed) {
 			continue
 		}
 		text := readHead(m.Host.TerminationFile(p, c.Name, c.Attempt), maxMessage)
-		if text == "" && spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 {
+		if text == "" && spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError &&
+			c.ExitCode != 0 {
 			text = logs.Tail(logs.File{Dir: m.Host.PodLogsDir, Path: c.LogPath}, maxMessageLines, maxMessageLog)
 		}
 		if text != "" {

@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
 
 // pass is one look at the pod.
-func (w *worker) pass(ctx context.Context, p *v1.Pod, at phase) {
+func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	w.relabelled(ctx, p)
 	p = w.allocate(p)
 	w.rec.Pod = p
@@ -30,8 +30,16 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, at phase) {
 	}
 	w.stopping(p, at.unwanted(), now)
 	w.resizeDone(p, o, now)
-	plan := Decide(Input{Pod: p, Record: w.rec, Observed: o, Removed: at.unwanted(), Busy: busy,
-		MaxBackoff: w.m.MaxBackoff, Now: now})
+	plan := Decide(Input{
+		Pod:        p,
+		Record:     w.rec,
+		Observed:   o,
+		Removed:    at.unwanted(),
+		Claimed:    w.claimant() != "",
+		Busy:       busy,
+		MaxBackoff: w.m.MaxBackoff,
+		Now:        now,
+	})
 	again := false
 	for _, a := range plan.Actions {
 		again = w.act(ctx, p, o, a) || again
@@ -43,19 +51,19 @@ func (w *worker) pass(ctx context.Context, p *v1.Pod, at phase) {
 }
 
 // relabelled lets downward API volumes follow the pod's own object.
-func (w *worker) relabelled(ctx context.Context, p *v1.Pod) {
+func (w *worker) relabelled(ctx context.Context, p *corev1.Pod) {
 	old := w.rec.Pod
 	if old == nil || w.m.Relabelled == nil ||
 		maps.Equal(old.Labels, p.Labels) && maps.Equal(old.Annotations, p.Annotations) {
 		return
 	}
 	if err := w.m.Relabelled(ctx, p); err != nil && ctx.Err() == nil {
-		w.m.Log.Warn("volumes do not show the pod's new labels", "pod", p.Namespace+"/"+p.Name, "error", err)
+		w.m.Log.Warn("volumes do not show the pod's new labels", "pod", p.Namespace+"/"+p.Name, "err", err)
 	}
 }
 
 // finishPass keeps and tells what the pass found.
-func (w *worker) finishPass(p *v1.Pod, o *record.Observed, at phase, plan Plan) {
+func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Plan) {
 	w.mu.Lock()
 	w.shown.observed, w.shown.released = o, w.rec.Released
 	w.mu.Unlock()
@@ -82,11 +90,11 @@ func (w *worker) finishPass(p *v1.Pod, o *record.Observed, at phase, plan Plan) 
 const keepAgain = 10 * time.Second
 
 // keep writes the record and tells whether it did; a failure is told once.
-func (w *worker) keep(p *v1.Pod) bool {
+func (w *worker) keep(p *corev1.Pod) bool {
 	err := w.m.Records.Put(string(w.uid), w.rec)
 	if err != nil && !w.keepFailing {
 		w.m.Log.Warn("pod record is not kept, trying on; a restart would lose back-off and readiness",
-			"pod", p.Namespace+"/"+p.Name, "error", err)
+			"pod", p.Namespace+"/"+p.Name, "err", err)
 	}
 	w.keepFailing = err != nil
 	return err == nil
@@ -108,13 +116,13 @@ func (w *worker) retryLater(ctx context.Context, what string, err error) {
 	}
 	if w.failure != err.Error() {
 		w.failure = err.Error()
-		w.m.Log.Warn("cannot "+what+", trying again", "pod", w.uid, "error", err)
+		w.m.Log.Warn("cannot "+what+", trying again", "pod", w.uid, "err", err)
 	}
 	w.wake(time.Now().Add(time.Second))
 }
 
 // stopping begins or hastens the pod's end.
-func (w *worker) stopping(p *v1.Pod, removed bool, now time.Time) {
+func (w *worker) stopping(p *corev1.Pod, removed bool, now time.Time) {
 	before := w.rec.Stopping
 	w.rec.Stopping = stopping(p, w.rec, removed, now)
 	if w.rec.Stopping == nil || before == w.rec.Stopping {
@@ -143,11 +151,11 @@ func (w *worker) busyNames() map[string]bool {
 }
 
 // act carries out one action; true asks for another pass at once.
-func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Action) bool {
+func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a Action) bool {
 	switch a.Kind {
 	case Setup:
 		if a.ID != "" && w.rec.Fault == nil {
-			w.m.Events.Event(p, "", v1.EventTypeNormal, "SandboxChanged",
+			w.m.Events.Event(p, "", corev1.EventTypeNormal, "SandboxChanged",
 				"Pod sandbox changed, it will be killed and re-created.")
 		}
 		s := &Setting{Pod: p, Sandbox: a.ID, Attempt: a.Attempt}
@@ -188,7 +196,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, o *record.Observed, a Actio
 	case End:
 		v := a.Verdict
 		w.rec.Ended = &v
-		w.m.Events.Event(p, "", v1.EventTypeNormal, v.Reason, v.Message)
+		w.m.Events.Event(p, "", corev1.EventTypeNormal, v.Reason, v.Message)
 		return true
 	case Release:
 		s := &Setting{Pod: p}
@@ -226,7 +234,7 @@ func (w *worker) begin(ctx context.Context, key string, a Action, run func(conte
 	})
 }
 
-func (w *worker) holdContainer(p *v1.Pod, a Action) {
+func (w *worker) holdContainer(p *corev1.Pod, a Action) {
 	v := a.Verdict
 	cr := w.rec.Of(a.Name)
 	first := cr.Fault == nil || cr.Fault.Reason != v.Reason
@@ -236,12 +244,13 @@ func (w *worker) holdContainer(p *v1.Pod, a Action) {
 	}
 	switch v.Reason {
 	case "CrashLoopBackOff":
-		w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "BackOff",
+		w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "BackOff",
 			"Back-off restarting failed container "+a.Name+" in pod "+fullName(p))
 	case "ImagePullBackOff":
 		if c := record.FindContainer(p, a.Name); c != nil {
-			w.m.Events.Event(p, a.Name, v1.EventTypeNormal, "BackOff", "Back-off pulling image "+strconv.Quote(c.Image))
-			w.m.Events.Event(p, a.Name, v1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
+			w.m.Events.Event(p, a.Name, corev1.EventTypeNormal, "BackOff",
+				"Back-off pulling image "+strconv.Quote(c.Image))
+			w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
 		}
 	}
 }

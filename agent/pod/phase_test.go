@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -64,7 +64,7 @@ func TestPhasesOfALife(t *testing.T) {
 				t.Errorf("%s: %s, want %s", when, got, want)
 			}
 		}
-		p := testPod(v1.RestartPolicyAlways, "a")
+		p := testPod(corev1.RestartPolicyAlways, "a")
 		expectPhase("before", "none")
 		m.Update(p, SourceAPI)
 		expectPhase("from its source", "wanted")
@@ -76,7 +76,7 @@ func TestPhasesOfALife(t *testing.T) {
 
 		f.mu.Lock()
 		for _, s := range f.sandboxes {
-			s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY // the machine was off
+			s.State = criv1.PodSandboxState_SANDBOX_NOTREADY // the machine was off
 		}
 		f.mu.Unlock()
 		m, stop = start(t, dir, f, e)

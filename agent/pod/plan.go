@@ -3,7 +3,7 @@ package pod
 import (
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -54,11 +54,12 @@ type Action struct {
 
 // Input is all that Decide looks at.
 type Input struct {
-	Pod      *v1.Pod
+	Pod      *corev1.Pod
 	Record   *record.Pod
 	Observed *record.Observed
-	// Removed: the API (or the manifest) no longer has the pod.
-	Removed bool
+	// Removed: the API (or the manifest) no longer has the pod. Claimed: it was heard
+	// to have it.
+	Removed, Claimed bool
 	// Busy holds what jobs are under way for: a container's name while it is
 	// started, a container's ID while it is stopped, and the empty string
 	// for the pod as a whole.
@@ -159,7 +160,7 @@ func (d *decision) verdict() *record.Verdict {
 		d.plan.wake(at)
 		return nil
 	}
-	return &record.Verdict{Phase: v1.PodFailed, Reason: "DeadlineExceeded",
+	return &record.Verdict{Phase: corev1.PodFailed, Reason: "DeadlineExceeded",
 		Message: "Pod was active on the node longer than the specified deadline"}
 }
 
@@ -187,7 +188,7 @@ func (d *decision) done() bool {
 
 // exit returns how the container's last run ended, nil while it runs or never
 // ran.
-func (d *decision) exit(name string) *v1.ContainerStateTerminated {
+func (d *decision) exit(name string) *corev1.ContainerStateTerminated {
 	if o := d.Observed.Latest(name); o != nil {
 		if o.State != record.Exited {
 			return nil

@@ -3,7 +3,7 @@ package pod
 import (
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -71,7 +71,7 @@ func (d *decision) mains(sb *record.Sandbox) {
 		d.keep(sb, c, d.current(sb, c.Name))
 	}
 	for i := range d.Pod.Spec.EphemeralContainers {
-		c := v1.Container(d.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		c := corev1.Container(d.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		if d.Observed.Latest(c.Name) == nil && d.Record.Get(c.Name).Seen == nil {
 			d.start(&c, 0)
 		}
@@ -88,7 +88,7 @@ func (d *decision) current(sb *record.Sandbox, name string) *record.Observation 
 }
 
 // keep makes one container be as its spec says.
-func (d *decision) keep(sb *record.Sandbox, c *v1.Container, o *record.Observation) {
+func (d *decision) keep(sb *record.Sandbox, c *corev1.Container, o *record.Observation) {
 	switch {
 	case d.Busy[c.Name]:
 	case o == nil:
@@ -108,7 +108,7 @@ func (d *decision) keep(sb *record.Sandbox, c *v1.Container, o *record.Observati
 
 // ended tells whether a run in an earlier sandbox needs no other: a main
 // container that its policy does not restart.
-func (d *decision) ended(c *v1.Container, e *v1.ContainerStateTerminated) bool {
+func (d *decision) ended(c *corev1.Container, e *corev1.ContainerStateTerminated) bool {
 	for i := range d.Pod.Spec.Containers {
 		if d.Pod.Spec.Containers[i].Name == c.Name {
 			return !d.restarts(c, e.ExitCode)
@@ -118,7 +118,7 @@ func (d *decision) ended(c *v1.Container, e *v1.ContainerStateTerminated) bool {
 }
 
 // running stops a container that is unhealthy or no longer as specified.
-func (d *decision) running(c *v1.Container, o *record.Observation) {
+func (d *decision) running(c *corev1.Container, o *record.Observation) {
 	r := d.Record.Get(c.Name)
 	if d.Busy[o.ID] || r.ID != o.ID {
 		return
@@ -146,18 +146,18 @@ func (d *decision) running(c *v1.Container, o *record.Observation) {
 }
 
 // outgrown tells whether a container must be restarted for its resources.
-func (d *decision) outgrown(c *v1.Container, o *record.Observation) bool {
+func (d *decision) outgrown(c *corev1.Container, o *record.Observation) bool {
 	had := actuated(d.Record, c, o.ID)
 	return had != nil && needsRestart(c, had)
 }
 
 // restarts tells whether a container that ended runs again.
-func (d *decision) restarts(c *v1.Container, code int32) bool {
+func (d *decision) restarts(c *corev1.Container, code int32) bool {
 	return d.Record.Get(c.Name).Again || Restarts(d.Pod, c, code)
 }
 
 // restart starts an ended container again, after its pause.
-func (d *decision) restart(c *v1.Container, finished time.Time) {
+func (d *decision) restart(c *corev1.Container, finished time.Time) {
 	r := d.Record.Get(c.Name)
 	limit := d.MaxBackoff
 	if limit == 0 {
@@ -177,13 +177,13 @@ func (d *decision) restart(c *v1.Container, finished time.Time) {
 	d.startWith(c, d.attempt(c.Name), next)
 }
 
-func (d *decision) start(c *v1.Container, attempt uint32) {
+func (d *decision) start(c *corev1.Container, attempt uint32) {
 	d.startWith(c, attempt, d.Record.Get(c.Name).Backoff)
 }
 
 // startWith starts a container, unless its last try failed a moment ago or
 // another container of the pod is being started (they start one by one).
-func (d *decision) startWith(c *v1.Container, attempt uint32, backoff time.Duration) {
+func (d *decision) startWith(c *corev1.Container, attempt uint32, backoff time.Duration) {
 	r := d.Record.Get(c.Name)
 	if r.Fault != nil && r.Fault.Reason != "CrashLoopBackOff" && d.Now.Before(r.Retry) {
 		if r.Fault.Reason == "ErrImagePull" {
@@ -198,7 +198,7 @@ func (d *decision) startWith(c *v1.Container, attempt uint32, backoff time.Durat
 	d.plan.add(Action{Kind: Start, Name: c.Name, Attempt: attempt, Backoff: backoff})
 }
 
-func (d *decision) showPullBackoff(c *v1.Container, r record.Container) {
+func (d *decision) showPullBackoff(c *corev1.Container, r record.Container) {
 	shown := r.Retry.Add(-r.Delay).Add(imagePullShown)
 	if d.Now.Before(shown) {
 		d.plan.wake(shown)
@@ -222,7 +222,7 @@ func (d *decision) starting() bool {
 			return true
 		}
 	}
-	for _, list := range [][]v1.Container{d.Pod.Spec.InitContainers, d.Pod.Spec.Containers} {
+	for _, list := range [][]corev1.Container{d.Pod.Spec.InitContainers, d.Pod.Spec.Containers} {
 		for i := range list {
 			if d.Busy[list[i].Name] {
 				return true
@@ -244,6 +244,6 @@ func (d *decision) attempt(name string) uint32 {
 	return n
 }
 
-func fullName(p *v1.Pod) string {
+func fullName(p *corev1.Pod) string {
 	return p.Name + "_" + p.Namespace + "(" + string(p.UID) + ")"
 }

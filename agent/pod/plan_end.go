@@ -3,7 +3,7 @@ package pod
 import (
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -21,6 +21,10 @@ func (d *decision) end() {
 		d.plan.add(Action{Kind: Forget})
 	case d.Pod.DeletionTimestamp != nil:
 		d.plan.add(Action{Kind: Finish})
+	case d.Claimed && d.Record.Ended == nil:
+		// Its source did not have it, and has it again, as a manifest that was moved
+		// away and back: it begins anew.
+		d.plan.add(Action{Kind: Forget})
 	}
 }
 
@@ -73,7 +77,7 @@ func (d *decision) stop(o *record.Observation, grace int64) {
 
 // stopping says when and with how much grace a pod must end, nil when it
 // shall run. A later, shorter wish wins.
-func stopping(p *v1.Pod, r *record.Pod, removed bool, now time.Time) *record.Stopping {
+func stopping(p *corev1.Pod, r *record.Pod, removed bool, now time.Time) *record.Stopping {
 	cur := r.Stopping
 	grace := defaultGrace(p)
 	switch {
@@ -92,7 +96,7 @@ func stopping(p *v1.Pod, r *record.Pod, removed bool, now time.Time) *record.Sto
 	return cur
 }
 
-func defaultGrace(p *v1.Pod) int64 {
+func defaultGrace(p *corev1.Pod) int64 {
 	if p.Spec.TerminationGracePeriodSeconds != nil {
 		return *p.Spec.TerminationGracePeriodSeconds
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,19 +17,20 @@ import (
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // testPod makes a pod from words: "init:a", "side:b" and names of containers.
-func testPod(policy v1.RestartPolicy, containers ...string) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+func testPod(policy corev1.RestartPolicy, containers ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	p.Spec.RestartPolicy = policy
-	always := v1.ContainerRestartPolicyAlways
+	always := corev1.ContainerRestartPolicyAlways
 	for _, c := range containers {
 		kind, name, ok := strings.Cut(c, ":")
 		switch {
 		case !ok:
-			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: kind, Image: "i:1"})
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: kind, Image: "i:1"})
 		case kind == "side":
-			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: name, Image: "i:1", RestartPolicy: &always})
+			p.Spec.InitContainers = append(p.Spec.InitContainers,
+				corev1.Container{Name: name, Image: "i:1", RestartPolicy: &always})
 		default:
-			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: name, Image: "i:1"})
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: "i:1"})
 		}
 	}
 	return p
@@ -37,11 +38,12 @@ func testPod(policy v1.RestartPolicy, containers ...string) *v1.Pod {
 
 // observed makes what the runtime shows from words: "a=run", "a=exit1",
 // "a=exit0@10" (ended 10 s after t0), in a ready sandbox s0.
-func observed(p *v1.Pod, words ...string) *record.Observed {
+func observed(p *corev1.Pod, words ...string) *record.Observed {
 	o := &record.Observed{Sandboxes: []record.Sandbox{{ID: "s0", Ready: true, IPs: []string{"10.0.0.1"}}}}
 	for i, w := range words {
 		name, state, _ := strings.Cut(w, "=")
-		ob := record.Observation{ID: name + "0", Name: name, SandboxID: "s0", Created: t0.Add(-time.Duration(i) * time.Second), State: record.Running, Started: t0}
+		ob := record.Observation{ID: name + "0", Name: name,
+			SandboxID: "s0", Created: t0.Add(-time.Duration(i) * time.Second), State: record.Running, Started: t0}
 		if c := record.FindContainer(p, name); c != nil {
 			ob.Hash = launch.Hash(c)
 		}
@@ -83,7 +85,8 @@ func words(p Plan) string {
 // A container whose image changed starts again whatever the restart policy
 // says of one that ends, and without the pause of one that crashed.
 func TestChangedImage(t *testing.T) {
-	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyNever, v1.RestartPolicyOnFailure} {
+	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyNever,
+		corev1.RestartPolicyOnFailure} {
 		p := testPod(policy, "a")
 		r := &record.Pod{Admitted: metav1.NewTime(t0)}
 		*r.Of("a") = record.Container{ID: "a0", Hooked: true, Started: true, Ready: true}
@@ -103,10 +106,10 @@ func TestChangedImage(t *testing.T) {
 
 // POD-1..: the order of a pod's life, restart policies and back-off.
 func TestDecide(t *testing.T) {
-	always, never, onFailure := v1.RestartPolicyAlways, v1.RestartPolicyNever, v1.RestartPolicyOnFailure
+	always, never, onFailure := corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure
 	for _, c := range []struct {
 		name   string
-		pod    *v1.Pod
+		pod    *corev1.Pod
 		see    []string
 		none   bool // nothing in the runtime yet
 		record func(r *record.Pod)
@@ -144,7 +147,8 @@ func TestDecide(t *testing.T) {
 			record: func(r *record.Pod) { c := r.Of("a"); c.ID, c.Hooked, c.Unhealthy = "a0", true, "x" }, want: "stop:a/30"},
 		{name: "stopping", pod: testPod(always, "side:s", "a", "b"), see: []string{"a=run", "b=run", "s=run"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2, want: "stop:a/5 stop:b/5"},
-		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"), see: []string{"a=exit0", "s=run", "r=run"},
+		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"),
+			see:    []string{"a=exit0", "s=run", "r=run"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "stop:r/7"},
 		{name: "stopped_releases", pod: testPod(always, "a"), see: []string{"a=exit0"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "release"},
@@ -158,10 +162,10 @@ func TestDecide(t *testing.T) {
 		}, want: "hold:a(ImagePullBackOff)"},
 		{name: "lost_container_of_never", pod: testPod(never, "a"), none: true,
 			record: func(r *record.Pod) {
-				r.Of("a").Seen = &record.Exit{ID: "a0", State: v1.ContainerStateTerminated{ExitCode: 137}}
+				r.Of("a").Seen = &record.Exit{ID: "a0", State: corev1.ContainerStateTerminated{ExitCode: 137}}
 			}, want: "release"},
 		{name: "lost_container_of_always", pod: testPod(always, "a"), record: func(r *record.Pod) {
-			r.Of("a").Seen = &record.Exit{ID: "a9", Attempt: 4, State: v1.ContainerStateTerminated{ExitCode: 137}}
+			r.Of("a").Seen = &record.Exit{ID: "a9", Attempt: 4, State: corev1.ContainerStateTerminated{ExitCode: 137}}
 		}, want: "start:a#5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -177,7 +181,9 @@ func TestDecide(t *testing.T) {
 			for _, b := range c.busy {
 				busy[b] = true
 			}
-			got := words(Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy, Now: t0.Add(time.Duration(c.at) * time.Second)}))
+			got := words(
+				Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy,
+					Now: t0.Add(time.Duration(c.at) * time.Second)}))
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -188,7 +194,7 @@ func TestDecide(t *testing.T) {
 // Whatever the runtime shows, deciding ends nothing that shall run and is
 // repeatable.
 func TestDecideLeavesAloneWhatRuns(t *testing.T) {
-	p := testPod(v1.RestartPolicyAlways, "side:s", "init:i", "a", "b")
+	p := testPod(corev1.RestartPolicyAlways, "side:s", "init:i", "a", "b")
 	o := observed(p, "a=run", "b=run", "i=exit0", "s=run")
 	r := &record.Pod{Admitted: metav1.NewTime(t0)}
 	Absorb(p, r, o, nil)
@@ -201,7 +207,7 @@ func TestDecideLeavesAloneWhatRuns(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	p := testPod(v1.RestartPolicyAlways, "a")
+	p := testPod(corev1.RestartPolicyAlways, "a")
 	limit := int64(5)
 	p.Spec.ActiveDeadlineSeconds = &limit
 	r := &record.Pod{Admitted: metav1.NewTime(t0)}
@@ -216,15 +222,15 @@ func TestDeadline(t *testing.T) {
 }
 
 func TestAdmit(t *testing.T) {
-	p := testPod(v1.RestartPolicyAlways, "a")
-	p.Spec.Containers[0].Ports = []v1.ContainerPort{{HostPort: 80, Protocol: v1.ProtocolTCP}}
+	p := testPod(corev1.RestartPolicyAlways, "a")
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80, Protocol: corev1.ProtocolTCP}}
 	q := p.DeepCopy()
 	q.UID = "v"
-	if v := Admit(p, []*v1.Pod{q}, nil, nil); v == nil || v.Reason != "NodePorts" {
+	if v := Admit(p, []*corev1.Pod{q}, nil, nil); v == nil || v.Reason != "NodePorts" {
 		t.Errorf("host port conflict: %v", v)
 	}
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
-	r := testPod(v1.RestartPolicyAlways, "a")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
+	r := testPod(corev1.RestartPolicyAlways, "a")
 	r.Spec.NodeSelector = map[string]string{"disk": "hdd"}
 	if v := Admit(r, nil, node, nil); v == nil || v.Reason != "NodeAffinity" {
 		t.Errorf("node selector: %v", v)
@@ -233,13 +239,14 @@ func TestAdmit(t *testing.T) {
 	if v := Admit(r, nil, node, nil); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
 	}
-	list := func(cpu, foo string) v1.ResourceList {
-		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), "example.com/foo": resource.MustParse(foo), v1.ResourcePods: resource.MustParse("9")}
+	list := func(cpu, foo string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			"example.com/foo": resource.MustParse(foo), corev1.ResourcePods: resource.MustParse("9")}
 	}
 	r.Spec.Containers[0].Resources.Requests = list("1", "3")
-	r.Spec.Containers[0].Resources.Requests[v1.ResourcePods] = resource.MustParse("0")
+	r.Spec.Containers[0].Resources.Requests[corev1.ResourcePods] = resource.MustParse("0")
 	node.Status.Allocatable = list("8", "2")
-	own := v1.ResourceList{v1.ResourceCPU: resource.MustParse("8"), v1.ResourcePods: resource.MustParse("9")}
+	own := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("9")}
 	if v := Admit(r, nil, node, own); v == nil || v.Reason != "OutOfexample.com/foo" {
 		t.Errorf("extended resource: %v", v)
 	}

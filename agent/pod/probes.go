@@ -1,7 +1,7 @@
 package pod
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
@@ -32,16 +32,17 @@ func (w *worker) probed(r probe.Result) {
 
 // probes tells the prober what to watch: running containers whose hooks are
 // done; only readiness counts while the pod ends.
-func (w *worker) probes(p *v1.Pod, o *record.Observed) {
+func (w *worker) probes(p *corev1.Pod, o *record.Observed) {
 	var targets []probe.Target
 	now := map[string]string{}
-	record.EachContainer(p, func(c *v1.Container) {
+	record.EachContainer(p, func(c *corev1.Container) {
 		ob := o.Latest(c.Name)
 		cr := w.rec.Get(c.Name)
 		if ob == nil || ob.State != record.Running || cr.ID != ob.ID || !cr.Hooked {
 			return
 		}
-		t := probe.Target{UID: w.uid, Pod: p, Container: c, ID: ob.ID, Started: ob.Started, IPs: w.rec.IPs, Ready: cr.Ready}
+		t := probe.Target{UID: w.uid, Pod: p, Container: c, ID: ob.ID, Started: ob.Started,
+			IPs: w.rec.IPs, Ready: cr.Ready}
 		if p.Spec.HostNetwork && len(w.m.Host.IPs) > 0 {
 			t.IPs = w.m.Host.IPs
 		}

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -20,7 +20,7 @@ import (
 // pod runs as if it had not been asked for.
 
 // resizable calls f for the containers whose resources can change.
-func resizable(p *v1.Pod, f func(*v1.Container)) {
+func resizable(p *corev1.Pod, f func(*corev1.Container)) {
 	for i := range p.Spec.InitContainers {
 		if record.Sidecar(&p.Spec.InitContainers[i]) {
 			f(&p.Spec.InitContainers[i])
@@ -31,21 +31,21 @@ func resizable(p *v1.Pod, f func(*v1.Container)) {
 	}
 }
 
-func allocationOf(p *v1.Pod) *record.Allocation {
-	a := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]v1.ResourceRequirements{}}
-	resizable(p, func(c *v1.Container) { a.Containers[c.Name] = c.Resources })
+func allocationOf(p *corev1.Pod) *record.Allocation {
+	a := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]corev1.ResourceRequirements{}}
+	resizable(p, func(c *corev1.Container) { a.Containers[c.Name] = c.Resources })
 	return a
 }
 
 // withResources returns the pod as if it had the resources of a; p itself when
 // it has.
-func withResources(p *v1.Pod, a *record.Allocation) *v1.Pod {
+func withResources(p *corev1.Pod, a *record.Allocation) *corev1.Pod {
 	if a == nil || equality.Semantic.DeepEqual(allocationOf(p), a) {
 		return p
 	}
 	p = p.DeepCopy()
 	p.Spec.Resources = a.Pod
-	resizable(p, func(c *v1.Container) {
+	resizable(p, func(c *corev1.Container) {
 		if r, ok := a.Containers[c.Name]; ok {
 			c.Resources = r
 		}
@@ -54,7 +54,7 @@ func withResources(p *v1.Pod, a *record.Allocation) *v1.Pod {
 }
 
 // allocate takes in what the API asks for and returns the pod as it shall run.
-func (w *worker) allocate(p *v1.Pod) *v1.Pod {
+func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 	r := w.rec
 	if p == w.specified && r.Resize.Pending == nil {
 		return w.shown.allocated
@@ -74,7 +74,8 @@ func (w *worker) allocate(p *v1.Pod) *v1.Pod {
 		}
 		r.Allocated = allocationOf(p)
 		r.Resize = record.Resize{Actuating: true, Generation: p.Generation}
-		w.m.Events.Event(p, "", v1.EventTypeNormal, "ResizeStarted", resizeMessage(p, "Pod resize started", p.Generation, ""))
+		w.m.Events.Event(p, "", corev1.EventTypeNormal,
+			"ResizeStarted", resizeMessage(p, "Pod resize started", p.Generation, ""))
 		allocated = p
 	}
 	w.mu.Lock()
@@ -83,31 +84,31 @@ func (w *worker) allocate(p *v1.Pod) *v1.Pod {
 	return allocated
 }
 
-func (w *worker) deferResize(p *v1.Pod, v *record.Verdict) {
+func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 	z := &w.rec.Resize
 	told := z.Pending != nil && z.Pending.Reason == v.Reason && z.PendingGeneration == p.Generation
 	z.Pending, z.PendingGeneration = v, p.Generation
 	if !told {
-		w.m.Events.Event(p, "", v1.EventTypeWarning, "Resize"+v.Reason,
+		w.m.Events.Event(p, "", corev1.EventTypeWarning, "Resize"+v.Reason,
 			resizeMessage(p, "Pod resize "+v.Reason, p.Generation, v.Message))
 	}
 }
 
 // resizeRefusal tells why the node does not give what p asks for now.
-func (w *worker) resizeRefusal(p *v1.Pod) *record.Verdict {
+func (w *worker) resizeRefusal(p *corev1.Pod) *record.Verdict {
 	if !equality.Semantic.DeepEqual(p.Spec.Resources, w.rec.Allocated.Pod) {
-		return &record.Verdict{Reason: v1.PodReasonInfeasible, Message: "InPlacePodLevelResourcesVerticalScaling is disabled"}
+		return &record.Verdict{Reason: corev1.PodReasonInfeasible, Message: "InPlacePodLevelResourcesVerticalScaling is disabled"}
 	}
 	if v := fits(p, w.m.others(p, false), w.m.Host.Allocatable); v != nil {
-		return &record.Verdict{Reason: v1.PodReasonDeferred, Message: v.Message}
+		return &record.Verdict{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	}
 	return nil
 }
 
-func resizeMessage(p *v1.Pod, prefix string, generation int64, fault string) string {
+func resizeMessage(p *corev1.Pod, prefix string, generation int64, fault string) string {
 	type one struct {
-		Name      string                  `json:"name"`
-		Resources v1.ResourceRequirements `json:"resources"`
+		Name      string                      `json:"name"`
+		Resources corev1.ResourceRequirements `json:"resources"`
 	}
 	m := struct {
 		InitContainers []one  `json:"initContainers,omitempty"`
@@ -116,7 +117,8 @@ func resizeMessage(p *v1.Pod, prefix string, generation int64, fault string) str
 		Error          string `json:"error,omitempty"`
 	}{Generation: generation, Error: fault}
 	for i := range p.Spec.InitContainers {
-		m.InitContainers = append(m.InitContainers, one{p.Spec.InitContainers[i].Name, p.Spec.InitContainers[i].Resources})
+		m.InitContainers = append(m.InitContainers,
+			one{p.Spec.InitContainers[i].Name, p.Spec.InitContainers[i].Resources})
 	}
 	for i := range p.Spec.Containers {
 		m.Containers = append(m.Containers, one{p.Spec.Containers[i].Name, p.Spec.Containers[i].Resources})
@@ -145,25 +147,26 @@ func (m *Manager) retryResizes() {
 
 // needsRestart tells whether a container must be restarted to have its
 // resources instead of those that it was given.
-func needsRestart(c *v1.Container, had *v1.ResourceRequirements) bool {
+func needsRestart(c *corev1.Container, had *corev1.ResourceRequirements) bool {
 	for _, p := range c.ResizePolicy {
-		if p.RestartPolicy == v1.RestartContainer && changed(p.ResourceName, had, &c.Resources) {
+		if p.RestartPolicy == corev1.RestartContainer && changed(p.ResourceName, had, &c.Resources) {
 			return true
 		}
 	}
 	return false
 }
 
-func changed(name v1.ResourceName, a, b *v1.ResourceRequirements) bool {
+func changed(name corev1.ResourceName, a, b *corev1.ResourceRequirements) bool {
 	return !equality.Semantic.DeepEqual(a.Requests[name], b.Requests[name]) ||
 		!equality.Semantic.DeepEqual(a.Limits[name], b.Limits[name])
 }
 
 // actuated tells what the container was given, nil when nothing differs.
-func actuated(r *record.Pod, c *v1.Container, id string) *v1.ResourceRequirements {
+func actuated(r *record.Pod, c *corev1.Container, id string) *corev1.ResourceRequirements {
 	cr := r.Get(c.Name)
 	if cr.ID != id || cr.Actuated == nil ||
-		!changed(v1.ResourceCPU, cr.Actuated, &c.Resources) && !changed(v1.ResourceMemory, cr.Actuated, &c.Resources) {
+		!changed(corev1.ResourceCPU, cr.Actuated, &c.Resources) &&
+			!changed(corev1.ResourceMemory, cr.Actuated, &c.Resources) {
 		return nil
 	}
 	return cr.Actuated
@@ -186,7 +189,7 @@ func growth(was, now launch.Limits) launch.Limits {
 
 // resizing is one try to actuate what was allocated.
 type resizing struct {
-	pod        *v1.Pod
+	pod        *corev1.Pod
 	generation int64
 	containers []resized
 	// limits are the pod's meanwhile.
@@ -194,17 +197,17 @@ type resizing struct {
 }
 
 type resized struct {
-	c   *v1.Container
+	c   *corev1.Container
 	id  string
-	had *v1.ResourceRequirements
+	had *corev1.ResourceRequirements
 }
 
 // resizing gathers the running containers that are to be given what was
 // allocated; those that must be restarted for it get it then.
-func (w *worker) resizing(p *v1.Pod, o *record.Observed) *resizing {
+func (w *worker) resizing(p *corev1.Pod, o *record.Observed) *resizing {
 	z := &resizing{pod: p, generation: w.rec.Resize.Generation}
-	was := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]v1.ResourceRequirements{}}
-	resizable(p, func(c *v1.Container) {
+	was := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]corev1.ResourceRequirements{}}
+	resizable(p, func(c *corev1.Container) {
 		ob := o.Latest(c.Name)
 		if ob == nil || ob.State != record.Running {
 			return
@@ -251,14 +254,14 @@ func (w *worker) actuate(ctx context.Context, z *resizing) func() {
 	}
 }
 
-func (m *Manager) limit(p *v1.Pod, l launch.Limits) error {
+func (m *Manager) limit(p *corev1.Pod, l launch.Limits) error {
 	if m.Limit == nil {
 		return nil
 	}
 	return m.Limit(p, l)
 }
 
-func (m *Manager) resize(ctx context.Context, p *v1.Pod, z resized) error {
+func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
 	to := launch.Resources(m.Host, p, z.c)
 	if had := z.had.Limits.Memory().Value(); to.MemoryLimitInBytes > 0 && (had == 0 || to.MemoryLimitInBytes < had) {
 		st, err := m.Runtime.ContainerStats(ctx, z.id)
@@ -271,13 +274,13 @@ func (m *Manager) resize(ctx context.Context, p *v1.Pod, z resized) error {
 				z.c.Name, to.MemoryLimitInBytes, used)
 		}
 	}
-	linux := &runtimeapi.LinuxContainerResources{
+	linux := &criv1.LinuxContainerResources{
 		CpuShares:          to.CpuShares,
 		CpuPeriod:          to.CpuPeriod,
 		CpuQuota:           to.CpuQuota,
 		MemoryLimitInBytes: to.MemoryLimitInBytes,
 	}
-	err := m.Runtime.UpdateContainerResources(ctx, z.id, &runtimeapi.ContainerResources{Linux: linux})
+	err := m.Runtime.UpdateContainerResources(ctx, z.id, &criv1.ContainerResources{Linux: linux})
 	if err != nil {
 		return errors.New(grpcMessage(err))
 	}
@@ -290,11 +293,11 @@ const (
 	lastResize  = time.Minute
 )
 
-func (w *worker) resizeFailed(p *v1.Pod, err error) {
+func (w *worker) resizeFailed(p *corev1.Pod, err error) {
 	z := &w.rec.Resize
 	if z.Error != err.Error() {
 		z.Error = err.Error()
-		w.m.Events.Event(p, "", v1.EventTypeWarning, "ResizeError",
+		w.m.Events.Event(p, "", corev1.EventTypeWarning, "ResizeError",
 			resizeMessage(p, "Pod resize error", z.Generation, z.Error))
 	}
 	z.Delay = min(max(2*z.Delay, firstResize), lastResize)
@@ -303,13 +306,13 @@ func (w *worker) resizeFailed(p *v1.Pod, err error) {
 
 // resizeDone ends a resize once every container that runs has what was
 // allocated.
-func (w *worker) resizeDone(p *v1.Pod, o *record.Observed, now time.Time) {
+func (w *worker) resizeDone(p *corev1.Pod, o *record.Observed, now time.Time) {
 	z := &w.rec.Resize
 	if !z.Actuating || !z.Updated || now.Before(z.Retry) {
 		return
 	}
 	done := true
-	resizable(p, func(c *v1.Container) {
+	resizable(p, func(c *corev1.Container) {
 		ob := o.Latest(c.Name)
 		done = done && (ob == nil || ob.State != record.Running || actuated(w.rec, c, ob.ID) == nil)
 	})
@@ -320,7 +323,7 @@ func (w *worker) resizeDone(p *v1.Pod, o *record.Observed, now time.Time) {
 		w.resizeFailed(p, err)
 		return
 	}
-	w.m.Events.Event(p, "", v1.EventTypeNormal, "ResizeCompleted",
+	w.m.Events.Event(p, "", corev1.EventTypeNormal, "ResizeCompleted",
 		resizeMessage(p, "Pod resize completed", z.Generation, ""))
 	w.rec.Resize = record.Resize{Pending: z.Pending, PendingGeneration: z.PendingGeneration}
 	w.m.retryResizes()

@@ -6,23 +6,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
-func sized(p *v1.Pod, generation int64, memory string) *v1.Pod {
+func sized(p *corev1.Pod, generation int64, memory string) *corev1.Pod {
 	p = p.DeepCopy()
 	p.Generation = generation
-	list := v1.ResourceList{v1.ResourceMemory: resource.MustParse(memory), v1.ResourceCPU: resource.MustParse("1")}
-	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: list, Limits: list}
+	list := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourceCPU: resource.MustParse("1")}
+	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list, Limits: list}
 	return p
 }
 
 // resizeState shows a record as in "100Mi/200Mi pending=Deferred".
-func resizeState(e *edges, p *v1.Pod) string {
+func resizeState(e *edges, p *corev1.Pod) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.records[string(p.UID)]
@@ -43,10 +44,11 @@ func TestResize(t *testing.T) { // KEP-1287
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
-		m.Host.Allocatable = v1.ResourceList{v1.ResourceMemory: resource.MustParse("300Mi"), v1.ResourceCPU: resource.MustParse("9"), v1.ResourcePods: resource.MustParse("9")}
+		m.Host.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("300Mi"),
+			corev1.ResourceCPU: resource.MustParse("9"), corev1.ResourcePods: resource.MustParse("9")}
 		var limits []int64
-		m.Limit = func(_ *v1.Pod, l launch.Limits) error { limits = append(limits, l.MemoryBytes>>20); return nil }
-		base := testPod(v1.RestartPolicyAlways, "a")
+		m.Limit = func(_ *corev1.Pod, l launch.Limits) error { limits = append(limits, l.MemoryBytes>>20); return nil }
+		base := testPod(corev1.RestartPolicyAlways, "a")
 		other := sized(base, 1, "100Mi")
 		other.Name, other.UID = "other", "other"
 		check := func(when, want string) {
@@ -87,8 +89,9 @@ func TestResizeRestarts(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
-		base := testPod(v1.RestartPolicyOnFailure, "a") // it ends well, yet starts again
-		base.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
+		base := testPod(corev1.RestartPolicyOnFailure, "a") // it ends well, yet starts again
+		base.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 		m.Update(sized(base, 1, "100Mi"), SourceAPI)
 		expect(t, f, "a#0=run")
 		m.Update(sized(base, 2, "200Mi"), SourceAPI)

@@ -1,20 +1,20 @@
 package pod
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
 
 // Restarts tells whether a container that ended with this code runs again:
 // its own rules, its own policy, then the pod's (KEP-5307).
-func Restarts(p *v1.Pod, c *v1.Container, code int32) bool {
+func Restarts(p *corev1.Pod, c *corev1.Container, code int32) bool {
 	if record.Sidecar(c) {
 		return true
 	}
 	for _, r := range c.RestartPolicyRules {
 		if r.ExitCodes != nil && matches(r.ExitCodes, code) {
-			return r.Action == v1.ContainerRestartRuleActionRestart
+			return r.Action == corev1.ContainerRestartRuleActionRestart
 		}
 	}
 	policy := string(p.Spec.RestartPolicy)
@@ -26,19 +26,19 @@ func Restarts(p *v1.Pod, c *v1.Container, code int32) bool {
 		init = init || p.Spec.InitContainers[i].Name == c.Name
 	}
 	switch policy {
-	case string(v1.RestartPolicyNever):
+	case string(corev1.RestartPolicyNever):
 		return false
-	case string(v1.RestartPolicyOnFailure):
+	case string(corev1.RestartPolicyOnFailure):
 		return code != 0
 	default:
 		return !init || code != 0
 	}
 }
 
-func matches(r *v1.ContainerRestartRuleOnExitCodes, code int32) bool {
+func matches(r *corev1.ContainerRestartRuleOnExitCodes, code int32) bool {
 	in := false
 	for _, v := range r.Values {
 		in = in || v == code
 	}
-	return in == (r.Operator == v1.ContainerRestartRuleOnExitCodesOpIn)
+	return in == (r.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 }

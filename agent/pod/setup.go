@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -44,13 +44,13 @@ const (
 	lastPull   = 5 * time.Minute
 )
 
-func (w *worker) setupFailed(p *v1.Pod, step string, err error) {
+func (w *worker) setupFailed(p *corev1.Pod, step string, err error) {
 	v := record.Verdict{Reason: "FailedSync", Message: step + ": " + err.Error()}
 	var f *Fault
 	if errors.As(err, &f) {
 		v = record.Verdict{Reason: f.Reason, Message: f.Message}
 	}
-	w.m.Events.Event(p, "", v1.EventTypeWarning, v.Reason, v.Message)
+	w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	w.rec.Fault = &v
 	w.rec.Delay = min(max(2*w.rec.Delay, firstRetry), lastRetry)
 	w.rec.Retry = time.Now().Add(w.rec.Delay)
@@ -72,7 +72,7 @@ func (w *worker) release(ctx context.Context, s *Setting) func() {
 		case <-time.After(firstRetry):
 		}
 		return func() {
-			w.m.Events.Event(s.Pod, "", v1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
+			w.m.Events.Event(s.Pod, "", corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
 			w.retryLater(w.m.ctx, "release the pod", err)
 		}
 	}
@@ -83,7 +83,7 @@ func (w *worker) release(ctx context.Context, s *Setting) func() {
 }
 
 // finish deletes the API object. The source tells when it is gone.
-func (w *worker) finish(ctx context.Context, p *v1.Pod) func() {
+func (w *worker) finish(ctx context.Context, p *corev1.Pod) func() {
 	if err := w.m.Reporter.Finish(ctx, p); err != nil {
 		return func() { w.retryLater(w.m.ctx, "delete the pod", err) }
 	}
@@ -92,19 +92,18 @@ func (w *worker) finish(ctx context.Context, p *v1.Pod) func() {
 
 // forget removes the last traces: sandboxes with their containers, logs, the
 // pod's directory and its record.
-func (w *worker) forget(ctx context.Context, p *v1.Pod, o *record.Observed) func() {
+func (w *worker) forget(ctx context.Context, p *corev1.Pod, o *record.Observed) func() {
 	if err := w.m.purge(ctx, p, o); err != nil {
 		return func() { w.retryLater(w.m.ctx, "remove the pod", err) }
 	}
 	return func() {
-		w.move(cleaned)
 		w.wake(time.Time{})
 		w.m.Probes.Set(w.uid, nil)
 		w.m.Reporter.Forget(w.uid)
 		if err := w.m.Records.Delete(string(w.uid)); err != nil {
-			w.m.Log.Warn("pod record is not removed", "pod", w.uid, "error", err)
+			w.m.Log.Warn("pod record is not removed", "pod", w.uid, "err", err)
 		}
-		w.m.drop(w.uid)
+		w.m.drop(w)
 	}
 }
 
@@ -137,13 +136,13 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 // stay until the pod is forgotten.
 func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
 	labels := map[string]string{launch.LabelPodUID: string(s.Pod.UID)}
-	list, err := m.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
+	list, err := m.Runtime.ListPodSandbox(ctx, &criv1.PodSandboxFilter{LabelSelector: labels})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
 	var errs []error
 	for _, sb := range list {
-		if sb.State == runtimeapi.PodSandboxState_SANDBOX_READY || sb.Id == s.Sandbox {
+		if sb.State == criv1.PodSandboxState_SANDBOX_READY || sb.Id == s.Sandbox {
 			errs = append(errs, m.Runtime.StopPodSandbox(ctx, sb.Id))
 		}
 	}
@@ -151,7 +150,7 @@ func (m *Manager) ReleaseSandbox(ctx context.Context, s *Setting) error {
 }
 
 // purge removes what the pod left in the runtime and on the disk.
-func (m *Manager) purge(ctx context.Context, p *v1.Pod, o *record.Observed) error {
+func (m *Manager) purge(ctx context.Context, p *corev1.Pod, o *record.Observed) error {
 	var errs []error
 	for i := range o.Containers {
 		c := &o.Containers[i]

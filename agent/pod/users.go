@@ -8,16 +8,16 @@ import (
 	"os"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 )
 
-func (m *Manager) usersFile(p *v1.Pod) string { return filepath.Join(m.Host.Dir(p), "userns") }
+func (m *Manager) usersFile(p *corev1.Pod) string { return filepath.Join(m.Host.Dir(p), "userns") }
 
 // usersOf gives a pod with a user namespace its users on the node. It keeps
 // what it was given first, over restarts of the agent.
-func (m *Manager) usersOf(p *v1.Pod) (launch.Users, error) {
+func (m *Manager) usersOf(p *corev1.Pod) (launch.Users, error) {
 	if p.Spec.HostUsers == nil || *p.Spec.HostUsers {
 		return 0, nil
 	}
@@ -35,7 +35,7 @@ func (m *Manager) usersOf(p *v1.Pod) (launch.Users, error) {
 
 // allocateUsers gives the pod users that no other pod has. The files of the
 // pods are the record.
-func (m *Manager) allocateUsers(p *v1.Pod) (launch.Users, error) {
+func (m *Manager) allocateUsers(p *corev1.Pod) (launch.Users, error) {
 	files, err := filepath.Glob(filepath.Join(m.Host.RootDir, "pods", "*", "userns"))
 	if err != nil {
 		return 0, err
@@ -43,6 +43,9 @@ func (m *Manager) allocateUsers(p *v1.Pod) (launch.Users, error) {
 	taken := map[launch.Users]bool{}
 	for _, f := range files {
 		u, err := readUsers(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a pod that was removed meanwhile
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -1,10 +1,11 @@
 package pod
 
 import (
+	"errors"
 	"os"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,7 +18,8 @@ func TestUserNamespaces(t *testing.T) {
 	no := false
 	first := func(uid string) launch.Users {
 		t.Helper()
-		u, err := m.usersOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1.PodSpec{HostUsers: &no}})
+		u, err := m.usersOf(
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{HostUsers: &no}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +34,15 @@ func TestUserNamespaces(t *testing.T) {
 	if c := first("c"); c != 65536 {
 		t.Errorf("c got %d instead of what a left", c)
 	}
-	if u, err := m.usersOf(&v1.Pod{}); u != 0 || err != nil {
+	// A file that is gone when it is read is of a pod that is removed just now.
+	if err := errors.Join(os.Mkdir(m.Host.RootDir+"/pods/x", 0o750),
+		os.Symlink("gone", m.Host.RootDir+"/pods/x/userns")); err != nil {
+		t.Fatal(err)
+	}
+	if d := first("d"); d != 196608 {
+		t.Errorf("d got %d", d)
+	}
+	if u, err := m.usersOf(&corev1.Pod{}); u != 0 || err != nil {
 		t.Errorf("a pod with the node's users: %v, %v", u, err)
 	}
 }

@@ -1,9 +1,9 @@
 package pod
 
-import v1 "k8s.io/api/core/v1"
+import corev1 "k8s.io/api/core/v1"
 
 // IPs are a pod's addresses, nil while it has none.
-func (m *Manager) IPs(p *v1.Pod) []string {
+func (m *Manager) IPs(p *corev1.Pod) []string {
 	if p.Spec.HostNetwork {
 		return m.Host.IPs
 	}
@@ -16,8 +16,8 @@ func (m *Manager) IPs(p *v1.Pod) []string {
 }
 
 // Active are the pods that have not ended with all that belongs to them.
-func (m *Manager) Active() []*v1.Pod {
-	var out []*v1.Pod
+func (m *Manager) Active() []*corev1.Pod {
+	var out []*corev1.Pod
 	for _, p := range m.Pods() {
 		if v, ok := m.View(p.UID); ok && !v.Ended {
 			out = append(out, p)

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -21,16 +21,16 @@ type worker struct {
 	mu    sync.Mutex
 	phase phase
 	turn  turn
-	pod   *v1.Pod
-	// from is the pod's source, heard the one that was heard in this run of the
+	pod   *corev1.Pod
+	// from is the pod's source, lastSource the one that was heard in this run of the
 	// agent.
-	from, heard string
-	inbox       []func()
-	shown       shown
+	from, lastSource string
+	inbox            []func()
+	shown            shown
 
 	// Of the goroutine alone.
 	rec         *record.Pod
-	specified   *v1.Pod // what shown.allocated was made of
+	specified   *corev1.Pod // what shown.allocated was made of
 	busy        map[string]*job
 	timer       *time.Timer
 	failure     string // the last that was told
@@ -45,7 +45,7 @@ type shown struct {
 	released bool
 	// allocated is the pod with the resources that the node gave it; it may ask
 	// for more, and wait for others to end.
-	allocated   *v1.Pod
+	allocated   *corev1.Pod
 	waitsToGrow bool
 }
 
@@ -56,16 +56,23 @@ type job struct {
 	cancel context.CancelFunc
 }
 
-func (w *worker) update(p *v1.Pod, source string) {
+// update takes the pod as its source has it; false when nothing is left of the
+// worker.
+func (w *worker) update(p *corev1.Pod, source string) bool {
 	w.mu.Lock()
-	w.pod, w.from, w.heard = p, source, source
+	if w.phase == gone {
+		w.mu.Unlock()
+		return false
+	}
+	w.pod, w.from, w.lastSource = p, source, source
+	w.phase = w.phase.after(claimed)
 	w.mu.Unlock()
-	w.move(claimed)
 	w.poke()
+	return true
 }
 
 // refresh takes a version of the pod that asks for nothing new.
-func (w *worker) refresh(p *v1.Pod) {
+func (w *worker) refresh(p *corev1.Pod) {
 	w.mu.Lock()
 	w.pod = p
 	w.mu.Unlock()
@@ -100,13 +107,22 @@ func (w *worker) source() string {
 	return w.from
 }
 
-func (w *worker) heardFrom(source string) bool {
+// claimant is the source that was heard in this run of the agent to have the pod,
+// and has it still; "" for none.
+func (w *worker) claimant() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.heard == source
+	return w.claimantLocked()
 }
 
-func (w *worker) desired() *v1.Pod {
+func (w *worker) claimantLocked() string {
+	if w.phase != wanted {
+		return ""
+	}
+	return w.lastSource
+}
+
+func (w *worker) desired() *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pod

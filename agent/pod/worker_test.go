@@ -4,13 +4,15 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,7 +31,7 @@ type edges struct {
 	reports  int
 }
 
-func (e *edges) Event(_ *v1.Pod, c, _, reason, _ string) {
+func (e *edges) Event(_ *corev1.Pod, c, _, reason, _ string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.events = append(e.events, strings.Trim(c+":"+reason, ":"))
@@ -56,23 +58,25 @@ func (e *edges) Delete(key string) error {
 }
 
 func (e *edges) Set(types.UID, []probe.Target) {}
-func (e *edges) Report(p *v1.Pod, _ *record.Pod, _ *record.Observed) v1.PodStatus {
+func (e *edges) Report(p *corev1.Pod, _ *record.Pod, _ *record.Observed) corev1.PodStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reports++
 	return p.Status
 }
-func (e *edges) Finish(_ context.Context, p *v1.Pod) error {
+func (e *edges) Finish(_ context.Context, p *corev1.Pod) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.finished = append(e.finished, p.Name)
 	return nil
 }
-func (e *edges) Forget(types.UID)                                                 {}
-func (e *edges) Path(*v1.Pod, string) (string, error)                             { return "", nil }
-func (e *edges) SubPath(*v1.Pod, volume.SubPath) (string, error)                  { return "", nil }
-func (e *edges) ConfigMap(context.Context, string, string) (*v1.ConfigMap, error) { return nil, io.EOF }
-func (e *edges) Secret(context.Context, string, string) (*v1.Secret, error)       { return nil, io.EOF }
+func (e *edges) Forget(types.UID)                                    {}
+func (e *edges) Path(*corev1.Pod, string) (string, error)            { return "", nil }
+func (e *edges) SubPath(*corev1.Pod, volume.SubPath) (string, error) { return "", nil }
+func (e *edges) ConfigMap(context.Context, string, string) (*corev1.ConfigMap, error) {
+	return nil, io.EOF
+}
+func (e *edges) Secret(context.Context, string, string) (*corev1.Secret, error) { return nil, io.EOF }
 
 // count is how often an event was told.
 func (e *edges) count(event string) int {
@@ -87,14 +91,14 @@ func (e *edges) count(event string) int {
 	return n
 }
 
-func noServices(context.Context) ([]*v1.Service, bool) { return nil, true }
+func noServices(context.Context) ([]*corev1.Service, bool) { return nil, true }
 
 // start runs a manager on a runtime until stop is called: an agent's life.
 func start(t *testing.T, dir string, f *fakeCRI, e *edges) (m *Manager, stop func()) {
 	t.Helper()
 	m = &Manager{Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: e, Records: e, Events: e,
 		Services: noServices,
-		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*v1.Pod) string { return "/x" }},
+		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*corev1.Pod) string { return "/x" }},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil))}
 	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,7 +130,7 @@ func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
-		p := testPod(v1.RestartPolicyAlways, "init:i", "a", "b")
+		p := testPod(corev1.RestartPolicyAlways, "init:i", "a", "b")
 		m.Update(p, SourceAPI)
 		expect(t, f, "i#0=run")
 		f.end("i", 0)
@@ -162,7 +166,7 @@ func TestForceDeleteHastens(t *testing.T) {
 		m, stop := start(t, dir, f, e)
 		defer stop()
 		f.stubborn = true
-		p := testPod(v1.RestartPolicyAlways, "a")
+		p := testPod(corev1.RestartPolicyAlways, "a")
 		m.Update(p, SourceAPI)
 		expect(t, f, "a#0=run")
 		now := metav1.Now()
@@ -183,7 +187,7 @@ func TestAgentRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
-		p := testPod(v1.RestartPolicyNever, "a", "b")
+		p := testPod(corev1.RestartPolicyNever, "a", "b")
 		m.Update(p, SourceAPI)
 		expect(t, f, "a#0=run b#0=run")
 		stop()
@@ -210,7 +214,7 @@ func TestUnknownIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
-		m.Update(testPod(v1.RestartPolicyAlways, "a"), SourceAPI)
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
 		expect(t, f, "a#0=run")
 		stop()
 		e.records = map[string]*record.Pod{} // the checkpoint is lost
@@ -218,7 +222,7 @@ func TestUnknownIsLeftAlone(t *testing.T) {
 		defer stop()
 		time.Sleep(time.Hour)
 		expect(t, f, "a#0=run")
-		m.Update(testPod(v1.RestartPolicyAlways, "a"), SourceAPI)
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
 		expect(t, f, "a#0=run")
 	})
 }
@@ -229,12 +233,13 @@ func TestImagePullBackoff(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
-		p := testPod(v1.RestartPolicyAlways, "a")
+		p := testPod(corev1.RestartPolicyAlways, "a")
 		p.Spec.Containers[0].Image = "far/away:1"
 		m.Update(p, SourceAPI)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if e.count("a:Pulling") != 1 || e.count("a:BackOff") != 1 || e.count("a:Failed") != 3 { // the pull, ErrImagePull, ImagePullBackOff
+		// the pull, ErrImagePull, ImagePullBackOff
+		if e.count("a:Pulling") != 1 || e.count("a:BackOff") != 1 || e.count("a:Failed") != 3 {
 			t.Errorf("events: %v", e.events)
 		}
 		f.mu.Lock()
@@ -251,7 +256,7 @@ func TestSandboxLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
-		m.Update(testPod(v1.RestartPolicyAlways, "init:i", "a"), SourceAPI)
+		m.Update(testPod(corev1.RestartPolicyAlways, "init:i", "a"), SourceAPI)
 		synctest.Wait()
 		f.end("i", 0)
 		expect(t, f, "a#0=run i#0=exit0")
@@ -273,4 +278,85 @@ func TestSandboxLost(t *testing.T) {
 		f.end("i", 0)
 		expect(t, f, "a#1=run i#1=exit0")
 	})
+}
+
+// A manifest that is moved away and back restarts its pod, whenever it comes back.
+func TestManifestMovedAwayAndBack(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer func() { stop() }()
+		p := testPod(corev1.RestartPolicyNever, "a")
+		m.Update(p, SourceFile)
+		expect(t, f, "a#0=run")
+		sandboxes := func() string {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return strings.Join(slices.Sorted(maps.Keys(f.sandboxes)), " ")
+		}
+		first := sandboxes()
+
+		f.stubborn = true
+		m.Prune(SourceFile, nil)
+		time.Sleep(10 * time.Second)
+		m.Update(p, SourceFile)
+		expect(t, f, "a#0=run") // it still ends
+		time.Sleep(21 * time.Second)
+		expect(t, f, "a#0=run")
+		second := sandboxes()
+		if second == first {
+			t.Error("back while it ended: the same pod runs on")
+		}
+
+		f.stubborn = false
+		f.removing = func() {
+			f.removing = nil
+			m.Update(p, SourceFile)
+		}
+		m.Prune(SourceFile, nil)
+		expect(t, f, "a#0=run")
+		third := sandboxes()
+		if third == second {
+			t.Error("back while its last was removed: the same pod runs on")
+		}
+
+		f.stubborn = true
+		m.Prune(SourceFile, nil)
+		time.Sleep(time.Second)
+		stop()
+		m, stop = start(t, dir, f, e)
+		time.Sleep(time.Minute)
+		expect(t, f, "a#0=exit137") // ended, and nobody has said yet that it is wanted
+		m.Update(p, SourceFile)
+		expect(t, f, "a#0=run")
+		if len(e.finished) != 0 {
+			t.Errorf("%q deleted in the API", e.finished)
+		}
+	})
+}
+
+// A machine that is off ends a pod of a manifest until it is on again. A pod of the
+// API is made anew by its owner.
+func TestManifestAfterShutdown(t *testing.T) {
+	for source, want := range map[string]string{SourceFile: "a#0=run", SourceAPI: "a#0=exit0"} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+			m, stop := start(t, dir, f, e)
+			p := testPod(corev1.RestartPolicyAlways, "a")
+			m.Update(p, source)
+			expect(t, f, "a#0=run")
+			m.Evict(p.UID, record.Verdict{Phase: corev1.PodFailed, Reason: "Terminated"},
+				&record.Verdict{Reason: corev1.PodReasonTerminationByKubelet}, 1)
+			expect(t, f, "a#0=exit0")
+			m.Update(p, source)
+			expect(t, f, "a#0=exit0") // the machine is about to go
+			stop()
+			m, stop = start(t, dir, f, e)
+			defer func() { stop() }()
+			m.Update(p, source)
+			expect(t, f, want)
+		})
+	}
 }

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilexec "k8s.io/utils/exec"
 )
@@ -57,7 +57,8 @@ func (m *Manager) exec(ctx context.Context, w *watch, timeout time.Duration) (bo
 	case errors.As(err, &exit):
 		return false, out, nil
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
-		return false, fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(w.spec.Exec.Command, " "), timeout), nil
+		return false, fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(w.spec.Exec.Command, " "),
+			timeout), nil
 	}
 	return false, "", err
 }
@@ -70,7 +71,7 @@ func (w *watch) host() string {
 }
 
 // Port resolves a number or the name of one of the container's ports.
-func Port(c *v1.Container, p intstr.IntOrString) (int, error) {
+func Port(c *corev1.Container, p intstr.IntOrString) (int, error) {
 	n := p.IntValue()
 	if p.Type == intstr.String {
 		n = 0
@@ -115,7 +116,7 @@ func httpGet(ctx context.Context, w *watch, timeout time.Duration) (bool, string
 
 // Get makes the request of a lifecycle hook (httpGet). As upstream's, any
 // answer is good, and a server that answers HTTP to HTTPS is asked so.
-func Get(ctx context.Context, c *v1.Container, h *v1.HTTPGetAction, ip string) error {
+func Get(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip string) error {
 	req, err := request(ctx, c, h, ip)
 	if err != nil {
 		return err
@@ -134,7 +135,7 @@ func Get(ctx context.Context, c *v1.Container, h *v1.HTTPGetAction, ip string) e
 	return resp.Body.Close()
 }
 
-func request(ctx context.Context, c *v1.Container, h *v1.HTTPGetAction, ip string) (*http.Request, error) {
+func request(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip string) (*http.Request, error) {
 	port, err := Port(c, h.Port)
 	if err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func request(ctx context.Context, c *v1.Container, h *v1.HTTPGetAction, ip strin
 		u = &url.URL{Path: h.Path}
 	}
 	u.Scheme = "http"
-	if h.Scheme == v1.URISchemeHTTPS {
+	if h.Scheme == corev1.URISchemeHTTPS {
 		u.Scheme = "https"
 	}
 	u.Host = net.JoinHostPort(host, strconv.Itoa(port))
@@ -235,7 +236,10 @@ func grpcCheck(ctx context.Context, w *watch, timeout time.Duration) (bool, stri
 	if err != nil {
 		switch status.Code(err) {
 		case codes.Unimplemented:
-			return false, fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", err), nil
+			return false,
+				fmt.Sprintf(
+					"error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", err),
+				nil
 		case codes.DeadlineExceeded, codes.Unavailable:
 			return false, fmt.Sprintf("timeout: failed to connect service %q within %v: %v", addr, timeout, err), nil
 		}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -25,8 +25,8 @@ func (k Kind) String() string { return [...]string{"Startup", "Liveness", "Readi
 // Target is a running container with the probes that apply to it now.
 type Target struct {
 	UID       types.UID
-	Pod       *v1.Pod
-	Container *v1.Container
+	Pod       *corev1.Pod
+	Container *corev1.Container
 	// ID is the container's ID in the runtime.
 	ID      string
 	Started time.Time
@@ -35,14 +35,14 @@ type Target struct {
 	// does not change it.
 	Ready bool
 
-	Startup, Liveness, Readiness *v1.Probe
+	Startup, Liveness, Readiness *corev1.Probe
 }
 
 // Key identifies what would be probed.
 func (t *Target) Key() string {
 	var b strings.Builder
 	b.WriteString(t.ID)
-	for _, p := range []*v1.Probe{t.Startup, t.Liveness, t.Readiness} {
+	for _, p := range []*corev1.Probe{t.Startup, t.Liveness, t.Readiness} {
 		if p != nil {
 			b.WriteByte('1')
 		} else {
@@ -71,7 +71,7 @@ type Executor interface {
 
 // Recorder writes events about a container.
 type Recorder interface {
-	Event(p *v1.Pod, container, kind, reason, message string)
+	Event(p *corev1.Pod, container, kind, reason, message string)
 }
 
 // Manager runs the probes of all pods.
@@ -92,7 +92,7 @@ type watch struct {
 	m      *Manager
 	t      Target
 	kind   Kind
-	spec   *v1.Probe
+	spec   *corev1.Probe
 	timer  *time.Timer
 	run    int32 // consecutive equal outcomes
 	last   bool  // outcome that run counts
@@ -122,7 +122,7 @@ func (m *Manager) Set(uid types.UID, targets []Target) {
 		t := targets[i]
 		for _, p := range []struct {
 			kind Kind
-			spec *v1.Probe
+			spec *corev1.Probe
 		}{{Startup, t.Startup}, {Liveness, t.Liveness}, {Readiness, t.Readiness}} {
 			if p.spec == nil {
 				continue
@@ -230,7 +230,7 @@ func (w *watch) events(good bool, output string, err error) {
 	if err != nil {
 		msg = w.kind.String() + " probe errored and resulted in unknown state: " + err.Error()
 	}
-	w.m.Events.Event(w.t.Pod, w.t.Container.Name, v1.EventTypeWarning, "Unhealthy", msg)
+	w.m.Events.Event(w.t.Pod, w.t.Container.Name, corev1.EventTypeWarning, "Unhealthy", msg)
 }
 
 func threshold(n, dflt int32) int32 {

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	utilexec "k8s.io/utils/exec"
 )
 
@@ -35,7 +35,7 @@ func (s *script) ExecSync(context.Context, string, []string, time.Duration) ([]b
 
 type silent struct{}
 
-func (silent) Event(*v1.Pod, string, string, string, string) {}
+func (silent) Event(*corev1.Pod, string, string, string, string) {}
 
 // Thresholds and periods, in virtual time.
 func TestVerdicts(t *testing.T) {
@@ -65,9 +65,10 @@ func TestVerdicts(t *testing.T) {
 				}}
 				ctx, cancel := context.WithCancel(context.Background())
 				m.Start(ctx)
-				spec := &v1.Probe{PeriodSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1}
-				spec.Exec = &v1.ExecAction{Command: []string{"x"}}
-				target := Target{UID: "u", Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, ID: "c0", Started: began, Ready: c.ready}
+				spec := &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1}
+				spec.Exec = &corev1.ExecAction{Command: []string{"x"}}
+				target := Target{UID: "u", Pod: &corev1.Pod{}, Container: &corev1.Container{Name: "c"},
+					ID: "c0", Started: began, Ready: c.ready}
 				switch c.kind {
 				case Startup:
 					target.Startup = spec

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// settle is how long the start may take; until then timers are exact, and memory
+	// startTime is how long the start may take; until then timers are exact, and memory
 	// is left alone.
-	settle = 5 * time.Second
+	startTime = 5 * time.Second
 	// look is how often the process is looked at: nothing tells that it has
 	// nothing to do.
 	look = time.Second
@@ -30,7 +30,7 @@ const (
 // it on time, to take processors from threads that wait for the disk; so timers
 // are exact from the first second with work in it.
 func GatherTimers(ctx context.Context) {
-	if !sleep(ctx, settle) {
+	if !sleep(ctx, startTime) {
 		return
 	}
 	idle, before := false, cpuTime()

@@ -27,7 +27,7 @@ const (
 // notice, but the first use of trimmed code is a little slower.
 func Trim(ctx context.Context) {
 	var kept, allocated uint64
-	for wait := settle; ; wait = burstOver {
+	for wait := startTime; ; wait = burstOver {
 		select {
 		case <-ctx.Done():
 			return

@@ -58,7 +58,8 @@ func onlyMore(old, now *service.Port) bool {
 	if old == nil {
 		return false
 	}
-	for _, r := range [][2]service.Route{{old.Cluster, now.Cluster}, {old.Internal, now.Internal}, {old.External, now.External}} {
+	for _, r := range [][2]service.Route{{old.Cluster, now.Cluster}, {old.Internal, now.Internal},
+		{old.External, now.External}} {
 		if len(r[0].Backends) == 0 && len(r[1].Backends) > 0 {
 			return false
 		}

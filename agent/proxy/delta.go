@@ -116,7 +116,8 @@ func (r *renderer) delta(st state, next *service.Tables) (*change, state) {
 
 // contest tells who of the keys gets which elem, and takes from the others what
 // they do not get. had is what all of them had.
-func contest(keys []service.Key, all map[service.Key]rendered, had objects, st state, next *service.Tables) (owners map[elem]service.Key, lost map[elem][]service.Key) {
+func contest(keys []service.Key, all map[service.Key]rendered, had objects, st state,
+	next *service.Tables) (owners map[elem]service.Key, lost map[elem][]service.Key) {
 	owners, lost = map[elem]service.Key{}, map[elem][]service.Key{}
 	for c := range claims {
 		for _, k := range keys {

@@ -25,7 +25,8 @@ func (p *Proxy) own(t *service.Tables) map[netip.AddrPort]bool {
 			}
 		}
 	}
-	for ap := range maps.Clone(out) { // what listens on this node does so on its loopback, too, which host ports answer on
+	// what listens on this node does so on its loopback, too, which host ports answer on
+	for ap := range maps.Clone(out) {
 		if slices.Contains(p.cfg.NodeIPs, ap.Addr()) {
 			out[netip.AddrPortFrom(localhosts[p.render.Family], ap.Port())] = true
 		}
@@ -75,5 +76,7 @@ func (p *Proxy) tellRefused(before, now *service.Service) {
 	if now == nil || len(now.Refused) == 0 || before != nil && slices.Equal(before.Refused, now.Refused) {
 		return
 	}
-	p.log.Warn("a Service has external addresses that are the cluster's own or its nodes', or too many; they are not served", "service", now.Key, "addresses", now.Refused)
+	p.log.Warn(
+		"a Service has external addresses that are the cluster's own or its nodes', or too many; they are not served",
+		"service", now.Key, "addresses", now.Refused)
 }

@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/service"
-	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // add puts a Service of a namespace beside the others.
@@ -84,7 +84,8 @@ func TestNobodyTakesWhatTheClusterOwns(t *testing.T) {
 			}
 		}
 		s.Spec.ExternalIPs = []string{
-			dnsAddr.String(), "10.96.0.1", "10.96.0.50", "203.0.113.9", victim.addr.String(), "10.244.7.1", "127.0.0.1", "169.254.1.1", "224.0.0.1",
+			dnsAddr.String(), "10.96.0.1", "10.96.0.50", "203.0.113.9", victim.addr.String(), "10.244.7.1", "127.0.0.1",
+			"169.254.1.1", "224.0.0.1",
 			"203.0.113.8",
 		}
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: dnsAddr.String()}, {IP: "10.96.0.1"}}
@@ -117,11 +118,15 @@ func TestClusterAddressesComeFirst(t *testing.T) {
 	n.wayOut()
 	n.local(dnsAddr)
 	serveAt(t, "", "10.96.0.10:80", "node")
-	n.add("aaa", newService("thief", "10.96.0.66", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.97.0.50"} }), thief.addr)
+	n.add("aaa",
+		newService("thief", "10.96.0.66", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.97.0.50"} }),
+		thief.addr)
 	n.says(client, "10.97.0.50:8000", "thief")
 	n.add("team", newService("web", "10.97.0.50", nil), victim.addr)
 	n.says(client, "10.97.0.50:8000", "victim")
-	n.add("zzz", newService("dns", dnsAddr.String(), func(s *corev1.Service) { s.Spec.Ports[0].Port, s.Spec.Ports[1].Port = 80, 80 }), thief.addr)
+	n.add("zzz",
+		newService("dns", dnsAddr.String(),
+			func(s *corev1.Service) { s.Spec.Ports[0].Port, s.Spec.Ports[1].Port = 80, 80 }), thief.addr)
 	n.says(client, "10.96.0.10:80", "node")
 }
 
@@ -154,13 +159,14 @@ func TestHostPortsComeLast(t *testing.T) {
 	serveAt(t, "", "127.0.0.1:6443", "node")
 	n.proxy.cfg.Own = func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")} }
 	n.proxy.cfg.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	var ports []cni.HostPort
+	var ports []podnet.HostPort
 	for _, port := range []uint16{6443, 30080, 8080} {
 		for _, protocol := range []string{"TCP", "UDP"} {
-			ports = append(ports, cni.HostPort{HostPort: port, ContainerPort: 80, Protocol: protocol})
+			ports = append(ports, podnet.HostPort{HostPort: port, ContainerPort: 80, Protocol: protocol})
 		}
 	}
-	ports = append(ports, cni.HostPort{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 6443, ContainerPort: 80, Protocol: "TCP"})
+	ports = append(ports,
+		podnet.HostPort{HostIP: "192.0.2.1", HostPort: 6443, ContainerPort: 80, Protocol: "TCP"})
 	thief, victim, client := n.pod("thief", ports...), n.pod("victim"), n.pod("client")
 	n.add("team", newService("web", "10.96.0.50", func(s *corev1.Service) {
 		s.Spec.Type = corev1.ServiceTypeNodePort
@@ -273,7 +279,8 @@ func TestWithAndWithoutBridgeNetfilter(t *testing.T) {
 				}
 			}
 			// Around the node: a neighbour entry makes the pod send to the port.
-			around := fmt.Sprintf("ip route add %s dev eth0 && ip neigh replace %s lladdr 0a:58:%s dev eth0", a.addr, a.addr, hex(a.addr))
+			around := fmt.Sprintf("ip route add %s dev eth0 && ip neigh replace %s lladdr 0a:58:%s dev eth0", a.addr,
+				a.addr, hex(a.addr))
 			n.must(nstest.In(b.ns, func() error { return exec.Command("sh", "-c", around).Run() }))
 			if got, err := callWithin(silence, b.ns, "tcp", a.addr.String()+":80"); err == nil {
 				t.Errorf("around the node: got %q", got)

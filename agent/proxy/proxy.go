@@ -175,7 +175,8 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 		elems += len(c.Add.Elements[x.plain]) + len(c.Add.Elements[x.own])
 		backends += len(c.Add.Elements[x.target])
 	}
-	p.log.Debug("services changed", "chains", len(c.Add.Chains), "elements", elems, "backends", backends, "took", time.Since(start))
+	p.log.Debug("services changed", "chains", len(c.Add.Chains), "elements", elems, "backends", backends,
+		"took", time.Since(start))
 	return nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
@@ -77,7 +78,9 @@ func newNode(t *testing.T) *node {
 	})
 	n.must(err)
 	n.must(n.net.Ensure())
-	n.proxy = New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR}, PodCIDRs: []netip.Prefix{podCIDR}, DNS: []netip.Addr{dnsAddr}})
+	n.proxy = New(
+		Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR},
+			PodCIDRs: []netip.Prefix{podCIDR}, DNS: []netip.Addr{dnsAddr}})
 	n.k, err = nft.Open()
 	n.must(err)
 	t.Cleanup(func() {
@@ -121,10 +124,10 @@ type pod struct {
 
 // pod starts a pod that answers on TCP and UDP port 80 with its name and the
 // client's address.
-func (n *node) pod(name string, ports ...cni.HostPort) pod {
+func (n *node) pod(name string, ports ...podnet.HostPort) pod {
 	n.t.Helper()
 	ns := nstest.New(n.t)
-	r, err := n.net.Add(context.Background(), cni.Attachment{ID: name, IfName: "eth0", NetNS: ns, HostPorts: ports})
+	r, err := n.net.Add(context.Background(), podnet.Sandbox{ID: name, IfName: "eth0", NetNS: ns, HostPorts: ports})
 	n.must(err)
 	serve(n.t, ns, name)
 	return pod{ns, r.Addrs[0]}
@@ -188,7 +191,9 @@ func (n *node) outside() string {
 	n.must(netlink.LinkAdd(veth))
 	n.must(exec.Command("sh", "-c", "ip addr add 192.0.2.1/24 dev up0 && ip link set up0 up").Run())
 	n.must(nstest.In(n.world, func() error {
-		return exec.Command("sh", "-c", "ip link set lo up; ip addr add 192.0.2.2/24 dev eth0 && ip link set eth0 up && ip route add 10.0.0.0/8 via 192.0.2.1; ip route add 203.0.113.0/24 via 192.0.2.1").Run()
+		return exec.Command("sh", "-c",
+			"ip link set lo up; ip addr add 192.0.2.2/24 dev eth0 && ip link set eth0 up && ip route add 10.0.0.0/8 via 192.0.2.1; ip route add 203.0.113.0/24 via 192.0.2.1").
+			Run()
 	}))
 	return n.world
 }
@@ -245,7 +250,8 @@ func ptr[T any](v T) *T { return &v }
 
 func newSlice(name string, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{
 			{Name: ptr("t"), Protocol: ptr(corev1.ProtocolTCP), Port: ptr[int32](80)},
@@ -253,7 +259,8 @@ func newSlice(name string, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 		},
 	}
 	for _, a := range addrs {
-		ep := discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: ptr("elsewhere"), Conditions: discoveryv1.EndpointConditions{Ready: ptr(true)}}
+		ep := discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: ptr("elsewhere"),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true)}}
 		if podCIDR.Contains(a) {
 			ep.NodeName = ptr("here")
 		}

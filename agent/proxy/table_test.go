@@ -16,8 +16,8 @@ import (
 // family alone.
 func TestTableOfAFamily(t *testing.T) {
 	cfg := &Config{
-		ServiceCIDRs: cidr.Of("10.96.0.0/16,fd00:96::/112"),
-		ClusterCIDRs: cidr.Of("fd00:244::/56,10.244.0.0/16"),
+		ServiceCIDRs: cidr.Parse("10.96.0.0/16,fd00:96::/112"),
+		ClusterCIDRs: cidr.Parse("fd00:244::/56,10.244.0.0/16"),
 		DNS:          []netip.Addr{dnsAddr, netip.MustParseAddr("fd00:96::a")},
 	}
 	c, err := nft.Open()

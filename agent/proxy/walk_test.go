@@ -53,7 +53,8 @@ type walker struct {
 func (w *walker) step() {
 	name := fmt.Sprintf("s%d", w.rnd.IntN(6))
 	w.in.Services = slices.DeleteFunc(slices.Clone(w.in.Services), func(s *corev1.Service) bool { return s.Name == name })
-	w.in.Slices = slices.DeleteFunc(slices.Clone(w.in.Slices), func(s *discoveryv1.EndpointSlice) bool { return s.Name == name })
+	w.in.Slices = slices.DeleteFunc(slices.Clone(w.in.Slices),
+		func(s *discoveryv1.EndpointSlice) bool { return s.Name == name })
 	if w.rnd.IntN(4) == 0 {
 		return
 	}
@@ -62,7 +63,8 @@ func (w *walker) step() {
 			s.Spec.Type = corev1.ServiceTypeLoadBalancer
 			s.Spec.Ports[0].NodePort = int32(30000 + w.rnd.IntN(4))
 			s.Spec.ExternalIPs = []string{fmt.Sprintf("203.0.113.%d", w.rnd.IntN(3)+1)}
-			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprintf("203.0.113.%d", w.rnd.IntN(3)+10)}}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+				{IP: fmt.Sprintf("203.0.113.%d", w.rnd.IntN(3)+10)}}
 			if w.rnd.IntN(2) == 0 {
 				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 			}
@@ -75,7 +77,8 @@ func (w *walker) step() {
 		}
 		if w.rnd.IntN(3) == 0 {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(100 + w.rnd.IntN(2)))}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(100 + w.rnd.IntN(2)))}}
 		}
 	})
 	w.in.Services = append(w.in.Services, svc)
@@ -102,8 +105,10 @@ func TestRandomWalkConverges(t *testing.T) {
 		next := service.Build(w.in)
 		same := map[service.Key]*service.Service{}
 		for k, s := range next.All() {
-			if old := last.Get(k); old != nil && cmp.Equal(old, s, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-				cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })) {
+			if old := last.Get(k); old != nil &&
+				cmp.Equal(old, s, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+					cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+					cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })) {
 				same[k] = old
 			}
 		}
@@ -182,7 +187,8 @@ element backends 10.96.3.100 . udp . 8000 . 0x00000001 : 10.244.8.3 . 80
 func TestRivalsCostOthersNothing(t *testing.T) {
 	n := newNode(t)
 	at := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.5"} }
-	n.in.Services = []*corev1.Service{newService("a", "10.96.0.20", at), newService("b", "10.96.0.21", at), newService("c", "10.96.0.22", nil)}
+	n.in.Services = []*corev1.Service{newService("a", "10.96.0.20", at), newService("b", "10.96.0.21", at),
+		newService("c", "10.96.0.22", nil)}
 	n.apply()
 	for i, want := range []int{2, 2, 1} {
 		svc := n.in.Services[i].DeepCopy()
@@ -195,7 +201,8 @@ func TestRivalsCostOthersNothing(t *testing.T) {
 	}
 	n.in.Services = n.in.Services[1:]
 	n.apply()
-	if owner := n.st.owners[elem{netip.MustParseAddr("203.0.113.5"), unix.IPPROTO_TCP, 8000}]; owner.Name != "b" || len(n.st.rivals) != 0 {
+	if owner := n.st.owners[elem{netip.MustParseAddr("203.0.113.5"), unix.IPPROTO_TCP, 8000}]; owner.Name != "b" ||
+		len(n.st.rivals) != 0 {
 		t.Errorf("the address is %v's, rivals %v", owner, n.st.rivals)
 	}
 }
@@ -262,9 +269,10 @@ func oneChange(b *testing.B, n int) {
 	w := service.Input{View: service.View{Node: "here"}}
 	for i := range n {
 		name := fmt.Sprintf("s%d", i)
-		w.Services = append(w.Services, newService(name, fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200), func(s *corev1.Service) {
-			s.Spec.Ports = s.Spec.Ports[:1] // without UDP, whose flows are looked through
-		}))
+		w.Services = append(w.Services,
+			newService(name, fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200), func(s *corev1.Service) {
+				s.Spec.Ports = s.Spec.Ports[:1] // without UDP, whose flows are looked through
+			}))
 		w.Slices = append(w.Slices, newSlice(name, netip.MustParseAddr("10.244.8.1"), netip.MustParseAddr("10.244.8.2")))
 	}
 	p := New(Config{ServiceCIDRs: []netip.Prefix{serviceCIDR}})
@@ -284,7 +292,9 @@ func oneChange(b *testing.B, n int) {
 	i := 0
 	for b.Loop() {
 		svc := w.Services[i%n]
-		s := service.BuildOne(svc, []*discoveryv1.EndpointSlice{newSlice(svc.Name, netip.AddrFrom4([4]byte{10, 244, byte(9 + i/250%250), byte(i % 250)}))}, w.View)
+		s := service.BuildOne(svc,
+			[]*discoveryv1.EndpointSlice{
+				newSlice(svc.Name, netip.AddrFrom4([4]byte{10, 244, byte(9 + i/250%250), byte(i % 250)}))}, w.View)
 		tables = tables.With(map[service.Key]*service.Service{s.Key: s})
 		if st, err = p.apply(k, st, tables); err != nil {
 			b.Fatal(err)

@@ -51,7 +51,8 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, path := range []string{tree.Class(corev1.PodQOSBurstable), tree.Class(corev1.PodQOSBestEffort), tree.Kubepods()} {
+		for _, path := range []string{tree.Class(corev1.PodQOSBurstable),
+			tree.Class(corev1.PodQOSBestEffort), tree.Kubepods()} {
 			if err := g.Delete(path); err != nil {
 				t.Error(err)
 			}

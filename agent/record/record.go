@@ -3,14 +3,14 @@ package record
 import (
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Pod is what the agent keeps of one pod. Its worker alone writes it.
 type Pod struct {
 	// Pod is the desired pod as last seen.
-	Pod *v1.Pod `json:"pod"`
+	Pod *corev1.Pod `json:"pod"`
 	// Source is "api" or "file".
 	Source string `json:"source,omitempty"`
 	// Admitted is when this node accepted the pod.
@@ -43,8 +43,8 @@ type Pod struct {
 
 // Allocation is the resources of a pod and of its containers by name.
 type Allocation struct {
-	Pod        *v1.ResourceRequirements           `json:"pod,omitempty"`
-	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
+	Pod        *corev1.ResourceRequirements           `json:"pod,omitempty"`
+	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
 }
 
 // Resize is a change of a running pod's resources (KEP-1287).
@@ -66,9 +66,9 @@ type Resize struct {
 
 // Verdict is a reason with its message as they show in the API.
 type Verdict struct {
-	Phase   v1.PodPhase `json:"phase,omitempty"`
-	Reason  string      `json:"reason"`
-	Message string      `json:"message,omitempty"`
+	Phase   corev1.PodPhase `json:"phase,omitempty"`
+	Reason  string          `json:"reason"`
+	Message string          `json:"message,omitempty"`
 }
 
 // Stopping tells since when and with how much grace the pod ends.
@@ -89,7 +89,7 @@ type Container struct {
 	// Hooked: the postStart hook of ID went well, or there is none.
 	Hooked bool `json:"hooked,omitempty"`
 	// Actuated is what ID was given; nil while not known.
-	Actuated *v1.ResourceRequirements `json:"actuated,omitempty"`
+	Actuated *corev1.ResourceRequirements `json:"actuated,omitempty"`
 	// Again: it was stopped only to start with another image or other resources,
 	// whatever its restart policy.
 	Again bool `json:"again,omitempty"`
@@ -113,9 +113,9 @@ type Container struct {
 
 // Exit is the end of a container.
 type Exit struct {
-	ID      string                      `json:"id"`
-	Attempt uint32                      `json:"attempt"`
-	State   v1.ContainerStateTerminated `json:"state"`
+	ID      string                          `json:"id"`
+	Attempt uint32                          `json:"attempt"`
+	State   corev1.ContainerStateTerminated `json:"state"`
 }
 
 // Of returns the record of a container, made when missing.
@@ -177,7 +177,7 @@ type Observation struct {
 	Reason, Message     string
 	Image, ImageRef     string
 	Hash                string
-	User                *v1.ContainerUser
+	User                *corev1.ContainerUser
 	LogPath             string
 	StopSignal          string
 }
@@ -211,7 +211,7 @@ func (o *Observed) Running() bool {
 }
 
 // Terminated is the API's form of an ended container.
-func (c *Observation) Terminated() v1.ContainerStateTerminated {
+func (c *Observation) Terminated() corev1.ContainerStateTerminated {
 	reason := c.Reason
 	if reason == "" {
 		reason = "Completed"
@@ -219,7 +219,7 @@ func (c *Observation) Terminated() v1.ContainerStateTerminated {
 			reason = "Error"
 		}
 	}
-	t := v1.ContainerStateTerminated{
+	t := corev1.ContainerStateTerminated{
 		ExitCode: c.ExitCode, Reason: reason, Message: c.Message, ContainerID: c.ID,
 	}
 	if !c.Started.IsZero() {
@@ -232,8 +232,8 @@ func (c *Observation) Terminated() v1.ContainerStateTerminated {
 }
 
 // Sidecar tells whether an init container keeps running beside the others.
-func Sidecar(c *v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+func Sidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // Mounted tells whether the pod's volumes are in use: it was set up, and does not
@@ -243,7 +243,7 @@ func (r *Pod) Mounted() bool {
 }
 
 // EachContainer calls f for every container of a pod, of all three sorts.
-func EachContainer(p *v1.Pod, f func(*v1.Container)) {
+func EachContainer(p *corev1.Pod, f func(*corev1.Container)) {
 	for i := range p.Spec.InitContainers {
 		f(&p.Spec.InitContainers[i])
 	}
@@ -251,14 +251,14 @@ func EachContainer(p *v1.Pod, f func(*v1.Container)) {
 		f(&p.Spec.Containers[i])
 	}
 	for i := range p.Spec.EphemeralContainers {
-		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		c := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		f(&c)
 	}
 }
 
 // FindContainer returns the container of a name, or nil.
-func FindContainer(p *v1.Pod, name string) (found *v1.Container) {
-	EachContainer(p, func(c *v1.Container) {
+func FindContainer(p *corev1.Pod, name string) (found *corev1.Container) {
+	EachContainer(p, func(c *corev1.Container) {
 		if c.Name == name {
 			found = c
 		}

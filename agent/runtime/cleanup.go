@@ -44,7 +44,8 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 		return fmt.Errorf("sweep container runtime: %w", err) // never delete through a mount
 	}
 	for _, dir := range []string{"sandboxes", "containers"} {
-		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, dir)), beneath.RemoveAll(filepath.Join(cfg.DataDir, dir)))
+		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, dir)),
+			beneath.RemoveAll(filepath.Join(cfg.DataDir, dir)))
 	}
 	for _, name := range []string{"runc", "crun"} {
 		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, name)))
@@ -67,7 +68,9 @@ func sweepSealed(groups *cgroup.Root, cfg Config) error {
 	if unknown == 0 {
 		return nil
 	}
-	cfg.Log.Error("the records of what runs are sealed with another key: all containers of this node are ended, their pods start anew", "records", unknown)
+	cfg.Log.Error(
+		"the records of what runs are sealed with another key: all containers of this node are ended, their pods start anew",
+		"records", unknown)
 	return Sweep(groups, cfg)
 }
 

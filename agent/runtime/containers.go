@@ -15,11 +15,12 @@ import (
 	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/sandbox"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // CreateContainer prepares a container in a sandbox.
-func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, config *cri.ContainerConfig, _ *cri.PodSandboxConfig) (string, error) {
+func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, config *criv1.ContainerConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	s, err := r.sandboxes.Get(sandboxID)
 	if err != nil {
 		return "", toStatus(fmt.Errorf("failed to find sandbox id %q: %w", sandboxID, err))
@@ -41,14 +42,17 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, config 
 	return c.ID, nil
 }
 
-func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.ContainerConfig) (container.Request, error) {
+func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox,
+	config *criv1.ContainerConfig) (container.Request, error) {
 	img, err := r.image(ctx, config.GetImage())
 	if err != nil {
 		return container.Request{}, fmt.Errorf("failed to resolve image %q: %w", config.GetImage().GetImage(), err)
 	}
 	req := container.Request{
-		ID: sandbox.NewID(), SandboxID: s.ID, Handler: s.Handler, Config: config, Sandbox: s.Config, Hostname: sandbox.Hostname(s), Cgroup: s.Cgroup,
-		Files: oci.Files{ResolvConf: s.ResolvConf(), Hostname: s.HostnameFile(), Hosts: s.HostsFile(), Shm: s.Shm()}, Image: img,
+		ID: sandbox.NewID(), SandboxID: s.ID, Handler: s.Handler, Config: config, Sandbox: s.Config,
+		Hostname: sandbox.Hostname(s), Cgroup: s.Cgroup,
+		Files: oci.Files{ResolvConf: s.ResolvConf(), Hostname: s.HostnameFile(), Hosts: s.HostsFile(), Shm: s.Shm()},
+		Image: img,
 	}
 	if dir := s.Config.GetLogDirectory(); dir != "" && config.GetLogPath() != "" {
 		req.LogPath, req.LogRoot = filepath.Join(dir, config.GetLogPath()), filepath.Dir(filepath.Clean(dir))
@@ -79,18 +83,19 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox, config *cri.C
 
 // namespaces are those of the sandbox that a container gets, and the container
 // whose processes it shall see.
-func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (ns oci.Namespaces, target string, err error) {
+func (r *Runtime) namespaces(s *sandbox.Sandbox, config *criv1.ContainerConfig) (ns oci.Namespaces,
+	target string, err error) {
 	ns = oci.Namespaces{Net: s.Pins.Net, UTS: s.Pins.UTS, IPC: s.Pins.IPC, User: s.Pins.User}
 	opts := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch opts.GetPid() {
-	case cri.NamespaceMode_POD:
+	case criv1.NamespaceMode_POD:
 		if s.PIDPin == "" {
 			return ns, "", badRequest("the sandbox has no shared PID namespace")
 		}
 		ns.PID = s.PIDPin
-	case cri.NamespaceMode_NODE:
+	case criv1.NamespaceMode_NODE:
 		ns.HostPID = true
-	case cri.NamespaceMode_TARGET:
+	case criv1.NamespaceMode_TARGET:
 		c, err := r.containers.Get(opts.GetTargetId())
 		if err != nil {
 			return ns, "", fmt.Errorf("invalid target container: %w", err)
@@ -104,7 +109,7 @@ func (r *Runtime) namespaces(s *sandbox.Sandbox, config *cri.ContainerConfig) (n
 }
 
 // image finds an image and its layers.
-func (r *Runtime) image(ctx context.Context, spec *cri.ImageSpec) (container.Image, error) {
+func (r *Runtime) image(ctx context.Context, spec *criv1.ImageSpec) (container.Image, error) {
 	img, err := r.images.Find(spec.GetImage())
 	if err != nil {
 		return container.Image{}, err
@@ -113,7 +118,8 @@ func (r *Runtime) image(ctx context.Context, spec *cri.ImageSpec) (container.Ima
 	if err != nil {
 		return container.Image{}, err
 	}
-	return container.Image{ID: img.ID, Ref: img.Ref(cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage())), ChainID: img.ChainID, Lower: lower, Config: img.Config}, nil
+	return container.Image{ID: img.ID, Ref: img.Ref(cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage())),
+		ChainID: img.ChainID, Lower: lower, Config: img.Config}, nil
 }
 
 // StartContainer runs a created container.
@@ -144,30 +150,34 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	if err := r.containers.Remove(ctx, c.ID); err != nil {
 		return toStatus(err)
 	}
-	r.events.send(r.event(c, cri.ContainerEventType_CONTAINER_DELETED_EVENT))
+	r.events.send(r.event(c, criv1.ContainerEventType_CONTAINER_DELETED_EVENT))
 	if !r.containers.InUse(c.ChainID) {
 		return toStatus(r.images.ReleaseUnused(ctx, c.ChainID))
 	}
 	return nil
 }
 
-var criStates = map[container.State]cri.ContainerState{
-	container.Created: cri.ContainerState_CONTAINER_CREATED,
-	container.Running: cri.ContainerState_CONTAINER_RUNNING,
-	container.Exited:  cri.ContainerState_CONTAINER_EXITED,
+var criStates = map[container.State]criv1.ContainerState{
+	container.Created: criv1.ContainerState_CONTAINER_CREATED,
+	container.Running: criv1.ContainerState_CONTAINER_RUNNING,
+	container.Exited:  criv1.ContainerState_CONTAINER_EXITED,
 }
 
 // ListContainers lists the containers that match.
-func (r *Runtime) ListContainers(_ context.Context, f *cri.ContainerFilter) ([]*cri.Container, error) {
-	var out []*cri.Container
+func (r *Runtime) ListContainers(_ context.Context, f *criv1.ContainerFilter) ([]*criv1.Container, error) {
+	var out []*criv1.Container
 	for _, c := range r.containers.List() {
-		if (f.GetId() != "" && !hasPrefix(c.ID, f.GetId())) || (f.GetPodSandboxId() != "" && !hasPrefix(c.SandboxID, f.GetPodSandboxId())) ||
-			(f.GetState() != nil && f.GetState().GetState() != criStates[c.State]) || !selects(f.GetLabelSelector(), c.Config.GetLabels()) {
+		if (f.GetId() != "" && !hasPrefix(c.ID, f.GetId())) ||
+			(f.GetPodSandboxId() != "" && !hasPrefix(c.SandboxID, f.GetPodSandboxId())) ||
+			(f.GetState() != nil && f.GetState().GetState() != criStates[c.State]) ||
+			!selects(f.GetLabelSelector(), c.Config.GetLabels()) {
 			continue
 		}
-		out = append(out, &cri.Container{
-			Id: c.ID, PodSandboxId: c.SandboxID, Metadata: c.Config.GetMetadata(), Image: c.Config.GetImage(), ImageRef: c.ImageID, ImageId: c.ImageID,
-			State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(), Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
+		out = append(out, &criv1.Container{
+			Id: c.ID, PodSandboxId: c.SandboxID, Metadata: c.Config.GetMetadata(), Image: c.Config.GetImage(),
+			ImageRef: c.ImageID, ImageId: c.ImageID,
+			State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(), Labels: c.Config.GetLabels(),
+			Annotations: c.Config.GetAnnotations(),
 		})
 	}
 	return out, nil
@@ -186,26 +196,29 @@ func selects(selector, labels map[string]string) bool {
 }
 
 // ContainerStatus describes a container.
-func (r *Runtime) ContainerStatus(_ context.Context, id string, verbose bool) (*cri.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context, id string, verbose bool) (*criv1.ContainerStatusResponse, error) {
 	c, err := r.containers.Get(id)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	resp := &cri.ContainerStatusResponse{Status: r.containerStatus(c)}
+	resp := &criv1.ContainerStatusResponse{Status: r.containerStatus(c)}
 	if verbose {
-		resp.Info = info(map[string]any{"sandboxID": c.SandboxID, "pid": c.PID, "monitor": c.Monitor, "cgroup": c.Cgroup, "config": c.Config})
+		resp.Info = info(
+			map[string]any{"sandboxID": c.SandboxID, "pid": c.PID, "monitor": c.Monitor,
+				"cgroup": c.Cgroup, "config": c.Config})
 	}
 	return resp, nil
 }
 
-func (r *Runtime) containerStatus(c *container.Container) *cri.ContainerStatus {
-	s := &cri.ContainerStatus{
+func (r *Runtime) containerStatus(c *container.Container) *criv1.ContainerStatus {
+	s := &criv1.ContainerStatus{
 		Id: c.ID, Metadata: c.Config.GetMetadata(), State: criStates[c.State], CreatedAt: c.CreatedAt.UnixNano(),
 		ExitCode: c.ExitCode, Image: r.imageSpec(c), ImageRef: c.ImageRef,
-		ImageId: c.ImageID, Reason: c.Reason, Message: c.Message, Labels: c.Config.GetLabels(), Annotations: c.Config.GetAnnotations(),
-		Mounts: c.Config.GetMounts(), LogPath: c.LogPath, StopSignal: stopSignal(c.StopSignal),
-		Resources: &cri.ContainerResources{Linux: c.Config.GetLinux().GetResources()},
-		User:      &cri.ContainerUser{Linux: &cri.LinuxContainerUser{Uid: int64(c.User.UID), Gid: int64(c.User.GID)}},
+		ImageId: c.ImageID, Reason: c.Reason, Message: c.Message, Labels: c.Config.GetLabels(),
+		Annotations: c.Config.GetAnnotations(),
+		Mounts:      c.Config.GetMounts(), LogPath: c.LogPath, StopSignal: stopSignal(c.StopSignal),
+		Resources: &criv1.ContainerResources{Linux: c.Config.GetLinux().GetResources()},
+		User:      &criv1.ContainerUser{Linux: &criv1.LinuxContainerUser{Uid: int64(c.User.UID), Gid: int64(c.User.GID)}},
 	}
 	for _, g := range c.User.AdditionalGids {
 		s.User.Linux.SupplementalGroups = append(s.User.Linux.SupplementalGroups, int64(g))
@@ -219,9 +232,10 @@ func (r *Runtime) containerStatus(c *container.Container) *cri.ContainerStatus {
 	return s
 }
 
-func (r *Runtime) imageSpec(c *container.Container) *cri.ImageSpec {
+func (r *Runtime) imageSpec(c *container.Container) *criv1.ImageSpec {
 	asked := c.Config.GetImage()
-	return &cri.ImageSpec{Image: r.imageName(c), Annotations: asked.GetAnnotations(), UserSpecifiedImage: asked.GetUserSpecifiedImage()}
+	return &criv1.ImageSpec{Image: r.imageName(c), Annotations: asked.GetAnnotations(),
+		UserSpecifiedImage: asked.GetUserSpecifiedImage()}
 }
 
 // imageName is the image's tag if it has one, else what the user wrote.
@@ -235,11 +249,11 @@ func (r *Runtime) imageName(c *container.Container) string {
 	return c.Config.GetImage().GetImage()
 }
 
-func stopSignal(name string) cri.Signal {
+func stopSignal(name string) criv1.Signal {
 	if !strings.HasPrefix(name, "SIG") {
 		name = "SIG" + name
 	}
-	return cri.Signal(cri.Signal_value[name])
+	return criv1.Signal(criv1.Signal_value[name])
 }
 
 func info(m map[string]any) map[string]string {
@@ -251,7 +265,7 @@ func info(m map[string]any) map[string]string {
 }
 
 // UpdateContainerResources changes limits in place.
-func (r *Runtime) UpdateContainerResources(_ context.Context, id string, res *cri.ContainerResources) error {
+func (r *Runtime) UpdateContainerResources(_ context.Context, id string, res *criv1.ContainerResources) error {
 	return toStatus(r.containers.Update(id, res.GetLinux()))
 }
 
@@ -261,46 +275,48 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, id string) error {
 }
 
 // ListImages lists images; a filter names one.
-func (r *Runtime) ListImages(_ context.Context, f *cri.ImageFilter) ([]*cri.Image, error) {
+func (r *Runtime) ListImages(_ context.Context, f *criv1.ImageFilter) ([]*criv1.Image, error) {
 	if ref := f.GetImage().GetImage(); ref != "" {
 		img, err := r.images.Find(ref)
 		if err != nil {
 			return nil, nil
 		}
-		return []*cri.Image{criImage(img)}, nil
+		return []*criv1.Image{criImage(img)}, nil
 	}
-	var out []*cri.Image
+	var out []*criv1.Image
 	for _, img := range r.images.List() {
 		out = append(out, criImage(img))
 	}
 	return out, nil
 }
 
-func criImage(i *image.Image) *cri.Image {
-	out := &cri.Image{
-		Id: i.ID, RepoTags: i.Tags, RepoDigests: i.Digests, Size: uint64(i.Size), Spec: &cri.ImageSpec{Image: i.ID}, Pinned: i.Pinned,
+func criImage(i *image.Image) *criv1.Image {
+	out := &criv1.Image{
+		Id: i.ID, RepoTags: i.Tags, RepoDigests: i.Digests, Size: uint64(i.Size),
+		Spec: &criv1.ImageSpec{Image: i.ID}, Pinned: i.Pinned,
 	}
 	uid, name := i.User()
 	if uid != nil {
-		out.Uid = &cri.Int64Value{Value: *uid}
+		out.Uid = &criv1.Int64Value{Value: *uid}
 	}
 	out.Username = name
 	return out
 }
 
 // ImageStatus describes an image; Image is nil for one that is not there.
-func (r *Runtime) ImageStatus(ctx context.Context, spec *cri.ImageSpec, verbose bool) (*cri.ImageStatusResponse, error) {
+func (r *Runtime) ImageStatus(ctx context.Context, spec *criv1.ImageSpec,
+	verbose bool) (*criv1.ImageStatusResponse, error) {
 	img, err := r.images.Find(spec.GetImage())
 	if errdefs.IsNotFound(err) && r.awaitImports(ctx) {
 		img, err = r.images.Find(spec.GetImage())
 	}
 	if errdefs.IsNotFound(err) {
-		return &cri.ImageStatusResponse{}, nil
+		return &criv1.ImageStatusResponse{}, nil
 	}
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	resp := &cri.ImageStatusResponse{Image: criImage(img)}
+	resp := &criv1.ImageStatusResponse{Image: criImage(img)}
 	if verbose {
 		resp.Info = info(map[string]any{"chainID": img.ChainID, "imageSpec": map[string]any{"config": img.Config}})
 	}
@@ -308,14 +324,16 @@ func (r *Runtime) ImageStatus(ctx context.Context, spec *cri.ImageSpec, verbose 
 }
 
 // PullImage pulls and returns the image's ID.
-func (r *Runtime) PullImage(ctx context.Context, spec *cri.ImageSpec, auth *cri.AuthConfig, _ *cri.PodSandboxConfig) (string, error) {
+func (r *Runtime) PullImage(ctx context.Context, spec *criv1.ImageSpec, auth *criv1.AuthConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
 	if spec.GetImage() == "" {
 		return "", toStatus(badRequest("no image is named"))
 	}
 	var a *image.Auth
 	if auth != nil {
 		a = &image.Auth{
-			Username: auth.GetUsername(), Password: auth.GetPassword(), Auth: auth.GetAuth(), ServerAddress: auth.GetServerAddress(),
+			Username: auth.GetUsername(), Password: auth.GetPassword(), Auth: auth.GetAuth(),
+			ServerAddress: auth.GetServerAddress(),
 			IdentityToken: auth.GetIdentityToken(), RegistryToken: auth.GetRegistryToken(),
 		}
 	}
@@ -324,7 +342,7 @@ func (r *Runtime) PullImage(ctx context.Context, spec *cri.ImageSpec, auth *cri.
 }
 
 // RemoveImage removes an image with all its names. Containers of it go on.
-func (r *Runtime) RemoveImage(ctx context.Context, spec *cri.ImageSpec) error {
+func (r *Runtime) RemoveImage(ctx context.Context, spec *criv1.ImageSpec) error {
 	return toStatus(r.images.Remove(ctx, spec.GetImage(), r.containers.InUse))
 }
 

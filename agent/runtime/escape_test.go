@@ -15,7 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // importLinks puts an image on the node that has links, from path to target,
@@ -32,7 +32,9 @@ func (g *rig) importLinks(tag string, links map[string]string, dir string) {
 	if err := w.Close(); err != nil {
 		g.t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
+	})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -41,7 +43,8 @@ func (g *rig) importLinks(tag string, links map[string]string, dir string) {
 		g.t.Fatal(err)
 	}
 	if dir != "" {
-		if img, err = mutate.Config(img, v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Env: []string{"PATH=/bin"}, WorkingDir: dir}); err != nil {
+		if img, err = mutate.Config(img,
+			v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Env: []string{"PATH=/bin"}, WorkingDir: dir}); err != nil {
 			g.t.Fatal(err)
 		}
 	}
@@ -62,7 +65,7 @@ func (g *rig) importLinks(tag string, links map[string]string, dir string) {
 }
 
 // tries starts a container and returns what it printed, or why it did not run.
-func (g *rig) tries(pod string, config *cri.ContainerConfig) string {
+func (g *rig) tries(pod string, config *criv1.ContainerConfig) string {
 	g.t.Helper()
 	id, err := g.r.CreateContainer(context.Background(), pod, config, nil)
 	if err != nil {
@@ -126,7 +129,7 @@ func (g *rig) workingDirs(pod string) {
 		// The agent cannot see this one before the container's mounts are made.
 		byVolume := shell(link, g.steal())
 		byVolume.WorkingDir = "/vol/" + link
-		byVolume.Mounts = []*cri.Mount{{HostPath: volume, ContainerPath: "/vol"}}
+		byVolume.Mounts = []*criv1.Mount{{HostPath: volume, ContainerPath: "/vol"}}
 		if got := g.tries(pod, byVolume); strings.Contains(got, secret) {
 			g.t.Errorf("%s by a volume's link: got out of the container", target)
 		}
@@ -169,7 +172,8 @@ func (g *rig) linkedDirs(pod string) {
 			g.t.Errorf("an image whose /%s is a link: %q", dir, got)
 		}
 	}
-	g.importLinks("example.test/null:1", map[string]string{"dev/null": "/proc/sysrq-trigger", "dev/console": "/proc/sys/kernel/core_pattern"}, "")
+	g.importLinks("example.test/null:1",
+		map[string]string{"dev/null": "/proc/sysrq-trigger", "dev/console": "/proc/sys/kernel/core_pattern"}, "")
 	c := shell("null", "cat /proc/keys | head -c 8; test -c /dev/null && echo device")
 	c.Image.Image = "example.test/null:1"
 	c.Linux.SecurityContext.MaskedPaths = []string{"/proc/keys"}
@@ -177,7 +181,7 @@ func (g *rig) linkedDirs(pod string) {
 		g.t.Errorf("an image whose /dev/null is a link: %q", got)
 	}
 	c = shell("volume-dev", "echo started")
-	c.Mounts = []*cri.Mount{{HostPath: filepath.Join(g.dir, "volume"), ContainerPath: "/dev"}}
+	c.Mounts = []*criv1.Mount{{HostPath: filepath.Join(g.dir, "volume"), ContainerPath: "/dev"}}
 	if got := g.tries(pod, c); !strings.HasPrefix(got, "not created") {
 		g.t.Errorf("a volume at /dev: %q", got)
 	}
@@ -187,7 +191,8 @@ func (g *rig) linkedDirs(pod string) {
 // by a command, and its monitor keeps no directory.
 func (g *rig) descriptors(pod string) {
 	g.t.Helper()
-	list := "for f in /proc/$$/fd/*; do test -L $f && test ${f##*/} -gt 2 && echo $f; done; true" // the shell has closed the directory again
+	// the shell has closed the directory again
+	list := "for f in /proc/$$/fd/*; do test -L $f && test ${f##*/} -gt 2 && echo $f; done; true"
 	if got := g.tries(pod, shell("list", list)); got != "" {
 		g.t.Errorf("a container starts with %q", got)
 	}

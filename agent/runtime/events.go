@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/container"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Event tells that a container or sandbox changed. Receivers ask for its
 // state, which may be newer.
 type Event struct {
-	Type        cri.ContainerEventType
+	Type        criv1.ContainerEventType
 	ContainerID string // the sandbox's ID for events of the sandbox itself
 	SandboxID   string
 	PodUID      string
@@ -58,16 +58,16 @@ func (e *events) send(ev Event) {
 	}
 }
 
-var changeTypes = map[container.State]cri.ContainerEventType{
-	container.Created: cri.ContainerEventType_CONTAINER_CREATED_EVENT,
-	container.Running: cri.ContainerEventType_CONTAINER_STARTED_EVENT,
-	container.Exited:  cri.ContainerEventType_CONTAINER_STOPPED_EVENT,
+var changeTypes = map[container.State]criv1.ContainerEventType{
+	container.Created: criv1.ContainerEventType_CONTAINER_CREATED_EVENT,
+	container.Running: criv1.ContainerEventType_CONTAINER_STARTED_EVENT,
+	container.Exited:  criv1.ContainerEventType_CONTAINER_STOPPED_EVENT,
 }
 
 // changed is told of each new state of a container.
 func (r *Runtime) changed(c *container.Container) { r.events.send(r.event(c, changeTypes[c.State])) }
 
-func (r *Runtime) event(c *container.Container, kind cri.ContainerEventType) Event {
+func (r *Runtime) event(c *container.Container, kind criv1.ContainerEventType) Event {
 	ev := Event{Type: kind, ContainerID: c.ID, SandboxID: c.SandboxID}
 	if s, err := r.sandboxes.Get(c.SandboxID); err == nil {
 		ev.PodUID = s.UID()
@@ -80,7 +80,8 @@ const eventBacklog = 4096
 
 // GetContainerEvents sends events until ctx ends. The callback belongs to the
 // gRPC client and is called with nil.
-func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *cri.ContainerEventResponse, connected func(cri.RuntimeService_GetContainerEventsClient)) error {
+func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *criv1.ContainerEventResponse,
+	connected func(criv1.RuntimeService_GetContainerEventsClient)) error {
 	queue := make(chan Event, eventBacklog)
 	cancel := r.Subscribe(func(ev Event) {
 		select {
@@ -108,8 +109,9 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *cri.Container
 }
 
 // eventResponse adds the pod's present state, as KEP-3386 asks.
-func (r *Runtime) eventResponse(ev Event) *cri.ContainerEventResponse {
-	out := &cri.ContainerEventResponse{ContainerId: ev.ContainerID, ContainerEventType: ev.Type, CreatedAt: ev.At.UnixNano()}
+func (r *Runtime) eventResponse(ev Event) *criv1.ContainerEventResponse {
+	out := &criv1.ContainerEventResponse{ContainerId: ev.ContainerID, ContainerEventType: ev.Type,
+		CreatedAt: ev.At.UnixNano()}
 	if s, err := r.sandboxes.Get(ev.SandboxID); err == nil {
 		out.PodSandboxStatus = sandboxStatus(s)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 )
@@ -36,15 +36,16 @@ func TestSecurityContext(t *testing.T) {
 	}
 	user := shell("user", forever)
 	sc := user.Linux.SecurityContext
-	sc.RunAsUser, sc.SupplementalGroups, sc.NoNewPrivs = &cri.Int64Value{Value: 101}, []int64{2000}, true
+	sc.RunAsUser, sc.SupplementalGroups, sc.NoNewPrivs = &criv1.Int64Value{Value: 101}, []int64{2000}, true
 	sc.ReadonlyRootfs = true
-	sc.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-	sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+	sc.Seccomp = &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_RuntimeDefault}
+	sc.Capabilities = &criv1.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
 	id := g.start(pod, user)
 	if got := g.exec(id, "id"); got != "uid=101(web) gid=102(web) groups=102(web),103(extra),2000\n" {
 		t.Errorf("id: %q", got)
 	}
-	if st := g.exec(id, "grep", "-E", "NoNewPrivs|Seccomp:|CapBnd", "/proc/1/status"); !strings.Contains(st, "NoNewPrivs:\t1") ||
+	if st := g.exec(id, "grep", "-E", "NoNewPrivs|Seccomp:|CapBnd",
+		"/proc/1/status"); !strings.Contains(st, "NoNewPrivs:\t1") ||
 		!strings.Contains(st, "Seccomp:\t2") || !strings.Contains(st, "CapBnd:\t0000000000000400") {
 		t.Errorf("process status:\n%s", st)
 	}
@@ -53,8 +54,8 @@ func TestSecurityContext(t *testing.T) {
 	}
 	strict := shell("strict", forever)
 	sc = strict.Linux.SecurityContext
-	sc.RunAsUser, sc.RunAsGroup = &cri.Int64Value{Value: 101}, &cri.Int64Value{Value: 500}
-	sc.SupplementalGroupsPolicy = cri.SupplementalGroupsPolicy_Strict
+	sc.RunAsUser, sc.RunAsGroup = &criv1.Int64Value{Value: 101}, &criv1.Int64Value{Value: 500}
+	sc.SupplementalGroupsPolicy = criv1.SupplementalGroupsPolicy_Strict
 	id = g.start(pod, strict)
 	if got := g.exec(id, "id", "-G"); got != "500\n" {
 		t.Errorf("groups under the Strict policy: %q", got)
@@ -77,11 +78,11 @@ func TestMounts(t *testing.T) {
 	}
 	pod := g.run(g.podConfig())
 	c := shell("c", forever)
-	c.Mounts = []*cri.Mount{
+	c.Mounts = []*criv1.Mount{
 		{HostPath: host, ContainerPath: "/rw"}, {HostPath: host, ContainerPath: "/ro", Readonly: true},
 		{HostPath: host, ContainerPath: "/rro", Readonly: true, RecursiveReadOnly: true},
 		{HostPath: filepath.Join(g.dir, "made"), ContainerPath: "/made"},
-		{Image: &cri.ImageSpec{Image: testImage}, ImageSubPath: "data", ContainerPath: "/image", Readonly: true},
+		{Image: &criv1.ImageSpec{Image: testImage}, ImageSubPath: "data", ContainerPath: "/image", Readonly: true},
 	}
 	id := g.start(pod, c)
 	g.exec(id, "sh", "-c", "echo hi > /rw/file")
@@ -105,12 +106,12 @@ func TestNamespaces(t *testing.T) {
 	g := newRig(t)
 	g.importImage()
 	config := g.podConfig()
-	config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	config.Linux.SecurityContext.NamespaceOptions.Pid = criv1.NamespaceMode_POD
 	config.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
 	pod := g.run(config)
 	shared := func(name string) string {
 		c := shell(name, "I="+name+"; "+forever)
-		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+		c.Linux.SecurityContext.NamespaceOptions.Pid = criv1.NamespaceMode_POD
 		return g.start(pod, c)
 	}
 	a, b := shared("a"), shared("b")
@@ -126,7 +127,8 @@ func TestNamespaces(t *testing.T) {
 	shared("after-restart")
 	host := g.podConfig()
 	host.Metadata.Uid = "uid-2"
-	host.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_NODE, Ipc: cri.NamespaceMode_NODE}
+	host.Linux.SecurityContext.NamespaceOptions = &criv1.NamespaceOption{Network: criv1.NamespaceMode_NODE,
+		Pid: criv1.NamespaceMode_NODE, Ipc: criv1.NamespaceMode_NODE}
 	hostPod := g.run(host)
 	c := shell("host", forever)
 	c.Linux.SecurityContext.NamespaceOptions = host.Linux.SecurityContext.NamespaceOptions
@@ -154,7 +156,8 @@ func TestSessions(t *testing.T) {
 	ctx := context.Background()
 	t.Run("exec", func(t *testing.T) {
 		var out, errOut bytes.Buffer
-		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "cat; echo err >&2; exit 4"}, Streams{Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errOut})
+		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "cat; echo err >&2; exit 4"},
+			Streams{Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errOut})
 		var exit utilexec.CodeExitError
 		if !errors.As(err, &exit) || exit.Code != 4 || out.String() != "input" || errOut.String() != "err\n" {
 			t.Errorf("out %q, err %q, %v", out.String(), errOut.String(), err)
@@ -164,7 +167,8 @@ func TestSessions(t *testing.T) {
 		var out bytes.Buffer
 		resize := make(chan remotecommand.TerminalSize, 1)
 		resize <- remotecommand.TerminalSize{Width: 91, Height: 33}
-		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "sleep 0.2; stty size; exit 5"}, Streams{Stdout: &out, TTY: true, Resize: resize})
+		err := g.r.ExecIn(ctx, id, []string{"sh", "-c", "sleep 0.2; stty size; exit 5"},
+			Streams{Stdout: &out, TTY: true, Resize: resize})
 		var exit utilexec.CodeExitError
 		if !errors.As(err, &exit) || exit.Code != 5 || out.String() != "33 91\r\n" {
 			t.Errorf("out %q, %v", out.String(), err)
@@ -233,7 +237,8 @@ func TestSessions(t *testing.T) {
 		}
 	})
 	t.Run("limits in place", func(t *testing.T) {
-		err := g.r.UpdateContainerResources(ctx, id, &cri.ContainerResources{Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 48 << 20, CpuShares: 77}})
+		err := g.r.UpdateContainerResources(ctx, id,
+			&criv1.ContainerResources{Linux: &criv1.LinuxContainerResources{MemoryLimitInBytes: 48 << 20, CpuShares: 77}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +261,8 @@ func TestShortTerminalSessions(t *testing.T) {
 		var out syncBuffer
 		sizes := make(chan remotecommand.TerminalSize, 1)
 		sizes <- remotecommand.TerminalSize{Width: 90, Height: 30}
-		err := g.r.ExecIn(context.Background(), id, []string{"/bin/sh", "-c", "printf hello; exit 3"}, Streams{Stdin: in, Stdout: &out, TTY: true, Resize: sizes})
+		err := g.r.ExecIn(context.Background(), id, []string{"/bin/sh", "-c", "printf hello; exit 3"},
+			Streams{Stdin: in, Stdout: &out, TTY: true, Resize: sizes})
 		idle.Close()
 		var exit utilexec.CodeExitError
 		if !errors.As(err, &exit) || exit.Code != 3 || out.String() != "hello" {
@@ -276,34 +282,36 @@ func TestSocket(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(g.cfg.RunDir, CRISocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(g.cfg.RunDir, CRISocket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	g.importImage()
-	images := cri.NewImageServiceClient(conn)
-	list, err := images.ListImages(ctx, &cri.ListImagesRequest{}, grpc.WaitForReady(true))
+	images := criv1.NewImageServiceClient(conn)
+	list, err := images.ListImages(ctx, &criv1.ListImagesRequest{}, grpc.WaitForReady(true))
 	if err != nil || len(list.Images) != 1 || list.Images[0].RepoTags[0] != testImage {
 		t.Fatalf("images: %v, %v", list, err)
 	}
-	rt := cri.NewRuntimeServiceClient(conn)
-	events, err := rt.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	rt := criv1.NewRuntimeServiceClient(conn)
+	events, err := rt.GetContainerEvents(ctx, &criv1.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := rt.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: g.podConfig()})
+	pod, err := rt.RunPodSandbox(ctx, &criv1.RunPodSandboxRequest{Config: g.podConfig()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ev, err := events.Recv(); err != nil || ev.ContainerId != pod.PodSandboxId || ev.PodSandboxStatus.GetId() != pod.PodSandboxId {
+	if ev, err := events.Recv(); err != nil || ev.ContainerId != pod.PodSandboxId ||
+		ev.PodSandboxStatus.GetId() != pod.PodSandboxId {
 		t.Errorf("event: %v, %v", ev, err)
 	}
-	_, err = rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: "nothing"})
+	_, err = rt.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: "nothing"})
 	if err == nil || !strings.Contains(err.Error(), "code = NotFound") {
 		t.Errorf("status of nothing: %v", err)
 	}
-	st, err := rt.Status(ctx, &cri.StatusRequest{Verbose: true})
+	st, err := rt.Status(ctx, &criv1.StatusRequest{Verbose: true})
 	if err != nil || len(st.Status.Conditions) != 2 || !st.Features.SupplementalGroupsPolicy {
 		t.Errorf("status: %v, %v", st, err)
 	}
@@ -334,7 +342,8 @@ func TestTerminalContainerAndHandlers(t *testing.T) {
 				ended <- g.r.AttachTo(ctx, id, Streams{Stdin: in, Stdout: out, TTY: true, Resize: resize})
 			}()
 			resize <- remotecommand.TerminalSize{Width: 70, Height: 20}
-			eventually(t, "the new size", func() bool { return strings.Contains(g.exec(id, "sh", "-c", "stty size < /dev/console"), "20 70") })
+			eventually(t, "the new size",
+				func() bool { return strings.Contains(g.exec(id, "sh", "-c", "stty size < /dev/console"), "20 70") })
 			fmt.Fprintln(feed, "typed")
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -347,7 +356,8 @@ func TestTerminalContainerAndHandlers(t *testing.T) {
 			}
 		})
 	}
-	if _, err := g.r.RunPodSandbox(context.Background(), g.podConfig(), "none"); err == nil || !strings.Contains(err.Error(), `no runtime for "none" is configured`) {
+	if _, err := g.r.RunPodSandbox(context.Background(), g.podConfig(), "none"); err == nil ||
+		!strings.Contains(err.Error(), `no runtime for "none" is configured`) {
 		t.Errorf("an unknown handler: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // basicAuth is a registry that wants a user name and password.
@@ -111,14 +111,18 @@ func TestPull(t *testing.T) {
 	img := busyboxImage(t)
 	digest := push(t, host+"/team/box:v1", img)
 	ctx := context.Background()
-	tag, byDigest := &cri.ImageSpec{Image: host + "/team/box:v1"}, &cri.ImageSpec{Image: host + "/team/box@" + digest.String()}
-	auth := &cri.AuthConfig{Username: "me", Password: "secret"}
+	tag, byDigest := &criv1.ImageSpec{Image: host + "/team/box:v1"}, &criv1.ImageSpec{Image: host +
+		"/team/box@" + digest.String()}
+	auth := &criv1.AuthConfig{Username: "me", Password: "secret"}
 
 	_, err := g.r.PullImage(ctx, tag, nil, nil)
-	if err == nil || !strings.Contains(err.Error(), `failed to pull and unpack image "`+tag.Image+`": failed to resolve reference`) || !strings.Contains(err.Error(), "authorization failed") {
+	if err == nil ||
+		!strings.Contains(err.Error(),
+			`failed to pull and unpack image "`+tag.Image+`": failed to resolve reference`) ||
+		!strings.Contains(err.Error(), "authorization failed") {
 		t.Errorf("pull without credentials: %v", err)
 	}
-	_, err = g.r.PullImage(ctx, &cri.ImageSpec{Image: host + "/team/none:v1"}, auth, nil)
+	_, err = g.r.PullImage(ctx, &criv1.ImageSpec{Image: host + "/team/none:v1"}, auth, nil)
 	if status.Code(err) != codes.NotFound || !strings.HasSuffix(err.Error(), "/team/none:v1: not found") {
 		t.Errorf("pull of what is not there: %v", err)
 	}
@@ -133,7 +137,8 @@ func TestPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	push(t, host+"/team/other:v1", other)
-	if _, err = g.r.PullImage(ctx, &cri.ImageSpec{Image: host + "/team/other:v1"}, auth, nil); err == nil || !strings.Contains(err.Error(), "no match for platform in manifest") {
+	if _, err = g.r.PullImage(ctx, &criv1.ImageSpec{Image: host + "/team/other:v1"}, auth, nil); err == nil ||
+		!strings.Contains(err.Error(), "no match for platform in manifest") {
 		t.Errorf("pull for another platform: %v", err)
 	}
 
@@ -146,11 +151,12 @@ func TestPull(t *testing.T) {
 		t.Errorf("pull by digest: %s, %v; by tag it was %s", again, err, id)
 	}
 	st, err := g.r.ImageStatus(ctx, byDigest, true)
-	if err != nil || st.Image.GetId() != id || len(st.Image.RepoTags) != 1 || len(st.Image.RepoDigests) != 1 || st.Image.Size == 0 {
+	if err != nil || st.Image.GetId() != id || len(st.Image.RepoTags) != 1 ||
+		len(st.Image.RepoDigests) != 1 || st.Image.Size == 0 {
 		t.Errorf("status: %v, %v", st, err)
 	}
 	config := shell("c", "cat hello")
-	config.Image = &cri.ImageSpec{Image: id}
+	config.Image = &criv1.ImageSpec{Image: id}
 	pod := g.run(g.podConfig())
 	c := g.start(pod, config)
 	if s := g.exited(c); s.ExitCode != 0 || g.log(c) != "hello\n" || s.ImageRef != byDigest.Image {
@@ -182,7 +188,8 @@ func TestImportIsRepeatable(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(g.cfg.ImportDir, "bad.tar"), []byte("not an archive"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.r.images.ImportDir(context.Background(), g.cfg.ImportDir); err == nil || !strings.Contains(err.Error(), "bad.tar") {
+	if err := g.r.images.ImportDir(context.Background(), g.cfg.ImportDir); err == nil ||
+		!strings.Contains(err.Error(), "bad.tar") {
 		t.Errorf("a bad archive: %v", err)
 	}
 	again, err := g.r.images.Find(first.ID[7:19])
@@ -260,7 +267,8 @@ func TestReboot(t *testing.T) {
 	if s := g.exited(id); s.Reason != "Unknown" || s.ExitCode != 255 {
 		t.Errorf("container: %v", s)
 	}
-	if p, err := g.r.PodSandboxStatus(context.Background(), pod, false); err != nil || p.Status.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+	if p, err := g.r.PodSandboxStatus(context.Background(), pod, false); err != nil ||
+		p.Status.State != criv1.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox: %v, %v", p, err)
 	}
 	if err := g.r.RemovePodSandbox(context.Background(), pod); err != nil {

@@ -55,9 +55,10 @@ func TestImportForms(t *testing.T) {
 		}
 		return archive.Close()
 	})
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(g.cfg.RunDir, ImagesSocket))
-	}}}
+	client := &http.Client{
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(g.cfg.RunDir, ImagesSocket))
+		}}}
 	defer client.CloseIdleConnections()
 	eventually(t, "the socket is served", func() bool {
 		c, err := net.Dial("unix", filepath.Join(g.cfg.RunDir, ImagesSocket))

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func goArch() string { return goruntime.GOARCH }
@@ -19,7 +19,7 @@ func TestLifeOfAPod(t *testing.T) {
 	pod := g.run(g.podConfig())
 	id := g.start(pod, shell("main", `trap "echo bye; exit 3" TERM; hostname; cat hello; echo $FROM_IMAGE; while :; do sleep 0.1; done`))
 	s := g.status(id)
-	if s.State != cri.ContainerState_CONTAINER_RUNNING || s.StartedAt == 0 || s.Image.Image != testImage {
+	if s.State != criv1.ContainerState_CONTAINER_RUNNING || s.StartedAt == 0 || s.Image.Image != testImage {
 		t.Fatalf("status: %v", s)
 	}
 	eventually(t, "the log", func() bool { return g.log(id) == "pod-host\nhello\nyes\n" })
@@ -30,7 +30,8 @@ func TestLifeOfAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = g.status(id)
-	if s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" || s.FinishedAt <= s.StartedAt {
+	if s.State != criv1.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" ||
+		s.FinishedAt <= s.StartedAt {
 		t.Errorf("status after stop: %v", s)
 	}
 	if !strings.HasSuffix(g.log(id), "bye\n") {
@@ -39,7 +40,8 @@ func TestLifeOfAPod(t *testing.T) {
 	if err := g.r.StopPodSandbox(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
-	if p, _ := g.r.PodSandboxStatus(context.Background(), pod, false); p.Status.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+	if p, _ := g.r.PodSandboxStatus(context.Background(), pod,
+		false); p.Status.State != criv1.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox: %v", p)
 	}
 	if err := g.r.RemovePodSandbox(context.Background(), pod); err != nil {
@@ -64,7 +66,7 @@ func TestExitCodesAndReasons(t *testing.T) {
 	} {
 		c := shell("c", script)
 		if strings.Contains(script, "KILL") { // the first process of a PID namespace cannot kill itself
-			c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE
+			c.Linux.SecurityContext.NamespaceOptions.Pid = criv1.NamespaceMode_NODE
 		}
 		s := g.exited(g.start(pod, c))
 		if s.ExitCode != want.code || s.Reason != want.reason {
@@ -75,7 +77,7 @@ func TestExitCodesAndReasons(t *testing.T) {
 	if g.cfg.Driver == cgroup.Systemd { // then the kernel has to end the first process for it to be told
 		hungry = shell("hungry", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")
 	}
-	hungry.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
+	hungry.Linux.Resources = &criv1.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
 	if s := g.exited(g.start(pod, hungry)); s.Reason != "OOMKilled" {
 		t.Errorf("out of memory: code %d, reason %s", s.ExitCode, s.Reason)
 	}
@@ -89,7 +91,8 @@ func TestExitCodesAndReasons(t *testing.T) {
 	if err == nil || !strings.Contains(strings.ToLower(err.Error()), "no such file or directory") {
 		t.Errorf("start of a missing program: %v", err)
 	}
-	if s := g.status(id); s.ExitCode != 128 || s.Reason != "StartError" || s.State != cri.ContainerState_CONTAINER_EXITED {
+	if s := g.status(id); s.ExitCode != 128 || s.Reason != "StartError" ||
+		s.State != criv1.ContainerState_CONTAINER_EXITED {
 		t.Errorf("status of a missing program: %v", s)
 	}
 }
@@ -111,10 +114,11 @@ func TestKilledAgentFindsItsContainers(t *testing.T) {
 	if s.ExitCode != 42 || s.Reason != "Error" {
 		t.Errorf("ended meanwhile: %v", s)
 	}
-	if at := time.Unix(0, s.FinishedAt); at.Before(before.Add(-100*time.Millisecond)) || at.After(before.Add(900*time.Millisecond)) {
+	if at := time.Unix(0, s.FinishedAt); at.Before(before.Add(-100*time.Millisecond)) ||
+		at.After(before.Add(900*time.Millisecond)) {
 		t.Errorf("its end is told as %v, the agent was away from %v on", at, before)
 	}
-	if g.pid(stays) != pid || g.status(stays).State != cri.ContainerState_CONTAINER_RUNNING {
+	if g.pid(stays) != pid || g.status(stays).State != criv1.ContainerState_CONTAINER_RUNNING {
 		t.Error("the running container is not the same")
 	}
 	last := ""
@@ -124,7 +128,8 @@ func TestKilledAgentFindsItsContainers(t *testing.T) {
 		}
 		last = line
 	}
-	if p, _ := g.r.PodSandboxStatus(context.Background(), pod, false); p.Status.State != cri.PodSandboxState_SANDBOX_READY || p.Status.Network.Ip != "10.1.2.3" {
+	if p, _ := g.r.PodSandboxStatus(context.Background(), pod,
+		false); p.Status.State != criv1.PodSandboxState_SANDBOX_READY || p.Status.Network.Ip != "10.1.2.3" {
 		t.Errorf("sandbox: %v", p)
 	}
 	stopped := make(chan Event, 10)
@@ -136,7 +141,7 @@ func TestKilledAgentFindsItsContainers(t *testing.T) {
 	if e.ContainerID == ends { // a status tells of an end before its event does
 		e = <-stopped
 	}
-	if e.Type != cri.ContainerEventType_CONTAINER_STOPPED_EVENT || e.ContainerID != stays || e.PodUID != "uid-1" {
+	if e.Type != criv1.ContainerEventType_CONTAINER_STOPPED_EVENT || e.ContainerID != stays || e.PodUID != "uid-1" {
 		t.Errorf("event: %+v", e)
 	}
 }

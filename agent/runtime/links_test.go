@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestLogsAreWrittenThroughNoLinks: a pod that has the directory of logs in a
@@ -105,9 +105,10 @@ func TestTargetsNumberIsAnothers(t *testing.T) {
 	pod := g.run(g.podConfig())
 	ctx := context.Background()
 	target := g.start(pod, shell("target", "I=target; "+forever))
-	debugger := func(name string) *cri.ContainerConfig {
+	debugger := func(name string) *criv1.ContainerConfig {
 		c := shell(name, forever)
-		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_TARGET, TargetId: target}
+		c.Linux.SecurityContext.NamespaceOptions = &criv1.NamespaceOption{Pid: criv1.NamespaceMode_TARGET,
+			TargetId: target}
 		return c
 	}
 	if ps := g.exec(g.start(pod, debugger("in-time")), "ps"); !strings.Contains(ps, "I=target") {

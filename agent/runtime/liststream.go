@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // The streaming lists of KEP-5825: the same items as the lists, in pieces that
@@ -26,44 +26,50 @@ func sendAll[T, M any](items []T, err error, out grpc.ServerStreamingServer[M], 
 	return nil
 }
 
-func (s *service) StreamPodSandboxes(q *cri.StreamPodSandboxesRequest, out grpc.ServerStreamingServer[cri.StreamPodSandboxesResponse]) error {
+func (s *service) StreamPodSandboxes(q *criv1.StreamPodSandboxesRequest,
+	out grpc.ServerStreamingServer[criv1.StreamPodSandboxesResponse]) error {
 	items, err := s.r.ListPodSandbox(out.Context(), q.GetFilter())
-	return sendAll(items, err, out, func(p []*cri.PodSandbox) *cri.StreamPodSandboxesResponse {
-		return &cri.StreamPodSandboxesResponse{PodSandboxes: p}
+	return sendAll(items, err, out, func(p []*criv1.PodSandbox) *criv1.StreamPodSandboxesResponse {
+		return &criv1.StreamPodSandboxesResponse{PodSandboxes: p}
 	})
 }
 
-func (s *service) StreamContainers(q *cri.StreamContainersRequest, out grpc.ServerStreamingServer[cri.StreamContainersResponse]) error {
+func (s *service) StreamContainers(q *criv1.StreamContainersRequest,
+	out grpc.ServerStreamingServer[criv1.StreamContainersResponse]) error {
 	items, err := s.r.ListContainers(out.Context(), q.GetFilter())
-	return sendAll(items, err, out, func(p []*cri.Container) *cri.StreamContainersResponse {
-		return &cri.StreamContainersResponse{Containers: p}
+	return sendAll(items, err, out, func(p []*criv1.Container) *criv1.StreamContainersResponse {
+		return &criv1.StreamContainersResponse{Containers: p}
 	})
 }
 
-func (s *service) StreamContainerStats(q *cri.StreamContainerStatsRequest, out grpc.ServerStreamingServer[cri.StreamContainerStatsResponse]) error {
+func (s *service) StreamContainerStats(q *criv1.StreamContainerStatsRequest,
+	out grpc.ServerStreamingServer[criv1.StreamContainerStatsResponse]) error {
 	items, err := s.r.ListContainerStats(out.Context(), q.GetFilter())
-	return sendAll(items, err, out, func(p []*cri.ContainerStats) *cri.StreamContainerStatsResponse {
-		return &cri.StreamContainerStatsResponse{ContainerStats: p}
+	return sendAll(items, err, out, func(p []*criv1.ContainerStats) *criv1.StreamContainerStatsResponse {
+		return &criv1.StreamContainerStatsResponse{ContainerStats: p}
 	})
 }
 
-func (s *service) StreamPodSandboxStats(q *cri.StreamPodSandboxStatsRequest, out grpc.ServerStreamingServer[cri.StreamPodSandboxStatsResponse]) error {
+func (s *service) StreamPodSandboxStats(q *criv1.StreamPodSandboxStatsRequest,
+	out grpc.ServerStreamingServer[criv1.StreamPodSandboxStatsResponse]) error {
 	items, err := s.r.ListPodSandboxStats(out.Context(), q.GetFilter())
-	return sendAll(items, err, out, func(p []*cri.PodSandboxStats) *cri.StreamPodSandboxStatsResponse {
-		return &cri.StreamPodSandboxStatsResponse{PodSandboxStats: p}
+	return sendAll(items, err, out, func(p []*criv1.PodSandboxStats) *criv1.StreamPodSandboxStatsResponse {
+		return &criv1.StreamPodSandboxStatsResponse{PodSandboxStats: p}
 	})
 }
 
-func (s *service) StreamPodSandboxMetrics(_ *cri.StreamPodSandboxMetricsRequest, out grpc.ServerStreamingServer[cri.StreamPodSandboxMetricsResponse]) error {
+func (s *service) StreamPodSandboxMetrics(_ *criv1.StreamPodSandboxMetricsRequest,
+	out grpc.ServerStreamingServer[criv1.StreamPodSandboxMetricsResponse]) error {
 	items, err := s.r.ListPodSandboxMetrics(out.Context())
-	return sendAll(items, err, out, func(p []*cri.PodSandboxMetrics) *cri.StreamPodSandboxMetricsResponse {
-		return &cri.StreamPodSandboxMetricsResponse{PodSandboxMetrics: p}
+	return sendAll(items, err, out, func(p []*criv1.PodSandboxMetrics) *criv1.StreamPodSandboxMetricsResponse {
+		return &criv1.StreamPodSandboxMetricsResponse{PodSandboxMetrics: p}
 	})
 }
 
-func (s *imageService) StreamImages(q *cri.StreamImagesRequest, out grpc.ServerStreamingServer[cri.StreamImagesResponse]) error {
+func (s *imageService) StreamImages(q *criv1.StreamImagesRequest,
+	out grpc.ServerStreamingServer[criv1.StreamImagesResponse]) error {
 	items, err := s.r.ListImages(out.Context(), q.GetFilter())
-	return sendAll(items, err, out, func(p []*cri.Image) *cri.StreamImagesResponse {
-		return &cri.StreamImagesResponse{Images: p}
+	return sendAll(items, err, out, func(p []*criv1.Image) *criv1.StreamImagesResponse {
+		return &criv1.StreamImagesResponse{Images: p}
 	})
 }

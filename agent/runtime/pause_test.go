@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // attack is what a container with SYS_PTRACE tries with the pod's first
@@ -27,8 +27,9 @@ true`
 // SEC: a pod's containers share a PID namespace. Its first process can be
 // reached from a container with SYS_PTRACE, and is worth nothing.
 func TestPauseProcess(t *testing.T) {
-	ids := []*cri.IDMapping{{HostId: 1 << 20, Length: 1 << 16}}
-	for name, users := range map[string]*cri.UserNamespace{"node's users": nil, "own users": {Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}} {
+	ids := []*criv1.IDMapping{{HostId: 1 << 20, Length: 1 << 16}}
+	for name, users := range map[string]*criv1.UserNamespace{"node's users": nil,
+		"own users": {Mode: criv1.NamespaceMode_POD, Uids: ids, Gids: ids}} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			g := newRig(t)
 			if err := os.Chmod(g.dir, 0o711); err != nil { // mapped users come through
@@ -37,11 +38,11 @@ func TestPauseProcess(t *testing.T) {
 			g.importImage()
 			config := g.podConfig()
 			options := config.Linux.SecurityContext.NamespaceOptions
-			options.Pid, options.UsernsOptions = cri.NamespaceMode_POD, users
+			options.Pid, options.UsernsOptions = criv1.NamespaceMode_POD, users
 			pod := g.run(config)
 			c := shell("c", forever)
 			c.Linux.SecurityContext.NamespaceOptions = options
-			c.Linux.SecurityContext.Capabilities = &cri.Capability{AddCapabilities: []string{"SYS_PTRACE", "DAC_READ_SEARCH"}}
+			c.Linux.SecurityContext.Capabilities = &criv1.Capability{AddCapabilities: []string{"SYS_PTRACE", "DAC_READ_SEARCH"}}
 			id := g.start(pod, c)
 			g.confined(id)
 			if got := g.exec(id, "sh", "-c", attack); got != "" {
@@ -62,8 +63,10 @@ func (g *rig) confined(id string) {
 	g.t.Helper()
 	status := g.exec(id, "sh", "-c", "cat /proc/1/task/*/status")
 	threads := strings.Count(status, "Name:")
-	for _, want := range []string{"Uid:\t65535\t65535\t65535\t65535", "Gid:\t65535\t65535\t65535\t65535", "NoNewPrivs:\t1", "Seccomp:\t2",
-		"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000"} {
+	for _, want := range []string{"Uid:\t65535\t65535\t65535\t65535", "Gid:\t65535\t65535\t65535\t65535",
+		"NoNewPrivs:\t1", "Seccomp:\t2",
+		"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000",
+		"CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000"} {
 		if n := strings.Count(status, want); n != threads || n == 0 {
 			g.t.Errorf("%d of %d threads have %q\n%s", n, threads, want, status)
 		}

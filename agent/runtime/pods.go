@@ -10,11 +10,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/sandbox"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // RunPodSandbox makes a pod's sandbox.
-func (r *Runtime) RunPodSandbox(ctx context.Context, config *cri.PodSandboxConfig, handler string) (string, error) {
+func (r *Runtime) RunPodSandbox(ctx context.Context, config *criv1.PodSandboxConfig, handler string) (string, error) {
 	if config.GetMetadata() == nil {
 		return "", toStatus(badRequest("sandbox config must include metadata"))
 	}
@@ -31,7 +31,9 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, config *cri.PodSandboxConfi
 	if err != nil {
 		return "", toStatus(err)
 	}
-	r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_STARTED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID(), At: s.CreatedAt})
+	r.events.send(
+		Event{Type: criv1.ContainerEventType_CONTAINER_STARTED_EVENT, ContainerID: s.ID, SandboxID: s.ID,
+			PodUID: s.UID(), At: s.CreatedAt})
 	return s.ID, nil
 }
 
@@ -54,7 +56,9 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, id string) error {
 		return toStatus(err)
 	}
 	if wasReady {
-		r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_STOPPED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
+		r.events.send(
+			Event{Type: criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, ContainerID: s.ID,
+				SandboxID: s.ID, PodUID: s.UID()})
 	}
 	return nil
 }
@@ -69,13 +73,15 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, id string) error {
 	if err != nil {
 		return toStatus(err)
 	}
-	if err := r.eachContainer(s.ID, func(c *container.Container) error { return r.RemoveContainer(ctx, c.ID) }); err != nil {
+	if err := r.eachContainer(s.ID,
+		func(c *container.Container) error { return r.RemoveContainer(ctx, c.ID) }); err != nil {
 		return toStatus(err)
 	}
 	if err := r.sandboxes.Remove(ctx, s.ID); err != nil {
 		return toStatus(err)
 	}
-	r.events.send(Event{Type: cri.ContainerEventType_CONTAINER_DELETED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
+	r.events.send(
+		Event{Type: criv1.ContainerEventType_CONTAINER_DELETED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
 	return nil
 }
 
@@ -103,54 +109,57 @@ func (r *Runtime) eachContainer(sandboxID string, fn func(*container.Container) 
 }
 
 // PodSandboxStatus describes a sandbox.
-func (r *Runtime) PodSandboxStatus(_ context.Context, id string, verbose bool) (*cri.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context, id string, verbose bool) (*criv1.PodSandboxStatusResponse, error) {
 	s, err := r.sandboxes.Get(id)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	resp := &cri.PodSandboxStatusResponse{Status: sandboxStatus(s)}
+	resp := &criv1.PodSandboxStatusResponse{Status: sandboxStatus(s)}
 	if verbose {
-		resp.Info = info(map[string]any{"netns": s.NetNS(), "pins": s.Pins, "cgroup": s.Cgroup, "dir": s.Dir, "config": s.Config})
+		resp.Info = info(
+			map[string]any{"netns": s.NetNS(), "pins": s.Pins, "cgroup": s.Cgroup, "dir": s.Dir, "config": s.Config})
 	}
 	return resp, nil
 }
 
-func sandboxStatus(s *sandbox.Sandbox) *cri.PodSandboxStatus {
-	return &cri.PodSandboxStatus{
+func sandboxStatus(s *sandbox.Sandbox) *criv1.PodSandboxStatus {
+	return &criv1.PodSandboxStatus{
 		Id: s.ID, Metadata: s.Config.GetMetadata(), State: sandboxState(s), CreatedAt: s.CreatedAt.UnixNano(),
-		Network: networkStatus(s.IPs), Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(), RuntimeHandler: s.Handler,
-		Linux: &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: sandbox.Options(s.Config)}},
+		Network: networkStatus(s.IPs), Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(),
+		RuntimeHandler: s.Handler,
+		Linux:          &criv1.LinuxPodSandboxStatus{Namespaces: &criv1.Namespace{Options: sandbox.Options(s.Config)}},
 	}
 }
 
-func sandboxState(s *sandbox.Sandbox) cri.PodSandboxState {
+func sandboxState(s *sandbox.Sandbox) criv1.PodSandboxState {
 	if s.Ready {
-		return cri.PodSandboxState_SANDBOX_READY
+		return criv1.PodSandboxState_SANDBOX_READY
 	}
-	return cri.PodSandboxState_SANDBOX_NOTREADY
+	return criv1.PodSandboxState_SANDBOX_NOTREADY
 }
 
-func networkStatus(ips []netip.Addr) *cri.PodSandboxNetworkStatus {
-	n := &cri.PodSandboxNetworkStatus{}
+func networkStatus(ips []netip.Addr) *criv1.PodSandboxNetworkStatus {
+	n := &criv1.PodSandboxNetworkStatus{}
 	for i, ip := range ips {
 		if i == 0 {
 			n.Ip = ip.String()
 			continue
 		}
-		n.AdditionalIps = append(n.AdditionalIps, &cri.PodIP{Ip: ip.String()})
+		n.AdditionalIps = append(n.AdditionalIps, &criv1.PodIP{Ip: ip.String()})
 	}
 	return n
 }
 
 // ListPodSandbox lists the sandboxes that match.
-func (r *Runtime) ListPodSandbox(_ context.Context, f *cri.PodSandboxFilter) ([]*cri.PodSandbox, error) {
-	var out []*cri.PodSandbox
+func (r *Runtime) ListPodSandbox(_ context.Context, f *criv1.PodSandboxFilter) ([]*criv1.PodSandbox, error) {
+	var out []*criv1.PodSandbox
 	for _, s := range r.sandboxes.List() {
-		if (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) || (f.GetState() != nil && f.GetState().GetState() != sandboxState(s)) ||
+		if (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) ||
+			(f.GetState() != nil && f.GetState().GetState() != sandboxState(s)) ||
 			!selects(f.GetLabelSelector(), s.Config.GetLabels()) {
 			continue
 		}
-		out = append(out, &cri.PodSandbox{
+		out = append(out, &criv1.PodSandbox{
 			Id: s.ID, Metadata: s.Config.GetMetadata(), State: sandboxState(s), CreatedAt: s.CreatedAt.UnixNano(),
 			Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(), RuntimeHandler: s.Handler,
 		})
@@ -160,9 +169,10 @@ func (r *Runtime) ListPodSandbox(_ context.Context, f *cri.PodSandboxFilter) ([]
 
 // UpdatePodSandboxResources is told after the pod's group was changed by its
 // owner; there is nothing more to do.
-func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
+	req *criv1.UpdatePodSandboxResourcesRequest) (*criv1.UpdatePodSandboxResourcesResponse, error) {
 	if _, err := r.sandboxes.Get(req.GetPodSandboxId()); err != nil {
 		return nil, toStatus(err)
 	}
-	return &cri.UpdatePodSandboxResourcesResponse{}, nil
+	return &criv1.UpdatePodSandboxResourcesResponse{}, nil
 }

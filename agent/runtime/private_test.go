@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // as runs a program of the node as another user, and tells whether it may.
@@ -34,14 +34,16 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	setuid := "cp /bin/busybox /become; chmod 4755 /become; "
 	plain := g.start(pod, shell("plain", setuid+forever))
 	other := shell("other", forever)
-	other.Linux.SecurityContext.RunAsUser = &cri.Int64Value{Value: 1000}
-	if got := g.exec(g.start(pod, other), "sh", "-c", "id -u; cat /etc/resolv.conf >/dev/null && ls / >/dev/null && echo ok"); got != "1000\nok\n" {
+	other.Linux.SecurityContext.RunAsUser = &criv1.Int64Value{Value: 1000}
+	if got := g.exec(g.start(pod, other), "sh", "-c",
+		"id -u; cat /etc/resolv.conf >/dev/null && ls / >/dev/null && echo ok"); got != "1000\nok\n" {
 		t.Errorf("another user in a container: %q", got)
 	}
 	config := g.podConfig()
 	config.Metadata.Uid = "uid-2"
-	ids := []*cri.IDMapping{{HostId: first, Length: size}}
-	config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	ids := []*criv1.IDMapping{{HostId: first, Length: size}}
+	config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &criv1.UserNamespace{Mode: criv1.NamespaceMode_POD,
+		Uids: ids, Gids: ids}
 	mappedPod := g.run(config)
 	c := shell("mapped", setuid+forever)
 	c.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
@@ -51,7 +53,8 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	fixed.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 	fixed.Linux.SecurityContext.ReadonlyRootfs = true
 	fixedID := g.start(mappedPod, fixed)
-	if got := g.exec(fixedID, "sh", "-c", "echo x >/data/new && cat /data/new && ! touch /new 2>/dev/null && echo fixed"); got != "x\nfixed\n" {
+	if got := g.exec(fixedID, "sh", "-c",
+		"echo x >/data/new && cat /data/new && ! touch /new 2>/dev/null && echo fixed"); got != "x\nfixed\n" {
 		t.Errorf("the image's volume of a mapped user: %q", got)
 	}
 	g.exec(fixedID, "sh", "-c", "head -c 3000000 /dev/zero >/data/big")
@@ -60,7 +63,8 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	}
 
 	dirs := func(sandbox, id string) []string {
-		return []string{g.containerPath("run", id), g.containerPath("data", id), filepath.Join(g.cfg.RunDir, "sandboxes", sandbox)}
+		return []string{g.containerPath("run", id), g.containerPath("data", id),
+			filepath.Join(g.cfg.RunDir, "sandboxes", sandbox)}
 	}
 	all := append(dirs(pod, plain), dirs(mappedPod, mapped)...)
 	check := func(when string) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,32 +19,13 @@ import (
 	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/sandbox"
 	"github.com/shoal-project/shoal/agent/stream"
-	internalapi "k8s.io/cri-api/pkg/apis"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
 )
 
-// Pod is what the network must know of a sandbox.
-type Pod struct {
-	Namespace, Name, UID string
-	ID                   string // sandbox ID
-	NetNSPath            string
-	Hostname             string
-	CgroupParent         string
-	Labels, Annotations  map[string]string
-	PortMappings         []*cri.PortMapping
-}
-
-// Result is what a pod got from the network; the first address is its main
-// one.
-type Result struct{ IPs []netip.Addr }
-
-// Network connects pods. Pods in the node's network never reach it. All calls
-// may be repeated; Teardown of what is not there is no error. Status is nil
-// when pods can be connected.
+// Network connects pods. Status is nil when pods can be connected.
 type Network interface {
-	Setup(ctx context.Context, pod Pod) (Result, error)
-	Teardown(ctx context.Context, pod Pod) error
-	Status() error
+	sandbox.Network
+	Status(ctx context.Context) error
 }
 
 // Config is a runtime's configuration.
@@ -64,6 +44,7 @@ type Config struct {
 	// KeepFree is how much of their file system images leave free, by its
 	// size, KeepInodes how many inodes; nil = nothing.
 	KeepFree, KeepInodes func(total uint64) uint64
+	Pulls                int // how many images are pulled at one time; 0 = no limit
 	Log                  *slog.Logger
 }
 
@@ -81,8 +62,8 @@ type Runtime struct {
 }
 
 var (
-	_ internalapi.RuntimeService      = (*Runtime)(nil)
-	_ internalapi.ImageManagerService = (*Runtime)(nil)
+	_ criapi.RuntimeService      = (*Runtime)(nil)
+	_ criapi.ImageManagerService = (*Runtime)(nil)
 )
 
 // Open opens the runtime's state and adopts the containers that run.
@@ -112,6 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		CertsDir:   cfg.CertsDir,
 		KeepFree:   cfg.KeepFree,
 		KeepInodes: cfg.KeepInodes,
+		Pulls:      cfg.Pulls,
 		Log:        cfg.Log,
 	})
 	if err != nil {
@@ -119,13 +101,14 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.sandboxes, err = sandbox.Open(sandbox.Config{
 		RecordDir: filepath.Join(cfg.DataDir, "sandboxes"), RunDir: r.sandboxRun(), CgroupRoot: cfg.CgroupRoot,
-		Cgroups: r.cgroups, Network: podNetwork{cfg.Network}, Pause: cfg.Pause, Seal: cfg.Seal, Log: cfg.Log,
+		Cgroups: r.cgroups, Network: cfg.Network, Pause: cfg.Pause, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())
 	}
 	r.containers, err = container.Open(container.Config{
-		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(), Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
+		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(),
+		Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
 		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
@@ -197,24 +180,4 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 // Close lets go of the state; containers go on.
 func (r *Runtime) Close(context.Context) error {
 	return errors.Join(r.stream.Close(), r.containers.Close(), r.images.Close())
-}
-
-// podNetwork adapts a Network to sandboxes.
-type podNetwork struct{ net Network }
-
-func (n podNetwork) Setup(ctx context.Context, s *sandbox.Sandbox) ([]netip.Addr, error) {
-	res, err := n.net.Setup(ctx, podOf(s))
-	return res.IPs, err
-}
-
-func (n podNetwork) Teardown(ctx context.Context, s *sandbox.Sandbox) error {
-	return n.net.Teardown(ctx, podOf(s))
-}
-
-func podOf(s *sandbox.Sandbox) Pod {
-	c := s.Config
-	return Pod{
-		Namespace: c.GetMetadata().GetNamespace(), Name: c.GetMetadata().GetName(), UID: s.UID(), ID: s.ID, NetNSPath: s.NetNS(),
-		Hostname: c.GetHostname(), CgroupParent: s.Cgroup, Labels: c.GetLabels(), Annotations: c.GetAnnotations(), PortMappings: c.GetPortMappings(),
-	}
 }

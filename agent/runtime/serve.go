@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/image"
 )
@@ -41,9 +41,10 @@ func (r *Runtime) Run(ctx context.Context) error {
 		return err
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
-	cri.RegisterRuntimeServiceServer(server, &service{r: r})
-	cri.RegisterImageServiceServer(server, &imageService{r: r})
-	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	criv1.RegisterRuntimeServiceServer(server, &service{r: r})
+	criv1.RegisterImageServiceServer(server, &imageService{r: r})
+	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second,
+		MaxHeaderBytes: 16 << 10}
 	var wg sync.WaitGroup
 	errs := make(chan error, 2)
 	wg.Go(func() { errs <- server.Serve(criListener) })
@@ -95,7 +96,8 @@ func (r *Runtime) importArchives(ctx context.Context) {
 			return
 		}
 		if !told {
-			r.cfg.Log.Error("the disk is full: free some space; the image archives that are missing are imported then", "dir", r.images.Dir())
+			r.cfg.Log.Error("the disk is full: free some space; the image archives that are missing are imported then",
+				"dir", r.images.Dir())
 		}
 		r.importsDone()
 		select {

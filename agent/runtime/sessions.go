@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-project/shoal/agent/netns"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 )
@@ -31,20 +31,24 @@ const (
 type Brief struct{ *Runtime }
 
 // ExecSync is Runtime's, with less output.
-func (b Brief) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error) {
+func (b Brief) ExecSync(ctx context.Context, id string, cmd []string,
+	timeout time.Duration) (stdout, stderr []byte, err error) {
 	return b.execSync(ctx, id, cmd, timeout, maxBrief)
 }
 
 // ExecSync runs a command and returns its output. An exit code other than 0
 // is a utilexec.CodeExitError, as k8s.io/cri-client has it.
-func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error) {
+func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string,
+	timeout time.Duration) (stdout, stderr []byte, err error) {
 	return r.execSync(ctx, id, cmd, timeout, maxOutput)
 }
 
-func (r *Runtime) execSync(ctx context.Context, id string, cmd []string, timeout time.Duration, keep int) (stdout, stderr []byte, err error) {
+func (r *Runtime) execSync(ctx context.Context, id string, cmd []string, timeout time.Duration,
+	keep int) (stdout, stderr []byte, err error) {
 	stdout, stderr, code, err := r.containers.ExecSync(ctx, id, cmd, timeout, keep)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return stdout, stderr, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
+		return stdout, stderr, status.Errorf(codes.DeadlineExceeded,
+			"failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
 	}
 	if err != nil {
 		return stdout, stderr, toStatus(err)
@@ -74,7 +78,7 @@ func joinWords(cmd []string) string {
 // interface; ExecIn, AttachTo and ForwardPort are the same in process.
 
 // Exec gives a URL for a command's streams.
-func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
+func (r *Runtime) Exec(ctx context.Context, req *criv1.ExecRequest) (*criv1.ExecResponse, error) {
 	if err := r.mustRun(req.GetContainerId()); err != nil {
 		return nil, err
 	}
@@ -82,7 +86,7 @@ func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResp
 }
 
 // Attach gives a URL for a container's streams.
-func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+func (r *Runtime) Attach(ctx context.Context, req *criv1.AttachRequest) (*criv1.AttachResponse, error) {
 	if err := r.mustRun(req.GetContainerId()); err != nil {
 		return nil, err
 	}
@@ -90,7 +94,7 @@ func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.Atta
 }
 
 // PortForward gives a URL for connections into a pod.
-func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+func (r *Runtime) PortForward(ctx context.Context, req *criv1.PortForwardRequest) (*criv1.PortForwardResponse, error) {
 	if _, err := r.sandboxes.Get(req.GetPodSandboxId()); err != nil {
 		return nil, toStatus(err)
 	}
@@ -214,11 +218,13 @@ func dial(ns string, port int32) (*net.TCPConn, error) {
 // streams is the runtime as the stream server calls it.
 type streams struct{ r *Runtime }
 
-func (s streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	return s.r.ExecIn(ctx, id, cmd, sessionStreams(in, out, errOut, tty, resize))
 }
 
-func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	return s.r.AttachTo(ctx, id, sessionStreams(in, out, errOut, tty, resize))
 }
 
@@ -227,7 +233,8 @@ func (s streams) PortForward(ctx context.Context, id string, port int32, stream 
 }
 
 // sessionStreams keeps absent streams nil as interfaces.
-func sessionStreams(in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) Streams {
+func sessionStreams(in io.Reader, out, errOut io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) Streams {
 	s := Streams{Stdin: in, TTY: tty, Resize: resize}
 	if out != nil {
 		s.Stdout = out

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Names and versions that clients see.
@@ -22,32 +22,37 @@ const (
 )
 
 // Version tells name and versions.
-func (r *Runtime) Version(context.Context, string) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{
-		Version: kubeAPIVersion, RuntimeName: runtimeName, RuntimeVersion: runtimeVersion, RuntimeApiVersion: runtimeAPIVersion,
+func (r *Runtime) Version(context.Context, string) (*criv1.VersionResponse, error) {
+	return &criv1.VersionResponse{
+		Version: kubeAPIVersion, RuntimeName: runtimeName, RuntimeVersion: runtimeVersion,
+		RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
 // Status tells whether pods can be run and connected, and what can be used.
-func (r *Runtime) Status(_ context.Context, verbose bool) (*cri.StatusResponse, error) {
-	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
-	if err := r.cfg.Network.Status(); err != nil {
+func (r *Runtime) Status(ctx context.Context, verbose bool) (*criv1.StatusResponse, error) {
+	network := &criv1.RuntimeCondition{Type: criv1.NetworkReady, Status: true}
+	if err := r.cfg.Network.Status(ctx); err != nil {
 		network.Status, network.Reason = false, "NetworkPluginNotReady"
 		network.Message = "Network plugin returns error: " + err.Error()
 	}
-	resp := &cri.StatusResponse{
-		Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
-			{Type: cri.RuntimeReady, Status: true}, network,
+	resp := &criv1.StatusResponse{
+		Status: &criv1.RuntimeStatus{Conditions: []*criv1.RuntimeCondition{
+			{Type: criv1.RuntimeReady, Status: true}, network,
 		}},
-		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features: &criv1.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
 	for name, rt := range r.cfg.Runtimes {
-		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &cri.RuntimeHandler{
-			Name: name, Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: rt.Direct(), UserNamespaces: rt.UserNamespaces()},
+		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &criv1.RuntimeHandler{
+			Name: name,
+			Features: &criv1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: rt.Direct(),
+				UserNamespaces: rt.UserNamespaces()},
 		})
 	}
 	if verbose {
-		info, err := json.Marshal(map[string]any{"runtimes": r.cfg.Runtimes, "conmon": r.cfg.Conmon, "cgroups": r.cgroups.Mode(), "dataDir": r.cfg.DataDir, "stateDir": r.cfg.RunDir})
+		info, err := json.Marshal(
+			map[string]any{"runtimes": r.cfg.Runtimes, "conmon": r.cfg.Conmon, "cgroups": r.cgroups.Mode(),
+				"dataDir": r.cfg.DataDir, "stateDir": r.cfg.RunDir})
 		if err != nil {
 			return nil, err
 		}
@@ -57,20 +62,20 @@ func (r *Runtime) Status(_ context.Context, verbose bool) (*cri.StatusResponse, 
 }
 
 // RuntimeConfig tells the control group driver.
-func (r *Runtime) RuntimeConfig(context.Context) (*cri.RuntimeConfigResponse, error) {
-	driver := cri.CgroupDriver_CGROUPFS
+func (r *Runtime) RuntimeConfig(context.Context) (*criv1.RuntimeConfigResponse, error) {
+	driver := criv1.CgroupDriver_CGROUPFS
 	if r.cfg.Driver == cgroup.Systemd {
-		driver = cri.CgroupDriver_SYSTEMD
+		driver = criv1.CgroupDriver_SYSTEMD
 	}
-	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+	return &criv1.RuntimeConfigResponse{Linux: &criv1.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
 // UpdateRuntimeConfig takes the node's pod CIDR. The network knows it by
 // itself, so there is nothing to do.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.RuntimeConfig) error { return nil }
+func (r *Runtime) UpdateRuntimeConfig(context.Context, *criv1.RuntimeConfig) error { return nil }
 
 // CheckpointContainer is not offered.
-func (r *Runtime) CheckpointContainer(context.Context, *cri.CheckpointContainerRequest) error {
+func (r *Runtime) CheckpointContainer(context.Context, *criv1.CheckpointContainerRequest) error {
 	return status.Error(codes.Unimplemented, "method CheckpointContainer not implemented")
 }
 
@@ -89,8 +94,10 @@ func toStatus(err error) error {
 		code codes.Code
 	}{
 		{errdefs.IsNotFound(err), codes.NotFound}, {errdefs.IsInvalidArgument(err), codes.InvalidArgument},
-		{errdefs.IsAlreadyExists(err), codes.AlreadyExists}, {errdefs.IsFailedPrecondition(err), codes.FailedPrecondition},
-		{errors.Is(err, context.DeadlineExceeded), codes.DeadlineExceeded}, {errors.Is(err, context.Canceled), codes.Canceled},
+		{errdefs.IsAlreadyExists(err), codes.AlreadyExists},
+		{errdefs.IsFailedPrecondition(err), codes.FailedPrecondition},
+		{errors.Is(err, context.DeadlineExceeded), codes.DeadlineExceeded},
+		{errors.Is(err, context.Canceled), codes.Canceled},
 		{errdefs.IsUnavailable(err), codes.Unavailable}, {errdefs.IsNotImplemented(err), codes.Unimplemented},
 	} {
 		if e.is {

@@ -23,7 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/netns"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"github.com/shoal-project/shoal/cni/podnet"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const testImage = "example.test/busybox:1"
@@ -34,24 +35,24 @@ type fakeNetwork struct {
 	up map[string]bool
 }
 
-func (n *fakeNetwork) Setup(_ context.Context, p Pod) (Result, error) {
+func (n *fakeNetwork) Setup(_ context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.up[p.ID] = true
-	return Result{IPs: []netip.Addr{netip.MustParseAddr("10.1.2.3")}}, nil
+	n.up[s.ID] = true
+	return []netip.Addr{netip.MustParseAddr("10.1.2.3")}, nil
 }
 
-func (n *fakeNetwork) Teardown(_ context.Context, p Pod) error {
+func (n *fakeNetwork) Teardown(_ context.Context, s podnet.Sandbox) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if p.NetNSPath != "" && n.up[p.ID] && !netns.Exists(p.NetNSPath) {
-		return fmt.Errorf("the network namespace of %s is gone before its network", p.ID)
+	if s.NetNS != "" && n.up[s.ID] && !netns.Exists(s.NetNS) {
+		return fmt.Errorf("the network namespace of %s is gone before its network", s.ID)
 	}
-	delete(n.up, p.ID)
+	delete(n.up, s.ID)
 	return nil
 }
 
-func (n *fakeNetwork) Status() error { return nil }
+func (n *fakeNetwork) Status(context.Context) error { return nil }
 
 // rig is a runtime on directories and control groups of its own.
 type rig struct {
@@ -81,7 +82,8 @@ func newRig(t testing.TB) *rig {
 	driver := cgroup.Driver(os.Getenv("SHOAL_TEST_CGROUP_DRIVER"))
 	g.cfg = Config{
 		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), ImportDir: filepath.Join(dir, "images"),
-		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Pause: pauseProgram(t, dir), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Pause: pauseProgram(t, dir),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	g.open()
 	t.Cleanup(g.clean)
@@ -92,7 +94,8 @@ func newRig(t testing.TB) *rig {
 func pauseProgram(t testing.TB, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "shoal-pause")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/shoal-project/shoal/agent/pause").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path,
+		"github.com/shoal-project/shoal/agent/pause").CombinedOutput(); err != nil {
 		t.Fatalf("build shoal-pause: %v\n%s", err, out)
 	}
 	return path
@@ -177,7 +180,9 @@ func busyboxImage(t testing.TB) v1.Image {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +207,8 @@ func busyboxImage(t testing.TB) v1.Image {
 	}
 	cf = cf.DeepCopy()
 	cf.OS, cf.Architecture = "linux", goArch()
-	cf.Config = v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo from the image"}, Env: []string{"FROM_IMAGE=yes", "PATH=/bin"}, WorkingDir: "/data", Volumes: map[string]struct{}{"/data": {}}}
+	cf.Config = v1.Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo from the image"},
+		Env: []string{"FROM_IMAGE=yes", "PATH=/bin"}, WorkingDir: "/data", Volumes: map[string]struct{}{"/data": {}}}
 	img, err = mutate.ConfigFile(img, cf)
 	if err != nil {
 		t.Fatal(err)
@@ -229,16 +235,19 @@ func (g *rig) importImage() {
 }
 
 // podConfig is a pod named after the test.
-func (g *rig) podConfig() *cri.PodSandboxConfig {
-	return &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "pod", Namespace: "default", Uid: "uid-1"}, Hostname: "pod-host",
+func (g *rig) podConfig() *criv1.PodSandboxConfig {
+	return &criv1.PodSandboxConfig{
+		Metadata: &criv1.PodSandboxMetadata{Name: "pod", Namespace: "default", Uid: "uid-1"}, Hostname: "pod-host",
 		LogDirectory: filepath.Join(g.dir, "logs"), Labels: map[string]string{"app": "test"},
-		DnsConfig: &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"default.svc"}, Options: []string{"ndots:5"}},
-		Linux:     &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
+		DnsConfig: &criv1.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"default.svc"},
+			Options: []string{"ndots:5"}},
+		Linux: &criv1.LinuxPodSandboxConfig{
+			SecurityContext: &criv1.LinuxSandboxSecurityContext{
+				NamespaceOptions: &criv1.NamespaceOption{Pid: criv1.NamespaceMode_CONTAINER}}},
 	}
 }
 
-func (g *rig) run(config *cri.PodSandboxConfig) string {
+func (g *rig) run(config *criv1.PodSandboxConfig) string {
 	g.t.Helper()
 	id, err := g.r.RunPodSandbox(context.Background(), config, "")
 	if err != nil {
@@ -248,16 +257,17 @@ func (g *rig) run(config *cri.PodSandboxConfig) string {
 }
 
 // shell is a container that runs a script.
-func shell(name, script string) *cri.ContainerConfig {
-	return &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: name}, Image: &cri.ImageSpec{Image: testImage}, Args: []string{script}, LogPath: name + "/0.log",
-		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
+func shell(name, script string) *criv1.ContainerConfig {
+	return &criv1.ContainerConfig{
+		Metadata: &criv1.ContainerMetadata{Name: name}, Image: &criv1.ImageSpec{Image: testImage},
+		Args: []string{script}, LogPath: name + "/0.log",
+		Linux: &criv1.LinuxContainerConfig{SecurityContext: &criv1.LinuxContainerSecurityContext{
+			NamespaceOptions: &criv1.NamespaceOption{Pid: criv1.NamespaceMode_CONTAINER},
 		}},
 	}
 }
 
-func (g *rig) start(sandbox string, config *cri.ContainerConfig) string {
+func (g *rig) start(sandbox string, config *criv1.ContainerConfig) string {
 	g.t.Helper()
 	id, err := g.r.CreateContainer(context.Background(), sandbox, config, nil)
 	if err != nil {
@@ -269,7 +279,7 @@ func (g *rig) start(sandbox string, config *cri.ContainerConfig) string {
 	return id
 }
 
-func (g *rig) status(id string) *cri.ContainerStatus {
+func (g *rig) status(id string) *criv1.ContainerStatus {
 	g.t.Helper()
 	s, err := g.r.ContainerStatus(context.Background(), id, false)
 	if err != nil {
@@ -279,7 +289,7 @@ func (g *rig) status(id string) *cri.ContainerStatus {
 }
 
 // exited waits for the container's end.
-func (g *rig) exited(id string) *cri.ContainerStatus {
+func (g *rig) exited(id string) *criv1.ContainerStatus {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

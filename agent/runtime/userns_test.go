@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // SEC: hostUsers false (KEP-127). Root of the pod is nobody on the node, owns
@@ -25,21 +25,22 @@ func TestUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := g.podConfig()
-	ids := []*cri.IDMapping{{HostId: first, Length: size}}
+	ids := []*criv1.IDMapping{{HostId: first, Length: size}}
 	options := config.Linux.SecurityContext.NamespaceOptions
-	options.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
-	options.Pid = cri.NamespaceMode_POD
+	options.UsernsOptions = &criv1.UserNamespace{Mode: criv1.NamespaceMode_POD, Uids: ids, Gids: ids}
+	options.Pid = criv1.NamespaceMode_POD
 	config.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1", "kernel.shm_rmid_forced": "1"}
 	pod := g.run(config)
 	c := shell("c", forever)
 	c.Linux.SecurityContext.NamespaceOptions = options
-	c.Linux.SecurityContext.Capabilities = &cri.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
-	c.Mounts = []*cri.Mount{{HostPath: volume, ContainerPath: "/vol", UidMappings: ids, GidMappings: ids}}
+	c.Linux.SecurityContext.Capabilities = &criv1.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
+	c.Mounts = []*criv1.Mount{{HostPath: volume, ContainerPath: "/vol", UidMappings: ids, GidMappings: ids}}
 	id := g.start(pod, c)
 	if got := g.exec(id, "cat", "/proc/self/uid_map"); strings.Join(strings.Fields(got), " ") != "0 1048576 65536" {
 		t.Errorf("uid_map: %q", got)
 	}
-	if got := g.exec(id, "sh", "-c", "id -u; ls -ldn /data/hello /vol | sed 's/  */ /g' | while read a b c d e; do echo $c $d; done"); got != "0\n0 0\n0 0\n" {
+	if got := g.exec(id, "sh", "-c",
+		"id -u; ls -ldn /data/hello /vol | sed 's/  */ /g' | while read a b c d e; do echo $c $d; done"); got != "0\n0 0\n0 0\n" {
 		t.Errorf("owners: %q", got)
 	}
 	g.exec(id, "sh", "-c", "echo x >/vol/file; echo y >/data/new; echo z >/dev/shm/s; mount -t tmpfs x /tmp; cat /etc/resolv.conf /etc/hosts")
@@ -60,7 +61,7 @@ func TestUserNamespace(t *testing.T) {
 		}
 	}
 	g.reopen()
-	if ready := g.status(id).State; ready != cri.ContainerState_CONTAINER_RUNNING {
+	if ready := g.status(id).State; ready != criv1.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("after a restart of the agent: %v", ready)
 	}
 	config.Metadata.Uid, options.UsernsOptions.Uids = "uid-2", nil
@@ -68,7 +69,8 @@ func TestUserNamespace(t *testing.T) {
 		t.Error("a pod without a mapping runs")
 	}
 	config = g.podConfig()
-	config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &criv1.UserNamespace{Mode: criv1.NamespaceMode_POD,
+		Uids: ids, Gids: ids}
 	if _, err := g.r.RunPodSandbox(context.Background(), config, "runc"); err == nil {
 		t.Error("runc runs a pod with a user namespace that it cannot join")
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // shmSize is the size of a pod's /dev/shm, as containerd and Docker make it.
@@ -39,7 +39,7 @@ func writeFiles(s *Sandbox) error {
 			return fmt.Errorf("sandbox files: %w", err)
 		}
 	}
-	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+	if s.options().GetIpc() == criv1.NamespaceMode_NODE {
 		return nil
 	}
 	if err := os.MkdirAll(s.Shm(), 0o1777); err != nil {
@@ -78,7 +78,7 @@ func Hostname(s *Sandbox) string {
 }
 
 // resolvConf is the pod's DNS configuration, the node's without one.
-func resolvConf(c *cri.DNSConfig) ([]byte, error) {
+func resolvConf(c *criv1.DNSConfig) ([]byte, error) {
 	if len(c.GetServers())+len(c.GetSearches())+len(c.GetOptions()) == 0 {
 		b, err := os.ReadFile("/etc/resolv.conf")
 		if errors.Is(err, os.ErrNotExist) {
@@ -160,7 +160,8 @@ func namespaced(name string, s *Sandbox) bool {
 	switch {
 	case strings.HasPrefix(name, "net."):
 		return s.Pins.Net != ""
-	case strings.HasPrefix(name, "kernel.msg"), strings.HasPrefix(name, "kernel.shm"), name == "kernel.sem", strings.HasPrefix(name, "fs.mqueue."):
+	case strings.HasPrefix(name, "kernel.msg"), strings.HasPrefix(name, "kernel.shm"),
+		name == "kernel.sem", strings.HasPrefix(name, "fs.mqueue."):
 		return s.Pins.IPC != ""
 	case name == "kernel.hostname", name == "kernel.domainname":
 		return s.Pins.UTS != ""
@@ -205,7 +206,8 @@ func (m *Manager) makeOwned(s *Sandbox) error {
 		return err
 	}
 	attr := &syscall.SysProcAttr{
-		Cloneflags: s.Pins.Flags(), UidMappings: idMap(u.GetUids()), GidMappings: idMap(u.GetGids()), GidMappingsEnableSetgroups: true,
+		Cloneflags: s.Pins.Flags(), UidMappings: idMap(u.GetUids()), GidMappings: idMap(u.GetGids()),
+		GidMappingsEnableSetgroups: true,
 	}
 	if s.PIDPin != "" {
 		attr.Cloneflags |= syscall.CLONE_NEWPID
@@ -225,10 +227,12 @@ func (m *Manager) makeOwned(s *Sandbox) error {
 	return m.holdPID(s, p)
 }
 
-func idMap(list []*cri.IDMapping) []syscall.SysProcIDMap {
+func idMap(list []*criv1.IDMapping) []syscall.SysProcIDMap {
 	var out []syscall.SysProcIDMap
 	for _, e := range list {
-		out = append(out, syscall.SysProcIDMap{ContainerID: int(e.GetContainerId()), HostID: int(e.GetHostId()), Size: int(e.GetLength())})
+		out = append(out,
+			syscall.SysProcIDMap{ContainerID: int(e.GetContainerId()), HostID: int(e.GetHostId()),
+				Size: int(e.GetLength())})
 	}
 	return out
 }
@@ -273,7 +277,7 @@ func (m *Manager) releasePID(s *Sandbox) error {
 	if s.PIDPin == "" {
 		return nil
 	}
-	if s.HolderPID > 0 && sameNamespace(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin) {
+	if holds(s) {
 		if err := unix.Kill(s.HolderPID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("end shared PID namespace: %w", err)
 		}
@@ -282,13 +286,18 @@ func (m *Manager) releasePID(s *Sandbox) error {
 	return netns.Remove(s.PIDPin)
 }
 
+// holds tells whether the pause process lives: its number may be another's by now.
+func holds(s *Sandbox) bool {
+	return s.HolderPID > 0 && sameNamespace(fmt.Sprintf("/proc/%d/ns/pid", s.HolderPID), s.PIDPin)
+}
+
 func sameNamespace(a, b string) bool {
 	var x, y unix.Stat_t
 	return unix.Stat(a, &x) == nil && unix.Stat(b, &y) == nil && x.Ino == y.Ino && x.Dev == y.Dev
 }
 
 func unmountShm(s *Sandbox) error {
-	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+	if s.options().GetIpc() == criv1.NamespaceMode_NODE {
 		return nil
 	}
 	err := unix.Unmount(s.Shm(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,15 +18,8 @@ import (
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
-
-// Network gives a pod its addresses. Pods in the node's network never reach
-// it. All calls may be repeated.
-type Network interface {
-	Setup(ctx context.Context, s *Sandbox) ([]netip.Addr, error)
-	Teardown(ctx context.Context, s *Sandbox) error
-}
 
 // Config says where sandboxes live and what they are made of.
 type Config struct {
@@ -85,10 +77,10 @@ func alive(s *Sandbox) bool {
 	if !s.Pins.Alive() || (s.PIDPin != "" && !netns.Exists(s.PIDPin)) {
 		return false
 	}
-	if s.PIDPin != "" && unix.Kill(s.HolderPID, 0) != nil {
+	if s.PIDPin != "" && !holds(s) {
 		return false // without its first process the namespace takes no other
 	}
-	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+	if s.options().GetIpc() != criv1.NamespaceMode_NODE {
 		return isMount(s.Shm())
 	}
 	_, err := os.Stat(s.ResolvConf())
@@ -163,10 +155,11 @@ func (m *Manager) note(s Sandbox) {
 }
 
 // Run makes a sandbox. What it did is undone on an error.
-func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler string) (*Sandbox, error) {
+func (m *Manager) Run(ctx context.Context, config *criv1.PodSandboxConfig, handler string) (*Sandbox, error) {
 	id := NewID()
 	dir := filepath.Join(m.cfg.RunDir, id)
-	s := Sandbox{ID: id, Config: config, Handler: handler, CreatedAt: time.Now(), Dir: dir, Cgroup: config.GetLinux().GetCgroupParent()}
+	s := Sandbox{ID: id, Config: config, Handler: handler, CreatedAt: time.Now(), Dir: dir,
+		Cgroup: config.GetLinux().GetCgroupParent()}
 	driver := m.cfg.Cgroups.Driver()
 	if s.Cgroup == "" {
 		s.Cgroup, s.OwnCgroup = driver.Child(m.cfg.CgroupRoot, "pod-"+id), true
@@ -183,7 +176,7 @@ func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler
 	if userns != nil {
 		s.Pins.User = filepath.Join(dir, "ns", "user")
 	}
-	if Options(config).GetPid() == cri.NamespaceMode_POD {
+	if Options(config).GetPid() == criv1.NamespaceMode_POD {
 		s.PIDPin = filepath.Join(dir, "ns", "pid")
 	}
 	s.Networked = !s.HostNetwork()
@@ -192,18 +185,29 @@ func (m *Manager) Run(ctx context.Context, config *cri.PodSandboxConfig, handler
 		return nil, err
 	}
 	if err := m.build(ctx, &s); err != nil {
-		undo := m.release(context.WithoutCancel(ctx), &s)
-		if undo == nil {
-			undo = m.drop(s.ID)
-		}
-		if undo != nil {
-			m.cfg.Log.Warn("a sandbox that could not be started is not fully removed", "sandbox", s.ID, "err", undo)
-			_, _ = m.put(s)
-		}
+		m.undo(ctx, &s)
 		return nil, err
 	}
 	s.Ready = true
-	return m.put(s)
+	made, err := m.put(s)
+	if err != nil {
+		m.undo(ctx, &s)
+	}
+	return made, err
+}
+
+// undo removes a sandbox that could not be made, even if the caller has gone. What
+// cannot be removed stays known.
+func (m *Manager) undo(ctx context.Context, s *Sandbox) {
+	s.Ready = false
+	err := m.release(context.WithoutCancel(ctx), s)
+	if err == nil {
+		err = m.drop(s.ID)
+	}
+	if err != nil {
+		m.cfg.Log.Warn("a sandbox that could not be started is not fully removed", "sandbox", s.ID, "err", err)
+		m.note(*s)
+	}
 }
 
 func (m *Manager) pins(s *Sandbox) netns.Pins {
@@ -212,7 +216,7 @@ func (m *Manager) pins(s *Sandbox) netns.Pins {
 	if !s.HostNetwork() {
 		p.Net, p.UTS = at("net"), at("uts")
 	}
-	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+	if s.options().GetIpc() != criv1.NamespaceMode_NODE {
 		p.IPC = at("ipc")
 	}
 	return p
@@ -233,7 +237,7 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 	if s.HostNetwork() {
 		return nil
 	}
-	ips, err := m.cfg.Network.Setup(ctx, s)
+	ips, err := m.cfg.Network.Setup(ctx, s.networked())
 	if err != nil {
 		return fmt.Errorf("failed to setup network for sandbox %q: %w", s.ID, err)
 	}
@@ -259,7 +263,7 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 func (m *Manager) release(ctx context.Context, s *Sandbox) error {
 	var errs []error
 	if s.Networked {
-		if err := m.cfg.Network.Teardown(ctx, s); err != nil {
+		if err := m.cfg.Network.Teardown(ctx, s.networked()); err != nil {
 			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.ID, err))
 		} else {
 			s.Networked = false

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Package pause is the program that starts here: agent/pause says what it
@@ -106,7 +106,8 @@ func (p *pauseProgram) start(attr *syscall.SysProcAttr, user int) (*pause, error
 	attr.Setsid = true
 	attr.Cloneflags |= syscall.CLONE_NEWNS
 	attr.Credential = &syscall.Credential{} // root of the namespaces, for what it has to do first
-	cmd := &exec.Cmd{Path: pauseFile, Args: []string{"/pause"}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{other, file}, SysProcAttr: attr}
+	cmd := &exec.Cmd{Path: pauseFile, Args: []string{"/pause"}, Env: []string{},
+		Dir: "/", ExtraFiles: []*os.File{other, file}, SysProcAttr: attr}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, mine.Close())
 	}
@@ -164,7 +165,7 @@ func (p *pause) kill() {
 
 // pauseUserIn is the highest user up to upstream's that the pod's user
 // namespace has, which begins at 0.
-func pauseUserIn(u *cri.UserNamespace) int {
+func pauseUserIn(u *criv1.UserNamespace) int {
 	length := min(u.GetUids()[0].GetLength(), u.GetGids()[0].GetLength())
 	return int(min(length-1, pauseUser))
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"google.golang.org/protobuf/proto"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const damagedRecord = "a sandbox record is damaged; it has been moved aside and its pod is started anew"
@@ -35,6 +35,6 @@ func (r *record) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	r.Sandbox = &f.Sandbox
-	r.Config = &cri.PodSandboxConfig{}
+	r.Config = &criv1.PodSandboxConfig{}
 	return proto.Unmarshal(f.Config, r.Config)
 }

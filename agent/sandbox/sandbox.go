@@ -10,13 +10,13 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/netns"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Sandbox is one pod's record. A published value is never changed.
 type Sandbox struct {
 	ID        string
-	Config    *cri.PodSandboxConfig
+	Config    *criv1.PodSandboxConfig
 	Handler   string // RuntimeClass handler, "" = default
 	CreatedAt time.Time
 	Ready     bool
@@ -38,33 +38,34 @@ func NewID() string {
 }
 
 // Namespace options of the pod.
-func (s *Sandbox) options() *cri.NamespaceOption { return Options(s.Config) }
+func (s *Sandbox) options() *criv1.NamespaceOption { return Options(s.Config) }
 
 // Options are the pod's namespace modes.
-func Options(c *cri.PodSandboxConfig) *cri.NamespaceOption {
+func Options(c *criv1.PodSandboxConfig) *criv1.NamespaceOption {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
 // UserNamespace is how the pod's users are mapped, nil for the node's users.
 // One range each, from 0 on, is all that the kubelet asks for (KEP-127).
-func UserNamespace(c *cri.PodSandboxConfig) (*cri.UserNamespace, error) {
+func UserNamespace(c *criv1.PodSandboxConfig) (*criv1.UserNamespace, error) {
 	u := Options(c).GetUsernsOptions()
 	switch {
-	case u == nil || u.GetMode() == cri.NamespaceMode_NODE:
+	case u == nil || u.GetMode() == criv1.NamespaceMode_NODE:
 		return nil, nil
-	case u.GetMode() != cri.NamespaceMode_POD:
+	case u.GetMode() != criv1.NamespaceMode_POD:
 		return nil, fmt.Errorf("unsupported user namespace mode %v: %w", u.GetMode(), errdefs.ErrInvalidArgument)
 	}
-	for _, list := range [][]*cri.IDMapping{u.GetUids(), u.GetGids()} {
+	for _, list := range [][]*criv1.IDMapping{u.GetUids(), u.GetGids()} {
 		if len(list) != 1 || list[0].GetContainerId() != 0 || list[0].GetLength() == 0 {
-			return nil, fmt.Errorf("unsupported user namespace mapping %v: want one, of container ID 0: %w", list, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("unsupported user namespace mapping %v: want one, of container ID 0: %w", list,
+				errdefs.ErrInvalidArgument)
 		}
 	}
 	return u, nil
 }
 
 // HostNetwork tells whether the pod uses the node's network.
-func (s *Sandbox) HostNetwork() bool { return s.options().GetNetwork() == cri.NamespaceMode_NODE }
+func (s *Sandbox) HostNetwork() bool { return s.options().GetNetwork() == criv1.NamespaceMode_NODE }
 
 // NetNS is the pod's network namespace, "" for the node's.
 func (s *Sandbox) NetNS() string { return s.Pins.Net }
@@ -79,7 +80,7 @@ func (s *Sandbox) HostsFile() string    { return filepath.Join(s.Dir, "hosts") }
 
 // Shm is the pod's /dev/shm; pods in the node's IPC namespace see the node's.
 func (s *Sandbox) Shm() string {
-	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+	if s.options().GetIpc() == criv1.NamespaceMode_NODE {
 		return "/dev/shm"
 	}
 	return filepath.Join(s.Dir, "shm")

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	authnv1 "k8s.io/api/authentication/v1"
-	authzv1 "k8s.io/api/authorization/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -113,7 +113,9 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 				return
 			}
 			if err != nil {
-				refuse(w, r, "Authorization error (user="+u.name+", verb="+verb+", resource=nodes, subresource="+resource+")", http.StatusInternalServerError)
+				refuse(w, r,
+					"Authorization error (user="+u.name+", verb="+verb+", resource=nodes, subresource="+resource+")",
+					http.StatusInternalServerError)
 				return
 			}
 			if ok {
@@ -121,7 +123,9 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 				return
 			}
 		}
-		refuse(w, r, "Forbidden (user="+u.name+", verb="+verb+", resource=nodes, subresource(s)=["+strings.Join(subresources, " ")+"])", http.StatusForbidden)
+		refuse(w, r,
+			"Forbidden (user="+u.name+", verb="+verb+", resource=nodes, subresource(s)=["+
+				strings.Join(subresources, " ")+"])", http.StatusForbidden)
 	})
 }
 
@@ -190,7 +194,7 @@ func (a *Auth) review(ctx context.Context, token string) (*user, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	got, err := a.Client.AuthenticationV1().TokenReviews().Create(ctx,
-		&authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -210,12 +214,13 @@ func (a *Auth) may(ctx context.Context, u *user, verb, subresource string) (bool
 	if a.Client == nil {
 		return slices.Contains(u.groups, "system:masters"), nil
 	}
-	extra := map[string]authzv1.ExtraValue{}
+	extra := map[string]authorizationv1.ExtraValue{}
 	for k, v := range u.extra {
 		extra[k] = v
 	}
-	spec := authzv1.SubjectAccessReviewSpec{User: u.name, UID: u.uid, Groups: u.groups, Extra: extra,
-		ResourceAttributes: &authzv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.NodeName}}
+	spec := authorizationv1.SubjectAccessReviewSpec{User: u.name, UID: u.uid, Groups: u.groups, Extra: extra,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb,
+			Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.NodeName}}
 	question, err := json.Marshal(spec)
 	if err != nil {
 		return false, err
@@ -230,7 +235,8 @@ func (a *Auth) may(ctx context.Context, u *user, verb, subresource string) (bool
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	got, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authzv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	got, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err
 	}

@@ -25,14 +25,14 @@ import (
 	"testing"
 	"time"
 
-	authnv1 "k8s.io/api/authentication/v1"
-	authzv1 "k8s.io/api/authorization/v1"
-	v1 "k8s.io/api/core/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -40,7 +40,7 @@ import (
 // noPods is a node without pods.
 type noPods struct{}
 
-func (noPods) List() []*v1.Pod                 { return nil }
+func (noPods) List() []*corev1.Pod             { return nil }
 func (noPods) Find(string, string) (Pod, bool) { return Pod{}, false }
 
 // cluster answers reviews: the token says who its bearer is, rights what they may.
@@ -55,15 +55,16 @@ func newCluster(rights ...string) *cluster {
 		c.rights[r] = true
 	}
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		review := a.(clienttesting.CreateAction).GetObject().(*authnv1.TokenReview)
+		review := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		name, ok := strings.CutPrefix(review.Spec.Token, "token-of-")
 		review.Status.Authenticated, review.Status.User.Username = ok, name
 		return true, review, nil
 	})
 	c.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		review := a.(clienttesting.CreateAction).GetObject().(*authzv1.SubjectAccessReview)
+		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		r := review.Spec.ResourceAttributes
-		review.Status.Allowed = r.Resource == "nodes" && r.Name == "n1" && c.rights[review.Spec.User+" "+r.Verb+" "+r.Subresource]
+		review.Status.Allowed = r.Resource == "nodes" && r.Name == "n1" &&
+			c.rights[review.Spec.User+" "+r.Verb+" "+r.Subresource]
 		return true, review, nil
 	})
 	return c
@@ -120,12 +121,14 @@ func TestTokens(t *testing.T) {
 // TestChains: a certificate says who its holder is, unless it names nobody or
 // comes with more than a way to a CA takes.
 func TestChains(t *testing.T) {
-	for name, want := range map[string]map[int]bool{"anna": {1: true, maxChain: true, maxChain + 1: false}, "": {1: false}} {
+	for name, want := range map[string]map[int]bool{"anna": {1: true, maxChain: true, maxChain + 1: false},
+		"": {1: false}} {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+			NotAfter: time.Now().Add(time.Hour)}
 		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +187,8 @@ func TestQuestionsAtOnce(t *testing.T) {
 // TestEntry: to enter a container takes "create", whatever the method, and however
 // the path is written.
 func TestEntry(t *testing.T) {
-	h := newServer(newCluster("reader get proxy", "reader get stats", "writer create proxy", "prometheus get metrics")).handler()
+	h := newServer(newCluster("reader get proxy", "reader get stats", "writer create proxy", "prometheus get metrics")).
+		handler()
 	for _, c := range []struct {
 		method, path, user string
 		want               int
@@ -241,7 +245,8 @@ func TestSlowBody(t *testing.T) {
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(c, "POST /healthz HTTP/1.1\r\nHost: n1\r\nContent-Length: 10000\r\n\r\nbegin"); err != nil {
+	if _, err := io.WriteString(c,
+		"POST /healthz HTTP/1.1\r\nHost: n1\r\nContent-Length: 10000\r\n\r\nbegin"); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(c)
@@ -255,7 +260,7 @@ type runningPod struct{ noPods }
 
 func (runningPod) Find(namespace, name string) (Pod, bool) {
 	return Pod{
-		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}},
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}},
 		Observed: &record.Observed{
 			Sandboxes:  []record.Sandbox{{ID: "s", Ready: true}},
 			Containers: []record.Observation{{ID: "c1", Name: "c", State: record.Running}},
@@ -268,20 +273,21 @@ type elsewhere struct{ asked []string }
 
 var errElsewhere = errors.New("no sessions here")
 
-func (e *elsewhere) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+func (e *elsewhere) Exec(_ context.Context, r *criv1.ExecRequest) (*criv1.ExecResponse, error) {
 	e.asked = r.Cmd
 	return nil, errElsewhere
 }
 
-func (e *elsewhere) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+func (e *elsewhere) Attach(context.Context, *criv1.AttachRequest) (*criv1.AttachResponse, error) {
 	return nil, errElsewhere
 }
 
-func (e *elsewhere) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (e *elsewhere) PortForward(context.Context, *criv1.PortForwardRequest) (*criv1.PortForwardResponse, error) {
 	return nil, errElsewhere
 }
 
-func (e *elsewhere) ExecSync(_ context.Context, _ string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
+func (e *elsewhere) ExecSync(_ context.Context, _ string, cmd []string,
+	_ time.Duration) (stdout, stderr []byte, err error) {
 	e.asked = cmd
 	return nil, nil, nil
 }
@@ -325,7 +331,8 @@ func TestFormsAreSmall(t *testing.T) {
 func TestHeaderLimit(t *testing.T) {
 	address := serveTLS(t, newServer(newCluster("anna get healthz")))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	for size, want := range map[int]int{1 << 10: http.StatusOK, maxHeader + 8<<10: http.StatusRequestHeaderFieldsTooLarge} {
+	for size, want := range map[int]int{1 << 10: http.StatusOK,
+		maxHeader + 8<<10: http.StatusRequestHeaderFieldsTooLarge} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+address+"/healthz", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -370,7 +377,9 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		for user, refused := range map[string]bool{"nobody": true, "writer": false} {
-			r := &http.Request{Method: method, URL: u, Header: http.Header{"Authorization": {"Bearer token-of-" + user}}, Body: http.NoBody, Host: "n1", RequestURI: target}
+			r := &http.Request{Method: method, URL: u,
+				Header: http.Header{"Authorization": {"Bearer token-of-" + user}}, Body: http.NoBody,
+				Host: "n1", RequestURI: target}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r.WithContext(t.Context()))
 			if refused && w.Code == http.StatusOK {
@@ -392,7 +401,8 @@ func FuzzLogOptions(f *testing.F) {
 			return
 		}
 		o, err := parseLogOptions(q, now)
-		if err == nil && (o.Tail < -1 || o.limit < -1 || q.Get("sinceSeconds") != "" && q.Get("sinceTime") == "" && o.Since.After(now)) {
+		if err == nil &&
+			(o.Tail < -1 || o.limit < -1 || q.Get("sinceSeconds") != "" && q.Get("sinceTime") == "" && o.Since.After(now)) {
 			t.Errorf("%q: %+v", query, o)
 		}
 	})

@@ -132,9 +132,11 @@ func chosen(p *Pod, container string, previous bool) (*record.Observation, strin
 	for i := range p.Pod.Status.ContainerStatuses {
 		if st := &p.Pod.Status.ContainerStatuses[i]; st.Name == container && st.State.Waiting != nil {
 			if st.State.Waiting.Reason == "ErrImagePull" || st.State.Waiting.Reason == "ImagePullBackOff" {
-				return nil, fmt.Sprintf("container %q in pod %q is waiting to start: trying and failing to pull image", container, pod)
+				return nil, fmt.Sprintf("container %q in pod %q is waiting to start: trying and failing to pull image",
+					container, pod)
 			}
-			return nil, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, pod, st.State.Waiting.Reason)
+			return nil, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container,
+				pod, st.State.Waiting.Reason)
 		}
 	}
 	return nil, fmt.Sprintf("container %q in pod %q is not available", container, pod)

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -24,13 +24,13 @@ import (
 
 // Pod is a pod with what runs of it.
 type Pod struct {
-	Pod      *v1.Pod
+	Pod      *corev1.Pod
 	Observed *record.Observed
 }
 
 // Pods finds the node's pods.
 type Pods interface {
-	List() []*v1.Pod
+	List() []*corev1.Pod
 	Find(namespace, name string) (Pod, bool)
 }
 
@@ -84,7 +84,8 @@ func (s *Server) Run(ctx context.Context) error {
 	srv := s.http(ctx)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
-	if err := srv.ServeTLS(process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), "",
+		""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -125,8 +126,10 @@ func (s *Server) handler() http.Handler {
 	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
 	read("/stats/summary", s.summary, "stats")
 	read("/metrics", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Metrics(ctx, w) }), "metrics")
-	read("/metrics/resource", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Resource(ctx, w) }), "metrics")
-	read("/metrics/cadvisor", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Containers(ctx, w) }), "metrics")
+	read("/metrics/resource", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Resource(ctx, w) }),
+		"metrics")
+	read("/metrics/cadvisor",
+		s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Containers(ctx, w) }), "metrics")
 	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		mux.Handle("/exec"+path, s.Auth.allowEntry(s.exec))
 		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))
@@ -162,7 +165,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
-	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{}}
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
 	for _, p := range s.Pods.List() {
 		list.Items = append(list.Items, *p)
 	}
@@ -170,16 +173,16 @@ func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) running(w http.ResponseWriter, _ *http.Request) {
-	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{}}
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
 	for _, p := range s.Pods.List() {
 		found, ok := s.Pods.Find(p.Namespace, p.Name)
 		if !ok || !found.Observed.Running() {
 			continue
 		}
-		out := v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID}}
+		out := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID}}
 		for _, c := range found.Observed.Containers {
 			if c.State == record.Running {
-				out.Spec.Containers = append(out.Spec.Containers, v1.Container{Name: c.Name, Image: c.ImageRef})
+				out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Name: c.Name, Image: c.ImageRef})
 			}
 		}
 		list.Items = append(list.Items, out)
@@ -209,7 +212,7 @@ func (s *Server) text(f func(context.Context, io.Writer) error) http.HandlerFunc
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		if err := f(r.Context(), w); err != nil {
-			s.Log.Debug("metrics are not complete", "error", err)
+			s.Log.Debug("metrics are not complete", "err", err)
 		}
 	}
 }

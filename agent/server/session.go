@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
@@ -19,16 +19,18 @@ import (
 
 // Streams is a runtime in process that joins streams itself.
 type Streams interface {
-	Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error
-	Attach(ctx context.Context, id string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error
+	Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool,
+		resize <-chan remotecommand.TerminalSize) error
+	Attach(ctx context.Context, id string, in io.Reader, out, err io.WriteCloser, tty bool,
+		resize <-chan remotecommand.TerminalSize) error
 	PortForward(ctx context.Context, sandbox string, port int32, stream io.ReadWriteCloser) error
 }
 
 // URLs is a runtime elsewhere that tells where it serves a session.
 type URLs interface {
-	Exec(ctx context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
-	Attach(ctx context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
-	PortForward(ctx context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
+	Exec(ctx context.Context, r *criv1.ExecRequest) (*criv1.ExecResponse, error)
+	Attach(ctx context.Context, r *criv1.AttachRequest) (*criv1.AttachResponse, error)
+	PortForward(ctx context.Context, r *criv1.PortForwardRequest) (*criv1.PortForwardResponse, error)
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error)
 }
 
@@ -56,12 +58,14 @@ type target struct {
 }
 
 // ExecInContainer implements remotecommand.Executor.
-func (t target) ExecInContainer(ctx context.Context, _, _, _ string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (t target) ExecInContainer(ctx context.Context, _, _, _ string, cmd []string, in io.Reader,
+	out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	return t.streams.Exec(ctx, t.id, cmd, in, out, err, tty, resize)
 }
 
 // AttachContainer implements remotecommand.Attacher.
-func (t target) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (t target) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, err io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	return t.streams.Attach(ctx, t.id, in, out, err, tty, resize)
 }
 
@@ -82,12 +86,13 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	cmd := r.Form["command"]
 	if s.Sessions.Streams == nil {
-		got, err := s.Sessions.URLs.Exec(r.Context(), &runtimeapi.ExecRequest{ContainerId: o.ID, Cmd: cmd,
+		got, err := s.Sessions.URLs.Exec(r.Context(), &criv1.ExecRequest{ContainerId: o.ID, Cmd: cmd,
 			Tty: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr})
 		forward(w, r, got.GetUrl(), err)
 		return
 	}
-	remotecommand.ServeExec(w, r, target{s.Sessions.Streams, o.ID}, p.Pod.Name, string(p.Pod.UID), o.Name, cmd, opts, idleTimeout, createTimeout, execProtocols)
+	remotecommand.ServeExec(w, r, target{s.Sessions.Streams, o.ID}, p.Pod.Name, string(p.Pod.UID), o.Name, cmd, opts,
+		idleTimeout, createTimeout, execProtocols)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
@@ -101,12 +106,13 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.Sessions.Streams == nil {
-		got, err := s.Sessions.URLs.Attach(r.Context(), &runtimeapi.AttachRequest{ContainerId: o.ID,
+		got, err := s.Sessions.URLs.Attach(r.Context(), &criv1.AttachRequest{ContainerId: o.ID,
 			Tty: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr})
 		forward(w, r, got.GetUrl(), err)
 		return
 	}
-	remotecommand.ServeAttach(w, r, target{s.Sessions.Streams, o.ID}, p.Pod.Name, string(p.Pod.UID), o.Name, opts, idleTimeout, createTimeout, execProtocols)
+	remotecommand.ServeAttach(w, r, target{s.Sessions.Streams, o.ID}, p.Pod.Name, string(p.Pod.UID), o.Name, opts,
+		idleTimeout, createTimeout, execProtocols)
 }
 
 // run answers with a command's output (POST /run, used by few).
@@ -145,11 +151,13 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.Sessions.Streams == nil {
-		got, err := s.Sessions.URLs.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: sb.ID, Port: ports(r)})
+		got, err := s.Sessions.URLs.PortForward(r.Context(),
+			&criv1.PortForwardRequest{PodSandboxId: sb.ID, Port: ports(r)})
 		forward(w, r, got.GetUrl(), err)
 		return
 	}
-	portforward.ServePortForward(w, r, target{s.Sessions.Streams, sb.ID}, name, string(p.Pod.UID), opts, idleTimeout, createTimeout, []string{portforward.ProtocolV1Name})
+	portforward.ServePortForward(w, r, target{s.Sessions.Streams, sb.ID}, name, string(p.Pod.UID), opts, idleTimeout,
+		createTimeout, []string{portforward.ProtocolV1Name})
 }
 
 func ports(r *http.Request) []int32 {

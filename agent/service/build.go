@@ -210,7 +210,8 @@ func endpoints(slcs []*discoveryv1.EndpointSlice, view View) []endpoint {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b endpoint) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), slices.CompareFunc(a.Ports, b.Ports, comparePorts), cmp.Compare(b.rank(), a.rank()))
+		return cmp.Or(a.Addr.Compare(b.Addr), slices.CompareFunc(a.Ports, b.Ports, comparePorts),
+			cmp.Compare(b.rank(), a.rank()))
 	})
 	return slices.CompactFunc(out, func(a, b endpoint) bool { return a.Addr == b.Addr && slices.Equal(a.Ports, b.Ports) })
 }

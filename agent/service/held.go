@@ -161,22 +161,28 @@ func neededOfService(o *corev1.Service) *corev1.Service {
 	}
 	in := &o.Spec
 	out.Spec = corev1.ServiceSpec{
-		Type: in.Type, ClusterIP: in.ClusterIP, ClusterIPs: in.ClusterIPs, ExternalIPs: in.ExternalIPs, ExternalName: in.ExternalName,
-		LoadBalancerSourceRanges: in.LoadBalancerSourceRanges, SessionAffinity: in.SessionAffinity, SessionAffinityConfig: in.SessionAffinityConfig,
-		HealthCheckNodePort: in.HealthCheckNodePort, InternalTrafficPolicy: in.InternalTrafficPolicy, ExternalTrafficPolicy: in.ExternalTrafficPolicy,
+		Type: in.Type, ClusterIP: in.ClusterIP, ClusterIPs: in.ClusterIPs, ExternalIPs: in.ExternalIPs,
+		ExternalName:             in.ExternalName,
+		LoadBalancerSourceRanges: in.LoadBalancerSourceRanges, SessionAffinity: in.SessionAffinity,
+		SessionAffinityConfig: in.SessionAffinityConfig,
+		HealthCheckNodePort:   in.HealthCheckNodePort, InternalTrafficPolicy: in.InternalTrafficPolicy,
+		ExternalTrafficPolicy: in.ExternalTrafficPolicy,
 	}
 	for _, p := range in.Ports {
-		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
+		out.Spec.Ports = append(out.Spec.Ports,
+			corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
 	}
 	for _, i := range o.Status.LoadBalancer.Ingress {
-		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: i.IP, IPMode: i.IPMode})
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: i.IP, IPMode: i.IPMode})
 	}
 	return out
 }
 
 // neededOfSlice keeps what Build and BuildOne read.
 func neededOfSlice(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, AddressType: o.AddressType}
+	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name},
+		AddressType: o.AddressType}
 	out.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
 	for _, p := range o.Ports {
 		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})

@@ -48,7 +48,8 @@ func ep(text string) discoveryv1.Endpoint {
 
 func slice(name string, eps ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr("p"), Port: ptr[int32](80)}},
 	}
@@ -87,7 +88,9 @@ func showRoute(r Route) string {
 }
 
 func TestBackends(t *testing.T) {
-	internalLocal := func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal) }
+	internalLocal := func(s *corev1.Service) {
+		s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+	}
 	externalLocal := func(s *corev1.Service) {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
@@ -98,29 +101,39 @@ func TestBackends(t *testing.T) {
 		down               string
 		internal, external string
 	}{
-		{name: "ready ones only", eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 notready", "10.1.0.3@n2 ready"}, // VIP-8
+		// VIP-8
+		{name: "ready ones only", eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 notready", "10.1.0.3@n2 ready"},
 			internal: "10.1.0.1:80* 10.1.0.3:80", external: "10.1.0.1:80* 10.1.0.3:80"},
 		{name: "no condition means ready", eps: []string{"10.1.0.1"}, internal: "10.1.0.1:80", external: "10.1.0.1:80"},
 		{name: "all addresses of an endpoint", eps: []string{"10.1.0.2,10.1.0.1"}, // SVC-10
 			internal: "10.1.0.1:80 10.1.0.2:80", external: "10.1.0.1:80 10.1.0.2:80"},
 		{name: "none", internal: "", external: ""},
-		{name: "ending ones when nothing else is left", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 dead"}, // VIP-22
+		// VIP-22
+		{name: "ending ones when nothing else is left", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 dead"},
 			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
-		{name: "ready before ending", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 ready"}, internal: "10.1.0.2:80", external: "10.1.0.2:80"},
-		{name: "internal Local", svc: internalLocal, eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 ready"}, // VIP-20, ITP-1
+		{name: "ready before ending", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 ready"},
+			internal: "10.1.0.2:80", external: "10.1.0.2:80"},
+		// VIP-20, ITP-1
+		{name: "internal Local", svc: internalLocal, eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 ready"},
 			internal: "10.1.0.1:80* else drop", external: "10.1.0.1:80* 10.1.0.2:80"},
-		{name: "internal Local without one here", svc: internalLocal, eps: []string{"10.1.0.2@n2 ready"}, internal: "else drop", external: "10.1.0.2:80"},
+		{name: "internal Local without one here", svc: internalLocal, eps: []string{"10.1.0.2@n2 ready"},
+			internal: "else drop", external: "10.1.0.2:80"},
 		{name: "internal Local without any", svc: internalLocal, internal: "", external: ""},
-		{name: "external Local prefers ready", svc: externalLocal, eps: []string{"10.1.0.1@me ending", "10.1.0.2@me ready", "10.1.0.3@n2 ready"}, // VIP-21
+		// VIP-21
+		{name: "external Local prefers ready", svc: externalLocal,
+			eps:      []string{"10.1.0.1@me ending", "10.1.0.2@me ready", "10.1.0.3@n2 ready"},
 			internal: "10.1.0.2:80* 10.1.0.3:80", external: "10.1.0.2:80* else drop"},
-		{name: "external Local falls back to ending", svc: externalLocal, eps: []string{"10.1.0.1@me ending", "10.1.0.3@n2 ready"}, // VIP-23
+		// VIP-23
+		{name: "external Local falls back to ending", svc: externalLocal, eps: []string{"10.1.0.1@me ending", "10.1.0.3@n2 ready"},
 			internal: "10.1.0.3:80", external: "10.1.0.1:80* else drop"},
 		{name: "dead node is avoided", down: "n2", eps: []string{"10.1.0.1@me ready", "10.1.0.2@n2 ready"},
 			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
-		{name: "dead node has the last", down: "n2", eps: []string{"10.1.0.2@n2 ready"}, internal: "10.1.0.2:80", external: "10.1.0.2:80"},
+		{name: "dead node has the last", down: "n2", eps: []string{"10.1.0.2@n2 ready"},
+			internal: "10.1.0.2:80", external: "10.1.0.2:80"},
 		{name: "same node hint", eps: []string{"10.1.0.1@me ready hint=me/z1", "10.1.0.2@n2 ready hint=n2/z1"},
 			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
-		{name: "zone hint", eps: []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, internal: "10.1.0.1:80", external: "10.1.0.1:80"},
+		{name: "zone hint", eps: []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"},
+			internal: "10.1.0.1:80", external: "10.1.0.1:80"},
 		{name: "a missing hint disables hints", eps: []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready"},
 			internal: "10.1.0.1:80 10.1.0.2:80", external: "10.1.0.1:80 10.1.0.2:80"},
 		{name: "no hint for here", eps: []string{"10.1.0.1@n3 ready hint=/z3", "10.1.0.2@n2 ready hint=/z2"},
@@ -134,8 +147,9 @@ func TestBackends(t *testing.T) {
 				second = slice("web-2", addr+" notready")
 			}
 			got := Build(Input{
-				Services: []*corev1.Service{web(x.svc)}, Slices: []*discoveryv1.EndpointSlice{second, slice("web-1", x.eps...)},
-				View: View{Node: "me", Zone: "z1", Down: map[string]bool{x.down: x.down != ""}},
+				Services: []*corev1.Service{web(x.svc)},
+				Slices:   []*discoveryv1.EndpointSlice{second, slice("web-1", x.eps...)},
+				View:     View{Node: "me", Zone: "z1", Down: map[string]bool{x.down: x.down != ""}},
 			}).Get(Key{"ns", "web"}).Ports[0]
 			if s := showRoute(got.Internal); s != x.internal {
 				t.Errorf("internal: got %q, want %q", s, x.internal)
@@ -162,7 +176,8 @@ func TestPortsAreMatchedByNameAndProtocol(t *testing.T) { // SVC-5, SVC-22
 }
 
 func TestKindsOfServices(t *testing.T) {
-	headless := BuildOne(web(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }), []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1 ready", "10.1.0.2 notready")}, View{})
+	headless := BuildOne(web(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }),
+		[]*discoveryv1.EndpointSlice{slice("a", "10.1.0.1 ready", "10.1.0.2 notready")}, View{})
 	if !headless.Headless || len(headless.ClusterIPs) != 0 || len(headless.Endpoints) != 1 { // DNS-17
 		t.Errorf("headless: %+v", headless)
 	}
@@ -179,7 +194,9 @@ func TestKindsOfServices(t *testing.T) {
 			{IP: "192.0.2.1"}, {IP: "192.0.2.2", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, {Hostname: "lb.example.com"},
 		}
 	}), []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1@me ready")}, View{Node: "me"})
-	if fmt.Sprint(lb.BalancerIPs) != "[192.0.2.1]" || lb.HealthPort != 31000 || lb.LocalReady != 1 || lb.Affinity.Seconds() != 10800 { // VIP-14
+	// VIP-14
+	if fmt.Sprint(lb.BalancerIPs) != "[192.0.2.1]" || lb.HealthPort != 31000 || lb.LocalReady != 1 ||
+		lb.Affinity.Seconds() != 10800 {
 		t.Errorf("load balancer: %+v", lb)
 	}
 }
@@ -189,10 +206,13 @@ func TestKindsOfServices(t *testing.T) {
 func TestExternalAddresses(t *testing.T) {
 	node, free := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.1")
 	view := View{Nodes: map[netip.Addr]bool{node: true}}
-	svc := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.5", ExternalIPs: []string{"192.0.2.1", "203.0.113.1"}}}
+	svc := &corev1.Service{
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
+			ClusterIP: "10.96.0.5", ExternalIPs: []string{"192.0.2.1", "203.0.113.1"}}}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 	got := BuildOne(svc, nil, view)
-	if !slices.Equal(got.ExternalIPs, []netip.Addr{free}) || !slices.Equal(got.BalancerIPs, []netip.Addr{node}) || !slices.Equal(got.Refused, []netip.Addr{node}) {
+	if !slices.Equal(got.ExternalIPs, []netip.Addr{free}) || !slices.Equal(got.BalancerIPs, []netip.Addr{node}) ||
+		!slices.Equal(got.Refused, []netip.Addr{node}) {
 		t.Errorf("external %v, of balancers %v, refused %v", got.ExternalIPs, got.BalancerIPs, got.Refused)
 	}
 	many := []string{}

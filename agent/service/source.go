@@ -274,31 +274,38 @@ func (s *Source) restore() {
 func (s *Source) watchServices(ctx context.Context) {
 	c := s.cfg.Client.CoreV1().Services(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return c.List(ctx, o)
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return c.Watch(ctx, o)
 		},
 	}
 	s.reflect(ctx, lw, &corev1.Service{}, store[*corev1.Service]{
-		Source: s, kind: serviceKind, put: s.putService, drop: s.dropService, all: func() iter.Seq[Key] { return maps.Keys(s.services) },
+		Source: s, kind: serviceKind, put: s.putService, drop: s.dropService,
+		all: func() iter.Seq[Key] { return maps.Keys(s.services) },
 	})
 }
 
 func (s *Source) watchSlices(ctx context.Context) {
 	c := s.cfg.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return c.List(ctx, o)
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return c.Watch(ctx, o)
 		},
 	}
 	s.reflect(ctx, lw, &discoveryv1.EndpointSlice{}, store[*discoveryv1.EndpointSlice]{
-		Source: s, kind: sliceKind, put: s.putSlice, drop: s.dropSlice, all: func() iter.Seq[Key] { return maps.Keys(s.owner) },
+		Source: s, kind: sliceKind, put: s.putSlice, drop: s.dropSlice,
+		all: func() iter.Seq[Key] { return maps.Keys(s.owner) },
 	})
 }
 
 func (s *Source) reflect(ctx context.Context, lw *cache.ListWatch, kind runtime.Object, st cache.ReflectorStore) {
-	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), kind, st, cache.ReflectorOptions{Name: "service"})
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), kind, st,
+		cache.ReflectorOptions{Name: "service"})
 	r.RunWithContext(ctx)
 }
 

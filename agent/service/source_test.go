@@ -52,7 +52,8 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	wait("first endpoint", backends(1))
 	other := s.Tables()
 	if _, err := client.CoreV1().Services("ns").Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", ExternalIPs: []string{"192.0.2.9"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.10", ExternalIPs: []string{"192.0.2.9"}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,8 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	if s.Tables().Get(key) != other.Get(key) {
 		t.Error("a Service that did not change was rebuilt")
 	}
-	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, slice("web-2", "10.1.0.2@n2 ready"), metav1.CreateOptions{}); err != nil {
+	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, slice("web-2", "10.1.0.2@n2 ready"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	wait("second slice", backends(2))

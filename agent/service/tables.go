@@ -130,9 +130,10 @@ func Changed(old, next *Tables) []Key {
 // Service is one Service as this node sees it.
 type Service struct {
 	Key
-	ExternalName string       // DNS alias; everything else is empty then
-	Headless     bool         // names lead to the endpoints themselves
-	NotProxied   bool         // somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
+	ExternalName string // DNS alias; everything else is empty then
+	Headless     bool   // names lead to the endpoints themselves
+	// somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
+	NotProxied   bool
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
 	BalancerIPs  []netip.Addr  // of load balancers that keep the destination address

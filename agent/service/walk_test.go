@@ -48,7 +48,9 @@ func (w *world) slice() *discoveryv1.EndpointSlice {
 	var eps []string
 	for range w.rnd.IntN(4) {
 		state := []string{"ready", "notready", "ending", "dead"}[w.rnd.IntN(4)]
-		eps = append(eps, fmt.Sprintf("10.1.0.%d@n%d %s hint=n%d/z%d", w.rnd.IntN(5), w.rnd.IntN(3), state, w.rnd.IntN(3), w.rnd.IntN(2)))
+		eps = append(eps,
+			fmt.Sprintf("10.1.0.%d@n%d %s hint=n%d/z%d", w.rnd.IntN(5), w.rnd.IntN(3), state,
+				w.rnd.IntN(3), w.rnd.IntN(2)))
 	}
 	s := slice(fmt.Sprintf("e%d", w.rnd.IntN(16)), eps...)
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: w.name()}
@@ -92,7 +94,8 @@ func (w *world) build() *Tables {
 	for _, o := range w.slices {
 		in.Slices = append(in.Slices, o)
 	}
-	slices.SortFunc(in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return compareHeld(heldSlice{name: a.Name}, b.Name) })
+	slices.SortFunc(in.Slices,
+		func(a, b *discoveryv1.EndpointSlice) int { return compareHeld(heldSlice{name: a.Name}, b.Name) })
 	return Build(in)
 }
 

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
@@ -86,7 +86,7 @@ func (m *Manager) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // Addresses takes what the Node says in the API: the certificate is for that.
-func (m *Manager) Addresses(list []v1.NodeAddress) {
+func (m *Manager) Addresses(list []corev1.NodeAddress) {
 	next := m.request(list)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,15 +104,15 @@ func (m *Manager) Addresses(list []v1.NodeAddress) {
 }
 
 // request is what the node asks for; nil while it has no address.
-func (m *Manager) request(list []v1.NodeAddress) *x509.CertificateRequest {
+func (m *Manager) request(list []corev1.NodeAddress) *x509.CertificateRequest {
 	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + m.NodeName, Organization: []string{"system:nodes"}}}
 	for _, a := range list {
 		switch a.Type {
-		case v1.NodeInternalIP, v1.NodeExternalIP:
+		case corev1.NodeInternalIP, corev1.NodeExternalIP:
 			if ip := net.ParseIP(a.Address); ip != nil {
 				r.IPAddresses = append(r.IPAddresses, ip)
 			}
-		case v1.NodeHostName, v1.NodeInternalDNS, v1.NodeExternalDNS:
+		case corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS:
 			// A host name may be an address.
 			if ip := net.ParseIP(a.Address); ip != nil {
 				r.IPAddresses = append(r.IPAddresses, ip)
@@ -132,7 +132,8 @@ func (m *Manager) request(list []v1.NodeAddress) *x509.CertificateRequest {
 }
 
 func same(a, b *x509.CertificateRequest) bool {
-	return b != nil && slices.Equal(a.DNSNames, b.DNSNames) && slices.EqualFunc(a.IPAddresses, b.IPAddresses, net.IP.Equal)
+	return b != nil && slices.Equal(a.DNSNames, b.DNSNames) &&
+		slices.EqualFunc(a.IPAddresses, b.IPAddresses, net.IP.Equal)
 }
 
 // Run asks for certificates until ctx ends.
@@ -161,7 +162,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case superseded:
 			pause = 0
 		default:
-			m.Log.Debug("no serving certificate yet", "error", err)
+			m.Log.Debug("no serving certificate yet", "err", err)
 			pause = min(max(2*pause, firstPause), lastPause)
 		}
 	}
@@ -204,7 +205,8 @@ func (m *Manager) obtain(ctx context.Context, r *x509.CertificateRequest, told *
 		late := time.AfterFunc(patience, func() { m.tell(r) })
 		defer func() { *told = !late.Stop() }()
 	}
-	name, uid, err := csr.RequestCertificateWithContext(ctx, m.Client, request, "", certificatesv1.KubeletServingSignerName, nil,
+	name, uid, err := csr.RequestCertificateWithContext(ctx, m.Client, request,
+		"", certificatesv1.KubeletServingSignerName, nil,
 		certificate.DefaultKubeletServingGetUsages(key), key)
 	if err != nil {
 		return err
@@ -228,8 +230,9 @@ func (m *Manager) obtain(ctx context.Context, r *x509.CertificateRequest, told *
 
 // tell says that the certificate is late, and what may be done.
 func (m *Manager) tell(r *x509.CertificateRequest) {
-	m.Log.Warn("the cluster has not signed this node's serving certificate yet: the API server may refuse to show logs and to exec; "+
-		"see `kubectl get csr`, and approve the request if its names and addresses are this node's",
+	m.Log.Warn(
+		"the cluster has not signed this node's serving certificate yet: the API server may refuse to show logs and to exec; "+
+			"see `kubectl get csr`, and approve the request if its names and addresses are this node's",
 		"names", r.DNSNames, "addresses", r.IPAddresses)
 }
 

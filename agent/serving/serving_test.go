@@ -22,7 +22,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -44,8 +44,9 @@ func newSigner(t *testing.T, lifetime time.Duration) *signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,8 @@ func newSigner(t *testing.T, lifetime time.Duration) *signer {
 		}
 		request.Name = fmt.Sprint("csr-", s.signed.Load()+1)
 		request.Status.Certificate = s.sign(t, request)
-		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: v1.ConditionTrue}}
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
 		return true, request, s.Tracker().Add(request)
 	})
 	return s
@@ -79,13 +81,15 @@ func (s *signer) sign(t *testing.T, request *certificatesv1.CertificateSigningRe
 		t.Error(err)
 		return nil
 	}
-	if request.Spec.SignerName != certificatesv1.KubeletServingSignerName || parsed.Subject.CommonName != "system:node:n1" || parsed.Subject.Organization[0] != "system:nodes" {
+	if request.Spec.SignerName != certificatesv1.KubeletServingSignerName ||
+		parsed.Subject.CommonName != "system:node:n1" || parsed.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("asked %s for %s", request.Spec.SignerName, parsed.Subject)
 	}
 	now := time.Now()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(s.signed.Add(1)), Subject: parsed.Subject, DNSNames: parsed.DNSNames, IPAddresses: parsed.IPAddresses,
-		NotBefore: now, NotAfter: now.Add(s.lifetime), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(s.signed.Add(1)), Subject: parsed.Subject, DNSNames: parsed.DNSNames,
+		IPAddresses: parsed.IPAddresses,
+		NotBefore:   now, NotAfter: now.Add(s.lifetime), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, s.cert, parsed.PublicKey, s.key)
 	if err != nil {
 		t.Error(err)
@@ -95,7 +99,9 @@ func (s *signer) sign(t *testing.T, request *certificatesv1.CertificateSigningRe
 
 func newManager(t *testing.T, s *signer, file string) *Manager {
 	t.Helper()
-	return &Manager{Client: s, NodeName: "n1", File: file, Cluster: s.cert.Raw, SelfSigned: &tls.Certificate{Leaf: &x509.Certificate{}}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	return &Manager{Client: s, NodeName: "n1", File: file, Cluster: s.cert.Raw,
+		SelfSigned: &tls.Certificate{Leaf: &x509.Certificate{}},
+		Log:        slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 }
 
 func run(t *testing.T, m *Manager) (stop func()) {
@@ -111,10 +117,10 @@ func run(t *testing.T, m *Manager) (stop func()) {
 	}
 }
 
-func addresses(ips ...string) []v1.NodeAddress {
-	list := []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}
+func addresses(ips ...string) []corev1.NodeAddress {
+	list := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}}
 	for _, ip := range ips {
-		list = append(list, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+		list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
 	}
 	return list
 }

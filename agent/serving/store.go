@@ -25,10 +25,11 @@ func (m *Manager) take(certPEM, keyPEM []byte) error {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
 	if err := writeFile(m.File, bytes.Join([][]byte{m.header(), certPEM, keyPEM}, nil)); err != nil {
-		m.Log.Warn("the serving certificate is not kept for the next start", "error", err)
+		m.Log.Warn("the serving certificate is not kept for the next start", "err", err)
 	}
 	m.current.Store(newSigned(c))
-	m.Log.Info("the cluster has signed this node's serving certificate", "names", c.Leaf.DNSNames, "addresses", c.Leaf.IPAddresses,
+	m.Log.Info("the cluster has signed this node's serving certificate", "names", c.Leaf.DNSNames,
+		"addresses", c.Leaf.IPAddresses,
 		"until", c.Leaf.NotAfter.Format(time.RFC3339))
 	return nil
 }
@@ -46,7 +47,8 @@ func (m *Manager) load() {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		m.Log.Info("the serving certificate of an earlier start is not used, a new one is asked for", "file", m.File, "why", err)
+		m.Log.Info("the serving certificate of an earlier start is not used, a new one is asked for",
+			"file", m.File, "why", err)
 	default:
 		m.current.Store(newSigned(*c))
 	}

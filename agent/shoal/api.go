@@ -54,7 +54,8 @@ func connect(file string) (*api, error) {
 		return nil, fmt.Errorf("%s names no cluster and user; delete it and run `shoal up` again", file)
 	}
 	var pems [3][]byte
-	for i, text := range []string{k.Clusters[0].Cluster.CertificateAuthorityData, k.Users[0].User.ClientCertificateData, k.Users[0].User.ClientKeyData} {
+	for i, text := range []string{k.Clusters[0].Cluster.CertificateAuthorityData, k.Users[0].User.ClientCertificateData,
+		k.Users[0].User.ClientKeyData} {
 		if pems[i], err = base64.StdEncoding.DecodeString(text); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
@@ -140,7 +141,9 @@ func waitReady(ctx context.Context, o *options) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("node %s is not Ready after %s; see %s", o.NodeName, startTimeout, o.path("log", "agent.log")), last)
+			return errors.Join(
+				fmt.Errorf("node %s is not Ready after %s; see %s", o.NodeName, startTimeout,
+					o.path("log", "agent.log")), last)
 		case <-time.After(20 * time.Millisecond): // the watch ended early: the server restarts
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Restarts of a daemon that ended by itself wait this long, doubling, and start
@@ -226,25 +228,37 @@ func running(pidFile, program string) *os.Process {
 	return p
 }
 
-// end stops a process that is not our child and waits until it is gone.
+// end stops a process that is not our child and returns when it has ended, though
+// its parent may not have reaped it yet: in a container nobody may ever do so.
 func end(ctx context.Context, p *os.Process) error {
+	fd, err := unix.PidfdOpen(p.Pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", p.Pid, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer unix.Close(fd)
+		defer close(ended)
+		for { // a descriptor of a process can be read when it has ended
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}()
 	_ = p.Signal(syscall.SIGTERM)
-	kill := time.Now().Add(stopTimeout)
-	// Polled: a process that is no child of ours gives no event that is
-	// simpler than this, and it happens once.
-	for tick := time.NewTicker(10 * time.Millisecond); ; {
-		if err := p.Signal(syscall.Signal(0)); err != nil {
-			tick.Stop()
-			return nil
-		}
-		if time.Now().After(kill) {
-			_ = p.Kill()
-		}
+	kill := time.After(stopTimeout)
+	for {
 		select {
+		case <-ended:
+			return nil
+		case <-kill:
+			_ = p.Kill()
 		case <-ctx.Done():
-			tick.Stop()
 			return ctx.Err()
-		case <-tick.C:
 		}
 	}
 }

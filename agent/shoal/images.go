@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func imagesCommand() *cobra.Command {
@@ -26,7 +26,8 @@ func imagesCommand() *cobra.Command {
 	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
 	c.AddCommand(
 		&cobra.Command{
-			Use: "import FILE…", Short: "Import image archives (OCI or docker-archive, plain or compressed)", Args: cobra.MinimumNArgs(1),
+			Use: "import FILE…", Short: "Import image archives (OCI or docker-archive, plain or compressed)",
+			Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, files []string) error { return importImages(cmd.Context(), o.DataDir, files) },
 		},
 		&cobra.Command{
@@ -38,9 +39,10 @@ func imagesCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "remove IMAGE…", Short: "Remove images by name, digest or id", Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, names []string) error {
-				return withImages(cmd.Context(), o.DataDir, func(ctx context.Context, client cri.ImageServiceClient) error {
-					return removeImages(ctx, client, names)
-				})
+				return withImages(cmd.Context(), o.DataDir,
+					func(ctx context.Context, client criv1.ImageServiceClient) error {
+						return removeImages(ctx, client, names)
+					})
 			},
 		})
 	return c
@@ -53,9 +55,10 @@ func importImages(ctx context.Context, dataDir string, files []string) error {
 		return err
 	}
 	socket := filepath.Join(o.RunDir, "images.sock")
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	client := &http.Client{
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	for _, file := range files {
 		path, err := filepath.Abs(file)
 		if err != nil {
@@ -96,21 +99,22 @@ func importImage(ctx context.Context, client *http.Client, path string) error {
 }
 
 // withImages calls f with a client of the agent's CRI socket.
-func withImages(ctx context.Context, dataDir string, f func(context.Context, cri.ImageServiceClient) error) error {
+func withImages(ctx context.Context, dataDir string, f func(context.Context, criv1.ImageServiceClient) error) error {
 	o, err := load(dataDir)
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient("unix://"+filepath.Join(o.RunDir, "cri.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(o.RunDir, "cri.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return f(ctx, cri.NewImageServiceClient(conn))
+	return f(ctx, criv1.NewImageServiceClient(conn))
 }
 
-func listImages(ctx context.Context, client cri.ImageServiceClient) error {
-	resp, err := client.ListImages(ctx, &cri.ListImagesRequest{})
+func listImages(ctx context.Context, client criv1.ImageServiceClient) error {
+	resp, err := client.ListImages(ctx, &criv1.ListImagesRequest{})
 	if err != nil {
 		return fmt.Errorf("list images: %w", err)
 	}
@@ -132,17 +136,17 @@ func listImages(ctx context.Context, client cri.ImageServiceClient) error {
 	return t.Flush()
 }
 
-func removeImages(ctx context.Context, client cri.ImageServiceClient, names []string) error {
+func removeImages(ctx context.Context, client criv1.ImageServiceClient, names []string) error {
 	for _, name := range names {
-		spec := &cri.ImageSpec{Image: name}
-		status, err := client.ImageStatus(ctx, &cri.ImageStatusRequest{Image: spec})
+		spec := &criv1.ImageSpec{Image: name}
+		status, err := client.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: spec})
 		if err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 		if status.Image == nil {
 			return fmt.Errorf("remove %s: no such image; `shoal images list` shows what there is", name)
 		}
-		if _, err := client.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec}); err != nil {
+		if _, err := client.RemoveImage(ctx, &criv1.RemoveImageRequest{Image: spec}); err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 		fmt.Println(name)

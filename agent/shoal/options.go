@@ -49,9 +49,11 @@ func defaultOptions() *options {
 	a := agentconfig.Default()
 	return &options{
 		DataDir: "/var/lib/shoal", Port: 6443, KubeletPort: a.Port, GossipPort: a.GossipPort,
-		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0], ClusterDomain: a.ClusterDomain, NodePortRange: "30000-32767",
+		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0],
+		ClusterDomain: a.ClusterDomain, NodePortRange: "30000-32767",
 		RootDir: a.RootDir, PodLogsDir: a.PodLogsDir, ContainerLogsDir: a.ContainerLogsDir, RunDir: a.RunDir,
-		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, RegistryConfigDir: a.RegistryConfigDir, Bridge: a.Bridge, NFTable: a.NFTable,
+		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, RegistryConfigDir: a.RegistryConfigDir,
+		Bridge: a.Bridge, NFTable: a.NFTable,
 	}
 }
 
@@ -110,7 +112,8 @@ func (o *options) save() error {
 			return fmt.Errorf("data directory: %w", err)
 		}
 	}
-	for name, v := range map[string]any{"up.yaml": o, "coordinator.yaml": o.coordinatorConfig(), "agent.yaml": o.agentConfig()} {
+	for name, v := range map[string]any{"up.yaml": o, "coordinator.yaml": o.coordinatorConfig(),
+		"agent.yaml": o.agentConfig()} {
 		data, err := yaml.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
@@ -162,7 +165,8 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.NodeName, c.NodeIP, c.Kubeconfig = o.NodeName, o.NodeIP, filepath.Join(o.agentDir(), "kubeconfig")
 	c.DataDir, c.ImagesDir = o.agentDir(), o.path("images")
 	c.RootDir, c.PodLogsDir, c.ContainerLogsDir, c.RunDir = o.RootDir, o.PodLogsDir, o.ContainerLogsDir, o.RunDir
-	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir, o.CgroupRoot, o.Bridge, o.NFTable
+	c.CNIConfDir, c.CNIBinDir, c.CgroupRoot, c.Bridge, c.NFTable = o.CNIConfDir, o.CNIBinDir,
+		o.CgroupRoot, o.Bridge, o.NFTable
 	if o.RegistryConfigDir != "" { // up.yaml of an earlier version has none
 		c.RegistryConfigDir = o.RegistryConfigDir
 	}
@@ -170,6 +174,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = o.keys().Path(pki.CAFile)
 	maps.Copy(c.EvictionHard, o.EvictionHard)
-	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, o.keys().Path(pki.GossipKeyFile), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
+	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, o.keys().
+		Path(pki.GossipKeyFile), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
 	return c
 }

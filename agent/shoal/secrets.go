@@ -20,9 +20,10 @@ func secretsCommand() *cobra.Command {
 		"rotate":  "Make a new key, rewrite what is stored with it, drop the old one; all while the cluster runs",
 		"rewrite": "Rewrite what is stored with the keys that come first, after a change of your own configuration file",
 	} {
-		c.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return secrets(cmd, o, use)
-		}})
+		c.AddCommand(
+			&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+				return secrets(cmd, o, use)
+			}})
 	}
 	return c
 }

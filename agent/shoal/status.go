@@ -48,7 +48,8 @@ func status(ctx context.Context, w io.Writer, dataDir string) error {
 		if n.is("Ready") {
 			state = "Ready"
 		}
-		fmt.Fprintf(t, "node %s\t%s, %s, %s\n", n.Metadata.Name, state, n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.ContainerRuntimeVersion)
+		fmt.Fprintf(t, "node %s\t%s, %s, %s\n", n.Metadata.Name, state, n.Status.NodeInfo.KubeletVersion,
+			n.Status.NodeInfo.ContainerRuntimeVersion)
 	}
 	ready := 0
 	for _, p := range pods.Items {

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -46,7 +47,7 @@ func up(ctx context.Context, o *options, detach bool) error {
 	if p := running(o.path("shoal.pid"), "shoal"); p != nil && p.Pid != os.Getpid() {
 		return showRunning(ctx, o, p.Pid)
 	}
-	if detach {
+	if detach && os.Getenv(progressEnv) == "" {
 		return startDetached(ctx, o)
 	}
 	return supervise(ctx, o, os.Stdout)
@@ -122,7 +123,7 @@ func startDetached(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, append([]string{"up"}, withoutDetach(os.Args[2:])...)...)
+	cmd := exec.Command(self, os.Args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = logs, logs, []*os.File{w}
 	cmd.Env = append(os.Environ(), progressEnv+"=3")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -148,18 +149,8 @@ func startDetached(ctx context.Context, o *options) error {
 	}
 }
 
-func withoutDetach(args []string) []string {
-	var kept []string
-	for _, a := range args {
-		if a != "--detach" && a != "--detach=true" {
-			kept = append(kept, a)
-		}
-	}
-	return kept
-}
-
 // progressEnv names the file descriptor that a detached `shoal up` writes its
-// progress to; it closes it when the node is Ready.
+// progress to; it closes it when the node is Ready. Who has it is the detached one.
 const progressEnv = "SHOAL_PROGRESS_FD"
 
 // supervise starts both daemons, keeps them running until ctx ends, and then
@@ -234,8 +225,8 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 		steps.done("node %s is Ready", o.NodeName)
 		screen(out, o, progress == nil)
 		if progress != nil {
+			steps.to(os.Stdout) // first: a daemon may end at once
 			_ = progress.Close()
-			steps.out = os.Stdout
 		}
 		select {
 		case <-ctx.Done():
@@ -440,18 +431,34 @@ func certificate(data []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// steps prints each step with the time since the start.
+// steps prints each step with the time since the start, and what daemons do
+// meanwhile.
 type steps struct {
-	out   io.Writer
 	start time.Time
+
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// to has all that follows printed elsewhere.
+func (s *steps) to(out io.Writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = out
+}
+
+func (s *steps) print(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(s.out, format, args...)
 }
 
 func (s *steps) done(format string, args ...any) {
-	fmt.Fprintf(s.out, "%6.2fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
+	s.print("%6.2fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func (s *steps) said(format string, args ...any) {
-	fmt.Fprintf(s.out, "shoal: %s\n", fmt.Sprintf(format, args...))
+	s.print("shoal: %s\n", fmt.Sprintf(format, args...))
 }
 
 // screen tells what to do with a running cluster.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // criticalPriority is that of system-cluster-critical and above.
@@ -17,9 +17,9 @@ const criticalPriority = 2000000000
 type Pods interface {
 	// Active returns the pods that have not ended with all that belongs to
 	// them.
-	Active() []*v1.Pod
+	Active() []*corev1.Pod
 	// End asks a pod to end within grace.
-	End(p *v1.Pod, grace time.Duration)
+	End(p *corev1.Pod, grace time.Duration)
 	// Changed holds a token whenever Active may answer differently.
 	Changed() <-chan struct{}
 }
@@ -89,7 +89,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := m.listen(ctx)
 		if err != nil && !failed && ctx.Err() == nil {
-			m.Log.Warn("shutdowns of the machine are not noticed: pods will be cut off", "error", err)
+			m.Log.Warn("shutdowns of the machine are not noticed: pods will be cut off", "err", err)
 		}
 		failed = err != nil
 		select {
@@ -159,15 +159,16 @@ func (m *Manager) endAll(ctx context.Context) {
 
 // Wave is a group of pods and the time that it has.
 type Wave struct {
-	Pods  []*v1.Pod
+	Pods  []*corev1.Pod
 	Grace time.Duration
 }
 
 // Waves is the order in which pods end: each in the period of the highest
 // priority that its own reaches, or in the first. Waves without pods are left
 // out. It is pure.
-func Waves(periods []Period, pods []*v1.Pod) []Wave {
-	periods = slices.SortedStableFunc(slices.Values(periods), func(a, b Period) int { return int(int64(a.Priority) - int64(b.Priority)) })
+func Waves(periods []Period, pods []*corev1.Pod) []Wave {
+	periods = slices.SortedStableFunc(slices.Values(periods),
+		func(a, b Period) int { return int(int64(a.Priority) - int64(b.Priority)) })
 	if len(periods) == 0 {
 		return nil
 	}
@@ -185,7 +186,7 @@ func Waves(periods []Period, pods []*v1.Pod) []Wave {
 	return slices.DeleteFunc(all, func(w Wave) bool { return len(w.Pods) == 0 })
 }
 
-func priority(p *v1.Pod) int32 {
+func priority(p *corev1.Pod) int32 {
 	if p.Spec.Priority == nil {
 		return 0
 	}
@@ -213,5 +214,5 @@ func (m *Manager) end(ctx context.Context, w Wave) {
 
 // left tells whether one of the pods is active.
 func (m *Manager) left(mine map[string]bool) bool {
-	return slices.ContainsFunc(m.Pods.Active(), func(p *v1.Pod) bool { return mine[string(p.UID)] })
+	return slices.ContainsFunc(m.Pods.Active(), func(p *corev1.Pod) bool { return mine[string(p.UID)] })
 }

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -37,12 +37,12 @@ func (l lock) Close() error { l.b.released++; return nil }
 // pods end two seconds after they were asked to.
 type pods struct {
 	mu      sync.Mutex
-	active  map[types.UID]*v1.Pod
+	active  map[types.UID]*corev1.Pod
 	said    []string
 	changed chan struct{}
 }
 
-func (p *pods) Active() (out []*v1.Pod) {
+func (p *pods) Active() (out []*corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, q := range p.active {
@@ -53,7 +53,7 @@ func (p *pods) Active() (out []*v1.Pod) {
 
 func (p *pods) Changed() <-chan struct{} { return p.changed }
 
-func (p *pods) End(q *v1.Pod, grace time.Duration) {
+func (p *pods) End(q *corev1.Pod, grace time.Duration) {
 	p.mu.Lock()
 	p.said = append(p.said, q.Name+"/"+grace.String())
 	p.mu.Unlock()
@@ -66,12 +66,13 @@ func (p *pods) End(q *v1.Pod, grace time.Duration) {
 	}()
 }
 
-func newPod(name string, priority int32) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: &priority}}
+func newPod(name string, priority int32) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Priority: &priority}}
 }
 
-func newPods(list ...*v1.Pod) *pods {
-	p := &pods{changed: make(chan struct{}, 9), active: map[types.UID]*v1.Pod{}}
+func newPods(list ...*corev1.Pod) *pods {
+	p := &pods{changed: make(chan struct{}, 9), active: map[types.UID]*corev1.Pod{}}
 	for _, q := range list {
 		p.active[q.UID] = q
 	}
@@ -88,9 +89,11 @@ func TestCriticalPodsEndLast(t *testing.T) {
 		note := func(s string) { steps = append(steps, s) }
 		began := time.Now()
 		ctx, stop := context.WithCancel(t.Context())
-		m := &Manager{Connect: func(context.Context) (Bus, error) { return b, nil }, StateFile: state, Pods: p, Periods: Periods(30*time.Second, 10*time.Second),
+		m := &Manager{Connect: func(context.Context) (Bus, error) { return b, nil }, StateFile: state, Pods: p,
+			Periods: Periods(30*time.Second, 10*time.Second),
 			Leaving: func(l bool) { note(fmt.Sprint("leaving ", l)) },
-			Told:    func(context.Context) { note(fmt.Sprint("told after ", time.Since(began))) }, Log: slog.New(slog.DiscardHandler)}
+			Told:    func(context.Context) { note(fmt.Sprint("told after ", time.Since(began))) },
+			Log:     slog.New(slog.DiscardHandler)}
 		b.signals <- true
 		go func() { _ = m.Run(ctx) }()
 		time.Sleep(10 * time.Second)
@@ -107,7 +110,8 @@ func TestCriticalPodsEndLast(t *testing.T) {
 			t.Errorf("ended %s", got)
 		}
 		// NODE-65.
-		if times, err := Load(state); err != nil || !times.Start.Equal(began) || times.End.Sub(times.Start) != 4*time.Second {
+		if times, err := Load(state); err != nil || !times.Start.Equal(began) ||
+			times.End.Sub(times.Start) != 4*time.Second {
 			t.Errorf("times %v, %v", times, err)
 		}
 		if got := strings.Join(steps, ", "); got != "leaving true, told after 4s, leaving false" {
@@ -142,8 +146,9 @@ func TestALostBusIsOpenedAgain(t *testing.T) {
 
 // NODE-60: the example of KEP-2712.
 func TestWavesByPriority(t *testing.T) {
-	periods := []Period{{100000, 10 * time.Second}, {10000, 180 * time.Second}, {1000, 120 * time.Second}, {0, 60 * time.Second}}
-	list := []*v1.Pod{newPod("a", 100001), newPod("b", 99999), newPod("c", 10000), newPod("d", 999), newPod("e", -5)}
+	periods := []Period{{100000, 10 * time.Second}, {10000, 180 * time.Second},
+		{1000, 120 * time.Second}, {0, 60 * time.Second}}
+	list := []*corev1.Pod{newPod("a", 100001), newPod("b", 99999), newPod("c", 10000), newPod("d", 999), newPod("e", -5)}
 	var got []string
 	for _, w := range Waves(periods, list) {
 		names := w.Grace.String()

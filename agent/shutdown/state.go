@@ -40,6 +40,6 @@ func (m *Manager) keep(t Times) {
 		err = os.WriteFile(m.StateFile, b, 0o600)
 	}
 	if err != nil {
-		m.Log.Warn("the time of the shutdown is not kept", "error", err)
+		m.Log.Warn("the time of the shutdown is not kept", "err", err)
 	}
 }

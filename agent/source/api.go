@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,7 +19,7 @@ import (
 
 // Handler takes what sources find.
 type Handler interface {
-	Update(p *v1.Pod, source string)
+	Update(p *corev1.Pod, source string)
 	Remove(uid types.UID)
 	// Prune is called when all that the source desires is known.
 	Prune(source string, desired map[types.UID]bool)
@@ -58,7 +58,7 @@ func (a *API) Synced() <-chan struct{} {
 // Run watches until ctx ends.
 func (a *API) Run(ctx context.Context) error {
 	a.Synced()
-	r := cache.NewReflectorWithOptions(podListWatch(a.Client, a.Node), &v1.Pod{}, a, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(podListWatch(a.Client, a.Node), &corev1.Pod{}, a, cache.ReflectorOptions{
 		Name:    "pods of this node",
 		Backoff: retry(),
 	})
@@ -90,7 +90,7 @@ func (a *API) Add(obj any) error { return a.Update(obj) }
 
 // Update takes one pod.
 func (a *API) Update(obj any) error {
-	p, ok := obj.(*v1.Pod)
+	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (a *API) Delete(obj any) error {
 	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = d.Obj
 	}
-	p, ok := obj.(*v1.Pod)
+	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (a *API) Replace(list []any, _ string) error {
 		a.Mirrors.reset()
 	}
 	for _, obj := range list {
-		p, ok := obj.(*v1.Pod)
+		p, ok := obj.(*corev1.Pod)
 		if !ok {
 			continue
 		}

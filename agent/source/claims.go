@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
@@ -18,7 +18,7 @@ const claim = "claim"
 
 // ClaimName is the claim that a volume of the pod stands for, its own for an
 // ephemeral volume; "" for a volume of another kind.
-func ClaimName(p *v1.Pod, v *v1.Volume) string {
+func ClaimName(p *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName
@@ -31,16 +31,16 @@ func ClaimName(p *v1.Pod, v *v1.Volume) string {
 // Volume asks what volume is bound to the claim that a pod's volume names, with
 // upstream's words where there is none. While the API is away it is what the
 // API last said.
-func (o *Objects) Volume(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.PersistentVolume, error) {
+func (o *Objects) Volume(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error) {
 	r := ref{claim, p.Namespace, ClaimName(p, v)}
 	pv, err := o.bound(ctx, p, v)
 	if err == nil {
 		if err := o.Saved.Put(r.key(), &SavedObject{Volume: pv}); err != nil {
-			o.Log.Warn("a volume is not kept for when the API is away", "claim", r.namespace+"/"+r.name, "error", err)
+			o.Log.Warn("a volume is not kept for when the API is away", "claim", r.namespace+"/"+r.name, "err", err)
 		}
 		return pv, nil
 	}
-	if known := o.KnownVolume(p, v); known != nil && !told(err) {
+	if known := o.KnownVolume(p, v); known != nil && !isAnswer(err) {
 		return known, nil
 	}
 	return nil, fmt.Errorf("error processing PVC %s/%s: %w", r.namespace, r.name, err)
@@ -49,15 +49,16 @@ func (o *Objects) Volume(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.Pers
 // errNotUsable is an answer of the API that forbids the use of a claim.
 type errNotUsable struct{ error }
 
-// told tells an answer of the API from silence.
-func told(err error) bool {
+// isAnswer tells an answer of the API from silence.
+func isAnswer(err error) bool {
 	status := apierrors.APIStatus(nil)
-	return errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsInternalError(err) ||
+	return errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsServiceUnavailable(err) &&
+		!apierrors.IsInternalError(err) ||
 		errors.As(err, new(errNotUsable))
 }
 
 // KnownVolume is the volume that Volume last returned, nil for none.
-func (o *Objects) KnownVolume(p *v1.Pod, v *v1.Volume) *v1.PersistentVolume {
+func (o *Objects) KnownVolume(p *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 	saved, err := o.Saved.Get(ref{claim, p.Namespace, ClaimName(p, v)}.key())
 	if err != nil || saved == nil {
 		return nil
@@ -65,7 +66,7 @@ func (o *Objects) KnownVolume(p *v1.Pod, v *v1.Volume) *v1.PersistentVolume {
 	return saved.Volume
 }
 
-func (o *Objects) bound(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.PersistentVolume, error) {
+func (o *Objects) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error) {
 	if o.Client == nil {
 		return nil, errors.New("no API server is configured")
 	}
@@ -75,10 +76,11 @@ func (o *Objects) bound(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.Persi
 	case err != nil:
 		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
 	case v.Ephemeral != nil && !metav1.IsControlledBy(c, p):
-		return nil, unusable("PVC %s/%s was not created for pod %s/%s (pod is not owner)", c.Namespace, c.Name, p.Namespace, p.Name)
+		return nil, unusable("PVC %s/%s was not created for pod %s/%s (pod is not owner)", c.Namespace,
+			c.Name, p.Namespace, p.Name)
 	case c.DeletionTimestamp != nil && !slices.Contains(c.Finalizers, "kubernetes.io/pvc-protection"):
 		return nil, unusable("PVC is being deleted")
-	case c.Status.Phase != v1.ClaimBound:
+	case c.Status.Phase != corev1.ClaimBound:
 		return nil, unusable("PVC is not bound")
 	case c.Spec.VolumeName == "":
 		return nil, unusable("PVC has empty pvc.Spec.VolumeName")
@@ -88,9 +90,12 @@ func (o *Objects) bound(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.Persi
 	case err != nil:
 		return nil, fmt.Errorf("failed to fetch PV %s from API server: %w", c.Spec.VolumeName, err)
 	case pv.Spec.ClaimRef == nil:
-		return nil, unusable("found PV object %s but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim", pv.Name)
+		return nil,
+			unusable("found PV object %s but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim",
+				pv.Name)
 	case pv.Spec.ClaimRef.UID != c.UID:
-		return nil, unusable("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", pv.Name, pv.Spec.ClaimRef.UID, c.UID)
+		return nil, unusable("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s",
+			pv.Name, pv.Spec.ClaimRef.UID, c.UID)
 	}
 	pv.ManagedFields = nil
 	return pv, nil

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -22,16 +22,21 @@ func (k kept) Delete(key string) error              { delete(k, key); return nil
 
 // A claim's volume is what the API says, and what it last said while it is silent.
 func TestVolume(t *testing.T) {
-	claim := &v1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"},
-		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	}
-	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{UID: "u"}}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{UID: "u"}}}
 	client := fake.NewClientset(claim, pv)
 	o := &Objects{Client: client, Saved: kept{}, Log: slog.New(slog.DiscardHandler)}
 	o.Start(context.Background())
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"}, Spec: v1.PodSpec{Volumes: []v1.Volume{{
-		Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{
+			Name: "v",
+			VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
 	v := &pod.Spec.Volumes[0]
 	o.Track(pod)
 	if got, err := o.Volume(t.Context(), pod, v); err != nil || got.Name != "pv" {
@@ -45,8 +50,9 @@ func TestVolume(t *testing.T) {
 		t.Errorf("while the API is silent: %v, %v", got, err)
 	}
 	silent = false
-	claim.Status.Phase = v1.ClaimLost
-	if _, err := client.CoreV1().PersistentVolumeClaims("ns").UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+	claim.Status.Phase = corev1.ClaimLost
+	if _, err := client.CoreV1().PersistentVolumeClaims("ns").UpdateStatus(t.Context(), claim,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := o.Volume(t.Context(), pod, v); err == nil || err.Error() != "error processing PVC ns/c: PVC is not bound" {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,11 +24,11 @@ import (
 // SavedObject is an object that a pod refers to as kept over restarts: one of
 // these.
 type SavedObject struct {
-	ConfigMap    *v1.ConfigMap        `json:"configMap,omitempty"`
-	Secret       *v1.Secret           `json:"secret,omitempty"`
+	ConfigMap    *corev1.ConfigMap    `json:"configMap,omitempty"`
+	Secret       *corev1.Secret       `json:"secret,omitempty"`
 	RuntimeClass *nodev1.RuntimeClass `json:"runtimeClass,omitempty"`
 	// Volume is behind a claim.
-	Volume *v1.PersistentVolume `json:"volume,omitempty"`
+	Volume *corev1.PersistentVolume `json:"volume,omitempty"`
 }
 
 func (s *SavedObject) meta() metav1.Object {
@@ -98,7 +98,7 @@ func (o *Objects) Start(ctx context.Context) {
 }
 
 // Track begins to watch what a pod refers to.
-func (o *Objects) Track(p *v1.Pod) {
+func (o *Objects) Track(p *corev1.Pod) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, ok := o.pods[p.UID]; ok {
@@ -132,32 +132,32 @@ func (o *Objects) Untrack(uid types.UID) {
 		t.cancel()
 		delete(o.tracked, r)
 		if err := o.Saved.Delete(r.key()); err != nil {
-			o.Log.Debug("saved object is not removed", "object", r.key(), "error", err)
+			o.Log.Debug("saved object is not removed", "object", r.key(), "err", err)
 		}
 	}
 	delete(o.pods, uid)
 }
 
 // ConfigMap returns a ConfigMap as last known.
-func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	v, err := o.get(ctx, ref{configMap, namespace, name})
 	if err != nil {
 		return nil, err
 	}
 	if v == nil {
-		return nil, apierrors.NewNotFound(v1.Resource("configmap"), name)
+		return nil, apierrors.NewNotFound(corev1.Resource("configmap"), name)
 	}
 	return v.ConfigMap, nil
 }
 
 // Secret returns a Secret as last known.
-func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	v, err := o.get(ctx, ref{secret, namespace, name})
 	if err != nil {
 		return nil, err
 	}
 	if v == nil {
-		return nil, apierrors.NewNotFound(v1.Resource("secret"), name)
+		return nil, apierrors.NewNotFound(corev1.Resource("secret"), name)
 	}
 	return v.Secret, nil
 }
@@ -298,7 +298,7 @@ func (o *Objects) set(r ref, t *tracked, v *SavedObject) {
 	t.mu.Unlock()
 	if v != nil && !same {
 		if err := o.Saved.Put(r.key(), v); err != nil {
-			o.Log.Warn("an object is not kept for when the API is away", "object", r.key(), "error", err)
+			o.Log.Warn("an object is not kept for when the API is away", "object", r.key(), "err", err)
 		}
 	}
 	opened := false
@@ -361,10 +361,10 @@ var errNoAPI = errors.New("no API server is configured")
 
 func saved(obj any) *SavedObject {
 	switch v := obj.(type) {
-	case *v1.ConfigMap:
+	case *corev1.ConfigMap:
 		v.ManagedFields = nil
 		return &SavedObject{ConfigMap: v}
-	case *v1.Secret:
+	case *corev1.Secret:
 		v.ManagedFields = nil
 		return &SavedObject{Secret: v}
 	case *nodev1.RuntimeClass:
@@ -375,7 +375,7 @@ func saved(obj any) *SavedObject {
 }
 
 // refs are all objects of these kinds that a pod names.
-func refs(p *v1.Pod) []ref {
+func refs(p *corev1.Pod) []ref {
 	seen := map[ref]bool{}
 	var out []ref
 	add := func(kind, name string) {
@@ -402,13 +402,13 @@ func refs(p *v1.Pod) []ref {
 		envRefs(&p.Spec.Containers[i], add)
 	}
 	for i := range p.Spec.EphemeralContainers {
-		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		c := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		envRefs(&c, add)
 	}
 	return out
 }
 
-func volumeRefs(v *v1.Volume, add func(kind, name string)) {
+func volumeRefs(v *corev1.Volume, add func(kind, name string)) {
 	switch {
 	case v.ConfigMap != nil:
 		add(configMap, v.ConfigMap.Name)
@@ -426,7 +426,7 @@ func volumeRefs(v *v1.Volume, add func(kind, name string)) {
 	}
 }
 
-func envRefs(c *v1.Container, add func(kind, name string)) {
+func envRefs(c *corev1.Container, add func(kind, name string)) {
 	for _, f := range c.EnvFrom {
 		if f.ConfigMapRef != nil {
 			add(configMap, f.ConfigMapRef.Name)

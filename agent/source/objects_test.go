@@ -150,7 +150,8 @@ func TestSilentAPI(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o.Start(ctx)
-	if err := o.Saved.Put(ref{configMap, "ns", "settings"}.key(), &SavedObject{ConfigMap: settings("1", "kept")}); err != nil {
+	if err := o.Saved.Put(ref{configMap, "ns", "settings"}.key(),
+		&SavedObject{ConfigMap: settings("1", "kept")}); err != nil {
 		t.Fatal(err)
 	}
 	o.Track(reader())

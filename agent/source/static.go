@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,18 +39,26 @@ type Static struct {
 	Log     *slog.Logger
 
 	mu      sync.Mutex
-	pods    map[types.NamespacedName]*v1.Pod
-	mirrors map[types.NamespacedName]*v1.Pod
+	pods    map[types.NamespacedName]*corev1.Pod // nil before the directory was read
+	mirrors map[types.NamespacedName]*corev1.Pod
 	wake    chan struct{}
-	told    map[string]string
+
+	// Of Run's goroutine alone.
+	files map[string]*corev1.Pod // by path: what each manifest last was
+	told  map[string]string
 }
 
-// settle is how long the directory must be quiet before it is read.
-const settle = 100 * time.Millisecond
+const (
+	// quietFor is how long the directory must be quiet before it is read.
+	quietFor = 100 * time.Millisecond
+	// lookAgain is when a directory that cannot be watched is looked for again:
+	// nothing tells that another was made in its place.
+	lookAgain = 2 * time.Second
+)
 
 // Mirror returns the mirror of a static pod, nil when there is none; false for
 // a pod that is not static.
-func (s *Static) Mirror(p *v1.Pod) (*v1.Pod, bool) {
+func (s *Static) Mirror(p *corev1.Pod) (*corev1.Pod, bool) {
 	if p.Annotations["kubernetes.io/config.source"] != nameFile {
 		return nil, false
 	}
@@ -59,7 +67,7 @@ func (s *Static) Mirror(p *v1.Pod) (*v1.Pod, bool) {
 	return s.mirrors[nameOf(p)], true
 }
 
-func nameOf(p *v1.Pod) types.NamespacedName {
+func nameOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
@@ -78,9 +86,6 @@ func (s *Static) Run(ctx context.Context) error {
 		return fmt.Errorf("static pods: %w", err)
 	}
 	defer w.Close()
-	if err := w.Add(s.Dir); err != nil {
-		return fmt.Errorf("static pods: %w", err)
-	}
 	wake := s.waker()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -89,17 +94,26 @@ func (s *Static) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-w.Events:
-			timer.Reset(settle)
+			timer.Reset(quietFor)
 		case err := <-w.Errors:
-			s.Log.Warn("static pod directory is read again", "error", err)
-			timer.Reset(settle)
+			s.Log.Warn("static pod directory is read again", "err", err)
+			timer.Reset(quietFor)
 		case <-wake:
 			s.mirror(ctx)
 		case <-timer.C:
-			s.read()
+			if err := s.look(w); err != nil {
+				timer.Reset(lookAgain)
+			}
 			s.mirror(ctx)
 		}
 	}
+}
+
+// look watches the directory, which may be another than before, and reads it.
+func (s *Static) look(w *fsnotify.Watcher) error {
+	err := errors.Join(w.Add(s.Dir), s.read())
+	s.complain("the directory of static pods cannot be followed", "dir", s.Dir, err)
+	return err
 }
 
 func (s *Static) waker() chan struct{} {
@@ -119,27 +133,33 @@ func (s *Static) Poke() {
 	}
 }
 
-// read takes all manifests in.
-func (s *Static) read() {
+// read takes all manifests in. While they cannot be read, the pods stay as they are.
+func (s *Static) read() error {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
-		s.Log.Warn("static pods cannot be read", "error", err)
-		return
+		return err
 	}
-	pods := map[types.NamespacedName]*v1.Pod{}
+	files := map[string]*corev1.Pod{}
+	pods := map[types.NamespacedName]*corev1.Pod{}
 	for _, e := range entries {
 		if e.IsDir() || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		path := filepath.Join(s.Dir, e.Name())
 		p, err := s.load(path)
-		if err != nil {
-			s.complain(path, err)
-			// A file that is broken now does not end the pod that it made.
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		pods[nameOf(p)] = p
+		s.complain("a static pod manifest cannot be used", "file", path, err)
+		if err != nil {
+			// Half written, as may be: it does not end the pod that it made.
+			p = s.files[path]
+		}
+		if p != nil {
+			files[path], pods[nameOf(p)] = p, p
+		}
 	}
+	s.files = files
 	s.mu.Lock()
 	old := s.pods
 	s.pods = pods
@@ -152,26 +172,33 @@ func (s *Static) read() {
 		}
 	}
 	s.Handler.Prune(nameFile, desired)
+	return nil
 }
 
-func (s *Static) complain(path string, err error) {
-	if errors.Is(err, fs.ErrNotExist) || s.told[path] == err.Error() {
+// complain tells of an error once, until it is over; key and of say what it is about.
+func (s *Static) complain(what, key, of string, err error) {
+	about := what + " " + of
+	if err == nil {
+		delete(s.told, about)
+		return
+	}
+	if s.told[about] == err.Error() {
 		return
 	}
 	if s.told == nil {
 		s.told = map[string]string{}
 	}
-	s.told[path] = err.Error()
-	s.Log.Error("a static pod manifest cannot be used", "file", path, "error", err)
+	s.told[about] = err.Error()
+	s.Log.Error(what, key, of, "err", err)
 }
 
 // load reads one manifest and names the pod after the node.
-func (s *Static) load(path string) (*v1.Pod, error) {
+func (s *Static) load(path string) (*corev1.Pod, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	p := &v1.Pod{}
+	p := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict(data, p); err != nil {
 		return nil, err
 	}
@@ -186,7 +213,7 @@ func (s *Static) load(path string) (*v1.Pod, error) {
 	hash := hex.EncodeToString(sum[:16])
 	p.Name += "-" + s.Node
 	if p.Namespace == "" {
-		p.Namespace = v1.NamespaceDefault
+		p.Namespace = corev1.NamespaceDefault
 	}
 	p.UID = types.UID(hash)
 	p.Spec.NodeName = s.Node
@@ -200,34 +227,35 @@ func (s *Static) load(path string) (*v1.Pod, error) {
 }
 
 // defaults fills what the API would have filled.
-func defaults(p *v1.Pod) {
+func defaults(p *corev1.Pod) {
 	sp := &p.Spec
 	if sp.RestartPolicy == "" {
-		sp.RestartPolicy = v1.RestartPolicyAlways
+		sp.RestartPolicy = corev1.RestartPolicyAlways
 	}
 	if sp.DNSPolicy == "" {
-		sp.DNSPolicy = v1.DNSClusterFirst
+		sp.DNSPolicy = corev1.DNSClusterFirst
 	}
 	if sp.TerminationGracePeriodSeconds == nil {
-		grace := int64(v1.DefaultTerminationGracePeriodSeconds)
+		grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
 		sp.TerminationGracePeriodSeconds = &grace
 	}
 	no := false
 	sp.EnableServiceLinks = &no
 	sp.AutomountServiceAccountToken = &no
-	sp.Tolerations = append(sp.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
-	for _, list := range [][]v1.Container{sp.InitContainers, sp.Containers} {
+	sp.Tolerations = append(sp.Tolerations,
+		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	for _, list := range [][]corev1.Container{sp.InitContainers, sp.Containers} {
 		for i := range list {
 			c := &list[i]
 			if c.TerminationMessagePath == "" {
-				c.TerminationMessagePath = v1.TerminationMessagePathDefault
+				c.TerminationMessagePath = corev1.TerminationMessagePathDefault
 			}
 			if c.TerminationMessagePolicy == "" {
-				c.TerminationMessagePolicy = v1.TerminationMessageReadFile
+				c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
 			}
 			for j := range c.Ports {
 				if c.Ports[j].Protocol == "" {
-					c.Ports[j].Protocol = v1.ProtocolTCP
+					c.Ports[j].Protocol = corev1.ProtocolTCP
 				}
 				if sp.HostNetwork && c.Ports[j].HostPort == 0 {
 					c.Ports[j].HostPort = c.Ports[j].ContainerPort
@@ -238,10 +266,10 @@ func defaults(p *v1.Pod) {
 }
 
 // seen takes a mirror pod from the API.
-func (s *Static) seen(m *v1.Pod) {
+func (s *Static) seen(m *corev1.Pod) {
 	s.mu.Lock()
 	if s.mirrors == nil {
-		s.mirrors = map[types.NamespacedName]*v1.Pod{}
+		s.mirrors = map[types.NamespacedName]*corev1.Pod{}
 	}
 	known := s.mirrors[nameOf(m)]
 	s.mirrors[nameOf(m)] = m
@@ -254,7 +282,7 @@ func (s *Static) seen(m *v1.Pod) {
 	}
 }
 
-func (s *Static) lost(m *v1.Pod) {
+func (s *Static) lost(m *corev1.Pod) {
 	s.mu.Lock()
 	if old := s.mirrors[nameOf(m)]; old != nil && old.UID == m.UID {
 		delete(s.mirrors, nameOf(m))
@@ -265,19 +293,38 @@ func (s *Static) lost(m *v1.Pod) {
 
 func (s *Static) reset() {
 	s.mu.Lock()
-	s.mirrors = map[types.NamespacedName]*v1.Pod{}
+	s.mirrors = map[types.NamespacedName]*corev1.Pod{}
 	s.mu.Unlock()
 	s.Poke()
 }
 
-// mirror makes the API's mirror pods those of the manifests.
+// mirror makes the API's mirror pods those of the manifests, once these are known.
 func (s *Static) mirror(ctx context.Context) {
 	if s.Client == nil {
 		return
 	}
+	create, remove := s.mirrorPlan()
+	zero := int64(0)
+	for _, m := range remove {
+		err := s.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &m.UID}})
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		s.retry(ctx, "mirror pod is not deleted", m, err)
+	}
+	for _, p := range create {
+		s.createMirror(ctx, p)
+	}
+}
+
+// mirrorPlan is the pods that lack a mirror, and the mirrors that are none.
+func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 	s.mu.Lock()
-	var create []*v1.Pod
-	var remove []*v1.Pod
+	defer s.mu.Unlock()
+	if s.pods == nil {
+		return nil, nil
+	}
 	for name, p := range s.pods {
 		m := s.mirrors[name]
 		if m == nil {
@@ -291,40 +338,38 @@ func (s *Static) mirror(ctx context.Context) {
 			remove = append(remove, m)
 		}
 	}
-	s.mu.Unlock()
-	zero := int64(0)
-	for _, m := range remove {
-		err := s.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
-			GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &m.UID}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			s.retry(ctx, "mirror pod is not deleted", m, err)
-		}
-	}
-	for _, p := range create {
-		s.createMirror(ctx, p)
-	}
+	return create, remove
 }
 
-func (s *Static) createMirror(ctx context.Context, p *v1.Pod) {
+func (s *Static) createMirror(ctx context.Context, p *corev1.Pod) {
 	uid := s.NodeUID()
 	if uid == "" {
-		s.retry(ctx, "mirror pod waits for the node", p, nil)
+		time.AfterFunc(mirrorAgain, s.Poke) // the node's object comes soon
 		return
 	}
 	m := p.DeepCopy()
 	m.UID, m.ResourceVersion = "", ""
 	m.Annotations[mirrorAnnotation] = string(p.UID)
 	yes := true
-	m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: uid, Controller: &yes}}
+	m.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: uid, Controller: &yes}}
 	_, err := s.Client.CoreV1().Pods(p.Namespace).Create(ctx, m, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		s.retry(ctx, "mirror pod is not created", p, err)
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
 	}
+	s.retry(ctx, "mirror pod is not created", p, err)
 }
 
-func (s *Static) retry(ctx context.Context, what string, p *v1.Pod, err error) {
-	if err != nil && ctx.Err() == nil {
-		s.complain(what+nameOf(p).String(), err)
+// mirrorAgain is when a mirror pod that could not be written is tried again.
+const mirrorAgain = 2 * time.Second
+
+// retry tells of an error, and has mirror pods looked at again.
+func (s *Static) retry(ctx context.Context, what string, p *corev1.Pod, err error) {
+	if ctx.Err() != nil {
+		return
 	}
-	time.AfterFunc(2*time.Second, s.Poke)
+	s.complain(what, "pod", nameOf(p).String(), err)
+	if err != nil {
+		time.AfterFunc(mirrorAgain, s.Poke)
+	}
 }

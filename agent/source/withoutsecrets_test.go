@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -17,11 +17,12 @@ import (
 // its Secret while the API is away.
 func TestWithoutSecrets(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "o", UID: "1", ResourceVersion: "1"}
-	client := fake.NewClientset(&v1.Secret{ObjectMeta: meta}, &v1.ConfigMap{ObjectMeta: meta})
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", UID: "p"}}
-	p.Spec.Volumes = []v1.Volume{
-		{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "o"}}},
-		{VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "o"}}}},
+	client := fake.NewClientset(&corev1.Secret{ObjectMeta: meta}, &corev1.ConfigMap{ObjectMeta: meta})
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", UID: "p"}}
+	p.Spec.Volumes = []corev1.Volume{
+		{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "o"}}},
+		{VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "o"}}}},
 	}
 	disk := kept{}
 	start := func() *Objects {
@@ -42,7 +43,8 @@ func TestWithoutSecrets(t *testing.T) {
 	}
 
 	silent := errors.New("connection refused")
-	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, silent })
+	client.PrependReactor("list", "*",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, silent })
 	after := start()
 	if _, err := after.Secret(t.Context(), "default", "o"); !errors.Is(err, silent) || !strings.Contains(err.Error(), "checkpointSecrets is false") {
 		t.Errorf("Secret without the API: %v", err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/host"
@@ -15,7 +15,7 @@ import (
 
 // Runtime measures sandboxes.
 type Runtime interface {
-	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+	ListPodSandboxStats(ctx context.Context, filter *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error)
 }
 
 // Labels that the CRI's users know pods and containers by.
@@ -63,9 +63,10 @@ func (p *Provider) node() statsapi.NodeStats {
 	if ns, err := host.CPUTime(); err == nil {
 		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns, PSI: hostPSI("cpu")}
 	}
-	avail := uint64(p.Available())
-	used := uint64(p.MemoryBytes) - avail
-	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used, UsageBytes: &used, PSI: hostPSI("memory")}
+	available := p.Available()
+	avail, used := uint64(available), uint64(p.used(available))
+	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used,
+		UsageBytes: &used, PSI: hostPSI("memory")}
 	if stall := hostPSI("io"); stall != nil {
 		n.IO = &statsapi.IOStats{Time: now, PSI: stall}
 	}
@@ -75,7 +76,11 @@ func (p *Provider) node() statsapi.NodeStats {
 	return n
 }
 
-func podStats(s *runtimeapi.PodSandboxStats) statsapi.PodStats {
+// used is the memory that is in use, in bytes. Memory that came to the machine since
+// the agent's start is available, too.
+func (p *Provider) used(available int64) int64 { return max(0, p.MemoryBytes-available) }
+
+func podStats(s *criv1.PodSandboxStats) statsapi.PodStats {
 	m := s.Attributes.Metadata
 	out := statsapi.PodStats{PodRef: statsapi.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
 		CPU: cpu(s.Linux.Cpu), Memory: memory(s.Linux.Memory), IO: ioStats(s.Linux.Io),
@@ -84,47 +89,50 @@ func podStats(s *runtimeapi.PodSandboxStats) statsapi.PodStats {
 		out.ProcessStats = &statsapi.ProcessStats{ProcessCount: &n.Value}
 	}
 	for _, c := range s.Linux.Containers {
-		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu), Memory: memory(c.Memory), IO: ioStats(c.Io)}
+		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu),
+			Memory: memory(c.Memory), IO: ioStats(c.Io)}
 		if cs.Name == "" {
 			cs.Name = c.GetAttributes().GetMetadata().GetName()
 		}
 		if w := c.WritableLayer; w != nil {
-			cs.Rootfs = &statsapi.FsStats{Time: at(w.Timestamp), UsedBytes: value(w.UsedBytes), InodesUsed: value(w.InodesUsed)}
+			cs.Rootfs = &statsapi.FsStats{Time: timeOf(w.Timestamp), UsedBytes: value(w.UsedBytes),
+				InodesUsed: value(w.InodesUsed)}
 		}
 		out.Containers = append(out.Containers, cs)
 	}
 	return out
 }
 
-func value(v *runtimeapi.UInt64Value) *uint64 {
+func value(v *criv1.UInt64Value) *uint64 {
 	if v == nil {
 		return nil
 	}
 	return &v.Value
 }
 
-func at(ns int64) metav1.Time { return metav1.NewTime(time.Unix(0, ns)) }
+func timeOf(ns int64) metav1.Time { return metav1.NewTime(time.Unix(0, ns)) }
 
-func cpu(c *runtimeapi.CpuUsage) *statsapi.CPUStats {
+func cpu(c *criv1.CpuUsage) *statsapi.CPUStats {
 	if c == nil {
 		return nil
 	}
-	return &statsapi.CPUStats{Time: at(c.Timestamp), UsageNanoCores: value(c.UsageNanoCores), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds), PSI: psi(c.Psi)}
+	return &statsapi.CPUStats{Time: timeOf(c.Timestamp), UsageNanoCores: value(c.UsageNanoCores),
+		UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds), PSI: psi(c.Psi)}
 }
 
-func ioStats(i *runtimeapi.IoUsage) *statsapi.IOStats {
+func ioStats(i *criv1.IoUsage) *statsapi.IOStats {
 	if i == nil {
 		return nil
 	}
-	return &statsapi.IOStats{Time: at(i.Timestamp), PSI: psi(i.Psi)}
+	return &statsapi.IOStats{Time: timeOf(i.Timestamp), PSI: psi(i.Psi)}
 }
 
 // psi is nil where the kernel does not tell (KEP-4205).
-func psi(p *runtimeapi.PsiStats) *statsapi.PSIStats {
+func psi(p *criv1.PsiStats) *statsapi.PSIStats {
 	if p == nil {
 		return nil
 	}
-	data := func(d *runtimeapi.PsiData) statsapi.PSIData {
+	data := func(d *criv1.PsiData) statsapi.PSIData {
 		return statsapi.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
 	}
 	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
@@ -141,22 +149,25 @@ func hostPSI(resource string) *statsapi.PSIStats {
 	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
-func memory(m *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
+func memory(m *criv1.MemoryUsage) *statsapi.MemoryStats {
 	if m == nil {
 		return nil
 	}
-	return &statsapi.MemoryStats{Time: at(m.Timestamp), AvailableBytes: value(m.AvailableBytes), UsageBytes: value(m.UsageBytes),
-		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorPageFaults), PSI: psi(m.Psi)}
+	return &statsapi.MemoryStats{Time: timeOf(m.Timestamp), AvailableBytes: value(m.AvailableBytes),
+		UsageBytes:      value(m.UsageBytes),
+		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults),
+		MajorPageFaults: value(m.MajorPageFaults), PSI: psi(m.Psi)}
 }
 
-func network(n *runtimeapi.NetworkUsage) *statsapi.NetworkStats {
+func network(n *criv1.NetworkUsage) *statsapi.NetworkStats {
 	if n == nil {
 		return nil
 	}
-	one := func(i *runtimeapi.NetworkInterfaceUsage) statsapi.InterfaceStats {
-		return statsapi.InterfaceStats{Name: i.Name, RxBytes: value(i.RxBytes), RxErrors: value(i.RxErrors), TxBytes: value(i.TxBytes), TxErrors: value(i.TxErrors)}
+	one := func(i *criv1.NetworkInterfaceUsage) statsapi.InterfaceStats {
+		return statsapi.InterfaceStats{Name: i.Name, RxBytes: value(i.RxBytes), RxErrors: value(i.RxErrors),
+			TxBytes: value(i.TxBytes), TxErrors: value(i.TxErrors)}
 	}
-	out := &statsapi.NetworkStats{Time: at(n.Timestamp)}
+	out := &statsapi.NetworkStats{Time: timeOf(n.Timestamp)}
 	if n.DefaultInterface != nil {
 		out.InterfaceStats = one(n.DefaultInterface)
 		out.Interfaces = append(out.Interfaces, out.InterfaceStats)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +21,7 @@ import (
 
 // Pods writes to the API.
 type Pods interface {
-	PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error)
+	PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*corev1.Pod, error)
 	Delete(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
@@ -30,10 +30,10 @@ type Pods interface {
 // made or replaced are gathered for a moment.
 type Manager struct {
 	API   Pods
-	Facts func(p *v1.Pod) Facts
+	Facts func(p *corev1.Pod) Facts
 	// Mirror returns the API's object of a static pod, nil when there is
 	// none yet; false when the pod is no static one.
-	Mirror func(p *v1.Pod) (*v1.Pod, bool)
+	Mirror func(p *corev1.Pod) (*corev1.Pod, bool)
 	Log    *slog.Logger
 
 	ctx    context.Context
@@ -45,8 +45,8 @@ type Manager struct {
 
 // outgoing is one pod's way to the API. One goroutine sends at a time.
 type outgoing struct {
-	pod     *v1.Pod // as the API has it, with the status it last took
-	want    *v1.PodStatus
+	pod     *corev1.Pod // as the API has it, with the status it last took
+	want    *corev1.PodStatus
 	version uint64
 	sent    uint64
 	active  bool
@@ -55,15 +55,15 @@ type outgoing struct {
 	idle    []chan struct{}
 }
 
-// brewing is how long a status that only says that containers are being made
+// batchDelay is how long a status that only says that containers are being made
 // waits for the next one, which mostly follows at once: a pod's start is one
 // write, not four.
 //
 // The first status of all waits less: who looks shall see that the node has
 // taken the pod.
 const (
-	brewing      = 500 * time.Millisecond
-	firstBrewing = 150 * time.Millisecond
+	batchDelay      = 500 * time.Millisecond
+	firstBatchDelay = 150 * time.Millisecond
 )
 
 // Start makes the manager ready; ctx bounds every request.
@@ -89,7 +89,7 @@ func (m *Manager) Told(ctx context.Context) {
 }
 
 // Report implements pod.Reporter.
-func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodStatus {
+func (m *Manager) Report(p *corev1.Pod, r *record.Pod, o *record.Observed) corev1.PodStatus {
 	base := p
 	if mirror, static := m.Mirror(p); static {
 		base = mirror // nil until the API has it; then it is told
@@ -113,7 +113,7 @@ func (m *Manager) Report(p *v1.Pod, r *record.Pod, o *record.Observed) v1.PodSta
 		// Transition times follow the status last computed, sent or not.
 		known.Status = merge(known.Status, *out.want)
 	}
-	next := Of(&known, r, o, m.Facts(p))
+	next := For(&known, r, o, m.Facts(p))
 	if out.pod == nil {
 		out.want = &next
 		return next
@@ -135,9 +135,9 @@ func (m *Manager) soon(uid types.UID, out *outgoing, mayWait bool) {
 		return
 	}
 	if out.late == nil {
-		wait := brewing
+		wait := batchDelay
 		if len(out.pod.Status.ContainerStatuses) == 0 {
-			wait = firstBrewing
+			wait = firstBatchDelay
 		}
 		out.late = time.AfterFunc(wait, func() {
 			m.mu.Lock()
@@ -149,11 +149,11 @@ func (m *Manager) soon(uid types.UID, out *outgoing, mayWait bool) {
 }
 
 // beingMade tells whether nothing but the making of containers has happened.
-func beingMade(s *v1.PodStatus) bool {
-	if s.Phase != v1.PodPending || s.Reason != "" {
+func beingMade(s *corev1.PodStatus) bool {
+	if s.Phase != corev1.PodPending || s.Reason != "" {
 		return false
 	}
-	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for _, c := range list {
 			if w := c.State.Waiting; w == nil || w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 				return false
@@ -179,8 +179,8 @@ func beingReplaced(r *record.Pod) bool {
 
 // merge is the status to compare with: what this node last computed, with
 // the conditions of others as the API has them now.
-func merge(api, own v1.PodStatus) v1.PodStatus {
-	var cs []v1.PodCondition
+func merge(api, own corev1.PodStatus) corev1.PodStatus {
+	var cs []corev1.PodCondition
 	for _, c := range api.Conditions {
 		if !owned[c.Type] {
 			cs = append(cs, c)
@@ -199,7 +199,7 @@ func merge(api, own v1.PodStatus) v1.PodStatus {
 // newer tells whether a is no older than b by resource version, a number that
 // grows (KEP-5504). Of two of the same version the one just given counts: the
 // other may be what a checkpoint made of it.
-func newer(a, b *v1.Pod) bool {
+func newer(a, b *corev1.Pod) bool {
 	x, y := a.ResourceVersion, b.ResourceVersion
 	if a.UID != b.UID {
 		return true
@@ -252,7 +252,8 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 		if err != nil && out.sent != version {
 			if !m.failed && m.ctx.Err() == nil {
 				m.failed = true
-				m.Log.Warn("the API does not take pod statuses; they are sent when it does", "pod", base.Namespace+"/"+base.Name, "error", err)
+				m.Log.Warn("the API does not take pod statuses; they are sent when it does",
+					"pod", base.Namespace+"/"+base.Name, "err", err)
 			}
 			m.mu.Unlock()
 			select {
@@ -269,7 +270,7 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 var errReplaced = errors.New("the pod was replaced")
 
 // patch sends the difference between two statuses.
-func (m *Manager) patch(base *v1.Pod, want v1.PodStatus) (*v1.Pod, error) {
+func (m *Manager) patch(base *corev1.Pod, want corev1.PodStatus) (*corev1.Pod, error) {
 	if equality.Semantic.DeepEqual(base.Status, want) {
 		return nil, nil
 	}
@@ -285,16 +286,16 @@ func (m *Manager) patch(base *v1.Pod, want v1.PodStatus) (*v1.Pod, error) {
 }
 
 // diff is a strategic merge patch of the status alone, bound to the pod's UID.
-func diff(base *v1.Pod, want v1.PodStatus) ([]byte, error) {
-	old, err := json.Marshal(v1.Pod{Status: base.Status})
+func diff(base *corev1.Pod, want corev1.PodStatus) ([]byte, error) {
+	old, err := json.Marshal(corev1.Pod{Status: base.Status})
 	if err != nil {
 		return nil, err
 	}
-	fresh, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
+	fresh, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
 	if err != nil {
 		return nil, err
 	}
-	body, err := strategicpatch.CreateTwoWayMergePatch(old, fresh, v1.Pod{})
+	body, err := strategicpatch.CreateTwoWayMergePatch(old, fresh, corev1.Pod{})
 	if err != nil {
 		return nil, fmt.Errorf("status patch: %w", err)
 	}
@@ -303,7 +304,7 @@ func diff(base *v1.Pod, want v1.PodStatus) ([]byte, error) {
 
 // Finish implements pod.Reporter: the last status arrives before the pod is
 // deleted, because watchers act on how it ended.
-func (m *Manager) Finish(ctx context.Context, p *v1.Pod) error {
+func (m *Manager) Finish(ctx context.Context, p *corev1.Pod) error {
 	if _, static := m.Mirror(p); static {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -18,20 +18,20 @@ import (
 
 // api applies status patches and keeps each state that a watcher would see.
 type api struct {
-	pod  v1.Pod
-	seen []v1.PodStatus
+	pod  corev1.Pod
+	seen []corev1.PodStatus
 }
 
-func (a *api) PatchStatus(_ context.Context, _, _ string, patch []byte) (*v1.Pod, error) {
+func (a *api) PatchStatus(_ context.Context, _, _ string, patch []byte) (*corev1.Pod, error) {
 	old, err := json.Marshal(&a.pod)
 	if err != nil {
 		return nil, err
 	}
-	fresh, err := strategicpatch.StrategicMergePatch(old, patch, &v1.Pod{})
+	fresh, err := strategicpatch.StrategicMergePatch(old, patch, &corev1.Pod{})
 	if err != nil {
 		return nil, err
 	}
-	var p v1.Pod
+	var p corev1.Pod
 	if err := json.Unmarshal(fresh, &p); err != nil {
 		return nil, err
 	}
@@ -50,23 +50,28 @@ func TestReplacedContainer(t *testing.T) {
 		name  string
 		again bool
 		away  time.Duration
-		want  []v1.ConditionStatus // of Ready, in each write
+		want  []corev1.ConditionStatus // of Ready, in each write
 	}{
-		{"replaced at once", true, 50 * time.Millisecond, []v1.ConditionStatus{v1.ConditionTrue}},
-		{"replaced slowly", true, time.Second, []v1.ConditionStatus{v1.ConditionFalse, v1.ConditionTrue}},
-		{"crashed", false, 50 * time.Millisecond, []v1.ConditionStatus{v1.ConditionFalse, v1.ConditionTrue}},
+		{"replaced at once", true, 50 * time.Millisecond, []corev1.ConditionStatus{corev1.ConditionTrue}},
+		{"replaced slowly", true, time.Second, []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}},
+		{"crashed", false, 50 * time.Millisecond, []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "1"}, Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways,
-					Containers: []v1.Container{{Name: "a"}}}}
+				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "1"},
+					Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
+						Containers: []corev1.Container{{Name: "a"}}}}
 				a := &api{pod: *p}
-				m := &Manager{API: a, Facts: func(*v1.Pod) Facts { return facts() }, Mirror: func(*v1.Pod) (*v1.Pod, bool) { return nil, false }, Log: slog.New(slog.DiscardHandler)}
+				m := &Manager{API: a, Facts: func(*corev1.Pod) Facts { return facts() },
+					Mirror: func(*corev1.Pod) (*corev1.Pod, bool) { return nil, false },
+					Log:    slog.New(slog.DiscardHandler)}
 				ctx, cancel := context.WithCancel(context.Background())
 				m.Start(ctx)
 				r := &record.Pod{Admitted: now}
 				report := func(o record.Observation) {
-					m.Report(p, r, &record.Observed{Sandboxes: []record.Sandbox{{ID: "s0", Ready: true}}, Containers: []record.Observation{o}})
+					m.Report(p, r,
+						&record.Observed{Sandboxes: []record.Sandbox{{ID: "s0", Ready: true}},
+							Containers: []record.Observation{o}})
 				}
 				*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
 				report(running("a"))
@@ -84,12 +89,12 @@ func TestReplacedContainer(t *testing.T) {
 				time.Sleep(time.Minute)
 				cancel()
 				m.Wait()
-				var got []v1.ConditionStatus
+				var got []corev1.ConditionStatus
 				for _, s := range a.seen {
-					ready, _ := condition(s, v1.PodReady)
+					ready, _ := condition(s, corev1.PodReady)
 					got = append(got, ready)
 				}
-				if len(got) != len(tt.want) || got[0] != tt.want[0] || got[len(got)-1] != v1.ConditionTrue {
+				if len(got) != len(tt.want) || got[0] != tt.want[0] || got[len(got)-1] != corev1.ConditionTrue {
 					t.Errorf("Ready in what was written: %v, want %v", got, tt.want)
 				}
 				if n := a.pod.Status.ContainerStatuses[0].RestartCount; n != 1 {

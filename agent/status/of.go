@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -17,18 +17,20 @@ type Facts struct {
 	HostIPs []string
 	// Scheme prefixes container IDs, as in "containerd://".
 	Scheme string
-	QOS    v1.PodQOSClass
+	QOS    corev1.PodQOSClass
 	// Restarts tells whether a container that ended so runs again.
-	Restarts func(p *v1.Pod, c *v1.Container, code int32) bool
+	Restarts func(p *corev1.Pod, c *corev1.Container, code int32) bool
 	Now      metav1.Time
 }
 
-// Of returns the pod's status. It is pure. What others own in the last status
+// For returns the pod's status. It is pure. What others own in the last status
 // (their conditions) is kept, transition times move only with transitions.
-func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
+func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodStatus {
 	restarts := f.Restarts
-	f.Restarts = func(p *v1.Pod, c *v1.Container, code int32) bool { return r.Get(c.Name).Again || restarts(p, c, code) }
-	s := v1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
+	f.Restarts = func(p *corev1.Pod, c *corev1.Container, code int32) bool {
+		return r.Get(c.Name).Again || restarts(p, c, code)
+	}
+	s := corev1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
 	if !r.Admitted.IsZero() {
 		t := r.Admitted.Rfc3339Copy()
 		s.StartTime = &t
@@ -43,7 +45,7 @@ func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
 	refused := r.Ended != nil && len(o.Containers) == 0 && len(r.Containers) == 0
 	if refused {
 		// Never admitted: nothing is known of its containers.
-		s.Phase, s.Reason, s.Message = v1.PodFailed, r.Ended.Reason, r.Ended.Message
+		s.Phase, s.Reason, s.Message = corev1.PodFailed, r.Ended.Reason, r.Ended.Message
 		s.Conditions = conditions(p, &s, r, o, f)
 		return s
 	}
@@ -53,9 +55,9 @@ func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
 	s.EphemeralContainerStatuses = b.ephemeral()
 	s.Phase = phase(p, &s, r, o, f)
 	if r.Ended != nil {
-		s.Phase, s.Reason, s.Message = v1.PodFailed, r.Ended.Reason, r.Ended.Message
+		s.Phase, s.Reason, s.Message = corev1.PodFailed, r.Ended.Reason, r.Ended.Message
 	}
-	if old := p.Status.Phase; old == v1.PodFailed || old == v1.PodSucceeded {
+	if old := p.Status.Phase; old == corev1.PodFailed || old == corev1.PodSucceeded {
 		s.Phase = old // terminal phases are final
 		if s.Reason == "" {
 			s.Reason, s.Message = p.Status.Reason, p.Status.Message
@@ -65,16 +67,16 @@ func Of(p *v1.Pod, r *record.Pod, o *record.Observed, f Facts) v1.PodStatus {
 	return s
 }
 
-func addresses(s *v1.PodStatus, p *v1.Pod, r *record.Pod, f Facts) {
+func addresses(s *corev1.PodStatus, p *corev1.Pod, r *record.Pod, f Facts) {
 	for _, ip := range f.HostIPs {
-		s.HostIPs = append(s.HostIPs, v1.HostIP{IP: ip})
+		s.HostIPs = append(s.HostIPs, corev1.HostIP{IP: ip})
 	}
 	ips := r.IPs
 	if p.Spec.HostNetwork {
 		ips = f.HostIPs
 	}
 	for _, ip := range ips {
-		s.PodIPs = append(s.PodIPs, v1.PodIP{IP: ip})
+		s.PodIPs = append(s.PodIPs, corev1.PodIP{IP: ip})
 	}
 	if len(s.HostIPs) > 0 {
 		s.HostIP = s.HostIPs[0].IP
@@ -85,27 +87,27 @@ func addresses(s *v1.PodStatus, p *v1.Pod, r *record.Pod, f Facts) {
 }
 
 type builder struct {
-	pod *v1.Pod
+	pod *corev1.Pod
 	rec *record.Pod
 	obs *record.Observed
 	f   Facts
 }
 
-func (b *builder) list(specs []v1.Container, init bool) []v1.ContainerStatus {
-	var out []v1.ContainerStatus
+func (b *builder) list(specs []corev1.Container, init bool) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
 	for i := range specs {
 		out = append(out, b.one(&specs[i], init))
 	}
 	if !init {
-		slices.SortFunc(out, func(a, b v1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(out, func(a, b corev1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return out
 }
 
-func (b *builder) ephemeral() []v1.ContainerStatus {
-	var out []v1.ContainerStatus
+func (b *builder) ephemeral() []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
 	for i := range b.pod.Spec.EphemeralContainers {
-		c := v1.Container(b.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		c := corev1.Container(b.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		s := b.one(&c, false)
 		s.Ready, s.Started = false, nil
 		out = append(out, s)
@@ -114,17 +116,17 @@ func (b *builder) ephemeral() []v1.ContainerStatus {
 }
 
 // one is the status of a container.
-func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
+func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	cr := b.rec.Get(c.Name)
-	s := v1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
+	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
 	no := false
 	s.Started = &no
 	for _, m := range c.VolumeMounts {
-		vs := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		vs := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
-			mode := v1.RecursiveReadOnlyDisabled
-			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
-				mode = v1.RecursiveReadOnlyEnabled
+			mode := corev1.RecursiveReadOnlyDisabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
+				mode = corev1.RecursiveReadOnlyEnabled
 			}
 			vs.RecursiveReadOnly = &mode
 		}
@@ -133,7 +135,7 @@ func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
 	if len(c.Resources.Requests)+len(c.Resources.Limits) > 0 {
 		s.Resources = c.Resources.DeepCopy()
 	} else {
-		s.Resources = &v1.ResourceRequirements{}
+		s.Resources = &corev1.ResourceRequirements{}
 	}
 	if o := b.shown(c, cr); o != nil {
 		b.observed(&s, o)
@@ -153,18 +155,20 @@ func (b *builder) one(c *v1.Container, init bool) v1.ContainerStatus {
 	if init && !record.Sidecar(c) {
 		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
 	}
-	if s.State == (v1.ContainerState{}) {
-		s.State.Waiting = &v1.ContainerStateWaiting{Reason: b.defaultReason(init)}
+	if s.State == (corev1.ContainerState{}) {
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: b.defaultReason(init)}
 	}
 	return s
 }
 
 // shown is the run of a container that its status tells of: the newest, or the
-// one before while the postStart hook of the newest is not done.
-func (b *builder) shown(c *v1.Container, cr record.Container) *record.Observation {
+// one before while the newest is still being started, which its postStart hook
+// is part of. So a container without probes is ready as soon as it runs, and
+// nobody sees a running pod that is unready for a moment.
+func (b *builder) shown(c *corev1.Container, cr record.Container) *record.Observation {
 	o := b.obs.Latest(c.Name)
-	if o == nil || o.State != record.Running || c.Lifecycle == nil || c.Lifecycle.PostStart == nil ||
-		cr.ID == o.ID && cr.Hooked || b.rec.Stopping != nil {
+	hooked := cr.Hooked || c.Lifecycle == nil || c.Lifecycle.PostStart == nil
+	if o == nil || o.State != record.Running || cr.ID == o.ID && hooked || b.rec.Stopping != nil {
 		return o
 	}
 	for i := range b.obs.Containers {
@@ -186,7 +190,7 @@ func (b *builder) defaultReason(init bool) string {
 }
 
 // observed fills the status from the runtime's newest container of the name.
-func (b *builder) observed(s *v1.ContainerStatus, o *record.Observation) {
+func (b *builder) observed(s *corev1.ContainerStatus, o *record.Observation) {
 	s.RestartCount = int32(o.Attempt)
 	s.ContainerID = b.f.Scheme + o.ID
 	s.ImageID = o.ImageRef
@@ -195,12 +199,12 @@ func (b *builder) observed(s *v1.ContainerStatus, o *record.Observation) {
 	}
 	s.User = o.User
 	if o.StopSignal != "" {
-		sig := v1.Signal(o.StopSignal)
+		sig := corev1.Signal(o.StopSignal)
 		s.StopSignal = &sig
 	}
 	switch o.State {
 	case record.Running:
-		s.State.Running = &v1.ContainerStateRunning{StartedAt: metav1.NewTime(o.Started).Rfc3339Copy()}
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(o.Started).Rfc3339Copy()}
 	case record.Exited:
 		t := b.terminated(o.Terminated())
 		s.State.Terminated = &t
@@ -219,7 +223,7 @@ func (b *builder) observed(s *v1.ContainerStatus, o *record.Observation) {
 }
 
 // unseen fills the status of a container that the runtime does not have.
-func (b *builder) unseen(s *v1.ContainerStatus, cr record.Container) {
+func (b *builder) unseen(s *corev1.ContainerStatus, cr record.Container) {
 	if cr.Seen == nil {
 		return
 	}
@@ -229,7 +233,7 @@ func (b *builder) unseen(s *v1.ContainerStatus, cr record.Container) {
 	s.State.Terminated = &t
 }
 
-func (b *builder) terminated(t v1.ContainerStateTerminated) v1.ContainerStateTerminated {
+func (b *builder) terminated(t corev1.ContainerStateTerminated) corev1.ContainerStateTerminated {
 	if t.ContainerID != "" && !strings.Contains(t.ContainerID, "://") {
 		t.ContainerID = b.f.Scheme + t.ContainerID
 	}
@@ -238,14 +242,15 @@ func (b *builder) terminated(t v1.ContainerStateTerminated) v1.ContainerStateTer
 }
 
 // waiting shows why a container cannot run now.
-func (b *builder) waiting(s *v1.ContainerStatus, c *v1.Container, cr record.Container) {
+func (b *builder) waiting(s *corev1.ContainerStatus, c *corev1.Container, cr record.Container) {
 	if t := s.State.Terminated; t != nil {
 		if !b.f.Restarts(b.pod, c, t.ExitCode) {
 			return
 		}
-		s.LastTerminationState = v1.ContainerState{Terminated: t}
+		s.LastTerminationState = corev1.ContainerState{Terminated: t}
 	}
-	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: cr.Fault.Reason, Message: cr.Fault.Message}}
+	s.State = corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: cr.Fault.Reason, Message: cr.Fault.Message}}
 }
 
 // counts of containers by state, for the phase.
@@ -253,10 +258,10 @@ type counts struct{ running, waiting, stopped, final, succeeded int }
 
 // phase is the pod's phase: pending until all its containers were started,
 // running while any may run, then by how they ended.
-func phase(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Facts) v1.PodPhase {
+func phase(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Observed, f Facts) corev1.PodPhase {
 	pending, failed := inits(p, s, f)
 	if failed {
-		return v1.PodFailed
+		return corev1.PodFailed
 	}
 	n := mains(p, s, f)
 	begun := false
@@ -282,23 +287,23 @@ func phase(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Fact
 	}
 	switch {
 	case pending, n.waiting > 0:
-		return v1.PodPending
+		return corev1.PodPending
 	case n.running+sidecarsRun > 0:
-		return v1.PodRunning
+		return corev1.PodRunning
 	case n.stopped == 0:
-		return v1.PodPending
+		return corev1.PodPending
 	}
 	if r.Stopping != nil || n.final == n.stopped {
 		if n.succeeded == n.stopped {
-			return v1.PodSucceeded
+			return corev1.PodSucceeded
 		}
-		return v1.PodFailed
+		return corev1.PodFailed
 	}
-	return v1.PodRunning
+	return corev1.PodRunning
 }
 
 // inits tells whether init containers are yet to end, or failed for good.
-func inits(p *v1.Pod, s *v1.PodStatus, f Facts) (pending, failed bool) {
+func inits(p *corev1.Pod, s *corev1.PodStatus, f Facts) (pending, failed bool) {
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
 		if record.Sidecar(c) {
@@ -321,9 +326,9 @@ func inits(p *v1.Pod, s *v1.PodStatus, f Facts) (pending, failed bool) {
 	return pending, failed
 }
 
-func mains(p *v1.Pod, s *v1.PodStatus, f Facts) counts {
+func mains(p *corev1.Pod, s *corev1.PodStatus, f Facts) counts {
 	var n counts
-	byName := map[string]*v1.Container{}
+	byName := map[string]*corev1.Container{}
 	for i := range p.Spec.Containers {
 		byName[p.Spec.Containers[i].Name] = &p.Spec.Containers[i]
 	}
@@ -352,24 +357,24 @@ func mains(p *v1.Pod, s *v1.PodStatus, f Facts) counts {
 }
 
 // Conditions that this package owns; the others are kept as they are.
-var owned = map[v1.PodConditionType]bool{
-	v1.PodReadyToStartContainers: true, v1.PodInitialized: true, v1.PodReady: true,
-	v1.ContainersReady: true, v1.PodScheduled: true,
-	v1.PodResizePending: true, v1.PodResizeInProgress: true,
+var owned = map[corev1.PodConditionType]bool{
+	corev1.PodReadyToStartContainers: true, corev1.PodInitialized: true, corev1.PodReady: true,
+	corev1.ContainersReady: true, corev1.PodScheduled: true,
+	corev1.PodResizePending: true, corev1.PodResizeInProgress: true,
 }
 
-func conditions(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f Facts) []v1.PodCondition {
-	var out []v1.PodCondition
+func conditions(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Observed, f Facts) []corev1.PodCondition {
+	var out []corev1.PodCondition
 	for _, c := range p.Status.Conditions {
-		if !owned[c.Type] && !(c.Type == v1.DisruptionTarget && r.Disrupted != nil) {
+		if !owned[c.Type] && !(c.Type == corev1.DisruptionTarget && r.Disrupted != nil) {
 			out = append(out, c)
 		}
 	}
-	add := func(t v1.PodConditionType, ok bool, reason, message string) {
-		c := v1.PodCondition{Type: t, Status: v1.ConditionFalse, Reason: reason, Message: message,
+	add := func(t corev1.PodConditionType, ok bool, reason, message string) {
+		c := corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: reason, Message: message,
 			ObservedGeneration: p.Generation, LastTransitionTime: f.Now}
 		if ok {
-			c.Status = v1.ConditionTrue
+			c.Status = corev1.ConditionTrue
 		}
 		for _, old := range p.Status.Conditions {
 			if old.Type == t && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
@@ -379,38 +384,38 @@ func conditions(p *v1.Pod, s *v1.PodStatus, r *record.Pod, o *record.Observed, f
 		out = append(out, c)
 	}
 	if d := r.Disrupted; d != nil {
-		add(v1.DisruptionTarget, true, d.Reason, d.Message)
+		add(corev1.DisruptionTarget, true, d.Reason, d.Message)
 	}
 	if z := r.Resize; z.Pending != nil {
-		add(v1.PodResizePending, true, z.Pending.Reason, z.Pending.Message)
+		add(corev1.PodResizePending, true, z.Pending.Reason, z.Pending.Message)
 		out[len(out)-1].ObservedGeneration = z.PendingGeneration
 	}
 	if z := r.Resize; z.Actuating {
 		reason := ""
 		if z.Error != "" {
-			reason = v1.PodReasonError
+			reason = corev1.PodReasonError
 		}
-		add(v1.PodResizeInProgress, true, reason, z.Error)
+		add(corev1.PodResizeInProgress, true, reason, z.Error)
 		out[len(out)-1].ObservedGeneration = z.Generation
 	}
 	sb := o.Sandbox()
-	add(v1.PodReadyToStartContainers, sb != nil && sb.Ready && !r.Released, "", "")
+	add(corev1.PodReadyToStartContainers, sb != nil && sb.Ready && !r.Released, "", "")
 	ok, reason, message := initialized(p, s)
-	add(v1.PodInitialized, ok, reason, message)
+	add(corev1.PodInitialized, ok, reason, message)
 	ok, reason, message = containersReady(p, s)
 	ready, gateReason, gateMessage := ok, reason, message
 	if ok {
 		ready, gateReason, gateMessage = gates(p, out)
 	}
-	add(v1.PodReady, ready, gateReason, gateMessage)
-	add(v1.ContainersReady, ok, reason, message)
-	add(v1.PodScheduled, true, "", "")
+	add(corev1.PodReady, ready, gateReason, gateMessage)
+	add(corev1.ContainersReady, ok, reason, message)
+	add(corev1.PodScheduled, true, "", "")
 	return out
 }
 
-func initialized(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
+func initialized(p *corev1.Pod, s *corev1.PodStatus) (bool, string, string) {
 	if len(p.Spec.InitContainers) == 0 {
-		if s.Phase == v1.PodSucceeded {
+		if s.Phase == corev1.PodSucceeded {
 			return true, "PodCompleted", ""
 		}
 		return true, "", ""
@@ -418,7 +423,7 @@ func initialized(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
 	if s.InitContainerStatuses == nil {
 		return false, "UnknownContainerStatuses", ""
 	}
-	if s.Phase == v1.PodSucceeded {
+	if s.Phase == corev1.PodSucceeded {
 		return true, "PodCompleted", ""
 	}
 	for _, c := range s.ContainerStatuses {
@@ -443,11 +448,11 @@ func initialized(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
 	return true, "", ""
 }
 
-func containersReady(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
+func containersReady(p *corev1.Pod, s *corev1.PodStatus) (bool, string, string) {
 	switch {
-	case s.Phase == v1.PodFailed:
+	case s.Phase == corev1.PodFailed:
 		return false, "PodFailed", ""
-	case s.Phase == v1.PodSucceeded:
+	case s.Phase == corev1.PodSucceeded:
 		return false, "PodCompleted", ""
 	case s.ContainerStatuses == nil:
 		return false, "UnknownContainerStatuses", ""
@@ -474,21 +479,24 @@ func containersReady(p *v1.Pod, s *v1.PodStatus) (bool, string, string) {
 }
 
 // gates looks at the conditions that readiness gates name.
-func gates(p *v1.Pod, have []v1.PodCondition) (bool, string, string) {
+func gates(p *corev1.Pod, have []corev1.PodCondition) (bool, string, string) {
 	var msgs []string
 	for _, g := range p.Spec.ReadinessGates {
-		status := v1.ConditionStatus("")
+		status := corev1.ConditionStatus("")
 		for _, c := range have {
 			if c.Type == g.ConditionType {
 				status = c.Status
 			}
 		}
 		switch status {
-		case v1.ConditionTrue:
+		case corev1.ConditionTrue:
 		case "":
-			msgs = append(msgs, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
+			msgs = append(msgs,
+				fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
 		default:
-			msgs = append(msgs, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(g.ConditionType), status))
+			msgs = append(msgs,
+				fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(g.ConditionType),
+					status))
 		}
 	}
 	if len(msgs) > 0 {

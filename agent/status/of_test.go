@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -13,9 +13,10 @@ import (
 var now = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
 func facts() Facts {
-	return Facts{HostIPs: []string{"192.0.2.1"}, Scheme: "shoal://", QOS: v1.PodQOSBestEffort, Now: now,
-		Restarts: func(p *v1.Pod, _ *v1.Container, code int32) bool {
-			return p.Spec.RestartPolicy == v1.RestartPolicyAlways || p.Spec.RestartPolicy == v1.RestartPolicyOnFailure && code != 0
+	return Facts{HostIPs: []string{"192.0.2.1"}, Scheme: "shoal://", QOS: corev1.PodQOSBestEffort, Now: now,
+		Restarts: func(p *corev1.Pod, _ *corev1.Container, code int32) bool {
+			return p.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
+				p.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && code != 0
 		}}
 }
 
@@ -24,10 +25,11 @@ func running(name string) record.Observation {
 }
 
 func exited(name string, code int32) record.Observation {
-	return record.Observation{ID: name + "0", Name: name, State: record.Exited, ExitCode: code, Started: now.Time, Finished: now.Time}
+	return record.Observation{ID: name + "0", Name: name, State: record.Exited, ExitCode: code,
+		Started: now.Time, Finished: now.Time}
 }
 
-func condition(s v1.PodStatus, t v1.PodConditionType) (v1.ConditionStatus, string) {
+func condition(s corev1.PodStatus, t corev1.PodConditionType) (corev1.ConditionStatus, string) {
 	for _, c := range s.Conditions {
 		if c.Type == t {
 			return c.Status, c.Reason
@@ -39,52 +41,63 @@ func condition(s v1.PodStatus, t v1.PodConditionType) (v1.ConditionStatus, strin
 func TestOf(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		policy v1.RestartPolicy
+		policy corev1.RestartPolicy
 		init   bool
 		see    []record.Observation
 		change func(r *record.Pod)
-		phase  v1.PodPhase
+		phase  corev1.PodPhase
 		ready  string // reason of Ready, "yes" when true
 		state  string // of container a
 	}{
-		{"nothing", v1.RestartPolicyAlways, false, nil, nil, v1.PodPending, "ContainersNotReady", "ContainerCreating"},
-		{"init", v1.RestartPolicyAlways, true, []record.Observation{running("i")}, nil, v1.PodPending, "ContainersNotReady", "PodInitializing"},
-		{"runs", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
-			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true} }, v1.PodRunning, "yes", "running"},
-		{"runs_unready", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
-			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true} }, v1.PodRunning, "ContainersNotReady", "running"},
-		{"done", v1.RestartPolicyNever, false, []record.Observation{exited("a", 0)}, nil, v1.PodSucceeded, "PodCompleted", "Completed"},
-		{"failed", v1.RestartPolicyNever, false, []record.Observation{exited("a", 2)}, nil, v1.PodFailed, "PodFailed", "Error"},
-		{"crash_loop", v1.RestartPolicyAlways, false, []record.Observation{exited("a", 2)},
-			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "CrashLoopBackOff"} }, v1.PodRunning, "ContainersNotReady", "CrashLoopBackOff"},
-		{"no_image", v1.RestartPolicyAlways, false, nil,
-			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "ErrImagePull"} }, v1.PodPending, "ContainersNotReady", "ErrImagePull"},
-		{"init_failed", v1.RestartPolicyNever, true, []record.Observation{exited("i", 1)}, nil, v1.PodFailed, "PodFailed", "PodInitializing"},
-		{"deadline", v1.RestartPolicyAlways, false, []record.Observation{running("a")},
-			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} }, v1.PodFailed, "PodFailed", "running"},
-		{"deleted_well", v1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
-			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, v1.PodSucceeded, "PodCompleted", "Completed"},
-		{"lost", v1.RestartPolicyNever, false, nil, func(r *record.Pod) {
-			r.Of("a").Seen = &record.Exit{ID: "x", State: v1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
-		}, v1.PodFailed, "PodFailed", "ContainerStatusUnknown"},
+		{"nothing", corev1.RestartPolicyAlways, false, nil, nil, corev1.PodPending, "ContainersNotReady", "ContainerCreating"},
+		{"init", corev1.RestartPolicyAlways, true, []record.Observation{running("i")}, nil, corev1.PodPending,
+			"ContainersNotReady", "PodInitializing"},
+		{"runs", corev1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true} },
+			corev1.PodRunning, "yes", "running"},
+		{"runs_unready", corev1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) { *r.Of("a") = record.Container{ID: "a0", Started: true} }, corev1.PodRunning,
+			"ContainersNotReady", "running"},
+		{"done", corev1.RestartPolicyNever, false, []record.Observation{exited("a", 0)}, nil, corev1.PodSucceeded,
+			"PodCompleted", "Completed"},
+		{"failed", corev1.RestartPolicyNever, false, []record.Observation{exited("a", 2)}, nil,
+			corev1.PodFailed, "PodFailed", "Error"},
+		{"crash_loop", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 2)},
+			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "CrashLoopBackOff"} }, corev1.PodRunning,
+			"ContainersNotReady", "CrashLoopBackOff"},
+		{"no_image", corev1.RestartPolicyAlways, false, nil,
+			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "ErrImagePull"} }, corev1.PodPending,
+			"ContainersNotReady", "ErrImagePull"},
+		{"init_failed", corev1.RestartPolicyNever, true, []record.Observation{exited("i", 1)}, nil, corev1.PodFailed,
+			"PodFailed", "PodInitializing"},
+		{"deadline", corev1.RestartPolicyAlways, false, []record.Observation{running("a")},
+			func(r *record.Pod) {
+				r.Ended, r.Of("a").ID = &record.Verdict{Reason: "DeadlineExceeded"}, "a0"
+			},
+			corev1.PodFailed, "PodFailed", "running"},
+		{"deleted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, corev1.PodSucceeded, "PodCompleted", "Completed"},
+		{"lost", corev1.RestartPolicyNever, false, nil, func(r *record.Pod) {
+			r.Of("a").Seen = &record.Exit{ID: "x", State: corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+		}, corev1.PodFailed, "PodFailed", "ContainerStatusUnknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := &v1.Pod{}
+			p := &corev1.Pod{}
 			p.Spec.RestartPolicy = c.policy
-			p.Spec.Containers = []v1.Container{{Name: "a", Image: "i"}}
+			p.Spec.Containers = []corev1.Container{{Name: "a", Image: "i"}}
 			if c.init {
-				p.Spec.InitContainers = []v1.Container{{Name: "i", Image: "i"}}
+				p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i"}}
 			}
 			r := &record.Pod{Admitted: now}
 			if c.change != nil {
 				c.change(r)
 			}
-			s := Of(p, r, &record.Observed{Containers: c.see}, facts())
+			s := For(p, r, &record.Observed{Containers: c.see}, facts())
 			if s.Phase != c.phase {
 				t.Errorf("phase %s, want %s", s.Phase, c.phase)
 			}
-			st, reason := condition(s, v1.PodReady)
-			if st == v1.ConditionTrue {
+			st, reason := condition(s, corev1.PodReady)
+			if st == corev1.ConditionTrue {
 				reason = "yes"
 			}
 			if reason != c.ready {
@@ -104,63 +117,95 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// A container that the runtime runs, whose start the worker has not yet ended, is
+// not shown as running: it would be unready for a moment, for no reason.
+func TestStartGoesOn(t *testing.T) {
+	p := &corev1.Pod{}
+	p.Spec.Containers = []corev1.Container{{Name: "a"}}
+	r := &record.Pod{Admitted: now}
+	o := &record.Observed{Containers: []record.Observation{running("a")}}
+	s := For(p, r, o, facts())
+	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ContainerCreating" ||
+		s.Phase != corev1.PodPending {
+		t.Errorf("while the first start goes on: %s, %+v", s.Phase, s.ContainerStatuses[0].State)
+	}
+	before := exited("a", 1)
+	before.ID = "a9"
+	o.Containers = append(o.Containers, before)
+	*r.Of("a") = record.Container{ID: "a9", Hooked: true}
+	if s = For(p, r, o, facts()); s.ContainerStatuses[0].State.Terminated == nil {
+		t.Errorf("while a later start goes on: %+v", s.ContainerStatuses[0])
+	}
+	*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
+	if s = For(p, r, o, facts()); s.Phase != corev1.PodRunning || !s.ContainerStatuses[0].Ready {
+		t.Errorf("after the start: %s, %+v", s.Phase, s.ContainerStatuses[0])
+	}
+}
+
 // A container is not shown as running before its postStart hook is done.
 func TestHookGoesOn(t *testing.T) {
-	p := &v1.Pod{}
-	p.Spec.Containers = []v1.Container{{Name: "a", Lifecycle: &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 9}}}}}
+	p := &corev1.Pod{}
+	p.Spec.Containers = []corev1.Container{
+		{Name: "a",
+			Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 9}}}}}
 	r := &record.Pod{Admitted: now}
 	o := &record.Observed{Containers: []record.Observation{running("a")}}
 	*r.Of("a") = record.Container{ID: "a0"}
-	s := Of(p, r, o, facts())
-	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ContainerCreating" || s.Phase != v1.PodPending {
+	s := For(p, r, o, facts())
+	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ContainerCreating" ||
+		s.Phase != corev1.PodPending {
 		t.Errorf("while the hook goes on: %s, %+v", s.Phase, s.ContainerStatuses[0].State)
 	}
 	before := exited("a", 1)
 	before.ID = "a9"
 	o.Containers = append(o.Containers, before)
-	if s = Of(p, r, o, facts()); s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].ContainerID != "shoal://a9" {
+	if s = For(p, r, o, facts()); s.ContainerStatuses[0].State.Terminated == nil ||
+		s.ContainerStatuses[0].ContainerID != "shoal://a9" {
 		t.Errorf("while the hook of a later run goes on: %+v", s.ContainerStatuses[0])
 	}
 	*r.Of("a") = record.Container{ID: "a0", Hooked: true, Started: true, Ready: true}
-	if s = Of(p, r, o, facts()); s.ContainerStatuses[0].State.Running == nil || s.Phase != v1.PodRunning {
+	if s = For(p, r, o, facts()); s.ContainerStatuses[0].State.Running == nil || s.Phase != corev1.PodRunning {
 		t.Errorf("after the hook: %s, %+v", s.Phase, s.ContainerStatuses[0].State)
 	}
 }
 
 func TestRefused(t *testing.T) {
-	p := &v1.Pod{}
-	p.Spec.Containers = []v1.Container{{Name: "a"}}
-	s := Of(p, &record.Pod{Admitted: now, Ended: &record.Verdict{Reason: "OutOfcpu", Message: "m"}}, &record.Observed{}, facts())
-	if s.Phase != v1.PodFailed || s.Reason != "OutOfcpu" || s.ContainerStatuses != nil {
+	p := &corev1.Pod{}
+	p.Spec.Containers = []corev1.Container{{Name: "a"}}
+	s := For(p, &record.Pod{Admitted: now, Ended: &record.Verdict{Reason: "OutOfcpu", Message: "m"}},
+		&record.Observed{}, facts())
+	if s.Phase != corev1.PodFailed || s.Reason != "OutOfcpu" || s.ContainerStatuses != nil {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestTransitionTimesAndForeignConditions(t *testing.T) {
 	old := metav1.NewTime(now.Add(-time.Hour))
-	p := &v1.Pod{}
-	p.Spec.Containers = []v1.Container{{Name: "a"}}
-	p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "x/y"}}
-	p.Status.Conditions = []v1.PodCondition{{Type: "x/y", Status: v1.ConditionTrue, LastTransitionTime: old},
-		{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: old}, {Type: v1.ContainersReady, Status: v1.ConditionFalse, LastTransitionTime: old}}
+	p := &corev1.Pod{}
+	p.Spec.Containers = []corev1.Container{{Name: "a"}}
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: "x/y", Status: corev1.ConditionTrue, LastTransitionTime: old},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: old},
+		{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, LastTransitionTime: old}}
 	r := &record.Pod{Admitted: now}
 	*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
-	s := Of(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
+	s := For(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
 	for _, c := range s.Conditions {
 		want := old
-		if c.Type == v1.ContainersReady || c.Type == v1.PodInitialized || c.Type == v1.PodScheduled || c.Type == v1.PodReadyToStartContainers {
+		if c.Type == corev1.ContainersReady || c.Type == corev1.PodInitialized || c.Type == corev1.PodScheduled ||
+			c.Type == corev1.PodReadyToStartContainers {
 			want = now
 		}
 		if !c.LastTransitionTime.Equal(&want) {
 			t.Errorf("%s moved at %s, want %s", c.Type, c.LastTransitionTime, want)
 		}
 	}
-	if st, _ := condition(s, "x/y"); st != v1.ConditionTrue {
+	if st, _ := condition(s, "x/y"); st != corev1.ConditionTrue {
 		t.Error("a condition of another is lost")
 	}
-	p.Status.Conditions[0].Status = v1.ConditionFalse
-	s = Of(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
-	if _, reason := condition(s, v1.PodReady); reason != "ReadinessGatesNotReady" {
+	p.Status.Conditions[0].Status = corev1.ConditionFalse
+	s = For(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
+	if _, reason := condition(s, corev1.PodReady); reason != "ReadinessGatesNotReady" {
 		t.Errorf("closed gate: %s", reason)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 
 	"github.com/shoal-project/shoal/agent/process"
@@ -61,12 +61,13 @@ func (s *Server) start() (streaming.Server, error) {
 		MaxHeaderBytes:    64 << 10,
 	}
 	// All come from one source, which gets no more than half of the total.
-	go s.http.Serve(process.LimitConnections(l, process.ConnectionLimits{Total: 2 * maxSessions, PerSource: maxSessions})) // ends with Close
+	// ends with Close
+	go s.http.Serve(process.LimitConnections(l, process.ConnectionLimits{Total: 2 * maxSessions, PerSource: maxSessions}))
 	return s.urls, nil
 }
 
 // Exec answers the CRI request with a URL.
-func (s *Server) Exec(_ context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
+func (s *Server) Exec(_ context.Context, req *criv1.ExecRequest) (*criv1.ExecResponse, error) {
 	urls, err := s.start()
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (s *Server) Exec(_ context.Context, req *cri.ExecRequest) (*cri.ExecRespons
 }
 
 // Attach answers the CRI request with a URL.
-func (s *Server) Attach(_ context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+func (s *Server) Attach(_ context.Context, req *criv1.AttachRequest) (*criv1.AttachResponse, error) {
 	urls, err := s.start()
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (s *Server) Attach(_ context.Context, req *cri.AttachRequest) (*cri.AttachR
 }
 
 // PortForward answers the CRI request with a URL.
-func (s *Server) PortForward(_ context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+func (s *Server) PortForward(_ context.Context, req *criv1.PortForwardRequest) (*criv1.PortForwardResponse, error) {
 	urls, err := s.start()
 	if err != nil {
 		return nil, err

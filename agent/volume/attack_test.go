@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -24,7 +24,8 @@ import (
 func outside(t *testing.T) (dir string, untouched func(when string)) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("root's"), 0o600), os.Chmod(dir, 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("root's"), 0o600),
+		os.Chmod(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	return dir, func(when string) {
@@ -32,7 +33,8 @@ func outside(t *testing.T) (dir string, untouched func(when string)) {
 		entries, err := os.ReadDir(dir)
 		data, readErr := os.ReadFile(filepath.Join(dir, "a"))
 		st, statErr := os.Stat(dir)
-		if err := errors.Join(err, readErr, statErr); err != nil || len(entries) != 1 || string(data) != "root's" || st.Mode().Perm() != 0o700 {
+		if err := errors.Join(err, readErr, statErr); err != nil || len(entries) != 1 || string(data) != "root's" ||
+			st.Mode().Perm() != 0o700 {
 			t.Errorf("%s: the directory outside was changed: %v %q %v %v", when, entries, data, st, err)
 		}
 	}
@@ -95,14 +97,16 @@ func TestWriterFollowsNothing(t *testing.T) {
 		{"a name leads out", func(dir, _, out string) error {
 			return replaced(filepath.Join(dir, "a"), link(filepath.Join(out, "a")))
 		}},
-		{"a deep directory leads out", func(_, data, out string) error { return replaced(filepath.Join(data, "deep"), link(out)) }},
+		{"a deep directory leads out",
+			func(_, data, out string) error { return replaced(filepath.Join(data, "deep"), link(out)) }},
 		{"the directory is closed", func(dir, _, _ string) error { return os.Chmod(dir, 0) }},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			out, untouched := outside(t)
 			dir := t.TempDir()
 			for _, text := range []string{"1", "2"} {
-				files := map[string]file{"a": {data: []byte(text), mode: 0o640}, "deep/a": {data: []byte(text), mode: 0o644}}
+				files := map[string]file{"a": {data: []byte(text), mode: 0o640},
+					"deep/a": {data: []byte(text), mode: 0o644}}
 				own := owner{uid: -1, gid: 4711}
 				if err := writeAtomic(dir, files, own); err != nil {
 					t.Fatal(err)
@@ -154,13 +158,15 @@ func TestWriterAgainstRace(t *testing.T) {
 		text := []byte{byte('0' + i%10)}
 		// It may fail, but never elsewhere.
 		_ = soon(t, func() error {
-			return writeAtomic(dir, map[string]file{"a": {data: text, mode: 0o777}, "b/c": {data: text, mode: 0o777}}, owner{uid: -1, gid: 4711})
+			return writeAtomic(dir, map[string]file{"a": {data: text, mode: 0o777}, "b/c": {data: text, mode: 0o777}},
+				owner{uid: -1, gid: 4711})
 		})
 	}
 	stop.Store(true)
 	<-ended
 	untouched("race")
-	if err := writeAtomic(dir, map[string]file{"a": {data: []byte("z"), mode: 0o600}}, owner{uid: -1, gid: -1}); err != nil || read(t, dir, "a") != "z" {
+	if err := writeAtomic(dir, map[string]file{"a": {data: []byte("z"), mode: 0o600}},
+		owner{uid: -1, gid: -1}); err != nil || read(t, dir, "a") != "z" {
 		t.Errorf("after the race: %v", err)
 	}
 }
@@ -175,8 +181,9 @@ func TestSubPathFollowsNothing(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	p.Spec.Volumes = []v1.Volume{{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	if err := m.Ensure(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
@@ -187,13 +194,15 @@ func TestSubPathFollowsNothing(t *testing.T) {
 	if st, err := os.Stat(m.podDir(p.UID)); err != nil || st.Mode().Perm() != 0o750 {
 		t.Errorf("the pod's directory: %v, %v", st, err)
 	}
-	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)); err != nil {
+	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range []struct {
 		path string
 		ok   bool
-	}{{"new/sub", true}, {"away", false}, {"away/new", false}, {"away/a", false}, {"fifo/x", false}, {"../x", false}, {"/etc", false}} {
+	}{{"new/sub", true}, {"away", false}, {"away/new", false}, {"away/a", false}, {"fifo/x", false},
+		{"../x", false}, {"/etc", false}} {
 		err := soon(t, func() error {
 			_, err := m.SubPath(p, SubPath{Volume: "disk", Container: "c", Index: i, Path: c.path})
 			return err
@@ -232,7 +241,8 @@ func TestSubPathFollowsNothing(t *testing.T) {
 func TestGroupFollowsNothing(t *testing.T) {
 	out, untouched := outside(t)
 	dir := t.TempDir()
-	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), os.MkdirAll(filepath.Join(dir, "d"), 0o700), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
+	if err := errors.Join(os.Symlink(out, filepath.Join(dir, "away")), os.MkdirAll(filepath.Join(dir, "d"), 0o700),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var stop atomic.Bool
@@ -251,7 +261,7 @@ func TestGroupFollowsNothing(t *testing.T) {
 		}
 	}()
 	for range 100 {
-		_ = soon(t, func() error { return own(dir, 4711, v1.FSGroupChangeAlways) })
+		_ = soon(t, func() error { return own(dir, 4711, corev1.FSGroupChangeAlways) })
 	}
 	stop.Store(true)
 	<-ended
@@ -267,11 +277,12 @@ func TestGroupFollowsNothing(t *testing.T) {
 func TestHostPathFileWaitsForNothing(t *testing.T) {
 	out, untouched := outside(t)
 	dir := t.TempDir()
-	if err := errors.Join(os.Symlink(filepath.Join(out, "new"), filepath.Join(dir, "link")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)); err != nil {
+	if err := errors.Join(os.Symlink(filepath.Join(out, "new"), filepath.Join(dir, "link")),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	for name, ok := range map[string]bool{"link": false, "fifo": false, "file": true} {
-		h := &v1.HostPathVolumeSource{Path: filepath.Join(dir, name), Type: ptr.To(v1.HostPathFileOrCreate)}
+		h := &corev1.HostPathVolumeSource{Path: filepath.Join(dir, name), Type: ptr.To(corev1.HostPathFileOrCreate)}
 		if err := soon(t, func() error { return hostPath(h) }); (err == nil) != ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -282,12 +293,15 @@ func TestHostPathFileWaitsForNothing(t *testing.T) {
 func TestEnvFileFollowsNothing(t *testing.T) {
 	out, _ := outside(t)
 	dir := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "env"), []byte("# c\nexport A='x'\nB=2\n"), 0o600), os.WriteFile(filepath.Join(dir, "huge"), nil, 0o600),
-		os.Truncate(filepath.Join(dir, "huge"), 1<<40), os.Symlink("env", filepath.Join(dir, "near")), os.Symlink(filepath.Join(out, "a"), filepath.Join(dir, "far")),
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "env"), []byte("# c\nexport A='x'\nB=2\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "huge"), nil, 0o600),
+		os.Truncate(filepath.Join(dir, "huge"), 1<<40), os.Symlink("env", filepath.Join(dir, "near")),
+		os.Symlink(filepath.Join(out, "a"), filepath.Join(dir, "far")),
 		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	for name, ok := range map[string]bool{"env": true, "near": true, "far": false, "fifo": false, "huge": false, ".": false} {
+	for name, ok := range map[string]bool{"env": true, "near": true, "far": false, "fifo": false,
+		"huge": false, ".": false} {
 		var got string
 		err := soon(t, func() (err error) { got, err = EnvFile(dir, name, "A"); return err })
 		if (err == nil) != ok || ok && got != "x" || len(errText(err)) > 512 {
@@ -300,7 +314,8 @@ func TestEnvFileFollowsNothing(t *testing.T) {
 }
 
 func FuzzEnvFile(f *testing.F) {
-	for _, seed := range []string{"A=1", "export A=\"1\"", "#\n\nA='", "=", "A", "A=1\x00\r\nB=2", strings.Repeat("x", 1<<10)} {
+	for _, seed := range []string{"A=1", "export A=\"1\"", "#\n\nA='", "=", "A",
+		"A=1\x00\r\nB=2", strings.Repeat("x", 1<<10)} {
 		f.Add([]byte(seed), "A")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, key string) {
@@ -314,7 +329,8 @@ func FuzzEnvFile(f *testing.F) {
 // slow holds up one pod's tokens until its context ends; another's fail.
 type slow struct{ failed, given atomic.Int32 }
 
-func (s *slow) Token(ctx context.Context, p *v1.Pod, _ *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+func (s *slow) Token(ctx context.Context, p *corev1.Pod,
+	_ *corev1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	switch s.given.Add(1); {
 	case p.Annotations["from"] == "now" && p.Name == "stuck":
 		<-ctx.Done()
@@ -331,8 +347,9 @@ func (s *slow) Token(ctx context.Context, p *v1.Pod, _ *v1.ServiceAccountTokenPr
 func TestEachPodIsRefreshedOnItsOwn(t *testing.T) {
 	root := t.TempDir()
 	var log strings.Builder
-	objs := objects{configMaps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"a": "1"}}}}
-	m := &Manager{RootDir: root, Objects: objs, Log: slog.New(slog.NewTextHandler(&log, nil)), Facts: func(*v1.Pod) Facts { return Facts{} }}
+	objs := objects{configMaps: map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"a": "1"}}}}
+	m := &Manager{RootDir: root, Objects: objs, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Facts: func(*corev1.Pod) Facts { return Facts{} }}
 	tokens := &slow{}
 	m.Tokens = tokens
 	t.Cleanup(func() {
@@ -341,13 +358,19 @@ func TestEachPodIsRefreshedOnItsOwn(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		pods := map[string]*v1.Pod{}
+		pods := map[string]*corev1.Pod{}
 		for _, name := range []string{"stuck", "broken", "fine"} {
-			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID(name), Annotations: map[string]string{}}}
-			p.Spec.Volumes = []v1.Volume{{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}},
-				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}},
-			}}}}}
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID(name),
+					Annotations: map[string]string{}}}
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "all",
+					VolumeSource: corev1.VolumeSource{
+						Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+							{ConfigMap: &corev1.ConfigMapProjection{
+								LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
+							{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+						}}}}}
 			if err := m.Ensure(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}

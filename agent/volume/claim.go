@@ -6,23 +6,23 @@ import (
 	"fmt"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Claims finds the persistent volumes that pods claim.
 type Claims interface {
 	// Volume asks for the volume behind the claim of a pod's volume.
-	Volume(ctx context.Context, p *v1.Pod, v *v1.Volume) (*v1.PersistentVolume, error)
+	Volume(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error)
 	// KnownVolume is what Volume last said, nil for nothing.
-	KnownVolume(p *v1.Pod, v *v1.Volume) *v1.PersistentVolume
+	KnownVolume(p *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume
 }
 
 // isClaim tells whether a volume of a pod stands for a persistent volume.
-func isClaim(v *v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
+func isClaim(v *corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 
 // resolve finds what a volume of a pod stands for. The API is asked for what is
 // behind a claim, each time: it may have been lost since.
-func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source, error) {
+func (m *Manager) resolve(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (Source, error) {
 	if !isClaim(v) {
 		return Source{Volume: *v}, nil
 	}
@@ -33,7 +33,7 @@ func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source,
 	if err != nil {
 		return Source{}, err
 	}
-	if mode := pv.Spec.VolumeMode; mode != nil && *mode == v1.PersistentVolumeBlock {
+	if mode := pv.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
 		if mounts(p, v.Name) {
 			return Source{}, fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", v.Name, *mode)
 		}
@@ -44,7 +44,7 @@ func (m *Manager) resolve(ctx context.Context, p *v1.Pod, v *v1.Volume) (Source,
 
 // resolved is what resolve last found, without the API; ok is false when
 // nothing is known of a claim.
-func (m *Manager) resolved(p *v1.Pod, v *v1.Volume) (s Source, ok bool) {
+func (m *Manager) resolved(p *corev1.Pod, v *corev1.Volume) (s Source, ok bool) {
 	s.Volume = *v
 	if !isClaim(v) {
 		return s, true
@@ -56,9 +56,9 @@ func (m *Manager) resolved(p *v1.Pod, v *v1.Volume) (s Source, ok bool) {
 }
 
 // mounts tells whether a container mounts the volume.
-func mounts(p *v1.Pod, name string) bool {
-	in := func(c v1.Container) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })
+func mounts(p *corev1.Pod, name string) bool {
+	in := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name })
 	}
 	return slices.ContainsFunc(p.Spec.Containers, in) || slices.ContainsFunc(p.Spec.InitContainers, in)
 }

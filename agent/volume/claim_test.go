@@ -8,18 +8,18 @@ import (
 	"path/filepath"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
 // oneVolume is behind every claim.
-type oneVolume struct{ pv *v1.PersistentVolume }
+type oneVolume struct{ pv *corev1.PersistentVolume }
 
-func (o oneVolume) Volume(context.Context, *v1.Pod, *v1.Volume) (*v1.PersistentVolume, error) {
+func (o oneVolume) Volume(context.Context, *corev1.Pod, *corev1.Volume) (*corev1.PersistentVolume, error) {
 	return o.pv, nil
 }
-func (o oneVolume) KnownVolume(*v1.Pod, *v1.Volume) *v1.PersistentVolume { return o.pv }
+func (o oneVolume) KnownVolume(*corev1.Pod, *corev1.Volume) *corev1.PersistentVolume { return o.pv }
 
 // TestClaimed covers VOL-56, VOL-66, PV-11, PV-87.
 func TestClaimed(t *testing.T) {
@@ -27,25 +27,39 @@ func TestClaimed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	block := v1.PersistentVolumeBlock
+	block := corev1.PersistentVolumeBlock
 	for _, c := range []struct {
 		name string
-		spec v1.PersistentVolumeSpec
+		spec corev1.PersistentVolumeSpec
 		want string // error
 	}{
-		{"local", v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: dir}}}, ""},
-		{"host", v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: dir}}}, ""},
-		{"missing", v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/not/there"}}},
+		{"local",
+			corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}}}, ""},
+		{"host",
+			corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					HostPath: &corev1.HostPathVolumeSource{Path: dir}}}, ""},
+		{"missing",
+			corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/not/there"}}},
 			`MountVolume.SetUp failed for volume "v" : failed to stat local volume "/not/there": stat /not/there: no such file or directory`},
-		{"another kind", v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}}},
+		{"another kind",
+			corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}},
 			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath and local volumes are supported by this node yet`},
-		{"device", v1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : volumes with volumeMode Block are not supported by this node yet`},
+		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : volumes with volumeMode Block are not supported by this node yet`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &Manager{RootDir: t.TempDir(), Claims: oneVolume{&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: c.spec}}, Log: slog.New(slog.DiscardHandler)}
-			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{
-				SecurityContext: &v1.PodSecurityContext{FSGroup: ptr.To(int64(os.Getgid()))},
-				Volumes:         []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}},
+			m := &Manager{RootDir: t.TempDir(),
+				Claims: oneVolume{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: c.spec}},
+				Log:    slog.New(slog.DiscardHandler)}
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: corev1.PodSpec{
+				SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To(int64(os.Getgid()))},
+				Volumes: []corev1.Volume{
+					{Name: "v",
+						VolumeSource: corev1.VolumeSource{
+							PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}},
 			}}
 			err := m.Ensure(t.Context(), p)
 			if got := errText(err); got != c.want {
@@ -69,7 +83,8 @@ func TestClaimed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := os.Stat(filepath.Join(dir, "f")); err != nil || st.Mode()&fs.ModeSetgid == 0 || f.Mode().Perm() != 0o660 {
+	if f, err := os.Stat(filepath.Join(dir, "f")); err != nil || st.Mode()&fs.ModeSetgid == 0 ||
+		f.Mode().Perm() != 0o660 {
 		t.Errorf("the group has no right: %v, %v, %v", st.Mode(), f.Mode(), err)
 	}
 }

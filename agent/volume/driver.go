@@ -5,16 +5,16 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // Source is what a volume of a pod stands for.
 type Source struct {
 	// Volume is as the pod names it.
-	Volume v1.Volume `json:"volume"`
+	Volume corev1.Volume `json:"volume"`
 	// Persistent is the volume behind its claim, nil for volumes that are none.
-	Persistent *v1.PersistentVolume `json:"persistent,omitempty"`
+	Persistent *corev1.PersistentVolume `json:"persistent,omitempty"`
 }
 
 // Volume is one volume of one pod, and all that its driver needs to undo it: its
@@ -66,7 +66,7 @@ type driver interface {
 	// Mount makes the volume for its pod at v.Path, as containers will see it.
 	// It must not be waited for longer than ctx. What it returns is when it
 	// wants to be called again, zero for never.
-	Mount(ctx context.Context, p *v1.Pod, v *Volume) (again time.Time, err error)
+	Mount(ctx context.Context, p *corev1.Pod, v *Volume) (again time.Time, err error)
 
 	// Unmount undoes Mount, and Mount alone: it leaves content that outlives
 	// the pod. It is called when no container has the volume any more, and knows

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -17,38 +17,45 @@ import (
 // TestDrivers holds each line of the table to the contract of driver.
 func TestDrivers(t *testing.T) {
 	outlives := t.TempDir()
-	persistent := func(s v1.PersistentVolumeSource) *v1.PersistentVolume {
-		return &v1.PersistentVolume{
+	persistent := func(s corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "pv"},
-			Spec:       v1.PersistentVolumeSpec{PersistentVolumeSource: s},
+			Spec:       corev1.PersistentVolumeSpec{PersistentVolumeSource: s},
 		}
 	}
 	samples := map[string][]Source{
 		"emptyDir": {
-			{Volume: v1.Volume{Name: "none"}},
-			{Volume: v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}},
-			{Volume: v1.Volume{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
-				Medium: v1.StorageMediumMemory}}}},
+			{Volume: corev1.Volume{Name: "none"}},
+			{Volume: corev1.Volume{Name: "disk",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			{Volume: corev1.Volume{Name: "memory",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+					Medium: corev1.StorageMediumMemory}}}},
 		},
 		"hostPath": {
-			{Volume: v1.Volume{Name: "pod", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
-				Path: outlives, Type: ptr.To(v1.HostPathDirectoryOrCreate)}}}},
-			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{
-				HostPath: &v1.HostPathVolumeSource{Path: outlives}})},
+			{Volume: corev1.Volume{Name: "pod", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: outlives, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}}},
+			{Volume: claimed("claim"), Persistent: persistent(corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: outlives}})},
 		},
 		"projected": {
-			{Volume: v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
-				LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}}},
-			{Volume: v1.Volume{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}},
-			{Volume: v1.Volume{Name: "labels", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}}},
-			{Volume: v1.Volume{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}},
+			{Volume: corev1.Volume{Name: "cm",
+				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}},
+			{Volume: corev1.Volume{Name: "secret",
+				VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}},
+			{Volume: corev1.Volume{Name: "labels",
+				VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}}},
+			{Volume: corev1.Volume{Name: "all",
+				VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}}},
 		},
 		"local": {
-			{Volume: claimed("claim"), Persistent: persistent(v1.PersistentVolumeSource{
-				Local: &v1.LocalVolumeSource{Path: outlives}})},
+			{Volume: claimed("claim"), Persistent: persistent(corev1.PersistentVolumeSource{
+				Local: &corev1.LocalVolumeSource{Path: outlives}})},
 		},
 		"image": {
-			{Volume: v1.Volume{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "i"}}}},
+			{Volume: corev1.Volume{Name: "image",
+				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}},
 		},
 	}
 	w := newWorld(t)
@@ -67,9 +74,9 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-func claimed(name string) v1.Volume {
-	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
-		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
+func claimed(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
 }
 
 func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
@@ -78,7 +85,7 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 			t.Errorf("%s supports it: %v", other.name, got)
 		}
 	}
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
 	v := m.volume(p, s, d)
 	if again := m.volume(p, s, d); again.Path != v.Path {
 		t.Errorf("its path is %s, then %s", v.Path, again.Path)
@@ -126,8 +133,8 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 func TestNoDriver(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager()
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
-	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
 	want := `MountVolume.SetUp failed for volume "v" : nfs volumes are not supported by this node yet`
 	if got := errText(m.Ensure(t.Context(), p)); got != want {
 		t.Errorf("got %s", got)
@@ -135,7 +142,8 @@ func TestNoDriver(t *testing.T) {
 	if got := w.records(); got != "" {
 		t.Errorf("recorded:\n%s", got)
 	}
-	gone := &Volume{Pod: Owner{UID: "u"}, Source: Source{Volume: v1.Volume{Name: "v"}}, Driver: "later", Path: t.TempDir()}
+	gone := &Volume{Pod: Owner{UID: "u"}, Source: Source{Volume: corev1.Volume{Name: "v"}},
+		Driver: "later", Path: t.TempDir()}
 	if err := w.store().Put(gone.key(), gone); err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +163,8 @@ func TestNoDriver(t *testing.T) {
 // TestNotReady: nobody is told a path before there is something.
 func TestNotReady(t *testing.T) {
 	m := &Manager{RootDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
-	p := &v1.Pod{}
-	p.Spec.Volumes = []v1.Volume{{Name: "v"}}
+	p := &corev1.Pod{}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v"}}
 	for name, want := range map[string]string{"v": `volume "v" is not ready`, "w": `volume "w" is not in the pod`} {
 		if _, err := m.Path(p, name); errText(err) != want {
 			t.Errorf("got %v, want %s", err, want)
@@ -177,12 +185,12 @@ func TestEmptyDirAppearsWhole(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(4711))}
-	p.Spec.Volumes = []v1.Volume{
-		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
-			Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))}}},
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr.To(int64(4711))}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))}}},
 	}
 	for _, left := range []string{".new-disk/deep", "memory"} {
 		if err := os.MkdirAll(filepath.Join(m.podDir("u"), "volumes/kubernetes.io~empty-dir", left), 0o700); err != nil {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 )
@@ -23,7 +23,7 @@ type emptyDirDriver struct {
 
 // Supports implements driver.
 func (emptyDirDriver) Supports(s Source) bool {
-	return s.Volume.EmptyDir != nil || s.Volume.VolumeSource == (v1.VolumeSource{})
+	return s.Volume.EmptyDir != nil || s.Volume.VolumeSource == (corev1.VolumeSource{})
 }
 
 // Path implements driver.
@@ -32,10 +32,10 @@ func (emptyDirDriver) Path(podDir string, s Source) string { return ownDir(podDi
 // Mount implements driver. Once it is made, content, owner and mode of the
 // directory are the pod's: it appears with all of them at once, so that none
 // that exists is changed.
-func (d emptyDirDriver) Mount(_ context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
 	src := v.Volume.EmptyDir
 	if src == nil {
-		src = &v1.EmptyDirVolumeSource{}
+		src = &corev1.EmptyDirVolumeSource{}
 	}
 	group := fsGroup(p)
 	mode := fs.FileMode(0o777)
@@ -43,9 +43,9 @@ func (d emptyDirDriver) Mount(_ context.Context, p *v1.Pod, v *Volume) (time.Tim
 		mode |= fs.ModeSetgid
 	}
 	switch src.Medium {
-	case v1.StorageMediumDefault:
+	case corev1.StorageMediumDefault:
 		return time.Time{}, makeDir(v.Path, mode, group)
-	case v1.StorageMediumMemory:
+	case corev1.StorageMediumMemory:
 		o := tmpfsOptions{mode: mode, group: group}
 		if src.SizeLimit != nil {
 			o.size = src.SizeLimit.Value()

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -20,7 +20,7 @@ type Facts struct {
 	NodeName    string
 	HostIPs     []string
 	PodIPs      []string
-	Allocatable v1.ResourceList
+	Allocatable corev1.ResourceList
 }
 
 // Expand replaces $(NAME) by what lookup gives. $$ is a literal $; a name
@@ -60,7 +60,7 @@ func Expand(s string, lookup func(string) (string, bool)) string {
 }
 
 // Field returns the value of a downward API field.
-func Field(p *v1.Pod, path string, f Facts) (string, error) {
+func Field(p *corev1.Pod, path string, f Facts) (string, error) {
 	if base, key, ok := subscript(path); ok {
 		switch base {
 		case "metadata.labels":
@@ -123,12 +123,12 @@ func first(s []string) string {
 
 // Resource returns a container's request or limit in units of the divisor,
 // rounded up. A limit that is not set is what the node can give.
-func Resource(p *v1.Pod, container string, r *v1.ResourceFieldSelector, f Facts) (string, error) {
+func Resource(p *corev1.Pod, container string, r *corev1.ResourceFieldSelector, f Facts) (string, error) {
 	if r.ContainerName != "" {
 		container = r.ContainerName
 	}
-	var c *v1.Container
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+	var c *corev1.Container
+	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == container {
 				c = &list[i]
@@ -142,7 +142,7 @@ func Resource(p *v1.Pod, container string, r *v1.ResourceFieldSelector, f Facts)
 	if !ok || kind != "limits" && kind != "requests" {
 		return "", fmt.Errorf("unsupported container resource : %v", r.Resource)
 	}
-	rn := v1.ResourceName(name)
+	rn := corev1.ResourceName(name)
 	list := c.Resources.Requests
 	if kind == "limits" {
 		list = c.Resources.Limits
@@ -151,7 +151,7 @@ func Resource(p *v1.Pod, container string, r *v1.ResourceFieldSelector, f Facts)
 	if !found && kind == "limits" {
 		q = f.Allocatable[rn]
 	}
-	return scaled(q, r.Divisor, rn == v1.ResourceCPU), nil
+	return scaled(q, r.Divisor, rn == corev1.ResourceCPU), nil
 }
 
 func scaled(q, divisor resource.Quantity, milli bool) string {

@@ -4,30 +4,30 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 )
 
-func fsGroup(p *v1.Pod) *int64 {
+func fsGroup(p *corev1.Pod) *int64 {
 	if p.Spec.SecurityContext == nil {
 		return nil
 	}
 	return p.Spec.SecurityContext.FSGroup
 }
 
-func changePolicy(p *v1.Pod) v1.PodFSGroupChangePolicy {
+func changePolicy(p *corev1.Pod) corev1.PodFSGroupChangePolicy {
 	if s := p.Spec.SecurityContext; s != nil && s.FSGroupChangePolicy != nil {
 		return *s.FSGroupChangePolicy
 	}
-	return v1.FSGroupChangeAlways
+	return corev1.FSGroupChangeAlways
 }
 
 // own gives all files below dir to a group, readable and writable by it; files
 // made later inherit it. With OnRootMismatch nothing is done when dir is so
 // already. Other pods may change the volume at the same time, so that each file
 // is changed by its descriptor.
-func own(dir string, group int, policy v1.PodFSGroupChangePolicy) error {
+func own(dir string, group int, policy corev1.PodFSGroupChangePolicy) error {
 	d, err := beneath.Open(dir)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func own(dir string, group int, policy v1.PodFSGroupChangePolicy) error {
 	if err != nil {
 		return err
 	}
-	if policy == v1.FSGroupChangeOnRootMismatch && int(root.Stat.Gid) == group && root.Stat.Mode&dirBits == dirBits {
+	if policy == corev1.FSGroupChangeOnRootMismatch && int(root.Stat.Gid) == group && root.Stat.Mode&dirBits == dirBits {
 		return nil
 	}
 	change := func(e *beneath.Entry) error { return ownFile(e, group) }

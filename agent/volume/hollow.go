@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // NewHollow returns a manager for a node that mounts nothing: it reads from the
 // API all that volumes show, when a node would, and they lie nowhere.
-func NewHollow(objects Objects, tokens Tokens, facts func(p *v1.Pod) Facts, log *slog.Logger) *Manager {
+func NewHollow(objects Objects, tokens Tokens, facts func(p *corev1.Pod) Facts, log *slog.Logger) *Manager {
 	m := &Manager{
 		RootDir: hollowDir,
 		Objects: objects,
@@ -45,7 +45,7 @@ func (hollowDriver) Path(_ string, s Source) string { return filepath.Join(hollo
 func (hollowDriver) Follows(s Source) bool { return FromAPI(&s.Volume) }
 
 // Mount implements driver.
-func (d hollowDriver) Mount(ctx context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+func (d hollowDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
 	if !FromAPI(&v.Volume) {
 		return time.Time{}, nil
 	}
@@ -75,13 +75,13 @@ func (hollowMounter) UnmountUnder(string) error { return nil }
 type hollowClaims struct{}
 
 // Volume implements Claims.
-func (hollowClaims) Volume(context.Context, *v1.Pod, *v1.Volume) (*v1.PersistentVolume, error) {
-	return &v1.PersistentVolume{}, nil
+func (hollowClaims) Volume(context.Context, *corev1.Pod, *corev1.Volume) (*corev1.PersistentVolume, error) {
+	return &corev1.PersistentVolume{}, nil
 }
 
 // KnownVolume implements Claims.
-func (hollowClaims) KnownVolume(*v1.Pod, *v1.Volume) *v1.PersistentVolume {
-	return &v1.PersistentVolume{}
+func (hollowClaims) KnownVolume(*corev1.Pod, *corev1.Volume) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{}
 }
 
 // TokenTimes is Saved for hollow nodes: it keeps when tokens must be renewed,

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
-	v1 "k8s.io/api/core/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -22,29 +22,34 @@ func TestHollow(t *testing.T) {
 		var asked atomic.Int32 // the manager asks from a goroutine of its own
 		tokens := &TokenCache{
 			Saved: TokenTimes{InMemory{}},
-			Request: func(context.Context, string, string, *authv1.TokenRequest) (*authv1.TokenRequest, error) {
+			Request: func(context.Context, string, string,
+				*authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 				asked.Add(1)
 				ends := metav1.NewTime(time.Now().Add(time.Hour))
-				return &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: ends}}, nil
+				return &authenticationv1.TokenRequest{
+					Status: authenticationv1.TokenRequestStatus{Token: "t", ExpirationTimestamp: ends}}, nil
 			},
 		}
-		objs := objects{configMaps: map[string]*v1.ConfigMap{}}
-		m := NewHollow(objs, tokens, func(*v1.Pod) Facts { return Facts{} }, slog.New(slog.DiscardHandler))
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
-		p.Spec.Volumes = []v1.Volume{
-			{Name: "api", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}},
-				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}},
-			}}}},
+		objs := objects{configMaps: map[string]*corev1.ConfigMap{}}
+		m := NewHollow(objs, tokens, func(*corev1.Pod) Facts { return Facts{} }, slog.New(slog.DiscardHandler))
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "api",
+				VolumeSource: corev1.VolumeSource{
+					Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+						{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+						{ConfigMap: &corev1.ConfigMapProjection{
+							LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
+					}}}},
 			claimed("claim"),
-			{Name: "node", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/not/there"}}},
-			{Name: "csi", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "d"}}},
+			{Name: "node", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/not/there"}}},
+			{Name: "csi", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}},
 		}
 		want := `MountVolume.SetUp failed for volume "api" : configmaps "cm" not found`
 		if got := errText(m.Ensure(t.Context(), p)); got != want {
 			t.Errorf("without an object: %s", got)
 		}
-		objs.configMaps["cm"] = &v1.ConfigMap{}
+		objs.configMaps["cm"] = &corev1.ConfigMap{}
 		if err := m.Ensure(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // hostPathDriver gives pods what is on the node, also through a claim. It is
@@ -22,14 +22,14 @@ func (hostPathDriver) Supports(s Source) bool { return hostPathOf(s) != nil }
 func (hostPathDriver) Path(_ string, s Source) string { return hostPathOf(s).Path }
 
 // Mount implements driver.
-func (hostPathDriver) Mount(_ context.Context, _ *v1.Pod, v *Volume) (time.Time, error) {
+func (hostPathDriver) Mount(_ context.Context, _ *corev1.Pod, v *Volume) (time.Time, error) {
 	return time.Time{}, hostPath(hostPathOf(v.Source))
 }
 
 // Unmount implements driver.
 func (hostPathDriver) Unmount(context.Context, *Volume) error { return nil }
 
-func hostPathOf(s Source) *v1.HostPathVolumeSource {
+func hostPathOf(s Source) *corev1.HostPathVolumeSource {
 	if s.Persistent != nil {
 		return s.Persistent.Spec.HostPath
 	}
@@ -37,12 +37,12 @@ func hostPathOf(s Source) *v1.HostPathVolumeSource {
 }
 
 // hostPath checks the path's type, and makes it where the type says so.
-func hostPath(h *v1.HostPathVolumeSource) error {
-	kind := v1.HostPathUnset
+func hostPath(h *corev1.HostPathVolumeSource) error {
+	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	if kind == v1.HostPathUnset {
+	if kind == corev1.HostPathUnset {
 		return nil
 	}
 	st, err := os.Stat(h.Path)
@@ -51,12 +51,12 @@ func hostPath(h *v1.HostPathVolumeSource) error {
 		return err
 	}
 	switch kind {
-	case v1.HostPathDirectoryOrCreate:
+	case corev1.HostPathDirectoryOrCreate:
 		if missing {
 			return os.MkdirAll(h.Path, 0o755)
 		}
 		return want(st.IsDir(), h.Path, "a directory")
-	case v1.HostPathFileOrCreate:
+	case corev1.HostPathFileOrCreate:
 		if missing {
 			// Exclusive: what appeared meanwhile could be a link or a FIFO.
 			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
@@ -73,18 +73,18 @@ func hostPath(h *v1.HostPathVolumeSource) error {
 	return hostPathIs(h.Path, st, kind)
 }
 
-func hostPathIs(path string, st fs.FileInfo, kind v1.HostPathType) error {
+func hostPathIs(path string, st fs.FileInfo, kind corev1.HostPathType) error {
 	is := func(f func(fs.FileMode) bool) bool { return st != nil && f(st.Mode()) }
 	switch kind {
-	case v1.HostPathDirectory:
+	case corev1.HostPathDirectory:
 		return want(is(fs.FileMode.IsDir), path, "a directory")
-	case v1.HostPathFile:
+	case corev1.HostPathFile:
 		return want(is(fs.FileMode.IsRegular), path, "a file")
-	case v1.HostPathSocket:
+	case corev1.HostPathSocket:
 		return want(is(func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 }), path, "a socket file")
-	case v1.HostPathCharDev:
+	case corev1.HostPathCharDev:
 		return want(is(func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }), path, "a character device")
-	case v1.HostPathBlockDev:
+	case corev1.HostPathBlockDev:
 		block := func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }
 		return want(is(block), path, "a block device")
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // imageDriver leaves images to the container runtime, which mounts them for
@@ -18,7 +18,7 @@ func (imageDriver) Supports(s Source) bool { return s.Volume.Image != nil }
 func (imageDriver) Path(string, Source) string { return "" }
 
 // Mount implements driver.
-func (imageDriver) Mount(context.Context, *v1.Pod, *Volume) (time.Time, error) {
+func (imageDriver) Mount(context.Context, *corev1.Pod, *Volume) (time.Time, error) {
 	return time.Time{}, nil
 }
 

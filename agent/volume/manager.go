@@ -12,21 +12,22 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // Objects gives the API objects that volumes show.
 type Objects interface {
-	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
-	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
 // Tokens gives service account tokens and when each should be asked for
 // again.
 type Tokens interface {
-	Token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)
+	Token(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token string,
+		renew time.Time, err error)
 }
 
 // Manager makes and removes the volumes of the node's pods.
@@ -40,7 +41,7 @@ type Manager struct {
 	// Records may be nil: then nothing is taken over by the next agent.
 	Records Records
 	// Facts is what downward API volumes tell of the node and the pod.
-	Facts func(p *v1.Pod) Facts
+	Facts func(p *corev1.Pod) Facts
 	Log   *slog.Logger
 
 	mu   sync.Mutex
@@ -51,7 +52,7 @@ type Manager struct {
 	busy map[string]bool
 	idle *sync.Cond
 	// restored are the pods whose volumes Run takes up again.
-	restored []*v1.Pod
+	restored []*corev1.Pod
 
 	// What takes the place of the kernel and of the node's drivers (table.go)
 	// where nothing is mounted; nil on a node.
@@ -61,7 +62,7 @@ type Manager struct {
 
 type entry struct {
 	mu  sync.Mutex // one writer of the pod's volumes at a time
-	pod *v1.Pod
+	pod *corev1.Pod
 	// volumes are the records, by the volumes' names.
 	volumes map[string]*Volume
 	// due is when the volumes want to be written again, zero for never: for
@@ -87,7 +88,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Ensure makes every volume of the pod; it may be repeated.
-func (m *Manager) Ensure(ctx context.Context, p *v1.Pod) error {
+func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
 	e := m.entry(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +99,7 @@ func (m *Manager) Ensure(ctx context.Context, p *v1.Pod) error {
 }
 
 // Refresh brings what projected volumes show up to date.
-func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
+func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
 	m.mu.Lock()
 	e := m.pods[p.UID]
 	m.mu.Unlock()
@@ -116,7 +117,7 @@ func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	return m.write(ctx, e, true)
 }
 
-func (m *Manager) entry(p *v1.Pod) *entry {
+func (m *Manager) entry(p *corev1.Pod) *entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.pods[p.UID]
@@ -161,7 +162,7 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 }
 
 // mount makes one volume; what it returns is when it wants to be made again.
-func (m *Manager) mount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (time.Time, error) {
 	s, err := m.resolve(ctx, p, v)
 	if err != nil {
 		return time.Time{}, err
@@ -181,7 +182,7 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time
 }
 
 // remount brings up to date what a volume shows, if that changes.
-func (m *Manager) remount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Time, error) {
+func (m *Manager) remount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (time.Time, error) {
 	known := m.recorded(p.UID, v.Name)
 	if known == nil {
 		return time.Time{}, nil
@@ -194,32 +195,33 @@ func (m *Manager) remount(ctx context.Context, p *v1.Pod, v *v1.Volume) (time.Ti
 }
 
 // Path returns where a volume of the pod is on the host.
-func (m *Manager) Path(p *v1.Pod, name string) (string, error) {
+func (m *Manager) Path(p *corev1.Pod, name string) (string, error) {
 	if v := m.recorded(p.UID, name); v != nil {
 		return v.Path, nil
 	}
-	if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name }) {
+	if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
 		return "", fmt.Errorf("volume %q is not ready", name)
 	}
 	return "", fmt.Errorf("volume %q is not in the pod", name)
 }
 
 // SubPath binds a part of a volume and returns where.
-func (m *Manager) SubPath(p *v1.Pod, s SubPath) (string, error) {
+func (m *Manager) SubPath(p *corev1.Pod, s SubPath) (string, error) {
 	root, err := m.Path(p, s.Volume)
 	if err != nil {
 		return "", err
 	}
 	target := filepath.Join(m.podDir(p.UID), "volume-subpaths", s.Volume, s.Container, fmt.Sprint(s.Index))
 	if err := m.mounter().Bind(root, s.Path, target); err != nil {
-		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", s.Volume, s.Container, err)
+		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", s.Volume,
+			s.Container, err)
 	}
 	return target, nil
 }
 
 // Release unmounts and removes every volume of the pod, of which it needs no
 // more than the UID. What a host path or a sub path shows is left alone.
-func (m *Manager) Release(ctx context.Context, p *v1.Pod) error {
+func (m *Manager) Release(ctx context.Context, p *corev1.Pod) error {
 	e := m.entry(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()

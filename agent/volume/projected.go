@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -18,13 +18,13 @@ type projectedDriver struct {
 	unstaged
 	objects Objects
 	tokens  Tokens
-	facts   func(p *v1.Pod) Facts
+	facts   func(p *corev1.Pod) Facts
 	mounts  mounter
 }
 
 // FromAPI tells whether a volume shows objects of the API. Containers mount
 // these read-only, whatever their mounts say, as the agent writes them.
-func FromAPI(v *v1.Volume) bool {
+func FromAPI(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
@@ -50,7 +50,7 @@ func (projectedDriver) Path(podDir string, s Source) string {
 
 // Mount implements driver. All but ConfigMaps may hold secrets: they are kept
 // in memory.
-func (d projectedDriver) Mount(ctx context.Context, p *v1.Pod, v *Volume) (time.Time, error) {
+func (d projectedDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
 	b, err := d.gather(ctx, p, &v.Volume)
 	if err != nil {
 		return time.Time{}, err
@@ -72,13 +72,14 @@ func (d projectedDriver) Unmount(_ context.Context, v *Volume) error {
 }
 
 // gather reads all that a volume shows.
-func (d projectedDriver) gather(ctx context.Context, p *v1.Pod, v *v1.Volume) (*bundle, error) {
+func (d projectedDriver) gather(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*bundle, error) {
 	b := &bundle{d: d, pod: p, files: map[string]file{}, own: owner{uid: -1, gid: -1}}
 	var err error
 	switch {
 	case v.ConfigMap != nil:
 		s := v.ConfigMap
-		err = b.configMap(ctx, configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
+		err = b.configMap(ctx,
+			configSource{name: s.Name, items: s.Items, optional: s.Optional, mode: modeOf(s.DefaultMode)})
 	case v.Secret != nil:
 		s := v.Secret
 		mode := modeOf(s.DefaultMode)
@@ -98,7 +99,7 @@ func (d projectedDriver) gather(ctx context.Context, p *v1.Pod, v *v1.Volume) (*
 // bundle gathers the files of one volume.
 type bundle struct {
 	d     projectedDriver
-	pod   *v1.Pod
+	pod   *corev1.Pod
 	files map[string]file
 	own   owner
 	renew time.Time
@@ -106,7 +107,7 @@ type bundle struct {
 
 type configSource struct {
 	name     string
-	items    []v1.KeyToPath
+	items    []corev1.KeyToPath
 	optional *bool
 	mode     fs.FileMode
 }
@@ -186,7 +187,7 @@ func (b *bundle) keys(data map[string][]byte, s configSource, kind string) error
 	return nil
 }
 
-func (b *bundle) downward(items []v1.DownwardAPIVolumeFile, mode fs.FileMode) error {
+func (b *bundle) downward(items []corev1.DownwardAPIVolumeFile, mode fs.FileMode) error {
 	facts := b.d.facts(b.pod)
 	for i := range items {
 		it := &items[i]
@@ -210,7 +211,7 @@ func (b *bundle) downward(items []v1.DownwardAPIVolumeFile, mode fs.FileMode) er
 	return nil
 }
 
-func (b *bundle) projected(ctx context.Context, s *v1.ProjectedVolumeSource) error {
+func (b *bundle) projected(ctx context.Context, s *corev1.ProjectedVolumeSource) error {
 	mode := modeOf(s.DefaultMode)
 	for i := range s.Sources {
 		src := &s.Sources[i]
@@ -239,7 +240,7 @@ func (b *bundle) projected(ctx context.Context, s *v1.ProjectedVolumeSource) err
 }
 
 // token adds a token, readable by the pod's user alone where that is known.
-func (b *bundle) token(ctx context.Context, s *v1.ServiceAccountTokenProjection, mode fs.FileMode) error {
+func (b *bundle) token(ctx context.Context, s *corev1.ServiceAccountTokenProjection, mode fs.FileMode) error {
 	text, renew, err := b.d.tokens.Token(ctx, b.pod, s)
 	if err != nil {
 		return err
@@ -258,9 +259,9 @@ func (b *bundle) token(ctx context.Context, s *v1.ServiceAccountTokenProjection,
 
 // commonUser is the user of all containers, -1 when they differ or the image
 // decides.
-func commonUser(p *v1.Pod) int {
+func commonUser(p *corev1.Pod) int {
 	uid := int64(-1)
-	one := func(c *v1.Container) bool {
+	one := func(c *corev1.Container) bool {
 		var u *int64
 		if p.Spec.SecurityContext != nil {
 			u = p.Spec.SecurityContext.RunAsUser
@@ -274,7 +275,7 @@ func commonUser(p *v1.Pod) int {
 		uid = *u
 		return true
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			if !one(&list[i]) {
 				return -1

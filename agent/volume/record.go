@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -41,7 +41,7 @@ func (m *Manager) records() Records {
 func (v *Volume) key() string { return string(v.Pod.UID) + "_" + v.Volume.Name }
 
 // volume describes a volume that a driver makes.
-func (m *Manager) volume(p *v1.Pod, s Source, d row) *Volume {
+func (m *Manager) volume(p *corev1.Pod, s Source, d row) *Volume {
 	return &Volume{
 		Pod:    Owner{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
 		Source: s,

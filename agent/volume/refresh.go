@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -118,7 +118,7 @@ func (m *Manager) refresh(ctx context.Context, e *entry) {
 
 // refreshed notes how a refresh went. A failure is told once, and tried again
 // with a growing delay.
-func (m *Manager) refreshed(e *entry, p *v1.Pod, err error, now time.Time) {
+func (m *Manager) refreshed(e *entry, p *corev1.Pod, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.active = false
@@ -133,11 +133,11 @@ func (m *Manager) refreshed(e *entry, p *v1.Pod, err error, now time.Time) {
 	case apierrors.IsNotFound(err):
 		// Deleted, with its namespace mostly: what is mounted stays, and its
 		// return is a change.
-		m.Log.Debug("volumes of a pod stay as they are", "pod", name, "error", err)
+		m.Log.Debug("volumes of a pod stay as they are", "pod", name, "err", err)
 		m.schedule(e, now.Add(lastDelay))
 		return
 	case e.delay == 0:
-		m.Log.Warn("volumes of a pod are not up to date; it is tried again", "pod", name, "error", err)
+		m.Log.Warn("volumes of a pod are not up to date; it is tried again", "pod", name, "err", err)
 	}
 	e.delay = min(max(2*e.delay, firstDelay), lastDelay)
 	if next := now.Add(e.delay); e.due.IsZero() || e.due.After(next) {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -18,36 +18,36 @@ import (
 // story is a life of two pods, of which both have the device.
 type story struct {
 	*world
-	first, second *v1.Pod
+	first, second *corev1.Pod
 	node, local   string // directories that outlive pods
 }
 
 func newStory(t *testing.T) *story {
 	s := &story{world: newWorld(t), node: t.TempDir(), local: t.TempDir()}
-	pv := func(name string, src v1.PersistentVolumeSource) *v1.PersistentVolume {
-		return &v1.PersistentVolume{
+	pv := func(name string, src corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       v1.PersistentVolumeSpec{PersistentVolumeSource: src},
+			Spec:       corev1.PersistentVolumeSpec{PersistentVolumeSource: src},
 		}
 	}
-	s.claims["device"] = pv("disk-1", v1.PersistentVolumeSource{
-		CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}})
-	s.claims["local"] = pv("local-1", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: s.local}})
-	configMap := v1.Volume{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
-		LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}}
-	s.first = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "first", UID: "u1"}}
-	s.first.Spec.Volumes = []v1.Volume{
-		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{
-			Medium: v1.StorageMediumMemory}}},
+	s.claims["device"] = pv("disk-1", corev1.PersistentVolumeSource{
+		CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}})
+	s.claims["local"] = pv("local-1", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: s.local}})
+	configMap := corev1.Volume{Name: "cm", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}
+	s.first = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "first", UID: "u1"}}
+	s.first.Spec.Volumes = []corev1.Volume{
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory}}},
 		configMap,
-		{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}},
-		{Name: "node", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: s.node}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
+		{Name: "node", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.node}}},
 		claimed("local"),
 		claimed("device"),
 	}
-	s.second = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "second", UID: "u2"}}
-	s.second.Spec.Volumes = []v1.Volume{claimed("device"), configMap}
+	s.second = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "second", UID: "u2"}}
+	s.second.Spec.Volumes = []corev1.Volume{claimed("device"), configMap}
 	for _, dir := range []string{s.node, s.local} {
 		if err := os.WriteFile(filepath.Join(dir, "kept"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -58,17 +58,17 @@ func newStory(t *testing.T) *story {
 
 // play lets both pods live and end, the first first. It returns those that
 // shall be there, which is all that remains if the agent is killed on its way.
-func (s *story) play(m *Manager) (wanted []*v1.Pod, over bool) {
+func (s *story) play(m *Manager) (wanted []*corev1.Pod, over bool) {
 	over = s.survive(func() {
-		wanted = []*v1.Pod{s.first}
+		wanted = []*corev1.Pod{s.first}
 		s.try(m.Ensure(s.t.Context(), s.first))
 		path, err := m.Path(s.first, "disk")
 		s.try(errors.Join(err, os.WriteFile(filepath.Join(path, "written"), nil, 0o600), os.Chmod(path, 0o700)))
 		_, err = m.SubPath(s.first, SubPath{Volume: "disk", Container: "c", Path: "part"})
 		s.try(err)
-		wanted = []*v1.Pod{s.first, s.second}
+		wanted = []*corev1.Pod{s.first, s.second}
 		s.try(m.Ensure(s.t.Context(), s.second))
-		wanted = []*v1.Pod{s.second}
+		wanted = []*corev1.Pod{s.second}
 		s.try(m.Release(s.t.Context(), s.first))
 		wanted = nil
 		s.try(m.Release(s.t.Context(), s.second))
@@ -84,7 +84,7 @@ func (s *story) try(err error) {
 }
 
 // whole tells what of a pod's volumes is not as it should be.
-func (s *story) whole(m *Manager, p *v1.Pod) (missing []string) {
+func (s *story) whole(m *Manager, p *corev1.Pod) (missing []string) {
 	for name, want := range map[string]string{"cm": "a", "secret": "k", "node": "kept", "local": "kept"} {
 		path, err := m.Path(p, name)
 		if err == nil {
@@ -125,7 +125,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		after func(*story)
-		next  func(*story, []*v1.Pod)
+		next  func(*story, []*corev1.Pod)
 	}{
 		{"restart", func(*story) {}, (*story).goOn},
 		{"reboot", func(s *story) { s.reboot() }, (*story).goOn},
@@ -160,7 +160,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 }
 
 // goOn is an agent that knows which pods are wanted.
-func (s *story) goOn(wanted []*v1.Pod) {
+func (s *story) goOn(wanted []*corev1.Pod) {
 	s.t.Helper()
 	m := s.manager()
 	disk := filepath.Join(m.podDir(s.first.UID), "volumes/kubernetes.io~empty-dir/disk")
@@ -190,7 +190,7 @@ func (s *story) goOn(wanted []*v1.Pod) {
 
 // undoAll is an agent that has the records of volumes and nothing else: no API,
 // no pod.
-func (s *story) undoAll([]*v1.Pod) {
+func (s *story) undoAll([]*corev1.Pod) {
 	s.t.Helper()
 	m := s.manager()
 	s.try(m.Restore(nil))
@@ -206,7 +206,7 @@ func (s *story) undoAll([]*v1.Pod) {
 // removeDirs removes what the pods' own directories are made of, and what is
 // empty only.
 func (s *story) removeDirs() {
-	for _, p := range []*v1.Pod{s.first, s.second} {
+	for _, p := range []*corev1.Pod{s.first, s.second} {
 		_ = os.Remove(filepath.Join(s.root, "kubelet/pods", string(p.UID)))
 	}
 }
@@ -221,7 +221,7 @@ func TestWithoutRecords(t *testing.T) {
 	mounts, effects := s.String(), s.effects
 	s.silent = true
 	m := s.manager()
-	s.try(m.Restore([]*v1.Pod{s.first, s.second}))
+	s.try(m.Restore([]*corev1.Pod{s.first, s.second}))
 	for _, v := range s.first.Spec.Volumes {
 		was, err := before.Path(s.first, v.Name)
 		is, nowErr := m.Path(s.first, v.Name)

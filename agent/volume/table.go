@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // row is a line of the table of drivers.
@@ -63,7 +63,7 @@ func made(table []row, v *Volume) (row, error) {
 }
 
 // kindOf names the types that users ask for and no driver makes.
-func kindOf(v *v1.Volume) string {
+func kindOf(v *corev1.Volume) string {
 	switch {
 	case v.CSI != nil:
 		return "csi"

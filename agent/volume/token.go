@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
-	v1 "k8s.io/api/core/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -35,15 +35,16 @@ type Saved interface {
 // TokenCache gets tokens from the API and keeps each until it grows old. A
 // token that cannot be renewed stays in use: the API may be away.
 type TokenCache struct {
-	Request func(ctx context.Context, namespace, account string, r *authv1.TokenRequest) (*authv1.TokenRequest, error)
-	Saved   Saved
+	Request func(ctx context.Context, namespace, account string,
+		r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Saved Saved
 
 	mu sync.Mutex
 }
 
 // Token implements Tokens.
 func (c *TokenCache) Token(
-	ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
+	ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection,
 ) (string, time.Time, error) {
 	seconds := int64(3600)
 	if s.ExpirationSeconds != nil {
@@ -73,10 +74,11 @@ func (c *TokenCache) Token(
 	return t.Token, renewAt(t), nil
 }
 
-func request(p *v1.Pod, audience string, seconds int64) *authv1.TokenRequest {
-	r := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+func request(p *corev1.Pod, audience string, seconds int64) *authenticationv1.TokenRequest {
+	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
+			UID: p.UID},
 	}}
 	if audience != "" {
 		r.Spec.Audiences = []string{audience}
@@ -84,7 +86,7 @@ func request(p *v1.Pod, audience string, seconds int64) *authv1.TokenRequest {
 	return r
 }
 
-func account(p *v1.Pod) string {
+func account(p *corev1.Pod) string {
 	if p.Spec.ServiceAccountName == "" {
 		return "default"
 	}

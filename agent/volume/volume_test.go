@@ -10,34 +10,34 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 type objects struct {
-	configMaps map[string]*v1.ConfigMap
-	secrets    map[string]*v1.Secret
+	configMaps map[string]*corev1.ConfigMap
+	secrets    map[string]*corev1.Secret
 }
 
-func (o objects) ConfigMap(_ context.Context, _, name string) (*v1.ConfigMap, error) {
+func (o objects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
 	if c := o.configMaps[name]; c != nil {
 		return c, nil
 	}
-	return nil, apierrors.NewNotFound(v1.Resource("configmaps"), name)
+	return nil, apierrors.NewNotFound(corev1.Resource("configmaps"), name)
 }
 
-func (o objects) Secret(_ context.Context, _, name string) (*v1.Secret, error) {
+func (o objects) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
 	if s := o.secrets[name]; s != nil {
 		return s, nil
 	}
-	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 }
 
 type tokens struct{}
 
-func (tokens) Token(context.Context, *v1.Pod, *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+func (tokens) Token(context.Context, *corev1.Pod, *corev1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	return "tok", time.Now().Add(time.Hour), nil
 }
 
@@ -57,24 +57,36 @@ func TestLifeOfVolumes(t *testing.T) {
 	}
 	ctx := context.Background()
 	objs := objects{
-		configMaps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"a": "1", "b": "2"}}},
-		secrets:    map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("v")}}},
+		configMaps: map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"a": "1", "b": "2"}}},
+		secrets:    map[string]*corev1.Secret{"s": {Data: map[string][]byte{"k": []byte("v")}}},
 	}
-	m := &Manager{RootDir: t.TempDir(), Objects: objs, Tokens: tokens{}, Facts: func(*v1.Pod) Facts { return Facts{NodeName: "n"} },
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	m := &Manager{RootDir: t.TempDir(), Objects: objs, Tokens: tokens{},
+		Facts: func(*corev1.Pod) Facts { return Facts{NodeName: "n"} },
+		Log:   slog.New(slog.NewTextHandler(io.Discard, nil))}
 	size := resource.MustParse("1Mi")
 	group := int64(1234)
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u1", Labels: map[string]string{"x": "y"}}}
-	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
-	p.Spec.Volumes = []v1.Volume{
-		{Name: "disk", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-		{Name: "mem", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: &size}}},
-		{Name: "cm", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}},
-		{Name: "sec", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "k", Path: "deep/er"}}}}},
-		{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}},
-			{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
-		}}}},
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u1", Labels: map[string]string{"x": "y"}}}
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "mem",
+			VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}},
+		{Name: "cm",
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
+		{Name: "sec",
+			VolumeSource: corev1.VolumeSource{
+				Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "deep/er"}}}}},
+		{Name: "all",
+			VolumeSource: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+					{DownwardAPI: &corev1.DownwardAPIProjection{
+						Items: []corev1.DownwardAPIVolumeFile{
+							{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
+				}}}},
 	}
 	t.Cleanup(func() {
 		if err := UnmountUnder(m.RootDir); err != nil {
@@ -138,7 +150,8 @@ func TestLifeOfVolumes(t *testing.T) {
 	if _, err := m.SubPath(p, SubPath{Volume: "disk", Container: "c", Index: 1, Path: "evil/passwd"}); err == nil {
 		t.Error("a link led a sub path out of its volume")
 	}
-	if key, err := m.SubPath(p, SubPath{Volume: "cm", Container: "c", Index: 2, Path: "a"}); err != nil || read(t, key) != "one" {
+	if key, err := m.SubPath(p, SubPath{Volume: "cm", Container: "c", Index: 2, Path: "a"}); err != nil ||
+		read(t, key) != "one" {
 		t.Errorf("sub path of a key: %v", err)
 	}
 
@@ -161,10 +174,13 @@ func TestLifeOfVolumes(t *testing.T) {
 }
 
 func TestMissingObjects(t *testing.T) {
-	m := &Manager{RootDir: t.TempDir(), Objects: objects{}, Facts: func(*v1.Pod) Facts { return Facts{} }}
+	m := &Manager{RootDir: t.TempDir(), Objects: objects{}, Facts: func(*corev1.Pod) Facts { return Facts{} }}
 	yes := true
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "x"}}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "v",
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "x"}}}}}
 	err := m.Ensure(context.Background(), p)
 	if err == nil || err.Error() != `MountVolume.SetUp failed for volume "v" : configmaps "x" not found` {
 		t.Errorf("error: %v", err)
@@ -177,7 +193,8 @@ func TestMissingObjects(t *testing.T) {
 
 func TestExpand(t *testing.T) {
 	vars := func(k string) (string, bool) { return map[string]string{"A": "1"}[k], k == "A" }
-	for in, want := range map[string]string{"$(A)x": "1x", "$$(A)": "$(A)", "$(B)": "$(B)", "$A": "$A", "$(A": "$(A", "a$": "a$", "$$$(A)": "$1"} {
+	for in, want := range map[string]string{"$(A)x": "1x", "$$(A)": "$(A)", "$(B)": "$(B)", "$A": "$A", "$(A": "$(A",
+		"a$": "a$", "$$$(A)": "$1"} {
 		if got := Expand(in, vars); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
@@ -185,13 +202,18 @@ func TestExpand(t *testing.T) {
 }
 
 func TestResource(t *testing.T) {
-	p := &v1.Pod{}
-	p.Spec.Containers = []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("250m")}}}}
-	f := Facts{Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
+	p := &corev1.Pod{}
+	p.Spec.Containers = []corev1.Container{
+		{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")}}}}
+	f := Facts{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
 	for _, c := range []struct{ res, divisor, want string }{
-		{"requests.cpu", "1", "1"}, {"requests.cpu", "1m", "250"}, {"limits.memory", "1Mi", "1024"}, {"requests.memory", "0", "0"},
+		{"requests.cpu", "1", "1"}, {"requests.cpu", "1m", "250"}, {"limits.memory", "1Mi", "1024"},
+		{"requests.memory", "0", "0"},
 	} {
-		got, err := Resource(p, "c", &v1.ResourceFieldSelector{Resource: c.res, Divisor: resource.MustParse(c.divisor)}, f)
+		got, err := Resource(p, "c",
+			&corev1.ResourceFieldSelector{Resource: c.res, Divisor: resource.MustParse(c.divisor)}, f)
 		if err != nil || got != c.want {
 			t.Errorf("%s by %s: %q %v, want %s", c.res, c.divisor, got, err, c.want)
 		}
@@ -206,8 +228,10 @@ func TestRootIsALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &Manager{RootDir: root, Log: slog.New(slog.DiscardHandler)}
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	p.Spec.Volumes = []v1.Volume{{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "memory",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}}
 	t.Cleanup(func() {
 		if err := UnmountUnder(root); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/checkpoint"
 )
@@ -27,7 +27,7 @@ import (
 type world struct {
 	t      *testing.T
 	root   string // rootDir, and checkpoint beside it
-	claims map[string]*v1.PersistentVolume
+	claims map[string]*corev1.PersistentVolume
 	// silent: the API does not answer.
 	silent bool
 
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t:      t,
 		root:   t.TempDir(),
-		claims: map[string]*v1.PersistentVolume{},
+		claims: map[string]*corev1.PersistentVolume{},
 		mounts: map[string]string{},
 		left:   -1,
 	}
@@ -129,13 +129,13 @@ func (w *world) manager() *Manager {
 	m := &Manager{
 		RootDir: filepath.Join(w.root, "kubelet"),
 		Objects: objects{
-			configMaps: map[string]*v1.ConfigMap{"cm": {Data: map[string]string{"a": "1"}}},
-			secrets:    map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("v")}}},
+			configMaps: map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"a": "1"}}},
+			secrets:    map[string]*corev1.Secret{"s": {Data: map[string][]byte{"k": []byte("v")}}},
 		},
 		Tokens:  tokens{},
 		Claims:  w,
 		Records: mortalRecords{w: w, store: w.store()},
-		Facts:   func(*v1.Pod) Facts { return Facts{} },
+		Facts:   func(*corev1.Pod) Facts { return Facts{} },
 		Log:     slog.New(slog.DiscardHandler),
 		mounts:  w,
 	}
@@ -144,7 +144,7 @@ func (w *world) manager() *Manager {
 }
 
 // Volume implements Claims.
-func (w *world) Volume(_ context.Context, p *v1.Pod, v *v1.Volume) (*v1.PersistentVolume, error) {
+func (w *world) Volume(_ context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error) {
 	if w.silent {
 		return nil, errors.New("the API does not answer")
 	}
@@ -152,7 +152,7 @@ func (w *world) Volume(_ context.Context, p *v1.Pod, v *v1.Volume) (*v1.Persiste
 }
 
 // KnownVolume implements Claims.
-func (w *world) KnownVolume(_ *v1.Pod, v *v1.Volume) *v1.PersistentVolume {
+func (w *world) KnownVolume(_ *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 	return w.claims[v.PersistentVolumeClaim.ClaimName]
 }
 
@@ -230,7 +230,7 @@ func (d deviceDriver) Stage(_ context.Context, v *Volume) error {
 	return nil
 }
 
-func (d deviceDriver) Mount(_ context.Context, _ *v1.Pod, v *Volume) (time.Time, error) {
+func (d deviceDriver) Mount(_ context.Context, _ *corev1.Pod, v *Volume) (time.Time, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	if d.w.mounts[staged(v)] == "" {

@@ -13,9 +13,9 @@ import (
 // family only asks for its ranges; nobody takes the first for the only one.
 type Prefixes []netip.Prefix
 
-// Of reads ranges, also several with commas between, that were validated before:
+// Parse reads ranges, also several with commas between, that were validated before:
 // what is none is left out.
-func Of(texts ...string) (out Prefixes) {
+func Parse(texts ...string) (out Prefixes) {
 	for _, text := range texts {
 		for s := range strings.SplitSeq(text, ",") {
 			if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {

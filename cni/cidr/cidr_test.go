@@ -19,7 +19,7 @@ func TestPrefixes(t *testing.T) {
 		{[]string{"10.1.0.0/24", "10.2.0.0/24"}, "[10.1.0.0/24 10.2.0.0/24]", "[10.1.0.0/24 10.2.0.0/24]", "[]",
 			"10.2.0.9", "10.3.0.0"},
 	} {
-		p := Of(c.texts...)
+		p := Parse(c.texts...)
 		if got := fmt.Sprint(p, p.V4(), p.V6()); got != c.all+" "+c.v4+" "+c.v6 {
 			t.Errorf("%q: got %s", c.texts, got)
 		}

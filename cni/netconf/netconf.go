@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // Type is the plugin's name in a conflist.
@@ -27,16 +29,8 @@ type Conf struct {
 	Table        string         `json:"table,omitempty"`
 
 	RuntimeConfig struct {
-		PortMappings []PortMapping `json:"portMappings,omitempty"`
+		PortMappings []podnet.HostPort `json:"portMappings,omitempty"`
 	} `json:"runtimeConfig,omitempty"`
-}
-
-// PortMapping is the portMappings capability's element (CNI CONVENTIONS.md).
-type PortMapping struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol,omitempty"` // tcp (default), udp, sctp
-	HostIP        string `json:"hostIP,omitempty"`   // empty: every address of the node
 }
 
 // Parse reads a plugin's standard input.
@@ -50,7 +44,8 @@ func Parse(stdin []byte) (*Conf, error) {
 	}
 	for field, list := range map[string][]netip.Prefix{"podCIDRs": c.PodCIDRs, "clusterCIDRs": c.ClusterCIDRs} {
 		if slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.IsValid() }) {
-			return nil, fmt.Errorf("parse network configuration: %s holds an empty range; give one such as 10.244.7.0/24", field)
+			return nil,
+				fmt.Errorf("parse network configuration: %s holds an empty range; give one such as 10.244.7.0/24", field)
 		}
 	}
 	return &c, nil

@@ -224,25 +224,43 @@ func TestAllOrNothing(t *testing.T) {
 	k.holds(frames())
 }
 
-// A rule's own map has as many elements as it says, also of more than fit into one
-// message.
+// Maps have as many elements as they are told, also of more than fit into one
+// message, with names as long as those of Services make them.
 func TestLargeMaps(t *testing.T) {
 	k, o := newKernel(t), NewObjects(Table{V4, "large"})
 	const n = 5000
+	leads := &Set{Name: "leads", Key: ProtoPort().Type(), Data: Verdict}
+	o.AddSets(leads)
 	var chains []string
 	for i := range n {
-		chains = append(chains, fmt.Sprintf("c%d", i))
+		chains = append(chains, fmt.Sprintf("c%0200d", i))
 		o.AddRule(chains[i], Drop())
+		o.Add(leads, Data{}.Proto(unix.IPPROTO_TCP).Port(uint16(i)), Data(chains[i]))
 	}
 	o.AddRule("to-one", GotoOneOf(chains))
+	o.AddRule("few", GotoOneOf(chains[:elementsFew]))
 	o.AddChain("nat", Hook{NAT, Prerouting, PriorityDstNAT})
 	o.AddRule("nat", DNATToOneOf(slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}, n)))
 	k.do(func() error { return k.conn.Reset(o) })
 	text := k.dump(o.Table)
-	leads, targets := strings.Count(text, " : goto c"), strings.Count(text, " : 192.0.2.1 . 1")
-	if leads != n || targets != n {
-		t.Errorf("the kernel has %d chains and %d targets, want %d", leads, targets, n)
+	leadsTo, targets := strings.Count(text, " : goto c"), strings.Count(text, " : 192.0.2.1 . 1")
+	if want := 2*n + elementsFew; leadsTo != want || targets != n {
+		t.Errorf("the kernel has %d verdicts and %d targets, want %d and %d", leadsTo, targets, want, n)
 	}
+	k.do(func() error { return k.conn.Apply(Change{Del: o.only(leads), Add: NewObjects(o.Table)}) })
+	if text := k.dump(o.Table); strings.Contains(text, "element leads") {
+		t.Error("elements that were deleted are left")
+	}
+}
+
+// elementsFew is how many make a small map.
+const elementsFew = 300
+
+// only are the elements of one set.
+func (o Objects) only(s *Set) Objects {
+	out := NewObjects(o.Table)
+	out.Elements[s] = o.Elements[s]
+	return out
 }
 
 // random is a table as somebody may want it: few names, so that chains and sets
@@ -259,7 +277,8 @@ func random(r *rand.Rand, table Table) Objects {
 	for i := range r.IntN(5) {
 		name := fmt.Sprintf("chain%d", r.IntN(5))
 		memory := &Set{
-			Name: fmt.Sprintf("memory%d", r.IntN(3)), Key: f.AddrPair().Type(), Timeout: time.Minute, Size: 65535, Keep: true,
+			Name: fmt.Sprintf("memory%d", r.IntN(3)), Key: f.AddrPair().Type(),
+			Timeout: time.Minute, Size: 65535, Keep: true,
 		}
 		switch i % 4 {
 		case 0:

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -53,14 +52,15 @@ func (c *compiler) anonymous(key, data Type, elems []nftables.SetElement) *nftab
 		Table: c.table, ID: setID(), Name: "__map%d", Anonymous: true, Constant: true,
 		IsMap: true, KeyType: key, DataType: data,
 	}
-	if len(elems) <= elementsMost {
+	parts := messages(elems)
+	if len(parts) == 1 {
 		c.check(c.conn.AddSet(set, elems))
 		return set
 	}
 	c.check(c.conn.AddSet(set, nil))
 	unbound := *set // as long as no rule has it, it takes elements
 	unbound.Anonymous = false
-	for part := range slices.Chunk(elems, elementsMost) {
+	for _, part := range parts {
 		c.check(c.conn.SetAddElements(&unbound, part))
 	}
 	return set

@@ -36,7 +36,8 @@ type Set struct {
 	// Timeout is how long an element lives that a rule wrote; 0 = rules write none.
 	Timeout time.Duration
 	Size    uint32 // limits what rules may write: goes with Timeout
-	// Keep says that not all elements are this process's: a reset leaves them.
+	// Keep says that not all elements are this process's: a reset leaves them. Maps
+	// that lead to chains cannot.
 	Keep bool
 }
 

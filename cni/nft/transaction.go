@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -60,9 +59,32 @@ func (tx *transaction) fill(t *nftables.Table, chains map[string]Chain) error {
 	return rules.err
 }
 
-// elementsMost is how many elements go in one message, whose attributes'
-// lengths have 16 bits.
-const elementsMost = 400
+// Elements go in messages of so many bytes: an attribute's length has 16 bits, and
+// the library cuts it off. What is around an element's own bytes is less than
+// elementFrame.
+const (
+	messageMost  = 1 << 15
+	elementFrame = 64
+)
+
+// messages divides elements among messages.
+func messages(elems []nftables.SetElement) (parts [][]nftables.SetElement) {
+	begin, size := 0, 0
+	for i, e := range elems {
+		own := elementFrame + len(e.Key) + len(e.Val)
+		if e.VerdictData != nil {
+			own += len(e.VerdictData.Chain)
+		}
+		if size += own; size > messageMost {
+			parts = append(parts, elems[begin:i])
+			begin, size = i, own
+		}
+	}
+	if begin < len(elems) {
+		parts = append(parts, elems[begin:])
+	}
+	return parts
+}
 
 func (tx *transaction) elements(
 	t *nftables.Table, all map[*Set]map[string]string,
@@ -73,7 +95,7 @@ func (tx *transaction) elements(
 		for key, value := range elems {
 			list = append(list, encode(s, key, value))
 		}
-		for part := range slices.Chunk(list, elementsMost) {
+		for _, part := range messages(list) {
 			if err := do(s.handle(t), part); err != nil {
 				return fmt.Errorf("elements of %s: %w", s.Name, err)
 			}
@@ -128,14 +150,14 @@ func (tx *transaction) reset(want Objects) error {
 	return tx.change(Change{Del: NewObjects(want.Table), Add: want})
 }
 
-// like tells whether the kernel's set is one of this kind. (The library does not
-// tell the key's type of maps that lead to chains.)
+// like tells whether the kernel's set is one of this kind. A map that leads to
+// chains never is: the library does not tell of what type its keys are.
 func (s *Set) like(have *nftables.Set) bool {
 	want := s.handle(have.Table)
-	return want.IsMap == have.IsMap && want.Dynamic == have.Dynamic && want.HasTimeout == have.HasTimeout &&
-		want.Timeout == have.Timeout && want.Size == have.Size && want.Concatenation == have.Concatenation &&
-		want.DataType.Bytes == have.DataType.Bytes &&
-		(s.Data == Verdict || want.KeyType.Bytes == have.KeyType.Bytes)
+	return s.Data != Verdict && want.IsMap == have.IsMap && want.Dynamic == have.Dynamic &&
+		want.HasTimeout == have.HasTimeout && want.Timeout == have.Timeout && want.Size == have.Size &&
+		want.Concatenation == have.Concatenation && want.DataType.Bytes == have.DataType.Bytes &&
+		want.KeyType.Bytes == have.KeyType.Bytes
 }
 
 func hookOf(c *nftables.Chain) Hook {

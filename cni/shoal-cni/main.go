@@ -4,9 +4,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/netconf"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 func main() {
@@ -43,20 +42,9 @@ func network(stdin []byte) (*cni.Network, *netconf.Conf, error) {
 	return n, conf, nil
 }
 
-func attachment(args *skel.CmdArgs, conf *netconf.Conf) (cni.Attachment, error) {
-	a := cni.Attachment{ID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns}
-	for _, p := range conf.RuntimeConfig.PortMappings {
-		hp := cni.HostPort{HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: p.Protocol}
-		if p.HostIP != "" {
-			ip, err := netip.ParseAddr(p.HostIP)
-			if err != nil {
-				return a, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("hostIP: %v", err), "")
-			}
-			hp.HostIP = ip
-		}
-		a.HostPorts = append(a.HostPorts, hp)
-	}
-	return a, nil
+// sandbox is the one that the runtime calls for.
+func sandbox(args *skel.CmdArgs) podnet.Sandbox {
+	return podnet.Sandbox{ID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns}
 }
 
 func add(args *skel.CmdArgs) error {
@@ -64,11 +52,14 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	a, err := attachment(args, conf)
-	if err != nil {
-		return err
+	s := sandbox(args)
+	s.HostPorts = conf.RuntimeConfig.PortMappings
+	for _, p := range s.HostPorts {
+		if _, err := p.Addr(); err != nil {
+			return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+		}
 	}
-	r, err := n.Add(context.Background(), a)
+	r, err := n.Add(context.Background(), s)
 	if err != nil {
 		return err
 	}
@@ -92,7 +83,7 @@ func del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return n.Del(context.Background(), cni.Attachment{ID: args.ContainerID, IfName: args.IfName})
+	return n.Del(context.Background(), sandbox(args))
 }
 
 func check(args *skel.CmdArgs) error {
@@ -100,7 +91,7 @@ func check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return n.Check(context.Background(), cni.Attachment{ID: args.ContainerID, IfName: args.IfName, NetNS: args.Netns})
+	return n.Check(context.Background(), sandbox(args))
 }
 
 func gc(args *skel.CmdArgs) error {
@@ -108,9 +99,9 @@ func gc(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	var valid []cni.Attachment
+	var valid []podnet.Sandbox
 	for _, v := range conf.ValidAttachments {
-		valid = append(valid, cni.Attachment{ID: v.ContainerID, IfName: v.IfName})
+		valid = append(valid, podnet.Sandbox{ID: v.ContainerID, IfName: v.IfName})
 	}
 	return n.GC(context.Background(), valid)
 }

@@ -30,7 +30,7 @@
 //
 //	func devices(c *container) error {
 //		for _, d := range c.Devices {
-//			c.config.Devices = append(c.config.Devices, &runtimeapi.Device{...})
+//			c.config.Devices = append(c.config.Devices, &criv1.Device{...})
 //		}
 //		return nil
 //	}

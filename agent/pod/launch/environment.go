@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/volume"
@@ -70,21 +70,21 @@ func (v *variables) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-func (v *variables) list() []*runtimeapi.KeyValue {
-	out := make([]*runtimeapi.KeyValue, 0, len(v.set)+len(v.services))
+func (v *variables) list() []*criv1.KeyValue {
+	out := make([]*criv1.KeyValue, 0, len(v.set)+len(v.services))
 	for _, name := range v.order {
-		out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(v.set[name])})
+		out = append(out, &criv1.KeyValue{Key: name, Value: []byte(v.set[name])})
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.services)) {
 		if _, ok := v.set[name]; !ok {
-			out = append(out, &runtimeapi.KeyValue{Key: name, Value: []byte(v.services[name])})
+			out = append(out, &criv1.KeyValue{Key: name, Value: []byte(v.services[name])})
 		}
 	}
 	return out
 }
 
 // envFrom adds all of an object.
-func (f *Facts) envFrom(v *variables, e *v1.EnvFromSource) error {
+func (f *Facts) envFrom(v *variables, e *corev1.EnvFromSource) error {
 	switch {
 	case e.ConfigMapRef != nil:
 		cm, err := f.ConfigMap(e.ConfigMapRef.Name)
@@ -107,7 +107,7 @@ func (f *Facts) envFrom(v *variables, e *v1.EnvFromSource) error {
 }
 
 // valueFrom resolves one value; false when an optional source is missing.
-func (f *Facts) valueFrom(s *v1.EnvVarSource) (string, bool, error) {
+func (f *Facts) valueFrom(s *corev1.EnvVarSource) (string, bool, error) {
 	switch {
 	case s.FieldRef != nil:
 		v, err := volume.Field(f.Pod, s.FieldRef.FieldPath, f.downward())
@@ -139,7 +139,7 @@ func (f *Facts) downward() volume.Facts {
 	return d
 }
 
-func (f *Facts) configMapKey(r *v1.ConfigMapKeySelector) (string, bool, error) {
+func (f *Facts) configMapKey(r *corev1.ConfigMapKeySelector) (string, bool, error) {
 	cm, err := f.ConfigMap(r.Name)
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
@@ -150,7 +150,7 @@ func (f *Facts) configMapKey(r *v1.ConfigMapKeySelector) (string, bool, error) {
 	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
 
-func (f *Facts) secretKey(r *v1.SecretKeySelector) (string, bool, error) {
+func (f *Facts) secretKey(r *corev1.SecretKeySelector) (string, bool, error) {
 	s, err := f.Secret(r.Name)
 	if err != nil {
 		return "", false, unlessOptional(err, r.Optional)
@@ -161,7 +161,7 @@ func (f *Facts) secretKey(r *v1.SecretKeySelector) (string, bool, error) {
 	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, f.Pod.Namespace, r.Name)
 }
 
-func (f *Facts) fileKey(r *v1.FileKeySelector) (string, bool, error) {
+func (f *Facts) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 	v, err := f.EnvFile(r.VolumeName, filepath.Clean(r.Path), r.Key)
 	switch {
 	case !errors.Is(err, volume.ErrNoKey):
@@ -191,14 +191,14 @@ func (f *Facts) serviceLinks() (map[string]string, error) {
 
 // serviceEnv is the variables of the services a pod may see: those of its
 // namespace when it wants links, and the API's always.
-func serviceEnv(services []*v1.Service, namespace string, links bool) map[string]string {
+func serviceEnv(services []*corev1.Service, namespace string, links bool) map[string]string {
 	out := map[string]string{}
-	var own []*v1.Service
+	var own []*corev1.Service
 	for _, s := range services {
-		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == v1.ClusterIPNone || len(s.Spec.Ports) == 0 {
+		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone || len(s.Spec.Ports) == 0 {
 			continue
 		}
-		if s.Namespace == v1.NamespaceDefault && s.Name == "kubernetes" {
+		if s.Namespace == corev1.NamespaceDefault && s.Name == "kubernetes" {
 			serviceVars(out, s)
 		} else if links && s.Namespace == namespace {
 			own = append(own, s)
@@ -210,7 +210,7 @@ func serviceEnv(services []*v1.Service, namespace string, links bool) map[string
 	return out
 }
 
-func serviceVars(out map[string]string, s *v1.Service) {
+func serviceVars(out map[string]string, s *corev1.Service) {
 	name := strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
 	ip := s.Spec.ClusterIP
 	out[name+"_SERVICE_HOST"] = ip
@@ -222,7 +222,7 @@ func serviceVars(out map[string]string, s *v1.Service) {
 		}
 		proto := string(p.Protocol)
 		if proto == "" {
-			proto = string(v1.ProtocolTCP)
+			proto = string(corev1.ProtocolTCP)
 		}
 		url := strings.ToLower(proto) + "://" + net.JoinHostPort(ip, port)
 		if i == 0 {

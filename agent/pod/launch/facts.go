@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -15,12 +15,12 @@ import (
 // Facts is all that one container is made of.
 type Facts struct {
 	Host      *Host
-	Pod       *v1.Pod
-	Container *v1.Container
+	Pod       *corev1.Pod
+	Container *corev1.Container
 	// Attempt counts the container's runs, from 0.
 	Attempt uint32
 	// Image is what the container is created from.
-	Image *runtimeapi.Image
+	Image *criv1.Image
 	// PodIPs are those of the pod's sandbox.
 	PodIPs []string
 	// Target is the container whose PID namespace an ephemeral one joins.
@@ -33,10 +33,10 @@ type Facts struct {
 // Sources answer what only the container's spec tells to ask for. A missing
 // object is an apimachinery not-found error.
 type Sources struct {
-	ConfigMap func(name string) (*v1.ConfigMap, error)
-	Secret    func(name string) (*v1.Secret, error)
+	ConfigMap func(name string) (*corev1.ConfigMap, error)
+	Secret    func(name string) (*corev1.Secret, error)
 	// Services gives all services, false while they are not known.
-	Services func() ([]*v1.Service, bool)
+	Services func() ([]*corev1.Service, bool)
 	// Volume tells where a volume is on the host, SubPath where a part of it
 	// is, which is bound there first.
 	Volume  func(name string) (string, error)
@@ -51,7 +51,7 @@ type Sources struct {
 // SandboxFacts is all that one sandbox is made of.
 type SandboxFacts struct {
 	Host *Host
-	Pod  *v1.Pod
+	Pod  *corev1.Pod
 	// Attempt counts the pod's sandboxes, from 0.
 	Attempt uint32
 	// Users are those that the pod has on the node instead of the node's own.
@@ -68,7 +68,7 @@ type Host struct {
 	IPs []string
 	// MemoryBytes is the node's capacity.
 	MemoryBytes int64
-	Allocatable v1.ResourceList
+	Allocatable corev1.ResourceList
 	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
 	PageSizes []string
 
@@ -84,19 +84,19 @@ type Host struct {
 	ClusterDomain string
 	ResolvConf    string
 	// CgroupParent is the pod's cgroup, made by a step before the sandbox.
-	CgroupParent func(*v1.Pod) string
+	CgroupParent func(*corev1.Pod) string
 }
 
 // LogDir is the directory of the pod's logs.
-func (h *Host) LogDir(p *v1.Pod) string {
+func (h *Host) LogDir(p *corev1.Pod) string {
 	return logs.PodDir(h.PodLogsDir, p.Namespace, p.Name, string(p.UID))
 }
 
 // Dir is the pod's directory under the kubelet's root directory.
-func (h *Host) Dir(p *v1.Pod) string { return filepath.Join(h.RootDir, "pods", string(p.UID)) }
+func (h *Host) Dir(p *corev1.Pod) string { return filepath.Join(h.RootDir, "pods", string(p.UID)) }
 
 // TerminationFile is where the container's last words are on the host.
-func (h *Host) TerminationFile(p *v1.Pod, container string, attempt uint32) string {
+func (h *Host) TerminationFile(p *corev1.Pod, container string, attempt uint32) string {
 	return filepath.Join(h.Dir(p), "containers", container, strconv.Itoa(int(attempt)))
 }
 

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // files mounts the agent's own: /etc/hosts, unless a volume is there, and the
 // file for the container's last words.
 func files(c *container) error {
 	const hosts = "/etc/hosts"
-	if !slices.ContainsFunc(c.Container.VolumeMounts, func(m v1.VolumeMount) bool { return m.MountPath == hosts }) {
+	if !slices.ContainsFunc(c.Container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == hosts }) {
 		data, err := c.hostsFile()
 		if err != nil {
 			return fmt.Errorf("hosts file: %w", err)
@@ -38,7 +38,7 @@ func files(c *container) error {
 
 func (c *container) mountFile(path string, f File) {
 	c.files = append(c.files, f)
-	c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{ContainerPath: path, HostPath: f.Path})
+	c.config.Mounts = append(c.config.Mounts, &criv1.Mount{ContainerPath: path, HostPath: f.Path})
 }
 
 // hostsFile is the content of the pod's /etc/hosts.

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"strconv"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
 )
@@ -30,8 +30,8 @@ const (
 // containerIdentity says which container it is, of what image, and where its
 // log goes.
 func containerIdentity(c *container) error {
-	c.config.Metadata = &runtimeapi.ContainerMetadata{Name: c.Container.Name, Attempt: c.Attempt}
-	c.config.Image = &runtimeapi.ImageSpec{Image: c.Image.GetId(), UserSpecifiedImage: c.Container.Image}
+	c.config.Metadata = &criv1.ContainerMetadata{Name: c.Container.Name, Attempt: c.Attempt}
+	c.config.Image = &criv1.ImageSpec{Image: c.Image.GetId(), UserSpecifiedImage: c.Container.Image}
 	c.config.LogPath = logs.Name(c.Container.Name, c.Attempt)
 	c.config.Labels = podLabels(c.Pod)
 	c.config.Labels[LabelContainerName] = c.Container.Name
@@ -49,7 +49,7 @@ func containerIdentity(c *container) error {
 
 // sandboxIdentity says which pod it is of, and where logs go.
 func sandboxIdentity(s *sandbox) error {
-	s.config.Metadata = &runtimeapi.PodSandboxMetadata{
+	s.config.Metadata = &criv1.PodSandboxMetadata{
 		Name:      s.Pod.Name,
 		Namespace: s.Pod.Namespace,
 		Uid:       string(s.Pod.UID),
@@ -63,13 +63,13 @@ func sandboxIdentity(s *sandbox) error {
 	return nil
 }
 
-func podLabels(p *v1.Pod) map[string]string {
+func podLabels(p *corev1.Pod) map[string]string {
 	return map[string]string{labelPodName: p.Name, labelPodNamespace: p.Namespace, LabelPodUID: string(p.UID)}
 }
 
 // Hash identifies what of a container's spec cannot change while it runs:
 // its name and image.
-func Hash(c *v1.Container) string {
+func Hash(c *corev1.Container) string {
 	h := fnv.New32a()
 	h.Write([]byte(c.Name))
 	h.Write([]byte{0})

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // contributor adds its part to a draft. It adds beside what is there, and
@@ -39,19 +39,19 @@ var sandboxContributors = []contributor[*sandbox]{
 // container is a container's configuration while contributors add to it.
 type container struct {
 	*Facts
-	config *runtimeapi.ContainerConfig
+	config *criv1.ContainerConfig
 	files  []File
 }
 
 // sandbox is a sandbox's configuration while contributors add to it.
 type sandbox struct {
 	*SandboxFacts
-	config *runtimeapi.PodSandboxConfig
+	config *criv1.PodSandboxConfig
 }
 
 // Container is the CRI's form of a container, and the files that must be there
 // before it is created.
-func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
+func Container(f *Facts) (*criv1.ContainerConfig, []File, error) {
 	c := newContainer(f)
 	if err := contribute(c, containerContributors); err != nil {
 		return nil, nil, err
@@ -61,17 +61,17 @@ func Container(f *Facts) (*runtimeapi.ContainerConfig, []File, error) {
 }
 
 func newContainer(f *Facts) *container {
-	return &container{Facts: f, config: &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{}}}
+	return &container{Facts: f, config: &criv1.ContainerConfig{Linux: &criv1.LinuxContainerConfig{}}}
 }
 
 // sortMounts puts the outer ones first, so that none hides another.
 func (c *container) sortMounts() {
-	depth := func(m *runtimeapi.Mount) int { return strings.Count(filepath.Clean(m.ContainerPath), "/") }
-	slices.SortStableFunc(c.config.Mounts, func(a, b *runtimeapi.Mount) int { return depth(a) - depth(b) })
+	depth := func(m *criv1.Mount) int { return strings.Count(filepath.Clean(m.ContainerPath), "/") }
+	slices.SortStableFunc(c.config.Mounts, func(a, b *criv1.Mount) int { return depth(a) - depth(b) })
 }
 
 // Sandbox is the CRI's form of a pod.
-func Sandbox(f *SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
+func Sandbox(f *SandboxFacts) (*criv1.PodSandboxConfig, error) {
 	s := newSandbox(f)
 	if err := contribute(s, sandboxContributors); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func Sandbox(f *SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
 }
 
 func newSandbox(f *SandboxFacts) *sandbox {
-	return &sandbox{SandboxFacts: f, config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{}}}
+	return &sandbox{SandboxFacts: f, config: &criv1.PodSandboxConfig{Linux: &criv1.LinuxPodSandboxConfig{}}}
 }
 
 func contribute[Draft any](draft Draft, list []contributor[Draft]) error {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestDocShowsTheLists: who reads doc.go reads what is.
@@ -79,10 +79,10 @@ func onlyAdded(t *testing.T, who string, before, after []string) {
 // contributor. Its variables are the command's too, its mounts hide none.
 func TestOneMoreContributor(t *testing.T) {
 	devices := func(c *container) error {
-		gpu := &runtimeapi.Device{HostPath: "/dev/gpu3", ContainerPath: "/dev/gpu0"}
+		gpu := &criv1.Device{HostPath: "/dev/gpu3", ContainerPath: "/dev/gpu0"}
 		c.config.Devices = append(c.config.Devices, gpu)
-		c.config.Envs = append(c.config.Envs, &runtimeapi.KeyValue{Key: "GPUS", Value: []byte("3")})
-		c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{HostPath: "/opt/gpu", ContainerPath: "/usr"})
+		c.config.Envs = append(c.config.Envs, &criv1.KeyValue{Key: "GPUS", Value: []byte("3")})
+		c.config.Mounts = append(c.config.Mounts, &criv1.Mount{HostPath: "/opt/gpu", ContainerPath: "/usr"})
 		return nil
 	}
 	f, _ := read(t, "testdata/volumes.txtar")

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -25,22 +25,22 @@ func network(s *sandbox) (err error) {
 	return nil
 }
 
-func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
+func portMappings(p *corev1.Pod) []*criv1.PortMapping {
 	if p.Spec.HostNetwork {
 		return nil
 	}
-	var out []*runtimeapi.PortMapping
-	record.EachContainer(p, func(c *v1.Container) {
+	var out []*criv1.PortMapping
+	record.EachContainer(p, func(c *corev1.Container) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
 				continue
 			}
-			m := &runtimeapi.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIp: port.HostIP}
+			m := &criv1.PortMapping{HostPort: port.HostPort, ContainerPort: port.ContainerPort, HostIp: port.HostIP}
 			switch port.Protocol {
-			case v1.ProtocolUDP:
-				m.Protocol = runtimeapi.Protocol_UDP
-			case v1.ProtocolSCTP:
-				m.Protocol = runtimeapi.Protocol_SCTP
+			case corev1.ProtocolUDP:
+				m.Protocol = criv1.Protocol_UDP
+			case corev1.ProtocolSCTP:
+				m.Protocol = criv1.Protocol_SCTP
 			}
 			out = append(out, m)
 		}
@@ -49,7 +49,7 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 }
 
 // hostname returns the pod's host name and its DNS domain, if it has one.
-func (h *Host) hostname(p *v1.Pod) (name, domain string, err error) {
+func (h *Host) hostname(p *corev1.Pod) (name, domain string, err error) {
 	if p.Spec.HostNetwork {
 		return h.Hostname, "", nil
 	}
@@ -76,17 +76,17 @@ func (h *Host) hostname(p *v1.Pod) (name, domain string, err error) {
 }
 
 // resolver is the pod's resolver configuration (dnsPolicy, dnsConfig).
-func (f *SandboxFacts) resolver() (*runtimeapi.DNSConfig, error) {
-	out := &runtimeapi.DNSConfig{}
+func (f *SandboxFacts) resolver() (*criv1.DNSConfig, error) {
+	out := &criv1.DNSConfig{}
 	policy := f.dnsPolicy()
-	if policy != v1.DNSNone {
+	if policy != corev1.DNSNone {
 		data, err := f.NodeResolver()
 		if err != nil {
 			return nil, fmt.Errorf("resolver configuration: %w", err)
 		}
 		out = parseResolvConf(data)
 	}
-	if policy == v1.DNSClusterFirst || policy == v1.DNSClusterFirstWithHostNet {
+	if policy == corev1.DNSClusterFirst || policy == corev1.DNSClusterFirstWithHostNet {
 		domain := f.Host.ClusterDomain
 		out.Servers = f.Host.ClusterDNS
 		out.Searches = append([]string{f.Pod.Namespace + ".svc." + domain, "svc." + domain, domain}, out.Searches...)
@@ -110,11 +110,11 @@ func (f *SandboxFacts) resolver() (*runtimeapi.DNSConfig, error) {
 }
 
 // dnsPolicy is the policy that the pod can have on this node.
-func (f *SandboxFacts) dnsPolicy() v1.DNSPolicy {
+func (f *SandboxFacts) dnsPolicy() corev1.DNSPolicy {
 	policy := f.Pod.Spec.DNSPolicy
 	switch {
-	case policy == "", policy == v1.DNSClusterFirst && (f.Pod.Spec.HostNetwork || len(f.Host.ClusterDNS) == 0):
-		return v1.DNSDefault
+	case policy == "", policy == corev1.DNSClusterFirst && (f.Pod.Spec.HostNetwork || len(f.Host.ClusterDNS) == 0):
+		return corev1.DNSDefault
 	}
 	return policy
 }
@@ -139,8 +139,8 @@ func merged(a, b []string) []string {
 	return out
 }
 
-func parseResolvConf(data []byte) *runtimeapi.DNSConfig {
-	out := &runtimeapi.DNSConfig{}
+func parseResolvConf(data []byte) *criv1.DNSConfig {
+	out := &criv1.DNSConfig{}
 	for line := range strings.SplitSeq(string(data), "\n") {
 		f := strings.Fields(line)
 		if len(f) < 2 {

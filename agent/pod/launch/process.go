@@ -3,7 +3,7 @@ package launch
 import (
 	"slices"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/volume"
 )
@@ -18,7 +18,7 @@ func process(c *container) error {
 	c.config.StdinOnce = c.Container.StdinOnce
 	c.config.Tty = c.Container.TTY
 	if l := c.Container.Lifecycle; l != nil && l.StopSignal != nil {
-		c.config.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*l.StopSignal)])
+		c.config.StopSignal = criv1.Signal(criv1.Signal_value[string(*l.StopSignal)])
 	}
 	return nil
 }

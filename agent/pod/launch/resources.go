@@ -3,8 +3,8 @@ package launch
 import (
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // cfsPeriod is the period of CPU quotas, in microseconds.
@@ -28,14 +28,14 @@ func quota(milli int64) int64 {
 }
 
 // QoS is the pod's quality of service class.
-func QoS(p *v1.Pod) v1.PodQOSClass {
+func QoS(p *corev1.Pod) corev1.PodQOSClass {
 	if p.Status.QOSClass != "" {
 		return p.Status.QOSClass
 	}
-	requests, limits := v1.ResourceList{}, v1.ResourceList{}
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	guaranteed := true
-	one := func(r *v1.ResourceRequirements) {
-		for _, n := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+	one := func(r *corev1.ResourceRequirements) {
+		for _, n := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			if q := r.Requests[n]; !q.IsZero() {
 				sum := requests[n]
 				sum.Add(q)
@@ -62,30 +62,30 @@ func QoS(p *v1.Pod) v1.PodQOSClass {
 		}
 	}
 	if len(requests) == 0 && len(limits) == 0 {
-		return v1.PodQOSBestEffort
+		return corev1.PodQOSBestEffort
 	}
 	if guaranteed {
 		for n, q := range requests {
 			if l := limits[n]; l.Cmp(q) != 0 {
-				return v1.PodQOSBurstable
+				return corev1.PodQOSBurstable
 			}
 		}
-		return v1.PodQOSGuaranteed
+		return corev1.PodQOSGuaranteed
 	}
-	return v1.PodQOSBurstable
+	return corev1.PodQOSBurstable
 }
 
 // oomScoreAdj says how soon the kernel kills the container when memory is
 // out: guaranteed pods last, best effort first, the others by how little they
 // asked for.
-func oomScoreAdj(p *v1.Pod, c *v1.Container, capacity int64) int64 {
+func oomScoreAdj(p *corev1.Pod, c *corev1.Container, capacity int64) int64 {
 	if p.Spec.Priority != nil && *p.Spec.Priority >= 2000001000 { // system-node-critical
 		return -997
 	}
 	switch QoS(p) {
-	case v1.PodQOSGuaranteed:
+	case corev1.PodQOSGuaranteed:
 		return -997
-	case v1.PodQOSBestEffort:
+	case corev1.PodQOSBestEffort:
 		return 1000
 	}
 	if capacity <= 0 {
@@ -105,7 +105,7 @@ func containerResources(c *container) error {
 func sandboxResources(s *sandbox) error {
 	limits := PodLimits(s.Pod)
 	s.config.Linux.CgroupParent = s.Host.CgroupParent(s.Pod)
-	s.config.Linux.Resources = &runtimeapi.LinuxContainerResources{
+	s.config.Linux.Resources = &criv1.LinuxContainerResources{
 		CpuShares:          limits.CPUShares,
 		CpuQuota:           limits.CPUQuota,
 		CpuPeriod:          limits.CPUPeriod,
@@ -115,12 +115,12 @@ func sandboxResources(s *sandbox) error {
 }
 
 // Resources is what the runtime limits the container to.
-func Resources(host *Host, p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+func Resources(host *Host, p *corev1.Pod, c *corev1.Container) *criv1.LinuxContainerResources {
 	request := c.Resources.Requests.Cpu()
 	if request.IsZero() {
 		request = c.Resources.Limits.Cpu()
 	}
-	return &runtimeapi.LinuxContainerResources{
+	return &criv1.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
 		CpuPeriod:          cfsPeriod,
 		CpuQuota:           quota(c.Resources.Limits.Cpu().MilliValue()),
@@ -133,16 +133,16 @@ func Resources(host *Host, p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 
 // hugepages limits every size of huge pages that the node has, to nothing
 // where the container, or else the pod, names no limit.
-func hugepages(p *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.HugepageLimit {
-	var out []*runtimeapi.HugepageLimit
+func hugepages(p *corev1.Pod, c *corev1.Container, sizes []string) []*criv1.HugepageLimit {
+	var out []*criv1.HugepageLimit
 	for _, size := range sizes {
-		name := v1.ResourceName(v1.ResourceHugePagesPrefix + size)
+		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + size)
 		q, ok := c.Resources.Limits[name]
 		if !ok && p.Spec.Resources != nil {
 			q = p.Spec.Resources.Limits[name]
 		}
 		// The kernel says 2MB for what the API calls 2Mi.
-		out = append(out, &runtimeapi.HugepageLimit{
+		out = append(out, &criv1.HugepageLimit{
 			PageSize: strings.TrimSuffix(size, "i") + "B",
 			Limit:    uint64(q.Value()),
 		})
@@ -160,10 +160,10 @@ type Limits struct {
 // PodLimits sums what the pod's cgroup must allow: the sum of its containers
 // or the greatest init container, whichever is more; a limit only when every
 // container has one.
-func PodLimits(p *v1.Pod) Limits {
+func PodLimits(p *corev1.Pod) Limits {
 	var req, cpu, mem peak
 	cpuAll, memAll := true, true
-	add := func(c *v1.Container, init, sidecar bool) {
+	add := func(c *corev1.Container, init, sidecar bool) {
 		q := c.Resources.Requests.Cpu()
 		if q.IsZero() {
 			q = c.Resources.Limits.Cpu()
@@ -176,7 +176,7 @@ func PodLimits(p *v1.Pod) Limits {
 	}
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
-		add(c, true, c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways)
+		add(c, true, c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways)
 	}
 	for i := range p.Spec.Containers {
 		add(&p.Spec.Containers[i], false, false)

@@ -4,13 +4,13 @@ import (
 	"reflect"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestHugepages(t *testing.T) {
-	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
-	p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
 	got := map[string]uint64{}
 	for _, l := range hugepages(p, &p.Spec.Containers[0], []string{"1Gi", "2Mi"}) {
 		got[l.PageSize] = l.Limit
@@ -22,15 +22,15 @@ func TestHugepages(t *testing.T) {
 
 func TestMountsOuterFirst(t *testing.T) {
 	h := &Host{RootDir: t.TempDir()}
-	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
 	c := &p.Spec.Containers[0]
 	for _, path := range []string{"/data/in/deep", "/data", "/data/in/", "/b"} {
-		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: "v", MountPath: path})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: path})
 	}
 	c.TerminationMessagePath = "/data/log"
 	f := &Facts{Host: h, Pod: p, Container: c}
 	f.Volume = func(string) (string, error) { return "", nil }
-	f.Services = func() ([]*v1.Service, bool) { return nil, true }
+	f.Services = func() ([]*corev1.Service, bool) { return nil, true }
 	config, _, err := Container(f)
 	if err != nil {
 		t.Fatal(err)
@@ -39,13 +39,14 @@ func TestMountsOuterFirst(t *testing.T) {
 	for _, m := range config.Mounts {
 		got = append(got, m.ContainerPath)
 	}
-	if want := []string{"/data", "/b", "/data/in/", "/etc/hosts", "/data/log", "/data/in/deep"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"/data", "/b", "/data/in/", "/etc/hosts", "/data/log",
+		"/data/in/deep"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
 
 func TestPodLimits(t *testing.T) {
-	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
 	if got := PodLimits(p); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
 		t.Errorf("best effort: %+v", got)
 	}

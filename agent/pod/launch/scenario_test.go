@@ -17,10 +17,10 @@ import (
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/volume"
@@ -41,7 +41,7 @@ type around struct {
 	Secrets    map[string]map[string]string
 	// EnvFiles are the variables of every file in a volume.
 	EnvFiles map[string]string
-	Services []*v1.Service
+	Services []*corev1.Service
 	// ServicesUnknown: the agent has not read them yet.
 	ServicesUnknown     bool
 	NodeHosts, Resolver string
@@ -141,7 +141,7 @@ func read(t *testing.T, file string) (*Facts, *SandboxFacts) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &v1.Pod{}
+	p := &corev1.Pod{}
 	p.Name, p.Namespace, p.UID = "p", "ns", "u"
 	w := &around{Host: testHost(), PodIPs: []string{"10.0.0.5"}, Resolver: "nameserver 192.0.2.53\nsearch example.com\n"}
 	for _, f := range a.Files {
@@ -168,37 +168,37 @@ func testHost() Host {
 		PodLogsDir:    "/logs",
 		ClusterDNS:    []string{"10.96.0.10"},
 		ClusterDomain: "cluster.local",
-		CgroupParent:  func(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) },
+		CgroupParent:  func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) },
 	}
 }
 
 // facts are those of the pod's first container; with init or ephemeral ones,
 // of the first of these.
-func (w *around) facts(p *v1.Pod) *Facts {
+func (w *around) facts(p *corev1.Pod) *Facts {
 	c := p.Spec.Containers[0]
 	if len(p.Spec.InitContainers) > 0 {
 		c = p.Spec.InitContainers[0]
 	}
 	if len(p.Spec.EphemeralContainers) > 0 {
-		c = v1.Container(p.Spec.EphemeralContainers[0].EphemeralContainerCommon)
+		c = corev1.Container(p.Spec.EphemeralContainers[0].EphemeralContainerCommon)
 	}
-	image := &runtimeapi.Image{Id: "sha256:1", Username: w.Image.Username}
+	image := &criv1.Image{Id: "sha256:1", Username: w.Image.Username}
 	if w.Image.UID != "" {
-		image.Uid = &runtimeapi.Int64Value{}
+		image.Uid = &criv1.Int64Value{}
 		fmt.Sscan(w.Image.UID, &image.Uid.Value)
 	}
 	return &Facts{
 		Host: &w.Host, Pod: p, Container: &c, Attempt: w.Attempt, Image: image,
 		PodIPs: w.PodIPs, Target: w.Target, Users: w.Users,
 		Sources: Sources{
-			ConfigMap: func(name string) (*v1.ConfigMap, error) {
+			ConfigMap: func(name string) (*corev1.ConfigMap, error) {
 				if data, ok := w.ConfigMaps[name]; ok {
-					return &v1.ConfigMap{Data: data}, nil
+					return &corev1.ConfigMap{Data: data}, nil
 				}
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
 			},
-			Secret: func(name string) (*v1.Secret, error) {
-				s := &v1.Secret{Data: map[string][]byte{}}
+			Secret: func(name string) (*corev1.Secret, error) {
+				s := &corev1.Secret{Data: map[string][]byte{}}
 				for k, v := range w.Secrets[name] {
 					s.Data[k] = []byte(v)
 				}
@@ -207,7 +207,7 @@ func (w *around) facts(p *v1.Pod) *Facts {
 				}
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
 			},
-			Services:  func() ([]*v1.Service, bool) { return w.Services, !w.ServicesUnknown },
+			Services:  func() ([]*corev1.Service, bool) { return w.Services, !w.ServicesUnknown },
 			Volume:    func(name string) (string, error) { return "/volumes/" + name, nil },
 			SubPath:   func(s volume.SubPath) (string, error) { return "/subpaths/" + s.Volume + "/" + s.Path, nil },
 			EnvFile:   func(_, _, key string) (string, error) { return w.envFile(key) },

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -18,7 +18,7 @@ func containerSecurity(c *container) error {
 		return err
 	}
 	sc, ps := contexts(c.Pod, c.Container)
-	out := &runtimeapi.LinuxContainerSecurityContext{
+	out := &criv1.LinuxContainerSecurityContext{
 		NamespaceOptions:         namespaces(c.Pod, c.Users),
 		SupplementalGroups:       append([]int64(nil), ps.SupplementalGroups...),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
@@ -32,7 +32,7 @@ func containerSecurity(c *container) error {
 		SelinuxOptions:           selinux(effective(sc.SELinuxOptions, ps.SELinuxOptions)),
 	}
 	if c.Target != "" {
-		out.NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET
+		out.NamespaceOptions.Pid = criv1.NamespaceMode_TARGET
 		out.NamespaceOptions.TargetId = c.Target
 	}
 	if ps.FSGroup != nil {
@@ -46,7 +46,7 @@ func containerSecurity(c *container) error {
 	default:
 		out.RunAsUsername = c.Image.GetUsername()
 	}
-	if ptr.Deref(sc.ProcMount, v1.DefaultProcMount) == v1.DefaultProcMount {
+	if ptr.Deref(sc.ProcMount, corev1.DefaultProcMount) == corev1.DefaultProcMount {
 		out.MaskedPaths = defaultMasked
 		out.ReadonlyPaths = defaultReadonly
 	}
@@ -56,20 +56,20 @@ func containerSecurity(c *container) error {
 
 // sandboxSecurity is what the pod as a whole says of it.
 func sandboxSecurity(s *sandbox) error {
-	_, ps := contexts(s.Pod, &v1.Container{})
-	out := &runtimeapi.LinuxSandboxSecurityContext{
+	_, ps := contexts(s.Pod, &corev1.Container{})
+	out := &criv1.LinuxSandboxSecurityContext{
 		NamespaceOptions:         namespaces(s.Pod, s.Users),
 		RunAsUser:                idValue(ps.RunAsUser),
 		RunAsGroup:               idValue(ps.RunAsGroup),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
-		Seccomp:                  &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+		Seccomp:                  &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_RuntimeDefault},
 		SelinuxOptions:           selinux(ps.SELinuxOptions),
 	}
 	if ps.FSGroup != nil {
 		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
 	}
 	out.SupplementalGroups = append(out.SupplementalGroups, ps.SupplementalGroups...)
-	record.EachContainer(s.Pod, func(c *v1.Container) {
+	record.EachContainer(s.Pod, func(c *corev1.Container) {
 		if c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false) {
 			out.Privileged = true
 		}
@@ -87,13 +87,13 @@ func effective[T any](c, p *T) *T {
 	return p
 }
 
-func contexts(p *v1.Pod, c *v1.Container) (*v1.SecurityContext, *v1.PodSecurityContext) {
+func contexts(p *corev1.Pod, c *corev1.Container) (*corev1.SecurityContext, *corev1.PodSecurityContext) {
 	sc, ps := c.SecurityContext, p.Spec.SecurityContext
 	if sc == nil {
-		sc = &v1.SecurityContext{}
+		sc = &corev1.SecurityContext{}
 	}
 	if ps == nil {
-		ps = &v1.PodSecurityContext{}
+		ps = &corev1.PodSecurityContext{}
 	}
 	return sc, ps
 }
@@ -124,25 +124,26 @@ func (f *Facts) checkUser() error {
 	return nil
 }
 
-func idValue(id *int64) *runtimeapi.Int64Value {
+func idValue(id *int64) *criv1.Int64Value {
 	if id == nil {
 		return nil
 	}
-	return &runtimeapi.Int64Value{Value: *id}
+	return &criv1.Int64Value{Value: *id}
 }
 
-func groupsPolicy(ps *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
-	if ptr.Deref(ps.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge) == v1.SupplementalGroupsPolicyStrict {
-		return runtimeapi.SupplementalGroupsPolicy_Strict
+func groupsPolicy(ps *corev1.PodSecurityContext) criv1.SupplementalGroupsPolicy {
+	if ptr.Deref(ps.SupplementalGroupsPolicy,
+		corev1.SupplementalGroupsPolicyMerge) == corev1.SupplementalGroupsPolicyStrict {
+		return criv1.SupplementalGroupsPolicy_Strict
 	}
-	return runtimeapi.SupplementalGroupsPolicy_Merge
+	return criv1.SupplementalGroupsPolicy_Merge
 }
 
-func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
+func capabilities(c *corev1.Capabilities) *criv1.Capability {
 	if c == nil {
 		return nil
 	}
-	out := &runtimeapi.Capability{}
+	out := &criv1.Capability{}
 	for _, name := range c.Add {
 		out.AddCapabilities = append(out.AddCapabilities, string(name))
 	}
@@ -165,61 +166,61 @@ var (
 
 // seccomp is the profile that is asked for, or else the node's default
 // (KEP-2413). Privileged containers have none: the runtime sees to that.
-func (h *Host) seccomp(p *v1.SeccompProfile) *runtimeapi.SecurityProfile {
+func (h *Host) seccomp(p *corev1.SeccompProfile) *criv1.SecurityProfile {
 	if p == nil && h.SeccompDefault {
-		p = &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}
+		p = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 	}
 	switch {
 	case p == nil:
-	case p.Type == v1.SeccompProfileTypeRuntimeDefault:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	case p.Type == v1.SeccompProfileTypeLocalhost:
-		s := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+	case p.Type == corev1.SeccompProfileTypeRuntimeDefault:
+		return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_RuntimeDefault}
+	case p.Type == corev1.SeccompProfileTypeLocalhost:
+		s := &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_Localhost}
 		if p.LocalhostProfile != nil {
 			s.LocalhostRef = filepath.Join(h.RootDir, "seccomp", *p.LocalhostProfile)
 		}
 		return s
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_Unconfined}
 }
 
-func apparmor(p *v1.AppArmorProfile) *runtimeapi.SecurityProfile {
+func apparmor(p *corev1.AppArmorProfile) *criv1.SecurityProfile {
 	switch {
 	case p == nil:
 		return nil
-	case p.Type == v1.AppArmorProfileTypeRuntimeDefault:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	case p.Type == v1.AppArmorProfileTypeLocalhost:
-		return &runtimeapi.SecurityProfile{
-			ProfileType:  runtimeapi.SecurityProfile_Localhost,
+	case p.Type == corev1.AppArmorProfileTypeRuntimeDefault:
+		return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_RuntimeDefault}
+	case p.Type == corev1.AppArmorProfileTypeLocalhost:
+		return &criv1.SecurityProfile{
+			ProfileType:  criv1.SecurityProfile_Localhost,
 			LocalhostRef: ptr.Deref(p.LocalhostProfile, ""),
 		}
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_Unconfined}
 }
 
-func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
+func selinux(o *corev1.SELinuxOptions) *criv1.SELinuxOption {
 	if o == nil {
 		return nil
 	}
-	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+	return &criv1.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
 // namespaces tells which the pod's containers share, with each other or with
 // the node.
-func namespaces(p *v1.Pod, u Users) *runtimeapi.NamespaceOption {
-	o := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: u.namespace()}
+func namespaces(p *corev1.Pod, u Users) *criv1.NamespaceOption {
+	o := &criv1.NamespaceOption{Pid: criv1.NamespaceMode_CONTAINER, UsernsOptions: u.namespace()}
 	if p.Spec.HostNetwork {
-		o.Network = runtimeapi.NamespaceMode_NODE
+		o.Network = criv1.NamespaceMode_NODE
 	}
 	if p.Spec.HostIPC {
-		o.Ipc = runtimeapi.NamespaceMode_NODE
+		o.Ipc = criv1.NamespaceMode_NODE
 	}
 	switch {
 	case p.Spec.HostPID:
-		o.Pid = runtimeapi.NamespaceMode_NODE
+		o.Pid = criv1.NamespaceMode_NODE
 	case ptr.Deref(p.Spec.ShareProcessNamespace, false):
-		o.Pid = runtimeapi.NamespaceMode_POD
+		o.Pid = criv1.NamespaceMode_POD
 	}
 	return o
 }

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/node/util/sysctl"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -14,7 +14,7 @@ import (
 // sysctls sets the kernel parameters of the pod's namespaces. Admit saw that
 // the node allows them.
 func sysctls(s *sandbox) error {
-	_, ps := contexts(s.Pod, &v1.Container{})
+	_, ps := contexts(s.Pod, &corev1.Container{})
 	for _, want := range ps.Sysctls {
 		if s.config.Linux.Sysctls == nil {
 			s.config.Linux.Sysctls = map[string]string{}
@@ -63,7 +63,7 @@ func NewSysctls(patterns []string) (*Sysctls, error) {
 }
 
 // Admit tells why the node does not set the pod's sysctls, nil when it does.
-func (s *Sysctls) Admit(p *v1.Pod) *record.Verdict {
+func (s *Sysctls) Admit(p *corev1.Pod) *record.Verdict {
 	if s == nil || p.Spec.SecurityContext == nil {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (s *Sysctls) Admit(p *v1.Pod) *record.Verdict {
 	return nil
 }
 
-func (s *Sysctls) refusal(p *v1.Pod, name string) string {
+func (s *Sysctls) refusal(p *corev1.Pod, name string) string {
 	ns, ok := s.names[name]
 	for prefix, n := range s.prefixes {
 		if !ok && strings.HasPrefix(name, prefix) {

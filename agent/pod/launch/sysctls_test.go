@@ -3,7 +3,7 @@ package launch
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 func TestSysctls(t *testing.T) {
@@ -28,8 +28,8 @@ func TestSysctls(t *testing.T) {
 			want: `forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
 		{name: "kernel.msgmax", hostNet: true},
 	} {
-		p := &v1.Pod{Spec: v1.PodSpec{HostNetwork: c.hostNet, HostIPC: c.hostIPC,
-			SecurityContext: &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: c.name, Value: "1"}}}}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: c.hostNet, HostIPC: c.hostIPC,
+			SecurityContext: &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: c.name, Value: "1"}}}}}
 		got := ""
 		if v := s.Admit(p); v != nil {
 			got = v.Message

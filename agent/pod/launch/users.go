@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // usersPerPod is the kubelet's default of userNamespaces.idsPerPod (KEP-127).
@@ -61,10 +61,10 @@ func FreeUsers(taken map[Users]bool) (Users, error) {
 }
 
 // namespace is the CRI's form, nil for a pod with the node's users.
-func (u Users) namespace() *runtimeapi.UserNamespace {
+func (u Users) namespace() *criv1.UserNamespace {
 	if u == 0 {
 		return nil
 	}
-	ids := []*runtimeapi.IDMapping{{HostId: uint32(u), Length: usersPerPod}}
-	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	ids := []*criv1.IDMapping{{HostId: uint32(u), Length: usersPerPod}}
+	return &criv1.UserNamespace{Mode: criv1.NamespaceMode_POD, Uids: ids, Gids: ids}
 }

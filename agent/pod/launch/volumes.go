@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/volume"
@@ -26,10 +26,10 @@ func volumes(c *container) error {
 }
 
 // mount is the container's i-th of volumes.
-func (c *container) mount(i int) (*runtimeapi.Mount, error) {
+func (c *container) mount(i int) (*criv1.Mount, error) {
 	m := &c.Container.VolumeMounts[i]
-	recursive := ptr.Deref(m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled) != v1.RecursiveReadOnlyDisabled
-	out := &runtimeapi.Mount{
+	recursive := ptr.Deref(m.RecursiveReadOnly, corev1.RecursiveReadOnlyDisabled) != corev1.RecursiveReadOnlyDisabled
+	out := &criv1.Mount{
 		ContainerPath:     m.MountPath,
 		Readonly:          m.ReadOnly,
 		RecursiveReadOnly: m.ReadOnly && recursive,
@@ -43,7 +43,7 @@ func (c *container) mount(i int) (*runtimeapi.Mount, error) {
 			out.Readonly = true
 		}
 		if v.Image != nil {
-			out.Image = &runtimeapi.ImageSpec{Image: v.Image.Reference, UserSpecifiedImage: v.Image.Reference}
+			out.Image = &criv1.ImageSpec{Image: v.Image.Reference, UserSpecifiedImage: v.Image.Reference}
 			out.ImageSubPath, out.Readonly = m.SubPath, true
 			return out, nil
 		}
@@ -59,7 +59,7 @@ func (c *container) mount(i int) (*runtimeapi.Mount, error) {
 	return out, err
 }
 
-func (c *container) volume(name string) *v1.Volume {
+func (c *container) volume(name string) *corev1.Volume {
 	for i := range c.Pod.Spec.Volumes {
 		if v := &c.Pod.Spec.Volumes[i]; v.Name == name {
 			return v
@@ -69,7 +69,7 @@ func (c *container) volume(name string) *v1.Volume {
 }
 
 // subPath is the part of the volume that is mounted, empty for all of it.
-func (c *container) subPath(m *v1.VolumeMount) (string, error) {
+func (c *container) subPath(m *corev1.VolumeMount) (string, error) {
 	if m.SubPathExpr == "" {
 		return m.SubPath, nil
 	}
@@ -87,12 +87,12 @@ func (c *container) subPath(m *v1.VolumeMount) (string, error) {
 	return sub, nil
 }
 
-func propagation(mode *v1.MountPropagationMode) runtimeapi.MountPropagation {
-	switch ptr.Deref(mode, v1.MountPropagationNone) {
-	case v1.MountPropagationBidirectional:
-		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
-	case v1.MountPropagationHostToContainer:
-		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+func propagation(mode *corev1.MountPropagationMode) criv1.MountPropagation {
+	switch ptr.Deref(mode, corev1.MountPropagationNone) {
+	case corev1.MountPropagationBidirectional:
+		return criv1.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	case corev1.MountPropagationHostToContainer:
+		return criv1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
 	}
-	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+	return criv1.MountPropagation_PROPAGATION_PRIVATE
 }

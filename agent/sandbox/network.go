@@ -1,0 +1,49 @@
+package sandbox
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/cni/podnet"
+)
+
+// Network gives a pod its addresses, the primary one first. Pods in the node's
+// network never reach it. All calls may be repeated; Teardown of what is not there
+// is no error.
+type Network interface {
+	Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, error)
+	Teardown(ctx context.Context, s podnet.Sandbox) error
+}
+
+// networked is the sandbox as its network sees it.
+func (s *Sandbox) networked() podnet.Sandbox {
+	m := s.Config.GetMetadata()
+	return podnet.Sandbox{
+		ID:          s.ID,
+		IfName:      podnet.Interface,
+		NetNS:       s.NetNS(),
+		Namespace:   m.GetNamespace(),
+		Name:        m.GetName(),
+		UID:         m.GetUid(),
+		Annotations: s.Config.GetAnnotations(),
+		HostPorts:   hostPorts(s.Config.GetPortMappings()),
+	}
+}
+
+// hostPorts are the mappings that ask for a port of the node.
+func hostPorts(mappings []*criv1.PortMapping) (ports []podnet.HostPort) {
+	for _, m := range mappings {
+		if m.HostPort != 0 {
+			ports = append(ports, podnet.HostPort{
+				HostPort:      uint16(m.HostPort),
+				ContainerPort: uint16(m.ContainerPort),
+				Protocol:      strings.ToLower(m.Protocol.String()),
+				HostIP:        m.HostIp,
+			})
+		}
+	}
+	return ports
+}

@@ -1,0 +1,468 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// handler writes down what it is told, and keeps the pods that it is to run, as
+// package pod does.
+type handler struct {
+	mu   sync.Mutex
+	pods map[types.UID]handled
+	said []string
+	news chan struct{} // holds a token when something was said
+}
+
+type handled struct{ name, source string }
+
+func newHandler() *handler {
+	return &handler{pods: map[types.UID]handled{}, news: make(chan struct{}, 1)}
+}
+
+func (h *handler) say(format string, args ...any) {
+	h.said = append(h.said, fmt.Sprintf(format, args...))
+	select {
+	case h.news <- struct{}{}:
+	default:
+	}
+}
+
+func (h *handler) Update(p *corev1.Pod, source string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	verb := "updated"
+	if _, known := h.pods[p.UID]; !known {
+		verb = "runs"
+	}
+	if p.DeletionTimestamp != nil {
+		verb = "ends"
+	}
+	h.pods[p.UID] = handled{p.Name, source}
+	h.say("%s %s", p.Name, verb)
+}
+
+func (h *handler) Remove(uid types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.remove(uid)
+}
+
+func (h *handler) remove(uid types.UID) {
+	if p, known := h.pods[uid]; known {
+		delete(h.pods, uid)
+		h.say("%s is removed", p.name)
+	}
+}
+
+func (h *handler) Prune(source string, desired map[types.UID]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	uids := slices.SortedFunc(maps.Keys(h.pods), func(a, b types.UID) int {
+		return strings.Compare(h.pods[a].name, h.pods[b].name)
+	})
+	for _, uid := range uids {
+		if h.pods[uid].source == source && !desired[uid] {
+			h.remove(uid)
+		}
+	}
+}
+
+// heard returns what was said since the last call, sorted within it: the order of
+// manifests does not matter.
+func (h *handler) heard() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	said := h.said
+	h.said = nil
+	slices.Sort(said)
+	return said
+}
+
+// await waits until something of this beginning was said.
+func (h *handler) await(t *testing.T, what string) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for {
+		h.mu.Lock()
+		said := strings.Join(h.said, "\n")
+		h.mu.Unlock()
+		if strings.Contains(said, what) {
+			return
+		}
+		select {
+		case <-h.news:
+		case <-late:
+			t.Fatalf("%q was not said, but:\n%s", what, said)
+		}
+	}
+}
+
+// TestStaticPods plays the files of testdata/static. A line "> command" is done; the
+// lines up to the next one are what follows from it: what the pods' manager is told,
+// what comes into the log, and how the API's mirror pods change. The commands:
+//
+//	write FILE POD [IMAGE]  the manifest of a pod
+//	spoil FILE              it is half written
+//	remove FILE
+//	directory goes|comes
+//	node registered         the API has the Node: until then nobody can own a mirror
+//	api heard               the API's mirror pods come, as by a new watch
+//	api has POD             somebody else has made a mirror pod
+//	api deletes POD         somebody deletes one
+//	agent restarts
+func TestStaticPods(t *testing.T) {
+	files, err := filepath.Glob("testdata/static/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(text), newManifests(t).play(string(text))); diff != "" {
+				t.Errorf("-%s, +what came of it:\n%s", file, diff)
+			}
+		})
+	}
+}
+
+// manifests is a directory of static pods with all around it.
+type manifests struct {
+	t       *testing.T
+	dir     string
+	handler *handler
+	client  *fake.Clientset
+	static  *Static
+	api     *API
+	node    types.UID
+	log     bytes.Buffer
+	created int
+	mirrors map[types.UID]string // that were shown: their names
+}
+
+func newManifests(t *testing.T) *manifests {
+	m := &manifests{
+		t:       t,
+		dir:     filepath.Join(t.TempDir(), "manifests"),
+		handler: newHandler(),
+		client:  fake.NewClientset(),
+		mirrors: map[types.UID]string{},
+	}
+	if err := os.Mkdir(m.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		m.created++
+		a.(clienttesting.CreateAction).GetObject().(*corev1.Pod).UID = types.UID(fmt.Sprint("mirror-", m.created))
+		return false, nil, nil
+	})
+	m.begin()
+	return m
+}
+
+// begin is an agent's start: it knows nothing of what the last one knew.
+func (m *manifests) begin() {
+	plain := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == "err" {
+			return slog.Attr{}
+		}
+		return a
+	}
+	m.static = &Static{
+		Dir:     m.dir,
+		Node:    "n1",
+		Handler: m.handler,
+		Client:  m.client,
+		NodeUID: func() types.UID { return m.node },
+		Log:     slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{ReplaceAttr: plain})),
+	}
+	m.api = &API{Client: m.client, Node: "n1", Handler: m.handler, Mirrors: m.static, Log: m.static.Log}
+	m.api.Synced()
+}
+
+func (m *manifests) play(script string) string {
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		command, ok := strings.CutPrefix(line, "> ")
+		if ok || strings.HasPrefix(line, "#") || line == "\n" {
+			out.WriteString(line)
+		}
+		if ok {
+			m.do(strings.Fields(command))
+			out.WriteString(m.outcome())
+		}
+	}
+	return out.String()
+}
+
+func (m *manifests) do(command []string) {
+	m.t.Helper()
+	check := func(err error) {
+		m.t.Helper()
+		if err != nil {
+			m.t.Fatalf("%q: %v", command, err)
+		}
+	}
+	path := filepath.Join(m.dir, command[1])
+	switch command[0] {
+	case "write":
+		image := "i:1"
+		if len(command) > 3 {
+			image = command[3]
+		}
+		check(os.WriteFile(path, []byte(manifest(command[2], image)), 0o600))
+	case "spoil":
+		check(os.WriteFile(path, []byte(manifest("x", "")+"  - {"), 0o600))
+	case "remove":
+		check(os.Remove(path))
+	case "directory":
+		if command[1] == "goes" {
+			check(os.RemoveAll(m.dir))
+		} else {
+			check(os.Mkdir(m.dir, 0o755))
+		}
+	case "node":
+		m.node = "node-uid"
+	case "api":
+		m.tell(command[1:])
+		m.static.mirror(m.t.Context())
+		return
+	case "agent":
+		m.begin()
+	default:
+		m.t.Fatalf("command %q", command)
+	}
+	m.static.complain("the directory of static pods cannot be followed", "dir", "manifests", m.static.read())
+	m.static.mirror(m.t.Context())
+}
+
+// manifest is what an administrator writes.
+func manifest(pod, image string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: ns}\n"+
+		"spec:\n  containers:\n  - {name: c, image: %q}\n", pod, image)
+}
+
+func (m *manifests) tell(command []string) {
+	pods := m.client.CoreV1().Pods("ns")
+	switch command[0] {
+	case "heard":
+		list, err := pods.List(m.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		var all []any
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+		if err := m.api.Replace(all, ""); err != nil {
+			m.t.Fatal(err)
+		}
+	case "has":
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: command[1], Namespace: "ns",
+			Annotations: map[string]string{mirrorAnnotation: "of-an-older-manifest"},
+		}}
+		p, err := pods.Create(m.t.Context(), p, metav1.CreateOptions{})
+		if err == nil {
+			m.mirrors[p.UID] = p.Name
+			err = m.api.Add(p)
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+	case "deletes":
+		p, err := pods.Get(m.t.Context(), command[1], metav1.GetOptions{})
+		if err == nil {
+			err = pods.Delete(m.t.Context(), command[1], metav1.DeleteOptions{})
+		}
+		if err == nil {
+			delete(m.mirrors, p.UID)
+			err = m.api.Delete(p)
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// outcome is what followed, one line each.
+func (m *manifests) outcome() string {
+	m.t.Helper()
+	lines := m.handler.heard()
+	for line := range strings.Lines(m.log.String()) {
+		lines = append(lines, "log: "+strings.ReplaceAll(strings.TrimSpace(line), m.dir+"/", ""))
+	}
+	m.log.Reset()
+	list, err := m.client.CoreV1().Pods("ns").List(m.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	now := map[types.UID]string{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		now[p.UID] = p.Name
+		if m.mirrors[p.UID] == "" {
+			owner := p.OwnerReferences[0]
+			lines = append(lines, fmt.Sprintf("mirror of %s is created, owned by %s %s", p.Name, owner.Kind, owner.UID))
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(m.mirrors)) {
+		if now[uid] == "" {
+			lines = append(lines, "mirror of "+m.mirrors[uid]+" is deleted")
+		}
+	}
+	m.mirrors = now
+	if len(lines) == 0 {
+		return ""
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// TestStaticDirectoryIsFollowed: changes are heard, also of a directory that was
+// made anew in the place of the first.
+func TestStaticDirectoryIsFollowed(t *testing.T) {
+	h := newHandler()
+	dir := filepath.Join(t.TempDir(), "manifests")
+	s := &Static{Dir: dir, Node: "n1", Handler: h, Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	write := func(file, pod string) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		err := os.WriteFile(filepath.Join(dir, file), []byte(manifest(pod, "i:1")), 0o600)
+		for os.IsNotExist(err) && time.Now().Before(deadline) { // Run makes the directory
+			time.Sleep(time.Millisecond)
+			err = os.WriteFile(filepath.Join(dir, file), []byte(manifest(pod, "i:1")), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a.yaml", "a")
+	h.await(t, "a-n1 runs")
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("b.yaml", "b")
+	h.await(t, "b-n1 runs")
+	h.await(t, "a-n1 is removed")
+	write("c.yaml", "c")
+	h.await(t, "c-n1 runs")
+}
+
+// TestNoStaticPods: without a directory nothing is wanted of it, which ends what an
+// earlier configuration had.
+func TestNoStaticPods(t *testing.T) {
+	h := newHandler()
+	h.pods["u"] = handled{"a", nameFile}
+	h.pods["v"] = handled{"b", nameAPI}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := &Static{Handler: h, Log: slog.New(slog.DiscardHandler)}
+	if err := s.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(h.heard(), "\n"); got != "a is removed" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestMirrorOf: a static pod shows what its mirror tells; others have none.
+func TestMirrorOf(t *testing.T) {
+	m := newManifests(t)
+	m.node = "node-uid"
+	m.do([]string{"write", "a.yaml", "a"})
+	m.do([]string{"api", "heard"})
+	pods := m.static.pods
+	if len(pods) != 1 {
+		t.Fatalf("%d pods", len(pods))
+	}
+	for name, p := range pods {
+		if mirror, static := m.static.Mirror(p); !static || mirror == nil || nameOf(mirror) != name {
+			t.Errorf("got %v, %v", mirror, static)
+		}
+	}
+	if _, static := m.static.Mirror(&corev1.Pod{}); static {
+		t.Error("a pod of the API is static")
+	}
+}
+
+// TestManifests: what is not a pod is refused, and what the API would have filled is
+// filled.
+func TestManifests(t *testing.T) {
+	s := &Static{Node: "n1"}
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	load := func(text string) (*corev1.Pod, error) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return s.load(path)
+	}
+	for text, want := range map[string]string{
+		"":                                   "is not a v1 Pod",
+		"apiVersion: v1\nkind: Service\n":    "is not a v1 Pod",
+		"apiVersion: apps/v1\nkind: Pod\n":   "is not a v1 Pod",
+		"apiVersion: v1\nkind: Pod\n":        "a name and at least one container are required",
+		manifest("a", "i") + "  colour: red": "unknown field",
+		"{":                                  "error converting YAML to JSON",
+	} {
+		if p, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
+		}
+	}
+	text := strings.Replace(manifest("a", "i"), ", namespace: ns", "", 1) +
+		"    ports: [{containerPort: 80}]\n  hostNetwork: true\n"
+	p, err := load(strings.Replace(text, `- {name: c, image: "i"}`, "- name: c\n    image: i", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := p.Spec.Containers[0]
+	got := fmt.Sprintln(p.Namespace, p.Name, p.Spec.NodeName, p.Spec.RestartPolicy, p.Spec.DNSPolicy,
+		*p.Spec.TerminationGracePeriodSeconds, *p.Spec.EnableServiceLinks, *p.Spec.AutomountServiceAccountToken,
+		p.Spec.Tolerations[0].Operator, c.TerminationMessagePath, c.TerminationMessagePolicy,
+		c.Ports[0].Protocol, c.Ports[0].HostPort, p.Annotations["kubernetes.io/config.source"])
+	want := "default a-n1 n1 Always ClusterFirst 30 false false Exists /dev/termination-log File TCP 80 file\n"
+	if got != want {
+		t.Errorf("got  %swant %s", got, want)
+	}
+	again, err := s.load(path)
+	if err != nil || again.UID != p.UID {
+		t.Errorf("the same manifest makes another pod: %s, %s, %v", p.UID, again.UID, err)
+	}
+	other, err := (&Static{Node: "n2"}).load(path)
+	if err != nil || other.UID == p.UID {
+		t.Errorf("two nodes have one pod: %s, %v", other.UID, err)
+	}
+}

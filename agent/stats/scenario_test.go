@@ -1,0 +1,182 @@
+package stats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"google.golang.org/protobuf/encoding/protojson"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write what the scenarios' pods are told as into their files")
+
+// measured is a runtime that tells what a scenario's file says.
+type measured struct {
+	pods []*criv1.PodSandboxStats
+	err  error
+}
+
+func (r *measured) ListPodSandboxStats(context.Context, *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error) {
+	return r.pods, r.err
+}
+
+// TestScenarios: each file of testdata is what a runtime measures (pods.yaml, a
+// list of the CRI's messages; or error), and what each of the agent's answers makes of
+// it. What is the machine's own, N, is another test's.
+//
+// After a wanted change: go test ./agent/stats -update, and read the diff.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			given := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "summary" })
+			if given < 0 {
+				given = len(a.Files)
+			}
+			want := string(txtar.Format(a))
+			a.Files = append(a.Files[:given:given], answers(t, read(t, a.Files[:given]))...)
+			got := txtar.Format(a)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if d := cmp.Diff(want, string(got)); d != "" {
+				t.Errorf("-%s, +what came of it:\n%s", file, d)
+			}
+		})
+	}
+}
+
+func read(t *testing.T, files []txtar.File) *measured {
+	t.Helper()
+	r := &measured{}
+	for _, f := range files {
+		switch f.Name {
+		case "error":
+			r.err = errors.New(strings.TrimSpace(string(f.Data)))
+		case "pods.yaml":
+			r.pods = pods(t, f.Data)
+		default:
+			t.Fatalf("unknown part %s", f.Name)
+		}
+	}
+	return r
+}
+
+func pods(t *testing.T, data []byte) (all []*criv1.PodSandboxStats) {
+	t.Helper()
+	var list []json.RawMessage
+	if err := yaml.Unmarshal(data, &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range list {
+		p := &criv1.PodSandboxStats{}
+		if err := protojson.Unmarshal(one, p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// answers are the agent's, in the order of the files.
+func answers(t *testing.T, r *measured) []txtar.File {
+	p := newProvider(r)
+	return []txtar.File{
+		{Name: "summary", Data: summary(t, p)},
+		{Name: "resource", Data: text(t, p.Resource)},
+		{Name: "cadvisor", Data: text(t, p.Containers)},
+		{Name: "metrics", Data: text(t, p.Metrics)},
+	}
+}
+
+func newProvider(r *measured) *Provider {
+	return &Provider{
+		NodeName:    "n",
+		Runtime:     r,
+		NodeDir:     "/nowhere",
+		ImageDir:    "/nowhere",
+		MemoryBytes: 1000,
+		Available:   func() int64 { return 300 },
+		Shutdown:    func() (start, end time.Time) { return time.UnixMilli(1500), time.Time{} },
+	}
+}
+
+// summary is the pods' part.
+func summary(t *testing.T, p *Provider) []byte {
+	t.Helper()
+	s, err := p.Summary(t.Context())
+	if err != nil {
+		return []byte("error: " + err.Error() + "\n")
+	}
+	out, err := yaml.Marshal(s.Pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// machines are the families whose values are the machine's or the process's.
+var machines = regexp.MustCompile(`(?m)^((?:node_cpu|go)_\w+) \S+$`)
+
+func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
+	t.Helper()
+	var out strings.Builder
+	err := write(t.Context(), &out)
+	got := machines.ReplaceAllString(out.String(), "$1 N")
+	if err != nil {
+		got += "error: " + err.Error() + "\n"
+	}
+	return []byte(got)
+}
+
+// TestNode: what is used and what is free make what there is, also of memory that
+// came to the machine after the agent's start.
+func TestNode(t *testing.T) {
+	p := newProvider(&measured{})
+	p.NodeDir = t.TempDir()
+	s, err := p.Summary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := s.Node
+	if n.NodeName != "n" || n.StartTime.IsZero() || n.CPU == nil || *n.CPU.UsageCoreNanoSeconds == 0 {
+		t.Errorf("node: %+v", n)
+	}
+	if m := n.Memory; *m.AvailableBytes != 300 || *m.WorkingSetBytes != 700 || *m.UsageBytes != 700 {
+		t.Errorf("memory: %d available, %d in use", *m.AvailableBytes, *m.WorkingSetBytes)
+	}
+	if f := n.Fs; f == nil || *f.CapacityBytes == 0 || *f.InodesFree+*f.InodesUsed != *f.Inodes {
+		t.Errorf("file system: %+v", f)
+	}
+	if n.Runtime.ImageFs != nil {
+		t.Errorf("a file system that is not there: %+v", n.Runtime.ImageFs)
+	}
+	if n.Rlimit == nil || *n.Rlimit.NumOfRunningProcesses == 0 {
+		t.Errorf("processes: %+v", n.Rlimit)
+	}
+	p.Available = func() int64 { return 1500 }
+	if s, err = p.Summary(t.Context()); err != nil || *s.Node.Memory.WorkingSetBytes != 0 {
+		t.Errorf("in use of memory that came later: %d, %v", *s.Node.Memory.WorkingSetBytes, err)
+	}
+}
