@@ -62,13 +62,24 @@ down: ## stop the cluster that `make run` started
 	bin/shoal down $(UP_FLAGS)
 
 test: setup build images test-images kubectl helm test-unit test-e2e ## run all tests of this machine
+	@echo "The slowest:"
+	@cat bin/test-unit.json bin/test-e2e.json | bin/gotestsum tool slowest --num 10
+
+# gotestsum runs go test and prints its lines, what failed once more at the end,
+# and keeps the time of each test for the list of the slowest; its exit status is
+# that of the tests.
+GO_TEST = bin/gotestsum --hide-summary skipped --jsonfile-timing-events bin/$@.json -f standard-quiet --raw-command -- $(GO) test -json
+
+bin/gotestsum: Makefile
+	GOBIN=$(CURDIR)/bin $(GO) install gotest.tools/gotestsum@v1.13.0
 
 # Informers share the watch cache's objects: who modifies one is found out.
-test-unit: ## rules, API in process, kernel parts, with the race detector; no cluster
-	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(GO) test -race -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
+test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
+	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(GO_TEST) \
+		-race -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
 
-test-e2e: ## whole clusters in network namespaces
-	$(GO) test -count=1 -timeout 25m ./tests/e2e/...
+test-e2e: bin/gotestsum ## whole clusters in network namespaces
+	$(GO_TEST) -count=1 -timeout 25m ./tests/e2e/...
 
 test-chaos: ## kill daemons under load; takes minutes
 	$(GO) test -count=1 -timeout 10m ./tests/chaos/...
@@ -107,7 +118,7 @@ fleet: build test-images kubectl ## whole machines with systemd: nspawn, and cgr
 install: build ## install programs, units and default configuration below DESTDIR
 	@hack/install.sh $(DESTDIR)
 
-lint: ## gofmt, vet, staticcheck
+lint: ## gofmt, house rules, vet, staticcheck
 	@hack/lint.sh
 
 bench: setup build images ## measure speed and weight; prints one table; ARGS

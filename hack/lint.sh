@@ -1,5 +1,6 @@
 #!/bin/sh
-# gofmt, vet and staticcheck over the product's module.
+# gofmt, the house rules (tests/: layers, words, widths), vet and staticcheck
+# over the product's module.
 set -eu
 cd "$(dirname "$0")/.."
 unformatted=$(git ls-files '*.go' | grep -v zz_generated | xargs gofmt -l)
@@ -7,5 +8,6 @@ if [ -n "$unformatted" ]; then
 	echo "gofmt wants changes in:" "$unformatted" >&2
 	exit 1
 fi
+go test ./tests
 go vet ./...
 go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...

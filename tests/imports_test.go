@@ -21,24 +21,33 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
+		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
+		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
 		"agent/host", "agent/logs",
-		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest",
-		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref", "coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
-		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota", "coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
+		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
+		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
+		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
+		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
+		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/scheduler/framework", "coordinator/store",
 	}},
 	{"mechanism", []string{
-		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos", "agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
+		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
+		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni",
-		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node", "coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate", "coordinator/registry/connect", "coordinator/registry/scale",
+		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
+		"coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate",
+		"coordinator/registry/connect", "coordinator/registry/scale",
 		"coordinator/registry/volumespec", "coordinator/scheduler/plugins", "coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/proxy", "agent/server", "agent/service", "agent/shutdown", "agent/source", "agent/status",
+		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/proxy", "agent/server",
+		"agent/service", "agent/shutdown", "agent/source", "agent/status",
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},
-	{"wiring", []string{"agent", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver", "coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
+	{"wiring",
+		[]string{"agent", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver",
+			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
 
 // siblings are the imports within a layer that the design allows.
@@ -46,6 +55,7 @@ var siblings = map[string][]string{
 	"agent/cgroup":                 {"agent/host"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/network":                {"cni"},
+	"cni/netconf":                  {"cni/podnet"},
 	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/pod":                    {"agent/pod/launch"},
 	"agent/proxy":                  {"agent/service"},
@@ -100,7 +110,8 @@ func refuse(from, to string, mine int) string {
 	theirs := layer(to)
 	switch {
 	case under(from, "agent") && under(to, "coordinator") && !slices.Contains(across[from], to):
-		return "of the agent only agent/shoal imports the coordinator, and only " + strings.Join(across["agent/shoal"], " and ")
+		return "of the agent only agent/shoal imports the coordinator, and only " +
+			strings.Join(across["agent/shoal"], " and ")
 	case under(from, "coordinator") && under(to, "agent") && !slices.Contains(across["coordinator"], to):
 		return "of the agent, the coordinator imports only " + strings.Join(across["coordinator"], " and ")
 	case (under(from, "cni") || under(from, "csi")) && (under(to, "agent") || under(to, "coordinator")):

@@ -12,23 +12,31 @@ import (
 	"testing"
 )
 
-// files parses the product's sources, generated ones excepted.
-func files(t *testing.T, visit func(path string, f *ast.File)) {
+// tracked lists the tree's files that match a pattern of git's, new ones too.
+func tracked(t *testing.T, pattern string) (paths []string) {
 	t.Helper()
-	out, err := exec.Command("git", "-C", "..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
+	out, err := exec.Command("git", "-C", "..", "ls-files", "--cached", "--others",
+		"--exclude-standard", pattern).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := token.NewFileSet()
 	for _, path := range strings.Fields(string(out)) {
+		if _, err := os.Stat(filepath.Join("..", path)); err == nil { // not deleted in the working tree
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// files parses the product's sources, generated ones excepted.
+func files(t *testing.T, visit func(path string, f *ast.File)) {
+	t.Helper()
+	set := token.NewFileSet()
+	for _, path := range tracked(t, "*.go") {
 		if strings.Contains(path, "zz_generated") {
 			continue
 		}
-		full := filepath.Join("..", path)
-		if _, err := os.Stat(full); err != nil {
-			continue // deleted in the working tree
-		}
-		f, err := parser.ParseFile(set, full, nil, parser.ParseComments)
+		f, err := parser.ParseFile(set, filepath.Join("..", path), nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +145,8 @@ func TestClientsShareVersions(t *testing.T) {
 	for module, version := range clients {
 		ours, ok := product[module]
 		if ok && ours != version {
-			t.Errorf("tests/clients/go.mod: %s %s, the product has %s (go mod edit -require=%s@%s)", module, version, ours, module, ours)
+			t.Errorf("tests/clients/go.mod: %s %s, the product has %s (go mod edit -require=%s@%s)", module,
+				version, ours, module, ours)
 		}
 		if ok {
 			shared++

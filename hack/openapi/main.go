@@ -33,12 +33,13 @@ func main() {
 }
 
 func run(dir string) error {
-	d, err := apiserver.Describe(registry.Kinds(), func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-		all := aggregatoropenapi.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, crdopenapi.GetOpenAPIDefinitions(ref))
-		maps.Copy(all, definitions.GetOpenAPIDefinitions(ref))
-		return all
-	})
+	d, err := apiserver.Describe(registry.Kinds(),
+		func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+			all := aggregatoropenapi.GetOpenAPIDefinitions(ref)
+			maps.Copy(all, crdopenapi.GetOpenAPIDefinitions(ref))
+			maps.Copy(all, definitions.GetOpenAPIDefinitions(ref))
+			return all
+		})
 	if err != nil {
 		return err
 	}

@@ -127,9 +127,9 @@ const (
 	deleted   = 40
 	crashes   = 5
 	idleWatch = 30 * time.Second
-	// settle is how long a start or a burst may have after-effects: caches fill,
+	// afterEffects is how long a start or a burst may have after-effects: caches fill,
 	// garbage is collected.
-	settle = 10 * time.Second
+	afterEffects = 10 * time.Second
 )
 
 func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
@@ -142,7 +142,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		return nil, err
 	}
 	b.pods = &measure.Pods{Client: client, CgroupRoot: b.cluster.Name}
-	time.Sleep(settle)
+	time.Sleep(afterEffects)
 	var rows []row
 	idle, err := b.weigh(ctx, runs, idleWatch)
 	if err != nil {
@@ -185,7 +185,7 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		return nil, err
 	}
 	rows = append(rows, row{"80 pods at once", "", "12", measure.Sample{took.Seconds()}, "s"})
-	time.Sleep(settle)
+	time.Sleep(afterEffects)
 	full, err := b.weigh(ctx, runs, idleWatch)
 	if err != nil {
 		return nil, err

@@ -65,7 +65,8 @@ func (b *bench) crash(ctx context.Context, n int) (measure.Sample, error) {
 			return syscall.Kill(pid, syscall.SIGKILL)
 		}, func(_ watch.EventType, p *corev1.Pod, at time.Time) bool {
 			back = at
-			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 && p.Status.ContainerStatuses[0].State.Running != nil
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 &&
+				p.Status.ContainerStatuses[0].State.Running != nil
 		})
 		if err != nil {
 			return nil, fmt.Errorf("crash %d: %w", i, err)

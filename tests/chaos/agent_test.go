@@ -73,7 +73,7 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 		wg.Go(func() { l.work(ctx, w) })
 	}
 	for range kills {
-		time.Sleep(perKill + rand.N(perKill))
+		time.Sleep(perKill + rand.N(perKill)) // to hit any step of what the load does
 		cluster.Kill(t, "agent")
 	}
 	cancel()
@@ -184,7 +184,9 @@ func (l *load) until(ctx context.Context, name string, ok func(*corev1.Pod) (boo
 		if done, err := ok(p); done || err != nil {
 			return err
 		}
-		w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: p.ResourceVersion})
+		w, err := pods.Watch(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(),
+				ResourceVersion: p.ResourceVersion})
 		if err != nil {
 			return err
 		}
@@ -203,7 +205,8 @@ func snapshot(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	for _, pattern := range []string{
-		"run/containers/*", "run/containers/exits/*", "run/sandboxes/*", "run/crun/*", "run/runc/*", "agent/containers/*", "agent/sandboxes/*",
+		"run/containers/*", "run/containers/exits/*", "run/sandboxes/*", "run/crun/*", "run/runc/*",
+		"agent/containers/*", "agent/sandboxes/*",
 		"kubelet/pods/*", "pod-logs/*", "container-logs/*", "agent/checkpoint/pods/*", "agent/cni/state/*/10.*",
 	} {
 		files, err := filepath.Glob(filepath.Join(cluster.Dir, pattern))

@@ -40,7 +40,8 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 		return c, err
 	}
 	for i := 2; i <= o.nodes; i++ {
-		a, err := c.Host("node"+strconv.Itoa(i), func(_ *harness.Agent, cfg *agentconfig.Config) { cfg.RegistryConfigDir = mirrors })
+		a, err := c.Host("node"+strconv.Itoa(i),
+			func(_ *harness.Agent, cfg *agentconfig.Config) { cfg.RegistryConfigDir = mirrors })
 		if err == nil {
 			err = a.Start()
 		}
@@ -59,7 +60,8 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 }
 
 // waitForImport waits until all agents have logged the archive's import: no
-// spec has to find that its image cannot be pulled.
+// spec has to find that its image cannot be pulled. It reads the logs again and
+// again, five times a second among minutes.
 func waitForImport(archive string, logs []string) error {
 	deadline := time.Now().Add(5 * time.Minute)
 	for _, log := range logs {
@@ -93,7 +95,8 @@ func (s suite) run(ctx context.Context) error {
 	if err := os.MkdirAll(s.report, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"--net=/run/netns/" + s.cluster.NetNS, "--", filepath.Join(s.cache, "ginkgo")}, s.ginkgoArgs()...)
+	args := append([]string{"--net=/run/netns/" + s.cluster.NetNS, "--", filepath.Join(s.cache, "ginkgo")},
+		s.ginkgoArgs()...)
 	args = append(append(args, filepath.Join(s.cache, "e2e.test"), "--"), s.suiteArgs()...)
 	log, err := os.Create(filepath.Join(s.report, "e2e.log"))
 	if err != nil {
@@ -117,7 +120,8 @@ func (s suite) run(ctx context.Context) error {
 func (s suite) ginkgoArgs() []string {
 	o := s.options
 	args := []string{
-		"run", "--procs=" + strconv.Itoa(o.jobs), "--label-filter=Conformance", "--timeout=" + o.timeout.String(), "--grace-period=10s", "--no-color", "--keep-going",
+		"run", "--procs=" + strconv.Itoa(o.jobs), "--label-filter=Conformance", "--timeout=" + o.timeout.String(),
+		"--grace-period=10s", "--no-color", "--keep-going",
 		"--silence-skips", "--output-dir=" + s.report, "--json-report=report.json", "--junit-report=junit.xml",
 	}
 	if o.focus != "" {
@@ -135,7 +139,9 @@ func (s suite) ginkgoArgs() []string {
 func (s suite) suiteArgs() []string {
 	c := s.cluster
 	return []string{
-		"--provider=local", "--kubeconfig=" + c.Kubeconfig(), "--host=https://" + c.Address + ":6443", "--kubectl-path=" + filepath.Join(c.Bin, "kubectl"),
-		"--num-nodes=" + strconv.Itoa(s.options.nodes), "--allowed-not-ready-nodes=0", "--disable-log-dump=true", "--dump-logs-on-failure=false", "--report-dir=" + s.report,
+		"--provider=local", "--kubeconfig=" + c.Kubeconfig(), "--host=https://" + c.Address + ":6443",
+		"--kubectl-path=" + filepath.Join(c.Bin, "kubectl"),
+		"--num-nodes=" + strconv.Itoa(s.options.nodes), "--allowed-not-ready-nodes=0", "--disable-log-dump=true",
+		"--dump-logs-on-failure=false", "--report-dir=" + s.report,
 	}
 }

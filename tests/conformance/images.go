@@ -39,16 +39,20 @@ const registry = "registry.k8s.io/e2e-test-images/"
 func images(cache, bin string) []image {
 	in := func(name string) string { return filepath.Join(cache, name) }
 	src := func(name string) string { return filepath.Join(cache, "src", "test", "images", name) }
-	rootfs, busybox, nginx := in("rootfs.tar"), filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar")
+	rootfs, busybox, nginx := in("rootfs.tar"), filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin,
+		"test-images", "nginx.tar")
 	agnhost := []file{
 		{"agnhost", in("agnhost"), 0o755},
 		{"localhost.crt", src("agnhost/porter/localhost.crt"), 0o644},
 		{"localhost.key", src("agnhost/porter/localhost.key"), 0o600},
 	}
-	serve := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, ExposedPorts: map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {}, "5000/tcp": {}}}
+	serve := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+		ExposedPorts: map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {}, "5000/tcp": {}}}
 	animal := func(name string) image {
-		files := []file{{name + ".jpg", src(name + "/html/" + name + ".jpg"), 0o644}, {"data.json", src(name + "/html/data.json"), 0o644}}
-		return image{registry + name + ":1.8", registry + "agnhost:2.63.0", files, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
+		files := []file{{name + ".jpg", src(name + "/html/" + name + ".jpg"), 0o644},
+			{"data.json", src(name + "/html/data.json"), 0o644}}
+		return image{registry + name + ":1.8", registry + "agnhost:2.63.0", files,
+			v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
 	}
 	web := v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, ExposedPorts: map[string]struct{}{"80/tcp": {}}}
 	return []image{
@@ -59,11 +63,14 @@ func images(cache, bin string) []image {
 		{registry + "glibc-dns-testing:2.0.0", rootfs, nil, v1.Config{Cmd: []string{"bash"}}},
 		{registry + "busybox:1.37.0-1", rootfs, nil, v1.Config{Cmd: []string{"sh"}}},
 		{registry + "nonroot:1.5", busybox, nil, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
-		{registry + "nonewprivs:1.4", busybox, []file{{"usr/local/bin/nnp", in("nnp"), 0o6755}}, v1.Config{Cmd: []string{"nnp"}}},
+		{registry + "nonewprivs:1.4", busybox, []file{{"usr/local/bin/nnp", in("nnp"), 0o6755}},
+			v1.Config{Cmd: []string{"nnp"}}},
 		{registry + "nginx:1.15-4", nginx, nil, web},
 		{registry + "nginx:1.27-0", nginx, nil, web},
-		{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", in("agnhost"), 0o755}}, v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
-		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}}, v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
+		{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", in("agnhost"), 0o755}},
+			v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
+		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}},
+			v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
 		{"registry.k8s.io/etcd:3.6.8-0", "", []file{{"usr/local/bin/etcd", in("etcd"), 0o755}}, v1.Config{}},
 	}
 }
@@ -145,7 +152,9 @@ func fileLayer(ref string, files []file) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	write := func(path string, mode int64, data []byte) error {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)),
+				Format: tar.FormatPAX}); err != nil {
 			return err
 		}
 		_, err := w.Write(data)
@@ -166,5 +175,7 @@ func fileLayer(ref string, files []file) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 }

@@ -52,7 +52,8 @@ func serveRegistry(c *harness.Cluster, archive string) (string, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "registry.k8s.io"), 0o755); err != nil {
 		return "", err
 	}
-	hosts := fmt.Sprintf("server = \"http://%s\"\n\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", address, address)
+	hosts := fmt.Sprintf("server = \"http://%s\"\n\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
+		address, address)
 	return dir, os.WriteFile(filepath.Join(dir, "registry.k8s.io", "hosts.toml"), []byte(hosts), 0o644)
 }
 

@@ -112,7 +112,8 @@ func readReport(file string) (record, error) {
 			switch {
 			case s.LeafNodeType != "It" && s.State == "failed":
 				return nil, fmt.Errorf("%s of the suite failed: %s", s.LeafNodeType, s.Failure.Message)
-			case s.LeafNodeType != "It" || s.State == "interrupted" || s.State == "pending" || s.State == "aborted" || s.State == "timedout":
+			case s.LeafNodeType != "It" || s.State == "interrupted" || s.State == "pending" ||
+				s.State == "aborted" || s.State == "timedout":
 				continue
 			case s.State == "skipped" && s.Failure.Message == "":
 				continue

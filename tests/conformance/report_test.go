@@ -56,7 +56,8 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (record{"[sig-node] a": {state: failed, seconds: 4}, "[sig-cli] b": {state: notRun}}); !maps.Equal(again, want) {
+	if want := (record{"[sig-node] a": {state: failed, seconds: 4}, "[sig-cli] b": {state: notRun}}); !maps.Equal(again,
+		want) {
 		t.Errorf("record %+v", again)
 	}
 	if table := merged.table(); !strings.Contains(table, "| sig-node | 0 | 1 | 0 | 0 |\n| all | 0 | 1 | 0 | 1 |\n") {

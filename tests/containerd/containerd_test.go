@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
@@ -91,7 +90,8 @@ func start(t *testing.T, netns string) *daemon {
 		module, name string
 		programs     []upstream.Program
 	}{{module, "containerd", programs}, {pluginsModule, "cni-plugins", plugins}} {
-		if err := upstream.Build(context.Background(), b.module, filepath.Join(cache, "src", b.name), cache, b.programs); err != nil {
+		if err := upstream.Build(context.Background(), b.module, filepath.Join(cache, "src", b.name), cache,
+			b.programs); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +100,9 @@ func start(t *testing.T, netns string) *daemon {
 		t.Fatal(err)
 	}
 	d := &daemon{dir: dir, cache: cache, netns: netns}
-	for name, text := range map[string]string{"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin, filepath.Join(cache, "cni")), "cni.tmpl": fmt.Sprintf(network, dir)} {
+	for name, text := range map[string]string{
+		"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin, filepath.Join(cache, "cni")),
+		"cni.tmpl":        fmt.Sprintf(network, dir)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +113,8 @@ func start(t *testing.T, netns string) *daemon {
 	d.run(t)
 	t.Cleanup(func() { d.end(t) })
 	image := filepath.Join(dir, "pause.tar")
-	pack := exec.Command(upstream.GoProgram(), "run", "../../hack/image", "-name", pause, "-out", image, "-entrypoint", "/testserver pause", filepath.Join(cluster.Bin, "testserver")+"=/testserver")
+	pack := exec.Command(upstream.GoProgram(), "run", "../../hack/image", "-name", pause, "-out", image, "-entrypoint",
+		"/testserver pause", filepath.Join(cluster.Bin, "testserver")+"=/testserver")
 	if out, err := pack.CombinedOutput(); err != nil {
 		t.Fatalf("pack the sandbox's image: %v %s", err, out)
 	}
@@ -121,7 +124,8 @@ func start(t *testing.T, netns string) *daemon {
 	}
 	for _, archive := range append(archives, image) {
 		harness.Eventually(t, "import of "+archive, func() (bool, string) {
-			out, err := harness.Command(netns, filepath.Join(cache, "ctr"), "--address", d.socket(), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+			out, err := harness.Command(netns, filepath.Join(cache, "ctr"), "--address", d.socket(), "--namespace",
+				"k8s.io", "images", "import", archive).CombinedOutput()
 			return err == nil, string(out)
 		})
 	}
@@ -130,7 +134,8 @@ func start(t *testing.T, netns string) *daemon {
 
 func (d *daemon) run(t *testing.T) {
 	t.Helper()
-	d.cmd = harness.Command(d.netns, filepath.Join(d.cache, "containerd"), "--config", filepath.Join(d.dir, "containerd.toml"), "--log-level", "warn")
+	d.cmd = harness.Command(d.netns, filepath.Join(d.cache, "containerd"),
+		"--config", filepath.Join(d.dir, "containerd.toml"), "--log-level", "warn")
 	d.cmd.Env = append(os.Environ(), "PATH="+d.cache+":"+os.Getenv("PATH")) // of the shim
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
@@ -228,7 +233,8 @@ func TestContainerd(t *testing.T) {
 	}
 	until("node2", "get", "nodes", "-o", "name")
 	k("wait", "node/node2", "--for=condition=Ready", "--timeout=60s")
-	if v := k("get", "node", "node2", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"); !strings.HasPrefix(v, "containerd://") {
+	if v := k("get", "node", "node2", "-o",
+		"jsonpath={.status.nodeInfo.containerRuntimeVersion}"); !strings.HasPrefix(v, "containerd://") {
 		t.Errorf("runtime version %q", v)
 	}
 	cluster.MustWith(t, fmt.Sprintf(pods, "node2"), "apply", "-f", "-")
@@ -239,7 +245,8 @@ func TestContainerd(t *testing.T) {
 	if out := k("exec", "web", "--", "cat", "/w/index.html"); out != "made\n" {
 		t.Errorf("exec: %q", out)
 	}
-	if _, err := cluster.Kubectl("", "exec", "web", "--", "sh", "-c", "exit 3"); err == nil || !strings.Contains(err.Error(), "exit code 3") {
+	if _, err := cluster.Kubectl("", "exec", "web", "--", "sh", "-c", "exit 3"); err == nil ||
+		!strings.Contains(err.Error(), "exit code 3") {
 		t.Errorf("exit code of exec: %v", err)
 	}
 	address := k("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
@@ -275,7 +282,8 @@ func TestContainerd(t *testing.T) {
 
 	k("delete", "pods", "--all", "--timeout=60s")
 	harness.Eventually(t, "nothing is left", func() (bool, string) {
-		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(), "--namespace", "k8s.io", "containers", "list", "-q").Output()
+		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(),
+			"--namespace", "k8s.io", "containers", "list", "-q").Output()
 		return err == nil && strings.TrimSpace(string(out)) == "", string(out)
 	})
 }
@@ -290,9 +298,6 @@ func forward(t *testing.T) {
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	harness.Eventually(t, "port forwarding", func() (bool, string) {
 		out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://127.0.0.1:18080/index.html")
-		if err != nil {
-			time.Sleep(100 * time.Millisecond)
-		}
 		return err == nil && out == "made\n", fmt.Sprint(out, err)
 	})
 }

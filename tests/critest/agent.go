@@ -62,7 +62,8 @@ func (a *agent) start(ctx context.Context) error {
 	if err := a.cmd.Start(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // no event tells of a socket
+	// no event tells of a socket
+	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if c, err := net.Dial("unix", a.socket()); err == nil {
 			return c.Close()
 		}
@@ -80,7 +81,8 @@ func (a *agent) stop() error {
 		_ = a.cmd.Process.Signal(syscall.SIGTERM)
 		_ = a.cmd.Wait()
 	}
-	out, err := exec.Command(filepath.Join(a.bin, "shoal-agent"), "cleanup", "--purge", "--config", a.path("agent.yaml")).CombinedOutput()
+	out, err := exec.Command(filepath.Join(a.bin, "shoal-agent"), "cleanup", "--purge",
+		"--config", a.path("agent.yaml")).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("clean up: %w: %s", err, out)
 	}

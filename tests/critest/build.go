@@ -21,7 +21,8 @@ const upstreamDigest = "9700f9a2f5bf2c45f2f605a0bd3bce7cf37420ec9d3ed50ac2758413
 // buildSuite builds what is not there yet: crictl, critest and the one program
 // of the images.
 func buildSuite(ctx context.Context, bin string) error {
-	if err := goCommand(ctx, ".", "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, "nnp"), "./tests/critest/nnp"); err != nil {
+	if err := goCommand(ctx, ".", "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, "nnp"),
+		"./tests/critest/nnp"); err != nil {
 		return err
 	}
 	if have(filepath.Join(bin, "crictl")) && have(filepath.Join(bin, "critest")) {
@@ -32,7 +33,8 @@ func buildSuite(ctx context.Context, bin string) error {
 		return err
 	}
 	defer os.RemoveAll(src)
-	if err := goCommand(ctx, src, "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, "crictl"), "./cmd/crictl"); err != nil {
+	if err := goCommand(ctx, src, "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, "crictl"),
+		"./cmd/crictl"); err != nil {
 		return err
 	}
 	return goCommand(ctx, src, "test", "-c", "-ldflags", "-s -w", "-o", filepath.Join(bin, "critest"), "./cmd/critest")

@@ -72,7 +72,8 @@ func pushImage(base, tag string, img v1.Image) error {
 		if err != nil {
 			return err
 		}
-		if err := send(http.MethodPost, base+"/blobs/uploads/?digest="+digest.String(), "application/octet-stream", body); err != nil {
+		if err := send(http.MethodPost, base+"/blobs/uploads/?digest="+digest.String(),
+			"application/octet-stream", body); err != nil {
 			return err
 		}
 	}
@@ -152,7 +153,8 @@ func addServers(all map[string]v1.Image, busybox, nginx v1.Image) error {
 		return err
 	}
 	for n, port := range map[string]int{
-		"e2e-test-images/nginx:1.14-2": 80, "e2e-test-images/httpd:2.4.39-4": 80, "k8s-staging-cri-tools/hostnet-nginx-amd64:latest": 12003,
+		"e2e-test-images/nginx:1.14-2": 80, "e2e-test-images/httpd:2.4.39-4": 80,
+		"k8s-staging-cri-tools/hostnet-nginx-amd64:latest": 12003,
 		"k8s-staging-cri-tools/hostnet-nginx-arm64:latest": 12003,
 	} {
 		conf, err := files(file{"/etc/nginx/nginx.conf", 0o644, fmt.Appendf(nil, nginxConf, port)})
@@ -199,7 +201,8 @@ func addUsers(all map[string]v1.Image, busybox, _ v1.Image) error {
 		return err
 	}
 	for n, user := range map[string]string{
-		"user-uid": "1002", "user-username": "www-data", "user-uid-group": "1003:1004", "user-username-group": "www-data:1004", "predefined-group": "1000",
+		"user-uid": "1002", "user-username": "www-data", "user-uid-group": "1003:1004",
+		"user-username-group": "www-data:1004", "predefined-group": "1000",
 	} {
 		if all["k8s-staging-cri-tools/test-image-"+n+":latest"], err = withUser(base, user); err != nil {
 			return err
@@ -314,7 +317,9 @@ func complete(busybox v1.Image) (v1.Image, error) {
 	if err := out.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +375,9 @@ func files(list ...file) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, f := range list {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Clean(f.path)[1:], Mode: f.mode, Size: int64(len(f.data)), Format: tar.FormatPAX}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Typeflag: tar.TypeReg, Name: path.Clean(f.path)[1:], Mode: f.mode, Size: int64(len(f.data)),
+				Format: tar.FormatPAX}); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(f.data); err != nil {
@@ -380,5 +387,7 @@ func files(list ...file) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 }

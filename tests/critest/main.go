@@ -54,7 +54,8 @@ func run(ctx context.Context, o options) error {
 	}
 	self, err := os.Executable()
 	if err == nil {
-		cmd := exec.Command("nsenter", append([]string{"--net=/run/netns/" + netns, "--", self, "-inside"}, os.Args[1:]...)...)
+		cmd := exec.Command("nsenter",
+			append([]string{"--net=/run/netns/" + netns, "--", self, "-inside"}, os.Args[1:]...)...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		err = cmd.Run() // gets the terminal's signals itself
 	}
@@ -115,7 +116,8 @@ func runInside(ctx context.Context, o options) error {
 
 // runSuite runs critest; specs that fail are its error.
 func runSuite(ctx context.Context, o options, socket, report string) error {
-	args := []string{"-runtime-endpoint", "unix://" + socket, "-ginkgo.json-report", report, "-ginkgo.no-color", "-ginkgo.v=false", "-ginkgo.timeout", "40m"}
+	args := []string{"-runtime-endpoint", "unix://" + socket, "-ginkgo.json-report", report, "-ginkgo.no-color",
+		"-ginkgo.v=false", "-ginkgo.timeout", "40m"}
 	if o.focus != "" {
 		args = append(args, "-ginkgo.focus", o.focus)
 	}

@@ -56,7 +56,8 @@ func writeResults(report, out string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", report, err)
 	}
-	fmt.Printf("critest: %d passed, %d failed, %d skipped\n", counts["passed"], len(lines)-counts["passed"]-counts["skipped"], counts["skipped"])
+	fmt.Printf("critest: %d passed, %d failed, %d skipped\n", counts["passed"],
+		len(lines)-counts["passed"]-counts["skipped"], counts["skipped"])
 	if out == "-" {
 		return nil
 	}

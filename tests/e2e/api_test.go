@@ -51,7 +51,8 @@ func TestInformer(t *testing.T) {
 		}
 	}
 	maps := client.CoreV1().ConfigMaps(s.ns)
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{"watched": ""}}, Data: map[string]string{"k": "1"}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{"watched": ""}},
+		Data: map[string]string{"k": "1"}}
 	cm, err = maps.Create(ctx, cm, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -95,16 +96,21 @@ spec:
 `)
 	s.ready("p")
 	s.says("found", "exec", "p", "--", "/kubectl", "get", "configmap", "readable", "-o", "jsonpath={.data.k}")
-	s.refused(`secrets is forbidden: User "system:serviceaccount:`+s.ns+`:reader" cannot list resource "secrets" in API group "" in the namespace "`+s.ns+`"`, "exec", "p", "--", "/kubectl", "get", "secrets")
+	s.refused(`secrets is forbidden: User "system:serviceaccount:`+s.ns+
+		`:reader" cannot list resource "secrets" in API group "" in the namespace "`+s.ns+`"`, "exec", "p", "--",
+		"/kubectl", "get", "secrets")
 	s.says("yes", "auth", "can-i", "list", "configmaps", "--as=system:serviceaccount:"+s.ns+":reader")
 	s.refused("no", "auth", "can-i", "delete", "configmaps", "--as=system:serviceaccount:"+s.ns+":reader")
 	token := strings.TrimSpace(s.k("create", "token", "reader"))
 	if strings.Count(token, ".") != 2 {
 		t.Errorf("token: %q", token)
 	}
-	s.refused("Unauthorized", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token=wrong", "get", "pods")
-	s.says("readable", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token="+token, "get", "configmaps")
-	if out, err := cluster.Run("curl", "-sk", "https://127.0.0.1:6443/api/v1/pods"); err != nil || !strings.Contains(out, "Unauthorized") {
+	s.refused("Unauthorized", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify",
+		"--token=wrong", "get", "pods")
+	s.says("readable", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify",
+		"--token="+token, "get", "configmaps")
+	if out, err := cluster.Run("curl", "-sk", "https://127.0.0.1:6443/api/v1/pods"); err != nil ||
+		!strings.Contains(out, "Unauthorized") {
 		t.Errorf("anonymous: %v %s", err, out)
 	}
 	if out, err := cluster.Run("curl", "-sk", "https://127.0.0.1:6443/healthz"); err != nil || out != "ok" {
@@ -112,7 +118,8 @@ spec:
 	}
 	s.k("create", "role", "makes", "--verb=create", "--resource=roles.rbac.authorization.k8s.io")
 	s.k("create", "rolebinding", "makes", "--role=makes", "--serviceaccount="+s.ns+":reader")
-	s.refused("is attempting to grant RBAC permissions not currently held", "--as=system:serviceaccount:"+s.ns+":reader", "create", "role", "more", "--verb=delete", "--resource=secrets")
+	s.refused("is attempting to grant RBAC permissions not currently held",
+		"--as=system:serviceaccount:"+s.ns+":reader", "create", "role", "more", "--verb=delete", "--resource=secrets")
 }
 
 // TestCustomResources: a definition, its objects with validation, columns,
@@ -154,7 +161,8 @@ spec:
 	s.apply(made("argo", ""))
 	s.says("2", "get", "bt", "argo", "-o", "jsonpath={.spec.masts}")
 	s.says("MASTS", "get", "boats")
-	s.refusedWith(made("raft", "masts: 0"), `spec.masts: Invalid value: 0: spec.masts in body should be greater than or equal to 1`, "apply", "-f", "-")
+	s.refusedWith(made("raft", "masts: 0"),
+		`spec.masts: Invalid value: 0: spec.masts in body should be greater than or equal to 1`, "apply", "-f", "-")
 	s.refusedWith(made("raft", "oars: 3"), `unknown field "spec.oars"`, "apply", "-f", "-")
 	s.shows("What the boat is like.", "explain", "boat.spec")
 	s.says("patched", "patch", "boat", "argo", "--subresource=status", "--type=merge", `-p={"status":{"afloat":true}}`)
@@ -172,7 +180,8 @@ func TestBootstrapToken(t *testing.T) {
 	s.k("-n", "kube-system", "create", "secret", "generic", "bootstrap-token-e2etok", "--type=bootstrap.kubernetes.io/token",
 		"--from-literal=token-id=e2etok", "--from-literal=token-secret=0123456789abcdef", "--from-literal=usage-bootstrap-authentication=true")
 	with := func(secret string) []string {
-		return []string{"--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token=e2etok." + secret, "auth", "whoami"}
+		return []string{"--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify",
+			"--token=e2etok." + secret, "auth", "whoami"}
 	}
 	s.shows("system:bootstrap:e2etok", with("0123456789abcdef")...)
 	s.says("system:bootstrappers", with("0123456789abcdef")...)
@@ -204,7 +213,8 @@ webhooks:
 	s.apply(hook + "Fail")
 	harness.Eventually(t, "the webhook is asked", func() (bool, string) {
 		out, err := cluster.Kubectl("", "-n", s.ns, "create", "configmap", "c", "--dry-run=server")
-		return err != nil && strings.Contains(err.Error(), `failed calling webhook "guard.e2e.example.com"`), fmt.Sprint(out, err)
+		return err != nil &&
+			strings.Contains(err.Error(), `failed calling webhook "guard.e2e.example.com"`), fmt.Sprint(out, err)
 	})
 	s.refused(`service "nobody" not found`, "create", "configmap", "c")
 	s.apply(hook + "Ignore")

@@ -26,7 +26,8 @@ func withFiles(t *testing.T, img v1.Image, files int, size int64) v1.Image {
 		go func() {
 			w := tar.NewWriter(pw)
 			for i := range files {
-				if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("bomb/%d/%d", i/1000, i), Mode: 0o644, Size: size}); err != nil {
+				if err := w.WriteHeader(
+					&tar.Header{Name: fmt.Sprintf("bomb/%d/%d", i/1000, i), Mode: 0o644, Size: size}); err != nil {
 					pw.CloseWithError(err)
 					return
 				}
@@ -52,6 +53,7 @@ func withFiles(t *testing.T, img v1.Image, files int, size int64) v1.Image {
 // in inodes, end at the limit. The pod's events say why, what was written is
 // removed, and a neighbour runs on.
 func TestImageBombs(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "bomb")
 	dir := filepath.Join(c.Dir, "agent")
 	smallDisk(t, c, dir, 250)
@@ -76,10 +78,13 @@ func TestImageBombs(t *testing.T) {
 	megabytes, inodes := usage()
 	for bomb, want := range map[string]string{"bytes": "imagefs.available", "inodes": "imagefs.inodesFree"} {
 		c.MustWith(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0,
-  containers: [{name: c, image: "%s/bomb/%s:1", imagePullPolicy: Always, command: [sleep, "999"]}]}}`, bomb, address, bomb), "apply", "-f", "-")
+  containers: [{name: c, image: "%s/bomb/%s:1", imagePullPolicy: Always, command: [sleep, "999"]}]}}`,
+			bomb, address, bomb),
+			"apply", "-f", "-")
 		harness.Eventually(t, bomb+": an event tells of the limit", func() (bool, string) {
 			out, err := c.Kubectl("", "get", "events", "--field-selector=involvedObject.name="+bomb+",reason=Failed")
-			return err == nil && strings.Contains(out, "the image does not fit") && strings.Contains(out, want), fmt.Sprint(out, err)
+			return err == nil && strings.Contains(out, "the image does not fit") &&
+				strings.Contains(out, want), fmt.Sprint(out, err)
 		})
 		out := c.Must(t, "get", "pod", bomb, "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}")
 		if out != "ErrImagePull" && out != "ImagePullBackOff" {
@@ -89,9 +94,12 @@ func TestImageBombs(t *testing.T) {
 	}
 	harness.Eventually(t, "what was written is removed", func() (bool, string) {
 		m, i := usage()
-		return m <= megabytes+8 && i <= inodes+100, fmt.Sprintf("%d MiB and %d inodes are used, before it were %d and %d", m, i, megabytes, inodes)
+		return m <= megabytes+8 &&
+				i <= inodes+100,
+			fmt.Sprintf("%d MiB and %d inodes are used, before it were %d and %d", m, i, megabytes, inodes)
 	})
-	if out := c.Must(t, "get", "pod", "neighbour", "-o", "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"); out != "Running 0" {
+	if out := c.Must(t, "get", "pod", "neighbour", "-o",
+		"jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"); out != "Running 0" {
 		t.Errorf("the neighbour is %s", out)
 	}
 }

@@ -16,6 +16,7 @@ import (
 // certificate too, and pods are there as before; an expired CA is told with the
 // remedy, which works.
 func TestExpiredCertificates(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "expired")
 	must := func(err error) {
 		t.Helper()
@@ -40,7 +41,8 @@ func TestExpiredCertificates(t *testing.T) {
 		must(os.WriteFile(name+".key", key, 0o600))
 	}
 	expire(keys.Path("apiserver"), pki.Spec{User: "kube-apiserver", Names: []string{"localhost"}, Server: true})
-	expire(keys.Path("apiserver-kubelet-client"), pki.Spec{User: "kube-apiserver-kubelet-client", Groups: []string{pki.KubeletClientGroup}})
+	expire(keys.Path("apiserver-kubelet-client"),
+		pki.Spec{User: "kube-apiserver-kubelet-client", Groups: []string{pki.KubeletClientGroup}})
 	expired := func(file string, s pki.Spec) {
 		t.Helper()
 		data, err := ca.Kubeconfig("https://127.0.0.1:6443", s, past)
@@ -62,7 +64,8 @@ func TestExpiredCertificates(t *testing.T) {
 	expired(old, admin)
 	nobody := filepath.Join(c.Dir, "no-kubeconfig")
 	writeFile(t, nobody, `{apiVersion: v1, kind: Config}`)
-	for _, args := range [][]string{{"--kubeconfig", old}, {"--kubeconfig", nobody, "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token=wrong"}} {
+	for _, args := range [][]string{{"--kubeconfig", old},
+		{"--kubeconfig", nobody, "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify", "--token=wrong"}} {
 		if _, err := c.Kubectl("", append(args, "get", "pods")...); err == nil || !strings.Contains(err.Error(), "You must be logged in to the server") {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -73,7 +76,8 @@ func TestExpiredCertificates(t *testing.T) {
 	must(err)
 	must(os.WriteFile(keys.Path("ca.crt"), caPEM, 0o600))
 	must(os.WriteFile(keys.Path("ca.key"), keyPEM, 0o600))
-	if err := c.Up(); err == nil || !strings.Contains(err.Error(), "this CA expired on") || !strings.Contains(err.Error(), "move ca.crt and ca.key away") {
+	if err := c.Up(); err == nil || !strings.Contains(err.Error(), "this CA expired on") ||
+		!strings.Contains(err.Error(), "move ca.crt and ca.key away") {
 		t.Errorf("up with an expired CA: %v", err)
 	}
 	must(os.Remove(keys.Path("ca.crt")))
@@ -90,6 +94,7 @@ func TestExpiredCertificates(t *testing.T) {
 // TestRefusedAgent: an agent whose certificate has expired, or whose token is
 // wrong, says which file and what to do.
 func TestRefusedAgent(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "refused")
 	if err := c.Up(); err != nil {
 		t.Fatal(err)
@@ -110,12 +115,14 @@ func TestRefusedAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := "https://" + c.Address + ":6443"
-	expired, err := ca.Kubeconfig(server, pki.Spec{User: "system:node:node2", Groups: []string{"system:nodes"}}, time.Now().Add(-2*pki.CertLifetime))
+	expired, err := ca.Kubeconfig(server, pki.Spec{User: "system:node:node2", Groups: []string{"system:nodes"}},
+		time.Now().Add(-2*pki.CertLifetime))
 	if err != nil {
 		t.Fatal(err)
 	}
 	token := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], users: [{name: u, user: {token: wrong}}]}`, server)
+clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], users: [{name: u, user: {token: wrong}}]}`,
+		server)
 	kubeconfig := filepath.Join(agent.Dir, "kubeconfig")
 	for _, k := range []struct{ name, text, says string }{
 		{"expired", string(expired), "the client certificate of system:node:node2 expired on"},
@@ -127,7 +134,8 @@ clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], us
 		}
 		harness.Eventually(t, k.name, func() (bool, string) {
 			log := agent.Logs()
-			return strings.Contains(log, k.says) && strings.Contains(log, kubeconfig) && strings.Contains(log, "shoal-coordinator kubeconfig"), log
+			return strings.Contains(log, k.says) && strings.Contains(log, kubeconfig) &&
+				strings.Contains(log, "shoal-coordinator kubeconfig"), log
 		})
 		if n := strings.Count(agent.Logs(), k.says); n != 1 {
 			t.Errorf("%s: told %d times", k.name, n)

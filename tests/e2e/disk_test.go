@@ -88,6 +88,7 @@ func fill(t *testing.T, dir string) (empty func()) {
 // go on, nodes stay Ready; a coordinator that ends starts on the full disk; and
 // with space all is as before, with nothing lost that was acknowledged.
 func TestCoordinatorDiskFull(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "full")
 	dir := filepath.Join(c.Dir, "coordinator")
 	smallDisk(t, c, dir, 200)
@@ -111,7 +112,8 @@ func TestCoordinatorDiskFull(t *testing.T) {
 	c.Must(t, "create", "configmap", "extra")
 	empty := fill(t, dir)
 	for range 3 {
-		if err := write(100_000); err == nil || !strings.Contains(err.Error(), "disk is full") || !strings.Contains(err.Error(), "free some space") {
+		if err := write(100_000); err == nil || !strings.Contains(err.Error(), "disk is full") ||
+			!strings.Contains(err.Error(), "free some space") {
 			t.Errorf("a write on a full disk: %v", err)
 		}
 	}
@@ -135,7 +137,8 @@ func TestCoordinatorDiskFull(t *testing.T) {
 	if out, err := c.Kubectl("", "create", "configmap", "more"); err == nil || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("a write on a full disk: %v %s", err, out)
 	}
-	if ready := c.Must(t, "get", "node", "node1", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`); ready != "True" {
+	if ready := c.Must(t, "get", "node", "node1", "-o",
+		`jsonpath={.status.conditions[?(@.type=="Ready")].status}`); ready != "True" {
 		t.Errorf("the node is Ready=%s", ready)
 	}
 	empty()
@@ -181,10 +184,12 @@ spec:
 // pods; what runs goes on, over a kill of the agent as well; exit codes are
 // true; the pod that fills goes and all is as before.
 func TestNodeDiskFull(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "node")
 	dir := filepath.Join(c.Dir, "agent")
 	smallDisk(t, c, dir, 250)
-	if err := c.Up("--root-dir", filepath.Join(dir, "kubelet"), "--pod-logs-dir", filepath.Join(dir, "pod-logs")); err != nil {
+	if err := c.Up("--root-dir", filepath.Join(dir, "kubelet"),
+		"--pod-logs-dir", filepath.Join(dir, "pod-logs")); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "image", func() (bool, string) {
@@ -209,7 +214,8 @@ func TestNodeDiskFull(t *testing.T) {
 	})
 	pressure("True")
 	c.Must(t, "run", "waits", "--image=localhost/busybox:1", "--", "sleep", "999")
-	c.Must(t, "run", "forced", "--image=localhost/busybox:1", `--overrides={"spec":{"nodeName":"node1"}}`, "--", "sleep", "999")
+	c.Must(t, "run", "forced", "--image=localhost/busybox:1",
+		`--overrides={"spec":{"nodeName":"node1"}}`, "--", "sleep", "999")
 	shows := func(object, want string) {
 		t.Helper()
 		harness.Eventually(t, object+" tells "+want, func() (bool, string) {
@@ -219,7 +225,8 @@ func TestNodeDiskFull(t *testing.T) {
 	}
 	shows("pod/waits", "untolerated taint")
 	shows("pod/forced", "no space left on device")
-	if out, err := c.Command("shoal", "images", "import", filepath.Join(c.Dir, "images", "nginx.tar"), "--data-dir", c.Dir).CombinedOutput(); err != nil {
+	if out, err := c.Command("shoal", "images", "import", filepath.Join(c.Dir, "images", "nginx.tar"),
+		"--data-dir", c.Dir).CombinedOutput(); err != nil {
 		t.Logf("an import on a full disk: %s", out)
 	}
 	c.Kill(t, "agent")
@@ -241,11 +248,13 @@ func TestNodeDiskFull(t *testing.T) {
 // TestFullBeforeStart: a cluster that finds no space for its images starts,
 // tells it, and imports them when there is space.
 func TestFullBeforeStart(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := ownCluster(t, "start")
 	dir := filepath.Join(c.Dir, "agent")
 	smallDisk(t, c, dir, 200)
 	empty := fill(t, dir)
-	if err := c.Up(); err == nil || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "free some space") {
+	if err := c.Up(); err == nil || !strings.Contains(err.Error(), "no space left on device") ||
+		!strings.Contains(err.Error(), "free some space") {
 		t.Errorf("up on a full disk: %v", err)
 	}
 	empty()

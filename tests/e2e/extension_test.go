@@ -190,7 +190,8 @@ webhooks:
 		if err != nil {
 			return false, out + err.Error()
 		}
-		seen, err := cluster.Kubectl("", s.args([]string{"get", "configmap", name, "-o", "jsonpath={.metadata.labels.seen}"})...)
+		seen, err := cluster.Kubectl("",
+			s.args([]string{"get", "configmap", name, "-o", "jsonpath={.metadata.labels.seen}"})...)
 		return err == nil && seen == "yes", seen
 	})
 	s.refusedWith(`{apiVersion: v1, kind: ConfigMap, metadata: {name: refused, labels: {refuse: "1"}}}`,
@@ -248,7 +249,8 @@ func TestRegistryMirror(t *testing.T) {
 	s := newSpace(t)
 	ca, caPEM := authority(t)
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	cert, key, err := ca.Issue(pki.Spec{User: "mirror", IPs: []net.IP{net.ParseIP(cluster.Address)}, Server: true}, time.Now())
+	cert, key, err := ca.Issue(pki.Spec{User: "mirror", IPs: []net.IP{net.ParseIP(cluster.Address)}, Server: true},
+		time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,8 +288,10 @@ func TestRegistryMirror(t *testing.T) {
 	}()
 	certs := filepath.Join(agent.Dir, "certs.d")
 	writeFile(t, filepath.Join(certs, "ca.crt"), string(caPEM))
-	mirror := fmt.Sprintf("server = \"https://%[1]s\"\n[host.\"https://%[1]s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address)
-	writeFile(t, filepath.Join(certs, "registry.example.com", "hosts.toml"), mirror+fmt.Sprintf("ca = %q\n", filepath.Join(certs, "ca.crt")))
+	mirror := fmt.Sprintf(
+		"server = \"https://%[1]s\"\n[host.\"https://%[1]s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address)
+	writeFile(t, filepath.Join(certs, "registry.example.com", "hosts.toml"),
+		mirror+fmt.Sprintf("ca = %q\n", filepath.Join(certs, "ca.crt")))
 	writeFile(t, filepath.Join(certs, "unknown.example.com", "hosts.toml"), mirror)
 	writeFile(t, filepath.Join(certs, "careless.example.com", "hosts.toml"), mirror+"skip_verify = true\n")
 	for _, host := range []string{"registry", "unknown", "careless"} {
@@ -310,7 +314,8 @@ func pushTLS(t *testing.T, reference string, caPEM []byte) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(caPEM)
-	transport := &http.Transport{DialContext: config.Dial, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	transport := &http.Transport{DialContext: config.Dial,
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
 	if err := remote.Write(ref, load(t, "busybox"), remote.WithTransport(transport)); err != nil {
 		t.Fatal(err)

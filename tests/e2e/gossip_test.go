@@ -44,9 +44,14 @@ func TestRogueMember(t *testing.T) {
 	}()
 	key := filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key")
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+host.NetNS, "--", os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s:7946 %s:7947", rogueEnv, host.Address, key, cluster.Address, cluster.Address))
-	out := &strings.Builder{}
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env = append(os.Environ(),
+		fmt.Sprintf("%s=%s %s %s:7946 %s:7947", rogueEnv, host.Address, key, cluster.Address, cluster.Address))
+	said, err := os.Create(filepath.Join(t.TempDir(), "said"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,19 +61,32 @@ func TestRogueMember(t *testing.T) {
 	}()
 	harness.Eventually(t, "the node tells of the rogue", func() (bool, string) {
 		logs, err := os.ReadFile(filepath.Join(cluster.Dir, "log", "agent.log"))
-		return strings.Contains(string(logs), "gossip: a member is ignored"), fmt.Sprint(out, err)
+		return strings.Contains(string(logs), "gossip: a member is ignored"), fmt.Sprint(err)
 	})
-	for range 10 { // for a while: it goes on trying
+	tries := func() int {
+		out, err := os.ReadFile(said.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(out), triesToJoin)
+	}
+	found := tries()
+	harness.Eventually(t, "it goes on trying", func() (bool, string) {
 		routes, err := cluster.Run("ip", "-4", "route")
 		if err != nil || strings.Contains(routes, "/1 ") {
 			t.Fatalf("the node's routes: %s, %v", routes, err)
 		}
-		if ready := s.k("get", "node", "node1", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`); ready != "True" {
+		if ready := s.k("get", "node", "node1", "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`); ready != "True" {
 			t.Fatalf("node1 is Ready=%s", ready)
 		}
-		time.Sleep(time.Second / 2)
-	}
+		now := tries()
+		return now >= found+6, fmt.Sprint(now, " tries")
+	})
 }
+
+// triesToJoin is what the rogue says each time.
+const triesToJoin = "tries to join\n"
 
 // rogue joins as memberlist's own member with its own idea of metadata, and as
 // one of ours with a grant of its own authority.
@@ -94,7 +112,8 @@ func rogue(args []string) error {
 		go func() {
 			for {
 				_, _ = m.Join(join)
-				time.Sleep(time.Second)
+				fmt.Print(triesToJoin)
+				time.Sleep(time.Second / 2) // it does not hurry: nobody is to notice
 			}
 		}()
 	}
@@ -111,7 +130,8 @@ func impostor(name, address, file string, join []string) (*gossip.Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.Public(), ca)
 	if err != nil {
 		return nil, err
@@ -124,8 +144,10 @@ func impostor(name, address, file string, join []string) (*gossip.Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	grant, err := gossip.Grant{Role: gossip.RoleAgent, Key: id.PublicKey(), Issued: time.Now(), Expires: time.Now().Add(time.Hour),
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/1")}, NodeIPs: []netip.Addr{netip.MustParseAddr(address)}}.Sign(name, ca)
+	grant, err := gossip.Grant{Role: gossip.RoleAgent, Key: id.PublicKey(), Issued: time.Now(),
+		Expires:  time.Now().Add(time.Hour),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/1")},
+		NodeIPs:  []netip.Addr{netip.MustParseAddr(address)}}.Sign(name, ca)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +155,9 @@ func impostor(name, address, file string, join []string) (*gossip.Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	return gossip.New(gossip.Config{Name: name, AdvertiseAddr: address, Join: join, Keys: keys, Trust: gossip.Trust{cert}, Identity: id, Grant: grant})
+	return gossip.New(
+		gossip.Config{Name: name, AdvertiseAddr: address, Join: join, Keys: keys, Trust: gossip.Trust{cert},
+			Identity: id, Grant: grant})
 }
 
 // oldWords is metadata as members had it before they signed: an agent with the

@@ -41,8 +41,10 @@ func TestHollowNodes(t *testing.T) {
 	const nodes = 5
 	ns := namespace(t)
 	var out strings.Builder
-	c := cluster.Command("shoal-agent", "--hollow", fmt.Sprint(nodes), "--kubeconfig", cluster.Kubeconfig(), "--hollow-ramp", "0s", "--hollow-services", "1",
-		"--hollow-gossip", "1", "--gossip-key-file", filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key"), "--join", cluster.Address+":7947")
+	c := cluster.Command("shoal-agent", "--hollow", fmt.Sprint(nodes), "--kubeconfig", cluster.Kubeconfig(),
+		"--hollow-ramp", "0s", "--hollow-services", "1",
+		"--hollow-gossip", "1", "--gossip-key-file", filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key"),
+		"--join", cluster.Address+":7947")
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

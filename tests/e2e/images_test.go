@@ -34,7 +34,8 @@ func startRegistry(t *testing.T) (address, digest string) {
 	address = serveInside(t, cluster, func(w http.ResponseWriter, r *http.Request) {
 		if user, password, ok := r.BasicAuth(); !ok || user != registryUser || password != registryPassword {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+			http.Error(w,
+				`{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
 			return
 		}
 		images.ServeHTTP(w, r)
@@ -101,7 +102,8 @@ func push(t *testing.T, c *harness.Cluster, reference string, img v1.Image) {
 	}
 	transport := &http.Transport{DialContext: config.Dial, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
-	if err := remote.Write(ref, img, remote.WithTransport(transport), remote.WithAuth(&authn.Basic{Username: registryUser, Password: registryPassword})); err != nil {
+	if err := remote.Write(ref, img, remote.WithTransport(transport),
+		remote.WithAuth(&authn.Basic{Username: registryUser, Password: registryPassword})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -112,7 +114,8 @@ func TestRegistry(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	address, digest := startRegistry(t)
-	s.k("create", "secret", "docker-registry", "pull", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password="+registryPassword)
+	s.k("create", "secret", "docker-registry", "pull", "--docker-server="+address, "--docker-username="+registryUser,
+		"--docker-password="+registryPassword)
 	s.k("create", "secret", "docker-registry", "wrong", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password=no")
 	pod := func(name, image, secret string) {
 		t.Helper()
@@ -139,7 +142,8 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	event("tag", `Pulling image "`+address+`/lib/nginx:1"`, `Successfully pulled image "`+address+`/lib/nginx:1" in `, "Image size: ")
-	event("anonymous", `Failed to pull image "`+address+`/lib/busybox:1": `, "Error: ErrImagePull", `Back-off pulling image "`+address+`/lib/busybox:1"`, "Error: ImagePullBackOff", "pull access denied, repository does not exist or may require authorization")
+	event("anonymous", `Failed to pull image "`+address+`/lib/busybox:1": `, "Error: ErrImagePull",
+		`Back-off pulling image "`+address+`/lib/busybox:1"`, "Error: ImagePullBackOff", "pull access denied, repository does not exist or may require authorization")
 	event("wrong", "401 Unauthorized", "ErrImagePull")
 	event("missing", "not found", "ErrImagePull")
 	event("platform", "no match for platform in manifest")
@@ -150,7 +154,8 @@ func TestRegistry(t *testing.T) {
 	}
 
 	// What was pulled with a secret is for those who bring one that opens it.
-	s.k("create", "secret", "docker-registry", "copy", "--docker-server="+address, "--docker-username="+registryUser, "--docker-password="+registryPassword)
+	s.k("create", "secret", "docker-registry", "copy", "--docker-server="+address, "--docker-username="+registryUser,
+		"--docker-password="+registryPassword)
 	borrow := func(name, policy, secret string) {
 		t.Helper()
 		s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: 0, imagePullSecrets: [%s],

@@ -81,7 +81,8 @@ func TestKubectlRead(t *testing.T) {
 	s.refused("no", "auth", "can-i", "create", "pods", "--as=nobody")
 	s.says("shoal:cluster-admins", "auth", "whoami")
 	s.says("Username    nobody", "auth", "whoami", "--as=nobody", "--as-group=system:authenticated")
-	s.refused(`pods is forbidden: User "nobody" cannot list resource "pods" in API group "" in the namespace "`+s.ns+`"`, "get", "pods", "--as=nobody")
+	s.refused(`pods is forbidden: User "nobody" cannot list resource "pods" in API group "" in the namespace "`+s.ns+
+		`"`, "get", "pods", "--as=nobody")
 	s.says("Scheduled", "events", "--for", "pod/"+pod)
 	s.says("Server Version: v1.36", "version")
 	s.says("is running at", "cluster-info")
@@ -127,7 +128,8 @@ func TestKubectlWrite(t *testing.T) {
 	s.says("patched", "patch", "configmap", "c", "--type=json", `-p=[{"op":"add","path":"/data/b","value":"2"}]`)
 	s.says("patched", "patch", "configmap", "c", "--type=merge", `-p={"data":{"a":null,"c":"3"}}`)
 	s.says(`{"b":"2","c":"3"}`, "get", "configmap", "c", "-o", "jsonpath={.data}")
-	s.refused("the server rejected our request due to an error in our request", "patch", "configmap", "c", "--type=json", `-p=[{"op":"remove","path":"/data/none"}]`)
+	s.refused("the server rejected our request due to an error in our request", "patch", "configmap", "c",
+		"--type=json", `-p=[{"op":"remove","path":"/data/none"}]`)
 	s.edit("configmap/c", `s/c: "3"/c: "4"/`)
 	s.says(`{"b":"2","c":"4"}`, "get", "configmap", "c", "-o", "jsonpath={.data}")
 	s.saysWith("{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {r: s}}", "replaced", "replace", "-f", "-")
@@ -149,8 +151,10 @@ func TestKubectlWrite(t *testing.T) {
 
 	own := "{apiVersion: v1, kind: ConfigMap, metadata: {name: owned}, data: {k: %s}}"
 	s.saysWith(fmt.Sprintf(own, "a"), "serverside-applied", "apply", "--server-side", "--field-manager=one", "-f", "-")
-	s.refusedWith(fmt.Sprintf(own, "b"), `Apply failed with 1 conflict: conflict with "one": .data.k`, "apply", "--server-side", "--field-manager=two", "-f", "-")
-	s.saysWith(fmt.Sprintf(own, "b"), "serverside-applied", "apply", "--server-side", "--field-manager=two", "--force-conflicts", "-f", "-")
+	s.refusedWith(fmt.Sprintf(own, "b"), `Apply failed with 1 conflict: conflict with "one": .data.k`, "apply",
+		"--server-side", "--field-manager=two", "-f", "-")
+	s.saysWith(fmt.Sprintf(own, "b"), "serverside-applied", "apply", "--server-side", "--field-manager=two",
+		"--force-conflicts", "-f", "-")
 	s.says("two", "get", "configmap", "owned", "--show-managed-fields", "-o", "jsonpath={.metadata.managedFields[*].manager}")
 
 	s.says("deleted", "delete", "deployment", "web", "--cascade=orphan")
@@ -251,7 +255,8 @@ func TestKubectlSessions(t *testing.T) {
 	cmd := cluster.KubectlCommand("-n", s.ns, "exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 42")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 42 || stdout.String() != "out\n" || !strings.HasPrefix(stderr.String(), "err\n") {
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 42 || stdout.String() != "out\n" ||
+		!strings.HasPrefix(stderr.String(), "err\n") {
 		t.Errorf("exec: %v %q %q", err, stdout.String(), stderr.String())
 	}
 	if out, err := cluster.Kubectl("hello\n", "-n", s.ns, "exec", "-i", "p", "--", "cat"); err != nil || out != "hello\n" {
@@ -265,12 +270,15 @@ func TestKubectlSessions(t *testing.T) {
 		t.Errorf("1 MB through exec: %v, %d bytes back", err, len(out))
 	}
 	kubectl := strings.Join(cluster.KubectlCommand("-n", s.ns).Args, " ")
-	out, err := exec.Command("script", "-qec", "stty rows 33 cols 77; "+kubectl+" exec -it p -- sh -c 'sleep 0.3; stty size; tty'", "/dev/null").CombinedOutput()
+	out, err := exec.Command("script", "-qec",
+		"stty rows 33 cols 77; "+kubectl+" exec -it p -- sh -c 'sleep 0.3; stty size; tty'",
+		"/dev/null").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "33 77") || !strings.Contains(string(out), "/dev/pts/") {
 		t.Errorf("terminal: %v %q", err, out)
 	}
 
-	s.k("run", "shell", "--image=localhost/busybox:1", "--restart=Never", "--stdin", "--attach=false", "--", "sh", "-c", "while read l; do echo got $l; done")
+	s.k("run", "shell", "--image=localhost/busybox:1", "--restart=Never", "--stdin", "--attach=false", "--", "sh", "-c",
+		"while read l; do echo got $l; done")
 	s.ready("shell")
 	attach := cluster.KubectlCommand("-n", s.ns, "attach", "-i", "shell")
 	in, _ := attach.StdinPipe()
@@ -284,7 +292,8 @@ func TestKubectlSessions(t *testing.T) {
 	in.Close()
 	_ = attach.Process.Kill()
 	_ = attach.Wait()
-	s.says("echoed 5", "run", "once", "--image=localhost/busybox:1", "--restart=Never", "--rm", "-i", "--", "sh", "-c", "sleep 1; echo echoed 5")
+	s.says("echoed 5", "run", "once", "--image=localhost/busybox:1", "--restart=Never", "--rm", "-i", "--", "sh", "-c",
+		"sleep 1; echo echoed 5")
 
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("content"), 0o644); err != nil {
@@ -309,7 +318,8 @@ func TestKubectlSessions(t *testing.T) {
 		t.Fatalf("port-forward: %v %q", err, line)
 	}
 	for range 3 {
-		if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://127.0.0.1:18080"); err != nil || !strings.HasPrefix(out, "Hello from pod hello-") {
+		if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://127.0.0.1:18080"); err != nil ||
+			!strings.HasPrefix(out, "Hello from pod hello-") {
 			t.Errorf("through port-forward: %v %q", err, out)
 		}
 	}
@@ -341,7 +351,8 @@ func TestKubectlNode(t *testing.T) {
 	s.says("cordoned", "cordon", "node1")
 	s.says("SchedulingDisabled", "get", "node", "node1")
 	t.Cleanup(func() { cluster.Must(t, "uncordon", "node1") })
-	s.refused("Cannot evict pod as it would violate the pod's disruption budget", "drain", "node1", "--pod-selector=app=web", "--timeout=3s")
+	s.refused("Cannot evict pod as it would violate the pod's disruption budget", "drain", "node1",
+		"--pod-selector=app=web", "--timeout=3s")
 	s.k("run", "waits", "--image=localhost/busybox:1", "--restart=Never", "--", "sleep", "999")
 	s.shows("0/1 nodes are available: 1 node(s) were unschedulable", "get", "events", "--field-selector=reason=FailedScheduling")
 	s.k("delete", "poddisruptionbudget", "web")
@@ -370,13 +381,17 @@ func TestBadManifests(t *testing.T) {
 		{pod(`{containers: [{name: a, image: b, volumeMounts: [{name: v, mountPath: /v}]}]}`), `spec.containers[0].volumeMounts[0].name: Not found: "v"`},
 		{pod(`{containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}`), `spec.containers[0].ports[0].containerPort: Invalid value: 99999: must be between 1 and 65535, inclusive`},
 		{pod(`{containers: [{name: a, image: b, resources: {limits: {cpu: lots}}}]}`), `quantities must match the regular expression`},
-		{pod(`{serviceAccountName: none, containers: [{name: a, image: b}]}`), `error looking up service account ` + s.ns + `/none: serviceaccount "none" not found`},
+		{pod(`{serviceAccountName: none, containers: [{name: a, image: b}]}`),
+			`error looking up service account ` + s.ns + `/none: serviceaccount "none" not found`},
 		{pod(`{priorityClassName: none, containers: [{name: a, image: b}]}`), `no PriorityClass with name none was found`},
 		{`{apiVersion: v1, kind: Service, metadata: {name: bad_}, spec: {ports: [{port: 80}]}}`, `metadata.name: Invalid value: "bad_": a lowercase RFC 1123 label must consist of`},
-		{`{apiVersion: v1, kind: Service, metadata: {name: bad}, spec: {type: NodePort, ports: [{port: 80, nodePort: 80}]}}`, `spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767`},
+		{`{apiVersion: v1, kind: Service, metadata: {name: bad}, spec: {type: NodePort, ports: [{port: 80, nodePort: 80}]}}`,
+			`spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767`},
 		{`{apiVersion: v1, kind: Service, metadata: {name: bad}, spec: {clusterIP: 1.2.3.4, ports: [{port: 80}]}}`, `spec.clusterIPs: Invalid value: ["1.2.3.4"]: failed to allocate IP 1.2.3.4: the provided network does not match the current range`},
-		{`{apiVersion: apps/v1, kind: Deployment, metadata: {name: bad}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: c}}, spec: {containers: [{name: a, image: b}]}}}}`, "spec.template.metadata.labels: Invalid value: {\"a\":\"c\"}: `selector` does not match template `labels`"},
-		{`{apiVersion: batch/v1, kind: Job, metadata: {name: bad}, spec: {template: {spec: {containers: [{name: a, image: b}]}}}}`, `spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"`},
+		{`{apiVersion: apps/v1, kind: Deployment, metadata: {name: bad}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: c}}, spec: {containers: [{name: a, image: b}]}}}}`,
+			"spec.template.metadata.labels: Invalid value: {\"a\":\"c\"}: `selector` does not match template `labels`"},
+		{`{apiVersion: batch/v1, kind: Job, metadata: {name: bad}, spec: {template: {spec: {containers: [{name: a, image: b}]}}}}`,
+			`spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"`},
 		{`{apiVersion: v1, kind: ConfigMap, metadata: {name: bad}, data: {"a/b": c}}`, `data[a/b]: Invalid value: "a/b": a valid config key must consist of`},
 		{`{apiVersion: v1, kind: Nonsense, metadata: {name: bad}}`, `no matches for kind "Nonsense" in version "v1"`},
 	} {

@@ -65,7 +65,8 @@ func TestKubeletCertificate(t *testing.T) {
 	}
 	asNode := func(name, subject string, names []string, ips ...net.IP) error {
 		t.Helper()
-		request, err := cert.MakeCSR(key, &pkix.Name{CommonName: subject, Organization: []string{"system:nodes"}}, names, ips)
+		request, err := cert.MakeCSR(key, &pkix.Name{CommonName: subject, Organization: []string{"system:nodes"}},
+			names, ips)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,10 +75,12 @@ func TestKubeletCertificate(t *testing.T) {
 			"--kubeconfig", filepath.Join(agent.Dir, "kubeconfig"), "create", "-f", "-")
 		return err
 	}
-	if err := asNode("of-another", "system:node:node1", []string{"node1"}); err == nil || !strings.Contains(err.Error(), "can only create a node CSR with CN=system:node:signed") {
+	if err := asNode("of-another", "system:node:node1", []string{"node1"}); err == nil ||
+		!strings.Contains(err.Error(), "can only create a node CSR with CN=system:node:signed") {
 		t.Errorf("another node's name: %v", err)
 	}
-	for name, address := range map[string]string{"own": agent.Address, "of-the-neighbour": cluster.Address, "of-the-api": "10.96.0.1"} {
+	for name, address := range map[string]string{"own": agent.Address, "of-the-neighbour": cluster.Address,
+		"of-the-api": "10.96.0.1"} {
 		if err := asNode(name, "system:node:signed", nil, net.ParseIP(address)); err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,8 @@ func run(m *testing.M) int {
 // is a new one each time: with -count the one before may still be ending.
 func namespace(t *testing.T) string {
 	t.Helper()
-	name := fmt.Sprintf("e2e-%s-%d", strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), namespaces.Add(1))
+	name := fmt.Sprintf("e2e-%s-%d", strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
+		namespaces.Add(1))
 	cluster.Must(t, "create", "namespace", name)
 	t.Cleanup(func() {
 		if t.Failed() {

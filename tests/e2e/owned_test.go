@@ -31,16 +31,20 @@ func TestNobodyTakesClusterAddresses(t *testing.T) {
 	}
 	create := []string{"create", "-f", "-"}
 	s.refusedWith(service("taken", "clusterIP: "+dns), "provided IP is already allocated", create...)
-	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", dns)), "may not be in the cluster's range of services", create...)
-	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", api)), "may not be in the cluster's range of services", create...)
-	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", cluster.Address)), "may not be an address of a node", create...)
+	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", dns)),
+		"may not be in the cluster's range of services", create...)
+	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", api)),
+		"may not be in the cluster's range of services", create...)
+	s.refusedWith(service("taken", fmt.Sprintf("externalIPs: [%s]", cluster.Address)),
+		"may not be an address of a node", create...)
 
 	// What a balancer's controller writes, the API takes: the agent does not. The
 	// last address shows that the rest of the Service is in force by then.
 	const free = "203.0.113.77"
 	s.apply(service("taken", fmt.Sprintf("type: LoadBalancer, externalIPs: [%s]", free)))
 	s.k("patch", "service", "taken", "--subresource=status", "-p",
-		fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q},{"ip":%q},{"ip":"203.0.113.78"}]}}}`, dns, api, cluster.Address))
+		fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q},{"ip":%q},{"ip":"203.0.113.78"}]}}}`,
+			dns, api, cluster.Address))
 	for _, address := range []string{free, "203.0.113.78"} {
 		harness.Eventually(t, "the thief's own address", func() (bool, string) {
 			out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://"+address+":443")
@@ -59,19 +63,23 @@ func TestNobodyTakesClusterAddresses(t *testing.T) {
 	// All is as it was.
 	victim.shows(api, "exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local")
 	for _, address := range []string{api + ":443", cluster.Address + ":6443"} {
-		if out, err := cluster.Run("curl", "-sSk", "--max-time", "5", "https://"+address+"/livez"); err != nil || strings.Contains(out, "Hello") {
+		if out, err := cluster.Run("curl", "-sSk", "--max-time", "5", "https://"+address+"/livez"); err != nil ||
+			strings.Contains(out, "Hello") {
 			t.Errorf("the API at %s: %v %s", address, err, out)
 		}
 		if out, err := victim.fetch("client", "http://"+address); strings.Contains(out, "Hello") {
 			t.Errorf("a pod gets the thief at %s: %v %s", address, err, out)
 		}
 	}
-	if out, err := cluster.Run("curl", "-sSk", "--max-time", "5", "https://"+cluster.Address+":10250/healthz"); err != nil || strings.Contains(out, "Hello") {
+	if out, err := cluster.Run("curl", "-sSk", "--max-time", "5",
+		"https://"+cluster.Address+":10250/healthz"); err != nil || strings.Contains(out, "Hello") {
 		t.Errorf("the node's port 10250: %v %s", err, out)
 	}
 	// The gossip of the node and of the coordinator does not so much as accept.
 	for _, port := range []string{"7946", "7947"} {
-		if out, err := victim.fetch("client", "http://"+cluster.Address+":"+port); !strings.Contains(fmt.Sprint(out, err), "exit code 143") { // ended by timeout(1): no answer
+		// ended by timeout(1): no answer
+		if out, err := victim.fetch("client",
+			"http://"+cluster.Address+":"+port); !strings.Contains(fmt.Sprint(out, err), "exit code 143") {
 			t.Errorf("a pod at port %s of the node: %v %s", port, err, out)
 		}
 	}
@@ -99,7 +107,9 @@ func TestPodSendsAsItself(t *testing.T) {
 	}
 	mac := fmt.Sprintf("0a:58:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
 	attack := func(script string) string {
-		out, _ := cluster.Kubectl("", s.args([]string{"exec", "attacker", "--", "sh", "-c", script + "; timeout 3 wget -qO- http://" + ip + ":8080"})...)
+		out, _ := cluster.Kubectl("",
+			s.args([]string{"exec", "attacker", "--", "sh",
+				"-c", script + "; timeout 3 wget -qO- http://" + ip + ":8080"})...)
 		return out
 	}
 	if out := attack("true"); !strings.HasPrefix(out, "Hello from pod victim") {
@@ -116,7 +126,8 @@ func TestPodSendsAsItself(t *testing.T) {
 		t.Errorf("with the victim's hardware address: %q", out)
 	}
 	s.exec("attacker", "sh", "-c", "for i in 1 2 3; do arping -c 1 -w 1 -U -I eth0 -s "+ip+" "+ip+"; done >/dev/null 2>&1; true")
-	if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://"+ip+":8080"); err != nil || !strings.HasPrefix(out, "Hello from pod victim") {
+	if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://"+ip+":8080"); err != nil ||
+		!strings.HasPrefix(out, "Hello from pod victim") {
 		t.Errorf("the node asks the victim: %v %q", err, out)
 	}
 	s.exec("attacker", "ip", "link", "set", "dev", "eth0", "address", own)

@@ -396,7 +396,8 @@ func TestHostPort(t *testing.T) {
 	s.ready("first")
 	s.apply(fmt.Sprintf(pod, "second"))
 	s.shows("1 node(s) didn't have free ports for the requested pod ports", "get", "events", "--field-selector=reason=FailedScheduling")
-	if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://"+cluster.Address+":8123"); err != nil || !strings.HasPrefix(out, "Hello from pod first") {
+	if out, err := cluster.Run("curl", "-sS", "--max-time", "5", "http://"+cluster.Address+":8123"); err != nil ||
+		!strings.HasPrefix(out, "Hello from pod first") {
 		t.Errorf("host port: %v %q", err, out)
 	}
 	s.k("delete", "pod", "first", "--now")

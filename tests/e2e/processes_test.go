@@ -41,7 +41,8 @@ spec:
 	s.ready("node-users", "own-users")
 	for _, pod := range []string{"node-users", "own-users"} {
 		status := s.exec(pod, "cat", "/proc/1/status")
-		for _, want := range []string{"Name:\tpause\n", "Uid:\t65535\t", "Gid:\t65535\t", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n",
+		for _, want := range []string{"Name:\tpause\n", "Uid:\t65535\t", "Gid:\t65535\t", "CapPrm:\t0000000000000000\n",
+			"CapEff:\t0000000000000000\n",
 			"CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
 			if !strings.Contains(status, want) {
 				t.Errorf("%s: no %q in the status of its first process:\n%s", pod, want, status)
@@ -56,7 +57,8 @@ spec:
 			t.Errorf("%s: a container got from the pod's first process:\n%s", pod, got)
 		}
 		// Orphans that ended are reaped: at most one is just ending.
-		if zombies := s.exec(pod, "sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true"); len(zombies) > 2 || zombies > "2" {
+		if zombies := s.exec(pod, "sh", "-c",
+			"cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true"); len(zombies) > 2 || zombies > "2" {
 			t.Errorf("%s: %s ended processes are not reaped", pod, zombies)
 		}
 	}
@@ -81,7 +83,8 @@ spec:
 `)
 	s.ready("silent")
 	for container, want := range map[string]string{"c": "2", "free": "0", "privileged": "0"} {
-		if got := s.k("exec", "silent", "-c", container, "--", "grep", "Seccomp:", "/proc/1/status"); strings.TrimSpace(strings.TrimPrefix(got, "Seccomp:")) != want {
+		if got := s.k("exec", "silent", "-c", container, "--", "grep", "Seccomp:",
+			"/proc/1/status"); strings.TrimSpace(strings.TrimPrefix(got, "Seccomp:")) != want {
 			t.Errorf("container %s: %s", container, got)
 		}
 	}

@@ -108,7 +108,8 @@ func TestExtendedResources(t *testing.T) {
 func cgroupLimits(uid, want string) (bool, string) {
 	n, seen := 0, ""
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(path, "/pod"+uid) || d.Name() != "memory.limit_in_bytes" && d.Name() != "memory.max" {
+		if err != nil || d.IsDir() || !strings.Contains(path, "/pod"+uid) || d.Name() != "memory.limit_in_bytes" &&
+			d.Name() != "memory.max" {
 			return nil
 		}
 		data, _ := os.ReadFile(path)

@@ -169,13 +169,10 @@ func TestCoordinatorRestart(t *testing.T) {
 	answers(t, "service", get)
 	cluster.Must(t, "-n", ns, "create", "configmap", "written", "--from-literal=a=b")
 	cluster.Kill(t, "coordinator")
-	for range 10 {
+	harness.Eventually(t, "the API is back", func() (bool, string) {
 		if out, err := get(); err != nil {
 			t.Fatalf("the Service does not answer without a coordinator: %v %s", err, out)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	harness.Eventually(t, "the API is back", func() (bool, string) {
 		out, err := cluster.Kubectl("", "-n", ns, "get", "configmap", "written", "-o", "jsonpath={.data.a}")
 		return err == nil && out == "b", fmt.Sprint(out, err)
 	})

@@ -126,7 +126,9 @@ func notOnDisk(t *testing.T, dir string, values ...string) {
 			return nil // gone meanwhile
 		case err != nil:
 			return err
-		case d.IsDir() && (path == filepath.Join(cluster.Dir, "run") || path == filepath.Join(cluster.Dir, "images") || device(t, path) != top):
+		case d.IsDir() &&
+			(path == filepath.Join(cluster.Dir, "run") ||
+				path == filepath.Join(cluster.Dir, "images") || device(t, path) != top):
 			return fs.SkipDir
 		case !d.Type().IsRegular():
 			return nil
@@ -278,7 +280,9 @@ func TestLostKey(t *testing.T) {
 	s.k("wait", "node/keyless", "--for=condition=Ready", "--timeout=30s")
 	kept, gone := time.Now().UnixNano()%1e9+1e9, time.Now().UnixNano()%1e9+2e9
 	for name, seconds := range map[string]int64{"kept": kept, "gone": gone} {
-		s.apply(fmt.Sprintf(onNode, name, name, "keyless", "localhost/busybox:1", fmt.Sprintf(`command: [sleep, "%d"]`, seconds)))
+		s.apply(
+			fmt.Sprintf(onNode, name, name, "keyless",
+				"localhost/busybox:1", fmt.Sprintf(`command: [sleep, "%d"]`, seconds)))
 	}
 	s.ready("kept", "gone")
 	sleeping := func(seconds int64) string {

@@ -95,7 +95,8 @@ endpoints: [{addresses: [%q], conditions: {ready: true}}]
 	s.gets("client", "http://elsewhere", "Hello")
 	s.gets("client", "http://sliced", "Hello")
 	s.shows("Connection refused", "exec", "client", "--", "sh", "-c", "timeout 3 wget -qO- http://empty 2>&1; true")
-	s.shows("400", "exec", "client", "--", "sh", "-c", "timeout 3 wget -qO- http://manual 2>&1; true") // HTTP to an HTTPS server
+	// HTTP to an HTTPS server
+	s.shows("400", "exec", "client", "--", "sh", "-c", "timeout 3 wget -qO- http://manual 2>&1; true")
 	s.shows("manual-", "get", "endpointslices", "-l", "endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io")
 
 	// Hairpin: the only backend reaches itself by its Service.

@@ -36,7 +36,8 @@ spec:
 	s.apply(fmt.Sprintf(set, 0, 1))
 	s.says("3 new pods have been updated", "rollout", "status", "statefulset/web", "--timeout=60s")
 	s.says("web-0 web-1 web-2", "get", "pods", "-l", "app=db", "--sort-by=.metadata.creationTimestamp", "-o", "jsonpath={.items[*].metadata.name}")
-	s.says("statefulset.apps/web", "get", "statefulsets,services", "-l", "app.kubernetes.io/part-of=wordpress", "--field-selector=metadata.namespace!=default", "-o", "name")
+	s.says("statefulset.apps/web", "get", "statefulsets,services", "-l", "app.kubernetes.io/part-of=wordpress",
+		"--field-selector=metadata.namespace!=default", "-o", "name")
 	s.sleeper("client")
 	s.gets("client", "http://web-1.db:8080", "Hello from pod web-1")
 	s.k("delete", "pod", "web-1")
@@ -68,7 +69,8 @@ func TestCronJob(t *testing.T) {
 	s.says("0 0 1 1 *   Asia/Tokyo   True", "get", "cronjob", "hello")
 	s.refused("unknown time zone Asia/Nowhere", "patch", "cronjob", "hello", "-p", `{"spec":{"timeZone":"Asia/Nowhere"}}`)
 	s.refused("use timeZone field instead", "create", "cronjob", "zoned", "--schedule=TZ=UTC 0 0 1 1 *", "--image=x")
-	s.refused("must be no more than 52 characters", "create", "cronjob", "a23456789-123456789-123456789-123456789-123456789-123", "--schedule=@daily", "--image=x")
+	s.refused("must be no more than 52 characters", "create", "cronjob",
+		"a23456789-123456789-123456789-123456789-123456789-123", "--schedule=@daily", "--image=x")
 	s.k("delete", "cronjob", "hello")
 	s.until("", "get", "jobs", "-o", "name")
 }

@@ -17,6 +17,7 @@ import (
 // TestUp: a second up is safe; then down leaves nothing but the data, which
 // another up takes again; stale files and damaged ones do not keep it down.
 func TestUp(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c, err := harness.Prepare("up")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +73,8 @@ func TestUp(t *testing.T) {
 	c.Must(t, "create", "configmap", "kept", "--from-literal=a=b")
 	c.Must(t, "run", "kept", "--image=localhost/busybox:1", "--", "sleep", "9999")
 	c.Must(t, "wait", "pod/kept", "--for=condition=Ready", "--timeout=60s")
-	if out, err := c.Command("shoal", "status", "--data-dir", c.Dir).CombinedOutput(); err != nil || !bytes.Contains(out, []byte("node1")) {
+	if out, err := c.Command("shoal", "status", "--data-dir", c.Dir).CombinedOutput(); err != nil ||
+		!bytes.Contains(out, []byte("node1")) {
 		t.Errorf("status: %v %s", err, out)
 	}
 
@@ -150,7 +152,8 @@ func (e errText) Error() string { return string(e) }
 // TestNotRoot: who is not root is told so.
 func TestNotRoot(t *testing.T) {
 	dir := t.TempDir()
-	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", filepath.Join(cluster.Bin, "shoal"), "up", "--data-dir", dir)
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534",
+		"--clear-groups", filepath.Join(cluster.Bin, "shoal"), "up", "--data-dir", dir)
 	if err := outputError(cmd); err == nil || !strings.Contains(err.Error(), "root") {
 		t.Errorf("up as nobody: %v", err)
 	}

@@ -16,7 +16,8 @@ var kernelTests = []string{"agent/cgroup", "agent/oci", "agent/container", "agen
 
 // payload gathers what the virtual machine needs and returns the tests in it.
 func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
-	if err := errors.Join(r.install(ctx, filepath.Join(dir, "install")), r.images(filepath.Join(dir, "images"))); err != nil {
+	if err := errors.Join(r.install(ctx, filepath.Join(dir, "install")),
+		r.images(filepath.Join(dir, "images"))); err != nil {
 		return nil, err
 	}
 	tests := filepath.Join(dir, "tests")
@@ -74,7 +75,8 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 	if !r.script(ctx, v, "its control groups are v2 alone", useDisk) {
 		return nil
 	}
-	r.script(ctx, v, "the runtime's tests by systemd", "export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+fmt.Sprintf(runTests, "agent-runtime -test.run TestExitCodesAndReasons"))
+	r.script(ctx, v, "the runtime's tests by systemd",
+		"export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+fmt.Sprintf(runTests, "agent-runtime -test.run TestExitCodesAndReasons"))
 	if r.quick {
 		r.systemdDriver(ctx, v)
 		return nil
@@ -168,7 +170,9 @@ pgrep -a conmon && exit 1 || echo nothing is left; rm -rf /var/lib/shoal; mkdir 
 func (r *rig) systemdDriver(ctx context.Context, m machine) {
 	// An emulated machine may be slower than the watchdog's minute.
 	const patience = "mkdir -p /run/systemd/system/shoal-coordinator.service.d\nprintf '[Service]\\nWatchdogSec=0\\n' >/run/systemd/system/shoal-coordinator.service.d/slow.conf\nsystemctl daemon-reload\n"
-	if !r.script(ctx, m, "services with cgroupDriver: systemd", patience+"echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
+	if !r.script(ctx, m,
+		"services with cgroupDriver: systemd",
+		patience+"echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
 		return
 	}
 	if r.limits(ctx, m) {

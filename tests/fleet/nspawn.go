@@ -39,7 +39,8 @@ func newContainer(ctx context.Context, dir, cache string) (*container, error) {
 			return nil, err
 		}
 	}
-	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", filepath.Join(cache, "rootfs"), filepath.Join(dir, "upper"), filepath.Join(dir, "work"))
+	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", filepath.Join(cache, "rootfs"),
+		filepath.Join(dir, "upper"), filepath.Join(dir, "work"))
 	if err := syscall.Mount("overlay", c.root, "overlay", 0, layers); err != nil {
 		return nil, fmt.Errorf("mount the machine's root: %w", err)
 	}
@@ -179,7 +180,9 @@ func (c *container) remove() error {
 		errs = append(errs, fmt.Errorf("remove the network: %w: %s", err, out))
 	}
 	// Deepest first; groups that the machine left.
-	out, err := exec.Command("/bin/sh", "-c", "for c in /sys/fs/cgroup "+"/sys/fs/cgroup/*/; do [ ! -d $c/"+lan+" ] || find $c/"+lan+" -depth -type d -exec rmdir {} +; done").CombinedOutput()
+	out, err := exec.Command("/bin/sh", "-c",
+		"for c in /sys/fs/cgroup "+"/sys/fs/cgroup/*/; do [ ! -d $c/"+lan+" ] || find $c/"+lan+
+			" -depth -type d -exec rmdir {} +; done").CombinedOutput()
 	if err != nil {
 		errs = append(errs, fmt.Errorf("remove control groups: %w: %s", err, out))
 	}

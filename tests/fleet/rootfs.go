@@ -41,7 +41,8 @@ var files = map[string]string{
 // initrd.img beside it; all stay until what goes into them changes.
 func makeRootfs(ctx context.Context, cache string) error {
 	for _, tool := range []struct{ program, pkg string }{
-		{"mmdebstrap", "mmdebstrap"}, {"systemd-nspawn", "systemd-container"}, {"qemu-system-x86_64", "qemu-system-x86"}, {"mkfs.ext4", "e2fsprogs"},
+		{"mmdebstrap", "mmdebstrap"}, {"systemd-nspawn", "systemd-container"},
+		{"qemu-system-x86_64", "qemu-system-x86"}, {"mkfs.ext4", "e2fsprogs"},
 	} {
 		if _, err := exec.LookPath(tool.program); err != nil {
 			return fmt.Errorf("%s is not installed: apt-get install %s", tool.program, tool.pkg)
@@ -53,7 +54,8 @@ func makeRootfs(ctx context.Context, cache string) error {
 		if err := errors.Join(os.RemoveAll(cache), os.MkdirAll(cache, 0o755)); err != nil {
 			return err
 		}
-		return command(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages, ","), "bookworm", root)
+		return command(ctx, "mmdebstrap", "--quiet", "--variant=minbase",
+			"--include="+strings.Join(packages, ","), "bookworm", root)
 	})
 	if err != nil {
 		return err
@@ -101,12 +103,14 @@ func customize(ctx context.Context, root string) error {
 		}
 	}
 	// By chroot: the machine's own systemctl knows its units.
-	return command(ctx, "chroot", root, "systemctl", "enable", "-q", "systemd-networkd", "systemd-networkd-wait-online", "fleet-cgroups", "fleet-shell")
+	return command(ctx, "chroot", root, "systemctl", "enable", "-q", "systemd-networkd", "systemd-networkd-wait-online",
+		"fleet-cgroups", "fleet-shell")
 }
 
 // makeDisk packs a directory into a file system of a size; the file is sparse.
 func makeDisk(ctx context.Context, image, dir, size string) error {
-	return command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", dir, image, size)
+	return command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E",
+		"lazy_itable_init=1", "-d", dir, image, size)
 }
 
 // command runs a program; its output is part of the error.

@@ -16,7 +16,8 @@ func (r *rig) install(ctx context.Context, root string) error {
 	if err := command(ctx, filepath.Join(r.bin, "..", "hack", "install.sh"), root); err != nil {
 		return err
 	}
-	if err := command(ctx, "install", "-D", "-m", "755", filepath.Join(r.bin, "kubectl"), filepath.Join(root, "usr/local/bin/kubectl")); err != nil {
+	if err := command(ctx, "install", "-D", "-m", "755", filepath.Join(r.bin, "kubectl"),
+		filepath.Join(root, "usr/local/bin/kubectl")); err != nil {
 		return err
 	}
 	return nil
@@ -92,7 +93,8 @@ func runSystemd(ctx context.Context, r *rig) (err error) {
 	r.script(ctx, c, "the key of the node's records is a systemd credential", credential)
 	r.restarts(ctx, c)
 	r.watchdogs(ctx, c)
-	if !r.step(ctx, "after a reboot the pod runs again, its restart counted", func(ctx context.Context) (string, error) { return r.rebooted(ctx, c) }) {
+	if !r.step(ctx, "after a reboot the pod runs again, its restart counted",
+		func(ctx context.Context) (string, error) { return r.rebooted(ctx, c) }) {
 		return nil
 	}
 	r.powerOff(ctx, c)
@@ -205,7 +207,8 @@ systemctl restart shoal-agent
 until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
 systemd-inhibit --list --no-legend | grep kubelet | tr -s ' '
 busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec
-`+apply(pod("web", 4, "")+"---\n"+strings.Replace(pod("vital", 2, critical), "{name: vital}", "{name: vital, namespace: kube-system}", 1))+
+`+apply(pod("web", 4, "")+"---\n"+
+		strings.Replace(pod("vital", 2, critical), "{name: vital}", "{name: vital, namespace: kube-system}", 1))+
 		fmt.Sprintf(running, "web")+"until_ 60 kubectl wait -n kube-system pod/vital --for=condition=Ready --timeout=5s\n") {
 		return
 	}

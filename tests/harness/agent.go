@@ -56,11 +56,13 @@ func (a *Agent) configure(change []func(*Agent, *agentconfig.Config)) error {
 	cfg := agentconfig.Default()
 	cfg.NodeName, cfg.NodeIP, cfg.DataDir = a.Name, a.Address, a.path("agent")
 	cfg.Kubeconfig, cfg.ImagesDir = a.path("kubeconfig"), a.cluster.path("images")
-	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.RunDir = a.path("kubelet"), a.path("pod-logs"), a.path("container-logs"), a.path("run")
+	cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.RunDir = a.path("kubelet"), a.path("pod-logs"),
+		a.path("container-logs"), a.path("run")
 	cfg.CNIConfDir, cfg.CNIBinDir, cfg.CgroupRoot = a.path("cni-conf"), a.path("cni-bin"), "/"+a.cluster.Name+"-"+a.Name
 	cfg.RegistryConfigDir = a.path("certs.d")
 	cfg.ClientCAFile = a.cluster.path("coordinator", "pki", "ca.crt")
-	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki", "gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
+	cfg.GossipKeyFile, cfg.Join = a.cluster.path("coordinator", "pki",
+		"gossip.key"), []string{fmt.Sprintf("%s:%d", a.cluster.Address, cfg.GossipPort+1)}
 	cfg.EvictionHard["nodefs.available"], cfg.EvictionHard["imagefs.available"] = "50Mi", "50Mi"
 	for _, f := range change {
 		f(a, &cfg)
@@ -73,8 +75,10 @@ func (a *Agent) configure(change []func(*Agent, *agentconfig.Config)) error {
 	if err := os.WriteFile(a.config, data, 0o600); err != nil {
 		return err
 	}
-	out, err := exec.Command(filepath.Join(a.cluster.Bin, "shoal-coordinator"), "kubeconfig", "--config", a.cluster.path("coordinator.yaml"),
-		"--user", "system:node:"+a.Name, "--group", "system:nodes", "--server", "https://"+a.cluster.Address+":6443", "--out", cfg.Kubeconfig).CombinedOutput()
+	out, err := exec.Command(filepath.Join(a.cluster.Bin, "shoal-coordinator"), "kubeconfig",
+		"--config", a.cluster.path("coordinator.yaml"),
+		"--user", "system:node:"+a.Name, "--group", "system:nodes", "--server", "https://"+a.cluster.Address+":6443",
+		"--out", cfg.Kubeconfig).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("kubeconfig for %s: %w: %s", a.Name, err, out)
 	}
@@ -113,7 +117,8 @@ func (a *Agent) Stop() error {
 		_ = a.cmd.Wait()
 		a.cmd = nil
 	}
-	out, err := in(a.NetNS, filepath.Join(a.cluster.Bin, "shoal-agent"), "cleanup", "--purge", "--config", a.config).CombinedOutput()
+	out, err := in(a.NetNS, filepath.Join(a.cluster.Bin, "shoal-agent"), "cleanup", "--purge",
+		"--config", a.config).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("cleanup of %s: %w: %s", a.Name, err, out)
 	}

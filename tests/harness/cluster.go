@@ -118,7 +118,8 @@ func (c *Cluster) Up(flags ...string) error {
 	args := append([]string{
 		"up", "--detach", "--data-dir", c.Dir, "--node-name", "node1", "--node-ip", c.Address,
 		"--root-dir", c.path("kubelet"), "--pod-logs-dir", c.path("pod-logs"), "--container-logs-dir", c.path("container-logs"),
-		"--run-dir", c.path("run"), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"), "--cgroup-root", "/" + c.Name,
+		"--run-dir", c.path("run"), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"),
+		"--cgroup-root", "/" + c.Name,
 		// However full the disk of the machine that tests.
 		"--eviction-hard", "nodefs.available=50Mi,imagefs.available=50Mi",
 	}, flags...)
@@ -146,7 +147,8 @@ func (c *Cluster) Logs() string {
 
 // Down runs `shoal down` with extra flags.
 func (c *Cluster) Down(flags ...string) error {
-	out, err := in(c.NetNS, filepath.Join(c.Bin, "shoal"), append([]string{"down", "--data-dir", c.Dir}, flags...)...).CombinedOutput()
+	out, err := in(c.NetNS, filepath.Join(c.Bin, "shoal"),
+		append([]string{"down", "--data-dir", c.Dir}, flags...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("shoal down: %w\n%s", err, out)
 	}
@@ -260,7 +262,8 @@ func (c *Cluster) MustWith(t testing.TB, stdin string, args ...string) string {
 }
 
 // Eventually calls ok until it returns true, for at most a minute; what is
-// called gives the reason that the failure shows.
+// called gives the reason that the failure shows. It asks again and again: other
+// processes' states, and what commands print, have no events here.
 func Eventually(t testing.TB, what string, ok func() (bool, string)) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)

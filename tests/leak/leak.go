@@ -32,7 +32,8 @@ func Check(m *testing.M) {
 // module is what the names of the product's functions begin with.
 const module = "github.com/shoal-project/shoal/"
 
-// patience is how long goroutines may take to end after the last test.
+// patience is how long goroutines may take to end after the last test. They are
+// looked at again and again: the runtime tells of no end.
 const patience = 10 * time.Second
 
 // CheckOurs is Check for tests that start an API server or a store in process:

@@ -79,7 +79,8 @@ func (l *load) all(ctx context.Context) error {
 		return err
 	}
 	if err := l.op(ctx, fmt.Sprintf("list %d", apiObjects), apiLists, func(int) error {
-		_, err := l.client.CoreV1().RESTClient().Get().Namespace(l.ns).Resource("configmaps").Do(ctx).Raw() // not decoded: the server's speed counts
+		// not decoded: the server's speed counts
+		_, err := l.client.CoreV1().RESTClient().Get().Namespace(l.ns).Resource("configmaps").Do(ctx).Raw()
 		return err
 	}); err != nil {
 		return err

@@ -18,7 +18,8 @@ const (
 	versionPackage   = "k8s.io/component-base/version"
 )
 
-const kubernetesFlags = "-X " + versionPackage + ".gitVersion=" + upstream.Version + " -X " + versionPackage + ".gitMajor=1 -X " + versionPackage + ".gitMinor=36"
+const kubernetesFlags = "-X " + versionPackage + ".gitVersion=" + upstream.Version + " -X " + versionPackage +
+	".gitMajor=1 -X " + versionPackage + ".gitMinor=36"
 
 // builds are the programs by module.
 var builds = []struct {
@@ -76,7 +77,8 @@ func buildPause(ctx context.Context, cache, bin string) error {
 	}
 	for _, args := range [][]string{
 		{"gcc", "-Os", "-static", "-s", "-o", program, source},
-		{upstream.GoProgram(), "run", "./hack/image", "-name", pauseImage, "-out", archive, "-entrypoint", "/pause", program + "=/pause"},
+		{upstream.GoProgram(), "run", "./hack/image", "-name", pauseImage, "-out", archive, "-entrypoint",
+			"/pause", program + "=/pause"},
 	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr, cmd.Dir = os.Stdout, os.Stderr, filepath.Dir(bin)

@@ -92,7 +92,8 @@ func (g group) pids() ([]int, error) {
 	return pids, err
 }
 
-// kill ends all processes of the group, and waits until they are gone.
+// kill ends all processes of the group, and waits until they are gone: v1 has no
+// event for an empty group.
 func (g group) kill() error {
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		pids, err := g.pids()
@@ -135,7 +136,7 @@ func removeTree(top string) error {
 		return nil
 	})
 	slices.Reverse(dirs)
-	for _, dir := range dirs {
+	for _, dir := range dirs { // busy for a moment after its last process, without an event
 		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			err := os.Remove(dir)
 			if err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -23,7 +23,7 @@ func (b *bench) fail(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, settle/3); err != nil {
+	if err := sleep(ctx, afterEffects/3); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -107,7 +107,8 @@ func isNotReady(ctx context.Context, c *cluster, _ string) error {
 }
 
 func isNotServing(ctx context.Context, c *cluster, address string) error {
-	list, err := c.client.DiscoveryV1().EndpointSlices(measure.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=fail"})
+	list, err := c.client.DiscoveryV1().EndpointSlices(measure.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=fail"})
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,8 @@ func isNotProgrammed(_ context.Context, c *cluster, address string) error {
 	if err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	if bytes.Contains(out, []byte(address+" ")) || bytes.Contains(out, []byte(address+":")) || bytes.Contains(out, []byte(address+"\n")) {
+	if bytes.Contains(out, []byte(address+" ")) || bytes.Contains(out, []byte(address+":")) ||
+		bytes.Contains(out, []byte(address+"\n")) {
 		return fmt.Errorf("%s is programmed", address)
 	}
 	return nil

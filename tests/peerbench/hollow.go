@@ -28,7 +28,8 @@ func (b *bench) hollow(ctx context.Context, _ *cluster) error {
 		if err != nil {
 			return err
 		}
-		if err := c.aside("hollow", filepath.Join(b.options.bin, "shoal-agent"), "--hollow", strconv.Itoa(nodes), "--hollow-services", "-1", "--kubeconfig", c.kubeconfig,
+		if err := c.aside("hollow", filepath.Join(b.options.bin, "shoal-agent"), "--hollow", strconv.Itoa(nodes),
+			"--hollow-services", "-1", "--kubeconfig", c.kubeconfig,
 			"--node-ip", c.address); err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func letNodesProxy(ctx context.Context, c *cluster) error {
 }
 
 func (b *bench) atRest(ctx context.Context, c *cluster, when string) error {
-	if err := sleep(ctx, settle); err != nil {
+	if err := sleep(ctx, afterEffects); err != nil {
 		return err
 	}
 	if err := b.idleCPU(ctx, c, when); err != nil {
@@ -111,7 +112,8 @@ func (b *bench) populate(ctx context.Context, c *cluster, n int, what string) er
 		return err
 	}
 	f := &fleet{cluster: c}
-	took, err := f.bring(ctx, n, shape{name: "hollow", spec: func(*corev1.Pod) {}}, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	took, err := f.bring(ctx, n, shape{name: "hollow", spec: func(*corev1.Pod) {}},
+		func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	if err != nil {
 		return err
 	}

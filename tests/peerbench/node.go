@@ -15,10 +15,10 @@ const (
 	atOnce     = 30
 	bursts     = 2
 	crowd      = 100
-	// settle is how long a start or a burst may have after-effects: caches fill,
+	// afterEffects is how long a start or a burst may have after-effects: caches fill,
 	// garbage is collected.
-	settle    = 15 * time.Second
-	idleWatch = 20 * time.Second
+	afterEffects = 15 * time.Second
+	idleWatch    = 20 * time.Second
 	// pauseBetween lets the last pod's late work (events, statuses) end.
 	pauseBetween = 300 * time.Millisecond
 )
@@ -48,7 +48,7 @@ func (b *bench) coldStart(ctx context.Context) (time.Duration, error) {
 
 // idle measures a cluster that nobody uses.
 func (b *bench) idle(ctx context.Context, c *cluster) error {
-	if err := sleep(ctx, settle); err != nil {
+	if err := sleep(ctx, afterEffects); err != nil {
 		return err
 	}
 	if err := b.idleCPU(ctx, c, "idle"); err != nil {
@@ -177,7 +177,7 @@ func (b *bench) onePod(ctx context.Context, c *cluster, pods *measure.Pods) erro
 
 // crowded measures a node full of pods that do nothing.
 func (b *bench) crowded(ctx context.Context, c *cluster) error {
-	if err := sleep(ctx, settle); err != nil {
+	if err := sleep(ctx, afterEffects); err != nil {
 		return err
 	}
 	when := fmt.Sprintf("%d pods", crowd)

@@ -143,20 +143,27 @@ func (p *peer) program(name string) string { return filepath.Join(p.options.cach
 // API server answers: earlier they would only wait, and longer than needed.
 func (p *peer) startPlane(ctx context.Context) error {
 	const etcd = "http://127.0.0.1:2379"
-	if _, err := p.host.start(0, "etcd", p.program("etcd"), "--data-dir", p.path("etcd"), "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
-		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
+	if _, err := p.host.start(0, "etcd", p.program("etcd"), "--data-dir", p.path("etcd"), "--listen-client-urls", etcd,
+		"--advertise-client-urls", etcd,
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
+		"--initial-cluster", "default=http://127.0.0.1:2380",
 		"--log-level", "warn"); err != nil {
 		return err
 	}
 	key := func(name string) string { return p.keys.Path(name) }
-	if _, err := p.host.start(0, "kube-apiserver", p.program("kube-apiserver"), "--etcd-servers", etcd, "--advertise-address", p.addrs[0],
-		"--service-cluster-ip-range", serviceCIDR, "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
+	if _, err := p.host.start(0, "kube-apiserver", p.program("kube-apiserver"), "--etcd-servers", etcd,
+		"--advertise-address", p.addrs[0],
+		"--service-cluster-ip-range", serviceCIDR, "--authorization-mode", "Node,RBAC", "--enable-admission-plugins",
+		"NodeRestriction", "--allow-privileged",
 		"--client-ca-file", key("ca.crt"), "--tls-cert-file", key("apiserver.crt"), "--tls-private-key-file", key("apiserver.key"),
 		"--kubelet-client-certificate", key("apiserver-kubelet-client.crt"), "--kubelet-client-key", key("apiserver-kubelet-client.key"),
-		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local", "--service-account-key-file", key("sa.pub"), "--service-account-signing-key-file", key("sa.key"),
-		"--requestheader-client-ca-file", key("front-proxy-ca.crt"), "--requestheader-allowed-names", "front-proxy-client", "--requestheader-username-headers", "X-Remote-User",
+		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file", key("sa.pub"), "--service-account-signing-key-file", key("sa.key"),
+		"--requestheader-client-ca-file", key("front-proxy-ca.crt"), "--requestheader-allowed-names",
+		"front-proxy-client", "--requestheader-username-headers", "X-Remote-User",
 		"--requestheader-group-headers", "X-Remote-Group", "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
-		"--proxy-client-cert-file", key("front-proxy-client.crt"), "--proxy-client-key-file", key("front-proxy-client.key")); err != nil {
+		"--proxy-client-cert-file", key("front-proxy-client.crt"),
+		"--proxy-client-key-file", key("front-proxy-client.key")); err != nil {
 		return err
 	}
 	if p.stage != plane { // the runtime needs no API server
@@ -164,7 +171,8 @@ func (p *peer) startPlane(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.until(ctx, "the API server serves", time.Minute, func() error { return ready(ctx, p.netns[0], p.server()) }); err != nil {
+	if err := p.until(ctx, "the API server serves", time.Minute,
+		func() error { return ready(ctx, p.netns[0], p.server()) }); err != nil {
 		return err
 	}
 	// Simulated nodes are not to be lost because the machine is too busy.
@@ -172,13 +180,17 @@ func (p *peer) startPlane(ctx context.Context) error {
 	if p.stage != plane {
 		cidr, grace = "10.244.0.0/16", "50s" // which is the default
 	}
-	if _, err := p.host.start(0, "kube-controller-manager", p.program("kube-controller-manager"), "--kubeconfig", p.path("controller.kubeconfig"), "--bind-address", "127.0.0.1",
-		"--leader-elect=false", "--use-service-account-credentials", "--service-account-private-key-file", key("sa.key"), "--root-ca-file", key("ca.crt"),
-		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"), "--allocate-node-cidrs", "--cluster-cidr", cidr, "--node-monitor-grace-period", grace,
+	if _, err := p.host.start(0, "kube-controller-manager", p.program("kube-controller-manager"),
+		"--kubeconfig", p.path("controller.kubeconfig"), "--bind-address", "127.0.0.1",
+		"--leader-elect=false", "--use-service-account-credentials",
+		"--service-account-private-key-file", key("sa.key"), "--root-ca-file", key("ca.crt"),
+		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"),
+		"--allocate-node-cidrs", "--cluster-cidr", cidr, "--node-monitor-grace-period", grace,
 		"--service-cluster-ip-range", serviceCIDR, "--kube-api-qps", "1000", "--kube-api-burst", "2000"); err != nil {
 		return err
 	}
-	_, err := p.host.start(0, "kube-scheduler", p.program("kube-scheduler"), "--config", p.path("scheduler.yaml"), "--bind-address", "127.0.0.1")
+	_, err := p.host.start(0, "kube-scheduler", p.program("kube-scheduler"), "--config", p.path("scheduler.yaml"),
+		"--bind-address", "127.0.0.1")
 	return err
 }
 

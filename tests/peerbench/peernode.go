@@ -94,15 +94,17 @@ func makePodGroups(name string) error {
 // into file systems in memory.
 func (p *peer) makeNamespace(n *peerNode) error {
 	const script = `mount --make-rshared / && for d in /run /var/lib /var/log; do mount -t tmpfs tmpfs $d || exit 1; done && exec sleep infinity`
-	proc, err := p.host.start(n.machine, n.name+"-mounts", "unshare", "--mount", "--propagation", "private", "sh", "-c", script)
+	proc, err := p.host.start(n.machine, n.name+"-mounts", "unshare", "--mount", "--propagation",
+		"private", "sh", "-c", script)
 	if err != nil {
 		return err
 	}
 	n.namespace = proc.cmd.Process.Pid // nsenter, sh and unshare all become it
 	deadline := time.Now().Add(5 * time.Second)
-	for {
+	for { // no event tells what a process has become
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", n.namespace))
-		if err == nil && (strings.HasSuffix(exe, "/sleep") || strings.HasSuffix(exe, "/coreutils") || strings.HasSuffix(exe, "/busybox")) {
+		if err == nil &&
+			(strings.HasSuffix(exe, "/sleep") || strings.HasSuffix(exe, "/coreutils") || strings.HasSuffix(exe, "/busybox")) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -135,7 +137,8 @@ bin_dirs = [%q]
 conf_dir = %q
 [plugins.'io.containerd.nri.v1.nri']
 disable = true
-`, p.nodePath(n, "containerd", "root"), p.nodePath(n, "containerd", "state"), p.socket(n), pauseImage, p.program("cni"), p.nodePath(n, "cni-conf"))
+`, p.nodePath(n, "containerd", "root"), p.nodePath(n, "containerd", "state"),
+		p.socket(n), pauseImage, p.program("cni"), p.nodePath(n, "cni-conf"))
 }
 
 const networkConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -181,8 +184,11 @@ func (p *peer) importImages(n *peerNode) error {
 		return err
 	}
 	runtime := p.procs[len(p.procs)-1]
-	for _, archive := range []string{filepath.Join(p.options.cache, "pause.tar"), filepath.Join(p.options.bin, "images", "hello.tar")} {
-		args := n.inside(p.program("ctr"), "--address", p.socket(n), "--namespace", "k8s.io", "images", "import", archive)
+	for _, archive := range []string{filepath.Join(p.options.cache, "pause.tar"),
+		filepath.Join(p.options.bin, "images", "hello.tar")} {
+		args := n.inside(p.program("ctr"), "--address", p.socket(n), "--namespace", "k8s.io",
+			"images", "import", archive)
+		// No event tells that another's runtime serves.
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 			out, err := harness.Command(p.netns[n.machine], args[0], args[1:]...).CombinedOutput()
 			if err == nil {
@@ -203,18 +209,25 @@ func (p *peer) importImages(n *peerNode) error {
 
 func (p *peer) startRuntime(n *peerNode) error {
 	path := "PATH=" + p.options.cache + ":" + os.Getenv("PATH") // of the shim
-	_, err := p.host.start(n.machine, n.name+"-containerd", n.inside("env", path, p.program("containerd"), "--config", p.nodePath(n, "containerd.toml"), "--log-level", "warn")...)
+	_, err := p.host.start(n.machine,
+		n.name+"-containerd",
+		n.inside("env", path, p.program("containerd"), "--config", p.nodePath(n, "containerd.toml"),
+			"--log-level", "warn")...)
 	return err
 }
 
 // startNode starts kubelet and kube-proxy and returns when the node is Ready.
 func (p *peer) startNode(ctx context.Context, n *peerNode) error {
-	_, err := p.host.start(n.machine, n.name+"-kubelet", n.inside(p.program("kubelet"), "--config", p.nodePath(n, "kubelet.yaml"), "--kubeconfig", p.path(n.name+".kubeconfig"),
-		"--root-dir", p.nodePath(n, "kubelet"), "--cert-dir", p.nodePath(n, "kubelet", "pki"), "--hostname-override", n.name, "--node-ip", p.addrs[n.machine])...)
+	_, err := p.host.start(n.machine,
+		n.name+"-kubelet",
+		n.inside(p.program("kubelet"), "--config", p.nodePath(n, "kubelet.yaml"), "--kubeconfig", p.path(n.name+".kubeconfig"),
+			"--root-dir", p.nodePath(n, "kubelet"), "--cert-dir", p.nodePath(n, "kubelet", "pki"),
+			"--hostname-override", n.name, "--node-ip", p.addrs[n.machine])...)
 	if err != nil {
 		return err
 	}
-	if _, err := p.host.start(n.machine, n.name+"-kube-proxy", n.inside(p.program("kube-proxy"), "--config", p.nodePath(n, "proxy.yaml"))...); err != nil {
+	if _, err := p.host.start(n.machine,
+		n.name+"-kube-proxy", n.inside(p.program("kube-proxy"), "--config", p.nodePath(n, "proxy.yaml"))...); err != nil {
 		return err
 	}
 	return p.until(ctx, n.name+" is Ready", 2*time.Minute, func() error { return nodeReady(ctx, p.client, n.name) })
@@ -225,7 +238,8 @@ type tunables map[string][]byte
 
 func saveTunables() (tunables, error) {
 	t := tunables{}
-	for _, name := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
+	for _, name := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
 		file := filepath.Join("/proc/sys", name)
 		data, err := os.ReadFile(file)
 		if err != nil {

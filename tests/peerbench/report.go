@@ -173,7 +173,8 @@ func (r *recorder) earlier() (n int, since time.Time) {
 func (r *recorder) table() string {
 	var b strings.Builder
 	load, _ := os.ReadFile("/proc/loadavg") // only a hint for the reader
-	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns.", runtime.NumCPU(), r.began.Format("2 January 2006, 15:04"),
+	fmt.Fprintf(&b, "%d CPUs, %s; load average at the end %s. Shoal and upstream %s in turns.", runtime.NumCPU(),
+		r.began.Format("2 January 2006, 15:04"),
 		strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "), upstream.Version)
 	if n, since := r.earlier(); n > 0 {
 		fmt.Fprintf(&b, " %d of the lines are of earlier runs, since %s.", n, since.Format("2 January, 15:04"))
@@ -182,7 +183,8 @@ func (r *recorder) table() string {
 	slices.SortStableFunc(r.Lines, func(x, y *line) int { return x.Step - y.Step })
 	b.WriteString("| what | unit | Shoal | upstream | Shoal is better by |\n|---|---|---|---|---|\n")
 	for _, l := range r.Lines {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.What, l.Unit, l.cell(shoalName), l.cell(peerName), spread(l.ratios()))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.What, l.Unit, l.cell(shoalName),
+			l.cell(peerName), spread(l.ratios()))
 	}
 	if len(r.Details) > 0 {
 		b.WriteString("\nPSS of every program, all its processes together:\n\n| when: program | Shoal | upstream |\n|---|---|---|\n")

@@ -49,14 +49,18 @@ func some(n int) func(int) int { return func(int) int { return n } }
 var shapes = []shape{
 	{name: "basic", pods: some(measurePods), spec: func(*corev1.Pod) {}},
 	{name: "affinity", pods: some(measurePods), spec: func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(zoneKey)}}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(zoneKey)}}
 	}},
 	{name: "anti-affinity", pods: func(nodes int) int { return min(measurePods, nodes/2) }, spec: func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(corev1.LabelHostname)}}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: term(corev1.LabelHostname)}}
 	}},
 	{name: "spread", pods: some(measurePods), spec: func(p *corev1.Pod) {
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-			MaxSkew: 5, TopologyKey: zoneKey, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "load"}},
+			MaxSkew: 5, TopologyKey: zoneKey, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "load"}},
 		}}
 	}},
 	{name: "preemption", pods: some(preemptors), spec: func(p *corev1.Pod) {
@@ -66,7 +70,8 @@ var shapes = []shape{
 }
 
 func term(key string) []corev1.PodAffinityTerm {
-	return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "load"}}}}
+	return []corev1.PodAffinityTerm{
+		{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "load"}}}}
 }
 
 // schedule measures scheduling rates, a cluster for each number of nodes.
@@ -77,7 +82,8 @@ func (b *bench) schedule(ctx context.Context, _ *cluster) error {
 		if err != nil {
 			return fmt.Errorf("-nodes: %w", err)
 		}
-		errs = append(errs, b.with(ctx, plane, func(ctx context.Context, c *cluster) error { return b.scheduleOn(ctx, c, nodes) }))
+		errs = append(errs,
+			b.with(ctx, plane, func(ctx context.Context, c *cluster) error { return b.scheduleOn(ctx, c, nodes) }))
 	}
 	return errors.Join(errs...)
 }
@@ -180,13 +186,17 @@ func (f *fleet) make(ctx context.Context) error {
 func newNode(i int) *corev1.Node {
 	now := metav1.Now()
 	amounts := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("32Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("32Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fleetNode(i), Labels: map[string]string{corev1.LabelHostname: fleetNode(i), zoneKey: fmt.Sprintf("zone-%d", i%zones)}},
+		ObjectMeta: metav1.ObjectMeta{Name: fleetNode(i),
+			Labels: map[string]string{corev1.LabelHostname: fleetNode(i), zoneKey: fmt.Sprintf("zone-%d", i%zones)}},
 		Status: corev1.NodeStatus{
 			Capacity: amounts, Allocatable: amounts,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now,
+					LastTransitionTime: now}},
 		},
 	}
 }
@@ -244,13 +254,15 @@ func (f *fleet) renew(ctx context.Context, from, to int) error {
 	leases := f.cluster.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	_, err := parallel(ctx, to-from, 4, func(i int) error {
 		name, now := fleetNode(from+i), metav1.NowMicro()
-		_, err := leases.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
+		_, err := leases.Patch(ctx, name, types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
 		if !isNotFound(err) {
 			return err
 		}
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease}, Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &now,
-		}}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease},
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &now,
+			}}
 		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 		return err
 	})
@@ -262,7 +274,8 @@ func (f *fleet) fill(ctx context.Context, perNode int) error {
 	_, err := parallel(ctx, f.size*perNode, writers, func(i int) error {
 		p := f.pod(fmt.Sprintf("low-%d", i))
 		p.Labels, p.Spec.PriorityClassName, p.Spec.NodeName = nil, "low", fleetNode(i/perNode)
-		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(3600/perNode), resource.DecimalSI)
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(3600/perNode),
+			resource.DecimalSI)
 		_, err := f.cluster.client.CoreV1().Pods(fleetNS).Create(ctx, p, metav1.CreateOptions{})
 		return err
 	})
@@ -277,9 +290,11 @@ func (f *fleet) pod(name string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: fleetNS, Labels: map[string]string{"app": "load"}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](0),
-			Containers: []corev1.Container{{Name: "c", Image: "localhost/hello:1", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("500Mi"),
-			}}}},
+			Containers: []corev1.Container{
+				{Name: "c", Image: "localhost/hello:1",
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("500Mi"),
+					}}}},
 		},
 	}
 }
@@ -322,7 +337,8 @@ func (f *fleet) bring(ctx context.Context, n int, s shape, arrived func(*corev1.
 	took := time.Since(start)
 	creating.Wait()
 	if err = errors.Join(failed, err); err != nil {
-		return 0, fmt.Errorf("%d of %d pods are as they should: %w; %s", len(there), n, err, f.waiting(context.WithoutCancel(ctx)))
+		return 0, fmt.Errorf("%d of %d pods are as they should: %w; %s", len(there), n, err,
+			f.waiting(context.WithoutCancel(ctx)))
 	}
 	return took, nil
 }
@@ -334,7 +350,8 @@ func (f *fleet) waiting(ctx context.Context) string {
 		return fmt.Sprintf("none waits for the scheduler: %v", err)
 	}
 	p := list.Items[0]
-	return fmt.Sprintf("%d wait, such as %s: nominated %q, conditions %v", len(list.Items), p.Name, p.Status.NominatedNodeName, p.Status.Conditions)
+	return fmt.Sprintf("%d wait, such as %s: nominated %q, conditions %v", len(list.Items), p.Name,
+		p.Status.NominatedNodeName, p.Status.Conditions)
 }
 
 // follow calls seen for each pod of a watch until it returns true or the

@@ -35,7 +35,8 @@ func (b *bench) services(ctx context.Context, _ *cluster) error {
 		if err != nil {
 			return fmt.Errorf("-services: %w", err)
 		}
-		errs = append(errs, b.with(ctx, oneNode, func(ctx context.Context, c *cluster) error { return b.program(ctx, c, n) }))
+		errs = append(errs,
+			b.with(ctx, oneNode, func(ctx context.Context, c *cluster) error { return b.program(ctx, c, n) }))
 	}
 	return errors.Join(errs...)
 }
@@ -74,7 +75,7 @@ func (b *bench) program(ctx context.Context, c *cluster, n int) error {
 	b.record.cost(what+", created and answering", "s", took.Seconds())
 	b.record.cost(what+", answering after the last was created", "s", (took - created).Seconds())
 	b.record.cost(what+": CPU", "ms a Service", measure.Ms(after-before)/float64(n))
-	if err := sleep(ctx, settle/3); err != nil {
+	if err := sleep(ctx, afterEffects/3); err != nil {
 		return err
 	}
 	if err := b.weigh(c, what, true); err != nil {
@@ -94,7 +95,8 @@ func (b *bench) change(ctx context.Context, c *cluster, addresses []string) erro
 		i := k * len(addresses) / changes
 		start := time.Now()
 		slice := newSlice(c, i, portAfter)
-		if _, err := c.client.DiscoveryV1().EndpointSlices(measure.Namespace).Update(ctx, slice, metav1.UpdateOptions{}); err != nil {
+		if _, err := c.client.DiscoveryV1().EndpointSlices(measure.Namespace).Update(ctx, slice,
+			metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("change an endpoint: %w", err)
 		}
 		if err := until(ctx, c, addresses[i], portAfter); err != nil {
@@ -150,7 +152,8 @@ func createService(ctx context.Context, c *cluster, i int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = c.client.DiscoveryV1().EndpointSlices(measure.Namespace).Create(ctx, newSlice(c, i, portBefore), metav1.CreateOptions{})
+	_, err = c.client.DiscoveryV1().EndpointSlices(measure.Namespace).Create(ctx,
+		newSlice(c, i, portBefore), metav1.CreateOptions{})
 	return net.JoinHostPort(s.Spec.ClusterIP, "80"), err
 }
 
@@ -160,8 +163,10 @@ func newSlice(c *cluster, i, port int) *discoveryv1.EndpointSlice {
 			discoveryv1.LabelServiceName: serviceName(i), discoveryv1.LabelManagedBy: "peer-bench",
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{c.address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(port)), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{c.address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To(""), Port: ptr.To(int32(port)), Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
 }
 

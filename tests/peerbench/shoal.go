@@ -27,7 +27,8 @@ func startShoal(context.Context, options, stage) (*cluster, error) {
 		return nil, err
 	}
 	s := &shoal{cluster: c}
-	out := &cluster{dir: c.Dir, netns: c.NetNS, address: c.Address, kubeconfig: c.Kubeconfig(), podGroup: c.Name, daemons: s}
+	out := &cluster{dir: c.Dir, netns: c.NetNS, address: c.Address, kubeconfig: c.Kubeconfig(),
+		podGroup: c.Name, daemons: s}
 	if s.group, err = newGroup(c.Name + "-daemons"); err != nil {
 		return out, err
 	}
@@ -86,7 +87,8 @@ func startShoalPlane(ctx context.Context, o options, _ stage) (*cluster, error) 
 	if h == nil {
 		return nil, err
 	}
-	out := &cluster{dir: h.dir, kubeconfig: h.path("kubeconfig"), podGroup: h.name, daemons: shoalPlane{h}, groups: []group{h.group}}
+	out := &cluster{dir: h.dir, kubeconfig: h.path("kubeconfig"), podGroup: h.name, daemons: shoalPlane{h},
+		groups: []group{h.group}}
 	if err != nil {
 		return out, err
 	}
@@ -99,10 +101,12 @@ func startShoalPlane(ctx context.Context, o options, _ stage) (*cluster, error) 
 	if _, err := h.start(0, "coordinator", program, "--config", file); err != nil {
 		return out, err
 	}
-	if err := h.until(ctx, "the coordinator serves", time.Minute, func() error { return ready(ctx, h.netns[0], "https://"+h.addrs[0]+":6443") }); err != nil {
+	if err := h.until(ctx, "the coordinator serves", time.Minute,
+		func() error { return ready(ctx, h.netns[0], "https://"+h.addrs[0]+":6443") }); err != nil {
 		return out, err
 	}
-	cmd := harness.Command(h.netns[0], program, "kubeconfig", "--config", file, "--user", "admin", "--group", "system:masters", "--server", "https://"+h.addrs[0]+":6443", "--out", out.kubeconfig)
+	cmd := harness.Command(h.netns[0], program, "kubeconfig", "--config", file, "--user", "admin", "--group",
+		"system:masters", "--server", "https://"+h.addrs[0]+":6443", "--out", out.kubeconfig)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return out, fmt.Errorf("kubeconfig: %w: %s", err, text)
 	}

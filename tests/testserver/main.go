@@ -77,7 +77,8 @@ func review(w http.ResponseWriter, r *http.Request) {
 	out := &admissionv1.AdmissionResponse{UID: in.Request.UID, Allowed: true}
 	switch {
 	case object.GetLabels()["refuse"] != "":
-		out.Allowed, out.Result = false, &metav1.Status{Message: "refused by the webhook in a pod", Code: http.StatusForbidden}
+		out.Allowed, out.Result = false, &metav1.Status{Message: "refused by the webhook in a pod",
+			Code: http.StatusForbidden}
 	case strings.HasSuffix(r.URL.Path, "/mutate"):
 		patch := `[{"op":"add","path":"/metadata/labels","value":{"seen":"yes"}}]`
 		if object.GetLabels() != nil {
@@ -113,26 +114,33 @@ func serveAPI() error {
 	root := "/apis/" + group
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+root, func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: group,
-			Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		reply(w, http.StatusOK,
+			metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: group,
+				Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
 	})
 	mux.HandleFunc("GET "+root+"/v1", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: group + "/v1",
-			APIResources: []metav1.APIResource{{Name: "fishes", SingularName: "fish", Namespaced: true, Kind: "Fish", Verbs: metav1.Verbs{"get", "list"}}}})
+		reply(w, http.StatusOK,
+			metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+				GroupVersion: group + "/v1",
+				APIResources: []metav1.APIResource{
+					{Name: "fishes", SingularName: "fish", Namespaced: true, Kind: "Fish", Verbs: metav1.Verbs{"get", "list"}}}})
 	})
 	mux.HandleFunc("GET "+root+"/v1/namespaces/{namespace}/fishes/{name}", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, fish(r.PathValue("namespace"), r.PathValue("name"), r))
 	})
 	mux.HandleFunc("GET "+root+"/v1/namespaces/{namespace}/fishes", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, http.StatusOK, map[string]any{"kind": "FishList", "apiVersion": group + "/v1", "metadata": map[string]any{"resourceVersion": "1"},
-			"items": []any{fish(r.PathValue("namespace"), "cod", r), fish(r.PathValue("namespace"), "tuna", r)}})
+		reply(w, http.StatusOK,
+			map[string]any{"kind": "FishList", "apiVersion": group + "/v1",
+				"metadata": map[string]any{"resourceVersion": "1"},
+				"items":    []any{fish(r.PathValue("namespace"), "cod", r), fish(r.PathValue("namespace"), "tuna", r)}})
 	})
 	return serveTLS(mux, clients)
 }
 
 func fish(namespace, name string, r *http.Request) map[string]any {
-	return map[string]any{"kind": "Fish", "apiVersion": group + "/v1", "metadata": map[string]any{"namespace": namespace, "name": name, "uid": namespace + "-" + name},
-		"caller": r.Header.Get("X-Remote-User"), "groups": r.Header.Values("X-Remote-Group")}
+	return map[string]any{"kind": "Fish", "apiVersion": group + "/v1",
+		"metadata": map[string]any{"namespace": namespace, "name": name, "uid": namespace + "-" + name},
+		"caller":   r.Header.Get("X-Remote-User"), "groups": r.Header.Values("X-Remote-Group")}
 }
 
 // ask sends a packet to a UDP server and prints the answer.

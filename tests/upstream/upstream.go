@@ -56,7 +56,8 @@ func (p Program) build(ctx context.Context, src, file string) error {
 	if p.Test {
 		args = []string{"test", "-c", "-vet=off"}
 	}
-	args = append(args, "-mod=mod", "-tags", p.Tags, "-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", file, p.Package)
+	args = append(args, "-mod=mod", "-tags", p.Tags,
+		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", file, p.Package)
 	cmd := exec.CommandContext(ctx, GoProgram(), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = src, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")

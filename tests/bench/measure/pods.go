@@ -38,7 +38,8 @@ type Pods struct {
 // an earlier step is taken for one of this.
 func (p *Pods) pod(group string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, p.made.Add(1)), Namespace: Namespace, Labels: map[string]string{"group": group}},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, p.made.Add(1)), Namespace: Namespace,
+			Labels: map[string]string{"group": group}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](0),
 			Containers:                    []corev1.Container{{Name: "c", Image: "localhost/hello:1"}},
@@ -47,7 +48,8 @@ func (p *Pods) pod(group string) *corev1.Pod {
 }
 
 // Follow calls seen for each event of a group's pods until it returns true.
-func (p *Pods) Follow(ctx context.Context, group string, start func() error, seen func(watch.EventType, *corev1.Pod, time.Time) bool) error {
+func (p *Pods) Follow(ctx context.Context, group string, start func() error,
+	seen func(watch.EventType, *corev1.Pod, time.Time) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	opts := metav1.ListOptions{LabelSelector: "group=" + group}
@@ -152,10 +154,11 @@ func (p *Pods) Together(ctx context.Context, n int) (string, time.Duration, erro
 }
 
 // DeleteAll deletes every pod with grace period 0 and returns when none has a
-// process or cgroup left on the node.
+// process or cgroup left on the node; v1 has no event for that.
 func (p *Pods) DeleteAll(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
-	err := p.Client.CoreV1().Pods(Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{})
+	err := p.Client.CoreV1().Pods(Namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{})
 	if err != nil {
 		return 0, err
 	}
