@@ -210,7 +210,10 @@ func (r *Runtime) Status(context.Context, bool) (*criv1.StatusResponse, error) {
 
 // GetContainerEvents sends which pods have news until ctx ends.
 func (r *Runtime) GetContainerEvents(ctx context.Context, events chan *criv1.ContainerEventResponse,
-	_ func(criv1.RuntimeService_GetContainerEventsClient)) error {
+	connected func(criv1.RuntimeService_GetContainerEventsClient)) error {
+	if connected != nil {
+		connected(nil)
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -28,6 +28,8 @@ type fakeCRI struct {
 	stubborn   bool
 	removing   func() // called before a sandbox is removed
 	events     chan *criv1.ContainerEventResponse
+	breaks     chan error // ends who follows the events
+	connecting func()     // called before events are followed
 }
 
 type fakeContainer struct {
@@ -256,11 +258,17 @@ func (f *fakeCRI) ContainerStatus(_ context.Context, id string, _ bool) (*criv1.
 }
 
 func (f *fakeCRI) GetContainerEvents(ctx context.Context, ch chan *criv1.ContainerEventResponse,
-	_ func(criv1.RuntimeService_GetContainerEventsClient)) error {
+	connected func(criv1.RuntimeService_GetContainerEventsClient)) error {
+	if f.connecting != nil {
+		f.connecting()
+	}
+	connected(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case err := <-f.breaks:
+			return err
 		case e := <-f.events:
 			select {
 			case ch <- e:

@@ -123,10 +123,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	events := make(chan *criv1.ContainerEventResponse, 64)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	connected := func(criv1.RuntimeService_GetContainerEventsClient) {
+		m.PokeAll() // for what happened while nobody followed
+	}
 	wg.Go(func() {
 		pause := time.Second
 		for ctx.Err() == nil {
-			err := m.Runtime.GetContainerEvents(ctx, events, nil)
+			err := m.Runtime.GetContainerEvents(ctx, events, connected)
 			if ctx.Err() != nil {
 				return
 			}
@@ -136,7 +139,6 @@ func (m *Manager) Run(ctx context.Context) error {
 			case <-time.After(pause):
 			}
 			pause = min(2*pause, 30*time.Second)
-			m.PokeAll() // what was missed
 		}
 	})
 	for {

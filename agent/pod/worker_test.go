@@ -181,6 +181,28 @@ func TestForceDeleteHastens(t *testing.T) {
 	})
 }
 
+// What ends while nobody follows the runtime's events is seen once they are
+// followed again, however late it ends.
+func TestEventsInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		f.breaks = make(chan error)
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+		f.connecting = func() {
+			time.Sleep(time.Second)
+			f.end("a", 3)
+			<-f.events
+		}
+		f.breaks <- io.ErrUnexpectedEOF
+		time.Sleep(3 * time.Second)
+		expect(t, f, "a#0=exit3 a#1=run")
+	})
+}
+
 // A restarted agent goes on with what runs, and knows what ended meanwhile.
 func TestAgentRestart(t *testing.T) {
 	dir := t.TempDir()

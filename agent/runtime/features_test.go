@@ -299,6 +299,9 @@ func TestSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := events.Header(); err != nil {
+		t.Fatal(err)
+	}
 	pod, err := rt.RunPodSandbox(ctx, &criv1.RunPodSandboxRequest{Config: g.podConfig()})
 	if err != nil {
 		t.Fatal(err)

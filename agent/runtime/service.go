@@ -148,13 +148,18 @@ func (s *service) CheckpointContainer(ctx context.Context,
 	return &criv1.CheckpointContainerResponse{}, s.r.CheckpointContainer(ctx, q)
 }
 
+// GetContainerEvents answers with its headers as soon as events are collected,
+// so that a client that has them misses nothing that it does from then on.
 func (s *service) GetContainerEvents(_ *criv1.GetEventsRequest,
 	out grpc.ServerStreamingServer[criv1.ContainerEventResponse]) error {
 	ctx, cancel := context.WithCancel(out.Context())
 	defer cancel()
 	ch := make(chan *criv1.ContainerEventResponse)
 	ended := make(chan error, 1)
-	go func() { ended <- s.r.GetContainerEvents(ctx, ch, nil) }()
+	connected := func(criv1.RuntimeService_GetContainerEventsClient) {
+		_ = out.SendHeader(nil) // a client that is gone ends ctx
+	}
+	go func() { ended <- s.r.GetContainerEvents(ctx, ch, connected) }()
 	for {
 		select {
 		case ev := <-ch:
