@@ -4,8 +4,10 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 
@@ -20,6 +22,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
 	h = s.flow.wrap(h, c)
 	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	h = hurriedStrangers(h, c.LongRunningFunc)
 	h = filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
 	failed := filters.WithFailedAuthenticationAudit(hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend,
 		c.AuditPolicyRuleEvaluator)
@@ -45,6 +48,21 @@ const refusalWait = 5 * time.Second
 func hurried(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		process.Hurry(w, r, refusalWait)
+		h.ServeHTTP(w, r)
+	})
+}
+
+// hurriedStrangers treats who has no credential as who has a wrong one, but for
+// requests that the operator lets last.
+func hurriedStrangers(h http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
+	short := hurried(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, _ := request.UserFrom(r.Context())
+		info, _ := request.RequestInfoFrom(r.Context())
+		if u != nil && u.GetName() == user.Anonymous && info != nil && !longRunning(r, info) {
+			short.ServeHTTP(w, r)
+			return
+		}
 		h.ServeHTTP(w, r)
 	})
 }

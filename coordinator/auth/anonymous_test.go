@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-project/shoal/coordinator/config"
 )
 
-// Without a credential one reaches the health paths, or what the operator says;
-// a bad credential is never anonymous.
+// Without a credential one is system:anonymous, where the operator says nothing
+// else; a bad credential is never anonymous.
 func TestAnonymous(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -31,7 +31,7 @@ func TestAnonymous(t *testing.T) {
 		config       config.Authentication
 		health, apis bool
 	}{
-		"default":   {config.Authentication{}, true, false},
+		"default":   {config.Authentication{}, true, true},
 		"on":        {config.Authentication{AnonymousAuth: ptr.To(true)}, true, true},
 		"off":       {config.Authentication{AnonymousAuth: ptr.To(false)}, false, false},
 		"from_file": {config.Authentication{AuthenticationConfig: file}, false, true},

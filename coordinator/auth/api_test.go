@@ -179,6 +179,8 @@ var get, create = metav1.GetOptions{}, metav1.CreateOptions{}
 func TestAPI(t *testing.T) {
 	c := start(t)
 	t.Run("anonymous", c.testAnonymous)
+	t.Run("public_info", c.testPublicInfo)
+	t.Run("subresources", c.testSubresources)
 	t.Run("restricted_user", c.testRestrictedUser)
 	t.Run("bootstrap_token", c.testBootstrapToken)
 	t.Run("pod_token", c.testPodToken)
@@ -195,8 +197,10 @@ func (c *cluster) testAnonymous(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 200, "/version": 200, "/api": 401,
-		"/metrics": 401, "/api/v1/pods": 401} {
+	// What the role system:public-info-viewer names, and nothing below it.
+	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 200, "/version": 200, "/api": 403,
+		"/metrics": 403, "/api/v1/pods": 403, "/healthz/ping": 403, "/readyz?verbose": 200, "/openapi/v2": 403,
+		"/.well-known/openid-configuration": 403, "/nowhere": 403} {
 		resp, err := transport.Get(c.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -216,6 +220,75 @@ func (c *cluster) testAnonymous(t *testing.T) {
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a bad token was taken for anonymous: %d", resp.StatusCode)
+	}
+}
+
+// Nobody reads health paths but by RBAC.
+func (c *cluster) testPublicInfo(t *testing.T) {
+	ctx := t.Context()
+	client, err := rest.HTTPClientFor(rest.AnonymousClientConfig(c.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := func() int {
+		resp, err := client.Get(c.URL + "/livez")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	bindings := c.admin.RbacV1().ClusterRoleBindings()
+	public, err := bindings.Get(ctx, "system:public-info-viewer", get)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bindings.Delete(ctx, public.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nobody reads /livez", func() bool { return code() == http.StatusForbidden })
+	public.ResourceVersion, public.UID = "", ""
+	if _, err := bindings.Create(ctx, public, create); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all read /livez", func() bool { return code() == http.StatusOK })
+}
+
+// Rules on subresources decide alike for a review in either form and for a
+// request. kubectl and operators ask with the slash in the resource.
+func (c *cluster) testSubresources(t *testing.T) {
+	c.namespace(t, "subs")
+	for user, rule := range map[string]string{"sub-one": "pods/status", "sub-any": "*/status"} {
+		c.grant(t, "subs", user, rbacv1.Subject{Kind: "User", Name: user},
+			rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{rule}})
+	}
+	review := func(user, resource, subresource string) bool {
+		r, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Namespace: "subs",
+					Resource: resource, Subresource: subresource}}}, create)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Status.Allowed
+	}
+	for _, user := range []string{"sub-one", "sub-any"} {
+		eventually(t, user+" may", func() bool { return review(user, "pods", "status") })
+		if slash := review(user, "pods/status", ""); slash != (user == "sub-one") {
+			t.Errorf("%s, with a slash: %t", user, slash)
+		}
+		if review(user, "pods", "") {
+			t.Errorf("%s may get pods", user)
+		}
+		pods := c.user(t, user).CoreV1().RESTClient()
+		status := pods.Get().Namespace("subs").Resource("pods").Name("none").SubResource("status")
+		if err := status.Do(t.Context()).Error(); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: request for the status: %v", user, err)
+		}
+		whole := pods.Get().Namespace("subs").Resource("pods").Name("none")
+		if err := whole.Do(t.Context()).Error(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: request for the pod: %v", user, err)
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -41,9 +40,6 @@ import (
 
 // DefaultIssuer is the issuer, and the audience, of service account tokens.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
-
-// healthPaths may be read by anyone, with or without a name.
-var healthPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
 
 // tokenCacheTTL is upstream's: how long a token's holder is believed without a
 // new look at the objects it is bound to.
@@ -165,8 +161,8 @@ func newTokenWebhook(c config.Authentication, audiences authenticator.Audiences)
 	return cache.New(reviewer, false, ttl, min(ttl, refusedTTL)), nil
 }
 
-// anonymous says which requests without a credential are let in, nil: none. By
-// default they are those to the health paths, which upstream's default is wider than.
+// anonymous says which requests without a credential are let in, nil: none. What
+// they may is the authorizers' to say.
 func (a *Auth) anonymous(field *bool) authenticator.Request {
 	c := a.issuers.Anonymous()
 	switch {
@@ -174,14 +170,8 @@ func (a *Auth) anonymous(field *bool) authenticator.Request {
 		return nil
 	case c != nil:
 		return anonymous.NewAuthenticator(c.Conditions)
-	case field != nil:
-		return anonymous.NewAuthenticator(nil)
 	}
-	var conditions []apiserver.AnonymousAuthCondition
-	for _, p := range healthPaths {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
-	}
-	return anonymous.NewAuthenticator(conditions)
+	return anonymous.NewAuthenticator(nil)
 }
 
 // FollowIssuers fetches the keys of issuers of tokens, and takes changes of their
@@ -278,8 +268,7 @@ func EnsureBootstrapPolicy(ctx context.Context, client kubernetes.Interface) err
 	return policy.EnsureAdmins(ctx, client)
 }
 
-// Authorizer lets system:masters and reads of health paths pass, then asks the
-// configured authorizers: Node and RBAC, when nothing else is said.
+// Authorizer lets system:masters pass, then asks the configured authorizers: Node and RBAC, when nothing else is said.
 type Authorizer struct {
 	node  *node.Authorizer
 	rbac  *rbac.Authorizer
@@ -308,22 +297,7 @@ func (a *Authorizer) Authorize(ctx context.Context, attrs authorizer.Attributes)
 			}
 		}
 	}
-	if isHealthRead(attrs) {
-		return authorizer.DecisionAllow, "", nil
-	}
 	return a.chain.Authorize(ctx, attrs)
-}
-
-func isHealthRead(attrs authorizer.Attributes) bool {
-	if attrs.IsResourceRequest() || attrs.GetVerb() != "get" {
-		return false
-	}
-	for _, p := range healthPaths {
-		if attrs.GetPath() == p {
-			return true
-		}
-	}
-	return false
 }
 
 // RulesFor lists the RBAC rules that apply to a user (kind.RuleResolver). What

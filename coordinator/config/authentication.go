@@ -13,8 +13,8 @@ type Authentication struct {
 	// apiserver.config.k8s.io/v1; it excludes the oidc fields and, when it has a
 	// part on anonymous requests, AnonymousAuth.
 	AuthenticationConfig string `json:"authenticationConfig,omitempty"`
-	// AnonymousAuth lets requests without a credential in: unset, to the health
-	// paths and /version; true, wherever RBAC lets them; false, nowhere.
+	// AnonymousAuth lets requests without a credential in, wherever the authorizers
+	// let system:anonymous: unset or true; false, nowhere.
 	AnonymousAuth *bool `json:"anonymousAuth,omitempty"`
 
 	OIDCIssuerURL      string            `json:"oidcIssuerURL,omitempty"`
@@ -45,7 +45,7 @@ func defaultAuthentication() Authentication {
 
 func (a *Authentication) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.AuthenticationConfig, "authentication-config", a.AuthenticationConfig, "AuthenticationConfiguration file: issuers of JWTs, anonymous requests; read again when it changes")
-	fs.Var(optionalBool{&a.AnonymousAuth}, "anonymous-auth", "let requests without a credential in (default: to health paths and /version)")
+	fs.Var(optionalBool{&a.AnonymousAuth}, "anonymous-auth", "let requests without a credential in as system:anonymous (default true)")
 	fs.Lookup("anonymous-auth").NoOptDefVal = "true"
 	fs.StringVar(&a.OIDCIssuerURL, "oidc-issuer-url", a.OIDCIssuerURL, "URL of the OpenID Connect issuer, https")
 	fs.StringVar(&a.OIDCClientID, "oidc-client-id", a.OIDCClientID, "audience that tokens must have")

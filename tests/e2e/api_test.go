@@ -110,7 +110,7 @@ spec:
 	s.says("readable", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", "--insecure-skip-tls-verify",
 		"--token="+token, "get", "configmaps")
 	if out, err := cluster.Run("curl", "-sk", "https://127.0.0.1:6443/api/v1/pods"); err != nil ||
-		!strings.Contains(out, "Unauthorized") {
+		!strings.Contains(out, `User \"system:anonymous\" cannot list resource`) {
 		t.Errorf("anonymous: %v %s", err, out)
 	}
 	if out, err := cluster.Run("curl", "-sk", "https://127.0.0.1:6443/healthz"); err != nil || out != "ok" {

@@ -40,30 +40,29 @@ func hasOrAll(list []string, s string) bool {
 	return false
 }
 
-// matchesResource knows "*", "pods", "pods/log" and "*/scale".
+// matchesResource compares what is asked for as one string, "pods/log": a review
+// may have a slash in its resource and no subresource. "*/log" is the subresource
+// of any resource, and is asked by its name only.
 func matchesResource(list []string, resource, subresource string) bool {
+	whole := resource
+	if subresource != "" {
+		whole += "/" + subresource
+	}
 	for _, v := range list {
-		if v == "*" {
-			return true
-		}
-		r, sub, slash := strings.Cut(v, "/")
-		if slash != (subresource != "") || sub != subresource {
-			continue
-		}
-		if r == resource || slash && r == "*" {
+		if v == "*" || v == whole || subresource != "" && v == "*/"+subresource {
 			return true
 		}
 	}
 	return false
 }
 
-// matchesURL knows exact paths and a "*" as the last character.
+// matchesURL knows exact paths and beginnings of paths, which end with "*".
 func matchesURL(list []string, path string) bool {
 	for _, v := range list {
 		if v == path || v == "*" {
 			return true
 		}
-		if prefix, ok := strings.CutSuffix(v, "*"); ok && strings.HasPrefix(path, prefix) {
+		if strings.HasSuffix(v, "*") && strings.HasPrefix(path, strings.TrimRight(v, "*")) {
 			return true
 		}
 	}

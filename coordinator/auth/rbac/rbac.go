@@ -3,6 +3,7 @@ package rbac
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -124,29 +125,38 @@ func (a *Authorizer) visit(u user.Info, namespace string, visit visitor) {
 		return
 	}
 	keys := userKeys(u)
-	for _, key := range keys {
-		if !w.visitBindings(w.clusterRoleBindings, key, "", visit) {
+	for i := range keys {
+		if !w.visitBindings(w.clusterRoleBindings, keys, i, "", visit) {
 			return
 		}
 	}
 	if namespace == "" {
 		return
 	}
-	for _, key := range keys {
-		if !w.visitBindings(w.roleBindings, namespace+"/"+key, namespace, visit) {
+	for i := range keys {
+		if !w.visitBindings(w.roleBindings, keys, i, namespace, visit) {
 			return
 		}
 	}
 }
 
-func (w *world) visitBindings(index cache.Indexer, key, namespace string, visit visitor) bool {
+// visitBindings visits the bindings of one of a user's keys, but for those that an
+// earlier key has led to: a user's name and several groups may be in one binding.
+func (w *world) visitBindings(index cache.Indexer, keys []string, i int, namespace string, visit visitor) bool {
+	key := keys[i]
+	if namespace != "" {
+		key = namespace + "/" + key
+	}
 	found, err := index.ByIndex(bySubject, key)
 	if err != nil {
 		return visit(nil, nil, err)
 	}
 	for _, obj := range found {
 		b := bindingOf(obj)
-		b.key = key
+		if b.firstOf(keys[:i]) != nil {
+			continue
+		}
+		b.subject = b.firstOf(keys)
 		rules, err := w.rules(b.ref, namespace)
 		if err != nil {
 			if !visit(&b, nil, err) {
@@ -232,7 +242,7 @@ type binding struct {
 	kind, namespace, name string
 	ref                   *rbacv1.RoleRef
 	subjects              []rbacv1.Subject
-	key                   string // the index key it was found by
+	subject               *rbacv1.Subject // the first that is the user
 }
 
 func bindingOf(obj any) binding {
@@ -245,21 +255,28 @@ func bindingOf(obj any) binding {
 	return binding{ref: &rbacv1.RoleRef{}}
 }
 
+// firstOf is the first subject with one of the keys of a user, nil: none.
+func (b *binding) firstOf(keys []string) *rbacv1.Subject {
+	for i := range b.subjects {
+		if slices.Contains(keys, subjectKey(&b.subjects[i], b.namespace)) {
+			return &b.subjects[i]
+		}
+	}
+	return nil
+}
+
 // String is upstream's text of a binding in a reason: names come before
 // namespaces there.
 func (b *binding) String() string {
-	name, prefix := b.name, ""
+	name := b.name
 	if b.namespace != "" {
 		name += "/" + b.namespace
-		prefix = b.namespace + "/"
 	}
 	s := fmt.Sprintf("%s %q of %s %q", b.kind, name, b.ref.Kind, b.ref.Name)
-	for i := range b.subjects {
-		if subject := &b.subjects[i]; prefix+subjectKey(subject, b.namespace) == b.key {
-			return s + " to " + describe(subject, b.namespace)
-		}
+	if b.subject == nil {
+		return s
 	}
-	return s
+	return s + " to " + describe(b.subject, b.namespace)
 }
 
 func describe(s *rbacv1.Subject, bindingNamespace string) string {

@@ -50,6 +50,7 @@ func TestAllows(t *testing.T) {
 		"url":                   {url("/healthz"), path("get", "/healthz"), true},
 		"url_below":             {url("/healthz"), path("get", "/healthz/etcd"), false},
 		"url_prefix":            {url("/healthz/*"), path("get", "/healthz/etcd"), true},
+		"url_stars":             {url("/healthz/**"), path("get", "/healthz/etcd"), true},
 		"url_rule_for_resource": {url("*"), resource("get", "", "pods", "", ""), false},
 		"resource_rule_for_url": {rule("get", "*", "*"), path("get", "/metrics"), false},
 	} {
@@ -58,6 +59,67 @@ func TestAllows(t *testing.T) {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestResources has a line a rule and a column a request: resource, subresource.
+// A request and a review of each are decided by the same comparison.
+func TestResources(t *testing.T) {
+	asked := [][2]string{{"pods", ""}, {"pods", "log"}, {"pods/log", ""}, {"pods/log", "x"}, {"pods", "log/x"},
+		{"nodes", "log"}, {"nodes/log", ""}, {"", "log"}, {"/log", ""}, {"*", ""}, {"*", "log"}, {"*/log", ""},
+		{"pods", "*"}, {"pods/*", ""}, {"pods/", ""}, {"", ""}}
+	for rule, want := range map[string]string{
+		"*":          "yyyyyyyyyyyyyyyy",
+		"pods":       "y...............",
+		"pods/log":   ".yy.............",
+		"pods/log/x": "...yy...........",
+		"*/log":      ".y...y.y..yy....",
+		"*/x":        "...y............",
+		"*/log/x":    "....y...........",
+		"/log":       ".......yy.......",
+		"pods/*":     "............yy..",
+		"*/*":        "............y...",
+		"pods/":      "..............y.",
+		"*/":         "................",
+		"":           "...............y",
+	} {
+		got := ""
+		for _, a := range asked {
+			attrs := authorizer.AttributesRecord{Verb: "get", Resource: a[0], Subresource: a[1], ResourceRequest: true}
+			if Allows(attrs, &rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{rule}}) {
+				got += "y"
+			} else {
+				got += "."
+			}
+		}
+		if got != want {
+			t.Errorf("rule %q:\ngot  %s\nwant %s, of %q", rule, got, want, asked)
+		}
+	}
+}
+
+// TestRepeats: a binding that names a user in several ways counts once, and is
+// described by the first of them.
+func TestRepeats(t *testing.T) {
+	rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}
+	subjects := []rbacv1.Subject{{Kind: "User", Name: "other"}, {Kind: "Group", Name: "ops"}, {Kind: "Group", Name: "dev"},
+		{Kind: "User", Name: "anna"}}
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"}
+	a := connect(t,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{rule}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: ref, Subjects: subjects},
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "b"}, RoleRef: ref, Subjects: subjects})
+	anna := &user.DefaultInfo{Name: "anna", Groups: []string{"dev", "ops", "dev"}}
+	for namespace, want := range map[string]int{"": 1, "n": 2, "m": 1} {
+		rules, err := a.RulesFor(t.Context(), anna, namespace)
+		if err != nil || len(rules) != want {
+			t.Errorf("namespace %q: %d rules, want %d: %v, %v", namespace, len(rules), want, rules, err)
+		}
+	}
+	_, reason, err := a.Authorize(t.Context(),
+		authorizer.AttributesRecord{User: anna, Verb: "get", Resource: "pods", ResourceRequest: true})
+	if want := `RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to Group "ops"`; reason != want || err != nil {
+		t.Errorf("got %q, %v, want %q", reason, err, want)
 	}
 }
 
