@@ -86,7 +86,8 @@ func TestResources(t *testing.T) {
 		got := ""
 		for _, a := range asked {
 			attrs := authorizer.AttributesRecord{Verb: "get", Resource: a[0], Subresource: a[1], ResourceRequest: true}
-			if Allows(attrs, &rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{rule}}) {
+			if Allows(attrs,
+				&rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{rule}}) {
 				got += "y"
 			} else {
 				got += "."
@@ -118,7 +119,8 @@ func TestRepeats(t *testing.T) {
 	}
 	_, reason, err := a.Authorize(t.Context(),
 		authorizer.AttributesRecord{User: anna, Verb: "get", Resource: "pods", ResourceRequest: true})
-	if want := `RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to Group "ops"`; reason != want || err != nil {
+	want := `RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "reader" to Group "ops"`
+	if reason != want || err != nil {
 		t.Errorf("got %q, %v, want %q", reason, err, want)
 	}
 }
