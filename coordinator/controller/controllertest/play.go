@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -75,7 +76,7 @@ type player struct {
 // start runs the controller until stop.
 func (p *player) start(build func(controller.Env) (*controller.Loop, error)) (stop func()) {
 	ctx, cancel := context.WithCancel(p.t.Context())
-	factory := informers.NewSharedInformerFactory(p.api.client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(p.api.client, 0, informers.WithTransform(noType))
 	loop, err := build(controller.Env{
 		Client:    p.api.client,
 		Informers: factory,
@@ -93,6 +94,15 @@ func (p *player) start(build func(controller.Env) (*controller.Loop, error)) (st
 		}
 	})
 	return func() { cancel(); running.Wait(); factory.Shutdown() }
+}
+
+// noType takes an object's kind away, as reading what the real API sends does. The
+// fake one leaves it in what was created.
+func noType(obj any) (any, error) {
+	if o, ok := obj.(runtime.Object); ok {
+		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return obj, nil
 }
 
 func (p *player) do(verb, rest string) string {

@@ -3,6 +3,8 @@ package endpointslice
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,8 +46,8 @@ type reconciler struct {
 
 // New builds the controller; its keys are Services.
 func New(env controller.Env) (*controller.Loop, error) {
-	core, slices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
-	slicesOf, err := controller.SlicesOf(slices.Informer(), managedBy)
+	core, endpointSlices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
+	slicesOf, err := controller.SlicesOf(endpointSlices.Informer(), managedBy)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(core.Services().Informer())
 	controller.WatchSelected(r.loop, core.Pods().Informer(), r.services)
-	controller.Watch(r.loop, slices.Informer(), r.sliceChanged)
+	controller.Watch(r.loop, endpointSlices.Informer(), r.sliceChanged)
 	controller.Watch(r.loop, core.Nodes().Informer(), r.nodeChanged)
 	return r.loop, nil
 }
@@ -168,12 +170,14 @@ func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	slices := r.ownSlices(service)
-	if r.tracker.StaleSlices(service, slices) {
+	own := r.ownSlices(service)
+	// The tracker forgets a deletion once its event is here, so that what was listed
+	// before the event may only seem to be up to date.
+	if r.tracker.StaleSlices(service, own) || !slices.Equal(own, r.ownSlices(service)) {
 		return 0, errStale
 	}
 	trigger := r.triggers.ComputeEndpointLastChangeTriggerTime(namespace, service, pods)
-	if err := r.library.Reconcile(klog.Background(), service, pods, slices, trigger); err != nil {
+	if err := r.library.Reconcile(klog.Background(), service, pods, own, trigger); err != nil {
 		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsConflict(err) {
 			r.events.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
 				"Error updating Endpoint Slices for Service %s/%s: %v", namespace, name, err)
@@ -183,6 +187,7 @@ func (r *reconciler) Reconcile(_ context.Context, key string) (time.Duration, er
 	return 0, nil
 }
 
+// ownSlices returns a Service's slices that are kept here, by name.
 func (r *reconciler) ownSlices(service *corev1.Service) []*discoveryv1.EndpointSlice {
 	var live []*discoveryv1.EndpointSlice
 	for _, s := range r.slicesOf(service.Namespace, service.Name) {
@@ -190,5 +195,6 @@ func (r *reconciler) ownSlices(service *corev1.Service) []*discoveryv1.EndpointS
 			live = append(live, s)
 		}
 	}
+	slices.SortFunc(live, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return live
 }
