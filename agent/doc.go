@@ -4,7 +4,7 @@
 //	runtime ─ events of containers ───────────────────────────┤
 //	probe ─── verdicts ───────────────────────────────────────┴─> pod: one worker a pod
 //	pod.Decide(pod, record, observed, now) ─> actions ─> steps.go, runtime ─> record (checkpoint)
-//	status.For(pod, record, observed) ─> PATCH pod.status          the only writer of it
+//	status.For(pod, record, observed) ─> PATCH pod.status         the only writer of it
 //	node ── Node object and Lease                                 the only writer of them
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	gossip ── who lives ─> network routes, service backends
