@@ -29,7 +29,8 @@ var layers = []struct {
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
-		"coordinator/registry/fieldrule", "coordinator/scheduler/framework", "coordinator/store",
+		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
+		"coordinator/store",
 	}},
 	{"mechanism", []string{
 		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
@@ -61,6 +62,7 @@ var siblings = map[string][]string{
 	"agent/proxy":                  {"agent/service"},
 	"agent/dns":                    {"agent/service"},
 	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
+	"coordinator/registry/kind":    {"coordinator/registry/gated"},
 	"coordinator/registry/podspec": {"coordinator/registry/fieldrule"},
 }
 

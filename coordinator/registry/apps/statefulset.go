@@ -59,8 +59,8 @@ func statefulSet() kind.Kind {
 	}.Kind()
 }
 
-// defaultStatefulSet leaves maxUnavailable unset: unset, the controller works
-// as upstream does with its gate MaxUnavailableStatefulSet off.
+// defaultStatefulSet leaves maxUnavailable unset, as upstream does with its gate
+// MaxUnavailableStatefulSet off.
 func defaultStatefulSet(s *appsv1.StatefulSet) {
 	spec := &s.Spec
 	podspec.DefaultTemplate(&spec.Template)

@@ -21,8 +21,6 @@ func lease() kind.Kind {
 			GroupVersion: coordinationv1.SchemeGroupVersion,
 			Resource:     "leases", Singular: "lease", List: &coordinationv1.LeaseList{},
 		},
-		Create: func(_ context.Context, l *coordinationv1.Lease) { dropCoordinated(l, nil) },
-		Update: func(_ context.Context, l, old *coordinationv1.Lease) { dropCoordinated(l, old) },
 		Validate: func(_ context.Context, l *coordinationv1.Lease) field.ErrorList {
 			return validate(&l.Spec, field.NewPath("spec"))
 		},
@@ -38,17 +36,6 @@ func lease() kind.Kind {
 			return []any{l.Name, ptr.Deref(l.Spec.HolderIdentity, ""), kind.Age(l.CreationTimestamp)}
 		},
 	}.Kind()
-}
-
-// dropCoordinated clears the fields of coordinated leader election (KEP-4355),
-// which v1.36 has off by default.
-func dropCoordinated(l, old *coordinationv1.Lease) {
-	if old == nil || old.Spec.Strategy == nil {
-		l.Spec.Strategy = nil
-	}
-	if old == nil || old.Spec.PreferredHolder == nil {
-		l.Spec.PreferredHolder = nil
-	}
 }
 
 func validate(s *coordinationv1.LeaseSpec, p *field.Path) field.ErrorList {

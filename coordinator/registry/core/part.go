@@ -67,7 +67,13 @@ type partStrategy[T any] struct {
 	part part[T]
 }
 
+// AllowCreateOnUpdate: a part is of an object that is there.
+func (partStrategy[T]) AllowCreateOnUpdate() bool { return false }
+
 func (s partStrategy[T]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	if all, ok := s.RESTUpdateStrategy.(interface{ DropOff(obj, old runtime.Object) }); ok {
+		all.DropOff(obj, old)
+	}
 	s.part.keep(any(obj).(*T), any(old).(*T))
 }
 

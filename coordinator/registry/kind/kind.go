@@ -34,7 +34,8 @@ type Of[T any] struct {
 	// Create clears what a client may not set (status, mostly) before validation.
 	Create func(ctx context.Context, obj *T)
 	// Update restores what a client may not change (status, mostly).
-	// metadata.generation is raised by the registry whenever Spec differs.
+	// metadata.generation is raised by the registry whenever Spec differs. Fields
+	// of features that are off are dropped before (package gated).
 	Update func(ctx context.Context, obj, old *T)
 	// Validate and ValidateUpdate return upstream's error texts. ObjectMeta is
 	// validated by the registry already, with NameRule.

@@ -104,6 +104,22 @@ func plain() kind.Kind {
 	}.Kind()
 }
 
+// upserted may be made by an update.
+func upserted() kind.Kind {
+	return kind.Of[corev1.Service]{
+		Names: kind.Names{
+			GroupVersion: corev1.SchemeGroupVersion,
+			Resource:     "services",
+			Singular:     "service",
+			List:         &corev1.ServiceList{},
+		},
+		Status: &kind.StatusOf[corev1.Service]{
+			Copy: func(to, from *corev1.Service) { to.Status = from.Status },
+		},
+		AllowCreateOnUpdate: true,
+	}.Kind()
+}
+
 // guarded asks on each write whether its user may give away the secret.
 func guarded() kind.Kind {
 	return kind.Of[corev1.ConfigMap]{
@@ -137,7 +153,7 @@ func (tellers) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 }
 
 func TestScenarios(t *testing.T) {
-	kinds := []kind.Kind{declared(), plain(), guarded()}
+	kinds := []kind.Kind{declared(), plain(), guarded(), upserted()}
 	kindtest.Play(t, kinds, func(env *kind.Env) { env.Authorizer = tellers{} })
 }
 

@@ -31,7 +31,10 @@ func (d *declared[T]) NewStore(env *Env) (*genericregistry.Store, error) {
 	if o.Rest != nil {
 		return nil, nil
 	}
-	base := newStrategy(o, env.Scheme)
+	base, err := newStrategy(o, env.Scheme)
+	if err != nil {
+		return nil, err
+	}
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return object(new(T)) },
 		NewListFunc:               func() runtime.Object { return newLike(o.List) },
@@ -178,7 +181,11 @@ func (d *declared[T]) Storages(env *Env, stores Stores) (map[string]rest.Storage
 		out[o.Resource] = o.Main(env, stores, main)
 	}
 	if o.Status != nil {
-		out[o.Resource+"/status"] = newStatusREST(o, env.Scheme, store)
+		base, err := newStrategy(o, env.Scheme)
+		if err != nil {
+			return nil, err
+		}
+		out[o.Resource+"/status"] = newStatusREST(statusStrategy[T]{base}, store)
 	}
 	if o.Subresources != nil {
 		for name, storage := range o.Subresources(env, stores) {
@@ -209,8 +216,7 @@ type StatusREST struct {
 	rest.ResetFieldsStrategy
 }
 
-func newStatusREST[T any](o *Of[T], scheme *runtime.Scheme, main *genericregistry.Store) *StatusREST {
-	status := statusStrategy[T]{newStrategy(o, scheme)}
+func newStatusREST[T any](status statusStrategy[T], main *genericregistry.Store) *StatusREST {
 	store := *main
 	store.UpdateStrategy = status
 	store.ResetFieldsStrategy = status
@@ -236,6 +242,6 @@ func (r *StatusREST) Get(ctx context.Context, name string, options *metav1.GetOp
 func (r *StatusREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
 	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	// A status is never created by an update.
+	// A status is never created by an update, whatever the kind allows otherwise.
 	return r.store.Update(ctx, name, info, create, update, false, options)
 }

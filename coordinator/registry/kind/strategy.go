@@ -2,6 +2,8 @@ package kind
 
 import (
 	"context"
+	"fmt"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -11,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shoal-project/shoal/coordinator/registry/gated"
 )
 
 // strategy is what genericregistry.Store asks of a kind: it serves creation,
@@ -19,11 +23,21 @@ type strategy[T any] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	of *Of[T]
+	// off are the kind's fields of features that are off.
+	off gated.Fields
 }
 
-func newStrategy[T any](of *Of[T], scheme *runtime.Scheme) strategy[T] {
-	return strategy[T]{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, of: of}
+func newStrategy[T any](of *Of[T], scheme *runtime.Scheme) (strategy[T], error) {
+	off, err := gated.Of(of.key(), reflect.TypeFor[T]())
+	if err != nil {
+		return strategy[T]{}, fmt.Errorf("fields of %s: %w", of.Resource, err)
+	}
+	return strategy[T]{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, of: of, off: off}, nil
 }
+
+// DropOff clears the fields of features that are off, as every write does; for
+// subresources that write in a way of their own.
+func (s strategy[T]) DropOff(obj, old runtime.Object) { s.off.Drop(obj, old) }
 
 // typed and object convert between T's two faces. A store holds nothing but *T.
 func typed[T any](obj runtime.Object) *T { return any(obj).(*T) }
@@ -44,6 +58,7 @@ func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.Garbag
 
 func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	t := typed[T](obj)
+	s.off.Drop(t, nil)
 	if s.of.Create != nil {
 		s.of.Create(ctx, t)
 	}
@@ -77,6 +92,7 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 	if s.of.Status != nil {
 		s.of.Status.Copy(t, o)
 	}
+	s.off.Drop(t, o)
 	if s.of.Update != nil {
 		s.of.Update(ctx, t, o)
 	}
@@ -129,6 +145,10 @@ func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtim
 // statusStrategy serves updates of /status.
 type statusStrategy[T any] struct{ strategy[T] }
 
+// AllowCreateOnUpdate: there is no status of an object that is not there, also
+// where the object itself may be made by an update.
+func (statusStrategy[T]) AllowCreateOnUpdate() bool { return false }
+
 // PrepareForUpdate keeps all but metadata and status of the old object.
 func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	t, o := typed[T](obj), typed[T](old)
@@ -138,6 +158,7 @@ func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtim
 	kind := obj.GetObjectKind().GroupVersionKind()
 	*t = *kept
 	obj.GetObjectKind().SetGroupVersionKind(kind)
+	s.off.Drop(t, o)
 	if s.of.Status.Update != nil {
 		s.of.Status.Update(ctx, t, o)
 	}

@@ -32,7 +32,6 @@ func csiDriver() kind.Kind {
 				d.Generation = old.Generation + 1
 			}
 		},
-		Create: func(_ context.Context, d *storagev1.CSIDriver) { d.Spec.PreventPodSchedulingIfMissing = nil },
 		Validate: func(_ context.Context, d *storagev1.CSIDriver) field.ErrorList {
 			return validateDriver(&d.Spec, field.NewPath("spec"))
 		},

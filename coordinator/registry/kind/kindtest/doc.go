@@ -15,6 +15,7 @@
 //	as USER [GROUP...]             who asks from now on; without a user, nobody
 //	create RESOURCE                an object "a" in "default", unless it says otherwise
 //	update RESOURCE[/SUBRESOURCE]  the object, merged into what is stored
+//	upsert RESOURCE[/SUBRESOURCE]  as server-side apply asks: made if it is missing
 //	get|table RESOURCE             as it is, or as kubectl shows it
 //	select RESOURCE FIELD=VALUE    names of those that a field selector takes
 //	delete RESOURCE [now]          with no grace period

@@ -150,7 +150,9 @@ func (p *player) ask(verb string, args []string, body string) ([]string, error) 
 	case "create":
 		return show(r.create())
 	case "update":
-		return show(r.update())
+		return show(r.update(false))
+	case "upsert":
+		return show(r.update(true))
 	case "get":
 		return show(storage.(rest.Getter).Get(r.ctx, r.name(), &metav1.GetOptions{}))
 	case "delete":

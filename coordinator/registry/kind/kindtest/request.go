@@ -50,12 +50,14 @@ func (r *asked) create() (runtime.Object, error) {
 	return r.storage.(rest.Creater).Create(r.ctx, obj, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 }
 
-func (r *asked) update() (runtime.Object, error) {
+// update writes what exists; upsert says that the request, as those of server-side
+// apply do, makes what does not.
+func (r *asked) update(upsert bool) (runtime.Object, error) {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		return r.merged(old)
 	})
 	obj, _, err := r.storage.(rest.Updater).Update(r.ctx, r.name(), info,
-		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, upsert, &metav1.UpdateOptions{})
 	return obj, err
 }
 
