@@ -84,6 +84,7 @@ require (
 	k8s.io/kms v0.36.3
 	k8s.io/kube-scheduler v0.36.3
 	k8s.io/kubelet v0.36.3
+	k8s.io/metrics v0.36.3
 	k8s.io/pod-security-admission v0.36.3
 	k8s.io/streaming v0.36.3
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd

@@ -15,6 +15,7 @@ api=k8s.io/api machinery=k8s.io/apimachinery/pkg
 	$api/admissionregistration/v1 $api/apps/v1 $api/authentication/v1 $api/authorization/v1 $api/autoscaling/v1 $api/autoscaling/v2 \
 	$api/batch/v1 $api/certificates/v1 $api/coordination/v1 $api/core/v1 $api/discovery/v1 $api/events/v1 $api/flowcontrol/v1 \
 	$api/networking/v1 $api/node/v1 $api/policy/v1 $api/rbac/v1 $api/resource/v1 $api/scheduling/v1 $api/storage/v1 \
+	k8s.io/metrics/pkg/apis/metrics/v1beta1 \
 	$machinery/apis/meta/v1 $machinery/runtime $machinery/version $machinery/api/resource $machinery/util/intstr
 out=coordinator/apiserver/openapi/data
 go run -tags openapi ./hack/openapi "$work/data"

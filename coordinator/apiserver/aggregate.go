@@ -26,6 +26,7 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 // priorities order the groups in discovery as upstream does.
@@ -35,8 +36,13 @@ var priorities = map[string]int32{
 	"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
 	"admissionregistration.k8s.io": 16700,
 	"scheduling.k8s.io":            16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
-	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900,
+	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900, "metrics.k8s.io": 100,
 }
+
+// replaceable are the group versions that users may serve in our place, by an
+// APIService as metrics-server brings it. None is made for ours: theirs can be
+// created (Helm takes over no object of another), and when it goes we serve again.
+var replaceable = map[schema.GroupVersion]bool{metricsv1beta1.SchemeGroupVersion: true}
 
 // versionPriority orders the versions of a group.
 func versionPriority(version string) int32 {
@@ -103,11 +109,15 @@ func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *g
 			return fmt.Errorf("register %s: its group has no priority", gv)
 		}
 		groups.SetGroupVersionPriority(metav1.GroupVersion(gv), int(priority), int(versionPriority(gv.Version)))
+		if replaceable[gv] {
+			continue
+		}
 		service := localService(gv, priority, versionPriority(gv.Version))
 		auto.AddAPIServiceToSyncOnStart(service)
 		pending.names[service.Name] = true
 	}
 	groups.SetGroupVersionPriority(metav1.GroupVersion(apiregistrationv1.SchemeGroupVersion), 20000, 1)
+	s.serveGroups(agg.GenericAPIServer, apiServices.Lister())
 	if _, err := apiServices.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { pending.seen(obj.(*apiregistrationv1.APIService)) },
 		UpdateFunc: func(_, obj any) { pending.seen(obj.(*apiregistrationv1.APIService)) },

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry/discovery"
 	"github.com/shoal-project/shoal/coordinator/registry/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/metrics"
 	"github.com/shoal-project/shoal/coordinator/registry/networking"
 	"github.com/shoal-project/shoal/coordinator/registry/node"
 	"github.com/shoal-project/shoal/coordinator/registry/policy"
@@ -38,6 +39,7 @@ func Kinds() []kind.Kind {
 		coordination.Kinds(),
 		discovery.Kinds(),
 		flowcontrol.Kinds(),
+		metrics.Kinds(),
 		node.Kinds(),
 		networking.Kinds(),
 		policy.Kinds(),

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,11 +16,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
+	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
-
-// kubeletPort is used for a node that tells no port of its own.
-const kubeletPort = 10250
 
 // kubelets finds the server of the agent that runs a pod.
 type kubelets struct {
@@ -31,30 +27,13 @@ type kubelets struct {
 	authorizer  authorizer.Authorizer
 }
 
-// addressOrder: which of a node's addresses the API server dials first.
-var addressOrder = []corev1.NodeAddressType{
-	corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalDNS,
-}
-
 // host returns host:port of a node's agent.
 func (k *kubelets) host(ctx context.Context, name string) (string, error) {
 	obj, err := k.nodes.Get(request.WithNamespace(ctx, ""), name, &metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
-	n := obj.(*corev1.Node)
-	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
-	if port <= 0 {
-		port = kubeletPort
-	}
-	for _, t := range addressOrder {
-		for _, a := range n.Status.Addresses {
-			if a.Type == t && a.Address != "" {
-				return net.JoinHostPort(a.Address, strconv.Itoa(port)), nil
-			}
-		}
-	}
-	return "", fmt.Errorf("no preferred addresses found; known addresses: %v", n.Status.Addresses)
+	return kubelet.Address(obj.(*corev1.Node))
 }
 
 func (k *kubelets) pod(ctx context.Context, name string) (*corev1.Pod, error) {

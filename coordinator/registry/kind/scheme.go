@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 // hubs are the versions that serve as their group's internal version; of a kind
@@ -30,6 +31,7 @@ var hubs = []schema.GroupVersion{
 	{Group: "coordination.k8s.io", Version: "v1"},
 	{Group: "discovery.k8s.io", Version: "v1"},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"},
+	{Group: "metrics.k8s.io", Version: "v1beta1"}, // there is no other
 	{Group: "networking.k8s.io", Version: "v1"},
 	{Group: "node.k8s.io", Version: "v1"},
 	{Group: "policy", Version: "v1"},
@@ -39,14 +41,18 @@ var hubs = []schema.GroupVersion{
 	{Group: "storage.k8s.io", Version: "v1"},
 }
 
-// NewScheme registers the versioned types of k8s.io/api both as themselves and
-// as their group's internal version ("identity hub"), so that no internal types
-// and, for groups of one version, no conversions exist.
+// NewScheme registers the versioned types of k8s.io/api, and those of metrics, both
+// as themselves and as their group's internal version ("identity hub"), so that no
+// internal types and, for groups of one version, no conversions exist.
 func NewScheme(kinds []Kind) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := clientscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register types: %w", err)
 	}
+	// Without the options that AddToScheme brings for each group: nobody deletes or
+	// watches metrics, and every group's documents would name them.
+	scheme.AddKnownTypes(metricsv1beta1.SchemeGroupVersion, &metricsv1beta1.NodeMetrics{},
+		&metricsv1beta1.NodeMetricsList{}, &metricsv1beta1.PodMetrics{}, &metricsv1beta1.PodMetricsList{})
 	unversioned := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, unversioned)
 	scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{},
