@@ -74,12 +74,17 @@ func lost(cr *record.Container) {
 	if cr.ID == "" || (cr.Seen != nil && cr.Seen.ID == cr.ID) {
 		return
 	}
-	e := &record.Exit{ID: cr.ID, State: corev1.ContainerStateTerminated{
-		ExitCode: 137, Reason: "ContainerStatusUnknown", ContainerID: cr.ID,
-		Message: "The container could not be located when the pod was terminated",
-	}}
+	e := &record.Exit{ID: cr.ID, State: unknownEnd(cr.ID)}
 	if cr.Seen != nil {
 		e.Attempt = cr.Seen.Attempt + 1
 	}
 	cr.Seen, cr.Started, cr.Ready, cr.Unhealthy = e, false, false, ""
+}
+
+// unknownEnd is how a container ended that nobody saw end.
+func unknownEnd(id string) corev1.ContainerStateTerminated {
+	return corev1.ContainerStateTerminated{
+		ExitCode: 137, Reason: "ContainerStatusUnknown", ContainerID: id,
+		Message: "The container could not be located when the pod was terminated",
+	}
 }

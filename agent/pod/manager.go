@@ -165,7 +165,15 @@ func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) e
 			continue
 		}
 		forgive(r)
-		m.workers[r.Pod.UID] = &worker{m: m, uid: r.Pod.UID, pod: r.Pod, from: r.Source, rec: r, busy: map[string]*job{}}
+		m.workers[r.Pod.UID] = &worker{
+			m:        m,
+			uid:      r.Pod.UID,
+			pod:      r.Pod,
+			from:     r.Source,
+			rec:      r,
+			recorded: true,
+			busy:     map[string]*job{},
+		}
 	}
 	m.mu.Unlock()
 	return m.adopt(ctx)

@@ -24,8 +24,9 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	}
 	w.m.lastWords(p, w.rec, o)
 	busy := w.busyNames()
+	w.recall(p, o)
 	Absorb(p, w.rec, o, busy)
-	if w.rec.Admitted.IsZero() && !at.unwanted() && p.DeletionTimestamp == nil {
+	if w.rec.Ended == nil && w.rec.Admitted.IsZero() && !at.unwanted() && p.DeletionTimestamp == nil {
 		w.admit(p, now)
 	}
 	w.stopping(p, at.unwanted(), now)
@@ -47,6 +48,20 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	w.finishPass(p, o, at, plan)
 	if again {
 		w.poke()
+	}
+}
+
+// recall takes from the API what the node does not know of the pod.
+func (w *worker) recall(p *corev1.Pod, o *record.Observed) {
+	if w.rec.Source != SourceAPI {
+		return
+	}
+	if !w.recorded {
+		Recall(p, w.rec, o)
+		w.recorded = true
+	}
+	if w.rec.Ended == nil {
+		w.rec.Ended = overInAPI(p)
 	}
 }
 

@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"io"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -96,24 +94,7 @@ func noServices(context.Context) ([]*corev1.Service, bool) { return nil, true }
 // start runs a manager on a runtime until stop is called: an agent's life.
 func start(t *testing.T, dir string, f *fakeCRI, e *edges) (m *Manager, stop func()) {
 	t.Helper()
-	m = &Manager{Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: e, Records: e, Events: e,
-		Services: noServices,
-		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*corev1.Pod) string { return "/x" }},
-		Log:      slog.New(slog.NewTextHandler(io.Discard, nil))}
-	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}
-	ctx, cancel := context.WithCancel(context.Background())
-	e.mu.Lock()
-	records := map[string]*record.Pod{}
-	for k, r := range e.records {
-		records[k] = r
-	}
-	e.mu.Unlock()
-	if err := m.Restore(ctx, records); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = m.Run(ctx) }()
-	return m, func() { cancel(); <-done }
+	return startWith(t, dir, f, e, e)
 }
 
 func expect(t *testing.T, f *fakeCRI, want string) {

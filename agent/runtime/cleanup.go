@@ -74,6 +74,22 @@ func sweepSealed(groups *cgroup.Root, cfg Config) error {
 	return Sweep(groups, cfg)
 }
 
+// sweepUnknown ends what runs when the records of all of it are gone, as with a data
+// directory that was removed or a new disk: for the same reason.
+func sweepUnknown(groups *cgroup.Root, cfg Config) error {
+	made, err := filepath.Glob(filepath.Join(cfg.RunDir, "sandboxes", "*"))
+	if err != nil || len(made) == 0 {
+		return err
+	}
+	known, err := filepath.Glob(filepath.Join(cfg.DataDir, "sandboxes", "*.json"))
+	if err != nil || len(known) > 0 {
+		return err
+	}
+	cfg.Log.Error("the records of what runs are gone: all containers of this node are ended, their pods start anew",
+		"sandboxes", len(made), "records", filepath.Join(cfg.DataDir, "sandboxes"))
+	return Sweep(groups, cfg)
+}
+
 // unmountBelow unmounts everything below dir, the deepest first. Links in the
 // path of dir are root's.
 func unmountBelow(dir string) error {

@@ -2,8 +2,11 @@ package runtime
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,4 +147,33 @@ func TestKilledAgentFindsItsContainers(t *testing.T) {
 	if e.Type != criv1.ContainerEventType_CONTAINER_STOPPED_EVENT || e.ContainerID != stays || e.PodUID != "uid-1" {
 		t.Errorf("event: %+v", e)
 	}
+}
+
+// What runs and no record tells of is ended: else its pod would run twice.
+func TestRecordsLost(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	pid := g.pid(g.start(g.run(g.podConfig()), shell("main", "sleep 9999")))
+	if err := g.r.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"sandboxes", "containers"} {
+		records, err := filepath.Glob(filepath.Join(g.cfg.DataDir, kind, "*.json"))
+		if err != nil || len(records) == 0 {
+			t.Fatalf("records of %s: %v", kind, err)
+		}
+		for _, path := range records {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	g.open()
+	eventually(t, "what ran has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+	left, err := filepath.Glob(filepath.Join(g.cfg.RunDir, "*", "*", "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %q %v", left, err)
+	}
+	g.reopen()
+	g.start(g.run(g.podConfig()), shell("main", "sleep 9999"))
 }

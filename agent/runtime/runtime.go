@@ -72,7 +72,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sweepSealed(groups, cfg); err != nil {
+	if err := errors.Join(sweepSealed(groups, cfg), sweepUnknown(groups, cfg)); err != nil {
 		return nil, err
 	}
 	if cfg, err = complete(cfg, groups.Mode()); err != nil {

@@ -42,10 +42,11 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	s.Resize = p.Status.Resize
 	s.ResourceClaimStatuses = p.Status.ResourceClaimStatuses
 	addresses(&s, p, r, f)
-	refused := r.Ended != nil && len(o.Containers) == 0 && len(r.Containers) == 0
+	refused := r.Ended != nil && len(o.Containers) == 0 && len(r.Containers) == 0 &&
+		len(p.Status.InitContainerStatuses)+len(p.Status.ContainerStatuses) == 0
 	if refused {
 		// Never admitted: nothing is known of its containers.
-		s.Phase, s.Reason, s.Message = corev1.PodFailed, r.Ended.Reason, r.Ended.Message
+		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
 		s.Conditions = conditions(p, &s, r, o, f)
 		return s
 	}
@@ -55,7 +56,7 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	s.EphemeralContainerStatuses = b.ephemeral()
 	s.Phase = phase(p, &s, r, o, f)
 	if r.Ended != nil {
-		s.Phase, s.Reason, s.Message = corev1.PodFailed, r.Ended.Reason, r.Ended.Message
+		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
 	}
 	if old := p.Status.Phase; old == corev1.PodFailed || old == corev1.PodSucceeded {
 		s.Phase = old // terminal phases are final
@@ -65,6 +66,13 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	}
 	s.Conditions = conditions(p, &s, r, o, f)
 	return s
+}
+
+func endedPhase(v *record.Verdict) corev1.PodPhase {
+	if v.Phase == corev1.PodSucceeded {
+		return corev1.PodSucceeded
+	}
+	return corev1.PodFailed
 }
 
 func addresses(s *corev1.PodStatus, p *corev1.Pod, r *record.Pod, f Facts) {
@@ -118,6 +126,9 @@ func (b *builder) ephemeral() []corev1.ContainerStatus {
 // one is the status of a container.
 func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	cr := b.rec.Get(c.Name)
+	if old := b.final(c.Name); old != nil {
+		return *old
+	}
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
 	no := false
 	s.Started = &no
@@ -158,7 +169,49 @@ func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	if s.State == (corev1.ContainerState{}) {
 		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: b.defaultReason(init)}
 	}
+	if init && s.State.Terminated == nil {
+		if old := b.last(c.Name); old != nil && old.State.Terminated != nil && !b.restartable(c, old) {
+			return *old.DeepCopy()
+		}
+	}
 	return s
+}
+
+// restartable tells whether the API takes that a container which it has as ended
+// has not ended. An init container runs again in a new sandbox whatever its policy:
+// the API hears of it when that run ends.
+func (b *builder) restartable(c *corev1.Container, s *corev1.ContainerStatus) bool {
+	return record.Sidecar(c) || c.RestartPolicy == nil && b.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
+		b.f.Restarts(b.pod, c, s.State.Terminated.ExitCode)
+}
+
+// final is the last status of a container of a pod that is over and that the
+// runtime does not have: nothing can change in it. A container that ran when it was
+// last heard of is not over before somebody says so.
+func (b *builder) final(name string) *corev1.ContainerStatus {
+	if p := b.pod.Status.Phase; p != corev1.PodFailed && p != corev1.PodSucceeded || b.obs.Latest(name) != nil {
+		return nil
+	}
+	old := b.last(name)
+	if old == nil || old.State.Running != nil {
+		return nil
+	}
+	return old.DeepCopy()
+}
+
+// last is the status of a container as it was last told, nil for none.
+func (b *builder) last(name string) *corev1.ContainerStatus {
+	s := &b.pod.Status
+	for _, list := range [][]corev1.ContainerStatus{
+		s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses,
+	} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
 }
 
 // shown is the run of a container that its status tells of: the newest, or the
@@ -228,9 +281,20 @@ func (b *builder) unseen(s *corev1.ContainerStatus, cr record.Container) {
 		return
 	}
 	s.RestartCount = int32(cr.Seen.Attempt)
-	s.ContainerID = b.f.Scheme + cr.Seen.ID
+	if cr.Seen.ID != "" {
+		s.ContainerID = b.f.Scheme + cr.Seen.ID
+	}
 	t := b.terminated(cr.Seen.State)
 	s.State.Terminated = &t
+	old := b.last(s.Name)
+	if old == nil || old.ContainerID != s.ContainerID {
+		return
+	}
+	// Of the same run: what only the runtime knew.
+	s.Image, s.ImageID, s.User, s.StopSignal = old.Image, old.ImageID, old.User, old.StopSignal
+	if old.State.Waiting == nil { // else the last state is this one
+		s.LastTerminationState = old.LastTerminationState
+	}
 }
 
 func (b *builder) terminated(t corev1.ContainerStateTerminated) corev1.ContainerStateTerminated {

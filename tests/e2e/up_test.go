@@ -73,6 +73,11 @@ func TestUp(t *testing.T) {
 	c.Must(t, "create", "configmap", "kept", "--from-literal=a=b")
 	c.Must(t, "run", "kept", "--image=localhost/busybox:1", "--", "sleep", "9999")
 	c.Must(t, "wait", "pod/kept", "--for=condition=Ready", "--timeout=60s")
+	c.Must(t, "run", "once", "--image=localhost/busybox:1", "--restart=Never", "--", "true")
+	c.Must(t, "wait", "pod/once", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	const ended = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount} " +
+		"{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state}"
+	once := c.Must(t, "get", "pod", "once", "-o", ended)
 	if out, err := c.Command("shoal", "status", "--data-dir", c.Dir).CombinedOutput(); err != nil ||
 		!bytes.Contains(out, []byte("node1")) {
 		t.Errorf("status: %v %s", err, out)
@@ -104,8 +109,16 @@ func TestUp(t *testing.T) {
 	up()
 	began = time.Now()
 	c.Must(t, "get", "configmap", "kept")
+	c.Must(t, "wait", "pod/kept", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s")
 	c.Must(t, "wait", "pod/kept", "--for=condition=Ready", "--timeout=60s")
 	t.Logf("the pod is Ready %v after up", time.Since(began).Round(10*time.Millisecond))
+	const last = "jsonpath={.status.containerStatuses[0].lastState.terminated.reason}"
+	if got := c.Must(t, "get", "pod", "kept", "-o", last); got != "ContainerStatusUnknown" {
+		t.Errorf("last state of a pod that ran before: %q", got)
+	}
+	if got := c.Must(t, "get", "pod", "once", "-o", ended); got != once {
+		t.Errorf("a pod that was complete is now %s, was %s", got, once)
+	}
 	if !strings.Contains(c.Logs(), "damaged") {
 		t.Errorf("nothing is told about damaged files:\n%s", c.Logs())
 	}
