@@ -207,6 +207,7 @@ func closeAll(kept stores, runtime containers, links links, log *slog.Logger) {
 	if err := runtime.Close(ctx); err != nil {
 		log.Warn("container runtime is not closed in order", "err", err)
 	}
+	links.network.Close()
 }
 
 // whole is a node whose parts are all made.

@@ -62,6 +62,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		ServiceCIDRs: cidr.Parse(cfg.ServiceCIDR),
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
+		Hold:         network.Hold,
 		Log:          log,
 	})
 }

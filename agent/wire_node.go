@@ -2,9 +2,12 @@ package main
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/serving"
@@ -13,6 +16,26 @@ import (
 // reserved is what the system and the agent keep for themselves.
 func reserved(cfg *config.Config) corev1.ResourceList {
 	return node.Reserved(cfg.SystemReserved, cfg.KubeReserved)
+}
+
+// withheld is what pods may not ask for: what is reserved, and what is to be left
+// free for the node not to be under pressure.
+func withheld(cfg *config.Config, facts host.Facts) corev1.ResourceList {
+	out := reserved(cfg)
+	for name, kept := range map[corev1.ResourceName]uint64{
+		corev1.ResourceMemory:           evict.Keep(cfg.EvictionHard, "memory.available")(uint64(facts.MemoryBytes)),
+		corev1.ResourceEphemeralStorage: evict.Keep(cfg.EvictionHard, "nodefs.available")(uint64(facts.DiskBytes)),
+	} {
+		sum := out[name]
+		sum.Add(*resource.NewQuantity(int64(kept), resource.BinarySI))
+		out[name] = sum
+	}
+	return out
+}
+
+// nodeCapacity is what the Node shows.
+func nodeCapacity(cfg *config.Config, facts host.Facts) (capacity, allocatable corev1.ResourceList) {
+	return node.Capacity(facts, cfg.MaxPods, withheld(cfg, facts))
 }
 
 // listener takes every version of the Node that the API has.
@@ -33,7 +56,7 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 			Taints:   node.Taints(b.cfg.RegisterWithTaints),
 			MaxPods:  b.cfg.MaxPods,
 			Port:     b.cfg.Port,
-			Reserved: reserved(b.cfg),
+			Reserved: withheld(b.cfg, b.facts),
 			Runtime:  b.runtime.version,
 		},
 		Runtime:     b.runtime,

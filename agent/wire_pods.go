@@ -184,7 +184,7 @@ func podHost(b base) (*launch.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, allocatable := node.Capacity(b.facts, b.cfg.MaxPods, reserved(b.cfg))
+	_, allocatable := nodeCapacity(b.cfg, b.facts)
 	return &launch.Host{
 		NodeName:         b.cfg.NodeName,
 		Hostname:         hostname,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -127,7 +128,7 @@ func openRuntime(
 		return containers{}, err
 	}
 	if err := releaseNetwork(ctx, r, n); err != nil {
-		log.Warn("addresses of lost sandboxes are not freed", "err", err)
+		log.Warn("addresses of lost sandboxes are not freed, or host ports not restored", "err", err)
 	}
 	version, err := versionOf(ctx, r)
 	return containers{
@@ -143,7 +144,8 @@ func openRuntime(
 	}, err
 }
 
-func releaseNetwork(ctx context.Context, r criapi.RuntimeService, n *network.Manager) error {
+// releaseNetwork tells the network which sandboxes there are.
+func releaseNetwork(ctx context.Context, r *runtime.Runtime, n *network.Manager) error {
 	sandboxes, err := r.ListPodSandbox(ctx, nil)
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func releaseNetwork(ctx context.Context, r criapi.RuntimeService, n *network.Man
 	for i, s := range sandboxes {
 		ids[i] = s.Id
 	}
-	return n.Release(ctx, ids)
+	return errors.Join(n.Release(ctx, ids), n.Know(r.Connected()))
 }
 
 // connectRuntime uses a runtime behind a CRI socket.

@@ -77,7 +77,7 @@ func newServer(b base, pods *pod.Manager, show serving.Choice) (*server.Server, 
 		Auth:        &server.Auth{Client: b.server.Client, ClientCAs: cas, NodeName: b.cfg.NodeName},
 		Pods:        podsView{pods},
 		Sessions:    b.runtime.sessions,
-		Config:      b.cfg,
+		Config:      kubeletConfig(b.cfg),
 		LogsDir:     b.cfg.PodLogsDir,
 		Stats: &stats.Provider{
 			NodeName:    b.cfg.NodeName,

@@ -19,6 +19,9 @@ type pool struct {
 	prefix netip.Prefix
 }
 
+// ErrNoAddress is why no more pods can be connected.
+var ErrNoAddress = errors.New("no free address")
+
 // lastLink remembers the address given out last, so that a freed one rests
 // for as long as possible before it comes around again.
 const lastLink = "last"
@@ -89,7 +92,7 @@ func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error)
 			return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("no free address in %s", p.prefix)
+	return netip.Addr{}, fmt.Errorf("%w in %s", ErrNoAddress, p.prefix)
 }
 
 // usable excludes what lies outside and the IPv4 broadcast address.

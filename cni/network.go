@@ -49,7 +49,10 @@ type Network struct {
 	conn   *nft.Conn
 	bridge int  // interface index; 0: to be made
 	tables bool // were made once
-	mtu    int
+	// ports are the host ports of those who have an address, by ownerOf: what to put
+	// back after somebody flushed the ruleset.
+	ports map[string][]podnet.HostPort
+	mtu   int
 }
 
 // ownerOf is who has a sandbox's address, as the reservation says.
@@ -94,7 +97,11 @@ func New(cfg Config) (*Network, error) {
 	if p.Bits() > 29 {
 		return nil, fmt.Errorf("pod network: %s is too small", p)
 	}
-	return &Network{cfg: cfg, pool: pool{dir: filepath.Join(cfg.StateDir, cfg.Bridge), prefix: p}}, nil
+	return &Network{
+		cfg:   cfg,
+		pool:  pool{dir: filepath.Join(cfg.StateDir, cfg.Bridge), prefix: p},
+		ports: map[string][]podnet.HostPort{},
+	}, nil
 }
 
 // Ensure makes the bridge, its address, the node's switches and the nftables
@@ -137,7 +144,46 @@ func (n *Network) ensureLocked() error {
 	if err := n.ensureTable(); err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
+	if err := n.restoreHostPorts(); err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
 	n.bridge = index
+	return nil
+}
+
+// Know tells of sandboxes that were connected before this process began, and leads
+// their host ports to them again where somebody took the tables away.
+func (n *Network) Know(list []podnet.Sandbox) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range list {
+		if len(s.HostPorts) > 0 {
+			n.ports[ownerOf(s)] = s.HostPorts
+		}
+	}
+	if n.bridge == 0 {
+		return nil // whoever makes it puts the ports back
+	}
+	if err := n.restoreHostPorts(); err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	return nil
+}
+
+// CloseHostPorts takes the host ports of a pod away; all else stays until Del.
+func (n *Network) CloseHostPorts(s podnet.Sandbox) error {
+	held, err := n.pool.held()
+	if err != nil {
+		return fmt.Errorf("pod network: %w", err)
+	}
+	for addr, owner := range held {
+		if owner != ownerOf(s) {
+			continue
+		}
+		if err := n.removeHostPorts(s, addr); err != nil {
+			return fmt.Errorf("pod network: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -200,7 +246,7 @@ func (n *Network) Del(ctx context.Context, s podnet.Sandbox) error {
 }
 
 func (n *Network) detach(s podnet.Sandbox, addr netip.Addr) error {
-	if err := n.removeHostPorts(addr); err != nil {
+	if err := n.removeHostPorts(s, addr); err != nil {
 		return err
 	}
 	silenced := make(chan error, 1)

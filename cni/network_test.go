@@ -287,6 +287,67 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// Host ports are there again after somebody flushed the ruleset, whoever looks
+// first: the look for damage, the next pod, or an agent that has just begun.
+func TestHostPortsAfterFlush(t *testing.T) {
+	n := newNetwork(t)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := attach(t, n, "a", podnet.HostPort{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"})
+	b, _ := attach(t, n, "b", podnet.HostPort{HostPort: 8081, ContainerPort: 80, Protocol: "tcp"})
+	serve(t, a.NetNS, ":80")
+	for name, mend := range map[string]func() error{
+		"repair": n.Repair,
+		"the next pod": func() error {
+			attach(t, n, "c")
+			attach(t, n, "d") // the first may find the damage
+			return nil
+		},
+		"a new agent": func() error {
+			next, err := New(n.cfg)
+			if err != nil {
+				return err
+			}
+			if err := next.Ensure(); err != nil {
+				return err
+			}
+			return next.Know([]podnet.Sandbox{a, b})
+		},
+	} {
+		if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+			t.Fatalf("%s", out)
+		}
+		if name == "the next pod" {
+			n.bridge = 0 // as it is once an Add has met the damage
+		}
+		if err := mend(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := ask(t, "", "10.244.7.1:8080"); err != nil {
+			t.Errorf("%s: the host port is gone: %v", name, err)
+		}
+	}
+	// What a pod gave up, or another took over, does not come back.
+	taken, _ := attach(t, n, "e", podnet.HostPort{HostPort: 8081, ContainerPort: 81, Protocol: "tcp"})
+	serve(t, taken.NetNS, ":81")
+	if err := n.CloseHostPorts(a); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+		t.Fatalf("%s", out)
+	}
+	if err := n.Repair(); err != nil {
+		t.Error(err)
+	}
+	if _, err := ask(t, "", "10.244.7.1:8080"); err == nil {
+		t.Error("a host port that was closed answers again")
+	}
+	if _, err := ask(t, "", "10.244.7.1:8081"); err != nil {
+		t.Errorf("a host port leads to the pod that had it before: %v", err)
+	}
+}
+
 func TestAddressesRunOut(t *testing.T) {
 	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
 	seen := map[netip.Addr]bool{}

@@ -157,7 +157,49 @@ func (n *Network) addRules(s podnet.Sandbox, pod netip.Addr) error {
 		n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 		return err
 	}
+	if len(s.HostPorts) > 0 {
+		n.takePorts(s)
+	}
 	return n.endOldFlows(pod, s.HostPorts)
+}
+
+// takePorts notes a pod's host ports, which are nobody else's from now on.
+func (n *Network) takePorts(s podnet.Sandbox) {
+	for owner, ports := range n.ports {
+		n.ports[owner] = slices.DeleteFunc(slices.Clone(ports), func(p podnet.HostPort) bool {
+			return slices.ContainsFunc(s.HostPorts, func(q podnet.HostPort) bool {
+				return p.HostPort == q.HostPort && p.HostIP == q.HostIP &&
+					nft.Proto(p.Protocol) == nft.Proto(q.Protocol)
+			})
+		})
+	}
+	n.ports[ownerOf(s)] = s.HostPorts
+}
+
+// restoreHostPorts leads the host ports that are known to their pods, as they did
+// before somebody flushed the ruleset; n.mu is held. It changes nothing that is
+// there.
+func (n *Network) restoreHostPorts() error {
+	if len(n.ports) == 0 {
+		return nil
+	}
+	held, err := n.pool.held()
+	if err != nil {
+		return err
+	}
+	for addr, owner := range held {
+		if len(n.ports[owner]) == 0 {
+			continue
+		}
+		c, err := n.hostPortChange(addr, n.ports[owner])
+		if err == nil {
+			err = n.conn.Apply(c)
+		}
+		if err != nil {
+			return fmt.Errorf("host ports of %s: %w", addr, err)
+		}
+	}
+	return nil
 }
 
 // hostPortChange leads host ports to a pod, whatever they led to before.
@@ -243,11 +285,12 @@ func addrOf(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// removeHostPorts asks the kernel which ports lead to the pod: it is the only
-// record of them.
-func (n *Network) removeHostPorts(pod netip.Addr) error {
+// removeHostPorts asks the kernel which ports lead to the pod: another process may
+// have led them there.
+func (n *Network) removeHostPorts(s podnet.Sandbox, pod netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	delete(n.ports, ownerOf(s))
 	if !n.tables {
 		if err := n.ensureLocked(); err != nil {
 			return err

@@ -59,7 +59,7 @@ func (w *tablesWalker) step() {
 		w.n.conn.Close()
 		w.n = n
 	case 1, 2, 3:
-		w.must(w.n.removeHostPorts(addr))
+		w.must(w.n.removeHostPorts(a, addr))
 		w.must(w.n.silence(a, addr))
 		w.forget(a, addr)
 	default:

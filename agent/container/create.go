@@ -69,12 +69,13 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	m.mu.Lock()
 	m.all[c.ID] = s
 	m.mu.Unlock()
-	if err := m.prepare(req, &c); err != nil {
+	err = m.prepare(req, &c)
+	if err == nil {
+		err = m.put(s, c)
+	}
+	if err != nil { // a full disk among others: nobody would know the container
 		undo := m.Remove(context.WithoutCancel(ctx), c.ID)
 		return nil, errors.Join(err, undo)
-	}
-	if err := m.put(s, c); err != nil {
-		return nil, err
 	}
 	m.cfg.OnChange(m.state(s))
 	return m.state(s), nil

@@ -347,6 +347,12 @@ func (r *rig) create(ctx context.Context, name string, how []string) error {
 	if err := unix.Mkfifo(r.gate(name), 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		r.t.Fatal(err)
 	}
+	_, err := r.m.Create(ctx, r.request(name, how))
+	return err
+}
+
+// request is what a container of the script is made of.
+func (r *rig) request(name string, how []string) Request {
 	script := strings.ReplaceAll(r.scripts[name], "GATE", r.gate(name))
 	req := Request{
 		ID:        name,
@@ -368,8 +374,7 @@ func (r *rig) create(ctx context.Context, name string, how []string) error {
 	case len(how) > 0:
 		req.Handler = how[0]
 	}
-	_, err := r.m.Create(ctx, req)
-	return err
+	return req
 }
 
 // tell writes a line to a container's gate once it reads there.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -32,7 +33,10 @@ type Config struct {
 	ServiceCIDRs cidr.Prefixes
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
-	Log          *slog.Logger
+	// Hold is how long a stopped sandbox stays connected to the own network; 0: not
+	// at all.
+	Hold time.Duration
+	Log  *slog.Logger
 }
 
 // Manager connects the pods of one node. Its methods may be called at the same time.
@@ -40,10 +44,12 @@ type Manager struct {
 	cfg   Config
 	log   *slog.Logger
 	third *thirdParty
+	holds *holds
 
 	mu       sync.Mutex
 	podCIDRs cidr.Prefixes
 	own      *cni.Network // nil until the pod CIDR is known
+	known    []podnet.Sandbox
 }
 
 // New looks at nothing yet.
@@ -53,6 +59,7 @@ func New(cfg Config) *Manager {
 		m.log = slog.New(slog.DiscardHandler)
 	}
 	m.third = newThirdParty(cfg, m.log)
+	m.holds = &holds{time: cfg.Hold, log: m.log, all: map[string]*hold{}}
 	return m
 }
 
@@ -68,10 +75,24 @@ func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
 		return err
 	}
 	m.own, m.podCIDRs = n, slices.Clone(cidrs)
+	if err := n.Know(m.known); err != nil {
+		return err
+	}
 	if m.third.current() != nil {
 		return nil
 	}
 	return n.Ensure()
+}
+
+// Know tells of the sandboxes that were connected before the agent began.
+func (m *Manager) Know(list []podnet.Sandbox) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = list
+	if m.own == nil {
+		return nil
+	}
+	return m.own.Know(list)
 }
 
 func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
@@ -115,18 +136,24 @@ func (m *Manager) Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, er
 	if n == nil {
 		return nil, ErrNotReady
 	}
+	// A sandbox that is made anew has the address of the one before it.
+	m.holds.endEarly(func(e podnet.Sandbox) bool { return s.UID != "" && e.UID == s.UID })
 	r, err := n.Add(ctx, s)
+	if errors.Is(err, cni.ErrNoAddress) && m.holds.endEarly(func(podnet.Sandbox) bool { return true }) > 0 {
+		r, err = n.Add(ctx, s)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return r.Addrs, nil
 }
 
-// Teardown disconnects a pod from every network that ever connected it. It may
-// be repeated and needs neither the namespace nor a pod that was connected.
+// Teardown disconnects a pod from every network that ever connected it, from the
+// own one a moment later (Hold). It may be repeated and needs neither the namespace
+// nor a pod that was connected.
 func (m *Manager) Teardown(ctx context.Context, s podnet.Sandbox) error {
 	var own error
-	if n := m.ownNetwork(); n != nil {
+	if n := m.ownNetwork(); n != nil && (m.third.current() != nil || !m.holds.begin(n, s)) {
 		own = n.Del(ctx, s)
 	}
 	return errors.Join(own, m.third.del(ctx, s.ID))
@@ -147,7 +174,7 @@ func (m *Manager) Release(ctx context.Context, live []string) error {
 	var errs []error
 	if n := m.ownNetwork(); n != nil {
 		keep := make([]podnet.Sandbox, 0, len(live))
-		for _, id := range live {
+		for _, id := range append(m.holds.ids(), live...) {
 			keep = append(keep, podnet.Sandbox{ID: id, IfName: podnet.Interface})
 		}
 		errs = append(errs, n.GC(ctx, keep))
@@ -155,9 +182,13 @@ func (m *Manager) Release(ctx context.Context, live []string) error {
 	return errors.Join(append(errs, m.third.gc(ctx, live))...)
 }
 
+// Close disconnects at once what is held. Pods stay connected.
+func (m *Manager) Close() { m.holds.endEarly(func(podnet.Sandbox) bool { return true }) }
+
 // Cleanup removes the own network from the node: bridge, interfaces, routes,
 // nftables table and reservations. Sandboxes must be gone.
 func (m *Manager) Cleanup() error {
+	m.holds.drop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.own

@@ -292,7 +292,8 @@ func mayBecome(old, p *corev1.Pod) error {
 			if is.RestartCount < was.RestartCount {
 				return fmt.Errorf("%s: restarts fall from %d to %d", is.Name, was.RestartCount, is.RestartCount)
 			}
-			if t := was.State.Terminated; t != nil && is.State.Terminated == nil && !comesBack(p, is.Name, t.ExitCode) {
+			t := was.State.Terminated
+			if t != nil && is.State.Terminated == nil && !comesBack(p, is.Name, t.ExitCode) {
 				return fmt.Errorf("%s: may not be transitioned to non-terminated state", is.Name)
 			}
 		}
@@ -315,7 +316,8 @@ func comesBack(p *corev1.Pod, name string, code int32) bool {
 }
 
 func allStatuses(p *corev1.Pod) []corev1.ContainerStatus {
-	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
+	s := &p.Status
+	return slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses)
 }
 
 // Delete implements status.Pods.

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -81,10 +82,11 @@ type Manager struct {
 	// Report takes verdicts; it must not block.
 	Report func(Result)
 
-	mu   sync.Mutex
-	ctx  context.Context
-	stop context.CancelFunc
-	pods map[types.UID]map[string]*watch
+	mu    sync.Mutex
+	began time.Time
+	ctx   context.Context
+	stop  context.CancelFunc
+	pods  map[types.UID]map[string]*watch
 }
 
 // watch is one probe of one container.
@@ -106,6 +108,7 @@ func (m *Manager) Start(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ctx, m.stop = context.WithCancel(ctx)
+	m.began = time.Now()
 	m.pods = map[types.UID]map[string]*watch{}
 }
 
@@ -134,7 +137,7 @@ func (m *Manager) Set(uid types.UID, targets []Target) {
 			}
 			w := &watch{m: m, t: t, kind: p.kind, spec: p.spec, told: t.Ready, first: p.kind != Readiness}
 			now[key] = w
-			w.schedule(time.Until(t.Started.Add(time.Duration(p.spec.InitialDelaySeconds) * time.Second)))
+			w.schedule(w.firstIn())
 		}
 	}
 	for key, w := range old {
@@ -147,6 +150,28 @@ func (m *Manager) Set(uid types.UID, targets []Target) {
 	} else {
 		m.pods[uid] = now
 	}
+}
+
+// A container is settling in the first second of its life: as a kubelet does, which
+// hears of its start up to a second later, the agent calls nothing unhealthy
+// before. A server that is up sooner is ready sooner.
+const (
+	settling      = time.Second
+	settlingRetry = 250 * time.Millisecond
+)
+
+// firstIn is how long the first probe waits; the manager's lock is held. Those of
+// containers that ran before this agent are spread over their period.
+func (w *watch) firstIn() time.Duration {
+	delay := time.Duration(w.spec.InitialDelaySeconds) * time.Second
+	if w.kind == Liveness {
+		delay = max(delay, settling)
+	}
+	wait := max(0, time.Until(w.t.Started.Add(delay)))
+	if w.t.Started.Before(w.m.began) && (w.kind == Liveness || w.kind == Readiness && w.t.Ready) {
+		wait = max(wait, rand.N(seconds(w.spec.PeriodSeconds, 10)))
+	}
+	return wait
 }
 
 // close ends a watch; the manager's lock is held.
@@ -179,7 +204,15 @@ func (w *watch) fire() {
 		w.m.mu.Unlock()
 		return
 	}
-	verdict, tell := w.count(good && err == nil)
+	if !good && began.Sub(w.t.Started) < settling {
+		w.schedule(settlingRetry)
+		w.m.mu.Unlock()
+		return
+	}
+	var verdict, tell bool
+	if err == nil { // else nothing is known
+		verdict, tell = w.count(good)
+	}
 	done := tell && (w.kind == Startup || w.kind == Liveness && !verdict)
 	if done {
 		w.closed = true

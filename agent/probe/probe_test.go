@@ -11,10 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilexec "k8s.io/utils/exec"
 )
 
-// script answers execs with one letter each: g good, b bad, then the last.
+// script answers execs with one letter each: g good, b bad, e an error, then the last.
 type script struct {
 	mu  sync.Mutex
 	say string
@@ -26,6 +27,9 @@ func (s *script) ExecSync(context.Context, string, []string, time.Duration) ([]b
 	now := s.say[0]
 	if len(s.say) > 1 {
 		s.say = s.say[1:]
+	}
+	if now == 'e' {
+		return nil, nil, errors.New("no such container")
 	}
 	if now == 'b' {
 		return nil, nil, utilexec.CodeExitError{Err: errors.New("exit"), Code: 1}
@@ -65,10 +69,11 @@ func TestVerdicts(t *testing.T) {
 				}}
 				ctx, cancel := context.WithCancel(context.Background())
 				m.Start(ctx)
+				m.began = began.Add(-time.Minute) // this agent has seen the container start
 				spec := &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1}
 				spec.Exec = &corev1.ExecAction{Command: []string{"x"}}
 				target := Target{UID: "u", Pod: &corev1.Pod{}, Container: &corev1.Container{Name: "c"},
-					ID: "c0", Started: began, Ready: c.ready}
+					ID: "c0", Started: began.Add(-2 * time.Second), Ready: c.ready}
 				switch c.kind {
 				case Startup:
 					target.Startup = spec
@@ -90,4 +95,127 @@ func TestVerdicts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// told counts the events of a container.
+type told struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (e *told) Event(*corev1.Pod, string, string, string, string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.n++
+}
+
+// What a probe finds in a container's first second, and what cannot be asked, in
+// virtual time.
+func TestFirstProbes(t *testing.T) {
+	for _, c := range []struct {
+		name, answers string
+		kind          Kind
+		delay, period int32
+		want          string // "milliseconds:verdict ..."
+		events        int
+	}{
+		{"at_once", "g", Readiness, 0, 10, "0:true", 0},
+		{"soon", "bbg", Readiness, 0, 10, "500:true", 0},
+		{"after_the_first_second", "bbbbbg", Readiness, 0, 10, "11000:true", 1},
+		{"started_soon", "bg", Startup, 0, 10, "250:true", 0},
+		{"never_started", "b", Startup, 0, 1, "3000:false", 3},
+		{"alive_from_the_first_second_on", "bbb", Liveness, 0, 1, "3000:false", 3},
+		{"with_a_delay", "bg", Readiness, 2, 3, "5000:true", 1},
+		{"errors_do_not_count", "beeebb", Liveness, 0, 1, "6000:false", 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var mu sync.Mutex
+				var got []string
+				events := &told{}
+				m := &Manager{Exec: &script{say: c.answers}, Events: events, Report: func(r Result) {
+					mu.Lock()
+					got = append(got, fmt.Sprintf("%d:%v", time.Since(began).Milliseconds(), r.Good))
+					mu.Unlock()
+				}}
+				ctx, cancel := context.WithCancel(context.Background())
+				m.Start(ctx)
+				spec := &corev1.Probe{
+					InitialDelaySeconds: c.delay,
+					PeriodSeconds:       c.period,
+					FailureThreshold:    3,
+					SuccessThreshold:    1,
+				}
+				spec.Exec = &corev1.ExecAction{Command: []string{"x"}}
+				target := Target{
+					UID:       "u",
+					Pod:       &corev1.Pod{},
+					Container: &corev1.Container{Name: "c"},
+					ID:        "c0",
+					Started:   began,
+				}
+				switch c.kind {
+				case Startup:
+					target.Startup = spec
+				case Liveness:
+					target.Liveness = spec
+				default:
+					target.Readiness = spec
+				}
+				m.Set("u", []Target{target})
+				time.Sleep(19 * time.Second)
+				m.Set("u", nil)
+				cancel()
+				synctest.Wait()
+				if s := strings.Join(got, " "); s != c.want || events.n != c.events {
+					t.Errorf("got %q and %d events, want %q and %d", s, events.n, c.want, c.events)
+				}
+			})
+		})
+	}
+}
+
+// An agent that takes over asks its containers one by one.
+func TestProbesAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		asked := map[time.Duration]bool{}
+		began := time.Now()
+		m := &Manager{Exec: asking(func() {
+			mu.Lock()
+			asked[time.Since(began)] = true
+			mu.Unlock()
+		}), Events: silent{}, Report: func(Result) {}}
+		ctx, cancel := context.WithCancel(context.Background())
+		m.Start(ctx)
+		spec := &corev1.Probe{PeriodSeconds: 10}
+		spec.Exec = &corev1.ExecAction{Command: []string{"x"}}
+		for i := range 100 {
+			uid := types.UID(fmt.Sprint(i))
+			m.Set(uid, []Target{{
+				UID:       uid,
+				Pod:       &corev1.Pod{},
+				Container: &corev1.Container{Name: "c"},
+				ID:        "c" + fmt.Sprint(i),
+				Started:   began.Add(-time.Hour),
+				Ready:     true,
+				Readiness: spec,
+			}})
+		}
+		time.Sleep(10 * time.Second)
+		cancel()
+		synctest.Wait()
+		if len(asked) < 90 {
+			t.Errorf("100 containers were asked at %d moments", len(asked))
+		}
+	})
+}
+
+// asking is an executor that tells of each command.
+type asking func()
+
+func (f asking) ExecSync(context.Context, string, []string, time.Duration) ([]byte, []byte, error) {
+	f()
+	return nil, nil, nil
 }

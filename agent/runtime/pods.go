@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/sandbox"
+	"github.com/shoal-project/shoal/cni/podnet"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -176,3 +177,6 @@ func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
 	}
 	return &criv1.UpdatePodSandboxResourcesResponse{}, nil
 }
+
+// Connected are the sandboxes that have a network of their own, as it knows them.
+func (r *Runtime) Connected() []podnet.Sandbox { return r.sandboxes.Connected() }

@@ -47,3 +47,15 @@ func hostPorts(mappings []*criv1.PortMapping) (ports []podnet.HostPort) {
 	}
 	return ports
 }
+
+// Connected are the sandboxes that are ready and have a network of their own, as it
+// knows them.
+func (m *Manager) Connected() []podnet.Sandbox {
+	var out []podnet.Sandbox
+	for _, s := range m.List() {
+		if s.Ready && s.Networked {
+			out = append(out, s.networked())
+		}
+	}
+	return out
+}

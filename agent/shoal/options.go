@@ -97,6 +97,15 @@ func (o *options) complete() error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	o.DataDir = dir
+	for _, d := range []struct{ flag, dir string }{
+		{"root-dir", o.RootDir}, {"pod-logs-dir", o.PodLogsDir}, {"container-logs-dir", o.ContainerLogsDir},
+		{"run-dir", o.RunDir}, {"cni-conf-dir", o.CNIConfDir}, {"cni-bin-dir", o.CNIBinDir},
+		{"registry-config-dir", o.RegistryConfigDir},
+	} {
+		if d.dir != "" && d.dir != "-" && !filepath.IsAbs(d.dir) {
+			return fmt.Errorf("--%s %q: must be an absolute path, for the daemons run in another directory", d.flag, d.dir)
+		}
+	}
 	if o.NodeName == "" {
 		if o.NodeName, err = os.Hostname(); err != nil {
 			return fmt.Errorf("--node-name: %w", err)

@@ -1,0 +1,148 @@
+package main
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/node"
+)
+
+// kubeletConfiguration is the agent's configuration in the form that clients of
+// /configz know, KubeletConfiguration of kubelet.config.k8s.io/v1beta1: the fields
+// that are true of this agent, by their names there. The type itself would bring
+// tracing and logging libraries with it.
+type kubeletConfiguration struct {
+	metav1.TypeMeta `json:",inline"`
+
+	EnableServer       bool                  `json:"enableServer"`
+	StaticPodPath      string                `json:"staticPodPath,omitempty"`
+	PodLogsDir         string                `json:"podLogsDir,omitempty"`
+	Address            string                `json:"address,omitempty"`
+	Port               int                   `json:"port,omitempty"`
+	TLSCertFile        string                `json:"tlsCertFile,omitempty"`
+	TLSPrivateKeyFile  string                `json:"tlsPrivateKeyFile,omitempty"`
+	ServerTLSBootstrap *bool                 `json:"serverTLSBootstrap,omitempty"`
+	Authentication     kubeletAuthentication `json:"authentication"`
+	Authorization      kubeletAuthorization  `json:"authorization"`
+
+	ImagePullCredentialsVerificationPolicy string `json:"imagePullCredentialsVerificationPolicy,omitempty"`
+
+	PreloadedImagesVerificationAllowlist []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
+
+	EnableDebuggingHandlers         bool              `json:"enableDebuggingHandlers"`
+	ClusterDomain                   string            `json:"clusterDomain,omitempty"`
+	ClusterDNS                      []string          `json:"clusterDNS,omitempty"`
+	NodeStatusReportFrequency       metav1.Duration   `json:"nodeStatusReportFrequency"`
+	NodeLeaseDurationSeconds        int32             `json:"nodeLeaseDurationSeconds,omitempty"`
+	CgroupRoot                      string            `json:"cgroupRoot,omitempty"`
+	CgroupsPerQOS                   bool              `json:"cgroupsPerQOS"`
+	CgroupDriver                    string            `json:"cgroupDriver,omitempty"`
+	SingleProcessOOMKill            bool              `json:"singleProcessOOMKill"`
+	CPUManagerPolicy                string            `json:"cpuManagerPolicy"`
+	MemoryManagerPolicy             string            `json:"memoryManagerPolicy"`
+	TopologyManagerPolicy           string            `json:"topologyManagerPolicy"`
+	MaxPods                         int               `json:"maxPods,omitempty"`
+	PodCIDR                         string            `json:"podCIDR,omitempty"`
+	PodPidsLimit                    *int64            `json:"podPidsLimit,omitempty"`
+	ResolverConfig                  string            `json:"resolvConf,omitempty"`
+	CPUCFSQuota                     bool              `json:"cpuCFSQuota"`
+	NodeStatusMaxImages             int               `json:"nodeStatusMaxImages"`
+	SerializeImagePulls             bool              `json:"serializeImagePulls"`
+	MaxParallelImagePulls           int               `json:"maxParallelImagePulls,omitempty"`
+	EvictionHard                    map[string]string `json:"evictionHard,omitempty"`
+	ContainerLogMaxSize             string            `json:"containerLogMaxSize,omitempty"`
+	ContainerLogMaxFiles            int               `json:"containerLogMaxFiles,omitempty"`
+	SystemReserved                  map[string]string `json:"systemReserved,omitempty"`
+	KubeReserved                    map[string]string `json:"kubeReserved,omitempty"`
+	EnforceNodeAllocatable          []string          `json:"enforceNodeAllocatable"`
+	AllowedUnsafeSysctls            []string          `json:"allowedUnsafeSysctls,omitempty"`
+	ShutdownGracePeriod             metav1.Duration   `json:"shutdownGracePeriod"`
+	ShutdownGracePeriodCriticalPods metav1.Duration   `json:"shutdownGracePeriodCriticalPods"`
+
+	ShutdownGracePeriodByPodPriority []config.ShutdownGracePeriod `json:"shutdownGracePeriodByPodPriority,omitempty"`
+
+	CrashLoopBackOff         kubeletCrashLoopBackOff `json:"crashLoopBackOff"`
+	SeccompDefault           bool                    `json:"seccompDefault"`
+	RegisterWithTaints       []corev1.Taint          `json:"registerWithTaints,omitempty"`
+	RegisterNode             bool                    `json:"registerNode"`
+	ContainerRuntimeEndpoint string                  `json:"containerRuntimeEndpoint"`
+}
+
+type kubeletAuthentication struct {
+	X509 struct {
+		ClientCAFile string `json:"clientCAFile,omitempty"`
+	} `json:"x509"`
+	Webhook   enabled `json:"webhook"`
+	Anonymous enabled `json:"anonymous"`
+}
+
+type enabled struct {
+	Enabled bool `json:"enabled"`
+}
+
+type kubeletAuthorization struct {
+	Mode string `json:"mode"`
+}
+
+type kubeletCrashLoopBackOff struct {
+	MaxContainerRestartPeriod metav1.Duration `json:"maxContainerRestartPeriod"`
+}
+
+var kubeletType = metav1.TypeMeta{Kind: "KubeletConfiguration", APIVersion: "kubelet.config.k8s.io/v1beta1"}
+
+// kubeletConfig is what /configz shows.
+func kubeletConfig(c *config.Config) kubeletConfiguration {
+	k := kubeletConfiguration{
+		TypeMeta:                               kubeletType,
+		EnableServer:                           c.Port != 0,
+		StaticPodPath:                          c.StaticPodPath,
+		PodLogsDir:                             c.PodLogsDir,
+		Address:                                c.Address,
+		Port:                                   c.Port,
+		TLSCertFile:                            c.TLSCertFile,
+		TLSPrivateKeyFile:                      c.TLSPrivateKeyFile,
+		ServerTLSBootstrap:                     c.ServerTLSBootstrap,
+		Authorization:                          kubeletAuthorization{Mode: "Webhook"},
+		ImagePullCredentialsVerificationPolicy: c.ImagePullCredentialsVerificationPolicy,
+		PreloadedImagesVerificationAllowlist:   c.PreloadedImagesVerificationAllowlist,
+		EnableDebuggingHandlers:                true,
+		ClusterDomain:                          c.ClusterDomain,
+		ClusterDNS:                             c.ClusterDNS,
+		NodeStatusReportFrequency:              c.NodeStatusReportFrequency,
+		NodeLeaseDurationSeconds:               c.NodeLeaseDurationSeconds,
+		CgroupRoot:                             c.CgroupRoot,
+		CgroupsPerQOS:                          true,
+		CgroupDriver:                           c.CgroupDriver,
+		SingleProcessOOMKill:                   c.SingleProcessOOMKill,
+		CPUManagerPolicy:                       "none",
+		MemoryManagerPolicy:                    "None",
+		TopologyManagerPolicy:                  "none",
+		MaxPods:                                c.MaxPods,
+		PodCIDR:                                c.PodCIDR,
+		PodPidsLimit:                           c.PodPidsLimit,
+		ResolverConfig:                         c.ResolvConf,
+		CPUCFSQuota:                            true,
+		NodeStatusMaxImages:                    c.NodeStatusMaxImages,
+		SerializeImagePulls:                    c.MaxParallelImagePulls == 1,
+		MaxParallelImagePulls:                  c.MaxParallelImagePulls,
+		EvictionHard:                           c.EvictionHard,
+		ContainerLogMaxSize:                    c.ContainerLogMaxSize,
+		ContainerLogMaxFiles:                   c.ContainerLogMaxFiles,
+		SystemReserved:                         c.SystemReserved,
+		KubeReserved:                           c.KubeReserved,
+		EnforceNodeAllocatable:                 []string{"pods"},
+		AllowedUnsafeSysctls:                   c.AllowedUnsafeSysctls,
+		ShutdownGracePeriod:                    c.ShutdownGracePeriod,
+		ShutdownGracePeriodCriticalPods:        c.ShutdownGracePeriodCriticalPods,
+		ShutdownGracePeriodByPodPriority:       c.ShutdownGracePeriodByPodPriority,
+		CrashLoopBackOff:                       kubeletCrashLoopBackOff{c.MaxContainerRestartPeriod},
+		SeccompDefault:                         c.Seccomp(),
+		RegisterWithTaints:                     node.Taints(c.RegisterWithTaints),
+		RegisterNode:                           c.Kubeconfig != "",
+		ContainerRuntimeEndpoint:               c.ContainerRuntimeEndpoint,
+	}
+	k.Authentication.X509.ClientCAFile = c.ClientCAFile
+	k.Authentication.Webhook.Enabled = c.Kubeconfig != ""
+	return k
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/host"
+)
+
+// TestConfigz: a client that knows the kubelet's configuration alone reads ours.
+func TestConfigz(t *testing.T) {
+	cfg := config.Default()
+	cfg.Kubeconfig, cfg.ClientCAFile, cfg.CgroupRoot = "/k", "/ca.crt", "/pods"
+	cfg.RegisterWithTaints = []string{"a=b:NoSchedule"}
+	cfg.ShutdownGracePeriodByPodPriority = []config.ShutdownGracePeriod{
+		{Priority: 7, ShutdownGracePeriodSeconds: 9},
+	}
+	cfg.SystemReserved = map[string]string{"cpu": "1"}
+	body, err := json.Marshal(kubeletConfig(&cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k kubeletconfigv1beta1.KubeletConfiguration
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&k); err != nil {
+		t.Fatalf("%v\n%s", err, body)
+	}
+	if k.Kind != "KubeletConfiguration" || k.APIVersion != kubeletconfigv1beta1.SchemeGroupVersion.String() {
+		t.Errorf("it is %s of %s", k.Kind, k.APIVersion)
+	}
+	if k.MaxPods != 110 || k.EvictionHard["memory.available"] != "100Mi" || k.Port != 10250 ||
+		k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration != cfg.MaxContainerRestartPeriod.Duration ||
+		!*k.Authentication.Webhook.Enabled || *k.Authentication.Anonymous.Enabled || k.Authorization.Mode != "Webhook" ||
+		k.Authentication.X509.ClientCAFile != "/ca.crt" || len(k.RegisterWithTaints) != 1 || k.CgroupRoot != "/pods" ||
+		len(k.ShutdownGracePeriodByPodPriority) != 1 || k.SystemReserved["cpu"] != "1" {
+		t.Errorf("it says %s", body)
+	}
+}
+
+// TestAllocatable: what is kept free for the node itself is not given to pods.
+func TestAllocatable(t *testing.T) {
+	facts := host.Facts{MemoryBytes: 4 << 30, DiskBytes: 1000}
+	for name, tt := range map[string]struct {
+		change func(c *config.Config)
+		memory int64
+		disk   int64
+	}{
+		"as upstream": {func(*config.Config) {}, 4<<30 - 100<<20, 900},
+		"with reservation": {
+			func(c *config.Config) { c.SystemReserved = map[string]string{"memory": "1Gi"} }, 3<<30 - 100<<20, 900,
+		},
+		"in percents": {
+			func(c *config.Config) {
+				c.EvictionHard = map[string]string{"memory.available": "25%", "nodefs.available": "300"}
+			}, 3 << 30, 700,
+		},
+		"without thresholds": {func(c *config.Config) { c.EvictionHard = nil }, 4 << 30, 1000},
+	} {
+		cfg := config.Default()
+		tt.change(&cfg)
+		_, got := nodeCapacity(&cfg, facts)
+		disk := got[corev1.ResourceEphemeralStorage]
+		if got.Memory().Value() != tt.memory || disk.Value() != tt.disk {
+			t.Errorf("%s: memory %d, disk %d; want %d, %d", name, got.Memory().Value(), disk.Value(), tt.memory, tt.disk)
+		}
+	}
+}

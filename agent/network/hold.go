@@ -1,0 +1,151 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/podnet"
+)
+
+// Hold is how long a pod's address stays after its sandbox was stopped. A pod that
+// is deleted leaves the endpoints before its containers are told to end, but other
+// nodes' proxies hear of that by watches, and write their tables then: mostly
+// within a second, upstream's at most once a second. A server that ends at once is
+// sent connections until then. While its namespace is there, the kernel refuses
+// them, and clients ask again; without it they would wait for an answer in vain.
+const Hold = 3 * time.Second
+
+// retryLast is the longest pause between tries to disconnect a pod.
+const retryLast = 30 * time.Second
+
+// holds are the sandboxes that are stopped and still connected. Nothing is kept of
+// them: after a crash of the agent their addresses are free as of all sandboxes
+// that are gone.
+type holds struct {
+	time time.Duration
+	log  *slog.Logger
+
+	mu  sync.Mutex
+	all map[string]*hold // by sandbox ID
+}
+
+type hold struct {
+	sandbox podnet.Sandbox
+	network *cni.Network
+	ns      *os.File // keeps the namespace
+	timer   *time.Timer
+	once    sync.Once
+	err     error // of disconnecting it
+}
+
+// begin keeps a sandbox connected for a while; false when it has no namespace any
+// more. Its host ports go at once: they are the node's, and may be wanted.
+func (h *holds) begin(n *cni.Network, s podnet.Sandbox) bool {
+	if h.time <= 0 || s.NetNS == "" {
+		return false
+	}
+	h.mu.Lock()
+	_, known := h.all[s.ID]
+	h.mu.Unlock()
+	if known {
+		return true
+	}
+	ns, err := os.Open(s.NetNS)
+	if err != nil {
+		return false
+	}
+	if len(s.HostPorts) > 0 {
+		if err := n.CloseHostPorts(s); err != nil {
+			ns.Close()
+			return false
+		}
+	}
+	h.add(&hold{sandbox: s, network: n, ns: ns}, h.time)
+	return true
+}
+
+func (h *holds) add(e *hold, after time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.timer = time.AfterFunc(after, func() { h.expire(e, after) })
+	h.all[e.sandbox.ID] = e
+}
+
+// expire ends a hold; what cannot be disconnected now is tried again.
+func (h *holds) expire(e *hold, pause time.Duration) {
+	if err := h.end(e); err != nil {
+		h.log.Warn("a pod that has ended is not disconnected, trying again", "sandbox", e.sandbox.ID, "err", err)
+		h.add(&hold{sandbox: e.sandbox, network: e.network}, min(2*pause, retryLast))
+	}
+}
+
+// end disconnects a sandbox; who comes second waits for the first.
+func (h *holds) end(e *hold) error {
+	e.once.Do(func() {
+		e.err = e.network.Del(context.Background(), e.sandbox)
+		h.forget(e)
+	})
+	return e.err
+}
+
+func (h *holds) forget(e *hold) {
+	if e.ns != nil {
+		e.ns.Close()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.timer.Stop()
+	if h.all[e.sandbox.ID] == e {
+		delete(h.all, e.sandbox.ID)
+	}
+}
+
+// endEarly ends the holds that match, and tells how many there were.
+func (h *holds) endEarly(match func(podnet.Sandbox) bool) int {
+	h.mu.Lock()
+	var list []*hold
+	for _, e := range h.all {
+		if match(e.sandbox) {
+			list = append(list, e)
+		}
+	}
+	h.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, e := range list {
+		wg.Go(func() { h.expire(e, h.time) })
+	}
+	wg.Wait()
+	return len(list)
+}
+
+// ids are those of the sandboxes that are held.
+func (h *holds) ids() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for id := range h.all {
+		out = append(out, id)
+	}
+	return out
+}
+
+// drop lets go of all without disconnecting them: the whole network goes.
+func (h *holds) drop() {
+	h.mu.Lock()
+	var list []*hold
+	for _, e := range h.all {
+		list = append(list, e)
+	}
+	h.mu.Unlock()
+	for _, e := range list {
+		e.once.Do(func() {
+			e.err = fmt.Errorf("sandbox %s: the network is being removed", e.sandbox.ID)
+			h.forget(e)
+		})
+	}
+}
