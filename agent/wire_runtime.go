@@ -144,17 +144,11 @@ func openRuntime(
 	}, err
 }
 
-// releaseNetwork tells the network which sandboxes there are.
+// releaseNetwork tells the network which sandboxes there are: what others had is free,
+// also of those that were held when the agent before ended.
 func releaseNetwork(ctx context.Context, r *runtime.Runtime, n *network.Manager) error {
-	sandboxes, err := r.ListPodSandbox(ctx, nil)
-	if err != nil {
-		return err
-	}
-	ids := make([]string, len(sandboxes))
-	for i, s := range sandboxes {
-		ids[i] = s.Id
-	}
-	return errors.Join(n.Release(ctx, ids), n.Know(r.Connected()))
+	ids, ready := r.Connected()
+	return errors.Join(n.Release(ctx, ids), n.Know(ready))
 }
 
 // connectRuntime uses a runtime behind a CRI socket.

@@ -3,11 +3,13 @@ package network
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
@@ -55,7 +57,7 @@ func (h *holds) begin(n *cni.Network, s podnet.Sandbox) bool {
 	if known {
 		return true
 	}
-	ns, err := os.Open(s.NetNS)
+	ns, err := openNamespace(s.NetNS)
 	if err != nil {
 		return false
 	}
@@ -148,4 +150,13 @@ func (h *holds) drop() {
 			h.forget(e)
 		})
 	}
+}
+
+// openNamespace opens a pinned namespace; after a reboot there may be a file that
+// is none.
+func openNamespace(path string) (*os.File, error) {
+	if !netns.Exists(path) {
+		return nil, fs.ErrNotExist
+	}
+	return os.Open(path)
 }

@@ -178,5 +178,5 @@ func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
 	return &criv1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-// Connected are the sandboxes that have a network of their own, as it knows them.
-func (r *Runtime) Connected() []podnet.Sandbox { return r.sandboxes.Connected() }
+// Connected tells which sandboxes a network has, as sandbox.Manager does.
+func (r *Runtime) Connected() (ids []string, ready []podnet.Sandbox) { return r.sandboxes.Connected() }

@@ -48,14 +48,17 @@ func hostPorts(mappings []*criv1.PortMapping) (ports []podnet.HostPort) {
 	return ports
 }
 
-// Connected are the sandboxes that are ready and have a network of their own, as it
-// knows them.
-func (m *Manager) Connected() []podnet.Sandbox {
-	var out []podnet.Sandbox
+// Connected tells which sandboxes a network has: by their IDs all of which it was
+// not told that they end, and as it knows them those that are ready.
+func (m *Manager) Connected() (ids []string, ready []podnet.Sandbox) {
 	for _, s := range m.List() {
-		if s.Ready && s.Networked {
-			out = append(out, s.networked())
+		if s.HostNetwork() || !s.Networked && !s.Ready {
+			continue
+		}
+		ids = append(ids, s.ID)
+		if s.Ready {
+			ready = append(ready, s.networked())
 		}
 	}
-	return out
+	return ids, ready
 }

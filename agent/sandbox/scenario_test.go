@@ -38,6 +38,7 @@ import (
 //	end NAME             kills the pause process
 //	reuse NAME           another process gets its number
 //	damage NAME          writes something else over the record
+//	connected            whose network is to be kept
 //	restart              a new agent takes over
 //	reboot               the same, and all that the kernel had is gone
 func TestScenarios(t *testing.T) {
@@ -190,6 +191,14 @@ func (r *rig) do(words []string) {
 		if err := os.WriteFile(record, []byte("{}"), 0o600); err != nil {
 			r.t.Fatal(err)
 		}
+	case "connected":
+		all, ready := r.m.Connected()
+		slices.Sort(all)
+		fmt.Fprintf(&r.told, "to be kept: %d, ready:", len(all))
+		for _, s := range ready {
+			fmt.Fprintf(&r.told, " %s", s.ID)
+		}
+		r.told.WriteString("\n")
 	case "restart":
 		r.open()
 	case "reboot":
