@@ -36,8 +36,10 @@ func TestConfigz(t *testing.T) {
 	}
 	if k.MaxPods != 110 || k.EvictionHard["memory.available"] != "100Mi" || k.Port != 10250 ||
 		k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration != cfg.MaxContainerRestartPeriod.Duration ||
-		!*k.Authentication.Webhook.Enabled || *k.Authentication.Anonymous.Enabled || k.Authorization.Mode != "Webhook" ||
-		k.Authentication.X509.ClientCAFile != "/ca.crt" || len(k.RegisterWithTaints) != 1 || k.CgroupRoot != "/pods" ||
+		!*k.Authentication.Webhook.Enabled || *k.Authentication.Anonymous.Enabled ||
+		k.Authorization.Mode != "Webhook" ||
+		k.Authentication.X509.ClientCAFile != "/ca.crt" || len(k.RegisterWithTaints) != 1 ||
+		k.CgroupRoot != "/pods" ||
 		len(k.ShutdownGracePeriodByPodPriority) != 1 || k.SystemReserved["cpu"] != "1" {
 		t.Errorf("it says %s", body)
 	}
@@ -67,7 +69,7 @@ func TestAllocatable(t *testing.T) {
 		_, got := nodeCapacity(&cfg, facts)
 		disk := got[corev1.ResourceEphemeralStorage]
 		if got.Memory().Value() != tt.memory || disk.Value() != tt.disk {
-			t.Errorf("%s: memory %d, disk %d; want %d, %d", name, got.Memory().Value(), disk.Value(), tt.memory, tt.disk)
+			t.Errorf("%s: memory %v, disk %v; want %d, %d", name, got.Memory(), &disk, tt.memory, tt.disk)
 		}
 	}
 }

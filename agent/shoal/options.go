@@ -103,7 +103,8 @@ func (o *options) complete() error {
 		{"registry-config-dir", o.RegistryConfigDir},
 	} {
 		if d.dir != "" && d.dir != "-" && !filepath.IsAbs(d.dir) {
-			return fmt.Errorf("--%s %q: must be an absolute path, for the daemons run in another directory", d.flag, d.dir)
+			return fmt.Errorf("--%s %q: must be an absolute path, for the daemons run in another directory",
+				d.flag, d.dir)
 		}
 	}
 	if o.NodeName == "" {
