@@ -97,18 +97,25 @@ func (i *Issuer) issue(now time.Time, sa *corev1.ServiceAccount, audiences []str
 	public := jwt.Claims{
 		Issuer:    i.issuer,
 		Subject:   serviceaccount.MakeUsername(sa.Namespace, sa.Name),
-		Audience:  audiences,
 		IssuedAt:  jwt.NewNumericDate(now),
 		NotBefore: jwt.NewNumericDate(now),
 		Expiry:    jwt.NewNumericDate(now.Add(lifetime)),
 		ID:        uuid.NewString(),
 	}
-	token, err := jwt.Signed(i.signer).Claims(private).Claims(public).Serialize()
+	token, err := jwt.Signed(i.signer).Claims(private).Claims(public).Claims(audience{audiences}).Serialize()
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
 	}
 	return token, expires, nil
 }
+
+// audience is the claim "aud" as the API server of Kubernetes writes it: always a list.
+type audience struct {
+	Audiences []string `json:"aud"`
+}
+
+// Audiences are those of a token for which none are asked.
+func (i *Issuer) Audiences() []string { return slices.Clone(i.audiences) }
 
 func (i *Issuer) bind(s *subject, bound runtime.Object) error {
 	switch o := bound.(type) {

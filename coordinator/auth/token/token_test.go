@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,34 @@ func TestOtherAudience(t *testing.T) {
 	resp, ok, err := a.AuthenticateToken(ctx, token)
 	if err != nil || !ok || len(resp.Audiences) != 1 || resp.Audiences[0] != "vault" {
 		t.Errorf("got %v %v %v", resp, ok, err)
+	}
+}
+
+// Readers of tokens outside the cluster find a list, also of one audience.
+func TestAudienceClaimIsAList(t *testing.T) {
+	m := newMemory()
+	i, _ := newPair(t, m)
+	for name, audiences := range map[string][]string{"asked": {"vault"}, "default": nil} {
+		t.Run(name, func(t *testing.T) {
+			token, _, err := i.Issue(m.sa, audiences, 3600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var claims struct {
+				Audiences []string `json:"aud"`
+			}
+			want := audiences
+			if want == nil {
+				want = i.Audiences()
+			}
+			if err := json.Unmarshal(payload, &claims); err != nil || !slices.Equal(claims.Audiences, want) {
+				t.Errorf("%v in %s, want %q", err, payload, want)
+			}
+		})
 	}
 }
 

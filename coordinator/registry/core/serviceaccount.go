@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/util/dryrun"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -26,12 +25,39 @@ func serviceAccount() kind.Kind {
 			GroupVersion: groupVersion, Resource: "serviceaccounts", Singular: "serviceaccount",
 			ShortNames: []string{"sa"}, List: &corev1.ServiceAccountList{},
 		},
-		Columns: []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
-		Row:     func(s *corev1.ServiceAccount) []any { return []any{s.Name, kind.Age(s.CreationTimestamp)} },
+		Create:        func(_ context.Context, s *corev1.ServiceAccount) { keepSecretNames(s) },
+		Update:        func(_ context.Context, s, _ *corev1.ServiceAccount) { keepSecretNames(s) },
+		Warnings:      accountWarnings,
+		ReturnDeleted: true,
+		Columns:       []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
+		Row:           func(s *corev1.ServiceAccount) []any { return []any{s.Name, kind.Age(s.CreationTimestamp)} },
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			return map[string]rest.Storage{"token": &tokenREST{tokens: env.Tokens, stores: stores}}
 		},
 	}.Kind()
+}
+
+// keepSecretNames: a secret of an account is in its namespace, and has no more of a
+// reference than a name.
+func keepSecretNames(s *corev1.ServiceAccount) {
+	for i := range s.Secrets {
+		s.Secrets[i] = corev1.ObjectReference{Name: s.Secrets[i].Name}
+	}
+}
+
+const enforceMountableSecrets = "kubernetes.io/enforce-mountable-secrets"
+
+func accountWarnings(_ context.Context, s, old *corev1.ServiceAccount) []string {
+	if old != nil {
+		if _, was := old.Annotations[enforceMountableSecrets]; was {
+			return nil
+		}
+	}
+	if _, ok := s.Annotations[enforceMountableSecrets]; !ok {
+		return nil
+	}
+	return []string{"metadata.annotations[" + enforceMountableSecrets + "]: deprecated in v1.32+; " +
+		"prefer separate namespaces to isolate access to mounted secrets"}
 }
 
 // tokenREST serves TokenRequest (KEP-1205).
@@ -58,7 +84,7 @@ func (r *tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKin
 func (r *tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
 func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
-	options *metav1.CreateOptions) (runtime.Object, error) {
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	req, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest object: %T", obj))
@@ -66,12 +92,18 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	if r.tokens == nil {
 		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts/token"), name)
 	}
+	if err := matchRequest(ctx, req, name); err != nil {
+		return nil, err
+	}
 	stored, err := r.read(ctx, "/serviceaccounts", name, "")
 	if err != nil {
 		return nil, err
 	}
 	account := stored.(*corev1.ServiceAccount)
-	if err := completeRequest(ctx, req, account); err != nil {
+	if len(req.Spec.Audiences) == 0 {
+		req.Spec.Audiences = r.tokens.Audiences()
+	}
+	if err := completeRequest(req, account); err != nil {
 		return nil, err
 	}
 	if validate != nil {
@@ -80,9 +112,10 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 		}
 	}
 	bound, err := r.boundObject(ctx, account, req.Spec.BoundObjectRef)
-	if err != nil || dryrun.IsDryRun(options.DryRun) {
-		return req, err
+	if err != nil {
+		return nil, err
 	}
+	// A dry run gets a token too: it changes nothing that is stored.
 	token, expires, err := r.tokens.Issue(account, req.Spec.Audiences, *req.Spec.ExpirationSeconds, bound)
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
@@ -102,15 +135,23 @@ func (r *tokenREST) read(ctx context.Context, resource, name string, uid types.U
 	return r.stores[resource].Get(ctx, name, &metav1.GetOptions{})
 }
 
-// completeRequest checks a request against the account it names and fills it.
-func completeRequest(ctx context.Context, req *authenticationv1.TokenRequest, account *corev1.ServiceAccount) error {
+// matchRequest refuses a request that names another account than its address does.
+func matchRequest(ctx context.Context, req *authenticationv1.TokenRequest, name string) error {
+	at := field.NewPath("metadata")
+	var err *field.Error
+	if ns := request.NamespaceValue(ctx); req.Name != "" && req.Name != name {
+		err = field.Invalid(at.Child("name"), req.Name, "must match the service account name if specified")
+	} else if req.Namespace != "" && req.Namespace != ns {
+		err = field.Invalid(at.Child("namespace"), req.Namespace, "must match the service account namespace if specified")
+	} else {
+		return nil
+	}
+	return apierrors.NewInvalid(tokenRequestKind.GroupKind(), name, field.ErrorList{err})
+}
+
+// completeRequest checks a request for the account and fills it.
+func completeRequest(req *authenticationv1.TokenRequest, account *corev1.ServiceAccount) error {
 	var errs field.ErrorList
-	if req.Name != "" && req.Name != account.Name {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"))
-	}
-	if ns := request.NamespaceValue(ctx); req.Namespace != "" && req.Namespace != ns {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace, "must match the service account namespace if specified"))
-	}
 	if req.UID != "" && req.UID != account.UID {
 		return apierrors.NewConflict(
 			schema.GroupResource{Group: tokenRequestKind.Group, Resource: tokenRequestKind.Kind}, account.Name,

@@ -67,6 +67,11 @@ type Of[T any] struct {
 	GCPolicy rest.GarbageCollectionPolicy
 	// TTL in seconds for the stored key (Event); nil: none.
 	TTL func(*T) uint64
+	// Canonicalize brings a valid object into the form that is stored. Optional.
+	Canonicalize func(*T)
+	// ReturnDeleted makes DELETE answer with the object in place of a Status; which
+	// kinds do is upstream's.
+	ReturnDeleted bool
 	// Store changes the built store: Begin* and After* hooks, allocators.
 	Store func(env *Env, store *genericregistry.Store)
 	// Main, when set, returns the storage that serves the resource in place of
@@ -88,6 +93,12 @@ type StatusOf[T any] struct {
 	Copy func(to, from *T)
 	// Update may adjust further after Copy. Optional.
 	Update func(ctx context.Context, obj, old *T)
+	// Meta restores what of the metadata a status write may not change. nil: it
+	// writes all metadata that the main resource writes, as most kinds do;
+	// metav1.ResetObjectMetaForStatus: none but managedFields.
+	Meta func(obj, old metav1.Object)
+	// Warnings go to the client as HTTP Warning headers. Optional.
+	Warnings func(obj *T) []string
 	// Validate checks a status write. Optional.
 	Validate func(ctx context.Context, obj, old *T) field.ErrorList
 	// ResetFields, beside spec for /status and status for the main resource.
@@ -161,6 +172,8 @@ type Env struct {
 type TokenIssuer interface {
 	Issue(sa *corev1.ServiceAccount, audiences []string, seconds int64, bound runtime.Object) (token string,
 		expires time.Time, err error)
+	// Audiences are those of a token for which none are asked.
+	Audiences() []string
 }
 
 // RuleResolver lists the RBAC rules that apply to a user in a namespace ("" =

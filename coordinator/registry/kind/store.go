@@ -46,6 +46,7 @@ func (d *declared[T]) NewStore(env *Env) (*genericregistry.Store, error) {
 		DeleteStrategy:            base,
 		ResetFieldsStrategy:       base,
 		TableConvertor:            o.table(),
+		ReturnDeletedObject:       o.ReturnDeleted,
 	}
 	if o.Graceful != nil {
 		store.DeleteStrategy = gracefulStrategy[T]{base}

@@ -44,10 +44,20 @@ func typed[T any](obj runtime.Object) *T { return any(obj).(*T) }
 func object[T any](t *T) runtime.Object  { return any(t).(runtime.Object) }
 func metaOf[T any](t *T) metav1.Object   { return any(t).(metav1.Object) }
 
+// objectMeta is the metadata of a kind, which embeds it.
+func objectMeta[T any](t *T) *metav1.ObjectMeta {
+	return any(t).(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+}
+
 func (s strategy[T]) NamespaceScoped() bool          { return !s.of.ClusterScoped }
 func (s strategy[T]) AllowCreateOnUpdate() bool      { return s.of.AllowCreateOnUpdate }
 func (s strategy[T]) AllowUnconditionalUpdate() bool { return !s.of.DenyUnconditionalUpdate }
-func (s strategy[T]) Canonicalize(runtime.Object)    {}
+
+func (s strategy[T]) Canonicalize(obj runtime.Object) {
+	if s.of.Canonicalize != nil {
+		s.of.Canonicalize(typed[T](obj))
+	}
+}
 
 func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
 	if s.of.GCPolicy == "" {
@@ -149,16 +159,20 @@ type statusStrategy[T any] struct{ strategy[T] }
 // where the object itself may be made by an update.
 func (statusStrategy[T]) AllowCreateOnUpdate() bool { return false }
 
-// PrepareForUpdate keeps all but metadata and status of the old object.
+// PrepareForUpdate keeps all but metadata and status of the old object, and of the
+// metadata what Meta says.
 func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	t, o := typed[T](obj), typed[T](old)
 	kept := typed[T](old.DeepCopyObject())
 	s.of.Status.Copy(kept, t)
-	copyMeta(metaOf(kept), metaOf(t))
+	*objectMeta(kept) = *objectMeta(t)
 	kind := obj.GetObjectKind().GroupVersionKind()
 	*t = *kept
 	obj.GetObjectKind().SetGroupVersionKind(kind)
 	s.off.Drop(t, o)
+	if s.of.Status.Meta != nil {
+		s.of.Status.Meta(metaOf(t), metaOf(o))
+	}
 	if s.of.Status.Update != nil {
 		s.of.Status.Update(ctx, t, o)
 	}
@@ -171,8 +185,11 @@ func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.
 	return s.of.Status.Validate(ctx, typed[T](obj), typed[T](old))
 }
 
-func (s statusStrategy[T]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
-	return nil
+func (s statusStrategy[T]) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
+	if s.of.Status.Warnings == nil {
+		return nil
+	}
+	return s.of.Status.Warnings(typed[T](obj))
 }
 
 func (s statusStrategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
@@ -181,18 +198,4 @@ func (s statusStrategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.
 		set = set.Union(s.of.Status.ResetFields)
 	}
 	return s.of.resetFields(set)
-}
-
-// copyMeta makes to's metadata equal to from's, but for what only deletion and
-// the main resource may change.
-func copyMeta(to, from metav1.Object) {
-	to.SetResourceVersion(from.GetResourceVersion())
-	to.SetUID(from.GetUID())
-	to.SetName(from.GetName())
-	to.SetNamespace(from.GetNamespace())
-	to.SetLabels(from.GetLabels())
-	to.SetAnnotations(from.GetAnnotations())
-	to.SetFinalizers(from.GetFinalizers())
-	to.SetManagedFields(from.GetManagedFields())
-	to.SetGeneration(from.GetGeneration())
 }

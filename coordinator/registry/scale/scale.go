@@ -18,6 +18,8 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
 // Of tells where a kind T keeps what a Scale shows.
@@ -69,9 +71,30 @@ func (s *storage[T]) Update(ctx context.Context, name string, info rest.UpdatedO
 	return scale, false, err
 }
 
-func (s *storage[T]) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return rest.NewDefaultTableConvertor(schema.GroupResource{Group: "autoscaling", Resource: "scales"}).
-		ConvertToTable(ctx, obj, options)
+func (s *storage[T]) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	scale, ok := obj.(*autoscalingv1.Scale)
+	if !ok {
+		return nil, fmt.Errorf("print scale: unexpected %T", obj)
+	}
+	table := &metav1.Table{
+		ListMeta: metav1.ListMeta{ResourceVersion: scale.ResourceVersion},
+		Rows: []metav1.TableRow{{
+			Cells: []any{scale.Name, int64(scale.Spec.Replicas), int64(scale.Status.Replicas),
+				kind.Age(scale.CreationTimestamp)},
+			Object: runtime.RawExtension{Object: scale},
+		}},
+	}
+	if o, ok := options.(*metav1.TableOptions); !ok || !o.NoHeaders {
+		table.ColumnDefinitions = columns
+	}
+	return table, nil
+}
+
+var columns = []metav1.TableColumnDefinition{
+	kind.Column("Name", "string", metav1.ObjectMeta{}.SwaggerDoc()["name"]),
+	kind.Column("Desired", "integer", autoscalingv1.ScaleSpec{}.SwaggerDoc()["replicas"]),
+	kind.Column("Available", "integer", autoscalingv1.ScaleStatus{}.SwaggerDoc()["replicas"]),
+	kind.AgeColumn(),
 }
 
 func (s *storage[T]) onCreate(f rest.ValidateObjectFunc) rest.ValidateObjectFunc {
@@ -140,7 +163,9 @@ func (u *scaled[T]) UpdatedObject(ctx context.Context, stored runtime.Object) (r
 		return nil, apierrors.NewInternalError(err)
 	}
 	if m.GetResourceVersion() == "" { // the zero object: nothing is stored
-		return nil, apierrors.NewNotFound(u.store.DefaultQualifiedResource, u.name)
+		resource := u.store.DefaultQualifiedResource
+		resource.Resource += "/scale"
+		return nil, apierrors.NewNotFound(resource, u.name)
 	}
 	owners := managedfields.NewScaleHandler(m.GetManagedFields(), u.of.GroupVersion, managedfields.ResourcePathMappings{
 		u.of.GroupVersion.String(): fieldpath.MakePathOrDie("spec", "replicas"),
@@ -160,7 +185,7 @@ func (u *scaled[T]) UpdatedObject(ctx context.Context, stored runtime.Object) (r
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("expected input object type to be Scale, but %T", updated))
 	}
-	if err := validate(scale, old); err != nil {
+	if err := validate(scale, old, u.store.DefaultQualifiedResource); err != nil {
 		return nil, err
 	}
 	entries, err := owners.ToParent(scale.ManagedFields)
@@ -176,13 +201,18 @@ func (u *scaled[T]) UpdatedObject(ctx context.Context, stored runtime.Object) (r
 	return obj, nil
 }
 
-func validate(scale, old *autoscalingv1.Scale) error {
-	if errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas),
-		field.NewPath("spec", "replicas")); len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, errs)
+// validate checks a Scale as an object of its own: its metadata too.
+func validate(scale, old *autoscalingv1.Scale, of schema.GroupResource) error {
+	errs := apivalidation.ValidateObjectMeta(&scale.ObjectMeta, true, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))
+	errs = append(errs,
+		apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas"))...)
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, old.Name, errs)
 	}
 	if scale.UID != "" && scale.UID != old.UID {
-		return apierrors.NewConflict(schema.GroupResource{Group: "autoscaling", Resource: "scales"}, scale.Name,
+		of.Resource += "/scale"
+		return apierrors.NewConflict(of, old.Name,
 			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.UID))
 	}
 	return nil

@@ -13,6 +13,7 @@
 //	= spec: {"minAvailable":1}
 //
 //	as USER [GROUP...]             who asks from now on; without a user, nobody
+//	show [FIELD...]                what is printed of objects from now on; without fields, all
 //	create RESOURCE                an object "a" in "default", unless it says otherwise
 //	update RESOURCE[/SUBRESOURCE]  the object, merged into what is stored
 //	upsert RESOURCE[/SUBRESOURCE]  as server-side apply asks: made if it is missing

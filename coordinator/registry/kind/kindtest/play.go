@@ -55,6 +55,7 @@ type player struct {
 	storages map[string]rest.Storage // by path
 	user     user.Info
 	warnings []string // of the request
+	fields   []string // that are printed; none: all
 }
 
 func newPlayer(kinds []kind.Kind, change func(*kind.Env)) (*player, error) {
@@ -131,6 +132,10 @@ func (p *player) do(command []string, body string) []string {
 		p.user = &user.DefaultInfo{Name: command[1], Groups: command[2:]}
 		return nil
 	}
+	if command[0] == "show" {
+		p.fields = command[1:]
+		return nil
+	}
 	p.warnings = nil
 	answer, err := p.ask(command[0], command[1:], body)
 	if err != nil {
@@ -148,15 +153,15 @@ func (p *player) ask(verb string, args []string, body string) ([]string, error) 
 	r := &asked{Scheme: p.env.Scheme, ctx: p.context(k), kind: k, storage: storage, body: body}
 	switch verb {
 	case "create":
-		return show(r.create())
+		return p.show(r.create())
 	case "update":
-		return show(r.update(false))
+		return p.show(r.update(false))
 	case "upsert":
-		return show(r.update(true))
+		return p.show(r.update(true))
 	case "get":
-		return show(storage.(rest.Getter).Get(r.ctx, r.name(), &metav1.GetOptions{}))
+		return p.show(storage.(rest.Getter).Get(r.ctx, r.name(), &metav1.GetOptions{}))
 	case "delete":
-		return show(r.delete(len(args) > 1))
+		return p.show(r.delete(len(args) > 1))
 	case "table":
 		return r.table()
 	case "select":

@@ -179,9 +179,9 @@ func merge(into, from map[string]any) map[string]any {
 	return into
 }
 
-// show prints an object, a line for each of its fields. What differs with each run
-// is left out.
-func show(obj runtime.Object, err error) ([]string, error) {
+// show prints an object, a line for each of its fields that is asked for. What differs
+// with each run is left out.
+func (p *player) show(obj runtime.Object, err error) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -199,12 +199,15 @@ func show(obj runtime.Object, err error) ([]string, error) {
 	}
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if len(p.fields) > 0 && !slices.Contains(p.fields, name) {
+			continue
+		}
 		text, err := json.Marshal(all[name])
 		if err != nil {
 			return nil, err
 		}
 		if s := string(text); s != "{}" && s != "null" {
-			lines = append(lines, name+": "+s)
+			lines = append(lines, name+": "+uid.ReplaceAllString(s, "UID"))
 		}
 	}
 	return lines, nil
