@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -25,12 +26,17 @@ func policy() kind.Kind {
 			fieldrule.Default(&p.Spec.FailurePolicy, admissionregistrationv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
+		Create:   func(_ context.Context, p *T) { p.Status = admissionregistrationv1.ValidatingAdmissionPolicyStatus{} },
 		Validate: func(_ context.Context, p *T) field.ErrorList { return validatePolicy(p, nil) },
 		ValidateUpdate: func(_ context.Context, p, old *T) field.ErrorList {
 			return validatePolicy(p, old)
 		},
-		Spec:   func(p *T) any { return &p.Spec },
-		Status: &kind.StatusOf[T]{Copy: func(to, from *T) { to.Status = from.Status }},
+		Spec: func(p *T) any { return &p.Spec },
+		Status: &kind.StatusOf[T]{
+			Copy:        func(to, from *T) { to.Status = from.Status },
+			Meta:        metav1.ResetObjectMetaForStatus,
+			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
+		},
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Validations", "integer", "Validations indicates the number of validation rules defined in this configuration"),

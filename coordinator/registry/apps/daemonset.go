@@ -2,13 +2,20 @@ package apps
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
@@ -22,13 +29,42 @@ func daemonSet() kind.Kind {
 			GroupVersion: groupVersion, Resource: "daemonsets", Singular: "daemonset",
 			ShortNames: []string{"ds"}, Categories: []string{"all"}, List: &appsv1.DaemonSetList{},
 		},
-		Default:        defaultDaemonSet,
-		Create:         func(_ context.Context, d *appsv1.DaemonSet) { d.Status = appsv1.DaemonSetStatus{} },
+		Default: defaultDaemonSet,
+		Create: func(_ context.Context, d *appsv1.DaemonSet) {
+			d.Status = appsv1.DaemonSetStatus{}
+			setTemplateGeneration(d, max(templateGeneration(d), 1))
+		},
+		Update: func(_ context.Context, d, old *appsv1.DaemonSet) {
+			generation := templateGeneration(old)
+			if !equality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
+				generation++
+			}
+			setTemplateGeneration(d, generation)
+		},
 		Validate:       func(_ context.Context, d *appsv1.DaemonSet) field.ErrorList { return validateDaemonSet(d) },
 		ValidateUpdate: validateDaemonSetUpdate,
-		Spec:           func(d *appsv1.DaemonSet) any { return &d.Spec },
+		Warnings: func(_ context.Context, d, old *appsv1.DaemonSet) []string {
+			if old != nil && templateGeneration(d) == templateGeneration(old) {
+				return nil
+			}
+			return podspec.TemplateWarnings(&d.Spec.Template, field.NewPath("spec", "template"))
+		},
+		Spec: func(d *appsv1.DaemonSet) any { return &d.Spec },
+		Store: func(_ *kind.Env, store *genericregistry.Store) {
+			store.BeginCreate = func(_ context.Context, obj runtime.Object,
+				_ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+				return func(context.Context, bool) {}, checkTemplateGeneration(obj)
+			}
+			store.BeginUpdate = func(_ context.Context, obj, _ runtime.Object,
+				_ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+				return func(context.Context, bool) {}, checkTemplateGeneration(obj)
+			}
+		},
 		Status: &kind.StatusOf[appsv1.DaemonSet]{
-			Copy:     func(to, from *appsv1.DaemonSet) { to.Status = from.Status },
+			Copy: func(to, from *appsv1.DaemonSet) { to.Status = from.Status },
+			Update: func(_ context.Context, d, old *appsv1.DaemonSet) {
+				setTemplateGeneration(d, templateGeneration(old))
+			},
 			Validate: validateDaemonSetStatus,
 		},
 		Columns: append([]metav1.TableColumnDefinition{
@@ -51,6 +87,37 @@ func daemonSet() kind.Kind {
 			}, templateCells(&d.Spec.Template, d.Spec.Selector)...)
 		},
 	}.Kind()
+}
+
+// templateGeneration counts the templates that a daemon set has had. It is a field of
+// APIs before apps/v1 and an annotation of this one, which no write changes.
+func templateGeneration(d *appsv1.DaemonSet) int64 {
+	n, _ := strconv.ParseInt(d.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64) // 0 for none
+	return n
+}
+
+func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
+	annotations := maps.Clone(d.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[appsv1.DeprecatedTemplateGeneration] = strconv.FormatInt(n, 10)
+	d.Annotations = annotations
+}
+
+// checkTemplateGeneration refuses an annotation that is no number.
+func checkTemplateGeneration(obj runtime.Object) error {
+	d, ok := obj.(*appsv1.DaemonSet)
+	if !ok {
+		return nil
+	}
+	if text, ok := d.Annotations[appsv1.DeprecatedTemplateGeneration]; ok {
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return apierrors.NewBadRequest(
+				fmt.Sprintf("DaemonSet in version \"v1\" cannot be handled as a DaemonSet: %v", err))
+		}
+	}
+	return nil
 }
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {

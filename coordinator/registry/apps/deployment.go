@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
@@ -28,10 +29,16 @@ func deployment() kind.Kind {
 		Create:         func(_ context.Context, d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} },
 		Validate:       func(_ context.Context, d *appsv1.Deployment) field.ErrorList { return validateDeployment(d) },
 		ValidateUpdate: validateDeploymentUpdate,
-		Spec:           func(d *appsv1.Deployment) any { return &d.Spec },
+		Warnings: func(_ context.Context, d, old *appsv1.Deployment) []string {
+			return warnings(d, old, &d.Spec.Template)
+		},
+		// Annotations count, for the replica sets have them too.
+		Spec: func(d *appsv1.Deployment) any { return []any{&d.Spec, d.Annotations} },
 		Status: &kind.StatusOf[appsv1.Deployment]{
-			Copy:     func(to, from *appsv1.Deployment) { to.Status = from.Status },
-			Validate: validateDeploymentStatus,
+			Copy:        func(to, from *appsv1.Deployment) { to.Status = from.Status },
+			Meta:        func(d, old metav1.Object) { d.SetLabels(old.GetLabels()) },
+			Validate:    validateDeploymentStatus,
+			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata", "labels")),
 		},
 		Columns: append([]metav1.TableColumnDefinition{
 			kind.NameColumn(),

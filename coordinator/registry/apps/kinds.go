@@ -66,6 +66,21 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 	return errs
 }
 
+// warnings are those of a name, for a new object whose pods are named after it, and
+// of a template that is new or of a new generation.
+func warnings[T any, P interface {
+	*T
+	metav1.Object
+}](o, old P, template *corev1.PodTemplateSpec) (out []string) {
+	if old == nil {
+		out = podspec.OwnerNameWarnings(o.GetName())
+	}
+	if old == nil || o.GetGeneration() != old.GetGeneration() {
+		out = append(out, podspec.TemplateWarnings(template, field.NewPath("spec", "template"))...)
+	}
+	return out
+}
+
 // count is a named non-negative number of a spec or status.
 type count struct {
 	field string

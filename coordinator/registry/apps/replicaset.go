@@ -30,7 +30,10 @@ func replicaSet() kind.Kind {
 		Create:         func(_ context.Context, r *appsv1.ReplicaSet) { r.Status = appsv1.ReplicaSetStatus{} },
 		Validate:       func(_ context.Context, r *appsv1.ReplicaSet) field.ErrorList { return validateReplicaSet(r) },
 		ValidateUpdate: validateReplicaSetUpdate,
-		Spec:           func(r *appsv1.ReplicaSet) any { return &r.Spec },
+		Warnings: func(_ context.Context, r, old *appsv1.ReplicaSet) []string {
+			return warnings(r, old, &r.Spec.Template)
+		},
+		Spec: func(r *appsv1.ReplicaSet) any { return &r.Spec },
 		Status: &kind.StatusOf[appsv1.ReplicaSet]{
 			Copy:     func(to, from *appsv1.ReplicaSet) { to.Status = from.Status },
 			Validate: validateReplicaSetStatus,

@@ -243,7 +243,14 @@ func validateStatefulSetStatus(_ context.Context, s, old *appsv1.StatefulSet) fi
 
 func statefulSetWarnings(_ context.Context, s, old *appsv1.StatefulSet) (warnings []string) {
 	if old == nil || s.Generation != old.Generation {
-		warnings = podspec.Warnings(&s.Spec.Template.ObjectMeta, &s.Spec.Template.Spec, field.NewPath("spec", "template"))
+		warnings = podspec.TemplateWarnings(&s.Spec.Template, field.NewPath("spec", "template"))
+	}
+	for i := range s.Spec.VolumeClaimTemplates {
+		p := field.NewPath("spec", "volumeClaimTemplates").Index(i)
+		if old != nil {
+			p = p.Child("Spec") // the path is upstream's, as it is for a new set
+		}
+		warnings = append(warnings, podspec.ClaimWarnings(&s.Spec.VolumeClaimTemplates[i].Spec, p)...)
 	}
 	if s.Spec.RevisionHistoryLimit != nil && *s.Spec.RevisionHistoryLimit < 0 {
 		warnings = append(warnings, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")

@@ -13,7 +13,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -196,16 +195,12 @@ func validateTimeZone(zone string, p *field.Path) (errs field.ErrorList) {
 }
 
 func cronJobWarnings(_ context.Context, c, old *batchv1.CronJob) (warnings []string) {
-	if msgs := validation.IsDNS1123Label(c.Name); old == nil && len(msgs) != 0 {
-		warnings = append(warnings,
-			fmt.Sprintf(
-				"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v",
-				msgs))
+	if old == nil {
+		warnings = podspec.OwnerNameWarnings(c.Name)
 	}
 	if old == nil || c.Generation != old.Generation {
-		t := &c.Spec.JobTemplate.Spec.Template
-		warnings = append(warnings,
-			podspec.Warnings(&t.ObjectMeta, &t.Spec, field.NewPath("spec", "jobTemplate", "spec", "template"))...)
+		p := field.NewPath("spec", "jobTemplate", "spec")
+		warnings = append(warnings, specWarnings(&c.Spec.JobTemplate.Spec, p)...)
 	}
 	if old != nil && strings.Contains(c.Spec.Schedule, "TZ") {
 		warnings = append(warnings, "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see "+

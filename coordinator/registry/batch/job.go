@@ -9,12 +9,14 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
@@ -30,6 +32,32 @@ const (
 
 // Kinds lists the group's kinds.
 func Kinds() []kind.Kind { return []kind.Kind{job(), cronJob()} }
+
+// orphansPods warns who deletes a job and does not say what becomes of its pods.
+const orphansPods = "child pods are preserved by default when jobs are deleted; " +
+	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+
+// jobREST deletes jobs with that warning.
+type jobREST struct{ *kind.REST }
+
+func (r jobREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	warnOrphans(ctx, options)
+	return r.REST.Delete(ctx, name, validate, options)
+}
+
+func (r jobREST) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
+	warnOrphans(ctx, options)
+	return r.REST.DeleteCollection(ctx, validate, options, list)
+}
+
+func warnOrphans(ctx context.Context, options *metav1.DeleteOptions) {
+	//lint:ignore SA1019 old clients say it by orphanDependents
+	if options != nil && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+		warning.AddWarning(ctx, "", orphansPods)
+	}
+}
 
 func job() kind.Kind {
 	return kind.Of[batchv1.Job]{
@@ -54,6 +82,7 @@ func job() kind.Kind {
 		},
 		// batch/v1 orphans its pods unless the client says otherwise, as it always has.
 		GCPolicy: rest.OrphanDependents,
+		Main:     func(_ *kind.Env, _ kind.Stores, main *kind.REST) rest.Storage { return jobREST{main} },
 		Fields: func(j *batchv1.Job) fields.Set {
 			return fields.Set{"status.successful": strconv.Itoa(int(j.Status.Succeeded))}
 		},
@@ -69,7 +98,7 @@ func job() kind.Kind {
 		},
 		Row: func(j *batchv1.Job) []any {
 			names, images := kind.ContainerCells(j.Spec.Template.Spec.Containers)
-			return []any{j.Name, state(j), completions(j), runtime(j, time.Now()), kind.Age(j.CreationTimestamp), names,
+			return []any{j.Name, state(j), completions(j), elapsed(j, time.Now()), kind.Age(j.CreationTimestamp), names,
 				images, metav1.FormatLabelSelector(j.Spec.Selector)}
 		},
 	}.Kind()
@@ -110,15 +139,23 @@ func defaultConditions(patterns []batchv1.PodFailurePolicyOnPodConditionsPattern
 }
 
 // generateSelector makes the job select its pods by its own UID. Labels that
-// the user set stay; a conflict is found by validation.
+// the user set stay; a conflict is found by validation. It adds to the template's map
+// of labels, which is the job's too when the job has no labels of its own (defaultJob):
+// such a job has these labels as its pods do.
 func generateSelector(j *batchv1.Job) {
-	labels := make(map[string]string, len(j.Spec.Template.Labels)+4)
-	labels[legacyNameLabel], labels[batchv1.JobNameLabel] = j.Name, j.Name
-	labels[legacyUIDLabel], labels[batchv1.ControllerUidLabel] = string(j.UID), string(j.UID)
-	for k, v := range j.Spec.Template.Labels {
-		labels[k] = v
+	labels := j.Spec.Template.Labels
+	if labels == nil {
+		labels = map[string]string{}
+		j.Spec.Template.Labels = labels
 	}
-	j.Spec.Template.Labels = labels
+	for key, value := range map[string]string{
+		legacyNameLabel: j.Name, batchv1.JobNameLabel: j.Name,
+		legacyUIDLabel: string(j.UID), batchv1.ControllerUidLabel: string(j.UID),
+	} {
+		if _, set := labels[key]; !set {
+			labels[key] = value
+		}
+	}
 	selector := &metav1.LabelSelector{}
 	if j.Spec.Selector != nil {
 		selector = j.Spec.Selector.DeepCopy()
@@ -132,17 +169,31 @@ func generateSelector(j *batchv1.Job) {
 	j.Spec.Selector = selector
 }
 
-func jobWarnings(_ context.Context, j, old *batchv1.Job) []string {
-	if old != nil {
-		return nil
+// Above both, an indexed job may be more than its status can hold.
+const (
+	longCompletions = 100_000
+	longParallelism = 10_000
+)
+
+func jobWarnings(_ context.Context, j, old *batchv1.Job) (warnings []string) {
+	if old == nil {
+		warnings = podspec.OwnerNameWarnings(j.Name)
 	}
-	if msgs := validation.IsDNS1123Label(j.Name); len(msgs) != 0 {
-		return []string{
-			fmt.Sprintf(
-				"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v",
-				msgs)}
+	if old == nil || j.Generation != old.Generation {
+		warnings = append(warnings, specWarnings(&j.Spec, field.NewPath("spec"))...)
 	}
-	return nil
+	return warnings
+}
+
+// specWarnings are those of a job, or of what a CronJob makes jobs from.
+func specWarnings(s *batchv1.JobSpec, p *field.Path) (warnings []string) {
+	if ptr.Deref(s.CompletionMode, "") == batchv1.IndexedCompletion &&
+		ptr.Deref(s.Completions, 0) > longCompletions && ptr.Deref(s.Parallelism, 0) > longParallelism {
+		warnings = append(warnings, p.String()+": In Indexed Jobs with a number of completions higher than 10^5 and a "+
+			"parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of "+
+			"indexes fail")
+	}
+	return append(warnings, podspec.TemplateWarnings(&s.Template, p.Child("template"))...)
 }
 
 // state is the STATUS column.
@@ -174,7 +225,7 @@ func completions(j *batchv1.Job) string {
 	return fmt.Sprintf("%d/1", j.Status.Succeeded)
 }
 
-func runtime(j *batchv1.Job, now time.Time) string {
+func elapsed(j *batchv1.Job, now time.Time) string {
 	if j.Status.StartTime == nil {
 		return ""
 	}

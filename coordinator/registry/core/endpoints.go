@@ -40,6 +40,7 @@ func endpoints() kind.Kind {
 			}
 			return validateSubsets(e.Subsets)
 		},
+		Warnings: func(_ context.Context, e, _ *corev1.Endpoints) []string { return endpointsWarnings(e) },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(), kind.Column("Endpoints", "string", corev1.Endpoints{}.SwaggerDoc()["subsets"]),
 			kind.AgeColumn(),
@@ -50,6 +51,29 @@ func endpoints() kind.Kind {
 		AllowCreateOnUpdate: true,
 	}.Kind()
 }
+
+// endpointsWarnings tells of addresses that are not in their usual form; the
+// controller's always are.
+func endpointsWarnings(e *corev1.Endpoints) (out []string) {
+	if e.Labels[endpointsManagedBy] == endpointsController {
+		return nil
+	}
+	for i := range e.Subsets {
+		at := field.NewPath("subsets").Index(i)
+		for j, a := range e.Subsets[i].Addresses {
+			out = append(out, validation.GetWarningsForIP(at.Child("addresses").Index(j).Child("ip"), a.IP)...)
+		}
+		for j, a := range e.Subsets[i].NotReadyAddresses {
+			out = append(out, validation.GetWarningsForIP(at.Child("notReadyAddresses").Index(j).Child("ip"), a.IP)...)
+		}
+	}
+	return out
+}
+
+const (
+	endpointsManagedBy  = "endpoints.kubernetes.io/managed-by"
+	endpointsController = "endpoint-controller"
+)
 
 // formatSubsets lists up to three addresses.
 func formatSubsets(subsets []corev1.EndpointSubset) string {

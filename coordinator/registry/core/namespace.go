@@ -64,8 +64,8 @@ func namespace() kind.Kind {
 		Row: func(n *corev1.Namespace) []any {
 			return []any{n.Name, string(n.Status.Phase), kind.Age(n.CreationTimestamp)}
 		},
+		ReturnDeleted: true,
 		Store: func(_ *kind.Env, store *genericregistry.Store) {
-			store.ReturnDeletedObject = true
 			store.ShouldDeleteDuringUpdate = func(ctx context.Context, key string, obj, existing runtime.Object) bool {
 				n, ok := obj.(*corev1.Namespace)
 				return ok && len(n.Spec.Finalizers) == 0 &&

@@ -32,10 +32,16 @@ func node() kind.Kind {
 		Create: func(_ context.Context, n *corev1.Node) {
 			n.Spec.ConfigSource, n.Status.Config = nil, nil
 		},
+		Update: func(_ context.Context, n, old *corev1.Node) {
+			if old.Spec.ConfigSource == nil {
+				n.Spec.ConfigSource = nil
+			}
+		},
 		Validate: func(_ context.Context, n *corev1.Node) field.ErrorList { return validateNode(n) },
 		ValidateUpdate: func(_ context.Context, n, old *corev1.Node) field.ErrorList {
 			return append(validateNode(n), validateNodeUpdate(n, old)...)
 		},
+		Warnings: func(_ context.Context, n, _ *corev1.Node) []string { return nodeWarnings(n) },
 		Status: &kind.StatusOf[corev1.Node]{
 			Copy:     func(to, from *corev1.Node) { to.Status = from.Status },
 			Validate: func(_ context.Context, n, old *corev1.Node) field.ErrorList { return validateNodeUpdate(n, old) },
@@ -75,6 +81,19 @@ func defaultNode(n *corev1.Node) {
 	case n.Spec.PodCIDR != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != n.Spec.PodCIDR):
 		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 	}
+}
+
+func nodeWarnings(n *corev1.Node) (out []string) {
+	if n.Spec.ConfigSource != nil {
+		out = append(out, "spec.configSource: the feature is removed")
+	}
+	if n.Spec.DoNotUseExternalID != "" {
+		out = append(out, "spec.externalID: this field is deprecated, and is unused by Kubernetes")
+	}
+	for i, cidr := range n.Spec.PodCIDRs {
+		out = append(out, validation.GetWarningsForCIDR(field.NewPath("spec", "podCIDRs").Index(i), cidr)...)
+	}
+	return out
 }
 
 func nodeRow(n *corev1.Node) []any {

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/volumespec"
@@ -44,8 +43,8 @@ func persistentVolume() kind.Kind {
 			Copy:   func(to, from *corev1.PersistentVolume) { to.Status = from.Status },
 			Update: stampPhase,
 		},
-		Store:  returnsDeleted,
-		Fields: func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
+		ReturnDeleted: true,
+		Fields:        func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Capacity", "string", spec["capacity"]),
@@ -62,10 +61,6 @@ func persistentVolume() kind.Kind {
 		Row: volumeRow,
 	}.Kind()
 }
-
-// returnsDeleted makes a deletion answer with the object, as upstream's stores
-// of volumes and claims do.
-func returnsDeleted(_ *kind.Env, store *genericregistry.Store) { store.ReturnDeletedObject = true }
 
 // stampPhase notes when the phase changed, unless the writer says so itself (KEP-3762).
 func stampPhase(_ context.Context, v, old *corev1.PersistentVolume) {

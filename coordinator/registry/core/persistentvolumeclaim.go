@@ -49,8 +49,8 @@ func persistentVolumeClaim() kind.Kind {
 				return validateClaimStatus(c)
 			},
 		},
-		Store:  returnsDeleted,
-		Fields: func(c *corev1.PersistentVolumeClaim) fields.Set { return fields.Set{"name": c.Name} },
+		ReturnDeleted: true,
+		Fields:        func(c *corev1.PersistentVolumeClaim) fields.Set { return fields.Set{"name": c.Name} },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Status", "string", status["phase"]),
@@ -218,16 +218,5 @@ func claimWarnings(c *corev1.PersistentVolumeClaim) (out []string) {
 		out = append(out, fmt.Sprintf(`%s: deprecated since v1.8; use "storageClassName" attribute instead`,
 			field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation)))
 	}
-	p := field.NewPath("spec", "resources")
-	for _, r := range []struct {
-		name string
-		list corev1.ResourceList
-	}{{"requests", c.Spec.Resources.Requests}, {"limits", c.Spec.Resources.Limits}} {
-		if q := r.list[corev1.ResourceStorage]; q.MilliValue()%1000 != 0 {
-			out = append(out,
-				fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer",
-					p.Child(r.name).Key("storage"), q.String()))
-		}
-	}
-	return out
+	return append(out, podspec.ClaimWarnings(&c.Spec, field.NewPath("spec"))...)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shoal-project/shoal/coordinator/registry/connect"
@@ -25,8 +26,13 @@ func pod() kind.Kind {
 			GroupVersion: groupVersion, Resource: "pods", Singular: "pod",
 			ShortNames: []string{"po"}, Categories: []string{"all"}, List: &corev1.PodList{},
 		},
-		Default:        defaultPod,
-		Create:         func(_ context.Context, p *corev1.Pod) { createPod(p) },
+		Default: defaultPod,
+		Create: func(ctx context.Context, p *corev1.Pod) {
+			createPod(p)
+			for _, w := range podspec.AdoptAppArmor(p) {
+				warning.AddWarning(ctx, "", w) // before the warnings that follow validation, as the profile is set
+			}
+		},
 		Validate:       func(_ context.Context, p *corev1.Pod) field.ErrorList { return validatePodCreate(p) },
 		ValidateUpdate: func(_ context.Context, p, old *corev1.Pod) field.ErrorList { return validatePodUpdate(p, old) },
 		Warnings:       podWarnings,
@@ -34,6 +40,11 @@ func pod() kind.Kind {
 		Status: &kind.StatusOf[corev1.Pod]{
 			Copy:     func(to, from *corev1.Pod) { to.Status = from.Status },
 			Update:   updatePodStatus,
+			Warnings: podStatusWarnings,
+			Meta: func(p, old metav1.Object) {
+				p.SetDeletionTimestamp(nil) // the registry restores it
+				p.SetOwnerReferences(old.GetOwnerReferences())
+			},
 			Validate: func(_ context.Context, p, old *corev1.Pod) field.ErrorList { return validatePodStatus(p, old) },
 			ResetFields: fieldpath.NewSet(
 				fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences")),
@@ -59,6 +70,7 @@ func pod() kind.Kind {
 
 func defaultPod(p *corev1.Pod) {
 	podspec.DefaultPod(p)
+	defaultStatusResources(&p.Status)
 	// podIP and hostIP are the first of podIPs and hostIPs; older agents write
 	// only the singular.
 	s := &p.Status
@@ -67,6 +79,26 @@ func defaultPod(p *corev1.Pod) {
 		s.PodIP = s.PodIPs[0].IP
 	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
 		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
+	}
+}
+
+// defaultStatusResources rounds what agents report, as all resources are.
+func defaultStatusResources(s *corev1.PodStatus) {
+	lists := []corev1.ResourceList{s.AllocatedResources}
+	if s.Resources != nil {
+		lists = append(lists, s.Resources.Limits, s.Resources.Requests)
+	}
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses,
+		s.EphemeralContainerStatuses} {
+		for i := range list {
+			lists = append(lists, list[i].AllocatedResources)
+			if r := list[i].Resources; r != nil {
+				lists = append(lists, r.Limits, r.Requests)
+			}
+		}
+	}
+	for _, list := range lists {
+		podspec.RoundResources(list)
 	}
 }
 
@@ -150,6 +182,17 @@ func podWarnings(_ context.Context, p, old *corev1.Pod) []string {
 				msgs))
 	}
 	return append(out, podspec.Warnings(&p.ObjectMeta, &p.Spec, nil)...)
+}
+
+func podStatusWarnings(p *corev1.Pod) (out []string) {
+	at := field.NewPath("status")
+	for i, ip := range p.Status.PodIPs {
+		out = append(out, validation.GetWarningsForIP(at.Child("podIPs").Index(i).Child("ip"), ip.IP)...)
+	}
+	for i, ip := range p.Status.HostIPs {
+		out = append(out, validation.GetWarningsForIP(at.Child("hostIPs").Index(i).Child("ip"), ip.IP)...)
+	}
+	return out
 }
 
 func podFields(p *corev1.Pod) fields.Set {

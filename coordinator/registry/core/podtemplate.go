@@ -23,8 +23,11 @@ func podTemplate() kind.Kind {
 		Default:        func(t *corev1.PodTemplate) { podspec.DefaultTemplate(&t.Template) },
 		Validate:       validate,
 		ValidateUpdate: onBoth(validate),
-		Warnings: func(_ context.Context, t, _ *corev1.PodTemplate) []string {
-			return podspec.Warnings(&t.Template.ObjectMeta, &t.Template.Spec, field.NewPath("template"))
+		Warnings: func(_ context.Context, t, old *corev1.PodTemplate) []string {
+			if old != nil && t.Generation == old.Generation {
+				return nil
+			}
+			return podspec.TemplateWarnings(&t.Template, field.NewPath("template"))
 		},
 		Spec: func(t *corev1.PodTemplate) any { return &t.Template },
 		Columns: []metav1.TableColumnDefinition{
@@ -38,5 +41,6 @@ func podTemplate() kind.Kind {
 			return []any{t.Name, names, images, labels.FormatLabels(t.Template.Labels)}
 		},
 		AllowCreateOnUpdate: true,
+		ReturnDeleted:       true,
 	}.Kind()
 }

@@ -31,13 +31,8 @@ func replicationController() kind.Kind {
 		},
 		Validate:       validate,
 		ValidateUpdate: onBoth(validate),
-		Warnings: func(_ context.Context, r, _ *corev1.ReplicationController) []string {
-			if r.Spec.Template == nil {
-				return nil
-			}
-			return podspec.Warnings(&r.Spec.Template.ObjectMeta, &r.Spec.Template.Spec, field.NewPath("spec", "template"))
-		},
-		Spec: func(r *corev1.ReplicationController) any { return &r.Spec },
+		Warnings:       rcWarnings,
+		Spec:           func(r *corev1.ReplicationController) any { return &r.Spec },
 		Status: &kind.StatusOf[corev1.ReplicationController]{
 			Copy:     func(to, from *corev1.ReplicationController) { to.Status = from.Status },
 			Validate: validateRCStatus,
@@ -78,6 +73,23 @@ func replicationController() kind.Kind {
 				})}
 		},
 	}.Kind()
+}
+
+// rcWarnings tells on an update, as upstream does, of the template before it.
+func rcWarnings(_ context.Context, r, old *corev1.ReplicationController) (warnings []string) {
+	t := r.Spec.Template
+	switch {
+	case old == nil:
+		warnings = podspec.OwnerNameWarnings(r.Name)
+	case old.Generation == r.Generation:
+		return nil
+	default:
+		t = old.Spec.Template
+	}
+	if t == nil {
+		return warnings
+	}
+	return append(warnings, podspec.TemplateWarnings(t, field.NewPath("spec", "template"))...)
 }
 
 func defaultRC(r *corev1.ReplicationController) {

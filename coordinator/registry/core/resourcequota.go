@@ -35,6 +35,8 @@ func resourceQuota() kind.Kind {
 			}
 			return errs
 		},
+		Warnings:      quotaWarnings,
+		ReturnDeleted: true,
 		Status: &kind.StatusOf[corev1.ResourceQuota]{
 			Copy: func(to, from *corev1.ResourceQuota) { to.Status = from.Status },
 			Validate: func(_ context.Context, q, _ *corev1.ResourceQuota) field.ErrorList {
@@ -53,6 +55,27 @@ func resourceQuota() kind.Kind {
 			return []any{q.Name, requests, limits, kind.Age(q.CreationTimestamp)}
 		},
 	}.Kind()
+}
+
+// quotaWarnings tells of a new quota that allows more requests than limits.
+func quotaWarnings(_ context.Context, q, old *corev1.ResourceQuota) (out []string) {
+	if old != nil {
+		return nil
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage,
+		corev1.ResourceEphemeralStorage} {
+		asked, limited := "requests."+name, "limits."+name
+		request, ok := q.Spec.Hard[asked]
+		if !ok && (name == corev1.ResourceCPU || name == corev1.ResourceMemory) {
+			asked = name
+			request, ok = q.Spec.Hard[asked]
+		}
+		if limit, has := q.Spec.Hard[limited]; ok && has && request.Cmp(limit) > 0 {
+			out = append(out, fmt.Sprintf("ResourceQuota %s (%s) should be less than %s (%s)",
+				asked, request.String(), limited, limit.String()))
+		}
+	}
+	return out
 }
 
 func quotaCells(s *corev1.ResourceQuotaStatus) (requests, limits string) {

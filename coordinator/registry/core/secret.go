@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,15 @@ func secret() kind.Kind {
 				errs = append(errs, frozen(s.Immutable, "data", s.Data, old.Data)...)
 			}
 			return append(errs, validateSecret(s)...)
+		},
+		Warnings: func(_ context.Context, s, _ *corev1.Secret) []string {
+			if s.Type != corev1.SecretTypeTLS {
+				return nil
+			}
+			if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil {
+				return []string{err.Error()}
+			}
+			return nil
 		},
 		Fields: func(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} },
 		Columns: []metav1.TableColumnDefinition{

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
@@ -43,6 +44,15 @@ func service() kind.Kind {
 			Validate: func(_ context.Context, s, _ *corev1.Service) field.ErrorList {
 				return validateLoadBalancer(s)
 			},
+			Warnings: func(s *corev1.Service) (out []string) {
+				for i, point := range s.Status.LoadBalancer.Ingress {
+					if point.IP != "" {
+						at := field.NewPath("status", "loadBalancer", "ingress").Index(i)
+						out = append(out, validation.GetWarningsForIP(at, point.IP)...)
+					}
+				}
+				return out
+			},
 		},
 		Fields: func(s *corev1.Service) fields.Set {
 			return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
@@ -67,6 +77,12 @@ func service() kind.Kind {
 			}
 		},
 		AllowCreateOnUpdate: true,
+		ReturnDeleted:       true,
+		Canonicalize: func(s *corev1.Service) {
+			if s.Spec.Type == corev1.ServiceTypeExternalName {
+				s.Spec.InternalTrafficPolicy = nil // nobody shows it of such a service
+			}
+		},
 		Main: func(env *kind.Env, stores kind.Stores, main *kind.REST) rest.Storage {
 			allocateOnWrite(main.Store, allocate.New(env, stores), env.Client)
 			return main
@@ -172,21 +188,34 @@ func dropUnused(s, old *corev1.Service) {
 	}
 }
 
-// serviceWarnings tells which fields of a service have no effect.
+// serviceWarnings tells which fields of a service have no effect, or are not in their
+// usual form.
 func serviceWarnings(v *corev1.Service) (out []string) {
-	s := &v.Spec
-	if s.Type == corev1.ServiceTypeClusterIP && s.ClusterIP == corev1.ClusterIPNone {
-		if s.LoadBalancerIP != "" {
-			out = append(out, "spec.loadBalancerIP is ignored for headless services")
+	s, p := &v.Spec, field.NewPath("spec")
+	if _, ok := v.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
+		out = append(out, "annotation "+corev1.DeprecatedAnnotationTopologyAwareHints+" is deprecated, please use "+
+			corev1.AnnotationTopologyMode+" instead")
+	}
+	if s.ClusterIP != "" && s.ClusterIP != corev1.ClusterIPNone {
+		for i, ip := range s.ClusterIPs {
+			out = append(out, validation.GetWarningsForIP(p.Child("clusterIPs").Index(i), ip)...)
 		}
-		if len(s.ExternalIPs) > 0 {
-			out = append(out, "spec.externalIPs is ignored for headless services")
-		}
-		if s.SessionAffinity != corev1.ServiceAffinityNone {
-			out = append(out, "spec.SessionAffinity is ignored for headless services")
-		}
-	} else if len(s.ExternalIPs) > 0 && s.Type != corev1.ServiceTypeExternalName {
+	}
+	headless := s.Type == corev1.ServiceTypeClusterIP && s.ClusterIP == corev1.ClusterIPNone
+	if headless {
+		out = append(out, headlessWarnings(s)...)
+	}
+	for i, ip := range s.ExternalIPs {
+		out = append(out, validation.GetWarningsForIP(p.Child("externalIPs").Index(i), ip)...)
+	}
+	if len(s.ExternalIPs) > 0 && !headless && s.Type != corev1.ServiceTypeExternalName {
 		out = append(out, "spec.externalIPs is deprecated and may no longer be implemented in some clusters")
+	}
+	if s.LoadBalancerIP != "" {
+		out = append(out, validation.GetWarningsForIP(p.Child("loadBalancerIP"), s.LoadBalancerIP)...)
+	}
+	for i, cidr := range s.LoadBalancerSourceRanges {
+		out = append(out, validation.GetWarningsForCIDR(p.Child("loadBalancerSourceRanges").Index(i), cidr)...)
 	}
 	if s.Type == corev1.ServiceTypeExternalName && len(s.ExternalIPs) > 0 {
 		out = append(out, `spec.externalIPs is ignored when spec.type is "ExternalName"`)
@@ -196,6 +225,19 @@ func serviceWarnings(v *corev1.Service) (out []string) {
 	}
 	if deref(s.TrafficDistribution) == corev1.ServiceTrafficDistributionPreferClose {
 		out = append(out, `spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"`)
+	}
+	return out
+}
+
+func headlessWarnings(s *corev1.ServiceSpec) (out []string) {
+	if s.LoadBalancerIP != "" {
+		out = append(out, "spec.loadBalancerIP is ignored for headless services")
+	}
+	if len(s.ExternalIPs) > 0 {
+		out = append(out, "spec.externalIPs is ignored for headless services")
+	}
+	if s.SessionAffinity != corev1.ServiceAffinityNone {
+		out = append(out, "spec.SessionAffinity is ignored for headless services")
 	}
 	return out
 }

@@ -11,9 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -41,11 +43,14 @@ func endpointSlice() kind.Kind {
 			Resource:     "endpointslices", Singular: "endpointslice", List: &discoveryv1.EndpointSliceList{},
 		},
 		Default:  defaultPorts,
+		Create:   func(_ context.Context, s *discoveryv1.EndpointSlice) { dropTopology(s, nil) },
+		Update:   func(_ context.Context, s, old *discoveryv1.EndpointSlice) { dropTopology(s, old) },
 		Validate: func(_ context.Context, s *discoveryv1.EndpointSlice) field.ErrorList { return validate(s) },
 		ValidateUpdate: func(_ context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
 			return append(validate(s),
 				apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
 		},
+		Warnings: warnings,
 		// The whole slice is its desired state.
 		Spec: func(s *discoveryv1.EndpointSlice) any {
 			return []any{s.AddressType, s.Endpoints, s.Ports, s.Labels}
@@ -63,6 +68,52 @@ func endpointSlice() kind.Kind {
 				kind.Age(s.CreationTimestamp)}
 		},
 	}.Kind()
+}
+
+// dropTopology ignores what a client of this version writes into the field that the
+// version before it had; old is nil for a new slice. Unchanged endpoints keep theirs,
+// and an endpoint that names its node there and nowhere else keeps the node.
+func dropTopology(s, old *discoveryv1.EndpointSlice) {
+	if old != nil && equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) {
+		return
+	}
+	known := sets.New[string]()
+	if old != nil {
+		s.Generation = old.Generation + 1 // also if what is ignored is all that differs
+		for i := range old.Endpoints {
+			known.Insert(old.Endpoints[i].DeprecatedTopology[corev1.LabelHostname])
+		}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		node := e.DeprecatedTopology[corev1.LabelHostname]
+		if e.NodeName == nil && node != "" && known.Has(node) && len(apivalidation.NameIsDNSSubdomain(node, false)) == 0 {
+			e.NodeName = &node
+		}
+		e.DeprecatedTopology = nil
+	}
+}
+
+// managed are the controllers that write addresses in their usual form.
+var managed = sets.New("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io")
+
+func warnings(_ context.Context, s, old *discoveryv1.EndpointSlice) (out []string) {
+	if old == nil && s.AddressType == discoveryv1.AddressTypeFQDN {
+		out = append(out, "spec.addressType: FQDN endpoints are deprecated")
+	}
+	if managed.Has(s.Labels[discoveryv1.LabelManagedBy]) {
+		return out
+	}
+	for i := range s.Endpoints {
+		for j, address := range s.Endpoints[i].Addresses {
+			at := field.NewPath("endpoints").Index(i).Child("addresses").Index(j)
+			if _, err := netip.ParseAddr(address); err != nil && s.AddressType == discoveryv1.AddressTypeFQDN {
+				continue
+			}
+			out = append(out, validation.GetWarningsForIP(at, address)...)
+		}
+	}
+	return out
 }
 
 func defaultPorts(s *discoveryv1.EndpointSlice) {

@@ -20,6 +20,15 @@ var (
 	metadata     = fieldpath.NewSet(fieldpath.MakePathOrDie("metadata"))
 )
 
+// keepMeta lets a status write change no metadata but managedFields.
+func keepMeta(o, old metav1.Object) {
+	metav1.ResetObjectMetaForStatus(o, old)
+	o.SetUID(old.GetUID())
+	o.SetResourceVersion(old.GetResourceVersion())
+	o.SetGenerateName(old.GetGenerateName())
+	o.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+}
+
 // Kinds lists the kinds of the group.
 func Kinds() []kind.Kind {
 	return []kind.Kind{flowSchema(), priorityLevel()}
@@ -41,6 +50,7 @@ func flowSchema() kind.Kind {
 		Status: &kind.StatusOf[T]{
 			Copy:        func(to, from *T) { to.Status = from.Status },
 			Validate:    func(_ context.Context, s, _ *T) field.ErrorList { return validateConditions(schemaConditions(s)) },
+			Meta:        keepMeta,
 			ResetFields: metadata,
 		},
 		Columns: []metav1.TableColumnDefinition{
@@ -84,6 +94,7 @@ func priorityLevel() kind.Kind {
 		Status: &kind.StatusOf[T]{
 			Copy:        func(to, from *T) { to.Status = from.Status },
 			Validate:    func(_ context.Context, l, _ *T) field.ErrorList { return validateConditions(levelConditions(l)) },
+			Meta:        keepMeta,
 			ResetFields: metadata,
 		},
 		Columns: []metav1.TableColumnDefinition{

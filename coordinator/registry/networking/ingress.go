@@ -8,6 +8,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -32,6 +33,15 @@ func ingress() kind.Kind {
 			Copy: func(to, from *T) { to.Status = from.Status },
 			Validate: func(_ context.Context, i, old *T) field.ErrorList {
 				return validateBalancer(i.Status.LoadBalancer.Ingress, old.Status.LoadBalancer.Ingress)
+			},
+			Warnings: func(i *T) (out []string) {
+				for k, point := range i.Status.LoadBalancer.Ingress {
+					if point.IP != "" {
+						at := field.NewPath("status", "loadBalancer", "ingress").Index(k)
+						out = append(out, validation.GetWarningsForIP(at, point.IP)...)
+					}
+				}
+				return out
 			},
 		},
 		Columns: []metav1.TableColumnDefinition{

@@ -30,6 +30,7 @@ func serviceCIDR() kind.Kind {
 		},
 		Status: &kind.StatusOf[networkingv1.ServiceCIDR]{
 			Copy:        func(to, from *networkingv1.ServiceCIDR) { to.Status = from.Status },
+			Meta:        metav1.ResetObjectMetaForStatus,
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		Columns: []metav1.TableColumnDefinition{

@@ -1,5 +1,13 @@
 package podspec
 
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
 // deprecatedNodeLabels are labels of nodes that have a better name by now.
 var deprecatedNodeLabels = map[string]string{
 	"beta.kubernetes.io/arch":                       `deprecated since v1.14; use "kubernetes.io/arch" instead`,
@@ -17,4 +25,24 @@ var deprecatedNodeLabels = map[string]string{
 func DeprecatedNodeLabel(key string) (message string, ok bool) {
 	message, ok = deprecatedNodeLabels[key]
 	return message, ok
+}
+
+// NodeTermWarnings tells of node labels in a term that have a better name, and with
+// values, of those that no label can have.
+func NodeTermWarnings(t *corev1.NodeSelectorTerm, values bool, p *field.Path) (out []string) {
+	for i, e := range t.MatchExpressions {
+		at := p.Child("matchExpressions").Index(i)
+		if message, ok := DeprecatedNodeLabel(e.Key); ok {
+			out = append(out, fmt.Sprintf("%s: %s is %s", at.Child("key"), e.Key, message))
+		}
+		if !values {
+			continue
+		}
+		for j, value := range e.Values {
+			for _, message := range validation.IsValidLabelValue(value) {
+				out = append(out, fmt.Sprintf("%s: %s is invalid, %s", at.Child("values").Index(j), value, message))
+			}
+		}
+	}
+	return out
 }

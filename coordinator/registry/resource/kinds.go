@@ -4,6 +4,7 @@ package resource
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -34,6 +35,7 @@ func deviceClass() kind.Kind {
 		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec) },
 		ValidateUpdate: func(_ context.Context, c, _ *T) field.ErrorList { return validateClass(&c.Spec) },
 		Spec:           func(c *T) any { return &c.Spec },
+		ReturnDeleted:  true,
 		Columns:        []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
 		Row:            func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
 	}.Kind()
@@ -54,10 +56,12 @@ func claim() kind.Kind {
 		},
 		Status: &kind.StatusOf[T]{
 			Copy:        func(to, from *T) { to.Status = from.Status },
+			Meta:        metav1.ResetObjectMetaForStatus,
 			Update:      func(_ context.Context, c, old *T) { dropReleased(c, old) },
 			Validate:    func(_ context.Context, c, old *T) field.ErrorList { return validateClaimStatus(c, old) },
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
+		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("State", "string", "A summary of the current state (allocated, pending, reserved, etc.)."),
@@ -82,8 +86,9 @@ func claimTemplate() kind.Kind {
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
 			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
 		},
-		Columns: []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
-		Row:     func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
+		ReturnDeleted: true,
+		Columns:       []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
+		Row:           func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
 	}.Kind()
 }
 
@@ -97,11 +102,19 @@ func slice() kind.Kind {
 		Default:        defaultSlice,
 		Validate:       func(_ context.Context, s *T) field.ErrorList { return validateSlice(&s.Spec, nil) },
 		ValidateUpdate: func(_ context.Context, s, old *T) field.ErrorList { return validateSlice(&s.Spec, &old.Spec) },
-		Spec:           func(s *T) any { return &s.Spec },
+		Warnings: func(_ context.Context, s, _ *T) []string {
+			if s.Spec.Driver == strings.ToLower(s.Spec.Driver) {
+				return nil
+			}
+			return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters",
+				s.Spec.Driver)}
+		},
+		Spec: func(s *T) any { return &s.Spec },
 		Fields: func(s *T) fields.Set {
 			return fields.Set{"spec.nodeName": nodeOf(s), "spec.driver": s.Spec.Driver}
 		},
-		Indexed: []string{"spec.nodeName"},
+		Indexed:       []string{"spec.nodeName"},
+		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Node", "string", resourcev1.ResourceSliceSpec{}.SwaggerDoc()["nodeName"]),

@@ -52,7 +52,7 @@ func csiDriver() kind.Kind {
 			return []string{tokensInAttributes}
 		},
 		DenyUnconditionalUpdate: true,
-		Store:                   returnsDeleted,
+		ReturnDeleted:           true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("AttachRequired", "boolean", doc["attachRequired"]),

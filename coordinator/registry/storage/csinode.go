@@ -29,7 +29,7 @@ func csiNode() kind.Kind {
 			return append(validateNode(n), validateNodeUpdate(n, old)...)
 		},
 		DenyUnconditionalUpdate: true,
-		Store:                   returnsDeleted,
+		ReturnDeleted:           true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Drivers", "integer", "Drivers indicates the number of CSI drivers registered on the node"),

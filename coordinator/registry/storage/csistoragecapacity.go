@@ -17,7 +17,6 @@ import (
 )
 
 func csiStorageCapacity() kind.Kind {
-	doc := storagev1.CSIStorageCapacity{}.SwaggerDoc()
 	return kind.Of[storagev1.CSIStorageCapacity]{
 		Names: kind.Names{
 			GroupVersion: groupVersion, Resource: "csistoragecapacities", Singular: "csistoragecapacity",
@@ -43,19 +42,6 @@ func csiStorageCapacity() kind.Kind {
 			return topologyWarnings(c.NodeTopology)
 		},
 		DenyUnconditionalUpdate: true,
-		Store:                   returnsDeleted,
-		Columns: []metav1.TableColumnDefinition{
-			kind.NameColumn(),
-			kind.Column("StorageClassName", "string", doc["storageClassName"]),
-			kind.Column("Capacity", "string", doc["capacity"]),
-		},
-		Row: func(c *storagev1.CSIStorageCapacity) []any {
-			capacity := "<unset>"
-			if c.Capacity != nil {
-				capacity = c.Capacity.String()
-			}
-			return []any{c.Name, c.StorageClassName, capacity}
-		},
 	}.Kind()
 }
 

@@ -4,7 +4,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -17,10 +16,6 @@ func Kinds() []kind.Kind {
 		storageClass(), volumeAttributesClass(), csiDriver(), csiNode(), csiStorageCapacity(), volumeAttachment(),
 	}
 }
-
-// returnsDeleted makes a deletion answer with the object, as upstream's stores
-// of this group do.
-func returnsDeleted(_ *kind.Env, store *genericregistry.Store) { store.ReturnDeletedObject = true }
 
 const (
 	maxParameters    = 512

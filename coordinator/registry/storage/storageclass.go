@@ -45,8 +45,8 @@ func storageClass() kind.Kind {
 		ValidateUpdate: func(_ context.Context, c, old *storagev1.StorageClass) field.ErrorList {
 			return append(validateClass(c), validateClassUpdate(c, old)...)
 		},
-		Warnings: func(_ context.Context, c, _ *storagev1.StorageClass) []string { return classWarnings(c) },
-		Store:    returnsDeleted,
+		Warnings:      func(_ context.Context, c, _ *storagev1.StorageClass) []string { return classWarnings(c) },
+		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Provisioner", "string", doc["provisioner"]),

@@ -48,15 +48,13 @@ func volumeAttachment() kind.Kind {
 		},
 		ValidateUpdate: update,
 		Status: &kind.StatusOf[storagev1.VolumeAttachment]{
-			Copy: func(to, from *storagev1.VolumeAttachment) { to.Status = from.Status },
-			Update: func(_ context.Context, a, old *storagev1.VolumeAttachment) {
-				metav1.ResetObjectMetaForStatus(&a.ObjectMeta, &old.ObjectMeta)
-			},
+			Copy:        func(to, from *storagev1.VolumeAttachment) { to.Status = from.Status },
+			Meta:        metav1.ResetObjectMetaForStatus,
 			Validate:    update,
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		DenyUnconditionalUpdate: true,
-		Store:                   returnsDeleted,
+		ReturnDeleted:           true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			attacher,

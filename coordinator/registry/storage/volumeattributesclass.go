@@ -29,7 +29,7 @@ func volumeAttributesClass() kind.Kind {
 			}
 			return append(errs, validateAttributes(c)...)
 		},
-		Store: returnsDeleted,
+		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("DriverName", "string", storagev1.VolumeAttributesClass{}.SwaggerDoc()["driverName"]),

@@ -340,9 +340,10 @@ func Warnings(meta *metav1.ObjectMeta, s *corev1.PersistentVolumeSpec) (out []st
 	add(s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle, p.Child("persistentVolumeReclaimPolicy"),
 		"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
 	if s.NodeAffinity != nil && s.NodeAffinity.Required != nil {
-		out = append(out,
-			termWarnings(s.NodeAffinity.Required.NodeSelectorTerms,
-				p.Child("nodeAffinity", "required", "nodeSelectorTerms"))...)
+		for i := range s.NodeAffinity.Required.NodeSelectorTerms {
+			out = append(out, podspec.NodeTermWarnings(&s.NodeAffinity.Required.NodeSelectorTerms[i], false,
+				p.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i))...)
+		}
 	}
 	add(s.CephFS != nil, p.Child("cephfs"), "deprecated in v1.28, non-functional in v1.31+")
 	add(s.PhotonPersistentDisk != nil, p.Child("photonPersistentDisk"), "deprecated in v1.11, non-functional in v1.16+")
@@ -350,19 +351,6 @@ func Warnings(meta *metav1.ObjectMeta, s *corev1.PersistentVolumeSpec) (out []st
 	add(s.StorageOS != nil, p.Child("storageOS"), "deprecated in v1.22, non-functional in v1.25+")
 	add(s.Glusterfs != nil, p.Child("glusterfs"), "deprecated in v1.25, non-functional in v1.26+")
 	add(s.RBD != nil, p.Child("rbd"), "deprecated in v1.28, non-functional in v1.31+")
-	return out
-}
-
-func termWarnings(terms []corev1.NodeSelectorTerm, p *field.Path) (out []string) {
-	for i := range terms {
-		for j, e := range terms[i].MatchExpressions {
-			if message, ok := podspec.DeprecatedNodeLabel(e.Key); ok {
-				out = append(out,
-					fmt.Sprintf("%s: %s is %s", p.Index(i).Child("matchExpressions").Index(j).Child("key"),
-						e.Key, message))
-			}
-		}
-	}
 	return out
 }
 
