@@ -37,6 +37,7 @@ func mutatingConfiguration() kind.Kind {
 		},
 		Spec:                    func(c *T) any { return c.Webhooks },
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 		Columns:                 columns(),
 		Row: func(c *T) []any {
 			return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)}
@@ -59,6 +60,7 @@ func validatingConfiguration() kind.Kind {
 		},
 		Spec:                    func(c *T) any { return c.Webhooks },
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 		Columns:                 columns(),
 		Row: func(c *T) []any {
 			return []any{c.Name, int64(len(c.Webhooks)), kind.Age(c.CreationTimestamp)}

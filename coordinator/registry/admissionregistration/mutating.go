@@ -50,6 +50,7 @@ func mutatingPolicy() kind.Kind {
 			return o.(*T).Spec.ParamKind
 		}),
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 	}.Kind()
 }
 
@@ -77,6 +78,7 @@ func mutatingPolicyBinding() kind.Kind {
 		},
 		Store:                   guardBinding(mutatingReference),
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 	}.Kind()
 }
 

@@ -35,6 +35,7 @@ func policy() kind.Kind {
 		Status: &kind.StatusOf[T]{
 			Copy:        func(to, from *T) { to.Status = from.Status },
 			Meta:        metav1.ResetObjectMetaForStatus,
+			Validate:    func(_ context.Context, p, _ *T) field.ErrorList { return validatePolicyStatus(&p.Status) },
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		Columns: []metav1.TableColumnDefinition{
@@ -54,6 +55,7 @@ func policy() kind.Kind {
 			return o.(*T).Spec.ParamKind
 		}),
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 	}.Kind()
 }
 
@@ -81,6 +83,7 @@ func policyBinding() kind.Kind {
 		},
 		Store:                   guardBinding(validatingReference),
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 	}.Kind()
 }
 

@@ -18,6 +18,7 @@ import (
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
@@ -360,4 +361,29 @@ func validateActions(list []admissionregistrationv1.ValidationAction, at *field.
 		errs = append(errs, field.Required(at, "at least one validation action is required"))
 	}
 	return errs
+}
+
+func validatePolicyStatus(s *admissionregistrationv1.ValidatingAdmissionPolicyStatus) (errs field.ErrorList) {
+	p := field.NewPath("status")
+	if s.TypeChecking != nil {
+		for i, w := range s.TypeChecking.ExpressionWarnings {
+			at := p.Child("typeChecking", "expressionWarnings").Index(i)
+			if w.Warning == "" {
+				errs = append(errs, field.Required(at.Child("warning"), ""))
+			}
+			errs = append(errs, validateFieldRef(strings.TrimSpace(w.FieldRef), at.Child("fieldRef"))...)
+		}
+	}
+	return append(errs, metavalidation.ValidateConditions(s.Conditions, p.Child("conditions"))...)
+}
+
+// validateFieldRef wants a path as kubectl's jsonpath has them.
+func validateFieldRef(ref string, p *field.Path) field.ErrorList {
+	if ref == "" {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	if err := jsonpath.New("spec").Parse("{" + ref + "}"); err != nil {
+		return field.ErrorList{field.Invalid(p, ref, fmt.Sprintf("invalid JSONPath: %v", err))}
+	}
+	return nil
 }

@@ -254,7 +254,7 @@ func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) 
 			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
 			continue
 		}
-		errs = append(errs, validation.IsValidIP(p.Index(i), ip)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, nil)...)
 	}
 	if len(s.ClusterIPs) > 2 {
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))

@@ -3,6 +3,8 @@ package apps
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,7 +21,9 @@ func controllerRevision() kind.Kind {
 			GroupVersion: groupVersion, Resource: "controllerrevisions", Singular: "controllerrevision",
 			List: &appsv1.ControllerRevisionList{},
 		},
-		Validate: func(_ context.Context, r *appsv1.ControllerRevision) field.ErrorList { return validateRevision(r) },
+		Validate: func(_ context.Context, r *appsv1.ControllerRevision) field.ErrorList {
+			return append(validateRevision(r), validateData(r.Data.Raw)...)
+		},
 		ValidateUpdate: func(_ context.Context, r, old *appsv1.ControllerRevision) field.ErrorList {
 			errs := validateRevision(r)
 			if !bytes.Equal(r.Data.Raw, old.Data.Raw) {
@@ -52,9 +56,24 @@ func controllerName(r *appsv1.ControllerRevision) string {
 }
 
 func validateRevision(r *appsv1.ControllerRevision) field.ErrorList {
-	var errs field.ErrorList
-	if len(r.Data.Raw) == 0 && r.Data.Object == nil {
-		errs = append(errs, field.Required(field.NewPath("data"), "data is mandatory"))
+	return validateCounts(nil, count{"revision", r.Revision})
+}
+
+// validateData wants a JSON object.
+func validateData(raw []byte) field.ErrorList {
+	var v any
+	p := field.NewPath("data")
+	if raw == nil {
+		return field.ErrorList{field.Required(p, "data is mandatory")}
 	}
-	return append(errs, validateCounts(nil, count{"revision", r.Revision})...)
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return field.ErrorList{field.Invalid(p, "<value omitted>", fmt.Sprintf("error parsing data: %v", err))}
+	}
+	if v == nil {
+		return field.ErrorList{field.Required(p, "data is mandatory")}
+	}
+	if _, object := v.(map[string]any); !object {
+		return field.ErrorList{field.Required(p, "data must be a valid JSON object")}
+	}
+	return nil
 }

@@ -6,10 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"strconv"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -37,9 +35,6 @@ func replicaSet() kind.Kind {
 		Status: &kind.StatusOf[appsv1.ReplicaSet]{
 			Copy:     func(to, from *appsv1.ReplicaSet) { to.Status = from.Status },
 			Validate: validateReplicaSetStatus,
-		},
-		Fields: func(r *appsv1.ReplicaSet) fields.Set {
-			return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
 		},
 		Columns: append([]metav1.TableColumnDefinition{
 			kind.NameColumn(),

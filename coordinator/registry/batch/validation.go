@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -371,46 +369,13 @@ func validateSuccessRule(r *batchv1.SuccessPolicyRule, completions int32, p *fie
 	return errs
 }
 
-// countIndexes parses "1,3-5" and counts it; indexes rise and stay below completions.
-func countIndexes(text string, completions int32) (int32, error) {
-	if text == "" {
-		return 0, nil
+// countIndexes counts the indexes of "1,3-5"; they rise and stay below completions.
+func countIndexes(text string, completions int32) (total int32, err error) {
+	intervals, err := parseIndexes(text, completions)
+	for _, i := range intervals {
+		total += int32(i.last - i.first + 1)
 	}
-	var total int32
-	last := int32(-1)
-	for part := range strings.SplitSeq(text, ",") {
-		lo, hi, err := parseInterval(part, completions)
-		if err != nil {
-			return 0, err
-		}
-		if lo <= last {
-			return 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", last, lo)
-		}
-		total, last = total+hi-lo+1, hi
-	}
-	return total, nil
-}
-
-func parseInterval(part string, completions int32) (lo, hi int32, err error) {
-	first, second, isRange := strings.Cut(part, "-")
-	if !isRange {
-		second = first
-	}
-	var bounds [2]int32
-	for i, s := range []string{first, second} {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			return 0, 0, fmt.Errorf("cannot convert string to integer for index: %q", s)
-		}
-		if n < 0 || n >= int(completions) {
-			return 0, 0, fmt.Errorf("too large index: %q", s)
-		}
-		bounds[i] = int32(n)
-	}
-	if isRange && bounds[0] >= bounds[1] {
-		return 0, 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", bounds[0], bounds[1])
-	}
-	return bounds[0], bounds[1], nil
+	return total, err
 }
 
 func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
@@ -472,48 +437,4 @@ func takeResources(to, from []corev1.Container) {
 			to[i].Resources = from[i].Resources
 		}
 	}
-}
-
-func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
-	var errs field.ErrorList
-	p, s := field.NewPath("status"), &j.Status
-	for name, v := range map[string]int32{
-		"active": s.Active, "succeeded": s.Succeeded, "failed": s.Failed, "ready": ptr.Deref(s.Ready, 0),
-		"terminating": ptr.Deref(s.Terminating, 0),
-	} {
-		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(v), p.Child(name))...)
-	}
-	refuse := func(bad bool, name string, value any, why string) {
-		if bad {
-			errs = append(errs, field.Invalid(p.Child(name), value, why))
-		}
-	}
-	none := field.OmitValueType{}
-	complete, failed, success := isTrue(j, batchv1.JobComplete), isTrue(j, batchv1.JobFailed), isTrue(j,
-		batchv1.JobSuccessCriteriaMet)
-	finished := complete || failed
-	refuse(complete && failed, "conditions", none, "cannot set Complete=True and Failed=true conditions")
-	refuse(complete && isTrue(j, batchv1.JobFailureTarget), "conditions", none, "cannot set Complete=True and FailureTarget=true conditions")
-	refuse(failed && !isTrue(j, batchv1.JobFailureTarget), "conditions", none, "cannot set Failed=True condition without the FailureTarget=true condition")
-	refuse(complete && !success, "conditions", none, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition")
-	refuse(success && failed, "conditions", none, "cannot set SuccessCriteriaMet=True and Failed=true conditions")
-	refuse(s.CompletionTime != nil && !complete, "completionTime", s.CompletionTime, "cannot set completionTime when there is no Complete=True condition")
-	refuse(finished && s.Active > 0, "active", s.Active, "active>0 is invalid for finished job")
-	refuse(finished && ptr.Deref(s.Terminating, 0) > 0, "terminating", s.Terminating, "terminating>0 is invalid for finished job")
-	refuse(ptr.Deref(s.Ready, 0) > s.Active, "ready", ptr.Deref(s.Ready, 0), "cannot set more ready pods than active")
-	refuse(s.CompletedIndexes != "" && !indexed(&j.Spec), "completedIndexes", s.CompletedIndexes, "cannot set non-empty completedIndexes when non-indexed completion mode")
-	refuse(s.Failed < old.Status.Failed, "failed", s.Failed, "cannot decrease the failed counter")
-	refuse(s.Succeeded < old.Status.Succeeded && !indexed(&j.Spec), "succeeded", s.Succeeded, "cannot decrease the succeeded counter")
-	for _, c := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, batchv1.JobFailureTarget,
-		batchv1.JobSuccessCriteriaMet} {
-		refuse(isTrue(old, c) && !isTrue(j, c), "conditions", none,
-			fmt.Sprintf("cannot disable the terminal %s=True condition", c))
-	}
-	if complete && s.CompletionTime == nil {
-		errs = append(errs, field.Required(p.Child("completionTime"), "completionTime is required for Complete jobs"))
-	}
-	if finished && s.StartTime == nil {
-		errs = append(errs, field.Required(p.Child("startTime"), "startTime is required for finished job"))
-	}
-	return errs
 }

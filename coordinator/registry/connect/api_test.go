@@ -111,6 +111,9 @@ func logs(t *testing.T, c kubernetes.Interface, a *agent) {
 	wantError(t, err, "a container name must be specified for pod logged, choose one of: [c d]")
 	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "x"}).Stream(ctx)
 	wantError(t, err, "container x is not valid for pod logged")
+	stdout := corev1.LogStreamStdout
+	_, err = pods.GetLogs("logged", &corev1.PodLogOptions{Container: "d", Stream: &stdout}).Stream(ctx)
+	wantError(t, err, "stream: Forbidden: may not be specified")
 	tail := int64(5)
 	out := must[[]byte](t)(pods.GetLogs("logged",
 		&corev1.PodLogOptions{Container: "d", TailLines: &tail, Timestamps: true}).DoRaw(ctx))

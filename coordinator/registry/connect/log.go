@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -101,9 +100,6 @@ func logParams(o *corev1.PodLogOptions) url.Values {
 	if o.SinceTime != nil {
 		v.Set("sinceTime", o.SinceTime.Format(time.RFC3339))
 	}
-	if o.Stream != nil && *o.Stream != corev1.LogStreamAll {
-		v.Set("stream", *o.Stream)
-	}
 	return v
 }
 
@@ -120,15 +116,8 @@ func validateLogOptions(o *corev1.PodLogOptions) (errs field.ErrorList) {
 	case o.SinceSeconds != nil && *o.SinceSeconds < 1:
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0"))
 	}
-	if o.Stream == nil {
-		return errs
-	}
-	streams := []string{corev1.LogStreamAll, corev1.LogStreamStderr, corev1.LogStreamStdout}
-	if !slices.Contains(streams, *o.Stream) {
-		errs = append(errs, field.NotSupported(field.NewPath("stream"), *o.Stream, streams))
-	}
-	if *o.Stream != corev1.LogStreamAll && o.TailLines != nil {
-		errs = append(errs, field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
+	if o.Stream != nil { // of the gate PodLogsQuerySplitStreams, which is off in v1.36
+		errs = append(errs, field.Forbidden(field.NewPath("stream"), "may not be specified"))
 	}
 	return errs
 }

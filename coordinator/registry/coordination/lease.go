@@ -27,7 +27,7 @@ func lease() kind.Kind {
 		ValidateUpdate: func(_ context.Context, l, _ *coordinationv1.Lease) field.ErrorList {
 			return validate(&l.Spec, field.NewPath("spec"))
 		},
-		AllowCreateOnUpdate: true, DenyUnconditionalUpdate: true,
+		AllowCreateOnUpdate: true, DenyUnconditionalUpdate: true, AnyFinalizer: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Holder", "string", coordinationv1.LeaseSpec{}.SwaggerDoc()["holderIdentity"]), kind.AgeColumn(),

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -212,7 +213,8 @@ func eviction(t *testing.T, c kubernetes.Interface) {
 	evict := func(name string) error {
 		return pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}})
 	}
-	if err := evict("e1"); err != nil {
+	older := &policyv1beta1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "e1", Namespace: "default"}}
+	if err := pods.EvictV1beta1(ctx, older); err != nil {
 		t.Fatal(err)
 	}
 	p := must[*corev1.Pod](t)(pods.Get(ctx, "e1", get))
@@ -344,6 +346,12 @@ func events(t *testing.T, c kubernetes.Interface) {
 	if err != nil || newer.Note != "m" || newer.Regarding.Name != "p" {
 		t.Fatalf("events.k8s.io: %v %+v", err, newer)
 	}
+	// The older API takes any name; the newer wants one of DNS.
+	e.Name = "E_2"
+	must[*corev1.Event](t)(c.CoreV1().Events("default").Create(ctx, e, create))
+	newer.ObjectMeta = metav1.ObjectMeta{Name: "E_3", Namespace: "default"}
+	_, err = c.EventsV1().Events("default").Create(ctx, newer, create)
+	wantError(t, err, "metadata.name: Invalid value")
 }
 
 func nodes(t *testing.T, c kubernetes.Interface) {

@@ -42,7 +42,6 @@ func configMap() kind.Kind {
 		Row: func(c *corev1.ConfigMap) []any {
 			return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), kind.Age(c.CreationTimestamp)}
 		},
-		AllowCreateOnUpdate: true,
 	}.Kind()
 }
 

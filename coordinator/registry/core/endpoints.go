@@ -131,7 +131,7 @@ func validateSubsets(subsets []corev1.EndpointSubset) (errs field.ErrorList) {
 }
 
 func validateAddress(a *corev1.EndpointAddress, p *field.Path) field.ErrorList {
-	errs := validation.IsValidIP(p.Child("ip"), a.IP)
+	errs := validation.IsValidIPForLegacyField(p.Child("ip"), a.IP, true, nil)
 	if a.Hostname != "" {
 		errs = append(errs, fieldrule.Invalid(p.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
 	}

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +33,7 @@ func event() kind.Kind {
 			// Names of events are made of other names; only path segments matter.
 			NameRule: func(string, bool) []string { return nil },
 		},
+		AnyFinalizer:   true,
 		Validate:       validateEvent,
 		ValidateUpdate: validateEventUpdate,
 		TTL:            func(*corev1.Event) uint64 { return eventTTL },
@@ -113,6 +116,8 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if !strict {
 		return errs
 	}
+	errs = append(errs, fieldrule.Invalid(field.NewPath("metadata", "name"), e.Name,
+		apivalidation.NameIsDNSSubdomain(e.Name, false))...)
 	errs = append(errs, validateSeries(e)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
@@ -140,7 +145,9 @@ func validateEventUpdate(ctx context.Context, e, old *corev1.Event) field.ErrorL
 	if !strict {
 		return errs
 	}
-	errs = append(errs, validateSeries(e)...)
+	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
+		errs = append(errs, validateSeries(e)...)
+	}
 	for _, f := range []struct {
 		name     string
 		now, was any

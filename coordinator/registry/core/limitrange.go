@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -26,6 +27,12 @@ func limitRange() kind.Kind {
 		Default: func(l *corev1.LimitRange) {
 			for i := range l.Spec.Limits {
 				defaultLimit(&l.Spec.Limits[i])
+			}
+		},
+		// The one kind that needs no name.
+		Create: func(_ context.Context, l *corev1.LimitRange) {
+			if l.Name == "" {
+				l.Name = string(uuid.NewUUID())
 			}
 		},
 		Validate:            validate,

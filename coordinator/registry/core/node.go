@@ -2,7 +2,9 @@ package core
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,10 +154,15 @@ func orUnknown(s string) string {
 func validateNode(n *corev1.Node) field.ErrorList {
 	errs := validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
 	errs = append(errs, validateNodeResources(n)...)
+	if swap := n.Status.NodeInfo.Swap; swap != nil && swap.Capacity != nil && *swap.Capacity <= 0 {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "nodeSwapStatus", "capacity"), *swap.Capacity,
+			"must be greater than zero"))
+	}
+	errs = append(errs, validateFeatures(n.Status.DeclaredFeatures, field.NewPath("status", "declaredFeatures"))...)
 	at := field.NewPath("spec", "podCIDRs")
 	families := map[bool]int{}
 	for i, cidr := range n.Spec.PodCIDRs {
-		errs = append(errs, validation.IsValidCIDR(at.Index(i), cidr)...)
+		errs = append(errs, validation.IsValidCIDRForLegacyField(at.Index(i), cidr, true, nil)...)
 		if p, err := netip.ParsePrefix(cidr); err == nil {
 			families[p.Addr().Is4()]++
 		}
@@ -199,8 +206,36 @@ func validateTaints(taints []corev1.Taint, p *field.Path) (errs field.ErrorList)
 	return errs
 }
 
+var featureName = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
+
+// validateFeatures wants names of features in order, each once.
+func validateFeatures(names []string, p *field.Path) (errs field.ErrorList) {
+	for i, name := range names {
+		const longest = validation.DNS1123SubdomainMaxLength
+		fault := ""
+		if len(name) > longest {
+			fault = fmt.Sprintf("must be no more than %d characters", longest)
+		} else if !featureName.MatchString(name) {
+			fault = "must start with an UpperCamelCase segment, with subsequent segments separated by '/' " +
+				"(e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"
+		}
+		if fault != "" {
+			errs = append(errs, field.Invalid(p.Index(i), name, fmt.Sprintf("invalid feature name %q: %s", name, fault)))
+		}
+		switch {
+		case i == 0:
+		case name == names[i-1]:
+			errs = append(errs, field.Duplicate(p.Index(i), name))
+		case name < names[i-1]:
+			errs = append(errs, field.Invalid(p.Index(i), name, "list must be sorted alphabetically"))
+		}
+	}
+	return errs
+}
+
 func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	errs := validateNodeResources(n)
+	errs = append(errs, validateFeatures(n.Status.DeclaredFeatures, field.NewPath("status", "declaredFeatures"))...)
 	seen := map[corev1.NodeAddress]bool{}
 	for i, a := range n.Status.Addresses {
 		if seen[a] {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -44,7 +43,6 @@ func persistentVolume() kind.Kind {
 			Update: stampPhase,
 		},
 		ReturnDeleted: true,
-		Fields:        func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Capacity", "string", spec["capacity"]),

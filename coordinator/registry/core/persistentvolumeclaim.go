@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -50,7 +50,6 @@ func persistentVolumeClaim() kind.Kind {
 			},
 		},
 		ReturnDeleted: true,
-		Fields:        func(c *corev1.PersistentVolumeClaim) fields.Set { return fields.Set{"name": c.Name} },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Status", "string", status["phase"]),
@@ -179,7 +178,7 @@ var resizeStatuses = []corev1.ClaimResourceStatus{
 func validateClaimStatus(c *corev1.PersistentVolumeClaim) (errs field.ErrorList) {
 	p := field.NewPath("status")
 	for name, q := range c.Status.Capacity {
-		errs = append(errs, podspec.ValidateQuantity(name, q, p.Child("capacity").Key(string(name)))...)
+		errs = append(errs, validateSize(q, p.Child("capacity").Key(string(name)))...)
 	}
 	at := p.Child("allocatedResourceStatuses")
 	for name, state := range c.Status.AllocatedResourceStatuses {
@@ -194,9 +193,21 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) (errs field.ErrorList)
 			errs = append(errs, bad...)
 			continue
 		}
+		if bad := validateSize(q, at.Key(string(name))); len(bad) > 0 {
+			errs = append(errs, bad...)
+			continue
+		}
 		errs = append(errs, podspec.ValidateQuantity(corev1.ResourceStorage, q, at.Key(string(name)))...)
 	}
 	return errs
+}
+
+// validateSize refuses what is less than nothing, or beyond an int64.
+func validateSize(q resource.Quantity, p *field.Path) field.ErrorList {
+	if n := q.Value(); n < 0 {
+		return field.ErrorList{field.Invalid(p, n, "must be a valid resource quantity")}
+	}
+	return nil
 }
 
 // claimResource: "storage", or a name with a domain of its own.

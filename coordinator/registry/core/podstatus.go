@@ -2,6 +2,8 @@ package core
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -39,7 +41,156 @@ func validatePodStatus(p, old *corev1.Pod) field.ErrorList {
 			at.Child("ephemeralContainerStatuses"))...)
 	errs = append(errs,
 		validateClaimStatuses(s.ResourceClaimStatuses, p.Spec.ResourceClaims, at.Child("resourceClaimStatuses"))...)
-	return append(errs, validatePodAddresses(s, at)...)
+	errs = append(errs,
+		validateExtendedClaim(s.ExtendedResourceClaimStatus, &p.Spec, at.Child("extendedResourceClaimStatus"))...)
+	errs = append(errs, validatePodAddresses(s, at)...)
+	return append(errs, validateContainerStatuses(p, at)...)
+}
+
+// validateContainerStatuses checks who the containers run as, and what of devices
+// they have.
+func validateContainerStatuses(p *corev1.Pod, at *field.Path) (errs field.ErrorList) {
+	s := &p.Status
+	lists := []struct {
+		name       string
+		statuses   []corev1.ContainerStatus
+		containers []corev1.Container
+	}{
+		{"containerStatuses", s.ContainerStatuses, p.Spec.Containers},
+		{"initContainerStatuses", s.InitContainerStatuses, p.Spec.InitContainers},
+		{"ephemeralContainerStatuses", s.EphemeralContainerStatuses, nil},
+	}
+	windows := p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows
+	for _, l := range lists {
+		for i := range l.statuses {
+			user := at.Child(l.name).Index(i).Child("user", "linux")
+			switch u := l.statuses[i].User; {
+			case u == nil || u.Linux == nil:
+			case windows:
+				errs = append(errs, field.Forbidden(user, "cannot be set for a windows pod"))
+			default:
+				errs = append(errs, validateLinuxUser(u.Linux, user)...)
+			}
+		}
+	}
+	for _, l := range lists {
+		for i := range l.statuses {
+			devices := at.Child(l.name).Index(i).Child("allocatedResourcesStatus")
+			if l.containers == nil && len(l.statuses[i].AllocatedResourcesStatus) > 0 {
+				errs = append(errs, field.Forbidden(devices, "must not be specified in container status"))
+				continue
+			}
+			errs = append(errs, validateDeviceHealth(&l.statuses[i], l.containers, devices)...)
+		}
+	}
+	return errs
+}
+
+func validateLinuxUser(u *corev1.LinuxContainerUser, p *field.Path) field.ErrorList {
+	errs := fieldrule.Invalid(p.Child("uid"), u.UID, validation.IsValidUserID(u.UID))
+	errs = append(errs, fieldrule.Invalid(p.Child("gid"), u.GID, validation.IsValidGroupID(u.GID))...)
+	for i, gid := range u.SupplementalGroups {
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("supplementalGroups").Index(i), gid, validation.IsValidGroupID(gid))...)
+	}
+	return errs
+}
+
+var healths = []corev1.ResourceHealthStatus{corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy,
+	corev1.ResourceHealthStatusUnknown}
+
+// validateDeviceHealth checks what is said of a container's devices: a status is
+// of a resource that it asks for, or of a claim. Of a container that the spec does
+// not know, nothing is known.
+func validateDeviceHealth(s *corev1.ContainerStatus, containers []corev1.Container,
+	p *field.Path) (errs field.ErrorList) {
+	known := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name })
+	for i, a := range s.AllocatedResourcesStatus {
+		if known >= 0 {
+			errs = append(errs, validateAsked(a.Name, &containers[known].Resources, p.Index(i).Child("name"))...)
+		}
+		seen := map[corev1.ResourceID]bool{}
+		for j, r := range a.Resources {
+			at := p.Index(i).Child("resources").Index(j)
+			if !slices.Contains(healths, r.Health) {
+				errs = append(errs, field.NotSupported(at.Child("health"), r.Health, healths))
+			}
+			if r.Message != nil && *r.Message == "" {
+				errs = append(errs, field.Required(at.Child("message"), "must be non-empty if specified"))
+			} else if r.Message != nil && len(*r.Message) > corev1.ResourceHealthMessageMaxLength {
+				errs = append(errs,
+					field.TooLong(at.Child("message"), *r.Message, corev1.ResourceHealthMessageMaxLength))
+			}
+			if seen[r.ResourceID] {
+				errs = append(errs, field.Duplicate(at.Child("resourceID"), r.ResourceID))
+			}
+			seen[r.ResourceID] = true
+		}
+	}
+	return errs
+}
+
+// validateAsked wants the name of a resource of the container, or "claim:NAME" or
+// "claim:NAME/REQUEST" of one of its claims.
+func validateAsked(name corev1.ResourceName, r *corev1.ResourceRequirements, p *field.Path) field.ErrorList {
+	if !strings.HasPrefix(string(name), "claim:") {
+		if _, ok := r.Requests[name]; ok {
+			return nil
+		}
+		return field.ErrorList{field.Invalid(p, name, "must match one of the container's resource requests")}
+	}
+	for _, c := range r.Claims {
+		claim := "claim:" + c.Name
+		if c.Request != "" {
+			claim += "/" + c.Request
+		}
+		if claim == string(name) {
+			return nil
+		}
+	}
+	return field.ErrorList{field.Invalid(p, name, "must match one of the container's resource claims in a format "+
+		"'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty")}
+}
+
+// validateExtendedClaim checks the claim that was made for extended resources of
+// the pod's containers (KEP-5004).
+func validateExtendedClaim(s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec,
+	p *field.Path) (errs field.ErrorList) {
+	if s == nil {
+		return nil
+	}
+	containers := map[string]*corev1.Container{}
+	for i := range spec.InitContainers {
+		containers[spec.InitContainers[i].Name] = &spec.InitContainers[i]
+	}
+	for i := range spec.Containers {
+		containers[spec.Containers[i].Name] = &spec.Containers[i]
+	}
+	mappings := p.Child("requestMappings")
+	if len(s.RequestMappings) == 0 {
+		errs = append(errs, field.Required(mappings, "at least one request mapping is required"))
+	}
+	for i, m := range s.RequestMappings {
+		at := mappings.Index(i)
+		if c := containers[m.ContainerName]; c == nil {
+			errs = append(errs, field.Invalid(at.Child("containerName"), m.ContainerName,
+				"must match the name of an entry in spec.initContainers.name or spec.containers.name"))
+		} else if _, ok := c.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
+			errs = append(errs, field.Invalid(at.Child("resourceName"), m.ResourceName, "must match the extended resource name "+
+				"of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests"))
+		}
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("requestName"), m.RequestName, validation.IsDNS1123Label(m.RequestName))...)
+		if slices.Contains(s.RequestMappings[:i], m) {
+			errs = append(errs, field.Duplicate(at.Child("containerName"), m.ContainerName),
+				field.Duplicate(at.Child("resourceName"), m.ResourceName),
+				field.Duplicate(at.Child("requestName"), m.RequestName))
+		}
+	}
+	if s.ResourceClaimName == "" {
+		return append(errs, field.Required(p.Child("resourceClaimName"), ""))
+	}
+	return append(errs, subdomain(s.ResourceClaimName, p.Child("resourceClaimName"))...)
 }
 
 func validatePodConditions(conditions []corev1.PodCondition, p *field.Path) (errs field.ErrorList) {
@@ -156,7 +307,7 @@ func validatePodAddresses(s *corev1.PodStatus, p *field.Path) (errs field.ErrorL
 func validateAddressPair(ips []string, shown any, p *field.Path) (errs field.ErrorList) {
 	families := map[bool]int{}
 	for i, ip := range ips {
-		errs = append(errs, validation.IsValidIP(p.Index(i), ip)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, nil)...)
 		if a, err := netip.ParseAddr(ip); err == nil {
 			families[a.Is4()]++
 		}

@@ -40,7 +40,6 @@ func podTemplate() kind.Kind {
 			names, images := kind.ContainerCells(t.Template.Spec.Containers)
 			return []any{t.Name, names, images, labels.FormatLabels(t.Template.Labels)}
 		},
-		AllowCreateOnUpdate: true,
-		ReturnDeleted:       true,
+		ReturnDeleted: true,
 	}.Kind()
 }

@@ -22,6 +22,7 @@ func replicationController() kind.Kind {
 	validate := func(_ context.Context, r *corev1.ReplicationController) field.ErrorList { return validateRC(r) }
 	return kind.Of[corev1.ReplicationController]{
 		Names: kind.Names{
+			NameRule:     kind.OnlyWhole,
 			GroupVersion: groupVersion, Resource: "replicationcontrollers", Singular: "replicationcontroller",
 			ShortNames: []string{"rc"}, Categories: []string{"all"}, List: &corev1.ReplicationControllerList{},
 		},

@@ -57,7 +57,6 @@ func secret() kind.Kind {
 		Row: func(s *corev1.Secret) []any {
 			return []any{s.Name, string(s.Type), int64(len(s.Data)), kind.Age(s.CreationTimestamp)}
 		},
-		AllowCreateOnUpdate: true,
 	}.Kind()
 }
 

@@ -21,11 +21,11 @@ import (
 func allocateOnWrite(store *genericregistry.Store, a *allocate.Allocator, client kubernetes.Interface) {
 	store.BeginCreate = func(ctx context.Context, obj runtime.Object,
 		o *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-		return a.Begin(ctx, obj.(*corev1.Service), nil, dryrun.IsDryRun(o.DryRun))
+		return begin(ctx, a, obj.(*corev1.Service), nil, dryrun.IsDryRun(o.DryRun))
 	}
 	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object,
 		o *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-		return a.Begin(ctx, obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(o.DryRun))
+		return begin(ctx, a, obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(o.DryRun))
 	}
 	store.AfterDelete = func(obj runtime.Object, o *metav1.DeleteOptions) {
 		if s := obj.(*corev1.Service); !dryrun.IsDryRun(o.DryRun) {
@@ -33,6 +33,21 @@ func allocateOnWrite(store *genericregistry.Store, a *allocate.Allocator, client
 			a.Release(s)
 		}
 	}
+}
+
+// begin allocates. Where that fails because of what the client wrote, the client is
+// told what is wrong with it, which is looked at after allocation otherwise.
+func begin(ctx context.Context, a *allocate.Allocator, s, old *corev1.Service,
+	dryRun bool) (genericregistry.FinishFunc, error) {
+	asked := s.DeepCopy()
+	finish, err := a.Begin(ctx, s, old, dryRun)
+	if !apierrors.IsInternalError(err) {
+		return finish, err
+	}
+	if errs := validateService(asked); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+	}
+	return nil, err
 }
 
 // dropEndpoints deletes the Endpoints of a deleted service, so that a new one of

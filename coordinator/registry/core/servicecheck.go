@@ -38,7 +38,7 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 	errs = append(errs, allocate.ValidateClusterIPs(v)...)
 	for i, ip := range s.ExternalIPs {
 		at := p.Child("externalIPs").Index(i)
-		bad := validation.IsValidIP(at, ip)
+		bad := validation.IsValidIPForLegacyField(at, ip, true, nil)
 		if len(bad) == 0 {
 			bad = validateReachable(ip, at)
 		}
@@ -143,7 +143,7 @@ func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.Er
 		errs = append(errs, field.Forbidden(ranges, only))
 	}
 	for i, cidr := range s.LoadBalancerSourceRanges {
-		errs = append(errs, validation.IsValidCIDR(ranges.Index(i), strings.TrimSpace(cidr))...)
+		errs = append(errs, validation.IsValidCIDRForLegacyField(ranges.Index(i), strings.TrimSpace(cidr), true, nil)...)
 	}
 	if s.AllocateLoadBalancerNodePorts != nil && !balancer {
 		errs = append(errs, field.Forbidden(p.Child("allocateLoadBalancerNodePorts"), only))
@@ -251,7 +251,7 @@ func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
 	for i, in := range list {
 		at := p.Index(i)
 		if in.IP != "" {
-			errs = append(errs, validation.IsValidIP(at.Child("ip"), in.IP)...)
+			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, nil)...)
 		}
 		switch {
 		case in.IP != "" && in.IPMode == nil:

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,6 +44,9 @@ type Of[T any] struct {
 	ValidateUpdate func(ctx context.Context, obj, old *T) field.ErrorList
 	// Warnings go to the client as HTTP Warning headers.
 	Warnings func(ctx context.Context, obj, old *T) []string
+	// AnyFinalizer takes finalizers without a domain too. Other kinds take those
+	// of upstream's that are not qualified, and no more.
+	AnyFinalizer bool
 	// Spec returns the part whose change raises metadata.generation; nil for a
 	// kind that has no generation.
 	Spec func(*T) any
@@ -114,12 +118,22 @@ type Names struct {
 	ShortNames         []string
 	Categories         []string // "all"
 	ClusterScoped      bool
-	// NameRule validates metadata.name; nil: apimachinery's NameIsDNSSubdomain.
+	// NameRule validates metadata.name and, as a prefix, generateName; nil:
+	// apimachinery's NameIsDNSSubdomain.
 	NameRule func(name string, prefix bool) []string
 	// List is the zero list object (&corev1.PodList{}).
 	List runtime.Object
 	// AlsoServed are further group versions of the same Go type (events.k8s.io).
 	AlsoServed []schema.GroupVersion
+}
+
+// OnlyWhole is a NameRule for kinds whose generateName may be anything that a name
+// in DNS comes of.
+func OnlyWhole(name string, prefix bool) []string {
+	if prefix {
+		return nil
+	}
+	return apivalidation.NameIsDNSSubdomain(name, false)
 }
 
 // Kind is an Of[T] with its type erased, made by Of.Kind(); the registry builds

@@ -167,3 +167,10 @@ func TestMayNotByDefault(t *testing.T) {
 			decides.May(eve, asks), decides.May(nobody, asks), (&kind.Env{}).May(eve, asks))
 	}
 }
+
+// "a." is no name, but a prefix of one.
+func TestOnlyWhole(t *testing.T) {
+	if kind.OnlyWhole("a.", true) != nil || kind.OnlyWhole("a.", false) == nil || kind.OnlyWhole("a.b", false) != nil {
+		t.Error("the prefix is not looked at, and the name is")
+	}
+}

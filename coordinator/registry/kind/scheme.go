@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,6 +72,9 @@ func NewScheme(kinds []Kind) (*runtime.Scheme, error) {
 	if err := addEvents(scheme); err != nil {
 		return nil, err
 	}
+	if err := addEviction(scheme); err != nil {
+		return nil, err
+	}
 	if err := addQueryOptions(scheme); err != nil {
 		return nil, err
 	}
@@ -92,6 +97,21 @@ func addHub(scheme *runtime.Scheme, gv schema.GroupVersion) {
 		}
 		scheme.AddKnownTypeWithName(internal, reflect.New(t).Interface().(runtime.Object))
 	}
+}
+
+// addEviction lets old clients post an Eviction of policy/v1beta1, which has the
+// same fields.
+func addEviction(scheme *runtime.Scheme) error {
+	err := scheme.AddConversionFunc((*policyv1beta1.Eviction)(nil), (*policyv1.Eviction)(nil),
+		func(a, b any, _ conversion.Scope) error {
+			in, out := a.(*policyv1beta1.Eviction), b.(*policyv1.Eviction)
+			out.ObjectMeta, out.DeleteOptions = in.ObjectMeta, in.DeleteOptions
+			return nil
+		})
+	if err != nil {
+		return fmt.Errorf("register evictions: %w", err)
+	}
+	return nil
 }
 
 // addQueryOptions registers the conversions of query parameters to the options

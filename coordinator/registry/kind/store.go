@@ -138,7 +138,7 @@ func (d *declared[T]) AddTo(scheme *runtime.Scheme) error {
 		return err
 	}
 	return scheme.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
-		if _, ok := known[label]; ok || label == "metadata.namespace" {
+		if _, ok := known[label]; ok {
 			return label, value, nil
 		}
 		return "", "", fmt.Errorf("field label not supported: %s", label)

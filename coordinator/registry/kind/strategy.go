@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,6 +86,7 @@ func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.Err
 		rule = apivalidation.NameIsDNSSubdomain
 	}
 	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(t), !s.of.ClusterScoped, rule, field.NewPath("metadata"))
+	errs = append(errs, s.of.validateFinalizers(t)...)
 	if s.of.Validate != nil {
 		errs = append(errs, s.of.Validate(ctx, t)...)
 	}
@@ -113,10 +116,30 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	// The registry has compared the two ObjectMeta before.
-	if s.of.ValidateUpdate == nil {
+	errs := s.of.validateFinalizers(typed[T](obj))
+	if s.of.ValidateUpdate != nil {
+		errs = append(errs, s.of.ValidateUpdate(ctx, typed[T](obj), typed[T](old))...)
+	}
+	return errs
+}
+
+// validateFinalizers refuses finalizers that say no domain, but for the few that
+// are older than this rule.
+func (o *Of[T]) validateFinalizers(t *T) (errs field.ErrorList) {
+	if o.AnyFinalizer {
 		return nil
 	}
-	return s.of.ValidateUpdate(ctx, typed[T](obj), typed[T](old))
+	for i, name := range metaOf(t).GetFinalizers() {
+		switch name {
+		case string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
+			continue
+		}
+		if !strings.Contains(name, "/") {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), name,
+				"name is neither a standard finalizer name nor is it fully qualified"))
+		}
+	}
+	return errs
 }
 
 func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
@@ -179,10 +202,11 @@ func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtim
 }
 
 func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	if s.of.Status.Validate == nil {
-		return nil
+	errs := s.of.validateFinalizers(typed[T](obj))
+	if s.of.Status.Validate != nil {
+		errs = append(errs, s.of.Status.Validate(ctx, typed[T](obj), typed[T](old))...)
 	}
-	return s.of.Status.Validate(ctx, typed[T](obj), typed[T](old))
+	return errs
 }
 
 func (s statusStrategy[T]) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {

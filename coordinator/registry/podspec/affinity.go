@@ -325,7 +325,7 @@ func validateDNS(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
 				fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
 	}
 	for i, ip := range c.Nameservers {
-		errs = append(errs, validation.IsValidIP(p.Child("nameservers").Index(i), ip)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil)...)
 	}
 	if len(c.Searches) > maxSearchPaths {
 		errs = append(errs,

@@ -3,10 +3,14 @@ package podspec
 import (
 	"fmt"
 	"reflect"
+	"regexp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // validateOS refuses fields that the pod's operating system does not have.
@@ -83,13 +87,63 @@ func validateWindowsOptions(w *corev1.WindowsSecurityContextOptions, p *field.Pa
 	if w.GMSACredentialSpecName != nil {
 		errs = append(errs, subdomainMessages(*w.GMSACredentialSpecName, p.Child("gmsaCredentialSpecName"))...)
 	}
-	if w.GMSACredentialSpec != nil && *w.GMSACredentialSpec == "" {
+	if spec := w.GMSACredentialSpec; spec != nil && *spec == "" {
 		errs = append(errs, field.Invalid(p.Child("gmsaCredentialSpec"), "", "gmsaCredentialSpec cannot be an empty string"))
+	} else if spec != nil && len(*spec) > maxCredentialSpec {
+		errs = append(errs, field.Invalid(p.Child("gmsaCredentialSpec"), *spec, "gmsaCredentialSpec size must be under 64 KiB"))
 	}
-	if w.RunAsUserName != nil && *w.RunAsUserName == "" {
-		errs = append(errs, field.Invalid(p.Child("runAsUserName"), "", "runAsUserName cannot be an empty string"))
+	if w.RunAsUserName != nil {
+		errs = append(errs,
+			fieldrule.Invalid(p.Child("runAsUserName"), *w.RunAsUserName, windowsUserFaults(*w.RunAsUserName))...)
 	}
 	return errs
+}
+
+const (
+	maxCredentialSpec = 64 << 10 // bytes
+	maxUserDomain     = 256      // characters, and less
+	maxUser           = 104
+)
+
+var (
+	dnsPart    = `[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?`
+	userDomain = regexp.MustCompile(`^[^\\/:*?"<>|.][^\\/:*?"<>|]{0,14}$|^` + dnsPart + `(?:\.` + dnsPart + `)*$`)
+)
+
+// windowsUserFaults reads "DOMAIN\USER" or "USER"; the domain is one of NetBIOS or
+// of DNS.
+func windowsUserFaults(name string) (faults []string) {
+	if name == "" {
+		return []string{"runAsUserName cannot be an empty string"}
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return []string{"runAsUserName cannot contain control characters"}
+	}
+	domain, user, qualified := strings.Cut(name, `\`)
+	if !qualified {
+		domain, user = "", name
+	}
+	if strings.Contains(user, `\`) {
+		return []string{"runAsUserName cannot contain more than one backslash"}
+	}
+	if len(domain) >= maxUserDomain {
+		faults = append(faults, fmt.Sprintf("runAsUserName's Domain length must be under %d characters", maxUserDomain))
+	}
+	if qualified && !userDomain.MatchString(domain) {
+		faults = append(faults, "runAsUserName's Domain doesn't match the NetBios nor the DNS format")
+	}
+	if user == "" {
+		faults = append(faults, "runAsUserName's User cannot be empty")
+	} else if len(user) > maxUser {
+		faults = append(faults, fmt.Sprintf("runAsUserName's User length must not be longer than %d characters", maxUser))
+	}
+	if user != "" && strings.Trim(user, ". ") == "" {
+		faults = append(faults, "runAsUserName's User cannot contain only periods or spaces")
+	}
+	if strings.ContainsAny(user, `"/\:;|=,+*?<>@[]`) {
+		faults = append(faults, `runAsUserName's User cannot contain the following characters: "/\:;|=,+*?<>@[]`)
+	}
+	return faults
 }
 
 // validateHostProcess: either every container of a pod is a host process on the

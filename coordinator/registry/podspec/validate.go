@@ -152,7 +152,7 @@ func validateHostnameOverride(s *corev1.PodSpec, p *field.Path) (errs field.Erro
 
 func validateHostAliases(aliases []corev1.HostAlias, p *field.Path) (errs field.ErrorList) {
 	for i, a := range aliases {
-		errs = append(errs, validation.IsValidIP(p.Index(i).Child("ip"), a.IP)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i).Child("ip"), a.IP, true, nil)...)
 		for j, name := range a.Hostnames {
 			errs = append(errs, subdomainMessages(name, p.Index(i).Child("hostnames").Index(j))...)
 		}

@@ -21,7 +21,7 @@ func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
 	s.volumes = make(map[string]*corev1.VolumeSource, len(s.spec.Volumes))
 	for i := range s.spec.Volumes {
 		v, at := &s.spec.Volumes[i], p.Index(i)
-		bad := ValidateVolumeSource(&v.VolumeSource, at)
+		bad := validateVolumeSource(&v.VolumeSource, at, s.inPod())
 		if v.Name == "" {
 			bad = append(bad, field.Required(at.Child("name"), ""))
 		} else {
@@ -83,7 +83,12 @@ func (s *scope) refuseTokens(p *field.Path) (errs field.ErrorList) {
 
 // ValidateVolumeSource checks that exactly one source is given and is sound.
 // emptyDir counts first, the others in the order of the Go struct.
-func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
+func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
+	return validateVolumeSource(s, p, true)
+}
+
+// validateVolumeSource lets a template leave an image's reference open.
+func validateVolumeSource(s *corev1.VolumeSource, p *field.Path, inPod bool) (errs field.ErrorList) {
 	n := 0
 	if s.EmptyDir != nil {
 		n++
@@ -102,7 +107,11 @@ func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.Err
 			continue
 		}
 		n++
-		errs = append(errs, validateSource(name, s, p.Child(name))...)
+		if name != "image" || inPod || s.Image.Reference != "" {
+			errs = append(errs, validateSource(name, s, p.Child(name))...)
+			continue
+		}
+		errs = append(errs, validatePullPolicy(s.Image.PullPolicy, p.Child(name, "pullPolicy"))...)
 	}
 	if n == 0 {
 		errs = append(errs, field.Required(p, "must specify a volume type"))
@@ -138,10 +147,8 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 	case "ephemeral":
 		return validateEphemeralClaim(s.Ephemeral, p)
 	case "image":
-		errs := required(s.Image.Reference, p.Child("reference"))
-		return append(errs,
-			OneOf(s.Image.PullPolicy, p.Child("pullPolicy"), corev1.PullAlways,
-				corev1.PullIfNotPresent, corev1.PullNever)...)
+		return append(required(s.Image.Reference, p.Child("reference")),
+			validatePullPolicy(s.Image.PullPolicy, p.Child("pullPolicy"))...)
 	case "nfs":
 		errs := append(required(s.NFS.Server, p.Child("server")), required(s.NFS.Path, p.Child("path"))...)
 		if !path.IsAbs(s.NFS.Path) {
@@ -154,17 +161,42 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 	return validateLegacySource(name, s, p)
 }
 
+func validatePullPolicy(policy corev1.PullPolicy, p *field.Path) field.ErrorList {
+	return OneOf(policy, p, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+}
+
 // validateLegacySource checks what in-tree drivers of the past must have.
 func validateLegacySource(name string, s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
 	need := func(child, value string) { errs = append(errs, required(value, p.Child(child))...) }
 	switch name {
+	case "fc":
+		return validateFC(s.FC, p)
+	case "flocker":
+		return validateFlocker(s.Flocker, p)
+	case "azureDisk":
+		return validateAzureDisk(s.AzureDisk, p)
+	case "quobyte":
+		return validateQuobyte(s.Quobyte, p)
+	case "scaleIO":
+		need("gateway", s.ScaleIO.Gateway)
+		need("system", s.ScaleIO.System)
+		need("volumeName", s.ScaleIO.VolumeName)
+	case "storageos":
+		errs = ValidateStorageOS(s.StorageOS.VolumeName, s.StorageOS.VolumeNamespace, p)
+		if s.StorageOS.SecretRef != nil {
+			errs = append(errs, required(s.StorageOS.SecretRef.Name, p.Child("secretRef", "name"))...)
+		}
+	case "photonPersistentDisk":
+		need("pdID", s.PhotonPersistentDisk.PdID)
 	case "gitRepo":
 		need("repository", s.GitRepo.Repository)
 		errs = append(errs, relativePath(s.GitRepo.Directory, p.Child("directory"))...)
 	case "gcePersistentDisk":
 		need("pdName", s.GCEPersistentDisk.PDName)
+		errs = append(errs, validatePartition(s.GCEPersistentDisk.Partition, p.Child("partition"))...)
 	case "awsElasticBlockStore":
 		need("volumeID", s.AWSElasticBlockStore.VolumeID)
+		errs = append(errs, validatePartition(s.AWSElasticBlockStore.Partition, p.Child("partition"))...)
 	case "glusterfs":
 		need("endpoints", s.Glusterfs.EndpointsName)
 		need("path", s.Glusterfs.Path)
@@ -175,25 +207,23 @@ func validateLegacySource(name string, s *corev1.VolumeSource, p *field.Path) (e
 		need("image", s.RBD.RBDImage)
 	case "cinder":
 		need("volumeID", s.Cinder.VolumeID)
+		if s.Cinder.SecretRef != nil {
+			errs = append(errs, required(s.Cinder.SecretRef.Name, p.Child("secretRef", "name"))...)
+		}
 	case "cephfs":
 		if len(s.CephFS.Monitors) == 0 {
 			errs = append(errs, field.Required(p.Child("monitors"), ""))
 		}
 	case "flexVolume":
 		need("driver", s.FlexVolume.Driver)
+		errs = append(errs, ValidateFlexOptions(s.FlexVolume.Options, p.Child("options"))...)
 	case "azureFile":
 		need("secretName", s.AzureFile.SecretName)
 		need("shareName", s.AzureFile.ShareName)
-	case "azureDisk":
-		need("diskName", s.AzureDisk.DiskName)
-		need("diskURI", s.AzureDisk.DataDiskURI)
 	case "vsphereVolume":
 		need("volumePath", s.VsphereVolume.VolumePath)
 	case "portworxVolume":
 		need("volumeID", s.PortworxVolume.VolumeID)
-	case "quobyte":
-		need("registry", s.Quobyte.Registry)
-		need("volume", s.Quobyte.Volume)
 	}
 	return errs
 }
@@ -405,11 +435,16 @@ func validateEphemeralClaim(e *corev1.EphemeralVolumeSource, p *field.Path) fiel
 	if t == nil {
 		return field.ErrorList{field.Required(p, "")}
 	}
-	at := p.Child("metadata")
-	errs := apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))
-	errs = append(errs, metavalidation.ValidateLabels(t.Labels, at.Child("labels"))...)
-	errs = append(errs, onlyFields(t.ObjectMeta, sets.New("Annotations", "Labels"), "cannot be set", at)...)
+	errs := ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata"))
 	return append(errs, ValidateClaim(&t.Spec, p.Child("spec"))...)
+}
+
+// ValidateTemplateMeta checks the metadata that a claim made from a template
+// will have: labels and annotations, and nothing else.
+func ValidateTemplateMeta(m *metav1.ObjectMeta, p *field.Path) field.ErrorList {
+	errs := apivalidation.ValidateAnnotations(m.Annotations, p.Child("annotations"))
+	errs = append(errs, metavalidation.ValidateLabels(m.Labels, p.Child("labels"))...)
+	return append(errs, onlyFields(*m, sets.New("Annotations", "Labels"), "cannot be set", p)...)
 }
 
 // ValidateClaim checks the spec of a persistent volume claim.

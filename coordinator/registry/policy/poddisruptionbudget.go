@@ -25,6 +25,8 @@ func podDisruptionBudget() kind.Kind {
 		Names: kind.Names{
 			GroupVersion: policyv1.SchemeGroupVersion, Resource: "poddisruptionbudgets", Singular: "poddisruptionbudget",
 			ShortNames: []string{"pdb"}, List: &policyv1.PodDisruptionBudgetList{},
+			// Upstream has no rule but that of all names, which the registry checks.
+			NameRule: func(string, bool) []string { return nil },
 		},
 		Create: func(_ context.Context, b *policyv1.PodDisruptionBudget) {
 			b.Status = policyv1.PodDisruptionBudgetStatus{}
@@ -34,6 +36,7 @@ func podDisruptionBudget() kind.Kind {
 			return validate(b)
 		},
 		DenyUnconditionalUpdate: true,
+		AnyFinalizer:            true,
 		Spec:                    func(b *policyv1.PodDisruptionBudget) any { return &b.Spec },
 		Status: &kind.StatusOf[policyv1.PodDisruptionBudget]{
 			Copy:     func(to, from *policyv1.PodDisruptionBudget) { to.Status = from.Status },

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
 var groupVersion = resourcev1.SchemeGroupVersion
@@ -30,7 +32,8 @@ func deviceClass() kind.Kind {
 	return kind.Of[T]{
 		Names: kind.Names{
 			GroupVersion: groupVersion, Resource: "deviceclasses", Singular: "deviceclass", ClusterScoped: true,
-			List: &resourcev1.DeviceClassList{},
+			NameRule: kind.OnlyWhole,
+			List:     &resourcev1.DeviceClassList{},
 		},
 		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec) },
 		ValidateUpdate: func(_ context.Context, c, _ *T) field.ErrorList { return validateClass(&c.Spec) },
@@ -43,22 +46,36 @@ func deviceClass() kind.Kind {
 
 func claim() kind.Kind {
 	type T = resourcev1.ResourceClaim
+	admin := &admins{}
 	return kind.Of[T]{
 		Names: kind.Names{
 			GroupVersion: groupVersion,
 			Resource:     "resourceclaims", Singular: "resourceclaim", List: &resourcev1.ResourceClaimList{},
 		},
-		Default:  func(c *T) { defaultRequests(c.Spec.Devices.Requests) },
-		Create:   func(_ context.Context, c *T) { c.Status = resourcev1.ResourceClaimStatus{} },
-		Validate: func(_ context.Context, c *T) field.ErrorList { return validateClaim(&c.Spec, field.NewPath("spec")) },
+		Default: func(c *T) {
+			defaultRequests(c.Spec.Devices.Requests)
+			if a := c.Status.Allocation; a != nil {
+				for i := range a.Devices.Results {
+					defaultTolerations(a.Devices.Results[i].Tolerations)
+				}
+			}
+		},
+		Create: func(_ context.Context, c *T) { c.Status = resourcev1.ResourceClaimStatus{} },
+		Main:   admin.main,
+		Validate: func(ctx context.Context, c *T) field.ErrorList {
+			return append(admin.requests(ctx, c.Namespace, c.Spec.Devices.Requests),
+				validateClaim(&c.Spec, field.NewPath("spec"))...)
+		},
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
 			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
 		},
 		Status: &kind.StatusOf[T]{
-			Copy:        func(to, from *T) { to.Status = from.Status },
-			Meta:        metav1.ResetObjectMetaForStatus,
-			Update:      func(_ context.Context, c, old *T) { dropReleased(c, old) },
-			Validate:    func(_ context.Context, c, old *T) field.ErrorList { return validateClaimStatus(c, old) },
+			Copy:   func(to, from *T) { to.Status = from.Status },
+			Meta:   metav1.ResetObjectMetaForStatus,
+			Update: func(_ context.Context, c, old *T) { dropReleased(c, old) },
+			Validate: func(ctx context.Context, c, old *T) field.ErrorList {
+				return append(admin.results(ctx, c, old), validateClaimStatus(c, old)...)
+			},
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
 		ReturnDeleted: true,
@@ -73,6 +90,7 @@ func claim() kind.Kind {
 
 func claimTemplate() kind.Kind {
 	type T = resourcev1.ResourceClaimTemplate
+	admin := &admins{}
 	return kind.Of[T]{
 		Names: kind.Names{
 			GroupVersion: groupVersion,
@@ -80,8 +98,12 @@ func claimTemplate() kind.Kind {
 			List: &resourcev1.ResourceClaimTemplateList{},
 		},
 		Default: func(c *T) { defaultRequests(c.Spec.Spec.Devices.Requests) },
-		Validate: func(_ context.Context, c *T) field.ErrorList {
-			return validateClaim(&c.Spec.Spec, field.NewPath("spec", "spec"))
+		Main:    admin.main,
+		Validate: func(ctx context.Context, c *T) field.ErrorList {
+			p := field.NewPath("spec")
+			errs := append(admin.requests(ctx, c.Namespace, c.Spec.Spec.Devices.Requests),
+				podspec.ValidateTemplateMeta(&c.Spec.ObjectMeta, p.Child("metadata"))...)
+			return append(errs, validateClaim(&c.Spec.Spec, p.Child("spec"))...)
 		},
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
 			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
@@ -163,11 +185,19 @@ func defaultRequests(list []resourcev1.DeviceRequest) {
 	for i := range list {
 		if e := list[i].Exactly; e != nil {
 			defaultMode(&e.AllocationMode, &e.Count)
+			defaultTolerations(e.Tolerations)
 		}
 		for k := range list[i].FirstAvailable {
 			sub := &list[i].FirstAvailable[k]
 			defaultMode(&sub.AllocationMode, &sub.Count)
+			defaultTolerations(sub.Tolerations)
 		}
+	}
+}
+
+func defaultTolerations(list []resourcev1.DeviceToleration) {
+	for i := range list {
+		fieldrule.DefaultEmpty(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
 	}
 }
 

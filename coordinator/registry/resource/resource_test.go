@@ -39,6 +39,10 @@ func TestValidateClaim(t *testing.T) {
 			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
 				{CEL: &resourcev1.CELDeviceSelector{Expression: "1 +"}}}
 		}, "compilation failed"},
+		"field": {func(s *T) {
+			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+				{CEL: &resourcev1.CELDeviceSelector{Expression: `device.colour == "red"`}}}
+		}, "undefined field 'colour'"},
 		"number": {func(s *T) {
 			s.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
 				{CEL: &resourcev1.CELDeviceSelector{Expression: "1 + 1"}}}

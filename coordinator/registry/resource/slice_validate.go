@@ -2,6 +2,7 @@ package resource
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,12 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
 type resourceName = corev1.ResourceName
 
-// version is semver.org's 2.0.0.
-var version = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+// semantic is semver.org's 2.0.0.
+var semantic = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
 
 func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	p := field.NewPath("spec")
@@ -68,6 +70,7 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 	}
 	if w.selector != nil {
 		set = append(set, "`nodeSelector`")
+		errs = append(errs, podspec.ValidateNodeSelector(w.selector, p.Child("nodeSelector"))...)
 		if w.slice && len(w.selector.NodeSelectorTerms) != 1 {
 			errs = append(errs,
 				field.Invalid(p.Child("nodeSelector", "nodeSelectorTerms"), w.selector.NodeSelectorTerms, "must have exactly one node selector term"))
@@ -104,7 +107,9 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 func validateDevices(spec *resourcev1.ResourceSliceSpec, p *field.Path) field.ErrorList {
 	most := resourcev1.ResourceSliceMaxDevices
 	if slices.ContainsFunc(spec.Devices,
-		func(d resourcev1.Device) bool { return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 }) {
+		func(d resourcev1.Device) bool {
+			return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 || hasLists(&d)
+		}) {
 		most = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
 	}
 	if many := tooMany(len(spec.Devices), most, p); many != nil {
@@ -132,11 +137,13 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 	}
 	for name, a := range d.Attributes {
 		at := p.Child("attributes").Key(string(name))
-		errs = append(errs, validateAttributeName(string(name), false, at)...)
+		errs = append(errs, validateAttributeName(string(name), false, p.Child("attributes"))...)
 		errs = append(errs, validateAttribute(&a, at)...)
 	}
-	for name := range d.Capacity {
-		errs = append(errs, validateAttributeName(string(name), false, p.Child("capacity").Key(string(name)))...)
+	shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+	for name, c := range d.Capacity {
+		errs = append(errs, validateAttributeName(string(name), false, p.Child("capacity"))...)
+		errs = append(errs, validateCapacity(&c, shared, p.Child("capacity").Key(string(name)))...)
 	}
 	errs = append(errs, validateTaints(d.Taints, p.Child("taints"))...)
 	errs = append(errs,
@@ -144,9 +151,16 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 			p.Child("consumesCounters"))...)
 	for i, c := range d.ConsumesCounters {
 		at := p.Child("consumesCounters").Index(i)
-		errs = append(errs, validateLabel(c.CounterSet, at.Child("counterSet"))...)
-		if len(c.Counters) == 0 {
-			errs = append(errs, field.Required(at.Child("counters"), ""))
+		if c.CounterSet == "" {
+			errs = append(errs, field.Required(at.Child("counterSet"), ""))
+		} else {
+			errs = append(errs, validateLabel(c.CounterSet, at.Child("counterSet"))...)
+		}
+		errs = append(errs, validateCounterNames(c.Counters,
+			resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, at.Child("counters"))...)
+		if slices.ContainsFunc(d.ConsumesCounters[:i],
+			func(o resourcev1.DeviceCounterConsumption) bool { return o.CounterSet == c.CounterSet }) {
+			errs = append(errs, field.Duplicate(at, c.CounterSet))
 		}
 	}
 	switch {
@@ -154,6 +168,30 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 		errs = append(errs, validateWhere(where{node: d.NodeName, selector: d.NodeSelector, all: d.AllNodes}, p)...)
 	case d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil:
 		errs = append(errs, field.Invalid(p, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"))
+	}
+	return append(errs, validateBinding(d.BindingConditions, d.BindingFailureConditions, p)...)
+}
+
+// hasLists tells of lists that an object has from before: they are of a feature
+// that is off.
+func hasLists(d *resourcev1.Device) bool {
+	for _, a := range d.Attributes {
+		if a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func validateCounterNames(counters map[string]resourcev1.Counter, most int, p *field.Path) (errs field.ErrorList) {
+	if len(counters) == 0 {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	if many := tooMany(len(counters), most, p); many != nil {
+		return many
+	}
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		errs = append(errs, validateLabel(name, p)...)
 	}
 	return errs
 }
@@ -174,8 +212,11 @@ func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) (errs field
 	if s := a.StringValue; s != nil && len(*s) > resourcev1.DeviceAttributeMaxValueLength {
 		errs = append(errs, field.TooLong(p.Child("string"), "", resourcev1.DeviceAttributeMaxValueLength))
 	}
-	if v := a.VersionValue; v != nil && !version.MatchString(*v) {
+	if v := a.VersionValue; v != nil && !semantic.MatchString(*v) {
 		errs = append(errs, field.Invalid(p.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
+	}
+	if v := a.VersionValue; v != nil && len(*v) > resourcev1.DeviceAttributeMaxValueLength {
+		errs = append(errs, field.TooLong(p.Child("version"), "", resourcev1.DeviceAttributeMaxValueLength))
 	}
 	return errs
 }
@@ -212,9 +253,8 @@ func validateCounters(list []resourcev1.CounterSet, p *field.Path) field.ErrorLi
 		} else {
 			errs = append(errs, validateLabel(c.Name, at.Child("name"))...)
 		}
-		if len(c.Counters) == 0 {
-			errs = append(errs, field.Required(at.Child("counters"), ""))
-		}
+		errs = append(errs, validateCounterNames(c.Counters,
+			resourcev1.ResourceSliceMaxCountersPerCounterSet, at.Child("counters"))...)
 		if seen[c.Name] {
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}

@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/google/cel-go/cel"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/cel/environment"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
@@ -87,57 +84,35 @@ func validateSelectors(list []resourcev1.DeviceSelector, p *field.Path) field.Er
 	return errs
 }
 
-// expressions compiles selectors. What a device has is not declared here: a
-// wrong field of it shows when devices are chosen.
-var expressions = sync.OnceValues(func() (*cel.Env, error) {
-	set := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	env, err := set.Env(environment.NewExpressions)
-	if err != nil {
-		return nil, err
-	}
-	return env.Extend(cel.Variable("device", cel.DynType))
-})
-
-func validateExpression(text string, p *field.Path) field.ErrorList {
-	env, err := expressions()
-	if err != nil {
-		return field.ErrorList{field.InternalError(p, err)}
-	}
-	ast, issues := env.Compile(text)
-	if issues.Err() != nil {
-		return field.ErrorList{field.Invalid(p, text, "compilation failed: "+issues.String())}
-	}
-	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) &&
-		!out.IsExactType(cel.AnyType) {
-		return field.ErrorList{field.Invalid(p, text, "must evaluate to bool or the unknown type, not "+out.String())}
-	}
-	return nil
-}
-
 func validateConfig(c *resourcev1.DeviceConfiguration, p *field.Path) field.ErrorList {
 	at := p.Child("opaque")
 	if c.Opaque == nil {
 		return field.ErrorList{field.Required(at, "")}
 	}
 	errs := validateDriver(c.Opaque.Driver, at.Child("driver"))
-	raw, at := c.Opaque.Parameters.Raw, at.Child("parameters")
+	return append(errs,
+		validateObject(c.Opaque.Parameters.Raw, resourcev1.OpaqueParametersMaxLength, at.Child("parameters"))...)
+}
+
+// validateObject wants a JSON object of at most so many bytes.
+func validateObject(raw []byte, most int, p *field.Path) field.ErrorList {
 	var value any
 	switch {
 	case len(raw) == 0:
-		return append(errs, field.Required(at, ""))
-	case len(raw) > resourcev1.OpaqueParametersMaxLength:
-		return append(errs, field.TooLong(at, "", resourcev1.OpaqueParametersMaxLength))
+		return field.ErrorList{field.Required(p, "")}
+	case len(raw) > most:
+		return field.ErrorList{field.TooLong(p, "", most)}
 	}
 	if err := json.Unmarshal(raw, &value); err != nil {
-		return append(errs, field.Invalid(at, "<value omitted>", fmt.Sprintf("error parsing data as JSON: %v", err)))
+		return field.ErrorList{field.Invalid(p, "<value omitted>", fmt.Sprintf("error parsing data as JSON: %v", err))}
 	}
 	if value == nil {
-		return append(errs, field.Required(at, ""))
+		return field.ErrorList{field.Required(p, "")}
 	}
 	if _, ok := value.(map[string]any); !ok {
-		errs = append(errs, field.Invalid(at, "<value omitted>", "must be a valid JSON object"))
+		return field.ErrorList{field.Invalid(p, "<value omitted>", "must be a valid JSON object")}
 	}
-	return errs
+	return nil
 }
 
 // requestNames are the names that other parts of a claim may refer to.
@@ -350,6 +325,7 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	seen := map[deviceID]bool{}
 	for i := range s.Devices {
 		at, id := p.Child("devices").Index(i), statusID(&s.Devices[i])
+		errs = append(errs, validateDeviceStatus(&s.Devices[i], at)...)
 		if !allocated[id] {
 			errs = append(errs, field.Invalid(at, s.Devices[i].Device, "must be an allocated device in the claim"))
 		}
@@ -365,6 +341,10 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	default:
 		errs = append(errs,
 			validateAllocation(s.Allocation, requestNames(&c.Spec.Devices), p.Child("allocation", "devices"))...)
+		if s.Allocation.NodeSelector != nil {
+			errs = append(errs,
+				podspec.ValidateNodeSelector(s.Allocation.NodeSelector, p.Child("allocation", "nodeSelector"))...)
+		}
 	}
 	return errs
 }
@@ -407,6 +387,10 @@ func validateAllocation(a *resourcev1.AllocationResult, names []string, p *field
 		errs = append(errs, validateDriver(r.Driver, at.Child("driver"))...)
 		errs = append(errs, validatePool(r.Pool, at.Child("pool"))...)
 		errs = append(errs, validateLabel(r.Device, at.Child("device"))...)
+		errs = append(errs, validateBinding(r.BindingConditions, r.BindingFailureConditions, at)...)
+		if r.ShareID != nil {
+			errs = append(errs, validateUID(string(*r.ShareID), at.Child("shareID"))...)
+		}
 	}
 	if many := tooMany(len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize, p.Child("config")); many != nil {
 		return append(errs, many...)

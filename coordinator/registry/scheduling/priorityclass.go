@@ -3,15 +3,19 @@ package scheduling
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -66,7 +70,22 @@ func priorityClass() kind.Kind {
 			return []any{c.Name, int64(c.Value), c.GlobalDefault, kind.Age(c.CreationTimestamp),
 				string(ptr.Deref(c.PreemptionPolicy, ""))}
 		},
+		Main: func(_ *kind.Env, _ kind.Stores, main *kind.REST) rest.Storage { return &classREST{main} },
 	}.Kind()
+}
+
+// classREST keeps the system's classes.
+type classREST struct{ *kind.REST }
+
+func (r *classREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	for _, c := range SystemClasses() {
+		if c.Name == name {
+			return nil, false, apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), name,
+				errors.New("this is a system priority class and cannot be deleted"))
+		}
+	}
+	return r.REST.Delete(ctx, name, validate, options)
 }
 
 func validate(_ context.Context, c *schedulingv1.PriorityClass) field.ErrorList {

@@ -135,7 +135,7 @@ func validateCapacity(list corev1.ResourceList, p *field.Path) (errs field.Error
 		errs = append(errs, field.NotSupported(p, list, []corev1.ResourceName{corev1.ResourceStorage}))
 	}
 	for name, q := range list {
-		if q.Sign() < 0 {
+		if q.Value() < 0 { // also what is beyond an int64
 			errs = append(errs, field.Invalid(p.Key(string(name)), q.Value(), "must be a valid resource quantity"))
 		}
 		if q.Sign() <= 0 {
@@ -209,6 +209,13 @@ func validateSource(s *corev1.PersistentVolumeSpec, source, name string, p *fiel
 	case "glusterfs":
 		need("endpoints", s.Glusterfs.EndpointsName)
 		need("path", s.Glusterfs.Path)
+		if ns := s.Glusterfs.EndpointsNamespace; ns != nil && *ns == "" {
+			errs = append(errs, field.Invalid(at.Child("endpointsNamespace"), *ns,
+				"if the endpointnamespace is set, it must be a valid namespace name"))
+		} else if ns != nil {
+			errs = append(errs, fieldrule.Invalid(at.Child("endpointsNamespace"), *ns,
+				apivalidation.ValidateNamespaceName(*ns, false))...)
+		}
 	case "rbd":
 		if len(s.RBD.CephMonitors) == 0 {
 			need("monitors", "")
@@ -220,9 +227,10 @@ func validateSource(s *corev1.PersistentVolumeSpec, source, name string, p *fiel
 		}
 	case "cinder":
 		need("volumeID", s.Cinder.VolumeID)
-		errs = append(errs, validateReference(s.Cinder.SecretRef, at.Child("secretRef"))...)
+		errs = append(errs, requireReference(s.Cinder.SecretRef, at.Child("secretRef"))...)
 	case "flexVolume":
 		need("driver", s.FlexVolume.Driver)
+		errs = append(errs, podspec.ValidateFlexOptions(s.FlexVolume.Options, at.Child("options"))...)
 	case "azureFile":
 		need("secretName", s.AzureFile.SecretName)
 		need("shareName", s.AzureFile.ShareName)
@@ -234,7 +242,12 @@ func validateSource(s *corev1.PersistentVolumeSpec, source, name string, p *fiel
 		need("system", s.ScaleIO.System)
 		need("volumeName", s.ScaleIO.VolumeName)
 	case "storageos":
-		need("volumeName", s.StorageOS.VolumeName)
+		v := s.StorageOS
+		errs = podspec.ValidateStorageOS(v.VolumeName, v.VolumeNamespace, at)
+		if v.SecretRef != nil {
+			ref := &corev1.SecretReference{Name: v.SecretRef.Name, Namespace: v.SecretRef.Namespace}
+			errs = append(errs, requireReference(ref, at.Child("secretRef"))...)
+		}
 	default:
 		return podspec.ValidateVolumeSource(shared(&s.PersistentVolumeSource), p)
 	}
@@ -265,6 +278,17 @@ func validateCSI(c *corev1.CSIPersistentVolumeSource, p *field.Path) field.Error
 		{"nodePublishSecretRef", c.NodePublishSecretRef}, {"nodeExpandSecretRef", c.NodeExpandSecretRef},
 	} {
 		errs = append(errs, validateReference(r.ref, p.Child(r.name))...)
+	}
+	return errs
+}
+
+// requireReference wants both names of a reference, of any form.
+func requireReference(r *corev1.SecretReference, p *field.Path) (errs field.ErrorList) {
+	if r != nil && r.Name == "" {
+		errs = append(errs, field.Required(p.Child("name"), ""))
+	}
+	if r != nil && r.Namespace == "" {
+		errs = append(errs, field.Required(p.Child("namespace"), ""))
 	}
 	return errs
 }
