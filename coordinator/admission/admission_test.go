@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 )
 
@@ -251,7 +253,15 @@ func TestPriority(t *testing.T) {
 			GlobalDefault: isDefault, PreemptionPolicy: ptr.To(corev1.PreemptNever)}
 	}
 	withDefault, _ := connect(t, newPriority(), class("high", 1000, false), class("usual", 10, true))
-	without, _ := connect(t, newPriority())
+	without, client := connect(t, newPriority())
+	refuse := func(a clienttesting.Action) (bool, runtime.Object, error) {
+		name := a.(clienttesting.GetAction).GetName()
+		if strings.Contains(name, "/") { // as a real client does
+			return true, nil, fmt.Errorf("invalid resource name %q: [may not contain '/']", name)
+		}
+		return false, nil, nil
+	}
+	client.(*fake.Clientset).PrependReactor("get", "priorityclasses", refuse)
 	for name, tt := range map[string]struct {
 		plugin   *priority
 		change   func(*corev1.Pod)
@@ -264,6 +274,8 @@ func TestPriority(t *testing.T) {
 		"no_default": {without, nil, "", "", 0},
 		"unknown": {without, func(p *corev1.Pod) { p.Spec.PriorityClassName = "x" },
 			"no PriorityClass with name x was found", "", 0},
+		"slash": {without, func(p *corev1.Pod) { p.Spec.PriorityClassName = "x/y" },
+			"no PriorityClass with name x/y was found", "", 0},
 		"own_number": {without, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](5) },
 			"the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
 			"", 0},

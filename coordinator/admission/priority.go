@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
@@ -120,7 +121,8 @@ func (p *priority) class(ctx context.Context, a admission.Attributes, name strin
 		return *class, nil
 	}
 	class, err := p.lister.Get(name)
-	if apierrors.IsNotFound(err) {
+	// A client does not ask for a name that cannot be in a path.
+	if apierrors.IsNotFound(err) && len(path.IsValidPathSegmentName(name)) == 0 {
 		class, err = p.client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {

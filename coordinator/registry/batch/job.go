@@ -86,6 +86,7 @@ func job() kind.Kind {
 		Fields: func(j *batchv1.Job) fields.Set {
 			return fields.Set{"status.successful": strconv.Itoa(int(j.Status.Succeeded))}
 		},
+		RefuseField: func(label string) error { return fmt.Errorf("field label %q not supported for Job", label) },
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Status", "string", "Status of the job."),

@@ -56,6 +56,9 @@ type Of[T any] struct {
 	// metadata.namespace; Indexed names those that the watch cache indexes.
 	Fields  func(*T) fields.Set
 	Indexed []string
+	// RefuseField says that there is no field of this label, where upstream has
+	// words of its own for the kind.
+	RefuseField func(label string) error
 	// Columns and Row print the kind as a table, in upstream's columns: all of
 	// them, Name and Age too. Columns of priority 1 show with -o wide only.
 	Columns []metav1.TableColumnDefinition

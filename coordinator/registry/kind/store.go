@@ -141,6 +141,9 @@ func (d *declared[T]) AddTo(scheme *runtime.Scheme) error {
 		if _, ok := known[label]; ok {
 			return label, value, nil
 		}
+		if o.RefuseField != nil {
+			return "", "", o.RefuseField(label)
+		}
 		return "", "", fmt.Errorf("field label not supported: %s", label)
 	})
 }

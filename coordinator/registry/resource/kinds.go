@@ -137,6 +137,9 @@ func slice() kind.Kind {
 		},
 		Indexed:       []string{"spec.nodeName"},
 		ReturnDeleted: true,
+		RefuseField: func(label string) error {
+			return fmt.Errorf("field label not supported for %s: %s", groupVersion.WithKind("ResourceSlice"), label)
+		},
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Node", "string", resourcev1.ResourceSliceSpec{}.SwaggerDoc()["nodeName"]),
