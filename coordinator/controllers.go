@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -29,6 +30,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
+	"github.com/shoal-project/shoal/coordinator/controller/horizontalpodautoscaling"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodehealth"
@@ -64,7 +66,9 @@ type controllerDeps struct {
 	// after controllers; the garbage collector calls it too.
 	StartInformers func()
 	Metadata       metadata.Interface
-	ClusterCIDR    netip.Prefix
+	// Config is that of Client, for clients of APIs that others may serve.
+	Config      *rest.Config
+	ClusterCIDR netip.Prefix
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
 	// ClusterDNS is the address that the agents answer names at; "": nobody keeps it.
@@ -92,6 +96,14 @@ func controllers(d controllerDeps) ([]runner, error) {
 		Recorder: func(component string) record.EventRecorder {
 			return events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 		},
+	}
+	scales, err := newScales(d.Client.Discovery(), d.Config)
+	if err != nil {
+		return nil, fmt.Errorf("build controllers: %w", err)
+	}
+	metrics, err := newMetrics(d.Client.Discovery(), d.Config, scales.mapper)
+	if err != nil {
+		return nil, fmt.Errorf("build controllers: %w", err)
 	}
 	list := []runner{&eventWriter{events, d.Client}}
 	var failed error
@@ -137,7 +149,8 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(protection.NewVolumes(env))
 	add(protection.NewClasses(env))
 	add(taint.New(env))
-	add(disruption.New(env, newScales(d.Client.Discovery())))
+	add(disruption.New(env, scales))
+	add(horizontalpodautoscaling.New(env, horizontalpodautoscaling.Deps{Scales: scales, Metrics: metrics}))
 	add(nodehealth.New(env, d.Members))
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,

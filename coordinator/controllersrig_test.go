@@ -44,6 +44,7 @@ func newRigWith(t *testing.T, http bool, plugins func(*apiserver.Server) []admis
 	c.deps = controllerDeps{
 		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
 		ServiceCIDRs: []string{"10.96.0.0/16"},
+		Config:       server.Loopback(),
 		RootCA:       []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	var err error
@@ -51,6 +52,7 @@ func newRigWith(t *testing.T, http bool, plugins func(*apiserver.Server) []admis
 		t.Fatal(err)
 	}
 	if http {
+		c.deps.Config = server.Config
 		c.deps.Client, c.deps.Informers = c.client, informers.NewSharedInformerFactory(c.client, 0)
 		if c.deps.Metadata, err = metadata.NewForConfig(server.Config); err != nil {
 			t.Fatal(err)

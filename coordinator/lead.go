@@ -52,6 +52,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Reserved: reserved.Owner,
 		Grants:   s.grants(ca, clusterCIDRs),
+		Config:   s.api.Loopback(),
 		Members:  s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {

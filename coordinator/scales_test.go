@@ -37,7 +37,10 @@ func TestScaleOfACustomKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newScales(client)
+	s, err := newScales(client, &rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		kind     schema.GroupVersionKind
 		name     string

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,9 +162,13 @@ func describe(a clienttesting.Action) string {
 	}
 	switch a := a.(type) {
 	case clienttesting.CreateActionImpl:
-		return fmt.Sprintf("create %s %s", resource, show(a.Object))
+		return fmt.Sprintf("create %s %s", resource, show(a.Object, ""))
 	case clienttesting.UpdateActionImpl:
-		return fmt.Sprintf("update %s %s", resource, show(a.Object))
+		only := "" // of a status that is written, the rest says nothing
+		if a.GetSubresource() == "status" {
+			only = "status"
+		}
+		return fmt.Sprintf("update %s %s", resource, show(a.Object, only))
 	case clienttesting.PatchActionImpl:
 		return fmt.Sprintf("patch %s %s %s", resource, controller.Key(a.Namespace, a.Name), a.Patch)
 	case clienttesting.DeleteActionImpl:
@@ -173,8 +178,9 @@ func describe(a clienttesting.Action) string {
 	return ""
 }
 
-// show prints an object: its key, and what it says beside its name.
-func show(obj runtime.Object) string {
+// show prints an object: its key, and what it says beside its name, or only one
+// field of that. Fields that are empty are left out.
+func show(obj runtime.Object, only string) string {
 	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
 		return err.Error()
@@ -197,6 +203,10 @@ func show(obj runtime.Object) string {
 	}
 	delete(all, "apiVersion")
 	delete(all, "kind")
+	maps.DeleteFunc(all, func(name string, v any) bool {
+		inner, isMap := v.(map[string]any)
+		return only != "" && name != only || v == nil || v == "" || isMap && len(inner) == 0
+	})
 	text, err := json.Marshal(all)
 	if err != nil {
 		return err.Error()
