@@ -37,7 +37,7 @@ func (b *busy) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	used := int64(now.Sub(b.begin)) / 4
 	body := fmt.Sprintf(`{"node":{"cpu":{"time":%q,"usageCoreNanoSeconds":%d},"memory":{"workingSetBytes":64}}}`,
-		now.Format(time.RFC3339Nano), used)
+		now.Format(time.RFC3339), used) // whole seconds, as an agent tells
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
@@ -59,6 +59,7 @@ func question(ctx context.Context, c *collector, n *corev1.Node) int {
 // its answers get old.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(700 * time.Millisecond) // no clock is at a whole second
 		b := &busy{begin: time.Now()}
 		c := &collector{transport: func(string) http.RoundTripper { return b }}
 		n := nodeAt("n", "10.0.0.1")

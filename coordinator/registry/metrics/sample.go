@@ -13,7 +13,8 @@ import (
 // maxAnswer bounds a node's answer, in bytes: some kilobytes a pod.
 const maxAnswer = 32 << 20
 
-// reading is what a node or a container had used at one time, by its own clock.
+// reading is what a node or a container had used at one time, by its own clock, in
+// whole seconds.
 type reading struct {
 	time   time.Time
 	cpu    uint64 // nanoseconds of CPU time since it began
@@ -75,12 +76,17 @@ type usage struct {
 	memory    int64
 }
 
-// between returns the usage of what two readings tell of; false when it began
-// anew between them, or when they are of the same time.
-func between(old, now reading) (usage, bool) {
+// between returns the usage of what two readings tell of, whose answers came so far
+// apart; false when it began anew between them, or when they are of the same time.
+// What is measured when it is asked for is as far apart as the answers, to more than a
+// second's precision; a kubelet may have measured earlier, though.
+func between(old, now reading, apart time.Duration) (usage, bool) {
 	window := now.time.Sub(old.time)
 	if window <= 0 || now.cpu < old.cpu {
 		return usage{}, false
+	}
+	if (window - apart).Abs() < time.Second {
+		window = apart
 	}
 	return usage{
 		time: now.time, window: window,
@@ -92,12 +98,15 @@ func between(old, now reading) (usage, bool) {
 // pair are two samples of a node, the older one first.
 type pair struct{ old, now *sample }
 
+// apart is how long after the first answer the second one came.
+func (p pair) apart() time.Duration { return p.now.taken.Sub(p.old.taken) }
+
 // nodeUsage is false when one of the samples does not tell of the node.
 func (p pair) nodeUsage() (usage, bool) {
 	if p.old == nil || p.now == nil || p.old.node == nil || p.now.node == nil {
 		return usage{}, false
 	}
-	return between(*p.old.node, *p.now.node)
+	return between(*p.old.node, *p.now.node, p.apart())
 }
 
 // podUsage returns the usage of a pod's containers by name. It is false unless all
@@ -116,7 +125,7 @@ func (p pair) podUsage(key types.NamespacedName) (map[string]usage, bool) {
 		if !known {
 			return nil, false
 		}
-		u, ok := between(before, r)
+		u, ok := between(before, r, p.apart())
 		if !ok {
 			return nil, false
 		}

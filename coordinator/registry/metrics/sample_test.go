@@ -15,16 +15,22 @@ func TestBetween(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		old, now reading
+		apart    time.Duration
 		want     usage
 		ok       bool
 	}{
-		{"half a core", at(0, 1e9, 5), at(10, 6e9, 7), usage{time.Unix(10, 0), 10 * time.Second, 5e8, 7}, true},
-		{"idle", at(0, 1e9, 5), at(2, 1e9, 5), usage{time.Unix(2, 0), 2 * time.Second, 0, 5}, true},
-		{"same time", at(3, 1e9, 5), at(3, 2e9, 5), usage{}, false},
-		{"time went back", at(3, 1e9, 5), at(2, 2e9, 5), usage{}, false},
-		{"began anew", at(0, 9e9, 5), at(10, 1e9, 5), usage{}, false},
+		{"half a core", at(0, 1e9, 5), at(10, 6e9, 7), 10 * time.Second,
+			usage{time.Unix(10, 0), 10 * time.Second, 5e8, 7}, true},
+		{"seconds are cut off", at(0, 1e9, 5), at(2, 2e9, 7), 1250 * time.Millisecond,
+			usage{time.Unix(2, 0), 1250 * time.Millisecond, 8e8, 7}, true},
+		{"measured before it was asked for", at(0, 1e9, 5), at(10, 6e9, 7), 12 * time.Second,
+			usage{time.Unix(10, 0), 10 * time.Second, 5e8, 7}, true},
+		{"idle", at(0, 1e9, 5), at(2, 1e9, 5), 2 * time.Second, usage{time.Unix(2, 0), 2 * time.Second, 0, 5}, true},
+		{"same time", at(3, 1e9, 5), at(3, 2e9, 5), time.Second, usage{}, false},
+		{"time went back", at(3, 1e9, 5), at(2, 2e9, 5), time.Second, usage{}, false},
+		{"began anew", at(0, 9e9, 5), at(10, 1e9, 5), 10 * time.Second, usage{}, false},
 	} {
-		if got, ok := between(c.old, c.now); got != c.want || ok != c.ok {
+		if got, ok := between(c.old, c.now, c.apart); got != c.want || ok != c.ok {
 			t.Errorf("%s: %+v, %v, want %+v, %v", c.name, got, ok, c.want, c.ok)
 		}
 	}
@@ -38,7 +44,7 @@ func TestPodUsage(t *testing.T) {
 		for name, ns := range cpu {
 			p.containers[name] = reading{time: time.Unix(int64(seconds), 0), cpu: ns}
 		}
-		return &sample{pods: map[types.NamespacedName]podSample{key: p}}
+		return &sample{taken: time.Unix(int64(seconds), 0), pods: map[types.NamespacedName]podSample{key: p}}
 	}
 	type cpu = map[string]uint64
 	for _, c := range []struct {
