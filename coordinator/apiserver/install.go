@@ -30,6 +30,7 @@ import (
 // Install builds the chain of servers with their security. It is called once,
 // before OnStart and Run.
 func (s *Server) Install(sec Security) error {
+	registerBuildInfo()
 	s.env.Authorizer, s.env.Rules = sec.Authorizer, sec.Rules
 	s.env.Tokens, s.env.AuthenticateToken = sec.Tokens, sec.AuthenticateToken
 	base, err := s.baseConfig(sec)

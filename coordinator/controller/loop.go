@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,6 +48,8 @@ type Loop struct {
 	workers int
 	log     *slog.Logger
 	queue   workqueue.TypedRateLimitingInterface[string]
+	stats   *queueStats
+	began   []atomic.Int64 // when each worker took its key, in ns since the epoch; 0: it has none
 	watches []watch
 }
 
@@ -58,9 +61,14 @@ type watch struct {
 // New returns a loop that reconciles up to workers keys at once.
 func New(name string, workers int, log *slog.Logger) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
+	stats := queues.of(name)
+	queue := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: &keys{stats: stats}})
 	return &Loop{
-		name: name, workers: workers, log: log.With("controller", name),
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{}),
+		name: name, workers: workers, log: log.With("controller", name), stats: stats, began: make([]atomic.Int64, workers),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
+				workqueue.TypedDelayingQueueConfig[string]{Queue: queue}),
+		}),
 	}
 }
 
@@ -71,7 +79,10 @@ func (l *Loop) Name() string { return l.name }
 func (l *Loop) Add(key string) { l.queue.Add(key) }
 
 // AddAfter has key reconciled after d.
-func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+func (l *Loop) AddAfter(key string, d time.Duration) {
+	l.stats.retries.Add(1)
+	l.queue.AddAfter(key, d)
+}
 
 // Watch has changed called for each change that informer tells: old is nil for
 // an object that is new, obj is nil for one that is gone. The objects are
@@ -121,6 +132,8 @@ func (l *Loop) Needs(informer cache.SharedIndexInformer) {
 // informers must be started by the caller.
 func (l *Loop) Run(ctx context.Context) error {
 	defer l.queue.ShutDown()
+	l.stats.loop.Store(l)
+	defer l.stats.loop.CompareAndSwap(l, nil)
 	remove, err := l.register(ctx)
 	defer remove()
 	if err != nil {
@@ -133,9 +146,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		l.Started(ctx)
 	}
 	var workers sync.WaitGroup
-	for range l.workers {
+	for worker := range l.workers {
 		workers.Go(func() {
-			for l.next(ctx) {
+			for l.next(ctx, &l.began[worker]) {
 			}
 		})
 	}
@@ -195,7 +208,7 @@ func waitSynced(ctx context.Context, synced []cache.InformerSynced) bool {
 	return true
 }
 
-func (l *Loop) next(ctx context.Context) bool {
+func (l *Loop) next(ctx context.Context, began *atomic.Int64) bool {
 	key, stop := l.queue.Get()
 	if stop {
 		return false
@@ -204,18 +217,23 @@ func (l *Loop) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
+	start := time.Now()
+	began.Store(start.UnixNano())
 	after, err := l.Reconciler.Reconcile(ctx, key)
+	began.Store(0)
+	l.stats.work.Observe(time.Since(start).Seconds())
 	switch {
 	case err == nil:
 		l.queue.Forget(key)
 		if after > 0 {
-			l.queue.AddAfter(key, after)
+			l.AddAfter(key, after)
 		}
 	case ctx.Err() != nil:
 	default:
 		if n := l.queue.NumRequeues(key); n == loggedRetry && !apierrors.IsConflict(err) {
 			l.log.Warn("reconcile keeps failing", "key", key, "err", err)
 		}
+		l.stats.retries.Add(1)
 		l.queue.AddRateLimited(key)
 	}
 	return true

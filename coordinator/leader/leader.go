@@ -44,6 +44,7 @@ func NewIdentity(host string) string { return host + "_" + string(uuid.NewUUID()
 // ends with the leadership. lead has returned before the Lease is given up.
 // Run returns when ctx ends, or with lead's error.
 func (e Elector) Run(ctx context.Context, lead func(ctx context.Context) error) error {
+	registerMetrics()
 	for {
 		lease, asked, err := e.acquire(ctx)
 		if err != nil {
@@ -157,6 +158,7 @@ func (e Elector) hold(
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
+	defer leads()()
 	go func() { done <- lead(leading) }()
 	pause := renewal
 	for {

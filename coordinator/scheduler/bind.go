@@ -23,6 +23,7 @@ type binding struct {
 	pod     *framework.QueuedPod
 	node    string
 	wait    *waiter // set when a Permit plugin said Wait
+	begin   time.Time
 }
 
 // binder carries bindings out, a bounded number at a time, apart from the
@@ -65,11 +66,27 @@ func (b *binder) stop() {
 // reserveAndPermit runs the extension points that precede the binding cycle;
 // judged is what the plugins found out about the pod.
 func (j *binding) reserveAndPermit(ctx context.Context, s *Scheduler, judged *class) *framework.Status {
+	if st := j.reserve(ctx, judged); !st.OK() {
+		return st
+	}
+	begin := time.Now()
+	st := j.permit(ctx, s)
+	timed("Permit", j.profile, begin, st)
+	return st
+}
+
+func (j *binding) reserve(ctx context.Context, judged *class) (st *framework.Status) {
+	begin := time.Now()
+	defer func() { timed("Reserve", j.profile, begin, st) }()
 	for _, pl := range j.profile.reserve {
 		if st := pl.Reserve(ctx, j.pod.PodInfo, j.node, judged.filterOf(pl.Name())); !st.OK() {
 			return st.By(pl.Name())
 		}
 	}
+	return nil
+}
+
+func (j *binding) permit(ctx context.Context, s *Scheduler) *framework.Status {
 	var longest time.Duration
 	pending := map[string]bool{}
 	for _, pl := range j.profile.permit {
@@ -99,11 +116,9 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
 	defer cancel()
 	s.status.drop(j.pod.UID())
-	st := s.waiting.await(j.wait)
-	for _, pl := range j.profile.preBind {
-		if st.OK() {
-			st = failed("PreBind", pl, pl.PreBind(ctx, j.pod.PodInfo, j.node))
-		}
+	st := j.await(s)
+	if st.OK() {
+		st = j.preBind(ctx)
 	}
 	if st.OK() {
 		st = j.bind(ctx)
@@ -115,12 +130,39 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	pod := j.pod.Pod
 	s.recorder[j.profile.Name].Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding",
 		"Successfully assigned %v/%v to %v", pod.Namespace, pod.Name, j.node)
+	begin := time.Now()
 	for _, pl := range j.profile.postBind {
 		pl.PostBind(ctx, j.pod.PodInfo, j.node)
 	}
+	timed("PostBind", j.profile, begin, nil)
+	scheduled(j.pod, j.profile.Name, j.begin)
 }
 
-func (j *binding) bind(ctx context.Context) *framework.Status {
+// await is the wait for Permit plugins, if there is one.
+func (j *binding) await(s *Scheduler) *framework.Status {
+	if j.wait == nil {
+		return nil
+	}
+	begin := time.Now()
+	st := s.waiting.await(j.wait)
+	permitWait.WithLabelValues(st.CodeName()).Observe(time.Since(begin).Seconds())
+	return st
+}
+
+func (j *binding) preBind(ctx context.Context) (st *framework.Status) {
+	begin := time.Now()
+	defer func() { timed("PreBind", j.profile, begin, st) }()
+	for _, pl := range j.profile.preBind {
+		if st := failed("PreBind", pl, pl.PreBind(ctx, j.pod.PodInfo, j.node)); !st.OK() {
+			return st
+		}
+	}
+	return nil
+}
+
+func (j *binding) bind(ctx context.Context) (st *framework.Status) {
+	begin := time.Now()
+	defer func() { timed("Bind", j.profile, begin, st) }()
 	for _, pl := range j.profile.bind {
 		if st := pl.Bind(ctx, j.pod.PodInfo, j.node); !st.Is(framework.Skip) {
 			return failed("Bind", pl, st)
@@ -143,7 +185,9 @@ func (j *binding) fail(ctx context.Context, s *Scheduler, st *framework.Status) 
 	if apierrors.IsNotFound(st.Err) {
 		return
 	}
-	s.refuse(ctx, j.profile, j.pod, s.statusError(st), nil)
+	err := s.statusError(st)
+	s.refuse(ctx, j.profile, j.pod, err, nil)
+	failedAttempt(j.profile, j.begin, err)
 }
 
 // undo takes back what reserveAndPermit and the assumption did.

@@ -153,6 +153,23 @@ func (c *podCache) removePod(uid types.UID) {
 	}
 }
 
+// size counts nodes, pods and, of these, the assumed ones.
+func (c *podCache) size() (nodes, pods, assumed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		if n.info.Node != nil {
+			nodes++
+		}
+	}
+	for _, p := range c.pods {
+		if p.assumed {
+			assumed++
+		}
+	}
+	return nodes, len(c.pods), assumed
+}
+
 func (c *podCache) has(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -62,13 +63,18 @@ func Place(p *Profile, snap *framework.Snapshot, pod *corev1.Pod) (string, error
 	return node, err
 }
 
+// noNodePassed is the verdict of filters that no node passed.
+var noNodePassed = framework.NewStatus(framework.Unschedulable)
+
 // place finds a node for the pod. On a *framework.FitError the cycle can be examined further.
 func (p *placer) place(profile *Profile, pod *framework.PodInfo) (string, *cycle, error) {
 	c := &cycle{pod: pod, p: p}
 	if p.snap.Len() == 0 {
 		return "", c, errNoNodes
 	}
+	begin := time.Now()
 	c.class = p.classOf(profile, pod)
+	timed("PreFilter", profile, begin, c.class.refused)
 	if st := c.class.refused; st != nil {
 		if st.Is(framework.Error) {
 			return "", c, st.Err
@@ -79,11 +85,17 @@ func (p *placer) place(profile *Profile, pod *framework.PodInfo) (string, *cycle
 		return n.Name(), c, nil
 	}
 	c.block()
+	begin = time.Now()
 	p.collect(c, p.wanted(profile))
 	if len(p.slots) == 0 {
+		timed("Filter", profile, begin, noNodePassed)
 		return "", c, c.fitError()
 	}
-	return p.snap.Slots()[p.best(c.class)].Name(), c, nil
+	timed("Filter", profile, begin, nil)
+	begin = time.Now()
+	best := p.best(c.class)
+	timed("Score", profile, begin, nil)
+	return p.snap.Slots()[best].Name(), c, nil
 }
 
 // classOf returns the pod's class, up to date with the snapshot.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -104,6 +105,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		return fmt.Errorf("scheduler: %w", err)
 	}
 	defer stopWatch()
+	defer current.begin(s)()
 	if err := s.broadcast.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("scheduler: events: %w", err)
 	}
@@ -138,7 +140,9 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 			s.status.nominate(p, "")
 		},
 		Pod:    func(ns, name string) (*corev1.Pod, error) { return s.pods.Pods(ns).Get(name) },
-		Reject: s.waiting.preempt,
+		Reject:    s.waiting.preempt,
+		Preempts:  preemptionAttempts.Inc,
+		Preempted: func(victims int) { preemptionVictims.Observe(float64(victims)) },
 	}
 }
 
@@ -155,21 +159,27 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 		s.queue.Done(pod.UID)
 		return
 	}
+	begin := time.Now()
 	s.cache.refresh(s.snap)
 	node, c, err := s.placer.place(profile, q.PodInfo)
 	if err != nil {
 		s.noPlace(ctx, profile, q, c, err)
+		algorithmDuration.Observe(time.Since(begin).Seconds())
+		failedAttempt(profile, begin, err)
 		return
 	}
+	algorithmDuration.Observe(time.Since(begin).Seconds())
 	if !s.cache.assume(q.PodInfo, node) {
 		s.queue.Done(pod.UID)
 		return
 	}
 	s.nominated.remove(pod.UID)
-	b := &binding{profile: profile, pod: q, node: node}
+	b := &binding{profile: profile, pod: q, node: node, begin: begin}
 	if st := b.reserveAndPermit(ctx, s, c.class); !st.OK() && !st.Is(framework.Wait) {
 		b.undo(ctx, s)
-		s.refuse(ctx, profile, q, s.statusError(st), nil)
+		err := s.statusError(st)
+		s.refuse(ctx, profile, q, err, nil)
+		failedAttempt(profile, begin, err)
 		return
 	}
 	s.queue.Done(pod.UID)
@@ -182,7 +192,9 @@ func (s *Scheduler) noPlace(ctx context.Context, profile *Profile, q *framework.
 	var fit *framework.FitError
 	if errors.As(err, &fit) {
 		var st *framework.Status
+		begin := time.Now()
 		nominate, st = runPostFilter(ctx, profile, c)
+		timed("PostFilter", profile, begin, st)
 		fit.PostFilter = st.Message()
 		if st.Is(framework.Error) {
 			s.log.Error("post filter failed", "pod", q.Pod.Namespace+"/"+q.Pod.Name, "err", st.Message())

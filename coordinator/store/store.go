@@ -67,7 +67,9 @@ func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
 	kc := &etcdkube.Client{Client: c}
 	kc.Kubernetes = kc
 	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
-	return &Store{etcd: e, client: kc, clock: newBeatClock()}
+	s := &Store{etcd: e, client: kc, clock: newBeatClock()}
+	s.serveSize()
+	return s
 }
 
 // compact forgets old versions of keys. The watch caches learn from it which

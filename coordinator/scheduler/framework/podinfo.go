@@ -46,7 +46,7 @@ type HostPort struct {
 type QueuedPod struct {
 	*PodInfo
 	Timestamp time.Time // when it last entered a queue
-	Initial   time.Time // of the first attempt; zero before
+	Initial   time.Time // when it was first ready to be tried; zero before
 	Attempts  int
 	// UnschedulableCount and ConsecutiveErrors set the back-off.
 	UnschedulableCount int

@@ -24,6 +24,19 @@ const (
 	Pending
 )
 
+var codeNames = [...]string{
+	"Success",
+	"Error",
+	"Unschedulable",
+	"UnschedulableAndUnresolvable",
+	"Wait",
+	"Skip",
+	"Pending",
+}
+
+// String is the code's name in metrics.
+func (c Code) String() string { return codeNames[c] }
+
 // Status is the verdict of a plugin. It is immutable once returned, so that one
 // value can stand for thousands of nodes.
 type Status struct {
@@ -76,6 +89,9 @@ func (s *Status) By(plugin string) *Status {
 	c.Plugin = plugin
 	return &c
 }
+
+// CodeName is the name of the verdict's code; nil is Success.
+func (s *Status) CodeName() string { return s.code().String() }
 
 func (s *Status) code() Code {
 	if s == nil {

@@ -64,6 +64,7 @@ func (*preemption) Name() string { return DefaultPreemptionName }
 // PostFilter picks a node, deletes the victims and nominates the node.
 func (p *preemption) PostFilter(ctx context.Context,
 	c framework.PostFilterCycle) (*framework.Nomination, *framework.Status) {
+	p.d.Preempts()
 	n, st := p.preempt(ctx, c)
 	if m := st.Message(); m != "" {
 		return n, framework.NewStatus(st.Code, "preemption: "+m)
@@ -87,6 +88,7 @@ func (p *preemption) preempt(ctx context.Context, c framework.PostFilterCycle) (
 	if err := p.evict(ctx, best, pod); err != nil {
 		return nil, framework.AsStatus(err)
 	}
+	p.d.Preempted(len(best.victims))
 	for _, o := range p.d.Lower(best.node, c.Pod().Priority) {
 		p.d.Denominate(o.Pod)
 	}

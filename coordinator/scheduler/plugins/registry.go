@@ -61,6 +61,10 @@ type Deps struct {
 	// pod in favour of another, if it waits.
 	Allow  func(uid types.UID, plugin string)
 	Reject func(uid types.UID) bool
+	// Preempts counts the attempts of preemption, Preempted the victims of those
+	// that found some.
+	Preempts  func()
+	Preempted func(victims int)
 }
 
 // Factory makes a plugin from the args of its pluginConfig, which may be empty.

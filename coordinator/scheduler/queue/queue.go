@@ -206,6 +206,36 @@ func (q *Queue) Len() (active, backoff, unschedulable int) {
 	return q.active.Len(), q.backoff.Len(), len(q.parked)
 }
 
+// Pending says how many pods wait, and for what.
+type Pending struct {
+	Active, Backoff int
+	// Gated pods are held by a PreEnqueue plugin, Unschedulable ones were tried.
+	Unschedulable, Gated int
+	// RefusedBy counts the parked pods for each plugin that refused them.
+	RefusedBy map[Refusal]int
+}
+
+// Refusal is a plugin's, of a pod that names a scheduler.
+type Refusal struct{ Plugin, SchedulerName string }
+
+// Pending counts the pods that wait.
+func (q *Queue) Pending() Pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := Pending{Active: q.active.Len(), Backoff: q.backoff.Len(), RefusedBy: map[Refusal]int{}}
+	for _, e := range q.parked {
+		if e.GatedBy != "" {
+			p.Gated++
+		} else {
+			p.Unschedulable++
+		}
+		for plugin := range e.RejectedBy.Union(e.PendingOn) {
+			p.RefusedBy[Refusal{plugin, e.Pod.Spec.SchedulerName}]++
+		}
+	}
+	return p
+}
+
 // tryPop returns a pod or how long to wait for one (0: until woken).
 func (q *Queue) tryPop(now time.Time) (*entry, time.Duration) {
 	q.mu.Lock()
@@ -223,9 +253,6 @@ func (q *Queue) tryPop(now time.Time) (*entry, time.Duration) {
 		return nil, q.nextDeadline(now)
 	}
 	e.Attempts++
-	if e.Initial.IsZero() {
-		e.Initial = now
-	}
 	q.out, q.missed = e, nil
 	return e, 0
 }
@@ -337,6 +364,9 @@ func (q *Queue) activate(e *entry) {
 			q.c.Gated(e.Pod, s)
 		}
 		return
+	}
+	if e.Initial.IsZero() {
+		e.Initial = time.Now()
 	}
 	q.active.put(e)
 	q.notify()
