@@ -64,7 +64,8 @@ func New(name string, workers int, log *slog.Logger) *Loop {
 	stats := queues.of(name)
 	queue := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: &keys{stats: stats}})
 	return &Loop{
-		name: name, workers: workers, log: log.With("controller", name), stats: stats, began: make([]atomic.Int64, workers),
+		name: name, workers: workers, log: log.With("controller", name),
+		stats: stats, began: make([]atomic.Int64, workers),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
 			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
 				workqueue.TypedDelayingQueueConfig[string]{Queue: queue}),

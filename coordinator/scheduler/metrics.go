@@ -89,7 +89,7 @@ var (
 	unschedulableDesc = metrics.NewDesc("scheduler_unschedulable_pods", "The number of unschedulable pods broken down "+
 		"by plugin name. A pod will increment the gauge for all plugins that caused it to not schedule and so this metric "+
 		"have meaning only when broken down by plugin.", []string{"plugin", "profile"}, nil, metrics.ALPHA, "")
-	cacheDesc = metrics.NewDesc("scheduler_cache_size", "Number of nodes, pods, and assumed (bound) pods in the "+
+	cacheDesc = metrics.NewDesc("scheduler_scheduler_cache_size", "Number of nodes, pods, and assumed (bound) pods in the "+
 		"scheduler cache.", []string{"type"}, nil, metrics.ALPHA, "")
 )
 

@@ -139,7 +139,7 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 			s.nominated.remove(p.UID)
 			s.status.nominate(p, "")
 		},
-		Pod:    func(ns, name string) (*corev1.Pod, error) { return s.pods.Pods(ns).Get(name) },
+		Pod:       func(ns, name string) (*corev1.Pod, error) { return s.pods.Pods(ns).Get(name) },
 		Reject:    s.waiting.preempt,
 		Preempts:  preemptionAttempts.Inc,
 		Preempted: func(victims int) { preemptionVictims.Observe(float64(victims)) },

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/tests/dashboards"
+)
+
+// TestMetrics: what rules and dashboards read of a control plane is there.
+func TestMetrics(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	p := coordinator(t, dir, port)
+	c := client(t, p, dir, port)
+	exercise(t, c)
+	for _, server := range []string{"apiserver", "controllers", "scheduler"} {
+		eventually(t, "all that dashboards read of "+server, func() string {
+			missing := dashboards.Missing(metricsPage(t, c, "/metrics"), server)
+			// The first request that is refused for overload makes a series.
+			return strings.TrimPrefix(strings.Join(missing, " "), "apiserver_request_terminations_total")
+		})
+	}
+	page := metricsPage(t, c, "/metrics")
+	for _, want := range []string{
+		`leader_election_master_status{name="shoal-coordinator"} 1`,
+		`kubernetes_build_info{`,
+		`git_version="v1.36.`,
+		`apiserver_storage_size_bytes{storage_cluster_id="etcd-0"} `,
+		`workqueue_adds_total{name="deployment"} `,
+		`workqueue_adds_total{name="nodehealth"} `,
+		`scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 1`,
+		`scheduler_pending_pods{queue="gated"} 1`,
+		`scheduler_pending_pods{queue="unschedulable"} 1`,
+		`scheduler_unschedulable_pods{plugin="NodeResourcesFit",profile="default-scheduler"} 1`,
+		`scheduler_scheduler_cache_size{type="nodes"} 1`,
+		`rest_client_requests_total{code="200",host="shoal.internal",method="GET"} `,
+		`# TYPE go_gc_duration_seconds `,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	if size := "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 0\n"; strings.Contains(page, size) {
+		t.Error("the store has no size")
+	}
+	slis := metricsPage(t, c, "/metrics/slis")
+	if !strings.Contains(slis, `kubernetes_healthcheck{name="ping",type="readyz"} 1`) {
+		t.Errorf("/metrics/slis is\n%s", slis)
+	}
+}
+
+// exercise has the scheduler place a pod, refuse one and leave one at its gate.
+func exercise(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	ctx := context.Background()
+	has := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+		corev1.ResourcePods: resource.MustParse("10"),
+	}
+	node, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{Capacity: has, Allocatable: has, Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(),
+		}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not ready before nodes are looked at.
+	always := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	pod := func(name string, change func(*corev1.PodSpec)) {
+		spec := corev1.PodSpec{Tolerations: always, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		change(&spec)
+		if _, err := c.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec,
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the default service account", func() string {
+		if _, err := c.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	pod("fits", func(*corev1.PodSpec) {})
+	pod("large", func(s *corev1.PodSpec) {
+		s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+	})
+	pod("gated", func(s *corev1.PodSpec) { s.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}} })
+	eventually(t, "a pod on "+node.Name+", and one refused", func() string {
+		fits, err := c.CoreV1().Pods("default").Get(ctx, "fits", metav1.GetOptions{})
+		if err != nil || fits.Spec.NodeName == "" {
+			return "fits waits"
+		}
+		large, err := c.CoreV1().Pods("default").Get(ctx, "large", metav1.GetOptions{})
+		if err != nil || len(large.Status.Conditions) == 0 {
+			return "large waits"
+		}
+		return ""
+	})
+	unavailable(t, c)
+}
+
+// unavailable registers an API that nobody serves, and says for a moment that
+// somebody does.
+func unavailable(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	const services = "/apis/apiregistration.k8s.io/v1/apiservices"
+	rest := c.Discovery().RESTClient()
+	service := `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.example.com"},
+		"spec":{"group":"example.com","version":"v1","groupPriorityMinimum":1000,"versionPriority":10,
+		"insecureSkipTLSVerify":true,"service":{"name":"none","namespace":"default"}}}`
+	if _, err := rest.Post().AbsPath(services).Body([]byte(service)).SetHeader("Content-Type", "application/json").
+		DoRaw(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	status := `{"status":{"conditions":[{"type":"Available","status":"True","reason":"Passed","message":"",
+		"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+	if _, err := rest.Patch(types.MergePatchType).AbsPath(services + "/v1.example.com/status").Body([]byte(status)).
+		DoRaw(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func metricsPage(t *testing.T, c kubernetes.Interface, path string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	page, err := c.Discovery().RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return string(page)
+}
+
+// eventually waits until missing tells of nothing any more.
+func eventually(t *testing.T, what string, missing func() string) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		lacks := missing()
+		if lacks == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not seen in time: %s; %s", what, lacks)
+		}
+	}
+}
