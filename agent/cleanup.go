@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/runtime"
@@ -58,7 +59,8 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		errs = append(errs, links.network.Cleanup())
 		if cfg.Proxy() {
 			none := func() cidr.Prefixes { return nil }
-			errs = append(errs, newProxy(cfg, host.Facts{}, nil, log).Cleanup(), newDNS(cfg, nil, none, log).Cleanup())
+			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, log).Cleanup(),
+				newDNS(cfg, nil, none, log).Cleanup())
 		}
 	}
 	errs = append(errs, tree(cfg).RemoveTop())

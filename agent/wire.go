@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -90,12 +91,15 @@ func wait(wg *sync.WaitGroup, limit time.Duration) {
 }
 
 // connect reads the kubeconfig; nothing is sent yet.
-func connect(cfg *config.Config, log *slog.Logger) (*api.Server, error) {
+func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.Server, error) {
 	rc, err := api.Load(cfg.Kubeconfig, userAgent)
 	if err != nil {
 		return nil, err
 	}
-	return api.Connect(api.Config{Rest: rc, Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Log: log})
+	return api.Connect(api.Config{
+		Rest: rc, Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Failed: counts.ClientCertificateErrors.Increment,
+		Log: log,
+	})
 }
 
 const userAgent = "kubelet/" + node.Version + " shoal-agent"
@@ -117,7 +121,9 @@ func build(
 		return nil, nil, err
 	}
 	memory := node.Remember(kept.nodes, cfg.NodeName, log)
-	server, err := connect(cfg, log)
+	counts := metrics.NewAgent()
+	countRequests(counts)
+	server, err := connect(cfg, counts, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,6 +135,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	runtime = runtime.counted(counts)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
 	group, err := newGossip(cfg, facts, server, memory, log)
 	if err != nil {
@@ -149,6 +156,7 @@ func build(
 		tokens:   tokens,
 		runtime:  runtime,
 		services: services,
+		counts:   counts,
 		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
@@ -158,6 +166,8 @@ func build(
 				Records: kept.volumes,
 				Facts:   of,
 				Log:     log,
+
+				Operations: counts.Storage,
 			}
 		},
 		leaving: leaving.Load,
@@ -169,6 +179,9 @@ func build(
 		return nil, nil, err
 	}
 	show, err := chooseCertificate(cfg, facts, server, log)
+	if show.manager != nil {
+		show.manager.Failures = counts.ServerCertificateErrors
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -263,7 +276,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.cfg.Port == 0 {
 		return list, nil
 	}
-	kubelet, err := newServer(n.base, n.pods, n.show)
+	kubelet, err := newServer(n.base, n.podParts, n.show)
 	return append(list, task{"kubelet API", func(ctx context.Context) error { return kubelet.Run(ctx) }}), err
 }
 
@@ -292,7 +305,7 @@ func (n whole) gossipTasks() []task {
 
 func (n whole) serviceTasks() []task {
 	list := []task{{"proxy", func(ctx context.Context) error {
-		return newProxy(n.cfg, n.facts, n.group, n.log).Run(ctx, n.services)
+		return newProxy(n.cfg, n.facts, n.group, n.counts, n.log).Run(ctx, n.services)
 	}}}
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-project/shoal/agent/dns"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/proxy"
@@ -119,7 +120,9 @@ func newServices(cfg *config.Config, facts host.Facts, server *api.Server, log *
 }
 
 // newProxy leads Services' traffic; without members it knows this node only.
-func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *slog.Logger) *proxy.Proxy {
+func newProxy(
+	cfg *config.Config, facts host.Facts, group *gossip.Group, counts *metrics.Agent, log *slog.Logger,
+) *proxy.Proxy {
 	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
 	for _, p := range ownPorts(cfg) {
 		if p.Protocol == "TCP" { // where both are, they have one number
@@ -139,6 +142,8 @@ func newProxy(cfg *config.Config, facts host.Facts, group *gossip.Group, log *sl
 		Own:          l.All,
 		Gossip:       l.Gossip,
 		OwnChanged:   changed,
+		Syncs:        counts.ProxySync,
+		Programming:  counts.NetworkProgramming,
 		Log:          log,
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -41,6 +42,7 @@ type base struct {
 	tokens   *volume.TokenCache
 	runtime  containers
 	services *service.Source // nil on a hollow node that plays none
+	counts   *metrics.Agent  // nil on a hollow node
 	// makeVolumes gets what volumes are told of a pod.
 	makeVolumes func(facts func(*corev1.Pod) volume.Facts) *volume.Manager
 	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the
@@ -53,6 +55,7 @@ type base struct {
 // podParts run the pods of a node.
 type podParts struct {
 	pods    *pod.Manager
+	probes  *probe.Manager
 	static  *source.Static
 	api     *source.API // nil without an API
 	status  *status.Manager
@@ -115,6 +118,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Relabelled: p.volumes.Refresh,
 		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
 		Log:        b.log,
+	}
+	p.probes = probes
+	if b.counts != nil {
+		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
 	}
 	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups)
 	p.static = &source.Static{

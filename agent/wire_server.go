@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -13,7 +16,9 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/logs"
+	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/serving"
 	"github.com/shoal-project/shoal/agent/shutdown"
@@ -61,7 +66,7 @@ func chooseCertificate(
 }
 
 // newServer makes the kubelet's API.
-func newServer(b base, pods *pod.Manager, show serving.Choice) (*server.Server, error) {
+func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error) {
 	cluster, err := b.server.CA()
 	if err != nil {
 		return nil, err
@@ -75,21 +80,104 @@ func newServer(b base, pods *pod.Manager, show serving.Choice) (*server.Server, 
 		Certificate: show,
 		ClientCAs:   cas,
 		Auth:        &server.Auth{Client: b.server.Client, ClientCAs: cas, NodeName: b.cfg.NodeName},
-		Pods:        podsView{pods},
+		Pods:        podsView{p.pods},
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
 		LogsDir:     b.cfg.PodLogsDir,
-		Stats: &stats.Provider{
-			NodeName:    b.cfg.NodeName,
-			Runtime:     b.runtime,
-			NodeDir:     b.cfg.RootDir,
-			ImageDir:    b.cfg.DataDir,
-			MemoryBytes: b.facts.MemoryBytes,
-			Available:   host.MemoryAvailable,
-			Shutdown:    lastShutdown(b),
-		},
-		Log: b.log,
+		Stats:       newStats(b, p, show),
+		Log:         b.log,
 	}, nil
+}
+
+// newStats measures when it is asked, and has what was counted before.
+func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
+	return &stats.Provider{
+		NodeName:    b.cfg.NodeName,
+		Runtime:     b.runtime,
+		NodeDir:     b.cfg.RootDir,
+		ImageDir:    b.cfg.DataDir,
+		MemoryBytes: b.facts.MemoryBytes,
+		Available:   host.MemoryAvailable,
+		Shutdown:    lastShutdown(b),
+
+		Build:  stats.Build{Version: node.Version, Commit: commit()},
+		CPUs:   b.facts.CPUs,
+		Groups: groupsOf(b.runtime.builtin),
+		Images: imageNames(b.runtime),
+		Counts: b.counts,
+		Probes: p.probes.Show,
+		Volumes: func() (list []stats.Volume) {
+			for _, v := range p.volumes.Claimed() {
+				list = append(list, stats.Volume(v))
+			}
+			return list
+		},
+		VolumeNumbers: func() (list []stats.VolumeNumber) {
+			for _, n := range p.volumes.Numbers() {
+				list = append(list, stats.VolumeNumber(n))
+			}
+			return list
+		},
+		ClientCertificateEnd: b.server.CertificateEnd,
+		ServerCertificateEnd: func() time.Time {
+			c, err := show(nil)
+			if err != nil || c.Leaf == nil {
+				return time.Time{}
+			}
+			return c.Leaf.NotAfter
+		},
+	}
+}
+
+// commit is the one that this program was built of, "" if that is not known.
+func commit() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range build.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+// groupsOf measures the groups of the built-in runtime; nil with another.
+func groupsOf(r *runtime.Runtime) func(context.Context) []stats.Group {
+	if r == nil {
+		return nil
+	}
+	return func(ctx context.Context) (out []stats.Group) {
+		for _, m := range r.Measure(ctx) {
+			g := stats.Group{
+				Namespace: m.Namespace, Pod: m.Pod, Container: m.Container, ContainerID: m.ContainerID, Image: m.Image,
+				Path: m.Cgroup, Created: m.Created, Use: m.Use, Disks: m.Disks, Processes: m.Processes, Limits: m.Limits,
+				LayerBytes: m.LayerBytes, Known: stats.KnowsAll,
+			}
+			for _, i := range m.Interfaces {
+				g.Interfaces = append(g.Interfaces, stats.Interface{Name: i.Name, Received: stats.Traffic(i.Received),
+					Sent: stats.Traffic(i.Sent)})
+			}
+			out = append(out, g)
+		}
+		return out
+	}
+}
+
+// imageNames asks a runtime for the names of its containers' images.
+func imageNames(r containers) func(context.Context) map[string]string {
+	return func(ctx context.Context) map[string]string {
+		list, err := r.ListContainers(ctx, nil)
+		if err != nil {
+			return nil
+		}
+		out := map[string]string{}
+		for _, c := range list {
+			out[c.Id] = cmp.Or(c.GetImage().GetUserSpecifiedImage(), c.GetImage().GetImage(), c.GetImageRef())
+		}
+		return out
+	}
 }
 
 // lastShutdown are when the last shutdown began and ended, zero if never.

@@ -63,6 +63,9 @@ func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error 
 			continue
 		}
 		if err := s.take(use); err != nil {
+			if s.cfg.Failed != nil {
+				s.cfg.Failed()
+			}
 			if err.Error() != told {
 				told = err.Error()
 				s.cfg.Log.Warn("the old credentials stay in use", "kubeconfig", s.cfg.Kubeconfig, "err", err)
@@ -94,4 +97,17 @@ func (s *Server) files() string {
 		}
 	}
 	return out.String()
+}
+
+// CertificateEnd is when the client certificate that is in the kubeconfig now
+// expires, zero without one.
+func (s *Server) CertificateEnd() time.Time {
+	if s.cfg.Rest == nil {
+		return time.Time{}
+	}
+	rc, err := Load(s.cfg.Kubeconfig, s.cfg.Rest.UserAgent)
+	if err != nil || rc == nil {
+		return time.Time{}
+	}
+	return certificateEnd(rc)
 }

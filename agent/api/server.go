@@ -41,7 +41,9 @@ type Config struct {
 	Rest       *rest.Config
 	Kubeconfig string
 	NodeName   string
-	Log        *slog.Logger
+	// Failed is called when changed credentials cannot be used; nil: nobody asks.
+	Failed func()
+	Log    *slog.Logger
 }
 
 // Server is the API server as the node knows it.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	stats1 "github.com/containerd/cgroups/v3/cgroup1/stats"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/host"
@@ -196,10 +197,10 @@ func TestStatOfV2(t *testing.T) {
 	r := &Root{mode: V2, unified: mount, controllers: []string{"cpu", "memory", "pids"}}
 	psi := "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"
 	files(t, mount+"/g", map[string]string{
-		"cpu.stat":       "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
-		"memory.stat":    "anon 100\nfile 300\ninactive_file 250\npgfault 11\npgmajfault 1\n",
-		"memory.current": "400\n", "memory.max": "4096\n",
-		"memory.swap.current": "8\n", "memory.events": "low 0\noom 3\noom_kill 2\n", "memory.pressure": psi,
+		"cpu.stat":    "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
+		"memory.stat": "anon 100\nfile 300\nfile_mapped 40\ninactive_file 250\npgfault 11\npgmajfault 1\n",
+		"memory.peak": "500\n", "memory.current": "400\n", "memory.max": "4096\n",
+		"memory.swap.current": "8\n", "memory.events": "low 0\nmax 9\noom 3\noom_kill 2\n", "memory.pressure": psi,
 		"pids.current": "4\n", "pids.max": "max\n",
 	})
 	got, err := r.Stat("/g")
@@ -207,8 +208,9 @@ func TestStatOfV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Stats{
-		Time: got.Time, CPUNanos: 7000, ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096,
-		WorkingSet: 150, RSS: 100,
+		Time: got.Time, CPUNanos: 7000, UserNanos: 4000, SystemNanos: 3000,
+		ThrottledNanos: 6000, Periods: 5, Throttled: 2, Memory: 400, MemoryLimit: 4096,
+		WorkingSet: 150, RSS: 100, Cache: 300, MappedFile: 40, MaxMemory: 500, MemoryFailures: 9,
 		Swap: 8, PageFaults: 11, MajorPageFaults: 1, Pids: 4, OOMKills: 2, MemoryStall: got.MemoryStall,
 	}
 	if got != want ||
@@ -224,6 +226,43 @@ func TestStatOfV2(t *testing.T) {
 	}
 	if _, err := r.OOMKills("/gone"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a group that does not exist: %v", err)
+	}
+}
+
+// TestDisksOfV2 reads io.stat as a v2 host has it.
+func TestDisksOfV2(t *testing.T) {
+	mount := t.TempDir()
+	r := &Root{mode: V2, unified: mount, controllers: []string{"io"}}
+	files(t, mount+"/g", map[string]string{
+		"io.stat": "8:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n7:0 rbytes=10 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n",
+	})
+	want := []Disk{
+		{Major: 7, ReadBytes: 10, Reads: 1},
+		{Major: 8, Minor: 16, ReadBytes: 1, WrittenBytes: 2, Reads: 3, Writes: 4},
+	}
+	if got := r.Disks("/g"); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := r.Disks("/gone"); got != nil {
+		t.Errorf("a group that does not exist uses %+v", got)
+	}
+}
+
+// TestDisksOfV1 takes what the library read of a v1 host.
+func TestDisksOfV1(t *testing.T) {
+	entry := func(op string, major, minor, value uint64) *stats1.BlkIOEntry {
+		return &stats1.BlkIOEntry{Op: op, Major: major, Minor: minor, Value: value}
+	}
+	got := disks1(&stats1.BlkIOStat{
+		IoServiceBytesRecursive: []*stats1.BlkIOEntry{
+			entry("Read", 8, 0, 10), entry("Write", 8, 0, 20), entry("Total", 8, 0, 30),
+		},
+		IoServicedRecursive: []*stats1.BlkIOEntry{
+			entry("Read", 8, 0, 1), entry("Write", 8, 0, 2), entry("Sync", 8, 0, 3),
+		},
+	})
+	if want := []Disk{{Major: 8, ReadBytes: 10, WrittenBytes: 20, Reads: 1, Writes: 2}}; !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

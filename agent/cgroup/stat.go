@@ -21,6 +21,8 @@ import (
 type Stats struct {
 	Time            time.Time
 	CPUNanos        uint64 // total CPU time
+	UserNanos       uint64 // of it, outside the kernel
+	SystemNanos     uint64
 	ThrottledNanos  uint64
 	Periods         uint64 // CFS periods that had runnable tasks
 	Throttled       uint64 // periods in which the quota ran out
@@ -28,6 +30,10 @@ type Stats struct {
 	MemoryLimit     uint64 // 0 = no limit
 	WorkingSet      uint64 // usage without inactive page cache
 	RSS             uint64 // anonymous memory
+	Cache           uint64 // page cache
+	MappedFile      uint64 // of it, mapped by processes
+	MaxMemory       uint64 // the most that was used; 0 where the kernel does not tell
+	MemoryFailures  uint64 // how often the limit was reached
 	Swap            uint64
 	PageFaults      uint64
 	MajorPageFaults uint64
@@ -74,7 +80,8 @@ func (r *Root) stat1(path string, s *Stats) {
 	if err != nil {
 		return
 	}
-	s.CPUNanos = m.GetCPU().GetUsage().GetTotal()
+	usage := m.GetCPU().GetUsage()
+	s.CPUNanos, s.UserNanos, s.SystemNanos = usage.GetTotal(), usage.GetUser(), usage.GetKernel()
 	throttling := m.GetCPU().GetThrottling()
 	s.ThrottledNanos, s.Periods, s.Throttled = throttling.GetThrottledTime(), throttling.GetPeriods(),
 		throttling.GetThrottledPeriods()
@@ -83,6 +90,8 @@ func (r *Root) stat1(path string, s *Stats) {
 	s.Memory, s.MemoryLimit = memory.GetUsage().GetUsage(), limited(memory.GetUsage().GetLimit())
 	s.WorkingSet = s.Memory - min(s.Memory, memory.GetTotalInactiveFile())
 	s.RSS, s.Swap = memory.GetTotalRSS(), memory.GetSwap().GetUsage()
+	s.Cache, s.MappedFile = memory.GetTotalCache(), memory.GetTotalMappedFile()
+	s.MaxMemory, s.MemoryFailures = memory.GetUsage().GetMax(), memory.GetUsage().GetFailcnt()
 	s.PageFaults, s.MajorPageFaults = memory.GetTotalPgFault(), memory.GetTotalPgMajFault()
 	s.OOMKills = m.GetMemoryOomControl().GetOomKill()
 }
@@ -99,12 +108,15 @@ func (r *Root) stat2(path string, s *Stats) {
 	}
 	if cpu := m.GetCPU(); cpu != nil {
 		s.CPUNanos, s.ThrottledNanos = cpu.GetUsageUsec()*1000, cpu.GetThrottledUsec()*1000
+		s.UserNanos, s.SystemNanos = cpu.GetUserUsec()*1000, cpu.GetSystemUsec()*1000
 		s.Periods, s.Throttled = cpu.GetNrPeriods(), cpu.GetNrThrottled()
 	}
 	if memory := m.GetMemory(); memory != nil {
 		s.Memory, s.MemoryLimit = memory.GetUsage(), limited(memory.GetUsageLimit())
 		s.WorkingSet = s.Memory - min(s.Memory, memory.GetInactiveFile())
 		s.RSS, s.Swap = memory.GetAnon(), memory.GetSwapUsage()
+		s.Cache, s.MappedFile, s.MaxMemory = memory.GetFile(), memory.GetFileMapped(), memory.GetMaxUsage()
+		s.MemoryFailures = m.GetMemoryEvents().GetMax()
 		s.PageFaults, s.MajorPageFaults = memory.GetPgfault(), memory.GetPgmajfault()
 		s.OOMKills = m.GetMemoryEvents().GetOomKill()
 	}

@@ -149,7 +149,7 @@ func hostPorts(p *corev1.Pod) []hostPort {
 
 // admit decides once whether the node takes the pod.
 func (w *worker) admit(p *corev1.Pod, now time.Time) {
-	w.rec.Admitted = metav1.NewTime(now)
+	w.rec.Admitted, w.starting = metav1.NewTime(now), true
 	if len(w.rec.Containers) > 0 || w.rec.Source == SourceFile {
 		return // it ran here before: the record was lost, not the right to run
 	}

@@ -14,6 +14,7 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
@@ -107,7 +108,9 @@ type Manager struct {
 	// annotations changed, may be nil.
 	Relabelled func(ctx context.Context, p *corev1.Pod) error
 	MaxBackoff time.Duration
-	Log        *slog.Logger
+	// Passes takes how long looks at pods took, Starts how long pods took to run.
+	Passes, Starts *metrics.Durations
+	Log            *slog.Logger
 
 	pulls   pulls
 	users   sync.Mutex // one allocation of users at a time

@@ -17,6 +17,8 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	p = w.allocate(p)
 	w.rec.Pod = p
 	now := time.Now()
+	operation := w.operation(p, at)
+	defer func() { w.m.Passes.Since(now, operation) }()
 	o, err := w.m.observe(ctx, w.uid)
 	if err != nil {
 		w.retryLater(ctx, "look at the runtime", err)
@@ -65,6 +67,17 @@ func (w *worker) recall(p *corev1.Pod, o *record.Observed) {
 	}
 }
 
+// operation is what metrics call the pass.
+func (w *worker) operation(p *corev1.Pod, at phase) string {
+	switch {
+	case at.unwanted() || p.DeletionTimestamp != nil:
+		return "kill"
+	case w.rec.Admitted.IsZero():
+		return "create"
+	}
+	return "sync"
+}
+
 // relabelled lets downward API volumes follow the pod's own object.
 func (w *worker) relabelled(ctx context.Context, p *corev1.Pod) {
 	old := w.rec.Pod
@@ -87,6 +100,10 @@ func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Pl
 		kept := *p
 		kept.Status = w.m.Reporter.Report(p, w.rec, o)
 		w.rec.Pod = &kept
+		if w.starting && kept.Status.Phase == corev1.PodRunning {
+			w.starting = false
+			w.m.Starts.Since(w.rec.Admitted.Time)
+		}
 		if !w.keep(p) {
 			if again := time.Now().Add(keepAgain); plan.Wake.IsZero() || plan.Wake.After(again) {
 				plan.Wake = again

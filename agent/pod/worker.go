@@ -37,6 +37,8 @@ type worker struct {
 	failure     string // the last that was told
 	keepFailing bool   // the record could not be written, which was told
 	targets     map[string]string
+	// starting since it was admitted by this agent, until it runs.
+	starting bool
 }
 
 // shown is what the worker's goroutine tells others of its pod.

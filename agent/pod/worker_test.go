@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -136,6 +137,60 @@ func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
 		expect(t, f, "") // killed, API object deleted, all removed
 		if len(e.finished) != 1 || len(e.records) != 0 {
 			t.Errorf("finished %v, records %d", e.finished, len(e.records))
+		}
+	})
+}
+
+// running is what a reporter makes of a pod with a container that has started.
+type running struct{ *edges }
+
+func (r running) Report(p *corev1.Pod, rec *record.Pod, o *record.Observed) corev1.PodStatus {
+	status := r.edges.Report(p, rec, o)
+	if o.Running() {
+		status.Phase = corev1.PodRunning
+	}
+	return status
+}
+
+// TestPassesAreMeasured: how long a pod took to run is counted once.
+func TestPassesAreMeasured(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Reporter = running{e}
+		m.Passes = metrics.NewDurations("passes", "", []float64{1000}, "operation")
+		m.Starts = metrics.NewDurations("starts", "", []float64{1000})
+		p := testPod(corev1.RestartPolicyAlways, "init:i", "a")
+		m.Update(p, SourceAPI)
+		expect(t, f, "i#0=run")
+		time.Sleep(3 * time.Second)
+		f.end("i", 0)
+		expect(t, f, "a#0=run i#0=exit0")
+		f.end("a", 1)
+		expect(t, f, "a#0=exit1 a#1=run i#0=exit0")
+		q := p.DeepCopy()
+		now := metav1.Now()
+		q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, new(int64(1))
+		m.Update(q, SourceAPI)
+		expect(t, f, "")
+		var out strings.Builder
+		page := metrics.NewPage(&out)
+		m.Passes.Show(page)
+		m.Starts.Show(page)
+		if err := page.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`passes_count{operation="create"} 1`, "starts_count 1"} {
+			if !strings.Contains(out.String(), want+"\n") {
+				t.Errorf("no %s in\n%s", want, out.String())
+			}
+		}
+		for _, want := range []string{`passes_count{operation="sync"} `, `passes_count{operation="kill"} `} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %s in\n%s", want, out.String())
+			}
 		}
 	})
 }

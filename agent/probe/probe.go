@@ -101,6 +101,8 @@ type watch struct {
 	told   bool  // verdict that was last told
 	first  bool  // no verdict was told yet (startup, liveness)
 	closed bool
+	// outcomes are for metrics, under the manager's lock.
+	outcomes outcomes
 }
 
 // Start makes the manager ready; ctx bounds every probe.
@@ -196,10 +198,12 @@ func (w *watch) fire() {
 	}
 	began := time.Now()
 	good, output, err := w.m.probe(ctx, w)
+	took := time.Since(began)
 	if ctx.Err() != nil {
 		return
 	}
 	w.m.mu.Lock()
+	w.outcomes.count(good, err, took)
 	if w.closed {
 		w.m.mu.Unlock()
 		return

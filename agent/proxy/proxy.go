@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
@@ -25,8 +26,14 @@ type Config struct {
 	// holds a token when they may answer differently. nil: nowhere.
 	Own, Gossip func() []netip.AddrPort
 	OwnChanged  <-chan struct{}
-	Log         *slog.Logger
+	// Syncs takes how long changes of the kernel's rules took, Programming how long
+	// after what brought them about they were made; nil: nobody asks.
+	Syncs, Programming *metrics.Durations
+	Log                *slog.Logger
 }
+
+// family is the proxy's in metrics.
+const family = "IPv4"
 
 // DefaultTable is the nftables table's usual name.
 const DefaultTable = "shoal"
@@ -35,6 +42,8 @@ const DefaultTable = "shoal"
 type Source interface {
 	Tables() *service.Tables // nil as long as nothing is known
 	Changed() <-chan struct{}
+	// Triggers takes the times of what changed endpoints since it was called last.
+	Triggers() []time.Time
 }
 
 // Proxy keeps the kernel true to a Source.
@@ -77,6 +86,8 @@ const (
 	// took no other is made: the kernel looks through all flows, 25 ms for an
 	// empty table.
 	flowsRest = 20
+	// maxTriggers bounds what is measured of a kernel that takes no rules.
+	maxTriggers = 1024
 )
 
 // Run keeps the rules true until ctx ends, and leaves them in place: Services
@@ -94,9 +105,13 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 	defer check.Stop()
 	var st *state // nil: the kernel's state is not known
 	delay := time.Duration(0)
+	var triggers []time.Time
 	var rested <-chan time.Time // nil: old UDP flows may be looked for
 	for {
 		var retry <-chan time.Time
+		if more := src.Triggers(); len(triggers) < maxTriggers { // asked before the tables that hold them
+			triggers = append(triggers, more...)
+		}
 		if next := src.Tables(); next != nil {
 			st, err = p.apply(k, st, next)
 			if err != nil {
@@ -107,6 +122,10 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 				retry = time.After(delay)
 			} else {
 				delay = 0
+				for _, t := range triggers {
+					p.cfg.Programming.Since(t, family)
+				}
+				triggers = nil
 			}
 		}
 		if rested == nil && !p.flows.empty() {
@@ -136,6 +155,7 @@ func (p *Proxy) apply(k *nft.Conn, st *state, next *service.Tables) (*state, err
 	if full {
 		st = newState()
 	}
+	defer func(begin time.Time) { p.cfg.Syncs.Since(begin, family) }(time.Now())
 	before := st.tables
 	c, after := p.render.delta(*st, next)
 	after.own, after.gossip = p.own(next), p.listen(p.cfg.Gossip)

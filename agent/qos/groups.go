@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 // Config of Groups.
@@ -27,6 +29,9 @@ type Config struct {
 // Groups are the control groups of pods.
 type Groups struct {
 	Tree
+	// Operations takes how long changes of groups took; nil: nobody asks.
+	Operations *metrics.Durations
+
 	cgroups *cgroup.Root
 	pids    pidLimits
 }
@@ -64,13 +69,24 @@ func Open(cfg Config) (*Groups, error) {
 }
 
 // Ensure makes a pod's group with its limits.
-func (g *Groups) Ensure(path string, l Limits) error { return g.cgroups.Ensure(path, g.resources(l)) }
+func (g *Groups) Ensure(path string, l Limits) error {
+	defer g.took("create", time.Now())
+	return g.cgroups.Ensure(path, g.resources(l))
+}
 
 // Set changes the limits of a group.
-func (g *Groups) Set(path string, l Limits) error { return g.cgroups.Set(path, g.resources(l)) }
+func (g *Groups) Set(path string, l Limits) error {
+	defer g.took("update", time.Now())
+	return g.cgroups.Set(path, g.resources(l))
+}
 
 // Delete removes a group.
-func (g *Groups) Delete(path string) error { return g.cgroups.Delete(path) }
+func (g *Groups) Delete(path string) error {
+	defer g.took("destroy", time.Now())
+	return g.cgroups.Delete(path)
+}
+
+func (g *Groups) took(operation string, begin time.Time) { g.Operations.Since(begin, operation) }
 
 func (g *Groups) resources(l Limits) cgroup.Resources {
 	shares := uint64(l.CPUShares)

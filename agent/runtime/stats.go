@@ -1,18 +1,13 @@
 package runtime
 
 import (
-	"bytes"
 	"context"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/host"
-	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/sandbox"
 	"github.com/shoal-project/shoal/cni/podnet"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -141,41 +136,21 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox.Sandbox) *criv1.PodSa
 
 // networkUsage reads the interfaces of a namespace; the pod's own is the default one.
 func networkUsage(ns string) *criv1.NetworkUsage {
-	var text []byte
-	err := netns.Do(ns, func() (err error) {
-		text, err = os.ReadFile("/proc/thread-self/net/dev")
-		return err
-	})
-	if err != nil {
+	out := &criv1.NetworkUsage{Timestamp: time.Now().UnixNano()}
+	list := interfaces(ns)
+	if list == nil {
 		return nil
 	}
-	out := &criv1.NetworkUsage{Timestamp: time.Now().UnixNano()}
-	for _, i := range parseNetDev(text) {
-		if i.GetName() == podnet.Interface {
-			out.DefaultInterface = i
+	for _, i := range list {
+		usage := &criv1.NetworkInterfaceUsage{
+			Name: i.Name, RxBytes: u64(i.Received.Bytes), RxErrors: u64(i.Received.Errors),
+			TxBytes: u64(i.Sent.Bytes), TxErrors: u64(i.Sent.Errors),
+		}
+		if i.Name == podnet.Interface {
+			out.DefaultInterface = usage
 		} else {
-			out.Interfaces = append(out.Interfaces, i)
+			out.Interfaces = append(out.Interfaces, usage)
 		}
-	}
-	return out
-}
-
-// parseNetDev reads /proc/net/dev, proc_pid_net(5), without the loopback.
-func parseNetDev(text []byte) []*criv1.NetworkInterfaceUsage {
-	var out []*criv1.NetworkInterfaceUsage
-	for line := range bytes.Lines(text) {
-		name, counters, ok := strings.Cut(string(line), ":")
-		f := strings.Fields(counters)
-		name = strings.TrimSpace(name)
-		if !ok || len(f) < 11 || name == "lo" {
-			continue
-		}
-		n := func(i int) *criv1.UInt64Value {
-			v, _ := strconv.ParseUint(f[i], 10, 64)
-			return u64(v)
-		}
-		out = append(out,
-			&criv1.NetworkInterfaceUsage{Name: name, RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10)})
 	}
 	return out
 }

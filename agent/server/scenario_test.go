@@ -191,6 +191,9 @@ func (n *node) write(w io.Writer, what string) error {
 func (n *node) Metrics(_ context.Context, w io.Writer) error    { return n.write(w, "of the agent") }
 func (n *node) Resource(_ context.Context, w io.Writer) error   { return n.write(w, "of resources") }
 func (n *node) Containers(_ context.Context, w io.Writer) error { return n.write(w, "of containers") }
+func (n *node) ProbeResults(_ context.Context, w io.Writer) error {
+	return n.write(w, "of probes")
+}
 
 func (n *node) play(script string) string {
 	var out strings.Builder

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/stats"
 )
 
 // Pod is a pod with what runs of it.
@@ -40,6 +41,7 @@ type Stats interface {
 	Metrics(ctx context.Context, w io.Writer) error
 	Resource(ctx context.Context, w io.Writer) error
 	Containers(ctx context.Context, w io.Writer) error
+	ProbeResults(ctx context.Context, w io.Writer) error
 }
 
 // Server is the API.
@@ -130,6 +132,10 @@ func (s *Server) handler() http.Handler {
 		"metrics")
 	read("/metrics/cadvisor",
 		s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Containers(ctx, w) }), "metrics")
+	read("/metrics/probes",
+		s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.ProbeResults(ctx, w) }), "metrics")
+	read("/metrics/slis", s.text(func(_ context.Context, w io.Writer) error { return stats.Health(w, s.sick()) }),
+		"metrics")
 	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		mux.Handle("/exec"+path, s.Auth.allowEntry(s.exec))
 		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))
@@ -155,13 +161,18 @@ func shortPaths(next http.Handler) http.Handler {
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
-	if s.Healthy != nil {
-		if err := s.Healthy(); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
+	if err := s.sick(); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
 	io.WriteString(w, "ok")
+}
+
+func (s *Server) sick() error {
+	if s.Healthy == nil {
+		return nil
+	}
+	return s.Healthy()
 }
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {

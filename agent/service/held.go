@@ -55,6 +55,7 @@ func (s *Source) putSlice(o *discoveryv1.EndpointSlice) {
 	if !ok {
 		return
 	}
+	s.triggered(o)
 	data, err := neededOfSlice(o).Marshal()
 	if err != nil {
 		s.log.Error("cannot hold an EndpointSlice", "slice", id, "err", err)

@@ -52,6 +52,9 @@ type Source struct {
 
 	inFile bool // the file holds all but unsaved; only save uses it
 	added  int  // changes in the file since it was written anew
+	// triggers are the times of what changed endpoints since begun, for Triggers.
+	triggers []time.Time
+	begun    time.Time
 	// failing: it was told that the file cannot be written.
 	failing bool
 }
@@ -69,7 +72,7 @@ func NewSource(cfg Config) *Source {
 		cfg: cfg, log: cfg.Log, view: View{Node: cfg.Node, Own: cfg.Own},
 		services: map[Key][]byte{}, slices: map[Key][]heldSlice{},
 		owner: map[Key]Key{}, dirty: map[Key]bool{}, wake: make(chan struct{}, 1),
-		unsaved: [kinds]map[Key]bool{{}, {}},
+		unsaved: [kinds]map[Key]bool{{}, {}}, begun: time.Now(),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -116,6 +116,32 @@ func TestSliceThatChangesItsService(t *testing.T) {
 	}
 }
 
+// TestTriggers: what changed a slice since the agent began is told once.
+func TestTriggers(t *testing.T) {
+	s := NewSource(Config{})
+	at := func(when time.Time) *discoveryv1.EndpointSlice {
+		o := slice("x", "10.1.0.1 ready")
+		o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: when.UTC().Format(time.RFC3339Nano)}
+		return o
+	}
+	soon := s.begun.Add(time.Second)
+	s.putSlice(at(s.begun.Add(-time.Hour)))
+	s.putSlice(at(soon))
+	s.putSlice(slice("y", "10.1.0.1 ready"))
+	if got := s.Triggers(); len(got) != 1 || !got[0].Equal(soon) {
+		t.Errorf("got %v, want %v", got, soon)
+	}
+	if got := s.Triggers(); len(got) != 0 {
+		t.Errorf("told again: %v", got)
+	}
+	for range maxTriggers + 1 {
+		s.putSlice(at(soon))
+	}
+	if got := s.Triggers(); len(got) != maxTriggers {
+		t.Errorf("%d are kept", len(got))
+	}
+}
+
 func cut(t *testing.T, file string, n int64) {
 	t.Helper()
 	fi, err := os.Stat(file)

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/client-go/util/certificate/csr"
 	"k8s.io/client-go/util/keyutil"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 const (
@@ -47,7 +49,9 @@ type Manager struct {
 	Cluster []byte
 	// SelfSigned serves until there is a certificate of the cluster.
 	SelfSigned *tls.Certificate
-	Log        *slog.Logger
+	// Failures counts requests for a certificate that failed; nil: nobody asks.
+	Failures *metrics.Counts
+	Log      *slog.Logger
 
 	once    sync.Once
 	wake    chan struct{}
@@ -162,6 +166,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case superseded:
 			pause = 0
 		default:
+			m.Failures.Inc()
 			m.Log.Debug("no serving certificate yet", "err", err)
 			pause = min(max(2*pause, firstPause), lastPause)
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -137,13 +138,15 @@ func summary(t *testing.T, p *Provider) []byte {
 }
 
 // machines are the families whose values are the machine's or the process's.
-var machines = regexp.MustCompile(`(?m)^((?:node_cpu|go)_\w+) \S+$`)
+var machines = regexp.MustCompile(`(?m)^((?:node_cpu|go|process)_\w+) \S+$`)
 
 func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
 	t.Helper()
 	var out strings.Builder
 	err := write(t.Context(), &out)
 	got := machines.ReplaceAllString(out.String(), "$1 N")
+	got = strings.ReplaceAll(got, runtime.Version(), "GO")
+	got = strings.ReplaceAll(got, runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM")
 	if err != nil {
 		got += "error: " + err.Error() + "\n"
 	}

@@ -11,6 +11,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 // Runtime measures sandboxes.
@@ -36,6 +37,27 @@ type Provider struct {
 	// Shutdown tells when the last graceful shutdown began and ended, zero
 	// if never.
 	Shutdown func() (start, end time.Time)
+
+	// What follows is for metrics alone, and may be missing.
+
+	// Build is this program's version.
+	Build Build
+	// CPUs is how many the machine has.
+	CPUs int
+	// Groups measures the pods' control groups; nil: what the CRI tells of them
+	// must do, and Images names the images of containers by their IDs.
+	Groups func(ctx context.Context) []Group
+	Images func(ctx context.Context) map[string]string
+	// Counts is what the agent's parts count.
+	Counts *metrics.Agent
+	// Probes writes what came of probes.
+	Probes func(*metrics.Page)
+	// Volumes are the persistent ones; VolumeNumbers counts all, by their kind.
+	Volumes       func() []Volume
+	VolumeNumbers func() []VolumeNumber
+	// ClientCertificateEnd and ServerCertificateEnd are when the agent's certificates
+	// expire, zero for no certificate.
+	ClientCertificateEnd, ServerCertificateEnd func() time.Time
 }
 
 // Summary is the kubelet's /stats/summary.

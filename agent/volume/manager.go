@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 // Objects gives the API objects that volumes show.
@@ -42,7 +44,9 @@ type Manager struct {
 	Records Records
 	// Facts is what downward API volumes tell of the node and the pod.
 	Facts func(p *corev1.Pod) Facts
-	Log   *slog.Logger
+	// Operations takes how long mounts and unmounts took; nil: nobody asks.
+	Operations *metrics.Durations
+	Log        *slog.Logger
 
 	mu   sync.Mutex
 	pods map[types.UID]*entry
@@ -142,7 +146,11 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 		if refresh {
 			mount = m.remount
 		}
+		begin := time.Now()
 		next, err := mount(ctx, e.pod, v)
+		if !refresh {
+			m.operation("volume_mount", v, m.recorded(e.pod.UID, v.Name), begin, err)
+		}
 		if err != nil && !refresh {
 			return &Error{Volume: v.Name, Err: err}
 		}
@@ -233,7 +241,10 @@ func (m *Manager) Release(ctx context.Context, p *corev1.Pod) error {
 	}
 	var errs []error
 	for _, v := range m.volumesOf(e) {
-		errs = append(errs, m.undo(ctx, v))
+		begin := time.Now()
+		err := m.undo(ctx, v)
+		m.operation("volume_unmount", &v.Volume, v, begin, err)
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

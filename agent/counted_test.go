@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	criapi "k8s.io/cri-api/pkg/apis"
+
+	"github.com/shoal-project/shoal/agent/metrics"
+)
+
+// failing is a runtime that stops no container.
+type failing struct{ criapi.RuntimeService }
+
+func (failing) StopContainer(context.Context, string, int64) error {
+	return errors.New("it does not end")
+}
+func (failing) StartContainer(context.Context, string) error { return nil }
+
+// TestOperationsAreCounted: what pods ask of the runtime, and clients of the API.
+func TestOperationsAreCounted(t *testing.T) {
+	counts := metrics.NewAgent()
+	r := containers{brief: failing{}}.counted(counts).brief
+	if err := r.StartContainer(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StopContainer(t.Context(), "c", 1); err == nil {
+		t.Fatal("the error is lost")
+	}
+	requests{counts}.Increment(t.Context(), "200", "GET", "h:6443")
+	requests{counts}.Observe(t.Context(), "GET", url.URL{Host: "h:6443", Path: "/secret"}, time.Second)
+	var out strings.Builder
+	p := metrics.NewPage(&out)
+	counts.Show(p)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`kubelet_runtime_operations_total{operation_type="start_container"} 1`,
+		`kubelet_runtime_operations_total{operation_type="stop_container"} 1`,
+		`kubelet_runtime_operations_errors_total{operation_type="stop_container"} 1`,
+		`kubelet_runtime_operations_duration_seconds_count{operation_type="stop_container"} 1`,
+		`rest_client_requests_total{code="200",method="GET",host="h:6443"} 1`,
+		`rest_client_request_duration_seconds_sum{verb="GET",host="h:6443"} 1`,
+	} {
+		if !strings.Contains(out.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), `errors_total{operation_type="start_container"`) ||
+		strings.Contains(out.String(), "secret") {
+		t.Error(out.String())
+	}
+}

@@ -1,0 +1,114 @@
+package metrics
+
+import "time"
+
+// Agent are the families that the agent's parts count in while they work. Names,
+// texts and buckets are the kubelet's and kube-proxy's, for the rules and
+// dashboards that are written for those. Parts of a nil one count nothing.
+type Agent struct {
+	PodWorker         *Durations // by operation: create, sync, kill
+	PodStart          *Durations
+	RuntimeOperations *Counts // by operation
+	RuntimeErrors     *Counts
+	RuntimeDurations  *Durations
+	Cgroups           *Durations // by operation: create, update, destroy
+	Storage           *Durations // by plugin, operation, status and migrated
+	Requests          *Counts    // by code, method and host
+	RequestDurations  *Durations
+	// Errors of the renewal of certificates, that of the client and that of the server.
+	ClientCertificateErrors *Counts
+	ServerCertificateErrors *Counts
+	ProxySync               *Durations
+	NetworkProgramming      *Durations
+}
+
+// startBuckets are those of a pod's start, in seconds.
+var startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
+	1200, 1800, 2700, 3600}
+
+// requestBuckets are client-go's, in seconds.
+var requestBuckets = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}
+
+// NewAgent makes all families.
+func NewAgent() *Agent {
+	const operation = "operation_type"
+	return &Agent{
+		PodWorker: NewDurations("kubelet_pod_worker_duration_seconds",
+			"[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
+			DefaultBuckets, operation).Preset("create", "sync", "kill"),
+		PodStart: NewDurations("kubelet_pod_start_duration_seconds",
+			"[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+			startBuckets),
+		RuntimeOperations: NewCounts("kubelet_runtime_operations_total",
+			"[ALPHA] Cumulative number of runtime operations by operation type.", operation).Preset("run_podsandbox"),
+		RuntimeErrors: NewCounts("kubelet_runtime_operations_errors_total",
+			"[ALPHA] Cumulative number of runtime operation errors by operation type.", operation).Preset("run_podsandbox"),
+		RuntimeDurations: NewDurations("kubelet_runtime_operations_duration_seconds",
+			"[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.",
+			Exponential(.005, 2.5, 14), operation).Preset("run_podsandbox"),
+		Cgroups: NewDurations("kubelet_cgroup_manager_duration_seconds",
+			"[ALPHA] Duration in seconds for cgroup manager operations. Broken down by method.",
+			DefaultBuckets, operation).Preset("create", "update", "destroy"),
+		Storage: NewDurations("storage_operation_duration_seconds", "[ALPHA] Storage operation duration",
+			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
+			"volume_plugin", "operation_name", "status", "migrated"),
+		Requests: NewCounts("rest_client_requests_total",
+			"[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host"),
+		RequestDurations: NewDurations("rest_client_request_duration_seconds",
+			"[ALPHA] Request latency in seconds. Broken down by verb, and host.", requestBuckets, "verb", "host"),
+		ClientCertificateErrors: NewCounts("kubelet_certificate_manager_client_expiration_renew_errors",
+			"[ALPHA] Counter of certificate renewal errors."),
+		ServerCertificateErrors: NewCounts("kubelet_server_expiration_renew_errors",
+			"[ALPHA] Counter of certificate renewal errors."),
+		ProxySync: NewDurations("kubeproxy_sync_proxy_rules_duration_seconds", "[ALPHA] SyncProxyRules latency in seconds",
+			Exponential(0.001, 2, 15), "ip_family").Preset("IPv4"),
+		NetworkProgramming: NewDurations("kubeproxy_network_programming_duration_seconds",
+			"[ALPHA] In Cluster Network Programming Latency in seconds", programmingBuckets(), "ip_family").Preset("IPv4"),
+	}
+}
+
+// programmingBuckets get wider as the time grows from a quarter of a second to
+// five minutes.
+func programmingBuckets() []float64 {
+	out := []float64{0.25, 0.5}
+	for _, part := range []struct {
+		first, step float64
+		n           int
+	}{{1, 1, 59}, {60, 5, 12}, {120, 30, 7}} {
+		for i := range part.n {
+			out = append(out, part.first+part.step*float64(i))
+		}
+	}
+	return out
+}
+
+// Show puts the families of the kubelet's and the proxy's page on it.
+func (a *Agent) Show(p *Page) {
+	if a == nil {
+		return
+	}
+	for _, c := range []*Counts{a.RuntimeOperations, a.RuntimeErrors, a.Requests, a.ClientCertificateErrors,
+		a.ServerCertificateErrors} {
+		c.Show(p)
+	}
+	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage,
+		a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
+		d.Show(p)
+	}
+}
+
+// Operation counts an operation of the container runtime that begins now; the
+// function that it returns is called at the end.
+func (a *Agent) Operation(name string) (end func(*error)) {
+	if a == nil {
+		return func(*error) {}
+	}
+	begin := time.Now()
+	a.RuntimeOperations.Inc(name)
+	return func(err *error) {
+		if *err != nil {
+			a.RuntimeErrors.Inc(name)
+		}
+		a.RuntimeDurations.Since(begin, name)
+	}
+}

@@ -1,0 +1,162 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/netns"
+	"github.com/shoal-project/shoal/agent/sandbox"
+)
+
+// Measurement is what the control group of a pod or of a container uses. It holds
+// what the CRI's statistics have no place for.
+type Measurement struct {
+	Namespace, Pod string
+	// Container, ContainerID and Image are empty for a pod.
+	Container, ContainerID, Image string
+	// Cgroup is the group's path.
+	Cgroup  string
+	Created time.Time
+	Use     cgroup.Stats
+	Disks   []cgroup.Disk
+	// Processes is their number.
+	Processes int
+	// Limits are a container's; nil for a pod.
+	Limits *criv1.LinuxContainerResources
+	// LayerBytes and LayerInodes are what a container's writable layer takes.
+	LayerBytes, LayerInodes int64
+	// Interfaces are those of the pod's network; none where it has the node's.
+	Interfaces []Interface
+}
+
+// Interface counts what went through an interface.
+type Interface struct {
+	Name           string
+	Received, Sent Traffic
+}
+
+// Traffic is one direction of an interface.
+type Traffic struct {
+	Bytes, Packets, Errors, Dropped uint64
+}
+
+// Measure reads what each ready pod uses, followed by what each of its running
+// containers does.
+func (r *Runtime) Measure(ctx context.Context) []Measurement {
+	byPod := map[string][]*container.Container{}
+	for _, c := range r.containers.List() {
+		if c.State == container.Running {
+			byPod[c.SandboxID] = append(byPod[c.SandboxID], c)
+		}
+	}
+	var out []Measurement
+	for _, s := range r.sandboxes.List() {
+		if !s.Ready {
+			continue
+		}
+		if m, err := r.measurePod(s); err == nil {
+			out = append(out, m)
+		}
+		for _, c := range byPod[s.ID] {
+			if m, err := r.measureContainer(ctx, s, c); err == nil {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+func (r *Runtime) measurePod(s *sandbox.Sandbox) (Measurement, error) {
+	pod := s.Config.GetMetadata()
+	use, err := r.cgroups.Stat(s.Cgroup)
+	if err != nil {
+		return Measurement{}, err
+	}
+	m := Measurement{
+		Namespace: pod.GetNamespace(), Pod: pod.GetName(), Cgroup: s.Cgroup, Created: s.CreatedAt, Use: use,
+		Disks: r.cgroups.Disks(s.Cgroup), Processes: r.processes(s.Cgroup),
+	}
+	if s.NetNS() != "" {
+		m.Interfaces = interfaces(s.NetNS())
+	}
+	return m, nil
+}
+
+func (r *Runtime) measureContainer(
+	ctx context.Context, s *sandbox.Sandbox, c *container.Container,
+) (Measurement, error) {
+	pod := s.Config.GetMetadata()
+	use, err := r.containers.Stats(c.ID)
+	if err != nil {
+		return Measurement{}, err
+	}
+	m := Measurement{
+		Namespace: pod.GetNamespace(), Pod: pod.GetName(),
+		Container: c.Config.GetMetadata().GetName(), ContainerID: c.ID,
+		Image: imageName(c), Cgroup: c.Cgroup, Created: c.StartedAt, Use: use, Disks: r.cgroups.Disks(c.Cgroup),
+		Processes: r.processes(c.Cgroup), Limits: c.Config.GetLinux().GetResources(),
+	}
+	if u, err := r.containers.Usage(ctx, c.ID); err == nil {
+		m.LayerBytes, m.LayerInodes = u.Bytes, u.Inodes
+	}
+	return m, nil
+}
+
+// imageName is what the container's pod calls the image, if that is known.
+func imageName(c *container.Container) string {
+	if name := c.Config.GetImage().GetUserSpecifiedImage(); name != "" {
+		return name
+	}
+	return c.ImageRef
+}
+
+func (r *Runtime) processes(group string) int {
+	pids, err := r.cgroups.Pids(group)
+	if err != nil {
+		return 0
+	}
+	return len(pids)
+}
+
+// interfaces reads those of a network namespace, none if it is gone.
+func interfaces(ns string) []Interface {
+	var text []byte
+	err := netns.Do(ns, func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/dev")
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return parseNetDev(text)
+}
+
+// parseNetDev reads /proc/net/dev, proc_pid_net(5), without the loopback.
+func parseNetDev(text []byte) []Interface {
+	var out []Interface
+	for line := range bytes.Lines(text) {
+		name, counters, ok := strings.Cut(string(line), ":")
+		f := strings.Fields(counters)
+		name = strings.TrimSpace(name)
+		if !ok || len(f) < 12 || name == "lo" {
+			continue
+		}
+		direction := func(first int) Traffic {
+			n := func(i int) uint64 {
+				v, _ := strconv.ParseUint(f[first+i], 10, 64)
+				return v
+			}
+			return Traffic{Bytes: n(0), Packets: n(1), Errors: n(2), Dropped: n(3)}
+		}
+		out = append(out, Interface{Name: name, Received: direction(0), Sent: direction(8)})
+	}
+	return out
+}

@@ -1,0 +1,230 @@
+package stats
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
+)
+
+// Volume is one persistent volume that a pod of the node mounts.
+type Volume struct {
+	// Namespace and Claim name the claim; Path is where the volume is mounted.
+	Namespace, Claim, Path string
+}
+
+// Build says which version this is.
+type Build struct {
+	Version, Commit string
+}
+
+// Metrics tells of the agent itself, as the kubelet does, and of its proxy.
+func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
+	page := metrics.NewPage(out)
+	p.build(page)
+	page.Family("kubelet_node_name", metrics.Gauge, "[STABLE] The node's name. The count is always 1.").
+		Put(1, "node", p.NodeName)
+	err := p.running(ctx, page)
+	p.shutdown(page)
+	p.certificates(page)
+	p.volumes(page)
+	p.Counts.Show(page)
+	p.process(page)
+	return cmp.Or(page.Flush(), err)
+}
+
+// running counts what runs; nothing is told of it when that cannot be asked.
+func (p *Provider) running(ctx context.Context, page *metrics.Page) error {
+	pods, err := p.Runtime.ListPodSandboxStats(ctx, nil)
+	if err != nil {
+		return err
+	}
+	containers := 0
+	for _, s := range pods {
+		containers += len(s.GetLinux().GetContainers())
+	}
+	page.Family("kubelet_running_pods", metrics.Gauge, "[ALPHA] Number of pods that have a running pod sandbox").
+		Put(float64(len(pods)))
+	page.Family("kubelet_running_containers", metrics.Gauge, "[ALPHA] Number of containers currently running").
+		Put(float64(containers), "container_state", "running")
+	return nil
+}
+
+func (p *Provider) shutdown(page *metrics.Page) {
+	start, end := p.Shutdown()
+	if start.IsZero() {
+		return
+	}
+	page.Family("kubelet_graceful_shutdown_start_time_seconds", metrics.Gauge,
+		"[ALPHA] Last graceful shutdown start time since unix epoch in seconds").Put(seconds(start))
+	page.Family("kubelet_graceful_shutdown_end_time_seconds", metrics.Gauge,
+		"[ALPHA] Last graceful shutdown end time since unix epoch in seconds").Put(seconds(end))
+}
+
+// certificates tells how long they are valid, where there are any.
+func (p *Provider) certificates(page *metrics.Page) {
+	for _, c := range []struct {
+		name, help string
+		end        func() time.Time
+	}{
+		{"kubelet_certificate_manager_client_ttl_seconds", "[ALPHA] Gauge of the TTL (time-to-live) of the Kubelet's " +
+			"client certificate. The value is in seconds until certificate expiry (negative if already expired).",
+			p.ClientCertificateEnd},
+		{"kubelet_certificate_manager_server_ttl_seconds", "[ALPHA] Gauge of the shortest TTL (time-to-live) of the " +
+			"Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired).",
+			p.ServerCertificateEnd},
+	} {
+		if c.end == nil {
+			continue
+		}
+		if end := c.end(); !end.IsZero() {
+			page.Family(c.name, metrics.Gauge, c.help).Put(time.Until(end).Round(time.Second).Seconds())
+		}
+	}
+}
+
+// volumes measures the file systems of claims, each once.
+func (p *Provider) volumes(page *metrics.Page) {
+	if p.Volumes == nil {
+		return
+	}
+	type measured struct {
+		Volume
+		host.FileSystem
+	}
+	var list []measured
+	mounted := p.Volumes()
+	slices.SortFunc(mounted, func(a, b Volume) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim))
+	})
+	mounted = slices.CompactFunc(mounted, func(a, b Volume) bool {
+		return a.Namespace == b.Namespace && a.Claim == b.Claim
+	})
+	for _, v := range mounted {
+		if has, err := host.Space(v.Path); err == nil {
+			list = append(list, measured{v, has})
+		}
+	}
+	for _, f := range []struct {
+		name, help string
+		of         func(host.FileSystem) uint64
+	}{
+		{"kubelet_volume_stats_available_bytes", "[ALPHA] Number of available bytes in the volume",
+			func(fs host.FileSystem) uint64 { return fs.Available }},
+		{"kubelet_volume_stats_capacity_bytes", "[ALPHA] Capacity in bytes of the volume",
+			func(fs host.FileSystem) uint64 { return fs.Bytes }},
+		{"kubelet_volume_stats_inodes", "[ALPHA] Maximum number of inodes in the volume",
+			func(fs host.FileSystem) uint64 { return fs.Inodes }},
+		{"kubelet_volume_stats_inodes_free", "[ALPHA] Number of free inodes in the volume",
+			func(fs host.FileSystem) uint64 { return fs.InodesFree }},
+		{"kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume",
+			func(fs host.FileSystem) uint64 { return fs.Inodes - fs.InodesFree }},
+		{"kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume",
+			func(fs host.FileSystem) uint64 { return fs.Used }},
+	} {
+		family := page.Family(f.name, metrics.Gauge, f.help)
+		for _, m := range list {
+			family.Put(float64(f.of(m.FileSystem)), "namespace", m.Namespace, "persistentvolumeclaim", m.Claim)
+		}
+	}
+	p.volumeNumbers(page)
+}
+
+// volumeNumbers counts the volumes that are made, by what makes them. Those that
+// are wanted are made before a pod's containers, or the pod waits.
+func (p *Provider) volumeNumbers(page *metrics.Page) {
+	if p.VolumeNumbers == nil {
+		return
+	}
+	f := page.Family("volume_manager_total_volumes", metrics.Gauge, "[ALPHA] Number of volumes in Volume Manager")
+	for _, n := range p.VolumeNumbers() {
+		f.Put(float64(n.Wanted), "plugin_name", n.Plugin, "state", "desired_state_of_world")
+		f.Put(float64(n.Made), "plugin_name", n.Plugin, "state", "actual_state_of_world")
+	}
+}
+
+// VolumeNumber counts the volumes of one kind.
+type VolumeNumber struct {
+	Plugin       string
+	Wanted, Made int
+}
+
+// Health is /metrics/slis: whether the agent is well at this moment; err says why not.
+func Health(out io.Writer, err error) error {
+	page := metrics.NewPage(out)
+	well := 1.0
+	if err != nil {
+		well = 0
+	}
+	page.Family("kubernetes_healthcheck", metrics.Gauge,
+		"[STABLE] This metric records the result of a single healthcheck.").Put(well, "name", "ping", "type", "healthz")
+	return page.Flush()
+}
+
+// ProbeResults is /metrics/probes.
+func (p *Provider) ProbeResults(_ context.Context, out io.Writer) error {
+	page := metrics.NewPage(out)
+	if p.Probes != nil {
+		p.Probes(page)
+	}
+	return page.Flush()
+}
+
+// build says which Kubernetes this is.
+func (p *Provider) build(page *metrics.Page) {
+	major, minor := "1", "36"
+	page.Family("kubernetes_build_info", metrics.Gauge, "[BETA] A metric with a constant '1' value labeled by major, "+
+		"minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was "+
+		"built, and platform on which it is running.").
+		Put(1, "build_date", "1970-01-01T00:00:00Z", "compiler", runtime.Compiler, "git_commit", p.Build.Commit,
+			"git_tree_state", "clean", "git_version", p.Build.Version, "go_version", runtime.Version(), "major", major,
+			"minor", minor, "platform", runtime.GOOS+"/"+runtime.GOARCH)
+}
+
+// process tells of the agent's process.
+func (p *Provider) process(page *metrics.Page) {
+	if own, err := host.Self(); err == nil {
+		page.Family("process_cpu_seconds_total", metrics.Counter, "Total user and system CPU time spent in seconds.").
+			Put(own.CPU.Seconds())
+		page.Family("process_max_fds", metrics.Gauge, "Maximum number of open file descriptors.").
+			Put(float64(own.MaxFiles))
+		page.Family("process_open_fds", metrics.Gauge, "Number of open file descriptors.").Put(float64(own.Files))
+		page.Family("process_resident_memory_bytes", metrics.Gauge, "Resident memory size in bytes.").
+			Put(float64(own.Resident))
+		page.Family("process_start_time_seconds", metrics.Gauge,
+			"Start time of the process since unix epoch in seconds.").Put(seconds(own.Started))
+		page.Family("process_virtual_memory_bytes", metrics.Gauge, "Virtual memory size in bytes.").
+			Put(float64(own.Virtual))
+	}
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	page.Family("go_goroutines", metrics.Gauge, "Number of goroutines that currently exist.").
+		Put(float64(runtime.NumGoroutine()))
+	page.Family("go_info", metrics.Gauge, "Information about the Go environment.").
+		Put(1, "version", runtime.Version())
+	for _, f := range []struct {
+		name, kind, help string
+		value            float64
+	}{
+		{"go_gc_cycles_total", metrics.Counter, "Number of completed garbage collections.", float64(mem.NumGC)},
+		{"go_memstats_alloc_bytes", metrics.Gauge, "Number of bytes allocated in heap and currently in use.",
+			float64(mem.Alloc)},
+		{"go_memstats_heap_inuse_bytes", metrics.Gauge, "Number of heap bytes that are in use.", float64(mem.HeapInuse)},
+		{"go_memstats_sys_bytes", metrics.Gauge, "Number of bytes obtained from system.", float64(mem.Sys)},
+	} {
+		page.Family(f.name, f.kind, f.help).Put(f.value)
+	}
+}
+
+// seconds since the epoch, 0 for no time.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
+}
