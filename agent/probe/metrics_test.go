@@ -25,7 +25,8 @@ func TestOutcomesAreCounted(t *testing.T) {
 		spec.Exec = &corev1.ExecAction{Command: []string{"x"}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
 		m.Set("u", []Target{{
-			UID: "u", Pod: pod, Container: &corev1.Container{Name: "c"}, ID: "c0", Started: time.Now(), Readiness: spec,
+			UID: "u", Pod: pod, Container: &corev1.Container{Name: "c"}, ID: "c0", Readiness: spec,
+			Started: time.Now().Add(-time.Hour),
 		}})
 		time.Sleep(2500 * time.Millisecond)
 		want := `# HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.
