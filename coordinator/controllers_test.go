@@ -39,6 +39,7 @@ func TestControllers(t *testing.T) {
 			t.Run("DaemonSet", c.testDaemonSet)
 			t.Run("StatefulSet", c.testStatefulSet)
 			t.Run("Autoscaler", c.testAutoscaler)
+			t.Run("AutoscalerOfUse", c.testAutoscalerOfUse)
 			t.Run("CronJob", c.testCronJob)
 			t.Run("DisruptionBudget", c.testBudget)
 			t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)

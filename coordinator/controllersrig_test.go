@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
 	"github.com/shoal-project/shoal/coordinator/registry"
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
 // rig is an API server with controllers and, in place of agents, a loop
@@ -36,10 +38,14 @@ type rig struct {
 	resign  func()
 }
 
-func newRig(t *testing.T, http bool) *rig { return newRigWith(t, http, namespaceLifecycle) }
+func newRig(t *testing.T, overHTTP bool) *rig { return newRigWith(t, overHTTP, namespaceLifecycle) }
 
-func newRigWith(t *testing.T, http bool, plugins func(*apiserver.Server) []admission.Interface) *rig {
-	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: plugins})
+func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []admission.Interface) *rig {
+	used := &podUsage{begin: time.Now()}
+	server := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Admission: plugins, Env: func(e *kind.Env) {
+		e.KubeletTransport = func(string) http.RoundTripper { return used }
+	}})
+	used.client = server.Client()
 	c := &rig{client: server.Kubernetes(t), config: server.Config, members: &fakeMembers{changed: make(chan struct{}, 1)}}
 	c.deps = controllerDeps{
 		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
@@ -51,7 +57,7 @@ func newRigWith(t *testing.T, http bool, plugins func(*apiserver.Server) []admis
 	if c.deps.Metadata, err = server.Metadata(); err != nil {
 		t.Fatal(err)
 	}
-	if http {
+	if overHTTP {
 		c.deps.Config = server.Config
 		c.deps.Client, c.deps.Informers = c.client, informers.NewSharedInformerFactory(c.client, 0)
 		if c.deps.Metadata, err = metadata.NewForConfig(server.Config); err != nil {
