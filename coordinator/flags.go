@@ -31,6 +31,17 @@ func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
 
 type flag = pflag.Flag
 
+// flagValues are the flags that would say what the configuration does.
+type flagValues config.Config
+
+// GetFlagz lists them for /flagz.
+func (v flagValues) GetFlagz() map[string]string {
+	cfg, fs, out := config.Config(v), newFlagSet(), map[string]string{}
+	cfg.AddFlags(fs)
+	fs.VisitAll(func(f *flag) { out[f.Name] = f.Value.String() })
+	return out
+}
+
 func newFlagSet() *pflag.FlagSet { return pflag.NewFlagSet("config", pflag.ContinueOnError) }
 
 // override sets the flag of f's name to what the user gave; a list replaces the

@@ -132,29 +132,32 @@ func (s parts) addStartSteps() error {
 	if err != nil {
 		return fmt.Errorf("load CA: %w", err)
 	}
-	if err := s.api.OnStart("rbac-bootstrap-policy", func(ctx context.Context) error {
-		return auth.EnsureBootstrapPolicy(ctx, s.api.Client())
-	}); err != nil {
+	client := s.api.Client()
+	if err := s.api.OnStart(apiserver.Step{Name: "rbac/bootstrap-roles", Run: func(ctx context.Context) error {
+		return auth.EnsureBootstrapPolicy(ctx, client)
+	}}); err != nil {
 		return err
 	}
-	return s.api.OnStart("system-objects", func(ctx context.Context) error {
-		err := apiserver.EnsureSystem(ctx, s.api.Client(), apiserver.System{
-			Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
-			ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
-		})
-		if err != nil {
-			return err
-		}
-		if err := s.endpoints.Publish(ctx); err != nil {
-			return err
-		}
-		// Before anybody else can ask for its address. Where somebody has it
-		// since an earlier version, the controller tells them.
-		if err := clusterdns.Ensure(ctx, s.api.Client(), s.cfg.ClusterDNS); !apierrors.IsInvalid(err) {
-			return err
-		}
-		return nil
-	})
+	identity, err := s.api.ShowIdentity()
+	if err != nil {
+		return err
+	}
+	steps := apiserver.System{
+		Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
+		ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
+	}.Steps(client)
+	return s.api.OnStart(append(steps,
+		apiserver.Step{Name: "api-endpoints", Run: s.endpoints.Publish},
+		apiserver.Step{Name: "cluster-dns", Run: func(ctx context.Context) error {
+			// Before anybody else can ask for its address. Where somebody has it
+			// since an earlier version, the controller tells them.
+			if err := clusterdns.Ensure(ctx, client, s.cfg.ClusterDNS); !apierrors.IsInvalid(err) {
+				return err
+			}
+			return nil
+		}},
+		identity,
+	)...)
 }
 
 // serviceIP is the first address of the service range, the API's own.

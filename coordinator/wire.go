@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/apiendpoints"
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
+	"github.com/shoal-project/shoal/coordinator/leader"
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -146,6 +147,10 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 	if err != nil {
 		return nil, err
 	}
+	leads := func(ctx context.Context) error { return leader.Leads(ctx, s.api.Client()) }
+	env.Components = map[string]func(context.Context) error{
+		"scheduler": leads, "controller-manager": leads, "etcd-0": s.store.Ready,
+	}
 	recorded, err := audit.New(s.cfg.Audit, filepath.Join(s.cfg.StateDir(), "audit"), s.log)
 	if err != nil {
 		return nil, err
@@ -159,6 +164,8 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 		AuditBackend:     recorded.Backend,
 		AuditRules:       recorded.Rules,
 		EncryptionHealth: s.store.EncryptionHealth(),
+		StorageHealth:    s.store.Ready,
+		Flags:            flagValues(s.cfg),
 	})
 	if err != nil {
 		return nil, err

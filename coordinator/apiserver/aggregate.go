@@ -36,7 +36,15 @@ var priorities = map[string]int32{
 	"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
 	"admissionregistration.k8s.io": 16700,
 	"scheduling.k8s.io":            16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
-	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900, "metrics.k8s.io": 100,
+	"flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 16200, "metrics.k8s.io": 100,
+}
+
+// versionPriorities are those of upstream that are not builtinVersionPriority.
+var versionPriorities = map[schema.GroupVersion]int32{
+	{Version: "v1"}:                                        1,
+	{Group: "autoscaling", Version: "v2"}:                  30,
+	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: 21,
+	{Group: "resource.k8s.io", Version: "v1"}:              21,
 }
 
 // replaceable are the group versions that users may serve in our place, by an
@@ -45,11 +53,11 @@ var priorities = map[string]int32{
 var replaceable = map[schema.GroupVersion]bool{metricsv1beta1.SchemeGroupVersion: true}
 
 // versionPriority orders the versions of a group.
-func versionPriority(version string) int32 {
-	if version == "v1" {
-		return builtinVersionPriority
+func versionPriority(gv schema.GroupVersion) int32 {
+	if p, ok := versionPriorities[gv]; ok {
+		return p
 	}
-	return 2 * builtinVersionPriority // a newer one
+	return builtinVersionPriority
 }
 
 const (
@@ -67,6 +75,10 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	c.RESTOptionsGetter = noStorage{}
 	if s.cfg.Storage != nil {
 		c.RESTOptionsGetter = s.cfg.Storage.Options(aggregatorscheme.Scheme, aggregatorscheme.Codecs)
+	}
+	if ask := s.cfg.StorageHealth; ask != nil {
+		c.AddHealthChecks(storageCheck("etcd", ask))
+		c.AddReadyzChecks(storageCheck("etcd-readiness", ask))
 	}
 	if check := s.cfg.EncryptionHealth; check != nil { // a plugin that is away is no reason to restart: not livez
 		c.HealthzChecks, c.ReadyzChecks = append(c.HealthzChecks, check), append(c.ReadyzChecks, check)
@@ -108,15 +120,16 @@ func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *g
 		if !ok {
 			return fmt.Errorf("register %s: its group has no priority", gv)
 		}
-		groups.SetGroupVersionPriority(metav1.GroupVersion(gv), int(priority), int(versionPriority(gv.Version)))
+		groups.SetGroupVersionPriority(metav1.GroupVersion(gv), int(priority), int(versionPriority(gv)))
 		if replaceable[gv] {
 			continue
 		}
-		service := localService(gv, priority, versionPriority(gv.Version))
+		service := localService(gv, priority, versionPriority(gv))
 		auto.AddAPIServiceToSyncOnStart(service)
 		pending.names[service.Name] = true
 	}
-	groups.SetGroupVersionPriority(metav1.GroupVersion(apiregistrationv1.SchemeGroupVersion), 20000, 1)
+	groups.SetGroupVersionPriority(metav1.GroupVersion(apiregistrationv1.SchemeGroupVersion),
+		aggregatorapiserver.APIRegistrationGroupPriority, 0)
 	s.serveGroups(agg.GenericAPIServer, apiServices.Lister())
 	if _, err := apiServices.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { pending.seen(obj.(*apiregistrationv1.APIService)) },
@@ -128,7 +141,7 @@ func (s *Server) autoRegister(agg *aggregatorapiserver.APIAggregator, builtin *g
 	if err != nil {
 		return err
 	}
-	err = agg.GenericAPIServer.AddPostStartHook("autoregister-api-services",
+	err = agg.GenericAPIServer.AddPostStartHook("kube-apiserver-autoregistration",
 		func(hook genericapiserver.PostStartHookContext) error {
 			go func() {
 				// CRDs first: an APIService that nobody claims would be removed.

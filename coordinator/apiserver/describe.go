@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/emicklei/go-restful/v3"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -45,8 +48,18 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 	namer := apiopenapi.NewDefinitionNamer(s.env.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)
 	v3 := genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	v3.Info.Title, v3.Info.Version = "Kubernetes", gitVersion
+	v3.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {
+		ResponseProps: spec3.ResponseProps{Description: unauthorized}}}
+	v3.SecuritySchemes = spec3.SecuritySchemes{bearerToken: {SecuritySchemeProps: spec3.SecuritySchemeProps{
+		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication"}}}
 	v2 := genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	v2.Info.Title, v2.Info.Version = "Kubernetes", gitVersion
+	v2.CommonResponses = map[int]spec.Response{http.StatusUnauthorized: {
+		ResponseProps: spec.ResponseProps{Description: unauthorized}}}
+	bearer := &spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{
+		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication"}}
+	v2.SecurityDefinitions = &spec.SecurityDefinitions{bearerToken: bearer}
+	v2.DefaultSecurity = []map[string][]string{{bearerToken: {}}}
 	out := &Description{V3: map[string]*spec3.OpenAPI{}, Models: map[string]*spec.Schema{}}
 	var all []*restful.WebService
 	seen := map[string]bool{}
@@ -65,6 +78,9 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 			}
 			out.V3[path] = doc
 			if doc.Components != nil {
+				for _, schema := range doc.Components.Schemas {
+					forgetInternal(schema)
+				}
 				maps.Copy(out.Models, doc.Components.Schemas)
 			}
 		}
@@ -73,10 +89,53 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 	if out.V2, err = builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(all), v2); err != nil {
 		return nil, fmt.Errorf("describe in v2: %w", err)
 	}
+	for name, schema := range out.V2.Definitions {
+		forgetInternal(&schema)
+		out.V2.Definitions[name] = schema
+	}
+	out.V2.Definitions = handler.PruneDefaults(out.V2.Definitions)
 	for name, schema := range out.Models {
 		out.Models[name] = bare(schema)
 	}
 	return out, nil
+}
+
+// What every operation answers to a stranger, and how one is known.
+const (
+	unauthorized = "Unauthorized"
+	bearerToken  = "BearerToken"
+)
+
+// forgetInternal leaves the versions that a model is served in: with us a stored
+// version is its group's internal one too.
+func forgetInternal(s *spec.Schema) {
+	const key = "x-kubernetes-group-version-kind"
+	list, ok := s.Extensions[key].([]any)
+	if !ok {
+		return
+	}
+	s.Extensions = maps.Clone(s.Extensions)
+	s.Extensions[key] = slices.DeleteFunc(slices.Clone(list), func(entry any) bool {
+		e, ok := entry.(map[string]any)
+		return ok && e["version"] == runtime.APIVersionInternal
+	})
+}
+
+// discoveryRoutes are the paths of OpenID discovery, which no API group has.
+func discoveryRoutes() *restful.Container {
+	c := restful.NewContainer()
+	for _, r := range []struct{ path, produces, operation, doc string }{
+		{"/.well-known/openid-configuration", restful.MIME_JSON, "getServiceAccountIssuerOpenIDConfiguration",
+			"get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'"},
+		{"/openid/v1/jwks", "application/jwk-set+json", "getServiceAccountIssuerOpenIDKeyset",
+			"get service account issuer OpenID JSON Web Key Set (contains public token verification keys)"},
+	} {
+		ws := new(restful.WebService).Path(r.path).Produces(r.produces)
+		ws.Route(ws.GET("").To(func(*restful.Request, *restful.Response) {}).Doc(r.doc).Operation(r.operation).
+			Returns(http.StatusOK, "OK", ""))
+		c.Add(ws)
+	}
+	return c
 }
 
 func (s *Server) installForDescription() ([]*restful.Container, error) {
@@ -97,7 +156,7 @@ func (s *Server) installForDescription() ([]*restful.Container, error) {
 	}
 	return []*restful.Container{
 		builtin.Handler.GoRestfulContainer, crds.GenericAPIServer.Handler.GoRestfulContainer,
-		s.aggregator.GenericAPIServer.Handler.GoRestfulContainer,
+		s.aggregator.GenericAPIServer.Handler.GoRestfulContainer, discoveryRoutes(),
 	}, nil
 }
 

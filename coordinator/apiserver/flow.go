@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"net/http"
 	"runtime"
 
@@ -53,18 +52,4 @@ func (f flow) wrap(h http.Handler, c *genericapiserver.Config) http.Handler {
 // cluster more.
 func uncounted(string) (storage.Stats, error) {
 	return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
-}
-
-// start follows the flow control objects while the server runs.
-func (f flow) start(g *genericapiserver.GenericAPIServer) error {
-	f.Install(g.Handler.NonGoRestfulMux)
-	return g.AddPostStartHook("priority-and-fairness-config-consumer",
-		func(hook genericapiserver.PostStartHookContext) error {
-			go f.run(hook.Context)
-			return nil
-		})
-}
-
-func (f flow) run(ctx context.Context) {
-	_ = f.Run(ctx.Done()) // it fails only when ctx ends first
 }

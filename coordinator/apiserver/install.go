@@ -48,7 +48,10 @@ func (s *Server) Install(sec Security) error {
 	if err := s.newAggregator(base, builtin, crds); err != nil {
 		return err
 	}
-	if err := s.flow.start(s.aggregator.GenericAPIServer); err != nil {
+	if err := s.OnStart(documentSteps()...); err != nil {
+		return err
+	}
+	if err := s.OnStart(Step{"start-apiserver-admission-initializer", s.informed}); err != nil {
 		return err
 	}
 	forgetRouteDocs(builtin.Handler.GoRestfulContainer)
@@ -98,6 +101,8 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.BuildHandlerChainFunc = s.chain
 		c.LongRunningFunc = longRunning
 		c.AggregatedDiscoveryGroupManager = groups
+		c.FlowControl = s.flow
+		c.Flagz = s.cfg.Flags
 		c.EnableProfiling = false        // profiles and dumps of goroutines hold secrets (CIS 1.2.15)
 		c.SkipOpenAPIInstallation = true // served by openAPI, from static documents
 		return c
@@ -261,7 +266,8 @@ func (s *Server) newCRDServer(base baseConfig) (*apiextensionsapiserver.CustomRe
 		c.RESTOptionsGetter, config.ExtraConfig.CRDRESTOptionsGetter = noStorage{}, noStorage{}
 	}
 	config.ExtraConfig.AuthResolverWrapper = s.WebhookAuth()
-	return config.Complete().New(genericapiserver.NewEmptyDelegate())
+	return config.Complete().New(
+		genericapiserver.NewEmptyDelegateWithCustomHandler(notFound(apiextensionsapiserver.Codecs)))
 }
 
 // KindNames lists what is served, for documentation and tests.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
@@ -55,6 +56,10 @@ type Config struct {
 	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string
 	// EncryptionHealth tells of the KMS plugins of the storage; nil: none.
 	EncryptionHealth healthz.HealthChecker
+	// StorageHealth fails when the storage does not answer; nil: it is not asked.
+	StorageHealth func(context.Context) error
+	// Flags are what /flagz shows; nil: nothing.
+	Flags flagz.Reader
 	// ExternalAddress is host:port as clients see it.
 	ExternalAddress string
 	// AuditBackend records what AuditRules say; nil: nothing is recorded.
@@ -199,25 +204,6 @@ func (s *Server) Store(key string) *genericregistry.Store { return s.stores[key]
 
 // Env is what kinds were given, for tests.
 func (s *Server) Env() *kind.Env { return s.env }
-
-// OnStart runs f once the server serves; the server is ready only after f has
-// returned without error. It is tried again every second until then.
-func (s *Server) OnStart(name string, f func(ctx context.Context) error) error {
-	return s.aggregator.GenericAPIServer.AddPostStartHook(name, func(hook genericapiserver.PostStartHookContext) error {
-		for {
-			err := f(hook.Context)
-			if err == nil || hook.Err() != nil {
-				return nil
-			}
-			s.cfg.Log.Warn("start step failed, trying again", "step", name, "err", err)
-			select {
-			case <-hook.Done():
-				return nil
-			case <-time.After(time.Second):
-			}
-		}
-	})
-}
 
 // Run serves until ctx ends, and returns when requests in flight are answered.
 func (s *Server) Run(ctx context.Context) error {

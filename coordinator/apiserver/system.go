@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -41,28 +42,56 @@ const (
 	apiServicePort = 443
 )
 
-// EnsureSystem makes the system namespaces and priority classes, and the Service
-// "kubernetes". Its endpoints are published elsewhere: coordinators share them. It
-// can be repeated.
+// Steps make the system namespaces and priority classes, what others authenticate
+// by, and the Service "kubernetes". Its endpoints are published elsewhere:
+// coordinators share them. They can be repeated.
+func (s System) Steps(client kubernetes.Interface) []Step {
+	return []Step{
+		{"start-system-namespaces-controller", func(ctx context.Context) error {
+			for _, name := range systemNamespaces {
+				if err := ensureNamespace(ctx, client, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error {
+			for _, class := range scheduling.SystemClasses() {
+				if err := ensureClass(ctx, client, class); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"start-cluster-authentication-info-controller", func(ctx context.Context) error {
+			return ensureAuthenticationConfig(ctx, client, s)
+		}},
+		{"start-legacy-token-tracking-controller", func(ctx context.Context) error {
+			return ensureTokenTracking(ctx, client, time.Now())
+		}},
+		{"start-kubernetes-service-cidr-controller", func(ctx context.Context) error {
+			return ensureServiceCIDR(ctx, client, s.ServiceCIDRs)
+		}},
+		{"start-service-ip-repair-controllers", func(ctx context.Context) error {
+			// What repairs them runs where the leader does.
+			_, err := client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{Limit: 1})
+			if err != nil {
+				return fmt.Errorf("read the addresses of Services: %w", err)
+			}
+			return nil
+		}},
+		{"bootstrap-controller", func(ctx context.Context) error { return ensureService(ctx, client, s) }},
+	}
+}
+
+// EnsureSystem takes all of s's steps.
 func EnsureSystem(ctx context.Context, client kubernetes.Interface, s System) error {
-	for _, name := range systemNamespaces {
-		err := ensureNamespace(ctx, client, name)
-		if err != nil {
+	for _, step := range s.Steps(client) {
+		if err := step.Run(ctx); err != nil {
 			return err
 		}
 	}
-	for _, class := range scheduling.SystemClasses() {
-		if err := ensureClass(ctx, client, class); err != nil {
-			return err
-		}
-	}
-	if err := ensureAuthenticationConfig(ctx, client, s); err != nil {
-		return err
-	}
-	if err := ensureServiceCIDR(ctx, client, s.ServiceCIDRs); err != nil {
-		return err
-	}
-	return ensureService(ctx, client, s)
+	return nil
 }
 
 func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
@@ -117,6 +146,36 @@ func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface
 	} else if apierrors.IsNotFound(err) {
 		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: want},
 			metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensureTokenTracking notes since when it is known which Secrets with service
+// account tokens are in use. What somebody broke is begun again.
+func ensureTokenTracking(ctx context.Context, client kubernetes.Interface, now time.Time) error {
+	const name, key = "kube-apiserver-legacy-service-account-token-tracking", "since"
+	maps := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	today := now.UTC().Format(time.DateOnly)
+	have, err := maps.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{key: today}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+	case err == nil:
+		if _, bad := time.Parse(time.DateOnly, have.Data[key]); bad == nil {
+			return nil
+		}
+		if have.Data == nil {
+			have.Data = map[string]string{}
+		}
+		have.Data[key] = today
+		_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("make %s: %w", name, err)

@@ -37,6 +37,23 @@ type Elector struct {
 	Log   *slog.Logger
 }
 
+// Leads fails unless some coordinator leads: scheduler and controllers run there.
+func Leads(ctx context.Context, client kubernetes.Interface) error {
+	lease, err := client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("no coordinator leads: %w", err)
+	}
+	s := &lease.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil {
+		return fmt.Errorf("no coordinator leads: nobody holds Lease %s/%s", namespace, name)
+	}
+	if age := time.Since(s.RenewTime.Time); age > duration {
+		return fmt.Errorf("no coordinator leads: Lease %s/%s of %s was renewed %s ago", namespace, name,
+			*s.HolderIdentity, age.Round(time.Second))
+	}
+	return nil
+}
+
 // NewIdentity returns an identity for a process of a host, in upstream's form.
 func NewIdentity(host string) string { return host + "_" + string(uuid.NewUUID()) }
 

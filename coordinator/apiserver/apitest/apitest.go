@@ -157,6 +157,7 @@ func build(o Options, keys pki.Dir, st *store.Store, log *slog.Logger) (*Server,
 		FrontProxyCAFile: keys.Path("front-proxy-ca.crt"), FrontProxyCertFile: keys.Path("front-proxy-client.crt"),
 		FrontProxyKeyFile: keys.Path("front-proxy-client.key"),
 		EncryptionHealth:  st.EncryptionHealth(),
+		StorageHealth:     st.Ready,
 	}
 	if o.Config != nil {
 		o.Config(&config)

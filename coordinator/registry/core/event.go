@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -64,6 +65,7 @@ func event() kind.Kind {
 		},
 		Row:                 eventRow,
 		AllowCreateOnUpdate: true,
+		GCPolicy:            rest.Unsupported, // nothing depends on an event
 	}.Kind()
 }
 

@@ -18,7 +18,7 @@ func Kinds() []kind.Kind {
 	return []kind.Kind{
 		namespace(), node(), pod(), binding(), configMap(), secret(), serviceAccount(), service(), endpoints(), event(),
 		limitRange(), resourceQuota(), podTemplate(), replicationController(),
-		persistentVolume(), persistentVolumeClaim(),
+		persistentVolume(), persistentVolumeClaim(), componentStatus(),
 	}
 }
 

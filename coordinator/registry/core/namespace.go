@@ -241,10 +241,19 @@ func propagate(n *corev1.Namespace, options *metav1.DeleteOptions) {
 	want(metav1.FinalizerDeleteDependents, metav1.DeletePropagationForeground, false)
 }
 
+// finalizeREST is for PUT alone: a part that could be read could be patched.
+type finalizeREST struct{ putter }
+
+type putter interface {
+	rest.Storage
+	rest.Updater
+	rest.ResetFieldsFilterStrategy
+}
+
 // newFinalize serves /finalize: the namespace controller writes what is left of
 // spec.finalizers there.
 func newFinalize(main *genericregistry.Store) rest.Storage {
-	return newPart(main, part[corev1.Namespace]{
+	return finalizeREST{newPart(main, part[corev1.Namespace]{
 		keep: func(n, old *corev1.Namespace) { n.Status = old.Status },
 		validate: func(n, _ *corev1.Namespace) (errs field.ErrorList) {
 			for i, f := range n.Spec.Finalizers {
@@ -252,5 +261,5 @@ func newFinalize(main *genericregistry.Store) rest.Storage {
 			}
 			return errs
 		},
-	})
+	})}
 }

@@ -180,6 +180,8 @@ type Env struct {
 	KubeletTransport func(node string) http.RoundTripper
 	// Tokens issues service account tokens (TokenRequest); nil: refused.
 	Tokens TokenIssuer
+	// Components tell whether they are well, by the names of their ComponentStatuses.
+	Components map[string]func(ctx context.Context) error
 	// AuthenticateToken serves TokenReview.
 	AuthenticateToken authenticator.Token
 }
