@@ -43,7 +43,7 @@ func (l groupList) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for gv := range replaceable {
-		own := localService(gv, priorities[gv.Group], versionPriority(gv.Version))
+		own := localService(gv, priorities[gv.Group], versionPriority(gv))
 		if _, err := l.services.Get(own.Name); err != nil && l.served[gv] {
 			services = append(services, own)
 		}
