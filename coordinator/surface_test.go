@@ -128,7 +128,8 @@ func (s surface) testGroups(t *testing.T) {
 		t.Errorf("groups\n%q, want\n%q", got, want)
 	}
 	for name, want := range map[string]string{
-		"v1.": "18000/1", "v2.autoscaling": "17500/30", "v1.autoscaling": "17500/15", "v1.resource.k8s.io": "16200/21", "v1.flowcontrol.apiserver.k8s.io": "16100/21"} {
+		"v1.": "18000/1", "v2.autoscaling": "17500/30", "v1.autoscaling": "17500/15",
+		"v1.resource.k8s.io": "16200/21", "v1.flowcontrol.apiserver.k8s.io": "16100/21"} {
 		var spec struct {
 			Spec struct{ GroupPriorityMinimum, VersionPriority int }
 		}
