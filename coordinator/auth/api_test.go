@@ -398,6 +398,14 @@ func (c *cluster) testPodToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(issued.Spec.Audiences) != 1 || issued.Spec.Audiences[0] == "" {
+		t.Errorf("audiences %q, want the server's", issued.Spec.Audiences)
+	}
+	dry, err := c.admin.CoreV1().ServiceAccounts("apps").CreateToken(ctx, "default", request,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil || dry.Status.Token == "" {
+		t.Errorf("a dry run is answered %+v %v, want a token", dry, err)
+	}
 	inPod := c.bearer(t, issued.Status.Token)
 	_, err = inPod.CoreV1().Pods("apps").Get(ctx, "web", get)
 	wantError(t, err, `User "system:serviceaccount:apps:default" cannot get resource "pods"`)

@@ -37,9 +37,10 @@ func signingRequest() kind.Kind {
 			ShortNames: []string{"csr"}, ClusterScoped: true, List: &certificatesv1.CertificateSigningRequestList{},
 			NameRule: func(string, bool) []string { return nil },
 		},
-		Create:   createRequest,
-		Validate: func(_ context.Context, c *certRequest) field.ErrorList { return validateRequest(c, nil) },
-		Update:   func(_ context.Context, c, old *certRequest) { c.Spec = old.Spec },
+		Create:      createRequest,
+		Validate:    func(_ context.Context, c *certRequest) field.ErrorList { return validateRequest(c, nil) },
+		Update:      func(_ context.Context, c, old *certRequest) { c.Spec = old.Spec },
+		ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("spec")),
 		ValidateUpdate: func(_ context.Context, c, old *certRequest) field.ErrorList {
 			return validateUpdate(c, old, may{})
 		},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -44,11 +45,31 @@ func TestAPI(t *testing.T) {
 		"ServiceTypes": serviceTypes, "Namespace": namespaceLife, "Selectors": selectors,
 		"Ephemeral": ephemeral, "Resize": resize,
 		"SecretsAndMaps": secretsAndMaps, "Events": events, "Node": nodes,
-		"ReplicationController": replicationController,
+		"ReplicationController": replicationController, "JobLabels": jobLabels,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
 	t.Run("Tables", func(t *testing.T) { tables(t, c, s.Config) })
+}
+
+// jobLabels: a job without labels has those of its template, and these with what the
+// server adds to them, also through all that a request goes through.
+func jobLabels(t *testing.T, c kubernetes.Interface) {
+	for name, want := range map[string]int{"without": 5, "with": 1} {
+		j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
+				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+					Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			}}}
+		if name == "with" {
+			j.Labels = map[string]string{"app": name}
+		}
+		made := must[*batchv1.Job](t)(c.BatchV1().Jobs("default").Create(ctx, j, create))
+		if len(made.Labels) != want || len(made.Spec.Template.Labels) != 5 {
+			t.Errorf("%s: labels %v, of the template %v", name, made.Labels, made.Spec.Template.Labels)
+		}
+	}
 }
 
 func ensureNamespace(t *testing.T, c kubernetes.Interface, name string) {

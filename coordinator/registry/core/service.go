@@ -173,10 +173,10 @@ func dropUnused(s, old *corev1.Service) {
 		n.HealthCheckNodePort = 0
 	}
 	if o.Type == corev1.ServiceTypeLoadBalancer && n.Type != corev1.ServiceTypeLoadBalancer {
-		if deref(n.AllocateLoadBalancerNodePorts) == deref(o.AllocateLoadBalancerNodePorts) {
+		if equalPointers(n.AllocateLoadBalancerNodePorts, o.AllocateLoadBalancerNodePorts) {
 			n.AllocateLoadBalancerNodePorts = nil
 		}
-		if deref(n.LoadBalancerClass) == deref(o.LoadBalancerClass) {
+		if equalPointers(n.LoadBalancerClass, o.LoadBalancerClass) {
 			n.LoadBalancerClass = nil
 		}
 	}

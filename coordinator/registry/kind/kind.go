@@ -50,6 +50,9 @@ type Of[T any] struct {
 	// Spec returns the part whose change raises metadata.generation; nil for a
 	// kind that has no generation.
 	Spec func(*T) any
+	// ResetFields, beside status for the main resource, is what a write to it loses.
+	// Optional.
+	ResetFields *fieldpath.Set
 	// Status, when set, gives the kind a /status subresource.
 	Status *StatusOf[T]
 	// Fields returns the selectable fields beside metadata.name and
@@ -108,8 +111,7 @@ type StatusOf[T any] struct {
 	Warnings func(obj *T) []string
 	// Validate checks a status write. Optional.
 	Validate func(ctx context.Context, obj, old *T) field.ErrorList
-	// ResetFields, beside spec for /status and status for the main resource.
-	// Optional.
+	// ResetFields, beside spec, is what a write to /status loses. Optional.
 	ResetFields *fieldpath.Set
 }
 

@@ -155,7 +155,11 @@ func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if s.of.Status == nil {
 		return nil
 	}
-	return s.of.resetFields(fieldpath.NewSet(fieldpath.MakePathOrDie("status")))
+	set := fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
+	if s.of.ResetFields != nil {
+		set = set.Union(s.of.ResetFields)
+	}
+	return s.of.resetFields(set)
 }
 
 func (o *Of[T]) resetFields(set *fieldpath.Set) map[fieldpath.APIVersion]*fieldpath.Set {
