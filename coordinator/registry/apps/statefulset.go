@@ -85,6 +85,8 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 		c.APIVersion, c.Kind = "v1", "PersistentVolumeClaim"
 		podspec.DefaultClaim(&c.Spec)
 		fieldrule.DefaultEmpty(&c.Status.Phase, corev1.ClaimPending)
+		podspec.RoundResources(c.Status.Capacity)
+		podspec.RoundResources(c.Status.AllocatedResources)
 	}
 }
 
