@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -74,9 +75,9 @@ func daemonSet() kind.Kind {
 			kind.Column("Ready", "integer", appsv1.DaemonSetStatus{}.SwaggerDoc()["numberReady"]),
 			kind.Column("Up-to-date", "integer", appsv1.DaemonSetStatus{}.SwaggerDoc()["updatedNumberScheduled"]),
 			kind.Column("Available", "integer", appsv1.DaemonSetStatus{}.SwaggerDoc()["numberAvailable"]),
-			kind.Column("Node Selector", "string", "Labels that a node must have to run the pods."),
+			kind.Column("Node Selector", "string", corev1.PodSpec{}.SwaggerDoc()["nodeSelector"]),
 			kind.AgeColumn(),
-		}, templateColumns()...),
+		}, templateColumns(appsv1.DaemonSetSpec{}.SwaggerDoc())...),
 		Row: func(d *appsv1.DaemonSet) []any {
 			s := &d.Status
 			return append([]any{

@@ -46,7 +46,7 @@ func deployment() kind.Kind {
 			kind.Column("Up-to-date", "string", appsv1.DeploymentStatus{}.SwaggerDoc()["updatedReplicas"]),
 			kind.Column("Available", "string", appsv1.DeploymentStatus{}.SwaggerDoc()["availableReplicas"]),
 			kind.AgeColumn(),
-		}, templateColumns()...),
+		}, templateColumns(appsv1.DeploymentSpec{}.SwaggerDoc())...),
 		Row: func(d *appsv1.Deployment) []any {
 			return append([]any{
 				d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, deref32(d.Spec.Replicas)),

@@ -128,12 +128,13 @@ func deref32(p *int32) int64 {
 	return int64(*p)
 }
 
-// templateColumns are the wide columns of kinds with a pod template.
-func templateColumns() []metav1.TableColumnDefinition {
+// templateColumns are the wide columns of kinds with a pod template; spec are the
+// descriptions of the kind's spec.
+func templateColumns(spec map[string]string) []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
 		kind.Wide("Containers", "string", "Names of each container in the template."),
 		kind.Wide("Images", "string", "Images referenced by each container in the template."),
-		kind.Wide("Selector", "string", "Label selector for pods."),
+		kind.Wide("Selector", "string", spec["selector"]),
 	}
 }
 

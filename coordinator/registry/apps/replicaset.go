@@ -42,7 +42,7 @@ func replicaSet() kind.Kind {
 			kind.Column("Current", "integer", appsv1.ReplicaSetStatus{}.SwaggerDoc()["replicas"]),
 			kind.Column("Ready", "integer", appsv1.ReplicaSetStatus{}.SwaggerDoc()["readyReplicas"]),
 			kind.AgeColumn(),
-		}, templateColumns()...),
+		}, templateColumns(appsv1.ReplicaSetSpec{}.SwaggerDoc())...),
 		Row: func(r *appsv1.ReplicaSet) []any {
 			return append([]any{
 				r.Name, deref32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),

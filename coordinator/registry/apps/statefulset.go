@@ -41,7 +41,7 @@ func statefulSet() kind.Kind {
 			kind.NameColumn(),
 			kind.Column("Ready", "string", "Number of the pod with ready state"),
 			kind.AgeColumn(),
-		}, templateColumns()[:2]...),
+		}, templateColumns(appsv1.StatefulSetSpec{}.SwaggerDoc())[:2]...),
 		Row: func(s *appsv1.StatefulSet) []any {
 			return append([]any{
 				s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, deref32(s.Spec.Replicas)),

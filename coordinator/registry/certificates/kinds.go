@@ -7,6 +7,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -31,6 +32,7 @@ func Kinds() []kind.Kind {
 
 func signingRequest() kind.Kind {
 	spec := certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()
+	signer := certificatesv1beta1.CertificateSigningRequestSpec{}.SwaggerDoc()["signerName"] // the table's
 	return kind.Of[certRequest]{
 		Names: kind.Names{
 			GroupVersion: certificatesv1.SchemeGroupVersion, Resource: "certificatesigningrequests", Singular: "certificatesigningrequest",
@@ -56,7 +58,7 @@ func signingRequest() kind.Kind {
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.AgeColumn(),
-			kind.Column("SignerName", "string", spec["signerName"]),
+			kind.Column("SignerName", "string", signer),
 			kind.Column("Requestor", "string", spec["request"]),
 			kind.Column("RequestedDuration", "string", spec["expirationSeconds"]),
 			kind.Column("Condition", "string", certificatesv1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"]),

@@ -45,7 +45,12 @@ func node() kind.Kind {
 		},
 		Warnings: func(_ context.Context, n, _ *corev1.Node) []string { return nodeWarnings(n) },
 		Status: &kind.StatusOf[corev1.Node]{
-			Copy:     func(to, from *corev1.Node) { to.Status = from.Status },
+			Copy: func(to, from *corev1.Node) { to.Status = from.Status },
+			Update: func(_ context.Context, n, old *corev1.Node) {
+				if old.Status.Config == nil {
+					n.Status.Config = nil
+				}
+			},
 			Validate: func(_ context.Context, n, old *corev1.Node) field.ErrorList { return validateNodeUpdate(n, old) },
 		},
 		Fields: func(n *corev1.Node) fields.Set {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	rbacv1beta1 "k8s.io/api/rbac/v1beta1" // its descriptions are those of the tables
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,7 +55,7 @@ func roleBinding() kind.Kind {
 		Validate:            validateRoleBinding,
 		ValidateUpdate:      validateRoleBindingUpdate,
 		AllowCreateOnUpdate: true,
-		Columns:             bindingColumns("roleBinding", rbacv1.RoleBinding{}.SwaggerDoc()["roleRef"]),
+		Columns:             bindingColumns("roleBinding", rbacv1beta1.RoleBinding{}.SwaggerDoc()["roleRef"]),
 		Row: func(b *rbacv1.RoleBinding) []any {
 			return bindingRow(&b.ObjectMeta, &b.RoleRef, b.Subjects)
 		},
@@ -72,7 +73,8 @@ func clusterRoleBinding() kind.Kind {
 		Validate:            validateClusterRoleBinding,
 		ValidateUpdate:      validateClusterRoleBindingUpdate,
 		AllowCreateOnUpdate: true,
-		Columns:             bindingColumns("clusterRoleBinding", rbacv1.ClusterRoleBinding{}.SwaggerDoc()["roleRef"]),
+		Columns: bindingColumns("clusterRoleBinding",
+			rbacv1beta1.ClusterRoleBinding{}.SwaggerDoc()["roleRef"]),
 		Row: func(b *rbacv1.ClusterRoleBinding) []any {
 			return bindingRow(&b.ObjectMeta, &b.RoleRef, b.Subjects)
 		},
