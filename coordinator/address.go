@@ -75,3 +75,34 @@ func listenAPI(cfg config.Config) (net.Listener, error) {
 	}
 	return process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), nil
 }
+
+// maxMonitors is how many connections a port for monitoring has at once.
+const maxMonitors = 256
+
+// listenMonitors opens the ports for monitoring that the configuration names.
+func listenMonitors(cfg config.Config) (list []net.Listener, err error) {
+	for _, p := range []struct {
+		field, flag string
+		port        int
+	}{
+		{"schedulerPort", "--scheduler-port", cfg.SchedulerPort},
+		{"controllerManagerPort", "--controller-manager-port", cfg.ControllerManagerPort},
+	} {
+		if p.port == 0 {
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(cfg.BindAddress, strconv.Itoa(p.port)))
+		if err != nil {
+			closeAll(list)
+			return nil, fmt.Errorf("%s: %w; choose another with %s, or 0 for none", p.field, err, p.flag)
+		}
+		list = append(list, process.LimitConnections(l, process.ConnectionsUpTo(maxMonitors)))
+	}
+	return list, nil
+}
+
+func closeAll(list []net.Listener) {
+	for _, l := range list {
+		_ = l.Close()
+	}
+}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shoal-project/shoal/tests/dashboards"
 )
@@ -18,9 +22,14 @@ import (
 // TestMetrics: what rules and dashboards read of a control plane is there.
 func TestMetrics(t *testing.T) {
 	dir, port := t.TempDir(), freePort(t)
-	p := coordinator(t, dir, port)
+	scheduler, controllers := freePort(t), freePort(t)
+	p := coordinator(t, dir, port, "--scheduler-port", fmt.Sprint(scheduler),
+		"--controller-manager-port", fmt.Sprint(controllers))
 	c := client(t, p, dir, port)
 	exercise(t, c)
+	for _, port := range []int{scheduler, controllers} {
+		checkMonitor(t, dir, port)
+	}
 	for _, server := range []string{"apiserver", "controllers", "scheduler"} {
 		eventually(t, "all that dashboards read of "+server, func() string {
 			missing := dashboards.Missing(metricsPage(t, c, "/metrics"), server)
@@ -54,6 +63,51 @@ func TestMetrics(t *testing.T) {
 	slis := metricsPage(t, c, "/metrics/slis")
 	if !strings.Contains(slis, `kubernetes_healthcheck{name="ping",type="readyz"} 1`) {
 		t.Errorf("/metrics/slis is\n%s", slis)
+	}
+}
+
+// checkMonitor asks a port for monitoring: it serves metrics to who may read them,
+// health to everybody and nothing else to anybody.
+func checkMonitor(t *testing.T, dir string, port int) {
+	t.Helper()
+	admin, err := clientcmd.BuildConfigFromFlags("", dir+"/admin.kubeconfig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.Host = fmt.Sprintf("https://127.0.0.1:%d", port)
+	for _, tt := range []struct {
+		config *rest.Config
+		method string
+		path   string
+		want   int
+	}{
+		{admin, http.MethodGet, "/metrics", http.StatusOK},
+		{admin, http.MethodGet, "/metrics/slis", http.StatusOK},
+		{admin, http.MethodGet, "/healthz", http.StatusOK},
+		{admin, http.MethodGet, "/api/v1/secrets", http.StatusNotFound},
+		{admin, http.MethodGet, "/metrics/", http.StatusNotFound},
+		{admin, http.MethodPost, "/metrics", http.StatusNotFound},
+		{rest.AnonymousClientConfig(admin), http.MethodGet, "/healthz", http.StatusOK},
+		{rest.AnonymousClientConfig(admin), http.MethodGet, "/metrics", http.StatusForbidden},
+	} {
+		h, err := rest.HTTPClientFor(tt.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Timeout = time.Minute
+		request, err := http.NewRequest(tt.method, admin.Host+tt.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := h.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != tt.want {
+			t.Errorf("%s %s of %q on a port for monitoring: %s, want %d", tt.method, tt.path, tt.config.CertFile,
+				answer.Status, tt.want)
+		}
 	}
 }
 

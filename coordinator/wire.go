@@ -65,6 +65,11 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
+	monitors, err := listenMonitors(cfg)
+	if err != nil {
+		return err
+	}
+	defer closeAll(monitors)
 	advertise, err := advertiseAddress(cfg)
 	if err != nil {
 		return err
@@ -84,7 +89,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		manager:   manager,
 		ready:     make(chan struct{}),
 	}
-	if s.api, err = s.buildAPI(ctx, listener); err != nil {
+	if s.api, err = s.buildAPI(ctx, listener, monitors); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	if s.gossip, err = buildGossip(s); err != nil {
@@ -141,7 +146,9 @@ func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *sl
 
 // buildAPI makes the API server, then what decides for it: authentication,
 // authorization and admission read objects through the server's own informers.
-func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver.Server, error) {
+func (s *parts) buildAPI(
+	ctx context.Context, listener net.Listener, monitors []net.Listener,
+) (*apiserver.Server, error) {
 	dir := keys(s.cfg)
 	env, err := kindEnv(s.cfg, dir)
 	if err != nil {
@@ -156,7 +163,7 @@ func (s *parts) buildAPI(ctx context.Context, listener net.Listener) (*apiserver
 		return nil, err
 	}
 	api, err := apiserver.New(apiserver.Config{
-		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener,
+		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, Monitors: monitors,
 		ExternalAddress: s.external(), Log: s.log,
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path(pki.CAFile),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 // It begins and ends when that would, which listens where nobody comes.
 type front struct {
 	listener net.Listener
+	monitors []net.Listener
 	cert     *dynamiccertificates.DynamicCertKeyPairContent
 	ca       dynamiccertificates.CAContentProvider
 	log      *slog.Logger
@@ -40,7 +42,7 @@ type front struct {
 }
 
 func newFront(cfg Config) (*front, error) {
-	f := &front{listener: cfg.Listener, log: cfg.Log,
+	f := &front{listener: cfg.Listener, monitors: cfg.Monitors, log: cfg.Log,
 		stage: stage{addr: cfg.Listener.Addr(), begun: make(chan struct{}), ended: make(chan struct{})}}
 	var err error
 	if f.cert, err = dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", cfg.CertFile,
@@ -93,7 +95,43 @@ func (f *front) run(ctx context.Context, handler http.Handler) error {
 	case <-f.stage.ended:
 		return nil
 	}
-	server := &http.Server{
+	ended := make(chan error, 1+len(f.monitors))
+	var servers []*http.Server
+	serve := func(l net.Listener, what string, h http.Handler) {
+		server := f.server(config, h)
+		servers = append(servers, server)
+		go func() {
+			err := server.Serve(tls.NewListener(l, config))
+			ended <- fmt.Errorf("serve %s on %s: %w", what, l.Addr(), err)
+		}()
+	}
+	serve(f.listener, "the API", handler)
+	for _, l := range f.monitors {
+		serve(l, "metrics", monitored(handler))
+	}
+	defer func() {
+		for _, server := range servers {
+			server.Close()
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-f.stage.ended:
+	}
+	// No new connections; requests in flight are answered until ctx ends, and
+	// watches are cut then: clients resume them.
+	for _, server := range servers {
+		if err := server.Shutdown(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("stop to serve the API: %w", err)
+		}
+	}
+	return nil
+}
+
+// server is one with the limits of above.
+func (f *front) server(config *tls.Config, handler http.Handler) *http.Server {
+	return &http.Server{
 		Handler:           handler,
 		TLSConfig:         config,
 		MaxHeaderBytes:    maxHeader,
@@ -107,20 +145,22 @@ func (f *front) run(ctx context.Context, handler http.Handler) error {
 			MaxReceiveBufferPerConnection: maxUploads,
 		},
 	}
-	defer server.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(tls.NewListener(f.listener, config)) }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("serve the API on %s: %w", f.listener.Addr(), err)
-	case <-f.stage.ended:
-	}
-	// No new connections; requests in flight are answered until ctx ends, and
-	// watches are cut then: clients resume them.
-	if err := server.Shutdown(ctx); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("stop to serve the API: %w", err)
-	}
-	return nil
+}
+
+// monitoring are the paths that are served on ports of their own.
+var monitoring = []string{"/metrics", "/metrics/slis", "/healthz", "/livez", "/readyz", "/version"}
+
+// monitored lets requests to these paths through to the API, which asks who sends
+// them and whether they may.
+func monitored(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		read := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if !read || !slices.Contains(monitoring, r.URL.Path) {
+			http.NotFound(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // stage is the listener of the library's server: it tells when that begins and

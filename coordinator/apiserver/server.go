@@ -51,6 +51,9 @@ type Config struct {
 	// they change, and so is ClientCAFile.
 	Listener                        net.Listener
 	CertFile, KeyFile, ClientCAFile string
+	// Monitors are where metrics and health alone are served, with the same
+	// certificate, to whom the API would serve them.
+	Monitors []net.Listener
 	// FrontProxyCAFile, FrontProxyCertFile and FrontProxyKeyFile identify this
 	// server to aggregated API servers; empty: no aggregation to remote servers.
 	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string

@@ -59,6 +59,10 @@ type Config struct {
 	NodeName string `json:"nodeName,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
+	// SchedulerPort and ControllerManagerPort are where monitoring finds the metrics
+	// and the health of these, beside the API; 0: nowhere.
+	SchedulerPort         int `json:"schedulerPort,omitempty"`
+	ControllerManagerPort int `json:"controllerManagerPort,omitempty"`
 	Audit
 	Admission
 	Authentication
@@ -93,6 +97,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of all state")
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address to serve the API on")
 	fs.IntVar(&c.Port, "port", c.Port, "port to serve the API on")
+	fs.IntVar(&c.SchedulerPort, "scheduler-port", c.SchedulerPort, "port to serve metrics and health of the scheduler on, upstream's is 10259; 0: none")
+	fs.IntVar(&c.ControllerManagerPort, "controller-manager-port", c.ControllerManagerPort, "port to serve metrics and health of the controllers on, upstream's is 10257; 0: none")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "address by which nodes and pods reach the API (default: the machine's)")
 	fs.StringSliceVar(&c.ExtraNames, "extra-names", c.ExtraNames, "further names and addresses in the serving certificate")
 	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses")
@@ -170,6 +176,13 @@ func (c Config) Validate() error {
 	for field, port := range map[string]int{"port": c.Port, "gossipPort": c.GossipPort} {
 		if port < 0 || port > 65535 {
 			bad(field, strconv.Itoa(port), "give a port from 1 to 65535, or 0 for any free one")
+		}
+	}
+	for field, port := range map[string]int{
+		"schedulerPort": c.SchedulerPort, "controllerManagerPort": c.ControllerManagerPort,
+	} {
+		if port < 0 || port > 65535 {
+			bad(field, strconv.Itoa(port), "give a port from 1 to 65535, or 0 for none")
 		}
 	}
 	services, err := Prefixes(c.ServiceCIDR)
