@@ -7,15 +7,22 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
+	"github.com/shoal-project/shoal/coordinator/controller/bootstraptoken"
 	"github.com/shoal-project/shoal/coordinator/controller/certificate"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterroleaggregation"
@@ -32,11 +39,14 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
 	"github.com/shoal-project/shoal/coordinator/controller/horizontalpodautoscaling"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
+	"github.com/shoal-project/shoal/coordinator/controller/legacytoken"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodehealth"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
+	"github.com/shoal-project/shoal/coordinator/controller/nodettl"
 	"github.com/shoal-project/shoal/coordinator/controller/persistentvolume"
 	"github.com/shoal-project/shoal/coordinator/controller/podgc"
+	"github.com/shoal-project/shoal/coordinator/controller/policystatus"
 	"github.com/shoal-project/shoal/coordinator/controller/protection"
 	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
 	"github.com/shoal-project/shoal/coordinator/controller/resourcequota"
@@ -45,6 +55,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/servicecidr"
 	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
+	"github.com/shoal-project/shoal/coordinator/controller/tokensecret"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
@@ -75,6 +86,8 @@ type controllerDeps struct {
 	ClusterDNS string
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
+	// Token signs the tokens of Secrets (*token.Issuer); nil: nobody does.
+	Token func(*corev1.ServiceAccount, *corev1.Secret) (string, error)
 	// Signer signs certificate requests; nil: nobody does.
 	Signer certificate.Signer
 	// Reserved tells names and addresses that only one Node may have in a serving
@@ -117,6 +130,10 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(namespace.New(env, namespace.Deps{Discovery: d.Client.Discovery(), Metadata: d.Metadata}))
 	add(serviceaccount.New(env))
 	add(rootca.New(env, d.RootCA))
+	if d.Token != nil {
+		add(tokensecret.New(env, tokensecret.Deps{Token: d.Token, RootCA: d.RootCA}))
+	}
+	add(legacytoken.New(env, legacytoken.DefaultPeriod))
 	add(clusterroleaggregation.New(env))
 	add(deployment.New(env))
 	add(replicaset.New(env))
@@ -129,6 +146,11 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(endpointslice.New(env))
 	add(endpoints.New(env))
 	add(endpointslicemirroring.New(env))
+	add(bootstraptoken.NewSigner(env))
+	add(bootstraptoken.NewCleaner(env))
+	add(apiserverlease.New(env))
+	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
+	add(nodettl.New(env))
 	add(nodeipam.New(env, d.ClusterCIDR))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
@@ -150,6 +172,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(protection.NewClasses(env))
 	add(taint.New(env))
 	add(disruption.New(env, scales))
+	add(disruption.NewStale(env))
 	add(horizontalpodautoscaling.New(env, horizontalpodautoscaling.Deps{Scales: scales, Metrics: metrics}))
 	add(nodehealth.New(env, d.Members))
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
@@ -159,6 +182,15 @@ func controllers(d controllerDeps) ([]runner, error) {
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))
 	return list, failed
+}
+
+// newTypeChecker looks at policies' expressions with the types that the API tells
+// of: those of custom resources too.
+func newTypeChecker(client discovery.DiscoveryInterface) *validating.TypeChecker {
+	return &validating.TypeChecker{
+		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: client},
+		RestMapper:     restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client)),
+	}
 }
 
 // eventWriter sends the controllers' events to the API.

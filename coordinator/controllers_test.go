@@ -45,6 +45,12 @@ func TestControllers(t *testing.T) {
 			t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)
 			t.Run("DeadMember", c.testDeadMember)
 			t.Run("CustomResource", c.testCustomResource)
+			t.Run("TokenSecret", c.testTokenSecret)
+			t.Run("BootstrapToken", c.testBootstrapToken)
+			t.Run("PolicyStatus", c.testPolicyStatus)
+			t.Run("NodeTTL", c.testNodeTTL)
+			t.Run("IdentityLease", c.testIdentityLease)
+			t.Run("StaleDisruption", c.testStaleDisruption)
 			t.Run("SecondTerm", c.testSecondTerm)
 		})
 	}

@@ -51,6 +51,7 @@ func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []a
 		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
 		ServiceCIDRs: []string{"10.96.0.0/16"},
 		Config:       server.Loopback(),
+		Token:        func(sa *corev1.ServiceAccount, _ *corev1.Secret) (string, error) { return sa.Name + "'s", nil },
 		RootCA:       []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	var err error

@@ -51,6 +51,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Reserved: reserved.Owner,
+		Token:    s.auth.Issuer.IssueLegacy,
 		Grants:   s.grants(ca, clusterCIDRs),
 		Config:   s.api.Loopback(),
 		Members:  s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },

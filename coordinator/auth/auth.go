@@ -121,6 +121,12 @@ func New(c Config) (*Auth, error) {
 	if err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
+	legacy, err := token.NewLegacyAuthenticator(token.LegacyConfig{
+		Audiences: a.Audiences, Keys: keys, Objects: a.objects, Log: c.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("auth: %w", err)
+	}
 	if a.issuers, err = issuer.New(
 		issuer.Config{Authentication: c.Authentication, Audiences: a.Audiences, Disallowed: []string{c.Issuer},
 			Log: c.Log}); err != nil {
@@ -128,6 +134,7 @@ func New(c Config) (*Auth, error) {
 	}
 	tokens := []authenticator.Token{
 		serviceAccounts,
+		legacy,
 		authenticator.WrapAudienceAgnosticToken(a.Audiences, token.Bootstrap{Secret: a.objects.knownSecret}),
 		a.issuers,
 	}

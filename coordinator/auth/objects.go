@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -80,6 +81,16 @@ func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 		return o.world.Load().client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	}
 	return secret, err
+}
+
+// PatchSecret implements token.LegacyObjects.
+func (o *objects) PatchSecret(ctx context.Context, namespace, name string, patch []byte) error {
+	w := o.world.Load()
+	if w == nil {
+		return errNotConnected
+	}
+	_, err := w.client.CoreV1().Secrets(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // knownSecret reads a secret from the informer alone: whoever is not known yet

@@ -62,22 +62,9 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 
 func (a *Authenticator) authenticate(ctx context.Context, token string,
 	now time.Time) (*authenticator.Response, bool, error) {
-	if !issuedBy(token, a.Issuer) {
-		return nil, false, nil
-	}
-	parsed, err := jwt.ParseSigned(token, algorithms)
-	if err != nil {
-		return nil, false, nil
-	}
 	public, private := &jwt.Claims{}, &claims{}
-	if err := a.verify(parsed, public, private); err != nil {
-		return nil, false, err
-	}
-	if public.Issuer != a.Issuer {
-		return nil, false, fmt.Errorf("token issuer %q is invalid", public.Issuer)
-	}
-	audiences, err := a.acceptedAudiences(ctx, authenticator.Audiences(public.Audience))
-	if err != nil {
+	audiences, ok, err := a.open(ctx, token, public, private)
+	if !ok {
 		return nil, false, err
 	}
 	if err := checkTime(public, now); err != nil {
@@ -93,6 +80,27 @@ func (a *Authenticator) authenticate(ctx context.Context, token string,
 	}
 	info.CredentialID = jwtinfo.CredentialIDForJTI(public.ID)
 	return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
+}
+
+// open reads the claims of a token of a.Issuer whose signature and audiences are
+// right; it is not ok without an error for tokens of others.
+func (a *Authenticator) open(ctx context.Context, token string, public *jwt.Claims,
+	private any) (authenticator.Audiences, bool, error) {
+	if !issuedBy(token, a.Issuer) {
+		return nil, false, nil
+	}
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return nil, false, nil
+	}
+	if err := a.verify(parsed, public, private); err != nil {
+		return nil, false, err
+	}
+	if public.Issuer != a.Issuer {
+		return nil, false, fmt.Errorf("token issuer %q is invalid", public.Issuer)
+	}
+	audiences, err := a.acceptedAudiences(ctx, authenticator.Audiences(public.Audience))
+	return audiences, err == nil, err
 }
 
 // verify tries the key that the token names.

@@ -28,7 +28,13 @@ import (
 // Play plays each file of testdata with a controller of its own.
 func Play(t *testing.T, build func(controller.Env) (*controller.Loop, error)) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txt")
+	PlayDir(t, "testdata", build)
+}
+
+// PlayDir plays each file of a folder, for a package with several controllers.
+func PlayDir(t *testing.T, dir string, build func(controller.Env) (*controller.Loop, error)) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
 	}
