@@ -49,6 +49,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/policystatus"
 	"github.com/shoal-project/shoal/coordinator/controller/protection"
 	"github.com/shoal-project/shoal/coordinator/controller/replicaset"
+	"github.com/shoal-project/shoal/coordinator/controller/resourceclaim"
 	"github.com/shoal-project/shoal/coordinator/controller/resourcequota"
 	"github.com/shoal-project/shoal/coordinator/controller/rootca"
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
@@ -78,8 +79,9 @@ type controllerDeps struct {
 	StartInformers func()
 	Metadata       metadata.Interface
 	// Config is that of Client, for clients of APIs that others may serve.
-	Config      *rest.Config
-	ClusterCIDR netip.Prefix
+	Config *rest.Config
+	// ClusterCIDRs are the ranges of pods, the primary family's first.
+	ClusterCIDRs []netip.Prefix
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
 	// ClusterDNS is the address that the agents answer names at; "": nobody keeps it.
@@ -151,7 +153,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(apiserverlease.New(env))
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
-	add(nodeipam.New(env, d.ClusterCIDR))
+	add(nodeipam.New(env, d.ClusterCIDRs))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
 	if d.ClusterDNS != "" {
@@ -167,6 +169,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(podgc.New(env))
 	add(persistentvolume.New(env))
 	add(ephemeral.New(env))
+	add(resourceclaim.New(env))
 	add(protection.NewClaims(env))
 	add(protection.NewVolumes(env))
 	add(protection.NewClasses(env))

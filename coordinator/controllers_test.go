@@ -49,6 +49,8 @@ func TestControllers(t *testing.T) {
 			t.Run("BootstrapToken", c.testBootstrapToken)
 			t.Run("PolicyStatus", c.testPolicyStatus)
 			t.Run("NodeTTL", c.testNodeTTL)
+			t.Run("NodeRanges", c.testNodeRanges)
+			t.Run("ResourceClaim", c.testResourceClaim)
 			t.Run("IdentityLease", c.testIdentityLease)
 			t.Run("StaleDisruption", c.testStaleDisruption)
 			t.Run("SecondTerm", c.testSecondTerm)

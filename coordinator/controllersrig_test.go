@@ -48,7 +48,8 @@ func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []a
 	used.client = server.Client()
 	c := &rig{client: server.Kubernetes(t), config: server.Config, members: &fakeMembers{changed: make(chan struct{}, 1)}}
 	c.deps = controllerDeps{
-		Client: server.Client(), Informers: server.Informers(), ClusterCIDR: netip.MustParsePrefix("10.244.0.0/16"),
+		Client: server.Client(), Informers: server.Informers(),
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
 		ServiceCIDRs: []string{"10.96.0.0/16"},
 		Config:       server.Loopback(),
 		Token:        func(sa *corev1.ServiceAccount, _ *corev1.Secret) (string, error) { return sa.Name + "'s", nil },

@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -160,6 +161,76 @@ func (c *rig) testNodeTTL(t *testing.T) {
 			err = fmt.Errorf("annotations %v", n.Annotations)
 		}
 		return err
+	})
+}
+
+func (c *rig) testNodeRanges(t *testing.T) { // NODE-36, DS-3
+	c.node(t, "ranged")
+	defer func() {
+		_ = c.client.CoreV1().Nodes().Delete(context.Background(), "ranged", metav1.DeleteOptions{})
+	}()
+	within(t, "a block of each range", func() error {
+		n, err := c.client.CoreV1().Nodes().Get(t.Context(), "ranged", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := n.Spec.PodCIDRs; len(got) != 2 || got[0] != n.Spec.PodCIDR ||
+			!strings.HasPrefix(got[0], "10.244.") || !strings.HasPrefix(got[1], "fd00:244:0:") {
+			return fmt.Errorf("podCIDR %s, podCIDRs %v", n.Spec.PodCIDR, got)
+		}
+		return nil
+	})
+}
+
+func (c *rig) testResourceClaim(t *testing.T) {
+	ns := c.namespace(t, "resource-claim")
+	name, pods, claims := "gpu", c.client.CoreV1().Pods(ns), c.client.ResourceV1().ResourceClaims(ns)
+	if _, err := c.client.ResourceV1().ResourceClaimTemplates(ns).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{
+			Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+				{Name: "one", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu.example.com"}},
+			}},
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	spec := template("web", "one").Spec
+	spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &name}}
+	pod, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: spec},
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made string
+	within(t, "claim of the template", func() error {
+		p, err := pods.Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := p.Status.ResourceClaimStatuses; len(s) == 1 && s[0].Name == "device" && s[0].ResourceClaimName != nil {
+			made = *s[0].ResourceClaimName
+			return nil
+		}
+		return fmt.Errorf("status %v", p.Status.ResourceClaimStatuses)
+	})
+	claim, err := claims.Get(t.Context(), made, metav1.GetOptions{})
+	if err != nil || !metav1.IsControlledBy(claim, pod) || !strings.HasPrefix(made, "p-device-") ||
+		len(claim.Spec.Devices.Requests) != 1 || claim.Annotations[resourcev1.PodResourceClaimAnnotation] != "device" {
+		t.Fatalf("claim %+v, %v", claim, err)
+	}
+	within(t, "pod over", func() error {
+		p, err := pods.Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		p.Status.Phase, p.Status.Conditions = corev1.PodSucceeded, nil
+		_, err = pods.UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
+		return err
+	})
+	within(t, "claim gone before its pod", func() error {
+		_, err := claims.Get(t.Context(), made, metav1.GetOptions{})
+		return isGone(err)
 	})
 }
 

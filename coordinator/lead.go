@@ -48,7 +48,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		return nil, err
 	}
 	list, err := controllers(controllerDeps{
-		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDR: clusterCIDRs[0],
+		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDRs: clusterCIDRs,
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Reserved: reserved.Owner,
 		Token:    s.auth.Issuer.IssueLegacy,

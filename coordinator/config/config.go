@@ -189,8 +189,14 @@ func (c Config) Validate() error {
 	if err != nil {
 		bad("serviceCIDR", c.ServiceCIDR, "give a range such as 10.96.0.0/16")
 	}
-	if _, err := Prefixes(c.ClusterCIDR); err != nil {
+	pods, err := Prefixes(c.ClusterCIDR)
+	if err != nil {
 		bad("clusterCIDR", c.ClusterCIDR, "give a range such as 10.244.0.0/16")
+	}
+	for _, p := range pods {
+		if p.Addr().Is6() && (p.Bits() < 48 || p.Bits() > 64) {
+			bad("clusterCIDR", c.ClusterCIDR, "give an IPv6 range from /48 to /64: each node takes a /64 of it")
+		}
 	}
 	if dns, err := netip.ParseAddr(c.ClusterDNS); err != nil || !contains(services, dns) {
 		bad("clusterDNS", c.ClusterDNS, "give an address inside serviceCIDR "+c.ServiceCIDR)

@@ -1,3 +1,3 @@
-// Package nodeipam gives every Node its pod network: one free block of the
-// cluster's range in spec.podCIDR (NODE-36).
+// Package nodeipam gives every Node its pod network: a free block of each of the
+// cluster's ranges in spec.podCIDRs (NODE-36, DS-3).
 package nodeipam

@@ -1,7 +1,6 @@
 package nodeipam
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,13 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// blocks knows which blocks of the cluster's range are held, and by which
+// maxNumberBits is how many bits a block's number may have: an IPv4 range of any
+// size, an IPv6 range of /48 (config limits it to upstream's 16).
+const maxNumberBits = 24
+
+// blocks knows which blocks of one of the cluster's ranges are held, and by which
 // nodes. It is kept up to date holder by holder, so that a node costs the same
 // in a cluster of any size.
 type blocks struct {
 	cluster netip.Prefix
 	bits    int
-	// taken counts the holders of a block, by the block's number.
+	// taken counts the holders of a block, by the block's number in the range.
 	taken map[uint32]int
 	// low is the lowest number that may be free.
 	low     uint32
@@ -28,20 +31,25 @@ type holder struct {
 }
 
 func newBlocks(cluster netip.Prefix, bits int) *blocks {
-	b := &blocks{cluster: cluster.Masked(), bits: bits, taken: map[uint32]int{}, holders: map[string]holder{}}
-	if cluster.Addr().Is4() {
-		b.low, _ = b.touched(b.cluster)
-	}
-	return b
+	return &blocks{cluster: cluster.Masked(), bits: bits, taken: map[uint32]int{}, holders: map[string]holder{}}
 }
+
+// sound tells whether the range has blocks that can be counted.
+func (b *blocks) sound() bool {
+	n := b.bits - b.cluster.Bits()
+	return n >= 0 && n <= maxNumberBits
+}
+
+// last is the number of the range's last block.
+func (b *blocks) last() uint32 { return 1<<(b.bits-b.cluster.Bits()) - 1 }
 
 // touched are the numbers of the first and the last block of the range that p
 // overlaps; p overlaps the range.
 func (b *blocks) touched(p netip.Prefix) (first, last uint32) {
-	if p.Bits() < b.cluster.Bits() {
-		p = b.cluster
+	if p.Bits() <= b.cluster.Bits() {
+		return 0, b.last()
 	}
-	first = number(p.Masked().Addr()) >> (32 - b.bits)
+	first = b.number(p.Masked().Addr())
 	last = first
 	if p.Bits() < b.bits {
 		last += 1<<(b.bits-p.Bits()) - 1
@@ -64,7 +72,7 @@ func (b *blocks) hold(node string, uid types.UID, holds []netip.Prefix) {
 
 func (b *blocks) count(holds []netip.Prefix, by int) {
 	for _, p := range holds {
-		if !p.Addr().Is4() || !p.Overlaps(b.cluster) {
+		if !p.Overlaps(b.cluster) || !b.sound() {
 			continue
 		}
 		first, last := b.touched(p)
@@ -102,24 +110,38 @@ func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 	if have, ok := b.holders[node]; ok && have.uid == uid {
 		return have.holds[0], nil
 	}
-	if !b.cluster.Addr().Is4() || b.bits < b.cluster.Bits() {
-		return netip.Prefix{}, fmt.Errorf("no IPv4 blocks of /%d in %s", b.bits, b.cluster)
+	if !b.sound() {
+		return netip.Prefix{}, fmt.Errorf("%s has no blocks of /%d, or too many", b.cluster, b.bits)
 	}
-	_, last := b.touched(b.cluster)
 	for b.taken[b.low] > 0 {
-		if b.low == last {
+		if b.low == b.last() {
 			return netip.Prefix{}, fmt.Errorf("%s has no free /%d left", b.cluster, b.bits)
 		}
 		b.low++
 	}
-	var addr [4]byte
-	binary.BigEndian.PutUint32(addr[:], b.low<<(32-b.bits))
-	block := netip.PrefixFrom(netip.AddrFrom4(addr), b.bits)
+	block := b.block(b.low)
 	b.hold(node, uid, []netip.Prefix{block})
 	return block, nil
 }
 
-func number(a netip.Addr) uint32 {
-	b := a.As4()
-	return binary.BigEndian.Uint32(b[:])
+// number is that of the block which an address of the range is in: the address's
+// bits between those of the range and those of a block.
+func (b *blocks) number(a netip.Addr) uint32 {
+	var n uint32
+	bytes := a.AsSlice()
+	for bit := b.cluster.Bits(); bit < b.bits; bit++ {
+		n = n<<1 | uint32(bytes[bit/8]>>(7-bit%8)&1)
+	}
+	return n
+}
+
+// block is the one with a number.
+func (b *blocks) block(n uint32) netip.Prefix {
+	bytes := b.cluster.Addr().AsSlice()
+	for bit := b.bits - 1; bit >= b.cluster.Bits(); bit-- {
+		bytes[bit/8] |= byte(n&1) << (7 - bit%8)
+		n >>= 1
+	}
+	addr, _ := netip.AddrFromSlice(bytes)
+	return netip.PrefixFrom(addr, b.bits)
 }

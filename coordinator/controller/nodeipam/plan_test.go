@@ -22,9 +22,21 @@ func TestGive(t *testing.T) { // NODE-36
 		{"10.244.0.0/24", []netip.Prefix{p("10.244.0.0/24")}, ""},
 		{"0.0.0.0/0", []netip.Prefix{p("0.0.0.0/24")}, "0.0.1.0/24"},
 		{"10.244.0.0/25", nil, ""},
-		{"fd00::/48", []netip.Prefix{p("fd00::/64")}, ""},
+		{"fd00::/48", nil, "fd00::/64"},
+		{"fd00::/48", []netip.Prefix{p("fd00::/64"), p("fd00:0:0:2::/64"), p("10.244.0.0/24")}, "fd00:0:0:1::/64"},
+		{"fd00::/48", []netip.Prefix{p("fd00::/62"), p("fd01::/64")}, "fd00:0:0:4::/64"},
+		{"fd00:1:2:ab00::/56", []netip.Prefix{p("fd00:1:2:ab00::1/128")}, "fd00:1:2:ab01::/64"},
+		{"fd00::/64", nil, "fd00::/64"},
+		{"fd00::/64", []netip.Prefix{p("fd00::/64")}, ""},
+		{"fd00::/48", []netip.Prefix{p("fd00::/16")}, ""},
+		{"fd00::/65", nil, ""},
+		{"fd00::/8", []netip.Prefix{p("fd00::/64")}, ""},
 	} {
-		b := newBlocks(p(tt.cluster), 24)
+		bits := nodeBits4
+		if p(tt.cluster).Addr().Is6() {
+			bits = nodeBits6
+		}
+		b := newBlocks(p(tt.cluster), bits)
 		for i, u := range tt.used {
 			b.hold(fmt.Sprint(i), "", []netip.Prefix{u})
 		}

@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// nodeBits is the size of a node's block: 254 pod addresses.
-	nodeBits = 24
-	workers  = 8
+	// A node's block has 254 IPv4 addresses of pods, or an IPv6 subnet.
+	nodeBits4 = 24
+	nodeBits6 = 64
+	workers   = 8
 )
 
 type reconciler struct {
@@ -31,14 +32,20 @@ type reconciler struct {
 	nodes  corelisters.NodeLister
 
 	mu     sync.Mutex
-	blocks *blocks
+	blocks []*blocks // of each range, the primary family's first
 }
 
-// New builds the controller for a cluster's IPv4 pod range.
-func New(env controller.Env, cluster netip.Prefix) (*controller.Loop, error) {
+// New builds the controller for a cluster's pod ranges, one or one of each family.
+func New(env controller.Env, cluster []netip.Prefix) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
-	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(),
-		blocks: newBlocks(cluster, nodeBits)}
+	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister()}
+	for _, p := range cluster {
+		bits := nodeBits4
+		if p.Addr().Is6() {
+			bits = nodeBits6
+		}
+		r.blocks = append(r.blocks, newBlocks(p, bits))
+	}
 	loop := controller.New("nodeipam", workers, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, nodes.Informer(), func(old, node *corev1.Node) {
@@ -55,7 +62,7 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old != nil && (node == nil || old.UID != node.UID) {
-		r.blocks.freeOf(old.Name, old.UID)
+		r.freeOf(old.Name, old.UID)
 	}
 	if node == nil {
 		return false
@@ -65,9 +72,19 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	}
 	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR ||
 		!slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
-		r.blocks.hold(node.Name, node.UID, held(node))
+		for _, b := range r.blocks {
+			b.hold(node.Name, node.UID, held(node))
+		}
 	}
 	return false
+}
+
+// freeOf forgets what a node holds if it is still the one with that UID; the lock
+// is held.
+func (r *reconciler) freeOf(node string, uid types.UID) {
+	for _, b := range r.blocks {
+		b.freeOf(node, uid)
+	}
 }
 
 func held(node *corev1.Node) []netip.Prefix {
@@ -80,13 +97,15 @@ func held(node *corev1.Node) []netip.Prefix {
 	return out
 }
 
-// Reconcile writes a node's block once; a block is never changed.
+// Reconcile writes a node's blocks once; they are never changed.
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.blocks.free(key)
+		for _, b := range r.blocks {
+			b.free(key)
+		}
 		return 0, nil
 	} else if err != nil {
 		return 0, err
@@ -94,7 +113,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
 		return 0, nil
 	}
-	block, err := r.give(node)
+	given, err := r.give(node)
 	if err != nil {
 		r.events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable",
 			"Node %s status is now: CIDRNotAvailable", node.Name)
@@ -102,7 +121,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID},
-		"spec":     map[string]any{"podCIDR": block.String(), "podCIDRs": []string{block.String()}},
+		"spec":     map[string]any{"podCIDR": given[0], "podCIDRs": given},
 	})
 	if err != nil {
 		return 0, err
@@ -112,14 +131,24 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		// It is gone; if another node has the name now, its event comes.
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.blocks.freeOf(key, node.UID)
+		r.freeOf(key, node.UID)
 		return 0, nil
 	}
 	return 0, err
 }
 
-func (r *reconciler) give(node *corev1.Node) (netip.Prefix, error) {
+// give takes a block of each range for a node, or none.
+func (r *reconciler) give(node *corev1.Node) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.blocks.give(node.Name, node.UID)
+	var given []string
+	for _, b := range r.blocks {
+		block, err := b.give(node.Name, node.UID)
+		if err != nil {
+			r.freeOf(node.Name, node.UID)
+			return nil, err
+		}
+		given = append(given, block.String())
+	}
+	return given, nil
 }
