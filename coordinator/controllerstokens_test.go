@@ -54,8 +54,9 @@ func (c *rig) testTokenSecret(t *testing.T) { // SEC-43, SEC-44
 		if err != nil {
 			return err
 		}
-		if string(s.Data["token"]) != "robot's" || string(s.Data["ca.crt"]) != "CA" || string(s.Data["namespace"]) != ns ||
-			string(s.Data["extra"]) != "bar" || s.Annotations[corev1.ServiceAccountUIDKey] != string(sa.UID) {
+		if string(s.Data["token"]) != "robot's" || string(s.Data["ca.crt"]) != "CA" ||
+			string(s.Data["namespace"]) != ns || string(s.Data["extra"]) != "bar" ||
+			s.Annotations[corev1.ServiceAccountUIDKey] != string(sa.UID) {
 			return fmt.Errorf("%v %s", s.Annotations, s.Data)
 		}
 		return nil
@@ -243,7 +244,9 @@ func (c *rig) testIdentityLease(t *testing.T) { // LSE-7
 				Name: name, Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"},
 			},
 			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &metav1.MicroTime{Time: renewed},
+				HolderIdentity:       &name,
+				LeaseDurationSeconds: ptr.To[int32](3600),
+				RenewTime:            &metav1.MicroTime{Time: renewed},
 			},
 		}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

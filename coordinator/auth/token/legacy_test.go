@@ -57,6 +57,7 @@ func TestLegacyToken(t *testing.T) {
 	label := func(key, value string) func(*tracked) {
 		return func(m *tracked) { m.secret.Labels = map[string]string{key: value} }
 	}
+	listed := func(m *tracked) { m.sa.Secrets = []corev1.ObjectReference{{Name: "secret"}} }
 	for name, tt := range map[string]struct {
 		change    func(*tracked)
 		audiences authenticator.Audiences
@@ -67,7 +68,7 @@ func TestLegacyToken(t *testing.T) {
 		"used_before":  {change: label(LastUsedLabel, "2026-03-30"), note: true},
 		"used_today":   {change: label(LastUsedLabel, "2026-03-31")},
 		"clock_ahead":  {change: label(LastUsedLabel, "2026-04-01")},
-		"auto_made":    {change: func(m *tracked) { m.sa.Secrets = []corev1.ObjectReference{{Name: "secret"}} }, note: true},
+		"auto_made":    {change: listed, note: true},
 		"unwritable":   {change: func(m *tracked) { m.refused = errors.New("read only") }, note: true},
 		"other_reader": {audiences: authenticator.Audiences{"vault"}, err: `token audiences ["` + issuer + `"] is invalid for the target audiences ["vault"]`},
 		"marked_invalid": {change: label(InvalidSinceLabel, "2026-01-01"), note: true,

@@ -85,7 +85,8 @@ func NewCleaner(env controller.Env) (*controller.Loop, error) {
 	return loop, nil
 }
 
-func clean(ctx context.Context, client kubernetes.Interface, secrets corelisters.SecretLister, name string) (time.Duration, error) {
+func clean(ctx context.Context, client kubernetes.Interface, secrets corelisters.SecretLister,
+	name string) (time.Duration, error) {
 	s, err := secrets.Secrets(metav1.NamespaceSystem).Get(name)
 	if err != nil {
 		return 0, controller.IgnoreGone(err)

@@ -42,7 +42,9 @@ func staleAt(pod *corev1.Pod) (at time.Time, marked bool) {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return time.Time{}, false
 	}
-	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget
+	})
 	if i < 0 {
 		return time.Time{}, false
 	}
@@ -55,7 +57,8 @@ func staleAt(pod *corev1.Pod) (at time.Time, marked bool) {
 
 // reset says that a pod is not to be disrupted, when its mark is too old. The
 // write fails when the pod has changed since, and is tried again.
-func reset(ctx context.Context, client kubernetes.Interface, pods corelisters.PodLister, key string) (time.Duration, error) {
+func reset(ctx context.Context, client kubernetes.Interface, pods corelisters.PodLister,
+	key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applyadmissionregistrationv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"k8s.io/client-go/kubernetes"
-	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
+	admissionlisters "k8s.io/client-go/listers/admissionregistration/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -24,7 +24,7 @@ type Checker interface {
 
 type reconciler struct {
 	client   kubernetes.Interface
-	policies admissionregistrationlisters.ValidatingAdmissionPolicyLister
+	policies admissionlisters.ValidatingAdmissionPolicyLister
 	checker  Checker
 }
 

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
@@ -157,7 +157,7 @@ func (r *reconciler) pod(ctx context.Context, namespace, name string) error {
 	if pod.DeletionTimestamp != nil || over(pod) {
 		return nil
 	}
-	var made []*applycorev1.PodResourceClaimStatusApplyConfiguration
+	var made []*corev1apply.PodResourceClaimStatusApplyConfiguration
 	for i := range pod.Spec.ResourceClaims {
 		c := &pod.Spec.ResourceClaims[i]
 		claim, err := r.generated(ctx, pod, c)
@@ -168,12 +168,12 @@ func (r *reconciler) pod(ctx context.Context, namespace, name string) error {
 		}
 		if claim != nil {
 			made = append(made,
-				applycorev1.PodResourceClaimStatus().WithName(c.Name).WithResourceClaimName(claim.Name))
+				corev1apply.PodResourceClaimStatus().WithName(c.Name).WithResourceClaimName(claim.Name))
 		}
 	}
 	if len(made) > 0 {
-		status := applycorev1.Pod(name, namespace).WithUID(pod.UID).
-			WithStatus(applycorev1.PodStatus().WithResourceClaimStatuses(r.withOthers(pod, made)...))
+		status := corev1apply.Pod(name, namespace).WithUID(pod.UID).
+			WithStatus(corev1apply.PodStatus().WithResourceClaimStatuses(r.withOthers(pod, made)...))
 		_, err := r.client.CoreV1().Pods(namespace).ApplyStatus(ctx, status,
 			metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 		return controller.IgnoreGone(err) // the pod's event comes
@@ -186,13 +186,13 @@ func (r *reconciler) pod(ctx context.Context, namespace, name string) error {
 
 // withOthers adds what the pod's status says of other claims: what is applied
 // without them would take them away.
-func (r *reconciler) withOthers(pod *corev1.Pod, made []*applycorev1.PodResourceClaimStatusApplyConfiguration,
-) []*applycorev1.PodResourceClaimStatusApplyConfiguration {
+func (r *reconciler) withOthers(pod *corev1.Pod, made []*corev1apply.PodResourceClaimStatusApplyConfiguration,
+) []*corev1apply.PodResourceClaimStatusApplyConfiguration {
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil && !slices.ContainsFunc(made,
-			func(m *applycorev1.PodResourceClaimStatusApplyConfiguration) bool { return *m.Name == s.Name }) {
+			func(m *corev1apply.PodResourceClaimStatusApplyConfiguration) bool { return *m.Name == s.Name }) {
 			made = append(made,
-				applycorev1.PodResourceClaimStatus().WithName(s.Name).WithResourceClaimName(*s.ResourceClaimName))
+				corev1apply.PodResourceClaimStatus().WithName(s.Name).WithResourceClaimName(*s.ResourceClaimName))
 		}
 	}
 	return made
