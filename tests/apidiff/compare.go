@@ -1,0 +1,388 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// warnings are the texts of a response's warnings.
+func warnings(h http.Header) []string {
+	var out []string
+	for _, w := range h.Values("Warning") {
+		out = append(out, strings.TrimPrefix(w, "299 - "))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// difference is one between two JSON values.
+type difference struct{ path, text string }
+
+// differ compares two JSON values. Paths have no indices.
+func differ(path string, up, here any) []difference {
+	if up == nil && here == nil || same(up, here) {
+		return nil
+	}
+	switch u := up.(type) {
+	case map[string]any:
+		h, ok := here.(map[string]any)
+		if !ok {
+			break
+		}
+		keys := map[string]bool{}
+		for k := range u {
+			keys[k] = true
+		}
+		for k := range h {
+			keys[k] = true
+		}
+		var out []difference
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			uv, inU := u[k]
+			hv, inH := h[k]
+			p := strings.TrimPrefix(path+"."+k, ".")
+			switch {
+			case !inU:
+				out = append(out, difference{p, "absent upstream, here " + brief(hv)})
+			case !inH:
+				out = append(out, difference{p, "absent here, upstream " + brief(uv)})
+			default:
+				out = append(out, differ(p, uv, hv)...)
+			}
+		}
+		return out
+	case []any:
+		h, ok := here.([]any)
+		if !ok {
+			break
+		}
+		if len(u) != len(h) {
+			return []difference{{path + "[]", fmt.Sprintf("upstream %s, here %s", brief(up), brief(here))}}
+		}
+		var out []difference
+		for i := range u {
+			out = append(out, differ(path+"[]", u[i], h[i])...)
+		}
+		return out
+	}
+	return []difference{{path, fmt.Sprintf("upstream %s, here %s", brief(up), brief(here))}}
+}
+
+var (
+	tokenVolume = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`)
+	uuid        = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	clock       = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	service     = regexp.MustCompile(`\b10\.96\.\d+\.\d+\b`)
+	port        = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
+	address     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	quoted      = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+	digits      = regexp.MustCompile(`\d+`)
+	index       = regexp.MustCompile(`\[[^\]]*\]`)
+	podTemplate = regexp.MustCompile(`^(spec\.jobTemplate\.spec\.template|spec\.template|template)\.spec\b`)
+)
+
+// clean leaves out of a text what each server makes itself.
+func clean(s string) string {
+	s = tokenVolume.ReplaceAllString(s, "kube-api-access")
+	s = uuid.ReplaceAllString(s, "UUID")
+	s = clock.ReplaceAllString(s, "TIME")
+	s = service.ReplaceAllString(s, "CLUSTERIP")
+	s = address.ReplaceAllString(s, "SERVER")
+	return port.ReplaceAllString(s, "NODEPORT")
+}
+
+// same tells whether two values that are no objects or lists mean the same.
+func same(up, here any) bool {
+	switch u := up.(type) {
+	case string:
+		h, ok := here.(string)
+		return ok && (u == h || clean(u) == clean(h))
+	case float64:
+		h, ok := here.(float64)
+		return ok && (u == h || u >= 30000 && u <= 32767 && h >= 30000 && h <= 32767)
+	case bool:
+		h, ok := here.(bool)
+		return ok && u == h
+	}
+	return false
+}
+
+// brief is a short text for a value.
+func brief(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	s := clean(string(data))
+	if len(s) > 60 {
+		s = s[:60] + "…"
+	}
+	return s
+}
+
+// general brings a text of an error down to its form.
+func general(s string) string {
+	s = quoted.ReplaceAllString(clean(s), `"_"`)
+	s = digits.ReplaceAllString(s, "0")
+	if len(s) > 160 {
+		s = s[:160] + "…"
+	}
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// place brings a field's path down to its form, and tells whether it is a pod's.
+func place(kind, path string) (string, bool) {
+	path = index.ReplaceAllString(path, "[]")
+	if podTemplate.MatchString(path) {
+		return podTemplate.ReplaceAllString(path, "{pod}"), true
+	}
+	if kind == "pods" && (path == "spec" || strings.HasPrefix(path, "spec.")) {
+		return "{pod}" + strings.TrimPrefix(path, "spec"), true
+	}
+	return path, strings.HasPrefix(path, "metadata")
+}
+
+// finding is one difference between two answers. A shared one is told once for
+// all kinds.
+type finding struct {
+	text   string
+	shared bool
+}
+
+// compare tells where two answers differ.
+func compare(req request, up, here answer) []finding {
+	var out []finding
+	add := func(shared bool, format string, args ...any) {
+		out = append(out, finding{fmt.Sprintf(format, args...), shared})
+	}
+	for _, w := range missing(up.Warnings, here.Warnings) {
+		add(true, "warning missing here: %s", generalWarning(w))
+	}
+	for _, w := range missing(here.Warnings, up.Warnings) {
+		add(true, "warning only here: %s", generalWarning(w))
+	}
+	if here.Code == 0 && up.Code != 0 {
+		add(true, "no answer here: %s", here.Body)
+		return out
+	}
+	uStatus, uFailed := failure(up)
+	hStatus, hFailed := failure(here)
+	switch {
+	case uFailed && !hFailed:
+		for _, c := range causes(req, uStatus) {
+			add(c.shared, "accepted here, upstream %d: %s", up.Code, c.text)
+		}
+	case hFailed && !uFailed:
+		for _, c := range causes(req, hStatus) {
+			add(c.shared, "refused here with %d, accepted upstream: %s", here.Code, c.text)
+		}
+	case uFailed && up.Code != here.Code:
+		add(false, "code upstream %d, here %d: %s | %s", up.Code, here.Code, first(req, uStatus), first(req, hStatus))
+	case uFailed:
+		out = append(out, compareStatus(req, uStatus, hStatus)...)
+	case up.Code != here.Code:
+		add(false, "code upstream %d, here %d", up.Code, here.Code)
+	default:
+		out = append(out, compareObjects(req, up, here)...)
+	}
+	return out
+}
+
+func generalWarning(w string) string {
+	w = strings.Trim(w, `"`)
+	path, text, found := strings.Cut(w, ": ")
+	if !found || strings.Contains(path, " ") {
+		return general(w)
+	}
+	p, _ := place("", path)
+	return p + ": " + general(strings.ReplaceAll(text, `\"`, `"`))
+}
+
+func missing(all, from []string) []string {
+	left := slices.Clone(from)
+	var out []string
+	for _, s := range all {
+		i := slices.IndexFunc(left, func(l string) bool { return clean(l) == clean(s) })
+		if i < 0 {
+			out = append(out, s)
+			continue
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	return out
+}
+
+// failure returns the Status of an answer that is an error.
+func failure(a answer) (metav1.Status, bool) {
+	if a.Code < 400 {
+		return metav1.Status{}, false
+	}
+	var s metav1.Status
+	if err := json.Unmarshal(a.Body, &s); err != nil || s.Kind != "Status" {
+		return metav1.Status{Message: strings.TrimSpace(string(a.Body))}, true
+	}
+	return s, true
+}
+
+func causes(req request, s metav1.Status) []finding {
+	if s.Details == nil || len(s.Details.Causes) == 0 {
+		return []finding{{string(s.Reason) + ": " + general(s.Message), false}}
+	}
+	var out []finding
+	for _, c := range s.Details.Causes {
+		f := cause(req, c)
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func cause(req request, c metav1.StatusCause) finding {
+	p, shared := place(req.Kind, c.Field)
+	return finding{fmt.Sprintf("%s: %s (%s)", p, general(c.Message), c.Type), shared}
+}
+
+func first(req request, s metav1.Status) string { return causes(req, s)[0].text }
+
+func compareStatus(req request, up, here metav1.Status) []finding {
+	var out []finding
+	if up.Reason != here.Reason {
+		out = append(out, finding{fmt.Sprintf("reason upstream %q, here %q: %s", up.Reason, here.Reason, general(up.Message)), false})
+	}
+	texts := func(s metav1.Status) (out []string) {
+		if s.Details != nil {
+			for _, c := range s.Details.Causes {
+				out = append(out, string(c.Type)+"\x00"+c.Field+"\x00"+c.Message)
+			}
+		}
+		return out
+	}
+	back := func(s string) finding {
+		parts := strings.Split(s, "\x00")
+		return cause(req, metav1.StatusCause{Type: metav1.CauseType(parts[0]), Field: parts[1], Message: parts[2]})
+	}
+	u, h := texts(up), texts(here)
+	lacks, more := missing(u, h), missing(h, u)
+	for _, s := range lacks {
+		f := back(s)
+		f.text = "cause missing here: " + f.text
+		out = append(out, f)
+	}
+	for _, s := range more {
+		f := back(s)
+		f.text = "cause only here: " + f.text
+		out = append(out, f)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	um, hm := clean(up.Message), clean(here.Message)
+	if um != hm && len(u) > 1 {
+		um, _, _ = strings.Cut(um, "is invalid")
+		hm, _, _ = strings.Cut(hm, "is invalid")
+		if um == hm {
+			return []finding{{"order of the causes", true}}
+		}
+	}
+	if um != hm {
+		return []finding{{fmt.Sprintf("message upstream %q, here %q", general(um), general(hm)), false}}
+	}
+	for _, d := range differ("details", asJSON(up.Details), asJSON(here.Details)) {
+		out = append(out, finding{fmt.Sprintf("status %s: %s", d.path, general(d.text)), true})
+	}
+	return out
+}
+
+func asJSON(v any) any {
+	var out any
+	data, err := json.Marshal(v)
+	if err != nil || json.Unmarshal(data, &out) != nil {
+		return nil
+	}
+	return out
+}
+
+func compareObjects(req request, up, here answer) []finding {
+	var u, h any
+	if json.Unmarshal(up.Body, &u) != nil || json.Unmarshal(here.Body, &h) != nil {
+		if clean(string(up.Body)) != clean(string(here.Body)) {
+			return []finding{{"text upstream " + brief(string(up.Body)) + ", here " + brief(string(here.Body)), false}}
+		}
+		return nil
+	}
+	strip(u)
+	strip(h)
+	status := strings.Contains(req.What, "status") || req.What == "create"
+	var out []finding
+	seen := map[string]bool{}
+	for _, d := range differ("", u, h) {
+		if ignored(req, d.path, status) || seen[d.path] {
+			continue
+		}
+		seen[d.path] = true
+		p, shared := place(req.Kind, d.path)
+		if strings.HasPrefix(p, "metadata.managedFields[].fieldsV1") {
+			p = "metadata.managedFields[].fieldsV1…" + p[strings.LastIndex(p, ".f:")+1:]
+		}
+		out = append(out, finding{"object " + p + ": " + general(d.text), shared})
+	}
+	return out
+}
+
+// ignored tells whether a difference is one of the stored objects already, or of
+// a status that a request does not touch.
+func ignored(req request, path string, status bool) bool {
+	if !status && (path == "status" || strings.HasPrefix(path, "status.")) {
+		return true
+	}
+	for p := range req.ignore {
+		if path == p || strings.HasPrefix(path, p+".") || strings.HasPrefix(path, p+"[") ||
+			strings.HasPrefix(p, "metadata.managedFields") && strings.HasPrefix(path, "metadata.managedFields") {
+			return true
+		}
+	}
+	return false
+}
+
+// strip leaves out what each server makes itself.
+func strip(v any) {
+	o, _ := v.(map[string]any)
+	if items, ok := o["items"].([]any); ok {
+		for _, i := range items {
+			strip(i)
+		}
+	}
+	m, _ := o["metadata"].(map[string]any)
+	for _, k := range []string{"uid", "resourceVersion", "continue"} {
+		delete(m, k)
+	}
+	if g, _ := m["generateName"].(string); g != "" {
+		if n, _ := m["name"].(string); strings.HasPrefix(n, g) {
+			m["name"] = g
+		}
+	}
+	if t, _ := m["creationTimestamp"].(string); t != "" {
+		if _, err := time.Parse(time.RFC3339, t); err == nil {
+			m["creationTimestamp"] = "TIME"
+		}
+	}
+	managed, _ := m["managedFields"].([]any)
+	for _, f := range managed {
+		if entry, ok := f.(map[string]any); ok {
+			delete(entry, "time")
+		}
+	}
+	status, _ := o["status"].(map[string]any)
+	if status["token"] != nil { // a TokenRequest's
+		status["token"] = "TOKEN"
+	}
+}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed seeds.yaml
+var seedsText []byte
+
+// namespace holds all seeds that have one.
+const namespace = "diff"
+
+// kind is one that upstream serves.
+type kind struct {
+	gv schema.GroupVersion
+	metav1.APIResource
+	subresources []string
+	goType       reflect.Type
+	defs         definitions
+	seeds        []map[string]any
+	live         []*liveObject
+	weight       int
+}
+
+// liveObject is a seed that exists in both servers.
+type liveObject struct {
+	name   string
+	object map[string]any // upstream's, without what each server makes itself
+	differ map[string]bool
+}
+
+// collection is the path of the kind's objects.
+func (k *kind) collection() string {
+	p := "/apis/" + k.gv.Group + "/" + k.gv.Version
+	if k.gv.Group == "" {
+		p = "/api/" + k.gv.Version
+	}
+	if k.Namespaced {
+		p += "/namespaces/" + namespace
+	}
+	return p + "/" + k.Name
+}
+
+func (k *kind) String() string {
+	if k.gv.Group == "" {
+		return k.Name
+	}
+	return k.Name + "." + k.gv.Group
+}
+
+func (k *kind) can(verb string) bool { return slices.Contains(k.Verbs, verb) }
+
+func (k *kind) has(subresource string) bool { return slices.Contains(k.subresources, subresource) }
+
+// types knows the Go types of kinds.
+func types() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientscheme.AddToScheme(s))
+	utilruntime.Must(apiextensionsv1.AddToScheme(s))
+	utilruntime.Must(apiregistrationv1.AddToScheme(s))
+	return s
+}
+
+// discover returns the kinds that upstream serves and that have seeds. A kind
+// without a seed is an error: nothing would be compared.
+func discover(ctx context.Context, p *pair, only string) ([]*kind, error) {
+	seeds, err := readSeeds()
+	if err != nil {
+		return nil, err
+	}
+	var defs struct {
+		Definitions definitions `json:"definitions"`
+	}
+	if err := get(ctx, p.upstream, "/openapi/v2", &defs); err != nil {
+		return nil, err
+	}
+	versions, err := groupVersions(ctx, p.upstream)
+	if err != nil {
+		return nil, err
+	}
+	scheme := types()
+	var out []*kind
+	var without []string
+	for _, gv := range versions {
+		var list metav1.APIResourceList
+		if err := get(ctx, p.upstream, groupPath(gv), &list); err != nil {
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			if strings.Contains(r.Name, "/") {
+				continue
+			}
+			k := &kind{gv: gv, APIResource: r, defs: defs.Definitions}
+			for _, sub := range list.APIResources {
+				if of, name, found := strings.Cut(sub.Name, "/"); found && of == r.Name {
+					k.subresources = append(k.subresources, name)
+				}
+			}
+			if !k.can("create") || k.Name == "bindings" {
+				continue
+			}
+			k.seeds = seeds[gv.WithKind(r.Kind)]
+			if len(k.seeds) == 0 {
+				without = append(without, k.String())
+				continue
+			}
+			object, err := scheme.New(gv.WithKind(r.Kind))
+			if err != nil {
+				return nil, err
+			}
+			k.goType = reflect.TypeOf(object).Elem()
+			for k.weight = 1; k.weight*k.weight < len(k.spots(k.seeds[0], false)); k.weight++ {
+			}
+			if only == "" || slices.Contains(strings.Split(only, ","), r.Name) {
+				out = append(out, k)
+			}
+		}
+	}
+	if len(without) > 0 {
+		return nil, fmt.Errorf("kinds without a seed in seeds.yaml: %s", strings.Join(without, ", "))
+	}
+	return out, nil
+}
+
+func groupPath(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "/api/" + gv.Version
+	}
+	return "/apis/" + gv.Group + "/" + gv.Version
+}
+
+func groupVersions(ctx context.Context, s *server) ([]schema.GroupVersion, error) {
+	var groups metav1.APIGroupList
+	if err := get(ctx, s, "/apis", &groups); err != nil {
+		return nil, err
+	}
+	out := []schema.GroupVersion{{Version: "v1"}}
+	for _, g := range groups.Groups {
+		for _, v := range g.Versions {
+			out = append(out, schema.GroupVersion{Group: g.Name, Version: v.Version})
+		}
+	}
+	return out, nil
+}
+
+func get(ctx context.Context, s *server, path string, into any) error {
+	a, err := s.do(ctx, request{Method: http.MethodGet, Path: path})
+	if err != nil {
+		return err
+	}
+	if a.Code != http.StatusOK {
+		return fmt.Errorf("%s: %s: %d: %s", s.name, path, a.Code, a.Body)
+	}
+	return json.Unmarshal(a.Body, into)
+}
+
+func readSeeds() (map[schema.GroupVersionKind][]map[string]any, error) {
+	csr, err := signingRequest()
+	if err != nil {
+		return nil, err
+	}
+	out := map[schema.GroupVersionKind][]map[string]any{}
+	for _, doc := range bytes.Split(seedsText, []byte("\n---\n")) {
+		var o map[string]any
+		if err := yaml.Unmarshal(doc, &o); err != nil {
+			return nil, fmt.Errorf("seeds.yaml: %w: %s", err, doc)
+		}
+		apiVersion, _ := o["apiVersion"].(string)
+		name, _ := o["kind"].(string)
+		if name == "CertificateSigningRequest" {
+			o["spec"].(map[string]any)["request"] = csr
+		}
+		gvk := schema.FromAPIVersionAndKind(apiVersion, name)
+		out[gvk] = append(out[gvk], o)
+	}
+	return out, nil
+}
+
+// signingRequest is what a CertificateSigningRequest holds.
+func signingRequest() (string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "seed"}}, key)
+	if err != nil {
+		return "", err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	return base64.StdEncoding.EncodeToString(text), nil
+}
+
+// prepare makes the seeds in both servers.
+func prepare(ctx context.Context, p *pair, ks []*kind, r *report) error {
+	for _, made := range [][2]string{
+		{"/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"diff"}}`},
+		{"/api/v1/namespaces/diff/serviceaccounts",
+			`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
+	} {
+		for _, s := range []*server{p.upstream, p.shoal} {
+			a, err := s.do(ctx, request{Method: http.MethodPost, Path: made[0], Type: "application/json", Body: []byte(made[1])})
+			if err != nil {
+				return err
+			}
+			if a.Code != http.StatusCreated && a.Code != http.StatusConflict {
+				return fmt.Errorf("%s: %s: %d: %s", s.name, made[0], a.Code, a.Body)
+			}
+		}
+	}
+	var refused []error
+	for _, k := range ks {
+		for _, seed := range k.seeds {
+			refused = append(refused, k.make(ctx, p, seed, r))
+		}
+	}
+	return errors.Join(refused...)
+}
+
+func (k *kind) make(ctx context.Context, p *pair, seed map[string]any, r *report) error {
+	body, err := json.Marshal(seed)
+	if err != nil {
+		return err
+	}
+	req := request{Method: http.MethodPost, Path: k.collection(), Type: "application/json", Body: body, What: "create", Kind: k.String()}
+	if !k.can("get") { // a review is never stored
+		return r.ask(ctx, p, req)
+	}
+	up, err := p.upstream.do(ctx, req)
+	if err != nil {
+		return err
+	}
+	if up.Code != http.StatusCreated {
+		return fmt.Errorf("upstream refuses the seed: %s: %d: %s", body, up.Code, up.Body)
+	}
+	here, err := p.shoal.do(ctx, req)
+	if err != nil {
+		return err
+	}
+	r.judge(req, up, here)
+	if here.Code != http.StatusCreated {
+		return nil
+	}
+	name := seed["metadata"].(map[string]any)["name"].(string)
+	o := &liveObject{name: name, differ: map[string]bool{}}
+	var there map[string]any
+	if err := get(ctx, p.upstream, k.collection()+"/"+name, &o.object); err != nil {
+		return err
+	}
+	if err := get(ctx, p.shoal, k.collection()+"/"+name, &there); err != nil {
+		return err
+	}
+	for _, d := range differ("", o.object, there) {
+		o.differ[d.path] = true
+	}
+	meta := o.object["metadata"].(map[string]any)
+	for _, f := range []string{"managedFields", "creationTimestamp", "generation"} {
+		delete(meta, f)
+	}
+	meta["uid"], meta["resourceVersion"] = uidMark, versionMark
+	k.live = append(k.live, o)
+	return nil
+}

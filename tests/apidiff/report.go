@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// found is a distinct cause of differences.
+type found struct {
+	text     string
+	count    int
+	kinds    map[string]bool
+	what     map[string]bool
+	example  request
+	up, here answer
+	accepted string // the reason
+}
+
+// acceptance is a line of accepted.txt.
+type acceptance struct {
+	pattern *regexp.Regexp
+	reason  string
+}
+
+type report struct {
+	accepted []acceptance
+
+	mu          sync.Mutex
+	causeOf     map[string]*found
+	total, same int
+	upCodes     map[int]int
+}
+
+func newReport(accepted []acceptance) *report {
+	return &report{accepted: accepted, causeOf: map[string]*found{}, upCodes: map[int]int{}}
+}
+
+// readAccepted reads lines "PATTERN -> REASON"; the pattern is a regular
+// expression that a whole line of a cause has to match.
+func readAccepted(file string) ([]acceptance, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var out []acceptance
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		pattern, reason, found := strings.Cut(line, " -> ")
+		if !found || strings.TrimSpace(reason) == "" {
+			return nil, fmt.Errorf("%s:%d: write PATTERN -> REASON", file, n)
+		}
+		re, err := regexp.Compile("^(?:" + pattern + ")$")
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, n, err)
+		}
+		out = append(out, acceptance{re, reason})
+	}
+	return out, lines.Err()
+}
+
+// ask sends a request to both and keeps where they differ.
+func (r *report) ask(ctx context.Context, p *pair, req request) error {
+	var answers [2]answer
+	for i, s := range []*server{p.upstream, p.shoal} {
+		sent, err := fill(ctx, s, req)
+		if err != nil {
+			return err
+		}
+		if answers[i], err = s.do(ctx, sent); err != nil {
+			return err
+		}
+	}
+	r.judge(req, answers[0], answers[1])
+	return nil
+}
+
+// fill puts what a server made itself into a request.
+func fill(ctx context.Context, s *server, req request) (request, error) {
+	if req.Live == "" || !bytes.Contains(req.Body, []byte(uidMark)) && !bytes.Contains(req.Body, []byte(versionMark)) {
+		return req, nil
+	}
+	var live struct {
+		Metadata struct{ UID, ResourceVersion string }
+	}
+	a, err := s.do(ctx, request{Method: http.MethodGet, Path: req.Live})
+	if err != nil {
+		return req, err
+	}
+	if err := json.Unmarshal(a.Body, &live); err != nil {
+		return req, fmt.Errorf("%s: %s: %w", s.name, req.Live, err)
+	}
+	req.Body = bytes.ReplaceAll(req.Body, []byte(uidMark), []byte(live.Metadata.UID))
+	req.Body = bytes.ReplaceAll(req.Body, []byte(versionMark), []byte(live.Metadata.ResourceVersion))
+	return req, nil
+}
+
+func (r *report) judge(req request, up, here answer) {
+	findings := compare(req, up, here)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.total++
+	r.upCodes[up.Code]++
+	if len(findings) == 0 {
+		r.same++
+	}
+	for _, f := range findings {
+		text := f.text
+		if !f.shared {
+			text = req.Kind + ": " + text
+		}
+		c := r.causeOf[text]
+		if c == nil {
+			c = &found{text: text, kinds: map[string]bool{}, what: map[string]bool{}}
+			r.causeOf[text] = c
+			for _, a := range r.accepted {
+				if a.pattern.MatchString(text) {
+					c.accepted = a.reason
+					break
+				}
+			}
+		}
+		c.count++
+		c.kinds[req.Kind], c.what[req.What] = true, true
+		if c.count == 1 || size(req) < size(c.example) {
+			c.example, c.up, c.here = req, up, here
+		}
+	}
+}
+
+// size orders examples: the plainest first.
+func size(r request) int { return len(r.Body) + 3*len(r.How) }
+
+func (r *report) causes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.causeOf)
+}
+
+// open counts the causes that nobody has accepted.
+func (r *report) open() int {
+	n := 0
+	for _, c := range r.sorted() {
+		if c.accepted == "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *report) sorted() []*found {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.causeOf), func(a, b *found) int {
+		return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.text, b.text))
+	})
+}
+
+func (r *report) summary() string {
+	list := r.sorted()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	accepted := 0
+	for _, c := range list {
+		if c.accepted != "" {
+			accepted++
+		}
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d requests, %d answered alike (%.1f %%); %d causes, %d of them accepted; codes of upstream:",
+		r.total, r.same, 100*float64(r.same)/float64(max(r.total, 1)), len(list), accepted)
+	for _, code := range slices.Sorted(maps.Keys(r.upCodes)) {
+		fmt.Fprintf(&out, " %d: %d", code, r.upCodes[code])
+	}
+	out.WriteString("\n")
+	return out.String()
+}
+
+func (c *found) line() string {
+	kinds := slices.Sorted(maps.Keys(c.kinds))
+	of := strings.Join(kinds, " ")
+	if len(kinds) > 6 {
+		of = fmt.Sprintf("%s and %d more", strings.Join(kinds[:6], " "), len(kinds)-6)
+	}
+	return fmt.Sprintf("%5d  %s  [%s; %s]\n", c.count, c.text, of, strings.Join(slices.Sorted(maps.Keys(c.what)), ", "))
+}
+
+// write writes the causes with their requests, and, if asked, those without.
+func (r *report) write(o options) error {
+	list := r.sorted()
+	head := fmt.Sprintf("# seed %d, N %d. %s", o.seed, o.n, r.summary())
+	var long, short strings.Builder
+	long.WriteString(head)
+	short.WriteString(head)
+	r.mu.Lock()
+	for _, c := range list {
+		if c.accepted == "" {
+			short.WriteString(c.line())
+		}
+	}
+	for _, c := range list {
+		if c.accepted != "" {
+			continue
+		}
+		long.WriteString("\n" + c.line())
+		fmt.Fprintf(&long, "   %s %s", c.example.Method, c.example.Path)
+		if c.example.How != "" {
+			fmt.Fprintf(&long, "   (%s)", cut(c.example.How, 300))
+		}
+		fmt.Fprintf(&long, "\n   %s\n   upstream %s\n   here     %s\n", cut(string(c.example.Body), 3000), c.up.brief(), c.here.brief())
+	}
+	r.mu.Unlock()
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.out, []byte(long.String()), 0o644); err != nil || !o.write {
+		return err
+	}
+	return os.WriteFile(resultsFile, []byte(short.String()), 0o644)
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + "…"
+	}
+	return s
+}
+
+// brief is a line about an answer.
+func (a answer) brief() string {
+	text := string(a.Body)
+	var s struct{ Message string }
+	if a.Code >= 400 && json.Unmarshal(a.Body, &s) == nil {
+		text = s.Message
+	}
+	if len(a.Warnings) > 0 {
+		text = strings.Join(a.Warnings, ", ") + " " + text
+	}
+	return fmt.Sprintf("%d %s", a.Code, cut(strings.ReplaceAll(text, "\n", " "), 700))
+}
