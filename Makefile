@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset lint bench peer-bench clean help FORCE fleet install
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset lint bench peer-bench api-diff clean help FORCE fleet install
 
 all: build images ## build the binaries and the example image
 
@@ -127,6 +127,10 @@ bench: setup build images ## measure speed and weight; prints one table; ARGS
 peer-bench: setup build images ## the same workload against Shoal and upstream v1.36.3; ARGS
 	$(GO) build -o bin/peer-bench ./tests/peerbench
 	GO=$(GO) bin/peer-bench $(ARGS)
+
+api-diff: bin/shoal-coordinator ## the same API requests to Shoal and upstream v1.36.3; SEED, N, ARGS
+	$(GO) build -o bin/api-diff ./tests/apidiff
+	GO=$(GO) SEED='$(SEED)' N='$(N)' bin/api-diff $(ARGS)
 
 clean:
 	rm -rf bin

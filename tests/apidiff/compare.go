@@ -11,13 +11,15 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // warnings are the texts of a response's warnings.
 func warnings(h http.Header) []string {
 	var out []string
-	for _, w := range h.Values("Warning") {
-		out = append(out, strings.TrimPrefix(w, "299 - "))
+	headers, _ := utilnet.ParseWarningHeaders(h.Values("Warning")) // what is none is left out
+	for _, w := range headers {
+		out = append(out, w.Text)
 	}
 	slices.Sort(out)
 	return out
@@ -86,11 +88,19 @@ var (
 	quoted      = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 	digits      = regexp.MustCompile(`\d+`)
 	index       = regexp.MustCompile(`\[[^\]]*\]`)
+	goValue     = regexp.MustCompile(`(?s)Invalid value: [{\[].*[}\]]: `)
+	age         = regexp.MustCompile(`^((\d+[smhdy])+|<unknown>|<invalid>)$`)
 	podTemplate = regexp.MustCompile(`^(spec\.jobTemplate\.spec\.template|spec\.template|template)\.spec\b`)
 )
 
 // clean leaves out of a text what each server makes itself.
 func clean(s string) string {
+	// Values of Go structs are printed in another form, and what follows a line
+	// break is a difference of two.
+	s = goValue.ReplaceAllString(s, "Invalid value: {…}: ")
+	if strings.HasPrefix(s, "Forbidden: ") {
+		s, _, _ = strings.Cut(s, "\n")
+	}
 	s = tokenVolume.ReplaceAllString(s, "kube-api-access")
 	s = uuid.ReplaceAllString(s, "UUID")
 	s = clock.ReplaceAllString(s, "TIME")
@@ -104,7 +114,7 @@ func same(up, here any) bool {
 	switch u := up.(type) {
 	case string:
 		h, ok := here.(string)
-		return ok && (u == h || clean(u) == clean(h))
+		return ok && (u == h || clean(u) == clean(h) || age.MatchString(u) && age.MatchString(h))
 	case float64:
 		h, ok := here.(float64)
 		return ok && (u == h || u >= 30000 && u <= 32767 && h >= 30000 && h <= 32767)
@@ -155,13 +165,14 @@ func place(kind, path string) (string, bool) {
 type finding struct {
 	text   string
 	shared bool
+	detail string // with the values
 }
 
 // compare tells where two answers differ.
 func compare(req request, up, here answer) []finding {
 	var out []finding
 	add := func(shared bool, format string, args ...any) {
-		out = append(out, finding{fmt.Sprintf(format, args...), shared})
+		out = append(out, finding{text: fmt.Sprintf(format, args...), shared: shared})
 	}
 	for _, w := range missing(up.Warnings, here.Warnings) {
 		add(true, "warning missing here: %s", generalWarning(w))
@@ -197,13 +208,12 @@ func compare(req request, up, here answer) []finding {
 }
 
 func generalWarning(w string) string {
-	w = strings.Trim(w, `"`)
 	path, text, found := strings.Cut(w, ": ")
 	if !found || strings.Contains(path, " ") {
 		return general(w)
 	}
 	p, _ := place("", path)
-	return p + ": " + general(strings.ReplaceAll(text, `\"`, `"`))
+	return p + ": " + general(text)
 }
 
 func missing(all, from []string) []string {
@@ -234,7 +244,7 @@ func failure(a answer) (metav1.Status, bool) {
 
 func causes(req request, s metav1.Status) []finding {
 	if s.Details == nil || len(s.Details.Causes) == 0 {
-		return []finding{{string(s.Reason) + ": " + general(s.Message), false}}
+		return []finding{{text: string(s.Reason) + ": " + general(s.Message)}}
 	}
 	var out []finding
 	for _, c := range s.Details.Causes {
@@ -248,7 +258,7 @@ func causes(req request, s metav1.Status) []finding {
 
 func cause(req request, c metav1.StatusCause) finding {
 	p, shared := place(req.Kind, c.Field)
-	return finding{fmt.Sprintf("%s: %s (%s)", p, general(c.Message), c.Type), shared}
+	return finding{text: fmt.Sprintf("%s: %s (%s)", p, general(c.Message), c.Type), shared: shared}
 }
 
 func first(req request, s metav1.Status) string { return causes(req, s)[0].text }
@@ -256,7 +266,8 @@ func first(req request, s metav1.Status) string { return causes(req, s)[0].text 
 func compareStatus(req request, up, here metav1.Status) []finding {
 	var out []finding
 	if up.Reason != here.Reason {
-		out = append(out, finding{fmt.Sprintf("reason upstream %q, here %q: %s", up.Reason, here.Reason, general(up.Message)), false})
+		out = append(out, finding{text: fmt.Sprintf("reason upstream %q, here %q: %s", up.Reason, here.Reason,
+			general(up.Message))})
 	}
 	texts := func(s metav1.Status) (out []string) {
 		if s.Details != nil {
@@ -290,14 +301,14 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		um, _, _ = strings.Cut(um, "is invalid")
 		hm, _, _ = strings.Cut(hm, "is invalid")
 		if um == hm {
-			return []finding{{"order of the causes", true}}
+			return []finding{{text: "order of the causes", shared: true}}
 		}
 	}
 	if um != hm {
-		return []finding{{fmt.Sprintf("message upstream %q, here %q", general(um), general(hm)), false}}
+		return []finding{{text: fmt.Sprintf("message upstream %q, here %q", general(um), general(hm))}}
 	}
 	for _, d := range differ("details", asJSON(up.Details), asJSON(here.Details)) {
-		out = append(out, finding{fmt.Sprintf("status %s: %s", d.path, general(d.text)), true})
+		out = append(out, finding{fmt.Sprintf("status %s: %s", d.path, general(d.text)), true, d.text})
 	}
 	return out
 }
@@ -315,12 +326,24 @@ func compareObjects(req request, up, here answer) []finding {
 	var u, h any
 	if json.Unmarshal(up.Body, &u) != nil || json.Unmarshal(here.Body, &h) != nil {
 		if clean(string(up.Body)) != clean(string(here.Body)) {
-			return []finding{{"text upstream " + brief(string(up.Body)) + ", here " + brief(string(here.Body)), false}}
+			return []finding{{text: "text upstream " + brief(string(up.Body)) + ", here " + brief(string(here.Body))}}
 		}
 		return nil
 	}
 	strip(u)
 	strip(h)
+	if uk, hk := kindOf(u), kindOf(h); uk != hk {
+		if uk != "Status" {
+			uk = "the object"
+		}
+		if hk != "Status" {
+			hk = "the object"
+		}
+		return []finding{{text: fmt.Sprintf("answer to %s: upstream %s, here %s", req.What, uk, hk), shared: true}}
+	}
+	if strings.HasPrefix(req.Kind, "/openapi") {
+		return compareDocuments(req, u, h)
+	}
 	status := strings.Contains(req.What, "status") || req.What == "create"
 	var out []finding
 	seen := map[string]bool{}
@@ -333,7 +356,38 @@ func compareObjects(req request, up, here answer) []finding {
 		if strings.HasPrefix(p, "metadata.managedFields[].fieldsV1") {
 			p = "metadata.managedFields[].fieldsV1…" + p[strings.LastIndex(p, ".f:")+1:]
 		}
-		out = append(out, finding{"object " + p + ": " + general(d.text), shared})
+		out = append(out, finding{"object " + p + ": " + general(d.text), shared, d.text})
+	}
+	return out
+}
+
+func kindOf(v any) string {
+	o, _ := v.(map[string]any)
+	kind, _ := o["kind"].(string)
+	return kind
+}
+
+// compareDocuments compares OpenAPI documents: what differs in the same way at
+// many places of them is one cause.
+func compareDocuments(req request, up, here any) []finding {
+	document := "OpenAPI v2"
+	if strings.HasPrefix(req.Kind, "/openapi/v3") {
+		document = "OpenAPI v3"
+	}
+	var out []finding
+	seen := map[string]bool{}
+	for _, d := range differ("", up, here) {
+		parts := strings.Split(d.path, ".")
+		short := d.path
+		if len(parts) > 3 {
+			short = parts[0] + "…" + strings.Join(parts[len(parts)-2:], ".")
+		}
+		text := document + " " + short + ": " + general(strings.SplitN(d.text, " ", 3)[0]+" "+strings.SplitN(d.text,
+			" ", 3)[1])
+		if !seen[text] {
+			seen[text] = true
+			out = append(out, finding{text, true, d.path + ": " + d.text})
+		}
 	}
 	return out
 }
@@ -376,9 +430,20 @@ func strip(v any) {
 		}
 	}
 	managed, _ := m["managedFields"].([]any)
+	var ours []any // controllers write too, here
 	for _, f := range managed {
-		if entry, ok := f.(map[string]any); ok {
+		if entry, ok := f.(map[string]any); ok && strings.HasPrefix(fmt.Sprint(entry["manager"]), "apidiff") {
 			delete(entry, "time")
+			ours = append(ours, entry)
+		}
+	}
+	if managed != nil {
+		m["managedFields"] = ours
+	}
+	rows, _ := o["rows"].([]any)
+	for _, r := range rows {
+		if row, ok := r.(map[string]any); ok {
+			delete(row, "object")
 		}
 	}
 	status, _ := o["status"].(map[string]any)

@@ -18,6 +18,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,7 +225,8 @@ func prepare(ctx context.Context, p *pair, ks []*kind, r *report) error {
 			`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
 	} {
 		for _, s := range []*server{p.upstream, p.shoal} {
-			a, err := s.do(ctx, request{Method: http.MethodPost, Path: made[0], Type: "application/json", Body: []byte(made[1])})
+			a, err := s.do(ctx, request{Method: http.MethodPost, Path: made[0], Type: "application/json",
+				Body: []byte(made[1])})
 			if err != nil {
 				return err
 			}
@@ -239,7 +241,10 @@ func prepare(ctx context.Context, p *pair, ks []*kind, r *report) error {
 			refused = append(refused, k.make(ctx, p, seed, r))
 		}
 	}
-	return errors.Join(refused...)
+	if err := errors.Join(refused...); err != nil {
+		return err
+	}
+	return settle(ctx, p, ks)
 }
 
 func (k *kind) make(ctx context.Context, p *pair, seed map[string]any, r *report) error {
@@ -247,7 +252,8 @@ func (k *kind) make(ctx context.Context, p *pair, seed map[string]any, r *report
 	if err != nil {
 		return err
 	}
-	req := request{Method: http.MethodPost, Path: k.collection(), Type: "application/json", Body: body, What: "create", Kind: k.String()}
+	req := request{Method: http.MethodPost, Path: k.collection(), Type: "application/json", Body: body,
+		What: "create", Kind: k.String()}
 	if !k.can("get") { // a review is never stored
 		return r.ask(ctx, p, req)
 	}
@@ -267,22 +273,85 @@ func (k *kind) make(ctx context.Context, p *pair, seed map[string]any, r *report
 		return nil
 	}
 	name := seed["metadata"].(map[string]any)["name"].(string)
-	o := &liveObject{name: name, differ: map[string]bool{}}
-	var there map[string]any
-	if err := get(ctx, p.upstream, k.collection()+"/"+name, &o.object); err != nil {
+	k.live = append(k.live, &liveObject{name: name, differ: map[string]bool{}})
+	return nil
+}
+
+// settle waits until nobody writes the seeds any more, reads them, and notes
+// where those of the two servers differ.
+func settle(ctx context.Context, p *pair, ks []*kind) error {
+	last := ""
+	for quiet := 0; quiet < 2; {
+		var versions strings.Builder
+		for _, k := range ks {
+			var list struct {
+				Items []struct {
+					Metadata struct{ ResourceVersion string }
+				}
+			}
+			if len(k.live) == 0 {
+				continue
+			}
+			if err := get(ctx, p.shoal, k.collection(), &list); err != nil {
+				return err
+			}
+			fmt.Fprint(&versions, list)
+		}
+		if quiet++; versions.String() != last {
+			quiet, last = 0, versions.String()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	for _, k := range ks {
+		for _, o := range k.live {
+			if err := k.read(ctx, p, o); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (k *kind) read(ctx context.Context, p *pair, o *liveObject) error {
+	var here map[string]any
+	if err := k.readOne(ctx, p.upstream, o, &o.object); err != nil {
 		return err
 	}
-	if err := get(ctx, p.shoal, k.collection()+"/"+name, &there); err != nil {
+	if err := k.readOne(ctx, p.shoal, o, &here); err != nil {
 		return err
 	}
-	for _, d := range differ("", o.object, there) {
+	for _, d := range differ("", o.object, here) {
+		if d.path == "metadata.resourceVersion" || strings.HasPrefix(d.path, "metadata.managedFields") {
+			continue
+		}
 		o.differ[d.path] = true
+		if strings.HasPrefix(d.path, "status") { // a controller wrote it, and a table may show it
+			o.differ["rows"] = true
+		}
 	}
 	meta := o.object["metadata"].(map[string]any)
 	for _, f := range []string{"managedFields", "creationTimestamp", "generation"} {
 		delete(meta, f)
 	}
-	meta["uid"], meta["resourceVersion"] = uidMark, versionMark
-	k.live = append(k.live, o)
+	meta["resourceVersion"] = versionMark
 	return nil
+}
+
+// readOne reads an object with a mark for its UID, which Jobs have in labels too.
+func (k *kind) readOne(ctx context.Context, s *server, o *liveObject, into *map[string]any) error {
+	if err := get(ctx, s, k.path(o, ""), into); err != nil {
+		return err
+	}
+	meta, _ := (*into)["metadata"].(map[string]any)
+	uid, _ := meta["uid"].(string)
+	if uid == "" {
+		return fmt.Errorf("%s: %s has no uid", s.name, k.path(o, ""))
+	}
+	text := strings.ReplaceAll(string(encode(*into)), uid, uidMark)
+	*into = nil
+	return json.Unmarshal([]byte(text), into)
 }

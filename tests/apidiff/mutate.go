@@ -128,8 +128,10 @@ func (k *kind) walk(path []any, t reflect.Type, v any, enum []string, out *[]spo
 }
 
 // words are strings that are right somewhere and wrong elsewhere.
-var words = []string{"a", "seed", "a.example.com/b", "example.com", "Always", "10.1.2.3", "fd00::1", "FD00::A", "010.1.2.3",
-	"10.0.0.0/8", "10.1.2.3/8", "/a/b", "../a", "1Gi", "100m", "80", "http", "Bad_Name!", "UPPER", "-a", "a..b", "true", "In", "Exists",
+var words = []string{"a", "seed", "a.example.com/b", "example.com", "Always", "10.1.2.3", "fd00::1", "FD00::A",
+	"010.1.2.3",
+	"10.0.0.0/8", "10.1.2.3/8", "/a/b", "../a", "1Gi", "100m", "80", "http", "Bad_Name!", "UPPER", "-a", "a..b",
+	"true", "In", "Exists",
 	"kubernetes.io/a", "*", "text with spaces", "a\nb", "äöü"}
 
 var numbers = []any{1, 2, 5, 10, 80, 600, 3600, 65535, 86400}
@@ -290,7 +292,8 @@ func other(r *rand.Rand, s spot) any {
 			return "2026-02-02T00:00:00Z"
 		}
 		if s.typ == reflect.TypeFor[resource.Quantity]() {
-			return []string{"0", "-1", "1.5", "0.0001", "9223372036854775807", "9223372036854775808", "1e3", "5Gi", "3", "100u"}[r.IntN(10)]
+			return []string{"0", "-1", "1.5", "0.0001", "9223372036854775807", "9223372036854775808", "1e3", "5Gi",
+				"3", "100u"}[r.IntN(10)]
 		}
 		return v + "x"
 	case float64:

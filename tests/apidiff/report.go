@@ -20,6 +20,7 @@ import (
 // found is a distinct cause of differences.
 type found struct {
 	text     string
+	detail   string
 	count    int
 	kinds    map[string]bool
 	what     map[string]bool
@@ -138,7 +139,7 @@ func (r *report) judge(req request, up, here answer) {
 		c.count++
 		c.kinds[req.Kind], c.what[req.What] = true, true
 		if c.count == 1 || size(req) < size(c.example) {
-			c.example, c.up, c.here = req, up, here
+			c.example, c.up, c.here, c.detail = req, up, here, f.detail
 		}
 	}
 }
@@ -218,11 +219,15 @@ func (r *report) write(o options) error {
 			continue
 		}
 		long.WriteString("\n" + c.line())
+		if c.detail != "" {
+			fmt.Fprintf(&long, "   %s\n", c.detail)
+		}
 		fmt.Fprintf(&long, "   %s %s", c.example.Method, c.example.Path)
 		if c.example.How != "" {
 			fmt.Fprintf(&long, "   (%s)", cut(c.example.How, 300))
 		}
-		fmt.Fprintf(&long, "\n   %s\n   upstream %s\n   here     %s\n", cut(string(c.example.Body), 3000), c.up.brief(), c.here.brief())
+		fmt.Fprintf(&long, "\n   %s\n   upstream %s\n   here     %s\n", cut(string(c.example.Body), 3000),
+			c.up.brief(), c.here.brief())
 	}
 	r.mu.Unlock()
 	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {

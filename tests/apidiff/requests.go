@@ -240,33 +240,41 @@ func (k *kind) beside(r *rand.Rand, o *liveObject) (request, bool) {
 		req.What, req.Method, req.Path = sub, http.MethodPost, k.path(o, sub)+dryRun
 		number := []any{0, 1, 3, -1, 2147483647, "a", nil, 1.5}[r.IntN(8)]
 		text := pick("a", "", "Bad_Name!", "seed", "diff")
-		meta := map[string]any{"name": pick(o.name, o.name, o.name, "another", ""), "namespace": pick("diff", "diff", "diff", "default")}
+		meta := map[string]any{"name": pick(o.name, o.name, o.name, "another", ""), "namespace": pick("diff", "diff",
+			"diff", "default")}
 		switch sub {
 		case "scale":
 			req.Method = http.MethodPut
-			req.Body = encode(map[string]any{"apiVersion": pick("autoscaling/v1", "autoscaling/v1", "v1", "apps/v1"), "kind": "Scale",
+			req.Body = encode(map[string]any{"apiVersion": pick("autoscaling/v1", "autoscaling/v1", "v1", "apps/v1"),
+				"kind":     "Scale",
 				"metadata": meta, "spec": map[string]any{"replicas": number}})
 			if r.IntN(2) == 0 {
 				req.Method, req.Type = http.MethodPatch, patchTypes[r.IntN(3)][0]
 				req.Body = encode(map[string]any{"spec": map[string]any{"replicas": number}})
 			}
 		case "eviction":
-			req.Body = encode(map[string]any{"apiVersion": pick("policy/v1", "policy/v1", "policy/v1beta1"), "kind": "Eviction", "metadata": meta,
-				"deleteOptions": map[string]any{"gracePeriodSeconds": number, "propagationPolicy": pick("Background", "Orphan", "None")}})
+			req.Body = encode(map[string]any{"apiVersion": pick("policy/v1", "policy/v1", "policy/v1beta1"),
+				"kind": "Eviction", "metadata": meta,
+				"deleteOptions": map[string]any{"gracePeriodSeconds": number, "dryRun": []any{"All"},
+					"propagationPolicy": pick("Background", "Orphan", "None")}})
 		case "binding":
 			req.Body = encode(map[string]any{"apiVersion": "v1", "kind": "Binding", "metadata": meta,
 				"target": map[string]any{"kind": pick("Node", "Node", "", "Pod"), "name": text}})
 		case "token":
-			req.Body = encode(map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": meta,
-				"spec": map[string]any{"audiences": []any{text}, "expirationSeconds": []any{600, 599, 3600, -1, 4294967297, nil}[r.IntN(6)],
-					"boundObjectRef": []any{nil, map[string]any{"kind": pick("Pod", "Secret", "Node", "Job", ""), "apiVersion": "v1",
-						"name": text}}[r.IntN(2)]}})
+			req.Body = encode(map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+				"metadata": meta,
+				"spec": map[string]any{"audiences": []any{text}, "expirationSeconds": []any{600, 599, 3600, -1,
+					4294967297, nil}[r.IntN(6)],
+					"boundObjectRef": []any{nil, map[string]any{"kind": pick("Pod", "Secret", "Node", "Job", ""),
+						"apiVersion": "v1",
+						"name":       text}}[r.IntN(2)]}})
 		default:
 			u := k.update(r, o, sub)
 			u.What = sub
 			if sub == "approval" {
 				u.Body = encode(apply(o.object, []any{"status", "conditions"}, edit{value: []any{map[string]any{
-					"type": pick("Approved", "Denied", "Failed", "Other", ""), "status": pick("True", "False", "Bad", "")}}}))
+					"type": pick("Approved", "Denied", "Failed", "Other", ""), "status": pick("True", "False", "Bad",
+						"")}}}))
 			}
 			return u, true
 		}
@@ -275,9 +283,11 @@ func (k *kind) beside(r *rand.Rand, o *liveObject) (request, bool) {
 	switch r.IntN(3) {
 	case 0:
 		req.What, req.Method, req.Path = "delete", http.MethodDelete, k.path(o, "")+"?dryRun=All"
-		options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1"}
-		options[pick("gracePeriodSeconds", "propagationPolicy", "orphanDependents", "preconditions", "unknownField", "dryRun")] =
-			[]any{0, -1, 30, "Orphan", "Foreground", "Background", "None", true, map[string]any{"uid": "a"}, map[string]any{"resourceVersion": "1"},
+		// A body with options stands for those of the path.
+		options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": []any{"All"}}
+		options[pick("gracePeriodSeconds", "propagationPolicy", "orphanDependents", "preconditions", "unknownField")] =
+			[]any{0, -1, 30, "Orphan", "Foreground", "Background", "None", true, map[string]any{"uid": "a"},
+				map[string]any{"resourceVersion": "1"},
 				[]any{"All"}, []any{"Some"}, nil}[r.IntN(13)]
 		req.Body = encode(options)
 		if r.IntN(4) == 0 {
@@ -285,10 +295,14 @@ func (k *kind) beside(r *rand.Rand, o *liveObject) (request, bool) {
 		}
 	case 1:
 		q := url.Values{}
-		q.Set(pick("fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch", "continue", "timeoutSeconds"),
-			pick("metadata.name=seed", "metadata.namespace=diff", "spec.nodeName=", "status.phase=Running", "type=Opaque", "a=b", "a in (b,c)",
-				"!a", "a,b!=c", "metadata.name!=seed", "spec.unschedulable=true", "reason=Seeded", "involvedObject.name=seed", "spec.driver=a",
-				"spec.signerName=a", "status.successful=0", "1", "-1", "x", "0", "Exact", "NotOlderThan", "=", "a==b", "a=b=c", "metadata.uid=a"))
+		q.Set(pick("fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch", "continue",
+			"timeoutSeconds"),
+			pick("metadata.name=seed", "metadata.namespace=diff", "spec.nodeName=", "status.phase=Running",
+				"type=Opaque", "a=b", "a in (b,c)",
+				"!a", "a,b!=c", "metadata.name!=seed", "spec.unschedulable=true", "reason=Seeded",
+				"involvedObject.name=seed", "spec.driver=a",
+				"spec.signerName=a", "status.successful=0", "1", "-1", "x", "0", "Exact", "NotOlderThan", "=", "a==b",
+				"a=b=c", "metadata.uid=a"))
 		req.What, req.Method, req.Path = "list", http.MethodGet, k.collection()+"?"+q.Encode()
 	default:
 		u := k.update(r, o, "")

@@ -81,12 +81,12 @@ func start(ctx context.Context, o options) (*pair, error) {
 	if err := p.startUpstream(o, keys, ports[2], ports[3], ports[4]); err != nil {
 		return p, err
 	}
-	if p.shoal, err = newServer(keys, "shoal", ports[0]); err != nil {
+	admin, err := client(keys)
+	if err != nil {
 		return p, err
 	}
-	if p.upstream, err = newServer(keys, "upstream", ports[2]); err != nil {
-		return p, err
-	}
+	p.shoal = &server{"shoal", fmt.Sprintf("https://127.0.0.1:%d", ports[0]), admin}
+	p.upstream = &server{"upstream", fmt.Sprintf("https://127.0.0.1:%d", ports[2]), admin}
 	for _, s := range []*server{p.shoal, p.upstream} {
 		if err := p.ready(ctx, s); err != nil {
 			return p, fmt.Errorf("%w\nlogs: %s", err, p.logs())
@@ -148,14 +148,14 @@ func (p *pair) run(name, program string, args ...string) error {
 	return nil
 }
 
-// newServer returns a client with an administrator's certificate.
-func newServer(keys pki.Dir, name string, port int) (*server, error) {
+// client has an administrator's certificate.
+func client(keys pki.Dir) (*http.Client, error) {
 	ca, err := keys.CA()
 	if err != nil {
 		return nil, err
 	}
-	base := fmt.Sprintf("https://127.0.0.1:%d", port)
-	data, err := ca.Kubeconfig(base, pki.Spec{User: "admin", Groups: []string{"system:masters"}}, time.Now())
+	data, err := ca.Kubeconfig("https://127.0.0.1", pki.Spec{User: "admin", Groups: []string{"system:masters"}},
+		time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -164,8 +164,7 @@ func newServer(keys pki.Dir, name string, port int) (*server, error) {
 		return nil, err
 	}
 	config.Timeout, config.UserAgent = 30*time.Second, "apidiff"
-	client, err := rest.HTTPClientFor(config)
-	return &server{name: name, base: base, client: client}, err
+	return rest.HTTPClientFor(config)
 }
 
 // ready waits for a server, and for what it makes of itself when it starts.
@@ -174,7 +173,8 @@ func (p *pair) ready(ctx context.Context, s *server) error {
 	for {
 		ok := true
 		var last string
-		for _, path := range []string{"/readyz", "/api/v1/namespaces/default", "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical"} {
+		for _, path := range []string{"/readyz", "/api/v1/namespaces/default",
+			"/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical"} {
 			a, err := s.do(ctx, request{Method: http.MethodGet, Path: path})
 			if err != nil || a.Code != http.StatusOK {
 				ok, last = false, fmt.Sprint(path, ": ", a.Code, err)
@@ -269,7 +269,8 @@ func (s *server) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{Body: []byte("connection: " + unwrapped(err))}, nil
 	}
-	return answer{Code: resp.StatusCode, Type: resp.Header.Get("Content-Type"), Warnings: warnings(resp.Header), Body: body}, nil
+	return answer{Code: resp.StatusCode, Type: resp.Header.Get("Content-Type"), Warnings: warnings(resp.Header),
+		Body: body}, nil
 }
 
 func unwrapped(err error) string {

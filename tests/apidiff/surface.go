@@ -15,7 +15,8 @@ const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 var defaults = []string{
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 	"/apis/rbac.authorization.k8s.io/v1/roles", "/apis/rbac.authorization.k8s.io/v1/rolebindings",
-	"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
+	"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+	"/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
 	"/apis/scheduling.k8s.io/v1/priorityclasses", "/apis/apiregistration.k8s.io/v1/apiservices",
 	"/apis/networking.k8s.io/v1/servicecidrs", "/api/v1/namespaces",
 }
@@ -24,8 +25,10 @@ var defaults = []string{
 // health, lists and tables of each kind, objects that are not there.
 func surface(ctx context.Context, p *pair, ks []*kind, r *report) error {
 	ask := func(req request) error { return r.ask(ctx, p, req) }
-	paths := []string{"/", "/api", "/apis", "/api/v1", "/openid/v1/jwks", "/.well-known/openid-configuration", "/healthz", "/livez", "/readyz",
-		"/healthz/ping", "/healthz/etcd", "/livez/ping", "/readyz/informer-sync", "/readyz/nothing", "/nothing", "/apis/nothing",
+	paths := []string{"/", "/api", "/apis", "/api/v1", "/openid/v1/jwks", "/.well-known/openid-configuration",
+		"/healthz", "/livez", "/readyz",
+		"/healthz/ping", "/healthz/etcd", "/livez/ping", "/readyz/informer-sync", "/readyz/nothing", "/nothing",
+		"/apis/nothing",
 		"/apis/apps/v9", "/api/v1/nothing", "/flagz", "/statusz", "/openapi/v3"}
 	versions, err := groupVersions(ctx, p.upstream)
 	if err != nil {
@@ -46,7 +49,8 @@ func surface(ctx context.Context, p *pair, ks []*kind, r *report) error {
 	for _, path := range []string{"/api", "/apis"} {
 		for _, v := range []string{"v2", "v2beta1"} {
 			accept := "application/json;g=apidiscovery.k8s.io;v=" + v + ";as=APIGroupDiscoveryList"
-			if err := ask(request{Method: http.MethodGet, Path: path, Accept: accept, What: "surface", Kind: path + " " + v}); err != nil {
+			if err := ask(request{Method: http.MethodGet, Path: path, Accept: accept, What: "surface",
+				Kind: path + " " + v}); err != nil {
 				return err
 			}
 		}
@@ -76,11 +80,15 @@ func (k *kind) plain() []request {
 	out := []request{
 		{Method: http.MethodGet, Path: none, What: "get none"},
 		{Method: http.MethodDelete, Path: none, What: "delete none"},
-		{Method: http.MethodPatch, Path: none, Type: "application/merge-patch+json", Body: []byte("{}"), What: "patch none"},
+		{Method: http.MethodPatch, Path: none, Type: "application/merge-patch+json", Body: []byte("{}"),
+			What: "patch none"},
 		{Method: http.MethodPost, Path: none, Type: "application/json", Body: []byte("{}"), What: "post to an object"},
-		{Method: http.MethodPost, Path: k.collection(), Type: "application/json", Body: []byte("{"), What: "create from bad JSON"},
-		{Method: http.MethodPost, Path: k.collection() + "?dryRun=All", Type: "application/json", Body: []byte("{}"), What: "create from nothing"},
-		{Method: http.MethodPost, Path: k.collection(), Type: "text/plain", Body: []byte("{}"), What: "create from text"},
+		{Method: http.MethodPost, Path: k.collection(), Type: "application/json", Body: []byte("{"),
+			What: "create from bad JSON"},
+		{Method: http.MethodPost, Path: k.collection() + "?dryRun=All", Type: "application/json", Body: []byte("{}"),
+			What: "create from nothing"},
+		{Method: http.MethodPost, Path: k.collection(), Type: "text/plain", Body: []byte("{}"),
+			What: "create from text"},
 		{Method: http.MethodGet, Path: k.collection(), Accept: "text/plain", What: "list as text"},
 		{Method: http.MethodGet, Path: k.collection() + "?watch=true&resourceVersion=x", What: "watch"},
 	}
@@ -95,22 +103,27 @@ func (k *kind) plain() []request {
 		path := k.collection() + "/" + name + dryRun
 		out = append(out,
 			request{Method: http.MethodPut, Path: path, Type: "application/json", Body: body, What: "update none"},
-			request{Method: http.MethodPatch, Path: path + "&fieldManager=a", Type: "application/apply-patch+yaml", Body: body, What: "apply none"})
+			request{Method: http.MethodPatch, Path: path + "&fieldManager=a", Type: "application/apply-patch+yaml",
+				Body: body, What: "apply none"})
 		if k.has("status") {
-			out = append(out, request{Method: http.MethodPut, Path: k.collection() + "/" + name + "/status" + dryRun, Type: "application/json",
+			out = append(out, request{Method: http.MethodPut, Path: k.collection() + "/" + name + "/status" + dryRun,
+				Type: "application/json",
 				Body: body, What: "update status none"})
 		}
 		break
 	}
 	for _, o := range k.live {
 		out = append(out,
-			request{Method: http.MethodGet, Path: k.path(o, ""), Accept: asTable, What: "table"},
+			request{Method: http.MethodGet, Path: k.path(o, ""), Accept: asTable, What: "table", ignore: o.differ},
 			request{Method: http.MethodDelete, Path: k.path(o, "") + "?dryRun=All", What: "delete", ignore: o.differ},
-			request{Method: http.MethodGet, Path: k.path(o, ""), Accept: "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", What: "metadata",
+			request{Method: http.MethodGet, Path: k.path(o, ""),
+				Accept: "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", What: "metadata",
 				ignore: o.differ})
 		for _, sub := range []string{"status", "scale"} {
 			if k.has(sub) {
-				out = append(out, request{Method: http.MethodGet, Path: k.path(o, sub), Accept: asTable, What: "table of " + sub})
+				out = append(out, request{Method: http.MethodGet, Path: k.path(o, sub), Accept: asTable,
+					What:   "table of " + sub,
+					ignore: o.differ})
 			}
 		}
 	}
@@ -132,7 +145,8 @@ func compareDefaults(ctx context.Context, p *pair, r *report, path string) error
 		}
 	}
 	for name, up := range lists[0] {
-		req := request{Method: http.MethodGet, Path: path, What: "defaults", Kind: path + " " + strings.TrimPrefix(name, "<nil>/"),
+		req := request{Method: http.MethodGet, Path: path, What: "defaults",
+			Kind:   path + " " + strings.TrimPrefix(name, "<nil>/"),
 			ignore: map[string]bool{"metadata.managedFields": true, "status": true}}
 		a, b := answer{Code: 200, Body: encode(up)}, answer{Code: 404, Body: []byte("not there")}
 		if here, ok := lists[1][name]; ok {
@@ -142,7 +156,8 @@ func compareDefaults(ctx context.Context, p *pair, r *report, path string) error
 	}
 	for name, here := range lists[1] {
 		if _, ok := lists[0][name]; !ok {
-			r.judge(request{Method: http.MethodGet, Path: path, What: "defaults", Kind: path + " " + strings.TrimPrefix(name, "<nil>/")},
+			r.judge(request{Method: http.MethodGet, Path: path, What: "defaults",
+				Kind: path + " " + strings.TrimPrefix(name, "<nil>/")},
 				answer{Code: 404, Body: []byte("not there")}, answer{Code: 200, Body: encode(here)})
 		}
 	}
