@@ -65,9 +65,11 @@ func TestRequests(t *testing.T) {
 	what := map[string]int{}
 	for i := range 2000 {
 		req, ok := makeRequest(7, i, ks)
-		again, _ := makeRequest(7, i, ks)
-		if diff := cmp.Diff(req, again, cmp.AllowUnexported(request{})); diff != "" {
-			t.Fatalf("request %d is another the second time: %s", i, diff)
+		if i < 100 {
+			again, _ := makeRequest(7, i, ks)
+			if diff := cmp.Diff(req, again, cmp.AllowUnexported(request{})); diff != "" {
+				t.Fatalf("request %d is another the second time: %s", i, diff)
+			}
 		}
 		if !ok {
 			continue
@@ -140,7 +142,7 @@ func TestApplyLeavesTheOldObject(t *testing.T) {
 func TestChangesAreJSON(t *testing.T) {
 	k := podKind(t)
 	r := rand.New(rand.NewPCG(1, 1))
-	for range 3000 {
+	for range 300 {
 		o, _, how := k.mutate(r, k.seeds[0], false)
 		if _, err := json.Marshal(o); err != nil {
 			t.Fatalf("%s: %v", how, err)
