@@ -43,7 +43,7 @@ func (r *rogue) streamed(t testing.TB, write func(*tar.Writer) error) {
 }
 
 // tmpfs mounts one for the test.
-func tmpfs(t *testing.T, options string) string {
+func tmpfs(t testing.TB, options string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
