@@ -155,9 +155,14 @@ func (f *fakeMembers) Changed() <-chan struct{} { return f.changed }
 // within polls until check has nothing to say.
 func within(t *testing.T, what string, check func() error) {
 	t.Helper()
+	withinTime(t, 20*time.Second, what, check)
+}
+
+func withinTime(t *testing.T, limit time.Duration, what string, check func() error) {
+	t.Helper()
 	begin := time.Now()
 	var err error
-	for time.Since(begin) < 20*time.Second {
+	for time.Since(begin) < limit {
 		if err = check(); err == nil {
 			t.Logf("%s after %v", what, time.Since(begin).Round(time.Millisecond))
 			return
