@@ -71,7 +71,9 @@ func newPlayer(kinds []kind.Kind, change func(*kind.Env)) (*player, error) {
 	stores := kind.Stores{}
 	for _, k := range kinds {
 		n := k.KindNames()
-		p.kinds[n.Resource] = k
+		if p.kinds[n.Resource] == nil { // of two groups' the first, as pods before the metrics of pods
+			p.kinds[n.Resource] = k
+		}
 		store, err := k.NewStore(p.env)
 		if err != nil {
 			return nil, err
@@ -85,7 +87,9 @@ func newPlayer(kinds []kind.Kind, change func(*kind.Env)) (*player, error) {
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(p.storages, all)
+		if p.kinds[k.KindNames().Resource] == k {
+			maps.Copy(p.storages, all)
+		}
 	}
 	return p, nil
 }
