@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -275,6 +276,9 @@ func (c *rig) testStaleDisruption(t *testing.T) { // DIS-19
 		p, err := pods.Get(t.Context(), "p", metav1.GetOptions{})
 		if err != nil {
 			return err
+		}
+		if len(p.Status.Conditions) == 0 { // who runs it here writes all of them once
+			return errors.New("not ready yet")
 		}
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
