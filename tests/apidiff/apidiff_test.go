@@ -186,6 +186,8 @@ func TestCompare(t *testing.T) {
 			want: []string{"warning missing here: {pod}.x: old"}},
 		"no answer": {up: ok(`{}`), here: answer{Body: []byte("connection: EOF")},
 			want: []string{"no answer here: connection: EOF"}},
+		"no answer upstream": {up: answer{Body: []byte("connection: EOF")}, here: ok(`{}`),
+			want: []string{"no answer upstream, here 200: connection: EOF"}},
 		"another kind": {what: "delete", up: ok(`{"kind":"Pod"}`), here: ok(`{"kind":"Status"}`),
 			want: []string{"answer to delete: upstream the object, here Status"}},
 	} {

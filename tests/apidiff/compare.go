@@ -180,8 +180,14 @@ func compare(req request, up, here answer) []finding {
 	for _, w := range missing(here.Warnings, up.Warnings) {
 		add(true, "warning only here: %s", generalWarning(w))
 	}
-	if here.Code == 0 && up.Code != 0 {
+	switch {
+	case here.Code == 0 && up.Code == 0: // a handler of each ended in a panic
+		return out
+	case here.Code == 0:
 		add(true, "no answer here: %s", here.Body)
+		return out
+	case up.Code == 0:
+		add(true, "no answer upstream, here %d: %s", here.Code, up.Body)
 		return out
 	}
 	uStatus, uFailed := failure(up)
