@@ -31,6 +31,7 @@ var layers = []struct {
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
 		"coordinator/store",
+		"tests/transcript",
 	}},
 	{"mechanism", []string{
 		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",

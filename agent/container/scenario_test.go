@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -24,9 +22,8 @@ import (
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
-
-var update = flag.Bool("update", false, "write how the scenarios went into their files")
 
 // TestScenarios plays the files of testdata: lives of containers, with the programs
 // of fakes_test.go as their monitors and runtimes. Each part of a file but "life" is
@@ -55,36 +52,19 @@ var update = flag.Bool("update", false, "write how the scenarios went into their
 //
 // After a wanted change: go test ./agent/container -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
+	transcript.Files(t, "testdata/*.txtar", func(t *testing.T, text string) string {
+		a := txtar.Parse([]byte(text))
+		r := newRig(t)
+		for i := range a.Files {
+			f := &a.Files[i]
+			if f.Name == "life" {
+				f.Data = []byte(r.play(string(f.Data)))
+			} else {
+				r.scripts[f.Name] = string(f.Data)
 			}
-			r := newRig(t)
-			for i := range a.Files {
-				f := &a.Files[i]
-				if f.Name != "life" {
-					r.scripts[f.Name] = string(f.Data)
-					continue
-				}
-				got := r.play(string(f.Data))
-				if diff := cmp.Diff(string(f.Data), got); diff != "" && !*update {
-					t.Errorf("-%s, +how it went:\n%s", file, diff)
-				}
-				f.Data = []byte(got)
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+		}
+		return string(txtar.Format(a))
+	})
 }
 
 // rig is an agent's containers on directories and control groups of their own.
@@ -98,7 +78,7 @@ type rig struct {
 	scripts map[string]string
 	names   []string          // of the containers, as they were created
 	shown   map[string]string // how each was shown last
-	played  strings.Builder
+	doing   string            // the command
 	log     bytes.Buffer
 }
 
@@ -209,23 +189,14 @@ func (r *rig) clean() {
 }
 
 func (r *rig) play(script string) string {
-	out := &r.played
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if !ok {
-			continue
-		}
+	return transcript.Play(script, func(command string) string {
+		r.doing = command
 		text, err := r.do(strings.Fields(command))
 		if err != nil {
 			text += "error: " + err.Error() + "\n"
 		}
-		out.WriteString(strings.ReplaceAll(text, r.dir, "DIR"))
-		out.WriteString(r.changes())
-	}
-	return out.String()
+		return strings.ReplaceAll(text, r.dir, "DIR") + r.changes()
+	})
 }
 
 // do does one command; its text ends with a new line, or is empty.
@@ -318,7 +289,7 @@ func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
 	for late := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(late) {
-			r.t.Fatalf("not after %v: %s\n%s%s", patience, what, r.played.String(), r.log.String())
+			r.t.Fatalf("%q: not after %v: %s\n%s", r.doing, patience, what, r.log.String())
 		}
 	}
 }

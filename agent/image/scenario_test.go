@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,10 +16,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "write how the scenarios went into their files")
+	"github.com/shoal-project/shoal/tests/transcript"
+)
 
 // TestScenarios plays the files of testdata: lives of images. A line "> command" is
 // done, and the lines up to the next one are what came of it.
@@ -41,27 +39,7 @@ var update = flag.Bool("update", false, "write how the scenarios went into their
 // Images are told by the files in them. After a wanted change:
 // go test ./agent/image -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := newRig(t).play(string(text))
-			if diff := cmp.Diff(string(text), got); diff != "" && !*update {
-				t.Errorf("-%s, +how it went:\n%s", file, diff)
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+	transcript.Files(t, "testdata/*.txt", func(t *testing.T, text string) string { return newRig(t).play(text) })
 }
 
 // rig is a node's images, with registries to pull from.
@@ -105,22 +83,13 @@ func (r *rig) open() {
 }
 
 func (r *rig) play(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if !ok {
-			continue
-		}
+	return transcript.Play(script, func(command string) string {
 		text, err := r.do(strings.Fields(command))
 		if err != nil {
 			text += "error: " + err.Error() + "\n"
 		}
-		out.WriteString(r.plain(text))
-	}
-	return out.String()
+		return r.plain(text)
+	})
 }
 
 // plain says names where there are addresses and digests.

@@ -3,12 +3,9 @@ package pod
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,9 +23,8 @@ import (
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/status"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
-
-var update = flag.Bool("update", false, "write how the scenarios went into their files")
 
 // TestScenarios plays the files of testdata: a node with one pod that comes back in
 // some way. A line "> command; command" is done; the lines up to the next one show
@@ -49,29 +45,14 @@ var update = flag.Bool("update", false, "write how the scenarios went into their
 //	lose runtime             the runtime's files and what ran are gone
 //	lose records             the agent's records are gone, containers run on
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var out strings.Builder
-			for _, part := range strings.SplitAfter(string(text), "\n\n") {
-				dir := t.TempDir()
-				synctest.Test(t, func(t *testing.T) { out.WriteString(playAgain(t, dir, part)) })
-			}
-			if *update {
-				err = os.WriteFile(file, []byte(out.String()), 0o644)
-			}
-			if got := out.String(); err != nil || got != string(text) {
-				t.Errorf("it went like this (%v):\n%s", err, got)
-			}
-		})
-	}
+	transcript.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		var out strings.Builder
+		for _, part := range strings.SplitAfter(text, "\n\n") {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) { out.WriteString(playAgain(t, dir, part)) })
+		}
+		return out.String()
+	})
 }
 
 // playAgain does the commands of one part of a script, up to an empty line.
@@ -79,20 +60,12 @@ func playAgain(t *testing.T, dir, script string) string {
 	r := &againRig{t: t, dir: dir, cri: newFakeCRI(), edges: &edges{records: map[string]*record.Pod{}}}
 	r.up()
 	defer func() { r.down() }()
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
+	return transcript.Play(script, func(commands string) string {
+		for one := range strings.SplitSeq(commands, ";") {
+			r.do(strings.Fields(one))
 		}
-		if ok {
-			for one := range strings.SplitSeq(command, ";") {
-				r.do(strings.Fields(one))
-			}
-			out.WriteString(r.news())
-		}
-	}
-	return out.String()
+		return r.news()
+	})
 }
 
 // againRig is a node, its runtime and the API, which outlive its agent.

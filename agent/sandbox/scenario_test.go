@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/cni/podnet"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // TestScenarios plays the files of testdata. A line "> command" is done; the
@@ -45,38 +46,16 @@ func TestScenarios(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes namespaces and control groups")
 	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := play(t, string(text)); got != string(text) {
-				t.Errorf("it went like this:\n%s", got)
-			}
-		})
-	}
+	transcript.Files(t, "testdata/*.txt", play)
 }
 
 // play does the commands of a script and returns it with what came of them.
 func play(t *testing.T, script string) string {
 	r := newRig(t)
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if ok {
-			r.do(strings.Fields(command))
-			out.WriteString(r.news())
-		}
-	}
-	return out.String()
+	return transcript.Play(script, func(command string) string {
+		r.do(strings.Fields(command))
+		return r.news()
+	})
 }
 
 // rig is a manager on directories and control groups of its own.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,9 +22,8 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
-
-var update = flag.Bool("update", false, "write what the scenarios' callers are answered into their files")
 
 // TestScenarios plays the files of testdata: what callers of the kubelet's API are
 // answered by a node with the pods of newNode. The commands:
@@ -41,30 +38,14 @@ var update = flag.Bool("update", false, "write what the scenarios' callers are a
 //
 // After a wanted change: go test ./agent/server -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir := logsOf(t)
-			synctest.Test(t, func(t *testing.T) {
-				got := newNode(t, dir).play(string(text))
-				if diff := cmp.Diff(string(text), got); diff != "" && !*update {
-					t.Errorf("-%s, +what was answered:\n%s", file, diff)
-				}
-				if *update {
-					if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-						t.Error(err)
-					}
-				}
-			})
+	transcript.Files(t, "testdata/*.txt", func(t *testing.T, text string) (got string) {
+		dir := logsOf(t)
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, dir)
+			got = transcript.Play(text, func(command string) string { return n.do(strings.Fields(command)) })
 		})
-	}
+		return got
+	})
 }
 
 // logsOf makes the logs of newNode's pods.
@@ -193,20 +174,6 @@ func (n *node) Resource(_ context.Context, w io.Writer) error   { return n.write
 func (n *node) Containers(_ context.Context, w io.Writer) error { return n.write(w, "of containers") }
 func (n *node) ProbeResults(_ context.Context, w io.Writer) error {
 	return n.write(w, "of probes")
-}
-
-func (n *node) play(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if ok {
-			out.WriteString(n.do(strings.Fields(command)))
-		}
-	}
-	return out.String()
 }
 
 func (n *node) do(words []string) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -20,13 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
 	"github.com/shoal-project/shoal/tests/leak"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
-
-var update = flag.Bool("update", false, "write what the commands print into the scenarios' files")
 
 // TestMain makes of this program what it is called: the command itself, or one
 // of the daemons that it starts (daemons_test.go). So the scenarios need no
@@ -67,34 +64,22 @@ func TestMain(m *testing.M) {
 //
 // After a wanted change: go test ./agent/shoal -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	ports := freePorts(t, len(files))
-	for i, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			t.Parallel()
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := newStage(t, ports[i], a.Files)
-			got := s.play(string(a.Comment))
-			switch {
-			case s.refused && strings.HasPrefix(string(a.Comment), got):
-				t.Skip("the rest needs root: up and down refuse all others")
-			case got == string(a.Comment):
-			case *update:
-				a.Comment = []byte(got)
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			default:
-				t.Errorf("-%s, +how it went:\n%s", file, cmp.Diff(string(a.Comment), got))
-			}
-		})
-	}
+	var mu sync.Mutex
+	given := map[string]bool{}
+	transcript.Files(t, "testdata/*.txtar", func(t *testing.T, text string) string {
+		t.Parallel()
+		mu.Lock()
+		port := freePort(t, given)
+		mu.Unlock()
+		a := txtar.Parse([]byte(text))
+		s := newStage(t, port, a.Files)
+		got := s.play(string(a.Comment))
+		if s.refused && strings.HasPrefix(string(a.Comment), got) {
+			t.Skip("the rest needs root: up and down refuse all others")
+		}
+		a.Comment = []byte(got)
+		return string(txtar.Format(a))
+	})
 }
 
 // stage is where one scenario plays.
@@ -141,19 +126,23 @@ func (s *stage) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// freePorts are n different ones, that the kernel gives to nobody who connects.
-func freePorts(t *testing.T, n int) (ports []string) {
-	for tries := 0; len(ports) < n; tries++ {
+// freePort is one that the kernel gives to nobody who connects, and that was not given yet.
+func freePort(t *testing.T, given map[string]bool) string {
+	t.Helper()
+	for range 100 {
 		port := strconv.Itoa(20000 + rand.N(10000))
 		l, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			defer l.Close()
-			ports = append(ports, port)
-		} else if tries > 100 {
-			t.Fatal(err)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		if !given[port] {
+			given[port] = true
+			return port
 		}
 	}
-	return ports
+	t.Fatal("no port is free")
+	return ""
 }
 
 // end leaves no process of a scenario that went wrong, whoever started it.

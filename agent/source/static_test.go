@@ -14,13 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // handler writes down what it is told, and keeps the pods that it is to run, as
@@ -130,21 +131,13 @@ func (h *handler) await(t *testing.T, what string) {
 //	api deletes POD         somebody deletes one
 //	agent restarts
 func TestStaticPods(t *testing.T) {
-	files, err := filepath.Glob("testdata/static/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(text), newManifests(t).play(string(text))); diff != "" {
-				t.Errorf("-%s, +what came of it:\n%s", file, diff)
-			}
+	transcript.Files(t, "testdata/static/*.txt", func(t *testing.T, text string) string {
+		m := newManifests(t)
+		return transcript.Play(text, func(command string) string {
+			m.do(strings.Fields(command))
+			return m.outcome()
 		})
-	}
+	})
 }
 
 // manifests is a directory of static pods with all around it.
@@ -199,21 +192,6 @@ func (m *manifests) begin() {
 	}
 	m.api = &API{Client: m.client, Node: "n1", Handler: m.handler, Mirrors: m.static, Log: m.static.Log}
 	m.api.Synced()
-}
-
-func (m *manifests) play(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if ok {
-			m.do(strings.Fields(command))
-			out.WriteString(m.outcome())
-		}
-	}
-	return out.String()
 }
 
 func (m *manifests) do(command []string) {

@@ -2,19 +2,18 @@ package stats
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/tests/dashboards"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // TestContainersOfGroups: what is measured of control groups is under cAdvisor's
@@ -25,7 +24,6 @@ func TestContainersOfGroups(t *testing.T) {
 	p.CPUs = 2
 	p.Groups = func(context.Context) []Group { return groups(someDisk(t)) }
 	got := string(text(t, p.Containers))
-	const file = "testdata/groups.txt"
 	name := diskNames{}.name(someDisk(t))
 	got = strings.ReplaceAll(got, `"`+name+`"`, `"/dev/DISK"`)
 	for _, n := range []struct{ label, value string }{
@@ -33,18 +31,7 @@ func TestContainersOfGroups(t *testing.T) {
 	} {
 		got = strings.ReplaceAll(got, n.label+`="`+n.value+`"`, n.label+`="N"`)
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("-%s, +page:\n%s", file, diff)
-	}
+	transcript.Files(t, "testdata/groups.txt", func(*testing.T, string) string { return got })
 	if missing := dashboards.Missing(got, "cadvisor"); len(missing) > 0 {
 		t.Errorf("dashboards miss %v", missing)
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -15,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "write what the scenarios' pods are told as into their files")
+	"github.com/shoal-project/shoal/tests/transcript"
+)
 
 // measured is a runtime that tells what a scenario's file says.
 type measured struct {
@@ -40,32 +36,15 @@ func (r *measured) ListPodSandboxStats(context.Context, *criv1.PodSandboxStatsFi
 //
 // After a wanted change: go test ./agent/stats -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			given := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "summary" })
-			if given < 0 {
-				given = len(a.Files)
-			}
-			want := string(txtar.Format(a))
-			a.Files = append(a.Files[:given:given], answers(t, read(t, a.Files[:given]))...)
-			got := txtar.Format(a)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if d := cmp.Diff(want, string(got)); d != "" {
-				t.Errorf("-%s, +what came of it:\n%s", file, d)
-			}
-		})
-	}
+	transcript.Files(t, "testdata/*.txtar", func(t *testing.T, text string) string {
+		a := txtar.Parse([]byte(text))
+		given := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "summary" })
+		if given < 0 {
+			given = len(a.Files)
+		}
+		a.Files = append(a.Files[:given:given], answers(t, read(t, a.Files[:given]))...)
+		return string(txtar.Format(a))
+	})
 }
 
 func read(t *testing.T, files []txtar.File) *measured {

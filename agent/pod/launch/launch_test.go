@@ -44,7 +44,7 @@ func TestContributorsOnlyAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		f, s := read(t, file)
+		f, s := read(t, text(t, file))
 		c := newContainer(f)
 		for _, by := range containerContributors {
 			before := fields(t, c.config)

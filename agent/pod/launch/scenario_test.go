@@ -3,17 +3,14 @@ package launch
 import (
 	"encoding/base64"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -24,9 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
-
-var update = flag.Bool("update", false, "write what the scenarios' pods become into their files")
 
 // around is what a scenario says of what is around its pod (facts.yaml).
 type around struct {
@@ -54,63 +50,41 @@ type around struct {
 //
 // After a wanted change: go test ./agent/pod/launch -update, and read the diff.
 func TestScenarios(t *testing.T) {
-	plain := outcome(t, "testdata/plain.txtar")
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) < 2 {
-		t.Fatalf("%d scenarios, %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			got := outcome(t, file)
-			if file != "testdata/plain.txtar" {
-				got["container"] = beside(got["container"], plain["container"])
-				got["sandbox"] = beside(got["sandbox"], plain["sandbox"])
-				if slices.Equal(got["files"], plain["files"]) {
-					delete(got, "files")
-				}
+	plainText := text(t, "testdata/plain.txtar")
+	plain := outcome(t, plainText)
+	transcript.Files(t, "testdata/*.txtar", func(t *testing.T, scenario string) string {
+		got := outcome(t, scenario)
+		if scenario != plainText {
+			got["container"] = beside(got["container"], plain["container"])
+			got["sandbox"] = beside(got["sandbox"], plain["sandbox"])
+			if slices.Equal(got["files"], plain["files"]) {
+				delete(got, "files")
 			}
-			check(t, file, got)
-		})
-	}
+		}
+		a := txtar.Parse([]byte(scenario))
+		a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return !strings.HasSuffix(f.Name, ".yaml") })
+		for _, name := range slices.Sorted(maps.Keys(got)) {
+			if len(got[name]) > 0 {
+				a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(strings.Join(got[name], "\n") + "\n")})
+			}
+		}
+		return string(txtar.Format(a))
+	})
 }
 
-// check holds what a scenario's file says against what came of its pod.
-func check(t *testing.T, file string, got map[string][]string) {
+func text(t *testing.T, file string) string {
 	t.Helper()
-	a, err := txtar.ParseFile(file)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var given []txtar.File
-	want := map[string]string{}
-	for _, f := range a.Files {
-		if strings.HasSuffix(f.Name, ".yaml") {
-			given = append(given, f)
-		} else {
-			want[f.Name] = string(f.Data)
-		}
-	}
-	have := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(got)) {
-		if len(got[name]) > 0 {
-			have[name] = strings.Join(got[name], "\n") + "\n"
-			given = append(given, txtar.File{Name: name, Data: []byte(have[name])})
-		}
-	}
-	if *update {
-		a.Files = given
-		if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("-%s, +what came of it:\n%s", file, diff)
-	}
+	return string(data)
 }
 
 // outcome translates the pod of a scenario.
-func outcome(t *testing.T, file string) map[string][]string {
+func outcome(t *testing.T, scenario string) map[string][]string {
 	t.Helper()
-	f, s := read(t, file)
+	f, s := read(t, scenario)
 	out := map[string][]string{}
 	config, files, err := Container(f)
 	if err != nil {
@@ -135,22 +109,18 @@ func outcome(t *testing.T, file string) map[string][]string {
 }
 
 // read makes facts of a scenario's pod.yaml and facts.yaml.
-func read(t *testing.T, file string) (*Facts, *SandboxFacts) {
+func read(t *testing.T, scenario string) (*Facts, *SandboxFacts) {
 	t.Helper()
-	a, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &corev1.Pod{}
 	p.Name, p.Namespace, p.UID = "p", "ns", "u"
 	w := &around{Host: testHost(), PodIPs: []string{"10.0.0.5"}, Resolver: "nameserver 192.0.2.53\nsearch example.com\n"}
-	for _, f := range a.Files {
+	for _, f := range txtar.Parse([]byte(scenario)).Files {
 		into := map[string]any{"pod.yaml": p, "facts.yaml": w}[f.Name]
 		if into == nil {
 			continue
 		}
 		if err := yaml.UnmarshalStrict(f.Data, into); err != nil {
-			t.Fatalf("%s of %s: %v", f.Name, file, err)
+			t.Fatalf("%s: %v", f.Name, err)
 		}
 	}
 	return w.facts(p), &SandboxFacts{Host: &w.Host, Pod: p, Attempt: w.Attempt, Users: w.Users,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // Play plays each file of testdata with a controller of its own.
@@ -34,23 +34,10 @@ func Play(t *testing.T, build func(controller.Env) (*controller.Loop, error)) {
 // PlayDir plays each file of a folder, for a package with several controllers.
 func PlayDir(t *testing.T, dir string, build func(controller.Env) (*controller.Loop, error)) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Test(t, func(t *testing.T) {
-				if got := play(t, build, string(text)); got != string(text) {
-					t.Errorf("it went like this:\n%s", got)
-				}
-			})
-		})
-	}
+	transcript.Files(t, filepath.Join(dir, "*.txt"), func(t *testing.T, text string) (got string) {
+		synctest.Test(t, func(t *testing.T) { got = play(t, build, text) })
+		return got
+	})
 }
 
 // play does the commands of a script and returns it with what the controller wrote.

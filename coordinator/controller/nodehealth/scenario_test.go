@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +27,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // TestScenarios plays the files of testdata. A line "> command" is done; the
@@ -44,23 +43,10 @@ import (
 //	lead gossip|leases       another coordinator takes over; with leases it has no gossip
 //	wait TIME
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Test(t, func(t *testing.T) {
-				if got := play(t, string(text)); got != string(text) {
-					t.Errorf("it went like this:\n%s", got)
-				}
-			})
-		})
-	}
+	transcript.Files(t, "testdata/*.txt", func(t *testing.T, text string) (got string) {
+		synctest.Test(t, func(t *testing.T) { got = play(t, text) })
+		return got
+	})
 }
 
 // play does the commands of a script and returns it with what they changed.
@@ -70,17 +56,7 @@ func play(t *testing.T, script string) string {
 	f.refuseStaleWrites()
 	f.lead(&f.members)
 	defer func() { f.resign() }()
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		command, ok := strings.CutPrefix(line, "> ")
-		if ok || strings.HasPrefix(line, "#") || line == "\n" {
-			out.WriteString(line)
-		}
-		if ok {
-			out.WriteString(f.do(strings.Fields(command)))
-		}
-	}
-	return out.String()
+	return transcript.Play(script, func(command string) string { return f.do(strings.Fields(command)) })
 }
 
 // rig is the controller on an API that only stores, and refuses writes of what

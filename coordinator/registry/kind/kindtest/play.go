@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,33 +17,23 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/tests/transcript"
 )
 
 // Play plays each file of testdata on a registry of its own. env changes what the
 // kinds are given; nil: nothing.
 func Play(t *testing.T, kinds []kind.Kind, env func(*kind.Env)) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
+	transcript.Files(t, "testdata/*.txt", func(t *testing.T, text string) (got string) {
+		synctest.Test(t, func(t *testing.T) { // so that ages are equal
+			p, err := newPlayer(kinds, env)
 			if err != nil {
 				t.Fatal(err)
 			}
-			synctest.Test(t, func(t *testing.T) { // so that ages are equal
-				p, err := newPlayer(kinds, env)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := p.play(string(text)); got != string(text) {
-					t.Errorf("it went like this:\n%s", got)
-				}
-			})
+			got = p.play(text)
 		})
-	}
+		return got
+	})
 }
 
 // player is a registry and who asks it.
