@@ -85,7 +85,7 @@ func TestOneMoreContributor(t *testing.T) {
 		c.config.Mounts = append(c.config.Mounts, &criv1.Mount{HostPath: "/opt/gpu", ContainerPath: "/usr"})
 		return nil
 	}
-	f, _ := read(t, "testdata/volumes.txtar")
+	f, _ := read(t, text(t, "testdata/volumes.txtar"))
 	f.Container.Args = []string{"--gpus=$(GPUS)"}
 	c := newContainer(f)
 	list := slices.Clone(containerContributors)
