@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/pmezard/go-difflib/difflib"
 )
 
 var update = flag.Bool("update", false, "write how the scenarios went into their files")
@@ -36,18 +36,27 @@ func Files(t *testing.T, pattern string, play func(t *testing.T, text string) st
 				t.Fatal(err)
 			}
 			got := play(t, string(text))
-			diff := cmp.Diff(string(text), got)
 			switch {
-			case diff == "":
+			case got == string(text):
 			case *update:
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Error(err)
 				}
 			default:
-				t.Errorf("-%s, +how it went:\n%s", file, diff)
+				t.Errorf("-%s, +how it went:\n%s", file, diff(string(text), got))
 			}
 		})
 	}
+}
+
+func diff(want, got string) string {
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: difflib.SplitLines(want), B: difflib.SplitLines(got), Context: 3,
+	})
+	if err != nil { // of a writer that is a buffer: never
+		return err.Error()
+	}
+	return text
 }
 
 // Play does the commands of a script, the lines that begin with "> ", and returns it

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strconv"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,12 +28,20 @@ type api struct {
 	mu       sync.Mutex
 	version  int
 	refusals map[string]metav1.StatusReason // by verb and resource
+	asked    []asked                        // since the last taken
+}
+
+// asked is what the controller asked the API at some time.
+type asked struct {
+	time   time.Time
+	action clienttesting.Action
 }
 
 func newAPI() *api {
 	a := &api{client: fake.NewClientset(), refusals: map[string]metav1.StatusReason{}}
 	store := clienttesting.ObjectReaction(a.client.Tracker())
 	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		a.take(action)
 		if err := a.refused(action); err != nil {
 			return true, nil, err
 		}
@@ -45,6 +54,21 @@ func newAPI() *api {
 		return false, nil, nil
 	})
 	return a
+}
+
+func (a *api) take(action clienttesting.Action) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, asked{time.Now(), action.DeepCopy()})
+}
+
+// taken returns what was asked since the last call.
+func (a *api) taken() []asked {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := a.asked
+	a.asked = nil
+	return list
 }
 
 // refuse has what a controller asks refused; "nothing" is refused no more.

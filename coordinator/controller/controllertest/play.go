@@ -123,29 +123,29 @@ func (p *player) ok(err error) {
 	}
 }
 
-// wait lets time pass, a second at a time.
 func (p *player) wait(text string) string {
 	d, err := time.ParseDuration(text)
 	p.ok(err)
+	time.Sleep(d)
+	return p.writes()
+}
+
+// writes returns a line for each thing that the controller wrote since the last call,
+// with the time since the beginning.
+func (p *player) writes() string {
+	synctest.Wait()
 	var out strings.Builder
-	for range int(d / time.Second) {
-		time.Sleep(time.Second)
-		out.WriteString(p.writes())
+	for _, w := range p.api.taken() {
+		if line := describe(w.action); line != "" {
+			fmt.Fprintf(&out, "= %s %s\n", seconds(w.time.Sub(p.begin)), line)
+		}
 	}
 	return out.String()
 }
 
-// writes returns a line for each thing that the controller wrote since the last call.
-func (p *player) writes() string {
-	synctest.Wait()
-	var out strings.Builder
-	for _, a := range p.api.client.Actions() {
-		if line := describe(a); line != "" {
-			fmt.Fprintf(&out, "= %s %s\n", time.Since(p.begin), line)
-		}
-	}
-	p.api.client.ClearActions()
-	return out.String()
+// seconds rounds up: what is done within a second counts as at its end.
+func seconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
 }
 
 func describe(a clienttesting.Action) string {
