@@ -72,6 +72,15 @@ func (c *rig) used(t *testing.T, ns, name string, want ...string) {
 				return fmt.Errorf("used %v", q.Status.Used)
 			}
 		}
+		// Admission reads what the informers have: until the status is there, the
+		// quota limits nothing.
+		known, err := c.deps.Informers.Core().V1().ResourceQuotas().Lister().ResourceQuotas(ns).Get(name)
+		if err != nil {
+			return err
+		}
+		if known.ResourceVersion != q.ResourceVersion {
+			return fmt.Errorf("informed of %s, not of %s", known.ResourceVersion, q.ResourceVersion)
+		}
 		return nil
 	})
 }

@@ -60,15 +60,23 @@ func TestCharges(t *testing.T) {
 	}
 	var c charges
 	now := time.Unix(1000, 0)
-	c.note("ns/q", now)
-	if w := c.settled("ns/q", now.Add(settling/4)); w != settling*3/4 {
+	c.note("ns/q", "1", false, now)
+	if w := c.settled("ns/q", "1", now); w > 0 {
+		t.Errorf("waits %v for what was never charged", w)
+	}
+	if w := c.settled("ns/q", "2", now); w != unseen {
+		t.Errorf("waits %v for a version that it has not been told of", w)
+	}
+	c.note("ns/q", "2", true, now)
+	c.note("ns/q", "3", false, now) // its labels
+	if w := c.settled("ns/q", "3", now.Add(settling/4)); w != settling*3/4 {
 		t.Errorf("waits %v", w)
 	}
-	if w := c.settled("ns/q", now.Add(2*settling)); w > 0 {
+	if w := c.settled("ns/q", "3", now.Add(2*settling)); w > 0 {
 		t.Errorf("waits %v", w)
 	}
 	c.forget("ns/q")
-	if w := c.settled("ns/q", now); w > 0 || len(c.at) != 0 {
+	if w := c.settled("ns/q", "3", now); w != unseen || len(c.seen) != 0 {
 		t.Errorf("waits %v for what is forgotten", w)
 	}
 }

@@ -76,9 +76,8 @@ func New(env controller.Env, deps Deps) *Controller {
 			c.charges.forget(controller.Key(old.Namespace, old.Name))
 			return
 		}
-		if old != nil && lower(q.Status.Used, old.Status.Used) {
-			c.charges.note(controller.Key(q.Namespace, q.Name), time.Now())
-		}
+		grew := old != nil && lower(q.Status.Used, old.Status.Used)
+		c.charges.note(controller.Key(q.Namespace, q.Name), q.ResourceVersion, grew, time.Now())
 		// A status that was counted, or charged, is left alone; one that someone
 		// else changed is not.
 		if old == nil || !quotav1.Equals(old.Spec.Hard, q.Spec.Hard) ||
@@ -144,7 +143,8 @@ func (c *Controller) Reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	// What could be counted is written even when something could not.
 	status := next(q, usage)
-	if wait := c.charges.settled(key, time.Now()); wait > 0 && lower(q.Status.Used, status.Used) {
+	wait := c.charges.settled(key, q.ResourceVersion, time.Now())
+	if wait > 0 && lower(q.Status.Used, status.Used) {
 		return wait, errors.Join(err, followErr)
 	}
 	if differs(q, status) && (err == nil || len(usage) > 0) {
