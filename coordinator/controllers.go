@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
 	"github.com/shoal-project/shoal/coordinator/controller/bootstraptoken"
@@ -55,6 +56,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/serviceaccount"
 	"github.com/shoal-project/shoal/coordinator/controller/servicecidr"
 	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
+	"github.com/shoal-project/shoal/coordinator/controller/systemnamespace"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/tokensecret"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
@@ -130,6 +132,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 		list = append(list, loop)
 	}
 	add(namespace.New(env, namespace.Deps{Discovery: d.Client.Discovery(), Metadata: d.Metadata}))
+	add(systemnamespace.New(env, apiserver.SystemNamespaces()))
 	add(serviceaccount.New(env))
 	add(rootca.New(env, d.RootCA))
 	if d.Token != nil {

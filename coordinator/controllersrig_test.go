@@ -70,7 +70,7 @@ func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []a
 	c.lead(t)
 	t.Cleanup(func() { c.resign() })
 	go c.runPods(t.Context())
-	c.namespace(t, metav1.NamespaceDefault)
+	c.systemNamespace(t, metav1.NamespaceDefault)
 	return c
 }
 

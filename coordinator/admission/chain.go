@@ -44,8 +44,7 @@ type Config struct {
 }
 
 // immortal namespaces cannot be deleted.
-var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic,
-	corev1.NamespaceNodeLease)
+var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
 
 // notForPolicies are questions about identity and rights, which a policy that
 // breaks them could not be repaired without.

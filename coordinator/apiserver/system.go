@@ -33,9 +33,10 @@ type System struct {
 	FrontProxyNames        []string
 }
 
-// systemNamespaces exist in every cluster.
-var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic,
-	corev1.NamespaceNodeLease, metav1.NamespaceDefault}
+// SystemNamespaces are those that exist in every cluster.
+func SystemNamespaces() []string {
+	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
+}
 
 const (
 	apiService     = "kubernetes"
@@ -48,7 +49,7 @@ const (
 func (s System) Steps(client kubernetes.Interface) []Step {
 	return []Step{
 		{"start-system-namespaces-controller", func(ctx context.Context) error {
-			for _, name := range systemNamespaces {
+			for _, name := range SystemNamespaces() {
 				if err := ensureNamespace(ctx, client, name); err != nil {
 					return err
 				}
