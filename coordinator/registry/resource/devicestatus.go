@@ -13,12 +13,16 @@ import (
 )
 
 // validateDeviceStatus checks what a driver says of a device that is in use.
-func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, p *field.Path) field.ErrorList {
+func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, allocated map[deviceID]bool,
+	p *field.Path) field.ErrorList {
 	errs := validateDriver(d.Driver, p.Child("driver"))
 	errs = append(errs, validatePool(d.Pool, p.Child("pool"))...)
 	errs = append(errs, validateLabel(d.Device, p.Child("device"))...)
 	if d.ShareID != nil {
 		errs = append(errs, validateUID(*d.ShareID, p.Child("shareID"))...)
+	}
+	if id := statusID(d); !allocated[id] {
+		errs = append(errs, field.Invalid(p, id, "must be an allocated device in the claim"))
 	}
 	errs = append(errs,
 		tooMany(len(d.Conditions), resourcev1.AllocatedDeviceStatusMaxConditions, p.Child("conditions"))...)
@@ -40,17 +44,9 @@ func validateNetwork(n *resourcev1.NetworkDeviceData, p *field.Path) (errs field
 	if most := resourcev1.NetworkDeviceDataHardwareAddressMaxLength; len(n.HardwareAddress) > most {
 		errs = append(errs, field.TooLong(p.Child("hardwareAddress"), "", most))
 	}
-	at := p.Child("ips")
-	if many := tooMany(len(n.IPs), resourcev1.NetworkDeviceDataMaxIPs, at); many != nil {
-		return append(errs, many...)
-	}
-	for i, ip := range n.IPs {
-		errs = append(errs, validation.IsValidInterfaceAddress(at.Index(i), ip)...)
-		if slices.Contains(n.IPs[:i], ip) {
-			errs = append(errs, field.Duplicate(at.Index(i), ip))
-		}
-	}
-	return errs
+	return append(errs, eachOnce(n.IPs, resourcev1.NetworkDeviceDataMaxIPs, p.Child("ips"),
+		func(ip *string, at *field.Path) field.ErrorList { return validation.IsValidInterfaceAddress(at, *ip) },
+		func(ip *string) string { return *ip })...)
 }
 
 // validateUID wants a UUID in its normal form.

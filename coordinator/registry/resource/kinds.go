@@ -35,8 +35,8 @@ func deviceClass() kind.Kind {
 			NameRule: kind.OnlyWhole,
 			List:     &resourcev1.DeviceClassList{},
 		},
-		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec) },
-		ValidateUpdate: func(_ context.Context, c, _ *T) field.ErrorList { return validateClass(&c.Spec) },
+		Validate:       func(_ context.Context, c *T) field.ErrorList { return validateClass(&c.Spec, nil) },
+		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList { return validateClass(&c.Spec, &old.Spec) },
 		Spec:           func(c *T) any { return &c.Spec },
 		ReturnDeleted:  true,
 		Columns:        []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
@@ -250,20 +250,20 @@ func dropReleased(c, old *resourcev1.ResourceClaim) {
 }
 
 // deviceID names a device, or a share of one.
-type deviceID struct{ driver, pool, device, share string }
+type deviceID struct{ Driver, Pool, Device, ShareID string }
 
 func resultID(r *resourcev1.DeviceRequestAllocationResult) deviceID {
-	id := deviceID{driver: r.Driver, pool: r.Pool, device: r.Device}
+	id := deviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
 	if r.ShareID != nil {
-		id.share = string(*r.ShareID)
+		id.ShareID = string(*r.ShareID)
 	}
 	return id
 }
 
 func statusID(d *resourcev1.AllocatedDeviceStatus) deviceID {
-	id := deviceID{driver: d.Driver, pool: d.Pool, device: d.Device}
+	id := deviceID{Driver: d.Driver, Pool: d.Pool, Device: d.Device}
 	if d.ShareID != nil {
-		id.share = *d.ShareID
+		id.ShareID = *d.ShareID
 	}
 	return id
 }

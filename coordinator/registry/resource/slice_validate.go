@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -19,7 +20,13 @@ import (
 type resourceName = corev1.ResourceName
 
 // semantic is semver.org's 2.0.0.
-var semantic = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+var semantic = regexp.MustCompile(`^` + number + `\.` + number + `\.` + number +
+	`(-` + word + `(\.` + word + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+
+const (
+	number = `(0|[1-9]\d*)`
+	word   = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)` // a number has no leading zeros
+)
 
 func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	p := field.NewPath("spec")
@@ -41,7 +48,7 @@ func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	if spec.SharedCounters != nil && spec.Devices != nil {
 		errs = append(errs, field.Invalid(p, "", "only one of `sharedCounters` or `devices` is allowed"))
 	}
-	errs = append(errs, validateDevices(spec, p.Child("devices"))...)
+	errs = append(errs, validateDevices(spec, old, p.Child("devices"))...)
 	return append(errs, validateCounters(spec.SharedCounters, p.Child("sharedCounters"))...)
 }
 
@@ -104,7 +111,7 @@ func validateWhere(w where, p *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-func validateDevices(spec *resourcev1.ResourceSliceSpec, p *field.Path) field.ErrorList {
+func validateDevices(spec, old *resourcev1.ResourceSliceSpec, p *field.Path) field.ErrorList {
 	most := resourcev1.ResourceSliceMaxDevices
 	if slices.ContainsFunc(spec.Devices,
 		func(d resourcev1.Device) bool {
@@ -112,57 +119,53 @@ func validateDevices(spec *resourcev1.ResourceSliceSpec, p *field.Path) field.Er
 		}) {
 		most = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
 	}
-	if many := tooMany(len(spec.Devices), most, p); many != nil {
-		return many
-	}
-	var errs field.ErrorList
-	seen := map[string]bool{}
-	for i := range spec.Devices {
-		d, at := &spec.Devices[i], p.Index(i)
-		errs = append(errs, validateDevice(d, spec.PerDeviceNodeSelection != nil && *spec.PerDeviceNodeSelection, at)...)
-		if seen[d.Name] {
-			errs = append(errs, field.Duplicate(at, d.Name))
-		}
-		seen[d.Name] = true
-	}
-	return errs
+	perDevice := spec.PerDeviceNodeSelection != nil && *spec.PerDeviceNodeSelection
+	return eachOnce(spec.Devices, most, p, func(d *resourcev1.Device, at *field.Path) field.ErrorList {
+		return validateDevice(d, deviceOf(old, d.Name), perDevice, at)
+	}, func(d *resourcev1.Device) string { return d.Name })
 }
 
-func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.ErrorList {
+// deviceOf finds the device of a name; nil: there is none.
+func deviceOf(spec *resourcev1.ResourceSliceSpec, name string) *resourcev1.Device {
+	if spec == nil {
+		return nil
+	}
+	i := slices.IndexFunc(spec.Devices, func(d resourcev1.Device) bool { return d.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &spec.Devices[i]
+}
+
+func validateDevice(d, old *resourcev1.Device, perDevice bool, p *field.Path) field.ErrorList {
 	errs := validateLabel(d.Name, p.Child("name"))
 	const most = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 	if n := len(d.Attributes) + len(d.Capacity); n > most {
 		errs = append(errs,
 			field.Invalid(p, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
 	}
-	for name, a := range d.Attributes {
-		at := p.Child("attributes").Key(string(name))
-		errs = append(errs, validateAttributeName(string(name), false, p.Child("attributes"))...)
-		errs = append(errs, validateAttribute(&a, at)...)
+	const values = resourcev1.ResourceSliceMaxAttributeValuesPerDevice
+	if n := attributeValues(d); n > values {
+		errs = append(errs,
+			field.Invalid(p, n, fmt.Sprintf("the total number of attribute values must not exceed %d", values)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
+		a, at := d.Attributes[name], p.Child("attributes")
+		errs = append(errs, validateAttributeName(string(name), at)...)
+		errs = append(errs, validateAttribute(&a, at.Key(short(string(name))))...)
 	}
 	shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
-	for name, c := range d.Capacity {
-		errs = append(errs, validateAttributeName(string(name), false, p.Child("capacity"))...)
-		errs = append(errs, validateCapacity(&c, shared, p.Child("capacity").Key(string(name)))...)
+	for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
+		c, at := d.Capacity[name], p.Child("capacity")
+		errs = append(errs, validateAttributeName(string(name), at)...)
+		errs = append(errs, validateCapacity(&c, shared, at.Key(short(string(name))))...)
 	}
-	errs = append(errs, validateTaints(d.Taints, p.Child("taints"))...)
-	errs = append(errs,
-		tooMany(len(d.ConsumesCounters), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice,
-			p.Child("consumesCounters"))...)
-	for i, c := range d.ConsumesCounters {
-		at := p.Child("consumesCounters").Index(i)
-		if c.CounterSet == "" {
-			errs = append(errs, field.Required(at.Child("counterSet"), ""))
-		} else {
-			errs = append(errs, validateLabel(c.CounterSet, at.Child("counterSet"))...)
-		}
-		errs = append(errs, validateCounterNames(c.Counters,
-			resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, at.Child("counters"))...)
-		if slices.ContainsFunc(d.ConsumesCounters[:i],
-			func(o resourcev1.DeviceCounterConsumption) bool { return o.CounterSet == c.CounterSet }) {
-			errs = append(errs, field.Duplicate(at, c.CounterSet))
-		}
+	if old == nil || !equality.Semantic.DeepEqual(old.Taints, d.Taints) {
+		errs = append(errs, validateTaints(d.Taints, p.Child("taints"))...)
 	}
+	errs = append(errs, eachOnce(d.ConsumesCounters, resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice,
+		p.Child("consumesCounters"), validateConsumption,
+		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet })...)
 	switch {
 	case perDevice:
 		errs = append(errs, validateWhere(where{node: d.NodeName, selector: d.NodeSelector, all: d.AllNodes}, p)...)
@@ -170,6 +173,37 @@ func validateDevice(d *resourcev1.Device, perDevice bool, p *field.Path) field.E
 		errs = append(errs, field.Invalid(p, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"))
 	}
 	return append(errs, validateBinding(d.BindingConditions, d.BindingFailureConditions, p)...)
+}
+
+// attributeValues counts the values of all attributes, those of lists one by one.
+func attributeValues(d *resourcev1.Device) (n int) {
+	for _, a := range d.Attributes {
+		n += max(1, len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues))
+	}
+	return n
+}
+
+// longestName is that of an attribute with its domain.
+const longestName = resourcev1.DeviceMaxDomainLength + 1 + resourcev1.DeviceMaxIDLength
+
+// short leaves out the middle of a name that is too long to be shown.
+func short(name string) string {
+	if len(name) <= longestName {
+		return name
+	}
+	const dots = "..."
+	left := longestName - len(dots)
+	return name[:(left+1)/2] + dots + name[len(name)-left/2:]
+}
+
+func validateConsumption(c *resourcev1.DeviceCounterConsumption, p *field.Path) (errs field.ErrorList) {
+	if c.CounterSet == "" {
+		errs = append(errs, field.Required(p.Child("counterSet"), ""))
+	} else {
+		errs = append(errs, validateLabel(c.CounterSet, p.Child("counterSet"))...)
+	}
+	return append(errs, validateCounterNames(c.Counters,
+		resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, p.Child("counters"))...)
 }
 
 // hasLists tells of lists that an object has from before: they are of a feature
@@ -206,9 +240,6 @@ func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) (errs field
 			n++
 		}
 	}
-	if n != 1 {
-		errs = append(errs, field.Invalid(p, "", "exactly one value must be specified"))
-	}
 	if s := a.StringValue; s != nil && len(*s) > resourcev1.DeviceAttributeMaxValueLength {
 		errs = append(errs, field.TooLong(p.Child("string"), "", resourcev1.DeviceAttributeMaxValueLength))
 	}
@@ -217,6 +248,13 @@ func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) (errs field
 	}
 	if v := a.VersionValue; v != nil && len(*v) > resourcev1.DeviceAttributeMaxValueLength {
 		errs = append(errs, field.TooLong(p.Child("version"), "", resourcev1.DeviceAttributeMaxValueLength))
+	}
+	switch n {
+	case 0:
+		errs = append(errs, field.Invalid(p, "", "exactly one value must be specified"))
+	case 1:
+	default:
+		errs = append(errs, field.Invalid(p, *a, "exactly one value must be specified"))
 	}
 	return errs
 }
@@ -241,24 +279,14 @@ func validateTaints(list []resourcev1.DeviceTaint, p *field.Path) field.ErrorLis
 }
 
 func validateCounters(list []resourcev1.CounterSet, p *field.Path) field.ErrorList {
-	if many := tooMany(len(list), resourcev1.ResourceSliceMaxCounterSets, p); many != nil {
-		return many
-	}
-	var errs field.ErrorList
-	seen := map[string]bool{}
-	for i, c := range list {
-		at := p.Index(i)
-		if c.Name == "" {
-			errs = append(errs, field.Required(at.Child("name"), ""))
-		} else {
-			errs = append(errs, validateLabel(c.Name, at.Child("name"))...)
-		}
-		errs = append(errs, validateCounterNames(c.Counters,
-			resourcev1.ResourceSliceMaxCountersPerCounterSet, at.Child("counters"))...)
-		if seen[c.Name] {
-			errs = append(errs, field.Duplicate(at, c.Name))
-		}
-		seen[c.Name] = true
-	}
-	return errs
+	return eachOnce(list, resourcev1.ResourceSliceMaxCounterSets, p,
+		func(c *resourcev1.CounterSet, at *field.Path) (errs field.ErrorList) {
+			if c.Name == "" {
+				errs = append(errs, field.Required(at.Child("name"), ""))
+			} else {
+				errs = append(errs, validateLabel(c.Name, at.Child("name"))...)
+			}
+			return append(errs, validateCounterNames(c.Counters,
+				resourcev1.ResourceSliceMaxCountersPerCounterSet, at.Child("counters"))...)
+		}, func(c *resourcev1.CounterSet) string { return c.Name })
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -20,6 +22,38 @@ func tooMany(n, most int, p *field.Path) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.TooMany(p, n, most)}
+}
+
+// each checks the elements of a list that is not too long; most below zero: it
+// never is.
+func each[T any](list []T, most int, p *field.Path,
+	check func(*T, *field.Path) field.ErrorList) (errs field.ErrorList) {
+	if many := tooMany(len(list), most, p); most >= 0 && many != nil {
+		return many
+	}
+	for i := range list {
+		errs = append(errs, check(&list[i], p.Index(i))...)
+	}
+	return errs
+}
+
+// eachOnce checks the elements of a list that is not too long, and after them that
+// no two have one key.
+func eachOnce[T any, K comparable](list []T, most int, p *field.Path, check func(*T, *field.Path) field.ErrorList,
+	key func(*T) K) field.ErrorList {
+	if many := tooMany(len(list), most, p); most >= 0 && many != nil {
+		return many
+	}
+	errs := each(list, most, p, check)
+	seen := map[K]bool{}
+	for i := range list {
+		k := key(&list[i])
+		if seen[k] {
+			errs = append(errs, field.Duplicate(p.Index(i), k))
+		}
+		seen[k] = true
+	}
+	return errs
 }
 
 func validateLabel(s string, p *field.Path) field.ErrorList {
@@ -50,38 +84,35 @@ func validatePool(name string, p *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-func validateClass(spec *resourcev1.DeviceClassSpec) field.ErrorList {
+// validateClass checks a class; old is nil for a new one.
+func validateClass(spec, old *resourcev1.DeviceClassSpec) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := validateSelectors(spec.Selectors, p.Child("selectors"))
-	if many := tooMany(len(spec.Config), resourcev1.DeviceConfigMaxSize, p.Child("config")); many != nil {
-		return append(errs, many...)
-	}
-	for i := range spec.Config {
-		errs = append(errs, validateConfig(&spec.Config[i].DeviceConfiguration, p.Child("config").Index(i))...)
-	}
+	stored := old != nil && equality.Semantic.DeepEqual(spec.Selectors, old.Selectors)
+	errs := validateSelectors(spec.Selectors, stored, p.Child("selectors"))
+	errs = append(errs, each(spec.Config, resourcev1.DeviceConfigMaxSize, p.Child("config"),
+		func(c *resourcev1.DeviceClassConfiguration, at *field.Path) field.ErrorList {
+			return validateConfig(&c.DeviceConfiguration, at)
+		})...)
 	if name := spec.ExtendedResourceName; name != nil && !podspec.IsExtended(resourceName(*name)) {
 		errs = append(errs, field.Invalid(p.Child("extendedResourceName"), *name, "must be a valid extended resource name"))
 	}
 	return errs
 }
 
-func validateSelectors(list []resourcev1.DeviceSelector, p *field.Path) field.ErrorList {
-	if errs := tooMany(len(list), resourcev1.DeviceSelectorsMaxSize, p); errs != nil {
-		return errs
-	}
-	var errs field.ErrorList
-	for i := range list {
-		at := p.Index(i).Child("cel")
-		switch c := list[i].CEL; {
-		case c == nil:
-			errs = append(errs, field.Required(at, ""))
-		case len(c.Expression) > resourcev1.CELSelectorExpressionMaxLength:
-			errs = append(errs, field.TooLong(at.Child("expression"), "", resourcev1.CELSelectorExpressionMaxLength))
-		default:
-			errs = append(errs, validateExpression(c.Expression, at.Child("expression"))...)
-		}
-	}
-	return errs
+func validateSelectors(list []resourcev1.DeviceSelector, stored bool, p *field.Path) field.ErrorList {
+	return each(list, resourcev1.DeviceSelectorsMaxSize, p,
+		func(s *resourcev1.DeviceSelector, at *field.Path) field.ErrorList {
+			at = at.Child("cel")
+			switch c := s.CEL; {
+			case c == nil:
+				return field.ErrorList{field.Required(at, "")}
+			case len(c.Expression) > resourcev1.CELSelectorExpressionMaxLength:
+				return field.ErrorList{
+					field.TooLong(at.Child("expression"), "", resourcev1.CELSelectorExpressionMaxLength)}
+			default:
+				return validateExpression(c.Expression, stored, at.Child("expression"))
+			}
+		})
 }
 
 func validateConfig(c *resourcev1.DeviceConfiguration, p *field.Path) field.ErrorList {
@@ -126,37 +157,20 @@ func requestNames(d *resourcev1.DeviceClaim) (names []string) {
 	return names
 }
 
-func validateClaim(spec *resourcev1.ResourceClaimSpec, p *field.Path) (errs field.ErrorList) {
+func validateClaim(spec *resourcev1.ResourceClaimSpec, p *field.Path) field.ErrorList {
 	d, p := &spec.Devices, p.Child("devices")
-	for _, many := range []field.ErrorList{
-		tooMany(len(d.Requests), resourcev1.DeviceRequestsMaxSize, p.Child("requests")),
-		tooMany(len(d.Constraints), resourcev1.DeviceConstraintsMaxSize, p.Child("constraints")),
-		tooMany(len(d.Config), resourcev1.DeviceConfigMaxSize, p.Child("config")),
-	} {
-		errs = append(errs, many...)
-	}
-	if len(errs) > 0 {
-		return errs
-	}
-	seen := map[string]bool{}
-	for i := range d.Requests {
-		at := p.Child("requests").Index(i)
-		errs = append(errs, validateRequest(&d.Requests[i], at)...)
-		if name := d.Requests[i].Name; seen[name] {
-			errs = append(errs, field.Duplicate(at, name))
-		}
-		seen[d.Requests[i].Name] = true
-	}
+	errs := eachOnce(d.Requests, resourcev1.DeviceRequestsMaxSize, p.Child("requests"), validateRequest,
+		func(r *resourcev1.DeviceRequest) string { return r.Name })
 	names := requestNames(d)
-	for i, c := range d.Constraints {
-		errs = append(errs, validateConstraint(&c, names, p.Child("constraints").Index(i))...)
-	}
-	for i := range d.Config {
-		at := p.Child("config").Index(i)
-		errs = append(errs, validateRefs(d.Config[i].Requests, names, at.Child("requests"))...)
-		errs = append(errs, validateConfig(&d.Config[i].DeviceConfiguration, at)...)
-	}
-	return errs
+	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, p.Child("constraints"),
+		func(c *resourcev1.DeviceConstraint, at *field.Path) field.ErrorList {
+			return validateConstraint(c, names, at)
+		})...)
+	return append(errs, each(d.Config, resourcev1.DeviceConfigMaxSize, p.Child("config"),
+		func(c *resourcev1.DeviceClaimConfiguration, at *field.Path) field.ErrorList {
+			return append(validateRefs(c.Requests, names, at.Child("requests")),
+				validateConfig(&c.DeviceConfiguration, at)...)
+		})...)
 }
 
 func validateRequest(r *resourcev1.DeviceRequest, p *field.Path) field.ErrorList {
@@ -173,23 +187,13 @@ func validateRequest(r *resourcev1.DeviceRequest, p *field.Path) field.ErrorList
 			validateWanted(wanted{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations},
 				p.Child("exactly"))...)
 	}
-	at := p.Child("firstAvailable")
-	if many := tooMany(len(r.FirstAvailable), resourcev1.FirstAvailableDeviceRequestMaxSize, at); many != nil {
-		return append(errs, many...)
-	}
-	seen := map[string]bool{}
-	for i := range r.FirstAvailable {
-		s := &r.FirstAvailable[i]
-		errs = append(errs, validateLabel(s.Name, at.Index(i).Child("name"))...)
-		errs = append(errs,
-			validateWanted(wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations},
-				at.Index(i))...)
-		if seen[s.Name] {
-			errs = append(errs, field.Duplicate(at.Index(i), s.Name))
-		}
-		seen[s.Name] = true
-	}
-	return errs
+	alternatives := eachOnce(r.FirstAvailable, resourcev1.FirstAvailableDeviceRequestMaxSize, p.Child("firstAvailable"),
+		func(s *resourcev1.DeviceSubRequest, at *field.Path) field.ErrorList {
+			return append(validateLabel(s.Name, at.Child("name")), validateWanted(
+				wanted{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations}, at)...)
+		},
+		func(s *resourcev1.DeviceSubRequest) string { return s.Name })
+	return append(errs, alternatives...)
 }
 
 // wanted is what a request and a subrequest have in common.
@@ -208,7 +212,7 @@ func validateWanted(w wanted, p *field.Path) (errs field.ErrorList) {
 		errs = append(errs,
 			fieldrule.Invalid(p.Child("deviceClassName"), w.class, validation.IsDNS1123Subdomain(w.class))...)
 	}
-	errs = append(errs, validateSelectors(w.selectors, p.Child("selectors"))...)
+	errs = append(errs, validateSelectors(w.selectors, false, p.Child("selectors"))...)
 	const all, exact = resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount
 	switch {
 	case w.mode == all && w.count != 0:
@@ -262,47 +266,66 @@ func validateConstraint(c *resourcev1.DeviceConstraint, names []string, p *field
 	errs := validateRefs(c.Requests, names, p.Child("requests"))
 	switch {
 	case c.MatchAttribute != nil:
-		return append(errs, validateAttributeName(string(*c.MatchAttribute), true, p.Child("matchAttribute"))...)
+		return append(errs, validateQualified(string(*c.MatchAttribute), p.Child("matchAttribute"))...)
 	case c.DistinctAttribute != nil:
-		return append(errs, validateAttributeName(string(*c.DistinctAttribute), true, p.Child("distinctAttribute"))...)
+		return append(errs, validateQualified(string(*c.DistinctAttribute), p.Child("distinctAttribute"))...)
 	}
 	return append(errs, field.Required(p, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
 }
 
+// validateRefs checks references to requests, "NAME" or "NAME/ALTERNATIVE".
 func validateRefs(refs, names []string, p *field.Path) field.ErrorList {
-	if errs := tooMany(len(refs), resourcev1.DeviceRequestsMaxSize, p); errs != nil {
-		return errs
+	return eachOnce(refs, resourcev1.DeviceRequestsMaxSize, p, func(ref *string, at *field.Path) field.ErrorList {
+		return validateRef(*ref, names, at)
+	}, func(ref *string) string { return *ref })
+}
+
+func validateRef(ref string, names []string, p *field.Path) (errs field.ErrorList) {
+	unknown := field.Invalid(p, ref, "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'")
+	parts := strings.Split(ref, "/")
+	if len(parts) > 2 {
+		return field.ErrorList{unknown}
 	}
-	var errs field.ErrorList
-	for i, ref := range refs {
-		if !slices.Contains(names, ref) {
-			errs = append(errs, field.Invalid(p.Index(i), ref, "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"))
-		}
-		if slices.Contains(refs[:i], ref) {
-			errs = append(errs, field.Duplicate(p.Index(i), ref))
-		}
+	for _, part := range parts {
+		errs = append(errs, validateLabel(part, p)...)
+	}
+	if !slices.Contains(names, ref) {
+		errs = append(errs, unknown)
 	}
 	return errs
 }
 
-// validateAttributeName checks "name" or "domain/name".
-func validateAttributeName(name string, qualified bool, p *field.Path) (errs field.ErrorList) {
-	domain, id, ok := strings.Cut(name, "/")
-	switch {
-	case !ok && qualified:
+// validateAttributeName checks "name" or "domain/name". What has more parts is taken
+// as it is.
+func validateAttributeName(name string, p *field.Path) (errs field.ErrorList) {
+	parts := strings.Split(name, "/")
+	switch len(parts) {
+	case 1:
+		return validateIdentifier(name, p)
+	case 2:
+		if parts[0] == "" {
+			errs = append(errs, field.Invalid(p, "", "the domain must not be empty"))
+		} else {
+			errs = append(errs, validateDriver(parts[0], p)...)
+		}
+		if parts[1] == "" {
+			return append(errs, field.Invalid(p, "", "the name must not be empty"))
+		}
+		return append(errs, validateIdentifier(parts[1], p)...)
+	}
+	return nil
+}
+
+// validateQualified wants the domain too.
+func validateQualified(name string, p *field.Path) field.ErrorList {
+	errs := validateAttributeName(name, p)
+	if !strings.Contains(name, "/") {
 		errs = append(errs, field.Invalid(p, name, "a fully qualified name must be a domain and a name separated by a slash"))
-	case !ok:
-		domain, id = "", name
-	case domain == "":
-		return field.ErrorList{field.Invalid(p, "", "the domain must not be empty")}
-	case id == "":
-		return field.ErrorList{field.Invalid(p, "", "the name must not be empty")}
-	default:
-		errs = append(errs, validateDriver(domain, p)...)
 	}
-	if !ok {
-		id = name
-	}
+	return errs
+}
+
+func validateIdentifier(id string, p *field.Path) (errs field.ErrorList) {
 	if len(id) > resourcev1.DeviceMaxIDLength {
 		errs = append(errs, field.TooLong(p, "", resourcev1.DeviceMaxIDLength))
 	}
@@ -311,29 +334,19 @@ func validateAttributeName(name string, qualified bool, p *field.Path) (errs fie
 
 func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	p, s := field.NewPath("status"), &c.Status
-	if many := tooMany(len(s.ReservedFor), resourcev1.ResourceClaimReservedForMaxSize,
-		p.Child("reservedFor")); many != nil {
-		return many
-	}
-	errs := validateConsumers(c, old, p.Child("reservedFor"))
+	errs := eachOnce(s.ReservedFor, resourcev1.ResourceClaimReservedForMaxSize, p.Child("reservedFor"),
+		validateConsumer, func(r *resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID })
 	allocated := map[deviceID]bool{}
 	if s.Allocation != nil {
 		for i := range s.Allocation.Devices.Results {
 			allocated[resultID(&s.Allocation.Devices.Results[i])] = true
 		}
 	}
-	seen := map[deviceID]bool{}
-	for i := range s.Devices {
-		at, id := p.Child("devices").Index(i), statusID(&s.Devices[i])
-		errs = append(errs, validateDeviceStatus(&s.Devices[i], at)...)
-		if !allocated[id] {
-			errs = append(errs, field.Invalid(at, s.Devices[i].Device, "must be an allocated device in the claim"))
-		}
-		if seen[id] {
-			errs = append(errs, field.Duplicate(at, s.Devices[i].Device))
-		}
-		seen[id] = true
-	}
+	errs = append(errs, eachOnce(s.Devices, -1, p.Child("devices"),
+		func(d *resourcev1.AllocatedDeviceStatus, at *field.Path) field.ErrorList {
+			return validateDeviceStatus(d, allocated, at)
+		}, statusID)...)
+	errs = append(errs, validateReservation(c, old, p.Child("reservedFor"))...)
 	switch {
 	case s.Allocation == nil:
 	case old.Status.Allocation != nil:
@@ -349,63 +362,63 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	return errs
 }
 
-func validateConsumers(c, old *resourcev1.ResourceClaim, p *field.Path) (errs field.ErrorList) {
-	list := c.Status.ReservedFor
-	for i, r := range list {
-		for _, f := range []struct {
-			name, value string
-		}{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
-			if f.value == "" {
-				errs = append(errs, field.Required(p.Index(i).Child(f.name), ""))
-			}
+func validateConsumer(r *resourcev1.ResourceClaimConsumerReference, p *field.Path) (errs field.ErrorList) {
+	for _, f := range []struct {
+		name, value string
+	}{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
+		if f.value == "" {
+			errs = append(errs, field.Required(p.Child(f.name), ""))
 		}
-		if slices.ContainsFunc(list[:i], func(o resourcev1.ResourceClaimConsumerReference) bool { return o.UID == r.UID }) {
-			errs = append(errs, field.Duplicate(p.Index(i), r.UID))
-		}
-	}
-	switch {
-	case len(list) == 0:
-	case c.Status.Allocation == nil:
-		errs = append(errs, field.Forbidden(p, "may not be specified when `allocated` is not set"))
-	case c.DeletionTimestamp != nil && slices.ContainsFunc(list, func(r resourcev1.ResourceClaimConsumerReference) bool {
-		return !slices.Contains(old.Status.ReservedFor, r)
-	}):
-		errs = append(errs, field.Forbidden(p, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"))
 	}
 	return errs
 }
 
-func validateAllocation(a *resourcev1.AllocationResult, names []string, p *field.Path) (errs field.ErrorList) {
-	if many := tooMany(len(a.Devices.Results), resourcev1.AllocationResultsMaxSize, p.Child("results")); many != nil {
-		return many
+// validateReservation wants consumers of allocated claims only, and no new ones of
+// a claim that is being deleted.
+func validateReservation(c, old *resourcev1.ResourceClaim, p *field.Path) field.ErrorList {
+	list := c.Status.ReservedFor
+	switch {
+	case len(list) == 0:
+	case c.Status.Allocation == nil:
+		return field.ErrorList{field.Forbidden(p, "may not be specified when `allocated` is not set")}
+	case c.DeletionTimestamp != nil && slices.ContainsFunc(list, func(r resourcev1.ResourceClaimConsumerReference) bool {
+		return !slices.Contains(old.Status.ReservedFor, r)
+	}):
+		return field.ErrorList{field.Forbidden(p, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set")}
 	}
-	for i := range a.Devices.Results {
-		r, at := &a.Devices.Results[i], p.Child("results").Index(i)
-		if !slices.Contains(names, r.Request) {
-			errs = append(errs, field.Invalid(at.Child("request"), r.Request, "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"))
-		}
-		errs = append(errs, validateDriver(r.Driver, at.Child("driver"))...)
-		errs = append(errs, validatePool(r.Pool, at.Child("pool"))...)
-		errs = append(errs, validateLabel(r.Device, at.Child("device"))...)
-		errs = append(errs, validateBinding(r.BindingConditions, r.BindingFailureConditions, at)...)
-		if r.ShareID != nil {
-			errs = append(errs, validateUID(string(*r.ShareID), at.Child("shareID"))...)
-		}
+	return nil
+}
+
+func validateAllocation(a *resourcev1.AllocationResult, names []string, p *field.Path) field.ErrorList {
+	errs := each(a.Devices.Results, resourcev1.AllocationResultsMaxSize, p.Child("results"),
+		func(r *resourcev1.DeviceRequestAllocationResult, at *field.Path) field.ErrorList {
+			errs := validateRef(r.Request, names, at.Child("request"))
+			errs = append(errs, validateDriver(r.Driver, at.Child("driver"))...)
+			errs = append(errs, validatePool(r.Pool, at.Child("pool"))...)
+			errs = append(errs, validateLabel(r.Device, at.Child("device"))...)
+			errs = append(errs, validateBinding(r.BindingConditions, r.BindingFailureConditions, at)...)
+			if r.ShareID != nil {
+				errs = append(errs, validateUID(string(*r.ShareID), at.Child("shareID"))...)
+			}
+			return errs
+		})
+	return append(errs, each(a.Devices.Config, 2*resourcev1.DeviceConfigMaxSize, p.Child("config"),
+		func(c *resourcev1.DeviceAllocationConfiguration, at *field.Path) field.ErrorList {
+			errs := validateSource(c.Source, at.Child("source"))
+			errs = append(errs, validateRefs(c.Requests, names, at.Child("requests"))...)
+			return append(errs, validateConfig(&c.DeviceConfiguration, at)...)
+		})...)
+}
+
+var sources = []resourcev1.AllocationConfigSource{
+	resourcev1.AllocationConfigSourceClaim, resourcev1.AllocationConfigSourceClass}
+
+func validateSource(source resourcev1.AllocationConfigSource, p *field.Path) field.ErrorList {
+	switch {
+	case source == "":
+		return field.ErrorList{field.Required(p, "")}
+	case !slices.Contains(sources, source):
+		return field.ErrorList{field.NotSupported(p, source, sources)}
 	}
-	if many := tooMany(len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize, p.Child("config")); many != nil {
-		return append(errs, many...)
-	}
-	sources := []resourcev1.AllocationConfigSource{resourcev1.AllocationConfigSourceClaim,
-		resourcev1.AllocationConfigSourceClass}
-	for i := range a.Devices.Config {
-		c, at := &a.Devices.Config[i], p.Child("config").Index(i)
-		if c.Source == "" {
-			errs = append(errs, field.Required(at.Child("source"), ""))
-		} else if !slices.Contains(sources, c.Source) {
-			errs = append(errs, field.NotSupported(at.Child("source"), c.Source, sources))
-		}
-		errs = append(errs, validateRefs(c.Requests, names, at.Child("requests"))...)
-		errs = append(errs, validateConfig(&c.DeviceConfiguration, at)...)
-	}
-	return errs
+	return nil
 }
