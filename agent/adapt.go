@@ -18,7 +18,7 @@ import (
 // podsView is the pods as the server sees them.
 type podsView struct{ m *pod.Manager }
 
-func (v podsView) List() []*corev1.Pod { return v.m.Pods() }
+func (v podsView) List() []*corev1.Pod { return v.m.Told() }
 
 func (v podsView) Find(namespace, name string) (server.Pod, bool) {
 	f, ok := v.m.Find(namespace, name)

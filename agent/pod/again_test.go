@@ -31,7 +31,8 @@ import (
 // what is new: the containers in the runtime, what the API has of the pod, and what it
 // refused of what it was told. An empty line begins anew. The commands:
 //
-//	pod POLICY CONTAINER...  a new pod on the node: init:NAME, side:NAME, NAME
+//	pod POLICY CONTAINER...  a new pod on the node: init:NAME, side:NAME, NAME; with all:
+//	                         in front, one that ends with 42 restarts all
 //	debug NAME               an ephemeral container joins it
 //	end NAME CODE            a container ends
 //	wait SECONDS
@@ -281,6 +282,11 @@ func comesBack(p *corev1.Pod, name string, code int32) bool {
 	for _, c := range p.Spec.EphemeralContainers {
 		if c.Name == name {
 			return false
+		}
+	}
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		if len(c.RestartPolicyRules) > 0 {
+			return true
 		}
 	}
 	c := record.FindContainer(p, name)

@@ -53,6 +53,15 @@ func (m *Manager) link(p *corev1.Pod, container, id string) string {
 	return logs.Link(m.Host.ContainerLogsDir, p.Name, p.Namespace, container, id)
 }
 
+// keepLog keeps the log of a container that was removed to begin anew: how it ended
+// is to be found there. That of the run before goes.
+func (m *Manager) keepLog(p *corev1.Pod, a Action) {
+	m.unlinkLog(p, a.Name, a.ID)
+	if a.Attempt > 0 {
+		m.removeLog(p, Action{Name: a.Name, ID: a.ID, Attempt: a.Attempt - 1})
+	}
+}
+
 // removeLog removes the logs of a container that was removed, and its last
 // words.
 func (m *Manager) removeLog(p *corev1.Pod, a Action) {

@@ -32,6 +32,7 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 		w.admit(p, now)
 	}
 	w.stopping(p, at.unwanted(), now)
+	w.restartAll(p, o)
 	w.resizeDone(p, o, now)
 	plan := Decide(Input{
 		Pod:        p,
@@ -100,6 +101,7 @@ func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Pl
 		kept := *p
 		kept.Status = w.m.Reporter.Report(p, w.rec, o)
 		w.rec.Pod = &kept
+		w.showStatus(&kept.Status)
 		if w.starting && kept.Status.Phase == corev1.PodRunning {
 			w.starting = false
 			w.m.Starts.Since(w.rec.Admitted.Time)
@@ -115,6 +117,16 @@ func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Pl
 	if w.m.Changed != nil {
 		w.m.Changed()
 	}
+}
+
+// showStatus lets others see the status of a pod that the API's version does not tell.
+func (w *worker) showStatus(s *corev1.PodStatus) {
+	if w.rec.Source != SourceFile {
+		return
+	}
+	w.mu.Lock()
+	w.shown.status = s
+	w.mu.Unlock()
 }
 
 // keepAgain is when a record that could not be written is tried again: nothing
@@ -215,7 +227,11 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			w.retryLater(ctx, "remove a container", err)
 			return false
 		}
-		w.m.removeLog(p, a)
+		if a.Again {
+			w.m.keepLog(p, a)
+		} else {
+			w.m.removeLog(p, a)
+		}
 		return true
 	case RemoveSandbox:
 		if err := w.m.Runtime.RemovePodSandbox(ctx, a.ID); err != nil {

@@ -44,7 +44,8 @@ type Action struct {
 	Grace int64
 	// Message tells why, in the words of the event.
 	Message string
-	// Again: the container is stopped only to start as its spec now wants it.
+	// Again: the container is stopped only to start as its spec now wants it (Stop),
+	// or removed to begin anew (Remove).
 	Again bool
 	// Backoff is the pause after the next failure (Start).
 	Backoff time.Duration
@@ -112,6 +113,10 @@ type decision struct {
 func (d *decision) live() {
 	if v := d.verdict(); v != nil {
 		d.plan.add(Action{Kind: End, Verdict: *v})
+		return
+	}
+	if d.Record.RestartingAll {
+		d.removeAll()
 		return
 	}
 	if d.done() {

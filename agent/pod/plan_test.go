@@ -16,12 +16,14 @@ import (
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// testPod makes a pod from words: "init:a", "side:b" and names of containers.
+// testPod makes a pod from words: "init:a", "side:b", and names of containers. With
+// "all:" in front, one that ends with 42 restarts all.
 func testPod(policy corev1.RestartPolicy, containers ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	p.Spec.RestartPolicy = policy
 	always := corev1.ContainerRestartPolicyAlways
 	for _, c := range containers {
+		c, all := strings.CutPrefix(c, "all:")
 		kind, name, ok := strings.Cut(c, ":")
 		switch {
 		case !ok:
@@ -32,6 +34,23 @@ func testPod(policy corev1.RestartPolicy, containers ...string) *corev1.Pod {
 		default:
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: "i:1"})
 		}
+		if !all {
+			continue
+		}
+		last := &p.Spec.Containers
+		if ok {
+			last = &p.Spec.InitContainers
+		}
+		ends := &(*last)[len(*last)-1]
+		if ends.RestartPolicy == nil {
+			never := corev1.ContainerRestartPolicyNever
+			ends.RestartPolicy = &never
+		}
+		ends.RestartPolicyRules = []corev1.ContainerRestartRule{{
+			Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+				Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+		}}
 	}
 	return p
 }

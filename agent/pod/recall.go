@@ -35,8 +35,20 @@ func Recall(p *corev1.Pod, r *record.Pod, o *record.Observed) {
 			if e := lastRun(&list[i], o.Latest(list[i].Name)); e != nil {
 				r.Of(list[i].Name).Seen = e
 			}
+			recallRestart(&list[i], r)
 		}
 	}
+}
+
+// recallRestart lets a container run again that was removed with all others of its
+// pod to do so.
+func recallRestart(s *corev1.ContainerStatus, r *record.Pod) {
+	cr := r.Containers[s.Name]
+	if cr == nil || cr.Seen == nil || s.State.Waiting == nil || s.State.Waiting.Reason != reasonRestartingAll {
+		return
+	}
+	cr.Again = true
+	cr.Seen.Attempt = uint32(max(0, s.RestartCount-1)) // the API counts the next run already
 }
 
 // lastRun is the newest run of a container that the API tells of and that the

@@ -12,10 +12,9 @@ func Restarts(p *corev1.Pod, c *corev1.Container, code int32) bool {
 	if record.Sidecar(c) {
 		return true
 	}
-	for _, r := range c.RestartPolicyRules {
-		if r.ExitCodes != nil && matches(r.ExitCodes, code) {
-			return r.Action == corev1.ContainerRestartRuleActionRestart
-		}
+	switch ruled(c, code) {
+	case corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers:
+		return true
 	}
 	policy := string(p.Spec.RestartPolicy)
 	if c.RestartPolicy != nil {
@@ -33,6 +32,17 @@ func Restarts(p *corev1.Pod, c *corev1.Container, code int32) bool {
 	default:
 		return !init || code != 0
 	}
+}
+
+// ruled is the action of the first of the container's rules that is about an exit
+// code, "" for none.
+func ruled(c *corev1.Container, code int32) corev1.ContainerRestartRuleAction {
+	for _, r := range c.RestartPolicyRules {
+		if r.ExitCodes != nil && matches(r.ExitCodes, code) {
+			return r.Action
+		}
+	}
+	return ""
 }
 
 func matches(r *corev1.ContainerRestartRuleOnExitCodes, code int32) bool {

@@ -15,6 +15,30 @@ func (m *Manager) IPs(p *corev1.Pod) []string {
 	return nil
 }
 
+// Told are all pods known, for the kubelet API: those of manifests with the status
+// that the node tells of them, the others as the API has them.
+func (m *Manager) Told() []*corev1.Pod {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	out := make([]*corev1.Pod, 0, len(workers))
+	for _, w := range workers {
+		w.mu.Lock()
+		p, phase, status := w.pod, w.phase, w.shown.status
+		w.mu.Unlock()
+		if p == nil || phase.unclaimed() {
+			continue
+		}
+		if status != nil {
+			told := *p
+			told.Status = *status
+			p = &told
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
 // Active are the pods that have not ended with all that belongs to them.
 func (m *Manager) Active() []*corev1.Pod {
 	var out []*corev1.Pod

@@ -50,6 +50,8 @@ type shown struct {
 	// for more, and wait for others to end.
 	allocated   *corev1.Pod
 	waitsToGrow bool
+	// status is the last that was told of a pod of a manifest.
+	status *corev1.PodStatus
 }
 
 // job is something long that goes on beside the worker.

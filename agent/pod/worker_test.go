@@ -152,6 +152,43 @@ func (r running) Report(p *corev1.Pod, rec *record.Pod, o *record.Observed) core
 	return status
 }
 
+// The kubelet API shows the status that the node tells of a pod of a manifest; of
+// others, what the API has, which is all that is known of a pod that terminates.
+func TestTold(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		f.stubborn = true
+		m, stop := startWith(t, dir, f, e, running{e})
+		defer stop()
+		manifest, ours := testPod(corev1.RestartPolicyAlways, "a"), testPod(corev1.RestartPolicyAlways, "b")
+		ours.Name, ours.UID = "ours", "ours"
+		m.Update(manifest, SourceFile)
+		m.Update(ours, SourceAPI)
+		expect(t, f, "a#0=run b#0=run")
+		phases := func() string {
+			synctest.Wait()
+			var out []string
+			for _, p := range m.Told() {
+				out = append(out, p.Name+"="+string(p.Status.Phase))
+			}
+			slices.Sort(out)
+			return strings.Join(out, " ")
+		}
+		if got := phases(); got != "ours= p=Running" {
+			t.Errorf("at first: %s", got)
+		}
+		grace, now := int64(30), metav1.Now()
+		ours = ours.DeepCopy()
+		ours.DeletionTimestamp, ours.DeletionGracePeriodSeconds = &now, &grace
+		ours.Status.Phase = corev1.PodRunning
+		m.Update(ours, SourceAPI)
+		if got := phases(); got != "ours=Running p=Running" {
+			t.Errorf("while one terminates: %s", got)
+		}
+	})
+}
+
 // TestPassesAreMeasured: how long a pod took to run is counted once.
 func TestPassesAreMeasured(t *testing.T) {
 	dir := t.TempDir()

@@ -22,6 +22,9 @@ type Pod struct {
 	Stopping *Stopping `json:"stopping,omitempty"`
 	// Released is set once steps were undone: no sandbox, volume or cgroup.
 	Released bool `json:"released,omitempty"`
+	// RestartingAll: a container ended with a rule that restarts all of them. What
+	// there is of them is removed, then they begin anew.
+	RestartingAll bool `json:"restartingAll,omitempty"`
 	// SandboxAttempts counts the sandboxes made so far.
 	SandboxAttempts uint32 `json:"sandboxAttempts,omitempty"`
 	// IPs are those of the last ready sandbox.
@@ -90,8 +93,8 @@ type Container struct {
 	Hooked bool `json:"hooked,omitempty"`
 	// Actuated is what ID was given; nil while not known.
 	Actuated *corev1.ResourceRequirements `json:"actuated,omitempty"`
-	// Again: it was stopped only to start with another image or other resources,
-	// whatever its restart policy.
+	// Again: it was stopped only to start with another image or other resources, or
+	// with all others of its pod, whatever its restart policy.
 	Again bool `json:"again,omitempty"`
 	// Unhealthy is why ID must be restarted: a failed liveness or startup
 	// probe or hook.

@@ -28,7 +28,7 @@ type Facts struct {
 func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodStatus {
 	restarts := f.Restarts
 	f.Restarts = func(p *corev1.Pod, c *corev1.Container, code int32) bool {
-		return r.Get(c.Name).Again || restarts(p, c, code)
+		return r.RestartingAll || r.Get(c.Name).Again || restarts(p, c, code)
 	}
 	s := corev1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
 	if !r.Admitted.IsZero() {
@@ -181,7 +181,8 @@ func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 // has not ended. An init container runs again in a new sandbox whatever its policy:
 // the API hears of it when that run ends.
 func (b *builder) restartable(c *corev1.Container, s *corev1.ContainerStatus) bool {
-	return record.Sidecar(c) || c.RestartPolicy == nil && b.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
+	return restartsTogether(b.pod) || record.Sidecar(c) ||
+		c.RestartPolicy == nil && b.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
 		b.f.Restarts(b.pod, c, s.State.Terminated.ExitCode)
 }
 
@@ -281,6 +282,9 @@ func (b *builder) unseen(s *corev1.ContainerStatus, cr record.Container) {
 		return
 	}
 	s.RestartCount = int32(cr.Seen.Attempt)
+	if cr.Seen.State.Reason == restartingAll {
+		s.RestartCount++ // as the API has it at once
+	}
 	if cr.Seen.ID != "" {
 		s.ContainerID = b.f.Scheme + cr.Seen.ID
 	}
@@ -381,6 +385,8 @@ func inits(p *corev1.Pod, s *corev1.PodStatus, f Facts) (pending, failed bool) {
 		switch {
 		case t == nil:
 			pending = true
+		case st.State.Waiting != nil && st.State.Waiting.Reason == restartingAll:
+			// It ran: its pod is not pending again before it starts.
 		case t.ExitCode != 0 && !f.Restarts(p, c, t.ExitCode):
 			failed = true
 		case t.ExitCode != 0 || st.State.Waiting != nil:
@@ -424,7 +430,7 @@ func mains(p *corev1.Pod, s *corev1.PodStatus, f Facts) counts {
 var owned = map[corev1.PodConditionType]bool{
 	corev1.PodReadyToStartContainers: true, corev1.PodInitialized: true, corev1.PodReady: true,
 	corev1.ContainersReady: true, corev1.PodScheduled: true,
-	corev1.PodResizePending: true, corev1.PodResizeInProgress: true,
+	corev1.PodResizePending: true, corev1.PodResizeInProgress: true, corev1.AllContainersRestarting: true,
 }
 
 func conditions(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Observed, f Facts) []corev1.PodCondition {
@@ -474,7 +480,33 @@ func conditions(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Obs
 	add(corev1.PodReady, ready, gateReason, gateMessage)
 	add(corev1.ContainersReady, ok, reason, message)
 	add(corev1.PodScheduled, true, "", "")
+	if restartsTogether(p) {
+		reason, message = "", ""
+		if r.RestartingAll {
+			reason, message = "RestartAllContainersStarted", "container exited with restart policy rule"
+		}
+		add(corev1.AllContainersRestarting, r.RestartingAll, reason, message)
+		out[len(out)-1].ObservedGeneration = 0
+	}
 	return out
+}
+
+// restartingAll is why a container waits that was removed to run again together with
+// all others of its pod.
+const restartingAll = "RestartingAllContainers"
+
+// restartsTogether tells whether the end of a container can restart all of the pod.
+func restartsTogether(p *corev1.Pod) bool {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			for _, r := range list[i].RestartPolicyRules {
+				if r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func initialized(p *corev1.Pod, s *corev1.PodStatus) (bool, string, string) {
@@ -506,10 +538,21 @@ func initialized(p *corev1.Pod, s *corev1.PodStatus) (bool, string, string) {
 			incomplete = append(incomplete, st.Name)
 		}
 	}
-	if len(incomplete) > 0 {
+	if len(incomplete) > 0 && !wasInitialized(p) {
 		return false, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: %s", incomplete)
 	}
 	return true, "", ""
+}
+
+// wasInitialized tells whether the pod was initialized once: that does not end when
+// its init containers run again.
+func wasInitialized(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodInitialized {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }
 
 func containersReady(p *corev1.Pod, s *corev1.PodStatus) (bool, string, string) {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
@@ -44,10 +45,14 @@ func Default(s *corev1.PodSpec) {
 }
 
 // DefaultPod fills what only a pod gets, never a template: requests from
-// limits, enableServiceLinks, host ports of a host network pod.
+// limits, enableServiceLinks, host ports of a host network pod. A negative grace
+// period becomes 1.
 func DefaultPod(p *corev1.Pod) {
 	s := &p.Spec
 	Default(s)
+	if *s.TerminationGracePeriodSeconds < 0 {
+		s.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	}
 	for _, list := range [][]corev1.Container{s.Containers, s.InitContainers} {
 		for i := range list {
 			requestsFromLimits(&list[i].Resources)

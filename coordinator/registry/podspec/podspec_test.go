@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 func TestPullPolicy(t *testing.T) {
@@ -85,6 +86,21 @@ func TestDefault(t *testing.T) {
 	DefaultTemplate(&template)
 	if template.Spec.EnableServiceLinks != nil || template.Spec.Containers[0].Ports[0].HostPort != 0 {
 		t.Error("a template got what only pods get")
+	}
+}
+
+// A negative grace period is 1 in a pod, and stays as it is in a template.
+func TestDefaultNegativeGrace(t *testing.T) {
+	p, template := &corev1.Pod{}, &corev1.PodTemplateSpec{}
+	p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](-1)
+	template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](-1)
+	DefaultPod(p)
+	DefaultTemplate(template)
+	if got := *p.Spec.TerminationGracePeriodSeconds; got != 1 {
+		t.Errorf("pod: %d", got)
+	}
+	if got := *template.Spec.TerminationGracePeriodSeconds; got != -1 {
+		t.Errorf("template: %d", got)
 	}
 }
 
