@@ -30,6 +30,30 @@ func TestSurface(t *testing.T) {
 	terminate(t, p)
 }
 
+// A coordinator comes to be ready, and works, without most of its API.
+func TestRuntimeConfig(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	p := coordinator(t, dir, port, "--runtime-config",
+		"api/all=false,apps/v1,authorization.k8s.io/v1,coordination.k8s.io/v1=true")
+	s := surface{client(t, p, dir, port)}
+	soon(t, "it is ready without the other APIs", func() error {
+		if code, body := s.get(t, "/readyz"); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	for path, want := range map[string]int{"/apis/apps/v1/deployments": http.StatusOK,
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles": http.StatusNotFound, "/apis/batch/v1": http.StatusNotFound} {
+		if code, body := s.get(t, path); code != want {
+			t.Errorf("%s: %d %.200s, want %d", path, code, body, want)
+		}
+	}
+	if _, err := s.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	terminate(t, p)
+}
+
 type surface struct{ kubernetes.Interface }
 
 // get returns the answer to a path, in plain text where there is such.

@@ -173,6 +173,7 @@ func (s *parts) buildAPI(
 		EncryptionHealth: s.store.EncryptionHealth(),
 		StorageHealth:    s.store.Ready,
 		Flags:            flagValues(s.cfg),
+		RuntimeConfig:    s.cfg.RuntimeConfig,
 	})
 	if err != nil {
 		return nil, err

@@ -22,7 +22,8 @@ import (
 func (s *Server) serveGroups(g *genericapiserver.GenericAPIServer, services listers.APIServiceLister) {
 	list := groupList{services: services, served: map[schema.GroupVersion]bool{}}
 	for _, k := range s.kinds {
-		list.served[k.KindNames().GroupVersion] = true
+		gv := k.KindNames().GroupVersion
+		list.served[gv] = s.enabled.version(gv)
 	}
 	mux := g.Handler.NonGoRestfulMux
 	mux.Unregister("/apis")

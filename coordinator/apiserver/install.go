@@ -7,6 +7,7 @@ import (
 	"net"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
@@ -155,7 +156,7 @@ type group struct {
 	storages map[string]rest.Storage
 }
 
-// groups collects the storages of all kinds by group version.
+// groups collects the storages of all kinds that are enabled by group version.
 func (s *Server) groups() ([]group, error) {
 	byVersion := map[schema.GroupVersion]map[string]rest.Storage{}
 	for _, k := range s.kinds {
@@ -169,12 +170,18 @@ func (s *Server) groups() ([]group, error) {
 				byVersion[gv] = map[string]rest.Storage{}
 			}
 			for name, storage := range storages {
-				byVersion[gv][name] = storage
+				resource, _, _ := strings.Cut(name, "/")
+				if s.enabled.on(gv.WithResource(resource)) {
+					byVersion[gv][name] = storage
+				}
 			}
 		}
 	}
 	out := make([]group, 0, len(byVersion))
 	for gv, storages := range byVersion {
+		if len(storages) == 0 {
+			continue
+		}
 		out = append(out, group{version: gv, storages: storages})
 	}
 	slices.SortFunc(out, func(a, b group) int { return cmp.Compare(a.version.String(), b.version.String()) })

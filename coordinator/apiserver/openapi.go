@@ -105,13 +105,15 @@ func openAPIConfig(scheme *runtime.Scheme, definitions common.GetOpenAPIDefiniti
 // openAPI serves /openapi/v2 and /openapi/v3: static documents for the built-in
 // groups; those of custom resources are rendered when they are asked for.
 type openAPI struct {
-	crds crdlisters.CustomResourceDefinitionLister
-	log  *slog.Logger
+	crds    crdlisters.CustomResourceDefinitionLister
+	builtin builtinDocuments
+	log     *slog.Logger
 }
 
 func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer,
 	crds *apiextensionsapiserver.CustomResourceDefinitions) {
-	o := &openAPI{crds: crds.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister(), log: s.cfg.Log}
+	o := &openAPI{crds: crds.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister(), log: s.cfg.Log,
+		builtin: builtinDocuments{enabled: s.enabled}}
 	mux := agg.Handler.NonGoRestfulMux
 	mux.HandleFunc("/openapi/v2", o.serveV2)
 	mux.HandleFunc("/openapi/v3", o.serveIndex)
@@ -156,10 +158,7 @@ func crdHash(crds []*apiextensionsv1.CustomResourceDefinition) string {
 
 // serveIndex lists the documents with their hashes.
 func (o *openAPI) serveIndex(w http.ResponseWriter, r *http.Request) {
-	hashes := map[string]string{}
-	for path, hash := range openapi.V3() {
-		hashes[path] = hash
-	}
+	hashes := o.builtin.v3()
 	crds, err := o.established("")
 	if err != nil {
 		o.fail(w, err)
@@ -223,8 +222,8 @@ func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 var errNoDocument = errors.New("no such document")
 
 func (o *openAPI) document(path string) (answer, error) {
-	if hash, ok := openapi.V3()[path]; ok {
-		doc, err := openapi.Read(openapi.V3Name(path))
+	if hash, ok := o.builtin.v3()[path]; ok {
+		doc, err := o.builtin.read(openapi.V3Name(path))
 		return answer{contentType: "application/json", gz: doc.GZ, hash: hash}, err
 	}
 	crds, err := o.established(path)
@@ -263,7 +262,7 @@ func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
 	if asProto {
 		name, contentType = openapi.V2Proto, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 	}
-	doc, err := openapi.Read(name)
+	doc, err := o.builtin.read(name)
 	if err != nil {
 		o.fail(w, err)
 		return
@@ -271,7 +270,7 @@ func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
 	out := answer{contentType: contentType, gz: doc.GZ, hash: doc.Hash}
 	if len(crds) > 0 {
 		out = answer{contentType: contentType, hash: doc.Hash + crdHash(crds)}
-		if out.plain, err = mergeV2(crds, asProto); err != nil {
+		if out.plain, err = o.mergeV2(crds, asProto); err != nil {
 			o.fail(w, err)
 			return
 		}
@@ -281,8 +280,8 @@ func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
 
 // mergeV2 renders the whole document anew: few clients ask for v2 still, so that
 // nothing is kept for them.
-func mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asProto bool) ([]byte, error) {
-	doc, err := openapi.Read(openapi.V2JSON)
+func (o *openAPI) mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asProto bool) ([]byte, error) {
+	doc, err := o.builtin.read(openapi.V2JSON)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +314,11 @@ func mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asProto bool) ([]
 	if err != nil || !asProto {
 		return data, err
 	}
-	parsed, err := openapi_v2.ParseDocument(data)
+	return encodeV2(data)
+}
+
+func encodeV2(doc []byte) ([]byte, error) {
+	parsed, err := openapi_v2.ParseDocument(doc)
 	if err != nil {
 		return nil, fmt.Errorf("encode OpenAPI v2: %w", err)
 	}

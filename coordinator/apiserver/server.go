@@ -61,6 +61,8 @@ type Config struct {
 	EncryptionHealth healthz.HealthChecker
 	// StorageHealth fails when the storage does not answer; nil: it is not asked.
 	StorageHealth func(context.Context) error
+	// RuntimeConfig turns built-in APIs off, in the form of upstream's --runtime-config.
+	RuntimeConfig map[string]string
 	// Flags are what /flagz shows; nil: nothing.
 	Flags flagz.Reader
 	// ExternalAddress is host:port as clients see it.
@@ -101,6 +103,7 @@ type Server struct {
 	local    *localTransport
 	factory  informers.SharedInformerFactory
 
+	enabled       *enablement
 	front         *front
 	flow          flow
 	resolver      webhook.ServiceResolver
@@ -117,6 +120,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: newLocalTransport(),
 		discoveryDone: make(chan struct{})}
+	if s.enabled, err = newEnablement(cfg.Kinds, cfg.RuntimeConfig); err != nil {
+		return nil, err
+	}
 	if s.loopback, err = newLoopback(s.local); err != nil {
 		return nil, err
 	}

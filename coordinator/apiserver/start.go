@@ -19,11 +19,14 @@ const stepPause = time.Second
 
 // OnStart runs steps one after the other once the server serves; the server is
 // ready only after all have returned without error. What fails is tried again
-// until then. ctx of a step ends with the server.
+// until then. ctx of a step ends with the server. Steps whose APIs are off are left out.
 func (s *Server) OnStart(steps ...Step) error {
 	before := make(chan struct{})
 	close(before)
 	for _, step := range steps {
+		if !s.enabled.step(step.Name) {
+			continue
+		}
 		first, done := before, make(chan struct{})
 		before = done
 		err := s.aggregator.GenericAPIServer.AddPostStartHook(step.Name,

@@ -59,6 +59,9 @@ type Config struct {
 	NodeName string `json:"nodeName,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
+	// RuntimeConfig turns built-in APIs off and on, as upstream's --runtime-config:
+	// api/all, api/ga, api/beta, api/alpha, group/version or group/version/resource.
+	RuntimeConfig map[string]string `json:"runtimeConfig,omitempty"`
 	// SchedulerPort and ControllerManagerPort are where monitoring finds the metrics
 	// and the health of these, beside the API; 0: nowhere.
 	SchedulerPort         int `json:"schedulerPort,omitempty"`
@@ -119,6 +122,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"file of the CAs that sign kubelets' serving certificates (default: the cluster's own CA), none to verify nothing")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
+	fs.Var((*switches)(&c.RuntimeConfig), "runtime-config", "built-in APIs to turn off or on, key=true|false: api/all, api/ga, api/beta, api/alpha, group/version, group/version/resource")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
 	c.Authentication.addFlags(fs)
