@@ -11,7 +11,8 @@ func TestFlags(t *testing.T) {
 	cmd := command()
 	if err := cmd.ParseFlags(
 		[]string{"--oidc-required-claim", "a=b,c=d", "--anonymous-auth=false", "--audit-webhook-initial-backoff", "3s",
-			"--disable-admission-plugins", "Priority,PodSecurity", "--runtime-config", "api/beta,batch/v1/jobs=false"}); err != nil {
+			"--disable-admission-plugins", "Priority,PodSecurity",
+			"--runtime-config", "api/beta,batch/v1/jobs=false"}); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := loadConfig(cmd, "")
