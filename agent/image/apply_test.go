@@ -68,7 +68,7 @@ func TestHeadersAreNotKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, r := newStore(t, t.TempDir(), 0), newRogue(t)
 			r.streamed(t, func(w *tar.Writer) error {
-				for range 120 { // kept, they would be 115 MiB
+				for range 80 { // kept, they would be 76 MiB
 					h := h
 					h.Typeflag, h.Mode, h.Format = tar.TypeDir, 0o755, tar.FormatPAX
 					if err := w.WriteHeader(&h); err != nil {
@@ -106,7 +106,7 @@ func held(work func()) int64 {
 			select {
 			case <-stop:
 				return
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(50 * time.Millisecond):
 			}
 		}
 	}()
@@ -159,11 +159,11 @@ func TestTally(t *testing.T) {
 // TestEmptyFilesEndAtTheLimit: a layer of empty files takes no space, but the
 // inodes that others need.
 func TestEmptyFilesEndAtTheLimit(t *testing.T) {
-	dir := tmpfs(t, "size=1g,nr_inodes=400k")
+	dir := tmpfs(t, "size=1g,nr_inodes=100k")
 	s, r := newStore(t, filepath.Join(dir, "image"), 0), newRogue(t)
 	s.cfg.KeepInodes = func(total uint64) uint64 { return total - 2000 }
 	r.streamed(t, func(w *tar.Writer) error {
-		for i := range 200_000 {
+		for i := range 50_000 {
 			if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("d%d/f%d", i/1000, i), Mode: 0o644}); err != nil {
 				return err
 			}

@@ -354,7 +354,7 @@ func TestBombEndsAtTheLimit(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	s, r := newStore(t, filepath.Join(dir, "image"), 160<<20), newRogue(t)
 	var files []*tar.Header
-	for i := range 128 { // the limit is looked for while they are written
+	for i := range 64 { // the limit is looked for while they are written
 		files = append(files, &tar.Header{Name: fmt.Sprintf("f%d", i), Size: 1 << 20})
 	}
 	r.image(t, nil, layer(t, files...))
