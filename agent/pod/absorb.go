@@ -14,7 +14,7 @@ func Absorb(p *corev1.Pod, r *record.Pod, o *record.Observed, busy map[string]bo
 		if busy[c.Name] {
 			return
 		}
-		absorb(c, r, o.Latest(c.Name))
+		absorb(p, c, r, o.Latest(c.Name))
 	})
 	if sb := o.Sandbox(); sb != nil {
 		r.SandboxAttempts = max(r.SandboxAttempts, sb.Attempt+1)
@@ -24,7 +24,7 @@ func Absorb(p *corev1.Pod, r *record.Pod, o *record.Observed, busy map[string]bo
 	}
 }
 
-func absorb(c *corev1.Container, r *record.Pod, o *record.Observation) {
+func absorb(p *corev1.Pod, c *corev1.Container, r *record.Pod, o *record.Observation) {
 	cr := r.Containers[c.Name]
 	switch {
 	case o == nil && cr == nil:
@@ -37,7 +37,7 @@ func absorb(c *corev1.Container, r *record.Pod, o *record.Observation) {
 		}
 		deriveReadiness(c, cr)
 		if cr.Actuated == nil {
-			cr.Actuated = c.Resources.DeepCopy()
+			give(cr, p, c)
 		}
 	case o.State == record.Exited:
 		cr = r.Of(c.Name)
@@ -51,7 +51,7 @@ func absorb(c *corev1.Container, r *record.Pod, o *record.Observation) {
 // adopt begins the record of a container that runs and was not known.
 func adopt(c *corev1.Container, cr *record.Container, o *record.Observation) {
 	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
-	cr.Actuated, cr.Again = nil, false
+	cr.Actuated, cr.Limits, cr.Again = nil, nil, false
 	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
 }
 

@@ -147,8 +147,11 @@ func (d *decision) running(c *corev1.Container, o *record.Observation) {
 
 // outgrown tells whether a container must be restarted for its resources.
 func (d *decision) outgrown(c *corev1.Container, o *record.Observation) bool {
-	had := actuated(d.Record, c, o.ID)
-	return had != nil && needsRestart(c, had)
+	if !d.Record.Resize.Actuating {
+		return false
+	}
+	had := outdated(d.Record, d.Pod, c, o.ID)
+	return had != nil && needsRestart(d.Pod, c, had)
 }
 
 // restarts tells whether a container that ended runs again.

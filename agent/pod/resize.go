@@ -5,26 +5,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
-// This file changes the resources of pods in place (KEP-1287). What the API
-// asks for is allocated when it fits, then actuated; until it is allocated the
-// pod runs as if it had not been asked for.
+// This file changes the resources of pods and their containers in place (KEP-1287,
+// KEP-5419). What the API asks for is allocated when it fits, then actuated; until it
+// is allocated the pod runs as if it had not been asked for. A container without a
+// limit is limited as its pod, and changes with it.
 
 // resizable calls f for the containers whose resources can change.
 func resizable(p *corev1.Pod, f func(*corev1.Container)) {
 	for i := range p.Spec.InitContainers {
-		if record.Sidecar(&p.Spec.InitContainers[i]) {
-			f(&p.Spec.InitContainers[i])
-		}
+		f(&p.Spec.InitContainers[i])
 	}
 	for i := range p.Spec.Containers {
 		f(&p.Spec.Containers[i])
@@ -35,6 +36,22 @@ func allocationOf(p *corev1.Pod) *record.Allocation {
 	a := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]corev1.ResourceRequirements{}}
 	resizable(p, func(c *corev1.Container) { a.Containers[c.Name] = c.Resources })
 	return a
+}
+
+// complete allocates to a container what it asks for that the allocation does not
+// tell of: earlier agents did not keep those of init containers.
+func complete(a *record.Allocation, p *corev1.Pod) {
+	if a == nil {
+		return
+	}
+	if a.Containers == nil {
+		a.Containers = map[string]corev1.ResourceRequirements{}
+	}
+	resizable(p, func(c *corev1.Container) {
+		if _, ok := a.Containers[c.Name]; !ok {
+			a.Containers[c.Name] = c.Resources
+		}
+	})
 }
 
 // withResources returns the pod as if it had the resources of a; p itself when
@@ -60,6 +77,7 @@ func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 		return w.shown.allocated
 	}
 	w.specified = p
+	complete(r.Allocated, p)
 	allocated := withResources(p, r.Allocated)
 	switch {
 	case r.Allocated == nil:
@@ -72,8 +90,12 @@ func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 			w.deferResize(p, v)
 			break
 		}
+		from := r.Allocated.Pod
+		if r.Resize.Actuating {
+			from = r.Resize.From // the one before has not ended
+		}
 		r.Allocated = allocationOf(p)
-		r.Resize = record.Resize{Actuating: true, Generation: p.Generation}
+		r.Resize = record.Resize{Actuating: true, From: from, Generation: p.Generation}
 		w.m.Events.Event(p, "", corev1.EventTypeNormal,
 			"ResizeStarted", resizeMessage(p, "Pod resize started", p.Generation, ""))
 		allocated = p
@@ -96,9 +118,6 @@ func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 
 // resizeRefusal tells why the node does not give what p asks for now.
 func (w *worker) resizeRefusal(p *corev1.Pod) *record.Verdict {
-	if !equality.Semantic.DeepEqual(p.Spec.Resources, w.rec.Allocated.Pod) {
-		return &record.Verdict{Reason: corev1.PodReasonInfeasible, Message: "InPlacePodLevelResourcesVerticalScaling is disabled"}
-	}
 	if v := fits(p, w.m.others(p, false), w.m.Host.Allocatable); v != nil {
 		return &record.Verdict{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	}
@@ -147,9 +166,10 @@ func (m *Manager) retryResizes() {
 
 // needsRestart tells whether a container must be restarted to have its
 // resources instead of those that it was given.
-func needsRestart(c *corev1.Container, had *corev1.ResourceRequirements) bool {
-	for _, p := range c.ResizePolicy {
-		if p.RestartPolicy == corev1.RestartContainer && changed(p.ResourceName, had, &c.Resources) {
+func needsRestart(p *corev1.Pod, c *corev1.Container, had *corev1.ResourceRequirements) bool {
+	want := due(p, c)
+	for _, policy := range c.ResizePolicy {
+		if policy.RestartPolicy == corev1.RestartContainer && changed(policy.ResourceName, had, want) {
 			return true
 		}
 	}
@@ -161,15 +181,34 @@ func changed(name corev1.ResourceName, a, b *corev1.ResourceRequirements) bool {
 		!equality.Semantic.DeepEqual(a.Limits[name], b.Limits[name])
 }
 
-// actuated tells what the container was given, nil when nothing differs.
-func actuated(r *record.Pod, c *corev1.Container, id string) *corev1.ResourceRequirements {
+// give records that a container has what p says.
+func give(cr *record.Container, p *corev1.Pod, c *corev1.Container) {
+	cr.Actuated, cr.Limits = c.Resources.DeepCopy(), launch.ContainerLimits(p.Spec.Resources, &c.Resources)
+}
+
+// due is what a container is to have, limited as its pod where it has no limit.
+func due(p *corev1.Pod, c *corev1.Container) *corev1.ResourceRequirements {
+	return &corev1.ResourceRequirements{
+		Requests: c.Resources.Requests,
+		Limits:   launch.ContainerLimits(p.Spec.Resources, &c.Resources),
+	}
+}
+
+// outdated tells what the container was given, nil when that is what it is to have.
+func outdated(r *record.Pod, p *corev1.Pod, c *corev1.Container, id string) *corev1.ResourceRequirements {
 	cr := r.Get(c.Name)
-	if cr.ID != id || cr.Actuated == nil ||
-		!changed(corev1.ResourceCPU, cr.Actuated, &c.Resources) &&
-			!changed(corev1.ResourceMemory, cr.Actuated, &c.Resources) {
+	if cr.ID != id || cr.Actuated == nil {
 		return nil
 	}
-	return cr.Actuated
+	had := &corev1.ResourceRequirements{Requests: cr.Actuated.Requests, Limits: cr.Actuated.Limits}
+	if cr.Limits != nil {
+		had.Limits = cr.Limits
+	}
+	want := due(p, c)
+	if !changed(corev1.ResourceCPU, had, want) && !changed(corev1.ResourceMemory, had, want) {
+		return nil
+	}
+	return had
 }
 
 // growth is the pod's limits while it changes: the greater of both.
@@ -192,8 +231,10 @@ type resizing struct {
 	pod        *corev1.Pod
 	generation int64
 	containers []resized
-	// limits are the pod's meanwhile.
-	limits launch.Limits
+	// running are the IDs of all containers that run.
+	running []string
+	// from are the pod's limits before, limits those meanwhile.
+	from, limits launch.Limits
 }
 
 type resized struct {
@@ -206,26 +247,31 @@ type resized struct {
 // allocated; those that must be restarted for it get it then.
 func (w *worker) resizing(p *corev1.Pod, o *record.Observed) *resizing {
 	z := &resizing{pod: p, generation: w.rec.Resize.Generation}
-	was := &record.Allocation{Pod: p.Spec.Resources, Containers: map[string]corev1.ResourceRequirements{}}
+	was := &record.Allocation{Pod: w.rec.Resize.From, Containers: map[string]corev1.ResourceRequirements{}}
 	resizable(p, func(c *corev1.Container) {
 		ob := o.Latest(c.Name)
 		if ob == nil || ob.State != record.Running {
 			return
 		}
-		if had := actuated(w.rec, c, ob.ID); had != nil {
-			was.Containers[c.Name] = *had
-			if !needsRestart(c, had) {
-				z.containers = append(z.containers, resized{c, ob.ID, had})
-			}
+		z.running = append(z.running, ob.ID)
+		if cr := w.rec.Get(c.Name); cr.ID == ob.ID && cr.Actuated != nil {
+			was.Containers[c.Name] = *cr.Actuated
+		}
+		if had := outdated(w.rec, p, c, ob.ID); had != nil && !needsRestart(p, c, had) {
+			z.containers = append(z.containers, resized{c, ob.ID, had})
 		}
 	})
-	z.limits = growth(launch.PodLimits(withResources(p, was)), launch.PodLimits(p))
+	z.from = launch.PodLimits(withResources(p, was))
+	z.limits = growth(z.from, launch.PodLimits(p))
 	return z
 }
 
 // actuate changes the limits of running containers inside of the pod's.
 func (w *worker) actuate(ctx context.Context, z *resizing) func() {
-	err := w.m.limit(z.pod, z.limits)
+	err := w.m.viable(ctx, z)
+	if err == nil {
+		err = w.m.limit(z.pod, z.limits)
+	}
 	var done []resized
 	for _, c := range z.containers {
 		if err == nil {
@@ -241,7 +287,7 @@ func (w *worker) actuate(ctx context.Context, z *resizing) func() {
 	return func() {
 		for _, c := range done {
 			if cr := w.rec.Of(c.c.Name); cr.ID == c.id {
-				cr.Actuated = c.c.Resources.DeepCopy()
+				give(cr, z.pod, c.c)
 			}
 		}
 		switch {
@@ -261,19 +307,48 @@ func (m *Manager) limit(p *corev1.Pod, l launch.Limits) error {
 	return m.Limit(p, l)
 }
 
-func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
-	to := launch.Resources(m.Host, p, z.c)
-	if had := z.had.Limits.Memory().Value(); to.MemoryLimitInBytes > 0 && (had == 0 || to.MemoryLimitInBytes < had) {
-		st, err := m.Runtime.ContainerStats(ctx, z.id)
+// viable tells why no memory limit may shrink now: more than that is in use.
+func (m *Manager) viable(ctx context.Context, z *resizing) error {
+	less := map[string]resized{}
+	for _, c := range z.containers {
+		had, to := c.had.Limits.Memory().Value(), due(z.pod, c.c).Limits.Memory().Value()
+		if to > 0 && (had == 0 || to < had) {
+			less[c.id] = c
+		}
+	}
+	limit := launch.PodLimits(z.pod).MemoryBytes
+	shrinks := limit > 0 && (z.from.MemoryBytes == 0 || limit < z.from.MemoryBytes)
+	if !shrinks && len(less) == 0 {
+		return nil
+	}
+	var errs []error
+	var sum int64
+	for _, id := range z.running {
+		st, err := m.Runtime.ContainerStats(ctx, id)
 		if err != nil {
 			return fmt.Errorf("failed to get container stats: %w", err)
 		}
-		if used := int64(st.GetMemory().GetUsageBytes().GetValue()); used >= to.MemoryLimitInBytes {
-			return fmt.Errorf("cannot decrease memory limits: "+
-				"attempting to set container %q memory limit (%d) below current usage (%d)",
-				z.c.Name, to.MemoryLimitInBytes, used)
+		used := int64(st.GetMemory().GetUsageBytes().GetValue())
+		sum += used
+		if c, ok := less[id]; ok {
+			if to := due(z.pod, c.c).Limits.Memory().Value(); used >= to {
+				errs = append(errs, fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)",
+					c.c.Name, to, used))
+			}
 		}
 	}
+	if shrinks && sum >= limit {
+		errs = slices.Insert(errs, 0,
+			fmt.Errorf("attempting to set pod memory limit (%d) below current usage (%d)", limit, sum))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("cannot decrease memory limits: %w", utilerrors.NewAggregate(errs))
+	}
+	return nil
+}
+
+func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
+	to := launch.Resources(m.Host, p, z.c)
 	linux := &criv1.LinuxContainerResources{
 		CpuShares:          to.CpuShares,
 		CpuPeriod:          to.CpuPeriod,
@@ -314,7 +389,7 @@ func (w *worker) resizeDone(p *corev1.Pod, o *record.Observed, now time.Time) {
 	done := true
 	resizable(p, func(c *corev1.Container) {
 		ob := o.Latest(c.Name)
-		done = done && (ob == nil || ob.State != record.Running || actuated(w.rec, c, ob.ID) == nil)
+		done = done && (ob == nil || ob.State != record.Running || outdated(w.rec, p, c, ob.ID) == nil)
 	})
 	if !done {
 		return

@@ -67,14 +67,17 @@ func TestResize(t *testing.T) { // KEP-1287
 			t.Errorf("the runtime was told %d", got)
 		}
 		m.Update(sized(base, 3, "40Mi"), SourceAPI)
-		check("below what is used", "200Mi/40Mi error=cannot decrease memory limits: attempting to set container \"a\" memory limit (41943040) below current usage (52428800)")
+		tooLow := " error=cannot decrease memory limits: " +
+			"[attempting to set pod memory limit (41943040) below current usage (52428800), " +
+			"attempting to set container \"a\" memory limit (41943040) below current usage (52428800)]"
+		check("below what is used", "200Mi/40Mi"+tooLow)
 		m.Update(sized(base, 4, "250Mi"), SourceAPI)
-		check("no room", "200Mi/40Mi pending=Deferred error=cannot decrease memory limits: attempting to set container \"a\" memory limit (41943040) below current usage (52428800)")
+		check("no room", "200Mi/40Mi pending=Deferred"+tooLow)
 		m.Remove(other.UID)
 		time.Sleep(time.Minute)
 		check("room", "250Mi/250Mi")
 		expect(t, f, "a#0=run")
-		if got := fmt.Sprint(limits); got != "[200 200 200 250 250]" {
+		if got := fmt.Sprint(limits); got != "[200 200 250 250]" {
 			t.Errorf("limits of the pod: %s", got)
 		}
 		if n := e.count("ResizeCompleted"); n != 2 {
@@ -98,6 +101,104 @@ func TestResizeRestarts(t *testing.T) {
 		expect(t, f, "a#0=exit0 a#1=run")
 		if got := resizeState(e, base); got != "200Mi/200Mi" || e.count("ResizeCompleted") != 1 {
 			t.Errorf("%s, %v", got, e.events)
+		}
+	})
+}
+
+// whole is a pod with resources of its own, and containers without.
+func whole(p *corev1.Pod, generation int64, memory string) *corev1.Pod {
+	p = p.DeepCopy()
+	p.Generation = generation
+	list := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourceCPU: resource.MustParse("1")}
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: list, Limits: list}
+	return p
+}
+
+// The resources of a pod as a whole change, and with them those of the containers that
+// have no limit: KEP-5419.
+func TestResizeWholePod(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		var limits []int64
+		m.Limit = func(_ *corev1.Pod, l launch.Limits) error { limits = append(limits, l.MemoryBytes>>20); return nil }
+		base := testPod(corev1.RestartPolicyNever, "a", "b", "own")
+		base.Spec.Containers[1].ResizePolicy = []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		base.Spec.Containers[2].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceMemory: resource.MustParse("80Mi"), corev1.ResourceCPU: resource.MustParse("1")}
+		check := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			r := e.records["u"]
+			got := r.Allocated.Pod.Limits.Memory().String()
+			for _, name := range []string{"a", "b", "own"} {
+				got += fmt.Sprintf(" %s=%s", name, r.Containers[name].Limits.Memory())
+			}
+			if r.Resize.Actuating {
+				got += " from " + r.Resize.From.Limits.Memory().String() + ": " + r.Resize.Error
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", when, got, want)
+			}
+		}
+		m.Update(whole(base, 1, "200Mi"), SourceAPI)
+		expect(t, f, "a#0=run b#0=run own#0=run")
+		check("at first", "200Mi a=200Mi b=200Mi own=80Mi")
+		m.Update(whole(base, 2, "300Mi"), SourceAPI)
+		check("grown", "300Mi a=300Mi b=300Mi own=80Mi")
+		expect(t, f, "a#0=run b#0=exit0 b#1=run own#0=run")
+		if got := f.memory("a"); got != 300<<20 {
+			t.Errorf("the runtime was told %d", got)
+		}
+		m.Update(whole(base, 3, "140Mi"), SourceAPI)
+		check("below what is used", "140Mi a=300Mi b=140Mi own=80Mi from 300Mi: "+
+			"cannot decrease memory limits: attempting to set pod memory limit (146800640) below current usage (157286400)")
+		m.Update(whole(base, 4, "160Mi"), SourceAPI)
+		time.Sleep(time.Minute)
+		check("as much as is used", "160Mi a=160Mi b=160Mi own=80Mi")
+		if got := fmt.Sprint(limits); got != "[300 300 300 160]" {
+			t.Errorf("limits of the pod: %s", got)
+		}
+		if n := e.count("ResizeCompleted"); n != 2 {
+			t.Errorf("%d completed: %v", n, e.events)
+		}
+	})
+}
+
+// A container that ends before others can be resized while it runs.
+func TestResizeInit(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		base := testPod(corev1.RestartPolicyNever, "init:i", "a")
+		init := func(generation int64, memory string) *corev1.Pod {
+			p := base.DeepCopy()
+			p.Generation = generation
+			limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+			p.Spec.InitContainers[0].Resources.Limits = limits
+			return p
+		}
+		m.Update(init(1, "100Mi"), SourceAPI)
+		expect(t, f, "i#0=run")
+		m.Update(init(2, "200Mi"), SourceAPI)
+		expect(t, f, "i#0=run")
+		if got := f.memory("i"); got != 200<<20 || e.count("ResizeCompleted") != 1 {
+			t.Errorf("the runtime was told %d, %v", got, e.events)
+		}
+		f.end("i", 0)
+		expect(t, f, "a#0=run i#0=exit0")
+		m.Update(init(3, "300Mi"), SourceAPI)
+		expect(t, f, "a#0=run i#0=exit0")
+		if e.count("ResizeCompleted") != 2 {
+			t.Errorf("after its end: %v", e.events)
 		}
 	})
 }

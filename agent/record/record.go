@@ -58,9 +58,11 @@ type Resize struct {
 	PendingGeneration int64    `json:"pendingGeneration,omitempty"`
 	// Actuating: Allocated is not yet what all containers have. Updated: those
 	// that need no restart for it have it.
-	Actuating  bool  `json:"actuating,omitempty"`
-	Updated    bool  `json:"updated,omitempty"`
-	Generation int64 `json:"generation,omitempty"`
+	Actuating bool `json:"actuating,omitempty"`
+	// From is what the pod as a whole had before, nil for nothing of its own.
+	From       *corev1.ResourceRequirements `json:"from,omitempty"`
+	Updated    bool                         `json:"updated,omitempty"`
+	Generation int64                        `json:"generation,omitempty"`
 	// Error is of the last try, Retry when the next is, Delay the pause used.
 	Error string        `json:"error,omitempty"`
 	Retry time.Time     `json:"retry,omitzero"`
@@ -93,6 +95,9 @@ type Container struct {
 	Hooked bool `json:"hooked,omitempty"`
 	// Actuated is what ID was given; nil while not known.
 	Actuated *corev1.ResourceRequirements `json:"actuated,omitempty"`
+	// Limits are the cpu and memory that ID is limited to, its own or its pod's; nil
+	// where those of Actuated are all.
+	Limits corev1.ResourceList `json:"limits,omitempty"`
 	// Again: it was stopped only to start with another image or other resources, or
 	// with all others of its pod, whatever its restart policy.
 	Again bool `json:"again,omitempty"`

@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -54,6 +56,7 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	s.InitContainerStatuses = b.list(p.Spec.InitContainers, true)
 	s.ContainerStatuses = b.list(p.Spec.Containers, false)
 	s.EphemeralContainerStatuses = b.ephemeral()
+	resources(&s, p, r, o)
 	s.Phase = phase(p, &s, r, o, f)
 	if r.Ended != nil {
 		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
@@ -92,6 +95,38 @@ func addresses(s *corev1.PodStatus, p *corev1.Pod, r *record.Pod, f Facts) {
 	if len(s.PodIPs) > 0 {
 		s.PodIP = s.PodIPs[0].IP
 	}
+}
+
+// resources tells what the pod as a whole was allocated, and what it has.
+func resources(s *corev1.PodStatus, p *corev1.Pod, r *record.Pod, o *record.Observed) {
+	s.AllocatedResources = resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	has := *p
+	if r.Resize.Actuating {
+		has.Spec.Resources = r.Resize.From
+	}
+	has.Spec.InitContainers = actuated(p.Spec.InitContainers, r, o)
+	has.Spec.Containers = actuated(p.Spec.Containers, r, o)
+	s.Resources = &corev1.ResourceRequirements{
+		Requests: resourcehelper.PodRequests(&has, resourcehelper.PodResourcesOptions{}),
+		Limits:   resourcehelper.PodLimits(&has, resourcehelper.PodResourcesOptions{}),
+	}
+}
+
+// actuated are the containers with the resources that they were given.
+func actuated(list []corev1.Container, r *record.Pod, o *record.Observed) []corev1.Container {
+	for i := range list {
+		c := &list[i]
+		cr, last := r.Get(c.Name), o.Latest(c.Name)
+		if cr.Actuated == nil || last == nil || last.State != record.Running || cr.ID != last.ID {
+			continue
+		}
+		if equality.Semantic.DeepEqual(*cr.Actuated, c.Resources) {
+			continue
+		}
+		list = slices.Clone(list)
+		list[i].Resources = *cr.Actuated
+	}
+	return list
 }
 
 type builder struct {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
@@ -207,5 +208,39 @@ func TestTransitionTimesAndForeignConditions(t *testing.T) {
 	s = For(p, r, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
 	if _, reason := condition(s, corev1.PodReady); reason != "ReadinessGatesNotReady" {
 		t.Errorf("closed gate: %s", reason)
+	}
+}
+
+// The status tells what a pod was allocated, and what it has before a resize is done.
+func TestResources(t *testing.T) {
+	list := func(memory string) *corev1.ResourceRequirements {
+		l := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		return &corev1.ResourceRequirements{Requests: l, Limits: l}
+	}
+	a := record.Container{ID: "a0", Started: true, Ready: true, Actuated: list("1Mi")}
+	for _, c := range []struct {
+		name      string
+		pod, ctr  *corev1.ResourceRequirements
+		record    record.Pod
+		allocated string
+		has       string // requests/limits
+	}{
+		{name: "nothing asked", ctr: &corev1.ResourceRequirements{}, allocated: "0", has: "0/0"},
+		{name: "containers", ctr: list("2Mi"), allocated: "2Mi", has: "2Mi/2Mi"},
+		{name: "container resizes", ctr: list("2Mi"), allocated: "2Mi", has: "1Mi/1Mi",
+			record: record.Pod{Resize: record.Resize{Actuating: true}, Containers: map[string]*record.Container{"a": &a}}},
+		{name: "pod", pod: list("9Mi"), ctr: list("2Mi"), allocated: "9Mi", has: "9Mi/9Mi"},
+		{name: "pod resizes", pod: list("9Mi"), ctr: list("1Mi"), allocated: "9Mi", has: "5Mi/5Mi",
+			record: record.Pod{Resize: record.Resize{Actuating: true, From: list("5Mi")}}},
+		{name: "pod gets its own", pod: list("9Mi"), ctr: list("1Mi"), allocated: "9Mi", has: "1Mi/1Mi",
+			record: record.Pod{Resize: record.Resize{Actuating: true}}},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Resources: c.pod,
+			Containers: []corev1.Container{{Name: "a", Image: "i", Resources: *c.ctr}}}}
+		s := For(p, &c.record, &record.Observed{Containers: []record.Observation{running("a")}}, facts())
+		has := s.Resources.Requests.Memory().String() + "/" + s.Resources.Limits.Memory().String()
+		if got := s.AllocatedResources.Memory().String(); got != c.allocated || has != c.has {
+			t.Errorf("%s: allocated %s, has %s; want %s, %s", c.name, got, has, c.allocated, c.has)
+		}
 	}
 }

@@ -112,7 +112,8 @@ func podUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	if !PodCounts(pod, now) {
 		return out
 	}
-	o := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+	o := resourcehelper.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
 	for name, q := range computeUsage(resourcehelper.PodRequests(pod, o), resourcehelper.PodLimits(pod, o)) {
 		out[name] = q
 	}
@@ -159,6 +160,8 @@ func PodCounts(pod *corev1.Pod, now time.Time) bool {
 func PodChanged(old, pod *corev1.Pod, now time.Time) bool {
 	return PodCounts(old, now) != PodCounts(pod, now) || terminating(old) != terminating(pod) ||
 		pod.Generation != old.Generation || // resized
+		!equality.Semantic.DeepEqual(pod.Status.Resources, old.Status.Resources) ||
+		!equality.Semantic.DeepEqual(pod.Status.AllocatedResources, old.Status.AllocatedResources) ||
 		resized(old.Status.ContainerStatuses, pod.Status.ContainerStatuses) ||
 		resized(old.Status.InitContainerStatuses, pod.Status.InitContainerStatuses)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -91,8 +92,31 @@ func oomScoreAdj(p *corev1.Pod, c *corev1.Container, capacity int64) int64 {
 	if capacity <= 0 {
 		return 999
 	}
-	asked := c.Resources.Requests.Memory().Value()
-	return min(max(1000-1000*asked/capacity, 3), 999)
+	share := sharedRequest(p)
+	score := 1000 - 1000*(c.Resources.Requests.Memory().Value()+share)/capacity
+	if len(p.Spec.Containers) > 0 && sidecar(c) { // it goes no sooner than those that it is for
+		least := p.Spec.Containers[0].Resources.Requests.Memory().Value()
+		for i := range p.Spec.Containers {
+			least = min(least, p.Spec.Containers[i].Resources.Requests.Memory().Value())
+		}
+		score = min(score, 1000-1000*(least+share)/capacity)
+	}
+	return min(max(score, 3), 999)
+}
+
+// sharedRequest is each container's share of the memory that the pod as a whole asks
+// for beyond its containers.
+func sharedRequest(p *corev1.Pod) int64 {
+	n := int64(len(p.Spec.Containers) + len(p.Spec.InitContainers))
+	if p.Spec.Resources == nil || p.Spec.Resources.Requests.Memory().IsZero() || n == 0 {
+		return 0
+	}
+	asked := resourcehelper.AggregateContainerRequests(p, resourcehelper.PodResourcesOptions{})
+	return (p.Spec.Resources.Requests.Memory().Value() - asked.Memory().Value()) / n
+}
+
+func sidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // containerResources limits the container.
@@ -116,19 +140,36 @@ func sandboxResources(s *sandbox) error {
 
 // Resources is what the runtime limits the container to.
 func Resources(host *Host, p *corev1.Pod, c *corev1.Container) *criv1.LinuxContainerResources {
-	request := c.Resources.Requests.Cpu()
-	if request.IsZero() {
-		request = c.Resources.Limits.Cpu()
+	limits := ContainerLimits(p.Spec.Resources, &c.Resources)
+	request, asked := c.Resources.Requests[corev1.ResourceCPU]
+	if !asked {
+		request = *limits.Cpu()
 	}
 	return &criv1.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
 		CpuPeriod:          cfsPeriod,
-		CpuQuota:           quota(c.Resources.Limits.Cpu().MilliValue()),
-		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
+		CpuQuota:           quota(limits.Cpu().MilliValue()),
+		MemoryLimitInBytes: limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
 		Unified:            host.Unified,
 		HugepageLimits:     hugepages(p, c, host.PageSizes),
 	}
+}
+
+// ContainerLimits are the cpu and memory that a container is limited to: its own
+// limit, or where it has none, its pod's.
+func ContainerLimits(pod, own *corev1.ResourceRequirements) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		q := own.Limits[name]
+		if q.IsZero() && pod != nil {
+			q = pod.Limits[name]
+		}
+		if !q.IsZero() {
+			out[name] = q
+		}
+	}
+	return out
 }
 
 // hugepages limits every size of huge pages that the node has, to nothing
@@ -176,7 +217,7 @@ func PodLimits(p *corev1.Pod) Limits {
 	}
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
-		add(c, true, c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways)
+		add(c, true, sidecar(c))
 	}
 	for i := range p.Spec.Containers {
 		add(&p.Spec.Containers[i], false, false)
@@ -190,13 +231,13 @@ func PodLimits(p *corev1.Pod) Limits {
 	}
 	if r := p.Spec.Resources; r != nil {
 		if !r.Limits.Cpu().IsZero() {
-			l.CPUQuota = quota(r.Limits.Cpu().MilliValue())
+			l.CPUQuota = quota(r.Limits.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
 		}
 		if !r.Limits.Memory().IsZero() {
-			l.MemoryBytes = r.Limits.Memory().Value()
+			l.MemoryBytes = r.Limits.Memory().Value() + p.Spec.Overhead.Memory().Value()
 		}
 		if !r.Requests.Cpu().IsZero() {
-			l.CPUShares = Shares(r.Requests.Cpu().MilliValue())
+			l.CPUShares = Shares(r.Requests.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
 		}
 	}
 	return l

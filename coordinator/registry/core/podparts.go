@@ -130,6 +130,9 @@ func validateResize(p, old *corev1.Pod) field.ErrorList {
 	}{{"initContainers", munged.InitContainers, old.Spec.InitContainers},
 		{"containers", munged.Containers, old.Spec.Containers}} {
 		for i := range l.now {
+			if l.name == "initContainers" {
+				errs = append(errs, validateResizedInit(&l.now[i], &l.was[i], at.Child(l.name).Index(i))...)
+			}
 			errs = append(errs, validateResized(&l.now[i], &l.was[i], at.Child(l.name).Index(i).Child("resources"))...)
 		}
 	}
@@ -179,6 +182,21 @@ func validateResized(c, old *corev1.Container, p *field.Path) (errs field.ErrorL
 	}
 	c.Resources.Requests = resetCompute(c.Resources.Requests, old.Resources.Requests)
 	c.Resources.Limits = resetCompute(c.Resources.Limits, old.Resources.Limits)
+	return errs
+}
+
+// validateResizedInit refuses what would restart an init container that ends.
+func validateResizedInit(c, old *corev1.Container, p *field.Path) (errs field.ErrorList) {
+	sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+	if sidecar || equality.Semantic.DeepEqual(c, old) {
+		return nil
+	}
+	for _, r := range c.ResizePolicy {
+		if r.RestartPolicy == corev1.RestartContainer {
+			errs = append(errs, field.Forbidden(p,
+				"non-sidecar init containers with a resize policy of RestartContainer cannot be resized"))
+		}
+	}
 	return errs
 }
 

@@ -100,7 +100,8 @@ var nonMissing = corev1.ResourceList{
 }
 
 func (p *PodInfo) setRequests() {
-	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+	opts := resourcehelper.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
 	p.Requests.Add(resourcehelper.PodRequests(p.Pod, opts))
 	opts.NonMissingContainerRequests = nonMissing
 	p.NonZero.Add(resourcehelper.PodRequests(p.Pod, opts))
