@@ -98,16 +98,16 @@ critest: setup build test-images ## the CRI validation suite against the agent's
 
 NODES ?= 2
 JOBS  ?= 4
-CONFORMANCE = GO=$(GO) FOCUS='$(FOCUS)' SKIP='$(SKIP)' bin/conformance-rig -nodes $(NODES) -jobs $(JOBS)
+CONFORMANCE = GO=$(GO) FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' bin/conformance-rig -nodes $(NODES) -jobs $(JOBS)
 
-conformance: bin/conformance-rig ## upstream's conformance specs; FOCUS, SKIP, NODES, JOBS
-	$(CONFORMANCE)
+conformance: bin/conformance-rig ## upstream's conformance specs, or those with LABELS; FOCUS, SKIP, NODES, JOBS, ARGS
+	$(CONFORMANCE) $(ARGS)
 
 conformance-failed: bin/conformance-rig ## those that failed or did not run the last time
 	$(CONFORMANCE) -failed -missing
 
 conformance-subset: bin/conformance-rig ## those that have to pass
-	$(CONFORMANCE) -list tests/conformance/ci-subset.txt
+	$(CONFORMANCE) -labels '' -list tests/conformance/ci-subset.txt
 
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Packs busybox and nginx from Debian's packages, and the tests' own server, into
+# Packs busybox and nginx (with a shell) from Debian's packages, and the tests' own server, into
 # image archives for the tests: hack/test-images.sh OUTDIR. Keeps what is there.
 set -eu
 cd "$(dirname "$0")/.."
@@ -35,8 +35,11 @@ if ! [ -f "$out/busybox.tar" ]; then
 	bin/image -name localhost/busybox:1 -out "$out/busybox.tar" -cmd sh "$root=/"
 fi
 if ! [ -f "$out/nginx.tar" ]; then
-	mmdebstrap --quiet --variant=extract --include=nginx-light bookworm "$work/nginx" >/dev/null
+	mmdebstrap --quiet --variant=extract --include=nginx-light,busybox bookworm "$work/nginx" >/dev/null
 	root=$work/nginx
+	for applet in $("$root/bin/busybox" --list); do
+		[ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
+	done
 	rm -rf "$root/usr/share/doc" "$root/usr/share/man" "$root/usr/share/locale" "$root/usr/share/perl" "$root/usr/lib/x86_64-linux-gnu/perl-base" "$root/usr/share/i18n" "$root/var/cache"
 	mkdir -p "$root/var/www/html" "$root/var/log/nginx" "$root/var/lib/nginx" "$root/run"
 	echo '<h1>Welcome to nginx!</h1>' >"$root/var/www/html/index.html"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/shoal-project/shoal/tests/upstream"
@@ -11,13 +12,45 @@ import (
 var programs = []upstream.Program{
 	{Name: "agnhost", Package: "./test/images/agnhost"},
 	{Name: "nnp", Package: "./test/images/nonewprivs"},
+	{Name: "regression-issue-74839", Package: "./test/images/regression-issue-74839"},
+	{Name: "consumer", Package: "./test/images/resource-consumer"},
+	{Name: "consume-cpu", Package: "./test/images/resource-consumer/consume-cpu"},
 	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver"},
 	{Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
 	{Name: "ginkgo", Package: "github.com/onsi/ginkgo/v2/ginkgo"},
 	{Name: "e2e.test", Package: "./test/e2e", Test: true},
 }
 
+// coreDNS is part of agnhost's image. Of its plugins only those are built that the
+// specs' configurations name: the others need the libraries of several clouds.
+const (
+	coreDNS        = "github.com/coredns/coredns@v1.12.4"
+	coreDNSPlugins = `package plugin
+
+import (
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/whoami"
+)
+`
+)
+
 // build makes what is not in the cache directory yet.
 func build(ctx context.Context, cache string) error {
-	return upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs)
+	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
+		return err
+	}
+	if upstream.Have(filepath.Join(cache, "coredns")) {
+		return nil
+	}
+	src := filepath.Join(cache, "coredns-src")
+	if err := upstream.Source(ctx, coreDNS, src); err != nil {
+		return err
+	}
+	plugins := filepath.Join(src, "core", "plugin", "zplugin.go")
+	if err := os.WriteFile(plugins, []byte(coreDNSPlugins), 0o644); err != nil {
+		return err
+	}
+	return upstream.Build(ctx, coreDNS, src, cache, []upstream.Program{{Name: "coredns", Package: "."}})
 }

@@ -120,7 +120,7 @@ func (s suite) run(ctx context.Context) error {
 func (s suite) ginkgoArgs() []string {
 	o := s.options
 	args := []string{
-		"run", "--procs=" + strconv.Itoa(o.jobs), "--label-filter=Conformance", "--timeout=" + o.timeout.String(),
+		"run", "--procs=" + strconv.Itoa(o.jobs), "--label-filter=" + o.labelFilter(), "--timeout=" + o.timeout.String(),
 		"--grace-period=10s", "--no-color", "--keep-going",
 		"--silence-skips", "--output-dir=" + s.report, "--json-report=report.json", "--junit-report=junit.xml",
 	}

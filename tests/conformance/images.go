@@ -3,8 +3,10 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +16,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-
-	"github.com/shoal-project/shoal/tests/upstream"
 )
 
 // image is one of those in upstream's test/utils/image/manifest.go of the
@@ -34,7 +34,7 @@ type file struct {
 
 const registry = "registry.k8s.io/e2e-test-images/"
 
-// images lists what the conformance specs run. cache is the cache directory,
+// images lists what the specs run. cache is the cache directory,
 // bin that of the product with the packed busybox and nginx.
 func images(cache, bin string) []image {
 	in := func(name string) string { return filepath.Join(cache, name) }
@@ -43,6 +43,7 @@ func images(cache, bin string) []image {
 		"test-images", "nginx.tar")
 	agnhost := []file{
 		{"agnhost", in("agnhost"), 0o755},
+		{"coredns", in("coredns"), 0o755},
 		{"localhost.crt", src("agnhost/porter/localhost.crt"), 0o644},
 		{"localhost.key", src("agnhost/porter/localhost.key"), 0o600},
 	}
@@ -62,6 +63,14 @@ func images(cache, bin string) []image {
 		animal("nautilus"),
 		{registry + "glibc-dns-testing:2.0.0", rootfs, nil, v1.Config{Cmd: []string{"bash"}}},
 		{registry + "busybox:1.37.0-1", rootfs, nil, v1.Config{Cmd: []string{"sh"}}},
+		{registry + "ipc-utils:1.4", rootfs, nil, v1.Config{Cmd: []string{"sh"}}},
+		{"registry.k8s.io/build-image/distroless-iptables:v0.9.6", rootfs, nil, v1.Config{}},
+		{registry + "resource-consumer:1.14", rootfs,
+			[]file{{"consumer", in("consumer"), 0o755}, {"consume-cpu", in("consume-cpu"), 0o755}},
+			v1.Config{Entrypoint: []string{"/consumer"}, ExposedPorts: map[string]struct{}{"8080/tcp": {}}}},
+		{registry + "regression-issue-74839:1.4", "",
+			[]file{{"regression-issue-74839", in("regression-issue-74839"), 0o755}},
+			v1.Config{Entrypoint: []string{"/regression-issue-74839"}}},
 		{registry + "nonroot:1.5", busybox, nil, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
 		{registry + "nonewprivs:1.4", busybox, []file{{"usr/local/bin/nnp", in("nnp"), 0o6755}},
 			v1.Config{Cmd: []string{"nnp"}}},
@@ -78,8 +87,10 @@ func images(cache, bin string) []image {
 // pack writes all images into one archive, in which layers are kept once.
 func pack(cache, bin string) (string, error) {
 	out := filepath.Join(cache, "suite.tar")
-	if upstream.Have(out) {
-		return out, nil
+	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/rootfs.sh",
+		filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar"))
+	if current || err != nil {
+		return out, err
 	}
 	cmd := exec.Command("tests/conformance/rootfs.sh", filepath.Join(cache, "rootfs.tar"))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -104,6 +115,27 @@ func pack(cache, bin string) (string, error) {
 		return "", fmt.Errorf("write images: %w", err)
 	}
 	return out, os.Rename(out+".part", out)
+}
+
+// newer tells whether a file is there and not older than any of others.
+func newer(file string, others ...string) (bool, error) {
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, o := range others {
+		other, err := os.Stat(o)
+		if err != nil {
+			return false, err
+		}
+		if other.ModTime().After(info.ModTime()) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 func (i image) make(bases map[string]v1.Image) (v1.Image, error) {

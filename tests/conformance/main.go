@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -23,6 +24,7 @@ const (
 type options struct {
 	bin, report       string
 	focus, skip, list string
+	labels            string
 	failed, missing   bool
 	keep, build       bool
 	nodes, jobs       int
@@ -35,9 +37,11 @@ func main() {
 	flag.StringVar(&o.report, "report", "bin/conformance/report", "directory of the log, the reports and the failures' messages")
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
+	flag.StringVar(&o.labels, "labels", os.Getenv("LABELS"), "ginkgo's label filter of the specs to run in place of the "+
+		"conformance specs, \"default\" or \"serial\"; results are recorded in "+wideResults+"; default LABELS")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
-	flag.BoolVar(&o.failed, "failed", false, "run what failed according to "+results)
-	flag.BoolVar(&o.missing, "missing", false, "run what has no result yet according to "+results)
+	flag.BoolVar(&o.failed, "failed", false, "run what failed according to the record")
+	flag.BoolVar(&o.missing, "missing", false, "run what has no result yet according to the record")
 	flag.BoolVar(&o.keep, "keep", false, "keep the cluster running at the end")
 	flag.BoolVar(&o.build, "build", false, "only build the suite and its images")
 	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster")
@@ -65,15 +69,11 @@ func run(ctx context.Context, o options) error {
 	if err != nil || o.build {
 		return err
 	}
-	all, err := conformanceSpecs(cache)
+	specs, old, err := o.specs(ctx, cache)
 	if err != nil {
 		return err
 	}
-	old, err := readRecord(results)
-	if err != nil {
-		return err
-	}
-	names, err := o.chosen(old)
+	names, err := o.chosen(specs, old)
 	if err != nil {
 		return err
 	}
@@ -96,12 +96,31 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return o.record(all, names, report)
+	return o.record(specs, names, report)
+}
+
+// specs are all specs of the record that the run's results belong to, and the
+// record.
+func (o options) specs(ctx context.Context, cache string) ([]spec, record, error) {
+	if o.labels == "" {
+		specs, err := conformanceSpecs(cache)
+		if err != nil {
+			return nil, nil, err
+		}
+		old, err := readRecord(results)
+		return specs, old, err
+	}
+	specs, err := wideSpecs(ctx, cache, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	old, err := readWide(wideResults)
+	return specs, old, err
 }
 
 // chosen are the names of the specs that -list, -failed and -missing select;
 // none for all.
-func (o options) chosen(old record) ([]string, error) {
+func (o options) chosen(specs []spec, old record) ([]string, error) {
 	if o.list != "" {
 		return readList(o.list)
 	}
@@ -109,20 +128,21 @@ func (o options) chosen(old record) ([]string, error) {
 		return nil, nil
 	}
 	var names []string
-	for name, r := range old {
-		if o.failed && r.state == failed || o.missing && r.state == notRun {
-			names = append(names, name)
+	for _, s := range specs {
+		state := cmp.Or(old[s.name].state, notRun)
+		if o.failed && state == failed || o.missing && state == notRun {
+			names = append(names, s.name)
 		}
 	}
 	if names == nil {
-		return nil, errors.New("nothing to run: " + results)
+		return nil, errors.New("nothing to run: all have a result, or none failed")
 	}
 	return names, nil
 }
 
 // record prints what the run gave, merges it into the record and the page of
 // the documentation. With -list it only tells what did not pass.
-func (o options) record(all, names []string, report string) error {
+func (o options) record(specs []spec, names []string, report string) error {
 	ran, err := readReport(filepath.Join(report, "report.json"))
 	if err != nil {
 		return err
@@ -133,11 +153,14 @@ func (o options) record(all, names []string, report string) error {
 	if o.list != "" {
 		return allPassed(names, ran)
 	}
+	if o.labels != "" {
+		return o.recordWide(specs, ran)
+	}
 	old, err := readRecord(results) // again: another run may have ended meanwhile
 	if err != nil {
 		return err
 	}
-	merged := merge(all, old, ran)
+	merged := merge(specs, old, ran)
 	fmt.Print(changes(old, ran))
 	fmt.Print(ran.table())
 	if err := merged.write(results); err != nil {

@@ -29,14 +29,14 @@ const (
 type result struct {
 	state   string
 	seconds int
-	message string // of a failure; not recorded
+	message string // why it failed or was skipped
 }
 
 // record is the last result of each spec by its name.
 type record map[string]result
 
 // conformanceSpecs reads upstream's list of the conformance specs.
-func conformanceSpecs(cache string) ([]string, error) {
+func conformanceSpecs(cache string) ([]spec, error) {
 	data, err := os.ReadFile(filepath.Join(cache, "src", "test", "conformance", "testdata", "conformance.yaml"))
 	if err != nil {
 		return nil, err
@@ -45,11 +45,11 @@ func conformanceSpecs(cache string) ([]string, error) {
 	if err := yaml.Unmarshal(data, &list); err != nil {
 		return nil, fmt.Errorf("list of conformance specs: %w", err)
 	}
-	names := make([]string, len(list))
+	specs := make([]spec, len(list))
 	for i, s := range list {
-		names[i] = s.Codename
+		specs[i].name = s.Codename
 	}
-	return names, nil
+	return specs, nil
 }
 
 // readRecord reads lines of name, state and seconds, separated by tabs. A
@@ -131,12 +131,12 @@ func readReport(file string) (record, error) {
 }
 
 // merge is the record with the results of a run, and a line for all specs.
-func merge(all []string, old, ran record) record {
+func merge(all []spec, old, ran record) record {
 	merged := record{}
-	for _, name := range all {
-		merged[name] = result{state: notRun}
-		if r, ok := old[name]; ok {
-			merged[name] = r
+	for _, s := range all {
+		merged[s.name] = result{state: notRun}
+		if r, ok := old[s.name]; ok {
+			merged[s.name] = r
 		}
 	}
 	maps.Copy(merged, ran)

@@ -47,7 +47,7 @@ func TestRecord(t *testing.T) {
 	if got, want := changes(old, ran), "pass -> fail: [sig-node] a\n"; got != want {
 		t.Errorf("changes %q, want %q", got, want)
 	}
-	merged := merge([]string{"[sig-node] a", "[sig-cli] b"}, old, ran)
+	merged := merge([]spec{{name: "[sig-node] a"}, {name: "[sig-cli] b"}}, old, ran)
 	file := filepath.Join(t.TempDir(), "results.txt")
 	if err := merged.write(file); err != nil {
 		t.Fatal(err)

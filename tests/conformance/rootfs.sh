@@ -3,7 +3,7 @@
 # nc, ss, ipcs, a shell ...) from Debian's packages: rootfs.sh OUT.tar
 set -eu
 out=$1
-[ -f "$out" ] && exit 0
+[ "$out" -nt "$0" ] && exit 0
 if ! command -v mmdebstrap >/dev/null 2>&1; then
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -q >/dev/null
@@ -12,7 +12,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mmdebstrap --quiet --variant=extract --include=busybox,bash,libc-bin,coreutils,grep,sed,bind9-dnsutils,curl,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf bookworm "$root" >/dev/null
+mmdebstrap --quiet --variant=extract --include=busybox,bash,libc-bin,coreutils,grep,sed,bind9-dnsutils,curl,wget,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf,conntrack,stress bookworm "$root" >/dev/null
 rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root"/usr/lib/x86_64-linux-gnu/perl* "$root"/usr/bin/perl* "$root/usr/lib/systemd" "$root/lib/systemd"
 for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
 chmod 1777 "$root/tmp"
@@ -27,6 +27,9 @@ ln -sf nc.openbsd "$root/bin/nc"
 ln -sf busybox "$root/bin/sh"
 ln -sf /bin/bash "$root/usr/bin/sh"
 ln -s /agnhost "$root/agnhost-2"
+# Debian's busybox dies of "wget -T", so GNU's comes first in PATH; as the other,
+# it is not to try again and again.
+echo 'tries = 1' >"$root/etc/wgetrc"
 cat >"$root/etc/passwd" <<'P'
 root:x:0:0:root:/root:/bin/sh
 nobody:x:65534:65534:nobody:/home:/bin/false

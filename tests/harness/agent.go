@@ -92,7 +92,8 @@ func (a *Agent) Start() error {
 		return err
 	}
 	defer logs.Close()
-	a.cmd = in(a.NetNS, filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
+	command := named(a.Name, filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
+	a.cmd = in(a.NetNS, command[0], command[1:]...)
 	a.cmd.Stdout, a.cmd.Stderr = logs, logs
 	return a.cmd.Start()
 }

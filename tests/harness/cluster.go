@@ -123,7 +123,8 @@ func (c *Cluster) Up(flags ...string) error {
 		// However full the disk of the machine that tests.
 		"--eviction-hard", "nodefs.available=50Mi,imagefs.available=50Mi",
 	}, flags...)
-	command := append(append(slices.Clone(c.Prefix), filepath.Join(c.Bin, "shoal")), args...)
+	up := append([]string{filepath.Join(c.Bin, "shoal")}, args...)
+	command := append(slices.Clone(c.Prefix), named("node1", up...)...)
 	out, err := in(c.NetNS, command[0], command[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("shoal up: %w\n%s%s", err, out, c.Logs())

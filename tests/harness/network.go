@@ -87,6 +87,12 @@ func in(netns string, name string, args ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--net=/run/netns/" + netns, "--", name}, args...)...)
 }
 
+// named is a command that runs with a host name of its own, which its children
+// inherit.
+func named(host string, command ...string) []string {
+	return append([]string{"unshare", "--uts", "--", "sh", "-c", `hostname "$0" && exec "$@"`, host}, command...)
+}
+
 // leftInterfaces lists what a namespace has beside lo and eth0.
 func leftInterfaces(netns string) ([]string, error) {
 	out, err := in(netns, "ip", "-o", "link").Output()

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	// wideResults is the record of the specs that -labels chooses.
+	wideResults = "tests/conformance/wide.txt"
+	// causesFile knows why some of them cannot pass.
+	causesFile = "tests/conformance/causes.txt"
+)
+
+// labelSets are names for label filters: the specs of features that are on by
+// default, which need no cloud and no feature of their own. The second run has
+// those that take long or have to be alone.
+var labelSets = map[string]string{
+	"default": "!Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
+	"serial":  "!Conformance && !Flaky && (Slow || Serial) && !Disruptive && Feature: isEmpty",
+}
+
+// labelFilter is the filter that -labels means; without it, conformance.
+func (o options) labelFilter() string {
+	if o.labels == "" {
+		return "Conformance"
+	}
+	if set, ok := labelSets[o.labels]; ok {
+		return set
+	}
+	return o.labels
+}
+
+// spec is one of those that a label filter chooses.
+type spec struct {
+	name  string
+	group string // what it is counted with
+}
+
+// wideSpecs lists the specs that o chooses but for its focus, by a dry run.
+func wideSpecs(ctx context.Context, cache string, o options) ([]spec, error) {
+	dir, err := os.MkdirTemp("", "specs")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	report := filepath.Join(dir, "specs.json")
+	cmd := exec.CommandContext(ctx, filepath.Join(cache, "e2e.test"), "--ginkgo.dry-run", "--ginkgo.no-color",
+		"--ginkgo.silence-skips", "--ginkgo.succinct", "--ginkgo.label-filter="+o.labelFilter(),
+		"--ginkgo.skip="+o.skip, "--ginkgo.json-report="+report, "--provider=local", "--report-dir="+dir)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("list the specs of %q: %w: %s", o.labelFilter(), err, out[max(0, len(out)-2000):])
+	}
+	data, err := os.ReadFile(report)
+	if err != nil {
+		return nil, err
+	}
+	specs, err := chosenSpecs(data)
+	if err == nil && len(specs) == 0 {
+		err = fmt.Errorf("the labels %q choose no spec", o.labelFilter())
+	}
+	return specs, err
+}
+
+// chosenSpecs reads the report of a dry run, in which chosen specs pass.
+func chosenSpecs(data []byte) ([]spec, error) {
+	var suites []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts  []string
+			ContainerHierarchyLabels [][]string
+			LeafNodeType             string
+			LeafNodeText             string
+			LeafNodeLabels           []string
+			State                    string
+		}
+	}
+	if err := json.Unmarshal(data, &suites); err != nil {
+		return nil, fmt.Errorf("read the list of specs: %w", err)
+	}
+	var specs []spec
+	for _, suite := range suites {
+		for _, s := range suite.SpecReports {
+			if s.LeafNodeType != "It" || s.State != "passed" {
+				continue
+			}
+			labels := slices.Concat(append(s.ContainerHierarchyLabels, s.LeafNodeLabels)...)
+			texts := append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText)
+			specs = append(specs, spec{strings.Join(texts, " "), group(texts[0], labels)})
+		}
+	}
+	return specs, nil
+}
+
+var tags = regexp.MustCompile(` ?\[[A-Za-z:]+\]`)
+
+// group is what a spec is counted with: its features, or where it has none the
+// subject that it is written under.
+func group(subject string, labels []string) string {
+	var features []string
+	for _, l := range labels {
+		if strings.HasPrefix(l, "Feature:") || strings.HasPrefix(l, "FeatureGate:") {
+			features = append(features, l)
+		}
+	}
+	if features != nil {
+		slices.Sort(features)
+		return strings.Join(slices.Compact(features), " ")
+	}
+	special := sig.FindString(subject)
+	return special + tags.ReplaceAllString(strings.TrimPrefix(subject, special), "")
+}
+
+// readWide reads lines of state, name and, where there is one, cause, separated
+// by tabs. A missing file is an empty record.
+func readWide(file string) (record, error) {
+	r := record{}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.SplitN(strings.TrimRight(line, "\n"), "\t", 3)
+		if len(f) < 2 {
+			return nil, fmt.Errorf("%s: bad line %q", file, line)
+		}
+		res := result{state: f[0]}
+		if len(f) == 3 {
+			res.message = f[2]
+		}
+		r[f[1]] = res
+	}
+	return r, nil
+}
+
+func (r record) writeWide(file string) error {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(r)) {
+		fmt.Fprintf(&b, "%s\t%s", r[name].state, name)
+		if r[name].message != "" {
+			b.WriteString("\t" + r[name].message)
+		}
+		b.WriteString("\n")
+	}
+	return os.WriteFile(file, []byte(b.String()), 0o644)
+}
+
+// cause is why specs whose names match cannot pass.
+type cause struct {
+	specs *regexp.Regexp
+	why   string
+}
+
+type causes []cause
+
+// readCauses reads lines of a regular expression and a cause, separated by a tab.
+func readCauses(file string) (causes, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var all causes
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		expr, why, ok := strings.Cut(line, "\t")
+		re, err := regexp.Compile(expr)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("%s: %q is not a regular expression, a tab and a cause: %w", file, line, err)
+		}
+		all = append(all, cause{re, strings.TrimSpace(why)})
+	}
+	return all, nil
+}
+
+func (c causes) of(name string) string {
+	for _, one := range c {
+		if one.specs.MatchString(name) {
+			return one.why
+		}
+	}
+	return ""
+}
+
+// explain gives what did not pass its cause in one line. It returns the names of
+// those that failed for no known one.
+func (c causes) explain(ran record) (unknown []string) {
+	for name, res := range ran {
+		why := ""
+		switch res.state {
+		case failed:
+			if why = c.of(name); why == "" {
+				why = oneLine(res.message)
+				unknown = append(unknown, name)
+			}
+		case skip:
+			why = oneLine(res.message)
+		}
+		res.message = why
+		ran[name] = res
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+var (
+	space   = regexp.MustCompile(`\s+`)
+	ephemer = regexp.MustCompile(`0x[0-9a-f]+`)
+)
+
+// causeLength is the length of a cause that is taken from a failure's message.
+const causeLength = 200
+
+func oneLine(message string) string {
+	line := strings.TrimSpace(ephemer.ReplaceAllString(space.ReplaceAllString(message, " "), "0x…"))
+	if r := []rune(line); len(r) > causeLength {
+		line = string(r[:causeLength]) + "…"
+	}
+	return line
+}
+
+// wideTable counts the states by group, as lines of text.
+func wideTable(specs []spec, r record) string {
+	counts := map[string]map[string]int{}
+	count := func(group, state string) {
+		if counts[group] == nil {
+			counts[group] = map[string]int{}
+		}
+		counts[group][state]++
+	}
+	for _, s := range specs {
+		count(s.group, r[s.name].state)
+		count("~all", r[s.name].state) // sorts last
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%6s %6s %6s %8s  %s\n", passed, failed, skip, notRun, "feature or subject")
+	for _, g := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[g]
+		fmt.Fprintf(&b, "%6d %6d %6d %8d  %s\n", n[passed], n[failed], n[skip], n[notRun], strings.TrimPrefix(g, "~"))
+	}
+	return b.String()
+}
+
+// recordWide merges what a run gave into the record of the wide specs and prints
+// what changed and the totals. Failures without a known cause are an error.
+func (o options) recordWide(specs []spec, ran record) error {
+	known, err := readCauses(causesFile)
+	if err != nil {
+		return err
+	}
+	unknown := known.explain(ran)
+	old, err := readWide(wideResults)
+	if err != nil {
+		return err
+	}
+	merged := maps.Clone(old)
+	for _, s := range specs {
+		if _, ok := merged[s.name]; !ok {
+			merged[s.name] = result{state: notRun}
+		}
+	}
+	maps.Copy(merged, ran)
+	fmt.Print(changes(old, ran))
+	fmt.Print(wideTable(specs, merged))
+	if err := merged.writeWide(wideResults); err != nil {
+		return err
+	}
+	if unknown != nil {
+		return fmt.Errorf("%d specs failed for no cause that %s knows:\n%s", len(unknown), causesFile,
+			strings.Join(unknown, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const dryRun = `[{"SpecReports":[
+{"ContainerHierarchyTexts":["[sig-network] DNS [Slow]","more"],"ContainerHierarchyLabels":[["sig-network"],[]],"LeafNodeType":"It","LeafNodeText":"resolves","State":"passed"},
+{"ContainerHierarchyTexts":["[sig-node] Pods"],"ContainerHierarchyLabels":[["sig-node","FeatureGate:B"]],"LeafNodeType":"It","LeafNodeText":"resizes","LeafNodeLabels":["FeatureGate:A"],"State":"passed"},
+{"ContainerHierarchyTexts":["[sig-node] Pods"],"LeafNodeType":"It","LeafNodeText":"not chosen","State":"skipped"},
+{"LeafNodeType":"SynchronizedBeforeSuite","State":"passed"}]}]`
+
+func TestChosenSpecs(t *testing.T) {
+	specs, err := chosenSpecs([]byte(dryRun))
+	want := []spec{{"[sig-network] DNS [Slow] more resolves", "[sig-network] DNS"},
+		{"[sig-node] Pods resizes", "FeatureGate:A FeatureGate:B"}}
+	if err != nil || !slices.Equal(specs, want) {
+		t.Errorf("specs %+v, %v", specs, err)
+	}
+}
+
+func TestLabelFilter(t *testing.T) {
+	for labels, want := range map[string]string{
+		"": "Conformance", "default": labelSets["default"], "Feature: consistsOf X": "Feature: consistsOf X",
+	} {
+		if got := (options{labels: labels}).labelFilter(); got != want {
+			t.Errorf("labels %q are the filter %q, want %q", labels, got, want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "causes.txt")
+	if err := os.WriteFile(file, []byte("# comment\n\\bSCTP\\b\tno SCTP in this kernel\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	known, err := readCauses(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := record{
+		"by SCTP": {state: failed, message: "timed out"},
+		"other":   {state: failed, message: "expected\n  0xc00012 " + strings.Repeat("x", 300)},
+		"fine":    {state: passed, message: "left of an earlier try"},
+		"cloud":   {state: skip, message: "only\tfor gce"},
+	}
+	if unknown := known.explain(ran); !slices.Equal(unknown, []string{"other"}) {
+		t.Errorf("unknown causes %q", unknown)
+	}
+	want := record{
+		"by SCTP": {state: failed, message: "no SCTP in this kernel"},
+		"other":   {state: failed, message: "expected 0x… " + strings.Repeat("x", 187) + "…"},
+		"fine":    {state: passed},
+		"cloud":   {state: skip, message: "only for gce"},
+	}
+	if !maps.Equal(ran, want) {
+		t.Errorf("explained %+v", ran)
+	}
+	record := filepath.Join(t.TempDir(), "wide.txt")
+	if err := ran.writeWide(record); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := readWide(record); err != nil || !maps.Equal(again, want) {
+		t.Errorf("record %+v, %v", again, err)
+	}
+	table := wideTable([]spec{{"by SCTP", "net"}, {"fine", "net"}, {"cloud", "apps"}}, ran)
+	if !strings.HasSuffix(table, "     0      0      1        0  apps\n     1      1      0        0  net\n"+
+		"     1      1      1        0  all\n") {
+		t.Errorf("table\n%s", table)
+	}
+}
+
+func TestCausesFile(t *testing.T) {
+	if _, err := readCauses("causes.txt"); err != nil {
+		t.Error(err)
+	}
+	bad := filepath.Join(t.TempDir(), "causes.txt")
+	for _, line := range []string{"no tab", "(\tnot an expression"} {
+		if err := os.WriteFile(bad, []byte(line), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readCauses(bad); err == nil {
+			t.Errorf("%q is taken", line)
+		}
+	}
+}
