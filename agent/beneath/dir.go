@@ -181,6 +181,9 @@ func (d *Dir) MkdirAll(path string, mode fs.FileMode) error {
 	return nil
 }
 
+// modeBits are those that a directory is made with.
+const modeBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
 func (d *Dir) mkdir(parent, name string, mode fs.FileMode) error {
 	dir, err := d.OpenDir(parent, LinksInside)
 	if err != nil {
@@ -204,5 +207,5 @@ func (d *Dir) mkdir(parent, name string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return made.Chmod(mode.Perm() | st.Mode()&fs.ModeSetgid)
+	return made.Chmod(mode&modeBits | st.Mode()&fs.ModeSetgid)
 }

@@ -214,6 +214,18 @@ func TestSubPathFollowsNothing(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, "new/sub")); err != nil || st.Mode().Perm() != 0o777 {
 		t.Errorf("a made directory: %v, %v", st, err)
 	}
+	special := fs.ModeSetgid | fs.ModeSticky | 0o770 // as with a group of the pod
+	if err := os.Chmod(dir, special); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.SubPath(p, SubPath{Volume: "disk", Container: "c", Index: 8, Path: "group/sub"}); err != nil {
+		t.Error(err)
+	}
+	for _, made := range []string{"group", "group/sub"} {
+		if st, err := os.Stat(filepath.Join(dir, made)); err != nil || st.Mode()&^fs.ModeDir != special {
+			t.Errorf("%s, made in a volume of a group: %v, %v", made, st.Mode(), err)
+		}
+	}
 	var stop atomic.Bool
 	ended := make(chan struct{})
 	go func() {

@@ -215,7 +215,20 @@ func mkdirSubPath(d *beneath.Dir, sub string) error {
 	if err != nil {
 		return err
 	}
-	return d.MkdirAll(sub, fs.FileMode(volume.Stat.Mode).Perm())
+	return d.MkdirAll(sub, fileMode(volume.Stat.Mode))
+}
+
+// fileMode is what the kernel calls a file's permissions and special bits.
+func fileMode(bits uint32) fs.FileMode {
+	mode := fs.FileMode(bits).Perm()
+	for bit, m := range map[uint32]fs.FileMode{
+		unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky,
+	} {
+		if bits&bit != 0 {
+			mode |= m
+		}
+	}
+	return mode
 }
 
 // placeFor makes an empty directory or file to mount on.
