@@ -246,6 +246,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},
+		{"limits of local storage", newStorage(n.base, n.podParts).Run},
 		{"memory", func(ctx context.Context) error { process.Trim(ctx); return nil }},
 		{"watchdog", func(ctx context.Context) error {
 			manager.KeepAlive(ctx, func(context.Context) bool {

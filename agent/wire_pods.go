@@ -63,6 +63,8 @@ type podParts struct {
 	offline *pod.Offline
 	// changed holds a token when a pod's facts or desires changed.
 	changed chan struct{}
+	// limits holds one too, for what looks after limits of local storage.
+	limits chan struct{}
 }
 
 func newObjects(kept stores, server *api.Server, log *slog.Logger) (*source.Objects, *volume.TokenCache) {
@@ -85,7 +87,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		return nil, err
 	}
 	var p podParts
-	p.changed = make(chan struct{}, 1)
+	p.changed, p.limits = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.offline = &pod.Offline{Log: b.log}
 	p.volumes = b.makeVolumes(func(obj *corev1.Pod) volume.Facts {
 		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj),
@@ -153,11 +155,13 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	return &p, nil
 }
 
-// tell leaves a token in changed.
+// tell leaves a token in changed and one in limits.
 func (p *podParts) tell() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
+	for _, told := range []chan struct{}{p.changed, p.limits} {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
 	}
 }
 

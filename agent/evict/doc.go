@@ -1,3 +1,3 @@
-// Package evict says when the node is short of memory or disk. It is pure but
-// for Measure. It ends no pod.
+// Package evict says when the node is short of memory or disk, and ends pods that take
+// more local storage than they are limited to. Pressure of the node ends no pod.
 package evict
