@@ -116,6 +116,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Refuse:     refuse(b.leaving),
 		Sysctls:    sysctls,
 		Handler:    handlerOf(b.objects),
+		Mirror:     p.mirror,
 		Changed:    p.tell,
 		Relabelled: p.volumes.Refresh,
 		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
@@ -153,6 +154,19 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	probes.Start(ctx)
 	p.status.Start(ctx)
 	return &p, nil
+}
+
+// mirror is what the API has of a pod of a manifest; false while it may be heard yet.
+func (p *podParts) mirror(obj *corev1.Pod) (*corev1.Pod, bool) {
+	if p.api != nil && !p.offline.CutOff() {
+		select {
+		case <-p.api.Synced():
+		default:
+			return nil, false
+		}
+	}
+	m, _ := p.static.Mirror(obj)
+	return m, true
 }
 
 // tell leaves a token in changed and one in limits.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,19 +71,31 @@ func TestExceeds(t *testing.T) {
 
 func TestStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // the clock that wakes Run orders nothing
 		var pods []*corev1.Pod
 		var bytes int64
 		var fault error
 		looks, evicted := 0, 0
+		set := func(f func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			f()
+		}
 		changed := make(chan struct{}, 1)
 		s := &Storage{
-			Pods:    func() []*corev1.Pod { return pods },
-			Changed: changed,
-			Measure: func(context.Context, *corev1.Pod) (Use, error) {
-				looks++
-				return Use{Containers: map[string]int64{"a": bytes}}, fault
+			Pods: func() (list []*corev1.Pod) {
+				set(func() { list = pods })
+				return list
 			},
-			Evict:  func(*corev1.Pod, string) { evicted++ },
+			Changed: changed,
+			Measure: func(context.Context, *corev1.Pod) (use Use, err error) {
+				set(func() {
+					looks++
+					use, err = Use{Containers: map[string]int64{"a": bytes}}, fault
+				})
+				return use, err
+			},
+			Evict:  func(*corev1.Pod, string) { set(func() { evicted++ }) },
 			Period: 10 * time.Second,
 			Log:    slog.New(slog.DiscardHandler),
 		}
@@ -92,31 +105,28 @@ func TestStorage(t *testing.T) {
 		check := func(when string, wantLooks, wantEvicted int) {
 			t.Helper()
 			synctest.Wait()
-			if looks != wantLooks || evicted != wantEvicted {
-				t.Errorf("%s: %d looks, %d evicted, want %d, %d", when, looks, evicted, wantLooks, wantEvicted)
-			}
+			set(func() {
+				if looks != wantLooks || evicted != wantEvicted {
+					t.Errorf("%s: %d looks, %d evicted, want %d, %d", when, looks, evicted, wantLooks, wantEvicted)
+				}
+			})
 		}
-		step := func() {
+		step := func(f func()) {
+			set(f)
 			time.Sleep(s.Period)
-			synctest.Wait()
 		}
 		time.Sleep(time.Hour)
 		check("without pods", 0, 0)
-		synctest.Wait()
-		pods = []*corev1.Pod{stored("5Mi", "", "")}
+		set(func() { pods = []*corev1.Pod{stored("5Mi", "", "")} })
 		changed <- struct{}{}
 		check("a limited pod", 1, 0)
-		bytes = 6 << 20
-		fault = errors.New("no answer")
-		step()
+		step(func() { bytes, fault = 6<<20, errors.New("no answer") })
 		check("nobody knows", 2, 0)
-		fault = nil
-		step()
+		step(func() { fault = nil })
 		check("too much", 3, 1)
-		step()
+		step(func() {})
 		check("it ends", 3, 1)
-		pods = nil
-		step()
+		step(func() { pods = nil })
 		check("it has ended", 3, 1)
 		time.Sleep(time.Hour)
 		check("later", 3, 1)

@@ -102,6 +102,9 @@ type Manager struct {
 	Sysctls *launch.Sysctls
 	// Handler is the runtime's name of what a RuntimeClass stands for.
 	Handler func(ctx context.Context, class string) (string, error)
+	// Mirror returns what the API has of a pod of a manifest, nil for nothing; false
+	// while the API may still be heard. nil itself: there is no API.
+	Mirror func(p *corev1.Pod) (*corev1.Pod, bool)
 	// Changed is told when a pod's facts or desires changed, may be nil.
 	Changed func()
 	// Relabelled brings the volumes of a pod up to date after its labels or
@@ -118,6 +121,9 @@ type Manager struct {
 	wg      sync.WaitGroup
 	mu      sync.Mutex
 	workers map[types.UID]*worker
+	// forgotten are the pods of manifests that were removed in this run of the agent:
+	// one that comes back begins anew, whatever its mirror still tells.
+	forgotten map[types.UID]bool
 }
 
 // Run follows the runtime's events until ctx ends. Containers are left
@@ -488,6 +494,12 @@ func (m *Manager) list() []*worker {
 	return out
 }
 
+func (m *Manager) isForgotten(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.forgotten[uid]
+}
+
 // drop forgets a worker whose pod has nothing left on the node. One that its source
 // has again by now begins anew.
 func (m *Manager) drop(w *worker) {
@@ -497,6 +509,12 @@ func (m *Manager) drop(w *worker) {
 	w.phase = w.phase.after(cleaned)
 	w.mu.Unlock()
 	delete(m.workers, w.uid)
+	if w.rec.Source == SourceFile {
+		if m.forgotten == nil {
+			m.forgotten = map[types.UID]bool{}
+		}
+		m.forgotten[w.uid] = true
+	}
 	m.mu.Unlock()
 	if claimant != "" && p.DeletionTimestamp == nil {
 		m.Update(p, claimant)

@@ -30,6 +30,7 @@ func (o *Offline) Run(ctx context.Context, m *Manager) error {
 	case <-ctx.Done():
 		return nil
 	case <-o.Synced:
+		m.PokeAll() // pods of manifests may wait for it
 		return nil
 	case <-time.After(offlineAfter):
 	}

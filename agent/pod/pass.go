@@ -26,7 +26,9 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	}
 	w.m.lastWords(p, w.rec, o)
 	busy := w.busyNames()
-	w.recall(p, o)
+	if !w.recall(p, o) && !at.unwanted() {
+		return // until the API is heard, or is known to be away
+	}
 	Absorb(p, w.rec, o, busy)
 	if w.rec.Ended == nil && w.rec.Admitted.IsZero() && !at.unwanted() && p.DeletionTimestamp == nil {
 		w.admit(p, now)
@@ -54,10 +56,11 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	}
 }
 
-// recall takes from the API what the node does not know of the pod.
-func (w *worker) recall(p *corev1.Pod, o *record.Observed) {
+// recall takes from the API what the node does not know of the pod, and tells whether
+// it could.
+func (w *worker) recall(p *corev1.Pod, o *record.Observed) bool {
 	if w.rec.Source != SourceAPI {
-		return
+		return w.recalled || w.recallMirror(p, o)
 	}
 	if !w.recorded {
 		Recall(p, w.rec, o)
@@ -66,7 +69,35 @@ func (w *worker) recall(p *corev1.Pod, o *record.Observed) {
 	if w.rec.Ended == nil {
 		w.rec.Ended = overInAPI(p)
 	}
+	return true
 }
+
+// recallMirror takes from its mirror what the node does not know of a pod of a
+// manifest. One that always restarts is never over: it does not wait for the API.
+func (w *worker) recallMirror(p *corev1.Pod, o *record.Observed) bool {
+	known := w.recorded || w.rec.Source != SourceFile || w.m.Mirror == nil || w.m.isForgotten(w.uid) ||
+		p.Spec.RestartPolicy == corev1.RestartPolicyAlways || len(o.Containers) > 0
+	if known {
+		w.recalled = true
+		return true
+	}
+	mirror, heard := w.m.Mirror(p)
+	if !heard {
+		return false
+	}
+	w.recalled = true
+	if mirror != nil && mirror.DeletionTimestamp == nil && mirror.Annotations[mirrorOf] == string(p.UID) {
+		told := *p
+		told.Status = mirror.Status
+		Recall(&told, w.rec, o)
+		w.rec.Ended = overInAPI(&told)
+	}
+	return true
+}
+
+// mirrorOf is the annotation of a mirror with the UID of its pod, which is made of the
+// manifest.
+const mirrorOf = corev1.MirrorPodAnnotationKey
 
 // operation is what metrics call the pass.
 func (w *worker) operation(p *corev1.Pod, at phase) string {

@@ -31,6 +31,7 @@ type worker struct {
 	// Of the goroutine alone.
 	rec         *record.Pod
 	recorded    bool        // rec tells of all that was: it was kept, or recalled
+	recalled    bool        // what the API has of the pod of a manifest was looked at
 	specified   *corev1.Pod // what shown.allocated was made of
 	busy        map[string]*job
 	timer       *time.Timer

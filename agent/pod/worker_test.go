@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -428,6 +429,51 @@ func TestManifestMovedAwayAndBack(t *testing.T) {
 		if len(e.finished) != 0 {
 			t.Errorf("%q deleted in the API", e.finished)
 		}
+	})
+}
+
+// The node lost all it knew of pods of manifests: one whose mirror tells that it is
+// over does not run again, unless its manifest is taken away and comes back.
+func TestManifestOverInMirror(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		var heard atomic.Bool
+		m.Mirror = func(p *corev1.Pod) (*corev1.Pod, bool) {
+			mirror := p.DeepCopy()
+			mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: string(p.UID)}
+			switch p.Name {
+			case "over":
+				mirror.Status.Phase = corev1.PodSucceeded
+			case "none":
+				mirror = nil
+			case "other":
+				mirror.Status.Phase = corev1.PodFailed
+				mirror.Annotations[corev1.MirrorPodAnnotationKey] = "another manifest"
+			}
+			return mirror, heard.Load()
+		}
+		make := func(name string, policy corev1.RestartPolicy) *corev1.Pod {
+			p := testPod(policy, name)
+			p.Name, p.UID = name, types.UID(name)
+			m.Update(p, SourceFile)
+			return p
+		}
+		over := make("over", corev1.RestartPolicyNever)
+		make("none", corev1.RestartPolicyNever)
+		make("other", corev1.RestartPolicyOnFailure)
+		make("runs", corev1.RestartPolicyNever)
+		make("always", corev1.RestartPolicyAlways)
+		expect(t, f, "always#0=run")
+		heard.Store(true)
+		m.PokeAll()
+		expect(t, f, "always#0=run none#0=run other#0=run runs#0=run")
+		m.Remove(over.UID)
+		synctest.Wait()
+		m.Update(over, SourceFile)
+		expect(t, f, "always#0=run none#0=run other#0=run over#0=run runs#0=run")
 	})
 }
 
