@@ -308,6 +308,11 @@ func (b *builder) observed(s *corev1.ContainerStatus, o *record.Observation) {
 	if e := b.rec.Get(o.Name).Seen; e != nil && e.ID != o.ID {
 		t := b.terminated(e.State)
 		s.LastTerminationState.Terminated = &t
+		return
+	}
+	// Of a run that has ended, the record does not tell the one before.
+	if old := b.last(o.Name); old != nil && old.ContainerID == s.ContainerID {
+		s.LastTerminationState = old.LastTerminationState
 	}
 }
 
