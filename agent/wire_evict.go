@@ -27,7 +27,8 @@ func newStorage(b base, p *podParts) *evict.Storage {
 		Measure: func(ctx context.Context, obj *corev1.Pod) (evict.Use, error) { return localUse(ctx, b, p, obj) },
 		Evict: func(obj *corev1.Pod, message string) {
 			b.events.Event(obj, "", corev1.EventTypeWarning, evict.Reason, message)
-			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message}, nil, 1)
+			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message}
+			p.pods.Evict(obj.UID, v, nil, 1)
 		},
 		Period: evictionPeriod,
 		Log:    b.log,
