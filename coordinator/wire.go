@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/scheduler"
 	"github.com/shoal-project/shoal/coordinator/store"
 )
 
@@ -168,12 +169,13 @@ func (s *parts) buildAPI(
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path(pki.CAFile),
 		FrontProxyCAFile:   dir.Path("front-proxy-ca.crt"),
 		FrontProxyCertFile: dir.Path("front-proxy-client.crt"), FrontProxyKeyFile: dir.Path("front-proxy-client.key"),
-		AuditBackend:     recorded.Backend,
-		AuditRules:       recorded.Rules,
-		EncryptionHealth: s.store.EncryptionHealth(),
-		StorageHealth:    s.store.Ready,
-		Flags:            flagValues(s.cfg),
-		RuntimeConfig:    s.cfg.RuntimeConfig,
+		AuditBackend:      recorded.Backend,
+		AuditRules:        recorded.Rules,
+		EncryptionHealth:  s.store.EncryptionHealth(),
+		StorageHealth:     s.store.Ready,
+		Flags:             flagValues(s.cfg),
+		RuntimeConfig:     s.cfg.RuntimeConfig,
+		TracingConfigFile: s.cfg.TracingConfigFile,
 	})
 	if err != nil {
 		return nil, err
@@ -202,6 +204,7 @@ func (s *parts) buildAPI(
 	}
 	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store, s.otherCoordinators)}
 	maps.Copy(handlers, a.Discovery)
+	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,
 		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: handlers,

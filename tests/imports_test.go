@@ -40,7 +40,8 @@ var layers = []struct {
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale",
-		"coordinator/registry/volumespec", "coordinator/scheduler/plugins", "coordinator/scheduler/queue",
+		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
+		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
 		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/proxy", "agent/server",

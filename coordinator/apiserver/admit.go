@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apiserver/pkg/admission"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
 )
 
 // admissionChain runs the plugins in order, and the mutating ones a second time
@@ -19,7 +20,7 @@ func newAdmissionChain(plugins []admission.Interface) admission.Interface {
 		return nil
 	}
 	c := admission.NewChainHandler(plugins...)
-	return admissionChain{Interface: c, mutate: c, validate: c}
+	return admissionmetrics.WithStepMetrics(admissionChain{Interface: c, mutate: c, validate: c})
 }
 
 func (c admissionChain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {

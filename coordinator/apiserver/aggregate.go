@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	nooptrace "go.opentelemetry.io/otel/trace/noop"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +99,7 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 		return err
 	}
 	s.serveOpenAPI(agg.GenericAPIServer, crds)
+	s.serveMetrics(agg.GenericAPIServer)
 	return nil
 }
 
@@ -317,5 +317,5 @@ func (r clusterResolver) ResolveEndpoint(namespace, name string, port int32) (*u
 // WebhookAuth says how this server identifies itself to webhooks.
 func (s *Server) WebhookAuth() webhook.AuthenticationInfoResolverWrapper {
 	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, (*egressselector.EgressSelector)(nil), s.loopback,
-		nooptrace.NewTracerProvider())
+		s.tracerProvider())
 }

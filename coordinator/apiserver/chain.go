@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -15,19 +16,32 @@ import (
 )
 
 // chain wraps the API in the filters that each request passes, the last line
-// first. It is upstream's chain without tracing, CORS and the goroutine that
-// enforces the timeout: the request's deadline does.
+// first. It is upstream's chain without CORS and the goroutine that enforces the
+// timeout: the request's deadline does. Where nothing is traced it has no tracing.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
-	h := api
-	h = filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
-	h = s.flow.wrap(h, c)
-	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	timed := func(name string, inner http.Handler, wrap func(http.Handler) http.Handler) http.Handler {
+		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(inner)), c.TracerProvider, name)
+	}
+	h := timed("authorization", api, func(h http.Handler) http.Handler {
+		return filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
+	})
+	h = timed("priorityandfairness", h, func(h http.Handler) http.Handler { return s.flow.wrap(h, c) })
+	h = timed("constrainedimpersonation", h, func(h http.Handler) http.Handler {
+		return impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	})
 	h = hurriedStrangers(h, c.LongRunningFunc)
-	h = filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
-	failed := filters.WithFailedAuthenticationAudit(hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend,
-		c.AuditPolicyRuleEvaluator)
-	h = filters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences,
-		c.Authentication.RequestHeaderConfig)
+	h = timed("audit", h, func(h http.Handler) http.Handler {
+		return filters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
+	})
+	if s.tracer != nil { // after authentication: who is known may say that a request is traced
+		h = filters.WithTracing(h, s.tracer)
+	}
+	failed := filterlatency.TrackCompleted(filters.WithFailedAuthenticationAudit(
+		hurried(filters.Unauthorized(c.Serializer)), c.AuditBackend, c.AuditPolicyRuleEvaluator))
+	h = timed("authentication", h, func(h http.Handler) http.Handler {
+		return filters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences,
+			c.Authentication.RequestHeaderConfig)
+	})
 	h = filters.WithWarningRecorder(h)
 	h = filters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc,
 		c.Serializer, c.RequestTimeout)

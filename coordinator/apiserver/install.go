@@ -104,6 +104,9 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.AggregatedDiscoveryGroupManager = groups
 		c.FlowControl = s.flow
 		c.Flagz = s.cfg.Flags
+		if s.tracer != nil {
+			c.TracerProvider = s.tracer
+		}
 		c.EnableProfiling = false        // profiles and dumps of goroutines hold secrets (CIS 1.2.15)
 		c.SkipOpenAPIInstallation = true // served by openAPI, from static documents
 		return c

@@ -1,14 +1,24 @@
 package apiserver
 
 import (
+	"context"
+	"net/http"
+	"strings"
 	"sync"
+	"time"
 
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/prometheus/compatversion"
 	_ "k8s.io/component-base/metrics/prometheus/restclient" // requests of this process's clients
 )
 
-// registerBuildInfo puts on the metrics page what /version says.
+// registerBuildInfo puts on the metrics page what /version says, and the features
+// of the library.
 var registerBuildInfo = sync.OnceFunc(func() {
 	info := metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Name: "kubernetes_build_info",
@@ -19,6 +29,35 @@ var registerBuildInfo = sync.OnceFunc(func() {
 		"platform"})
 	legacyregistry.MustRegister(info)
 	v := version{}.Info()
+	utilfeature.DefaultMutableFeatureGate.AddMetrics()
+	effective := effectiveVersion()
+	compatversion.RecordCompatVersionInfo(context.Background(), basecompatibility.DefaultKubeComponent,
+		strings.TrimPrefix(v.GitVersion, "v"), effective.EmulationVersion().String(),
+		effective.MinCompatibilityVersion().String())
 	info.WithLabelValues(v.Major, v.Minor, v.GitVersion, v.GitCommit, v.GitTreeState, v.BuildDate, v.GoVersion,
 		v.Compiler, v.Platform).Set(1)
 })
+
+// countPatience is how long the store may take to count, for one page of metrics.
+const countPatience = 2 * time.Second
+
+// serveMetrics has the metrics page tell how many objects are stored. They are
+// counted when it is asked for: upstream counts each minute.
+func (s *Server) serveMetrics(g *genericapiserver.GenericAPIServer) {
+	page := legacyregistry.Handler()
+	mux := g.Handler.NonGoRestfulMux
+	mux.Unregister("/metrics")
+	mux.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.countObjects(r.Context())
+		page.ServeHTTP(w, r)
+	}))
+}
+
+func (s *Server) countObjects(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, countPatience)
+	defer cancel()
+	for _, store := range s.stores {
+		stats, err := store.Storage.Stats(ctx)
+		etcdmetrics.UpdateStoreStats(store.DefaultQualifiedResource, stats, err)
+	}
+}

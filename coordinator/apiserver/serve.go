@@ -148,7 +148,7 @@ func (f *front) server(config *tls.Config, handler http.Handler) *http.Server {
 }
 
 // monitoring are the paths that are served on ports of their own.
-var monitoring = []string{"/metrics", "/metrics/slis", "/healthz", "/livez", "/readyz", "/version"}
+var monitoring = []string{"/metrics", "/metrics/slis", "/metrics/resources", "/healthz", "/livez", "/readyz", "/version"}
 
 // monitored lets requests to these paths through to the API, which asks who sends
 // them and whether they may.

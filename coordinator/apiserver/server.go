@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/tracing"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -63,6 +64,9 @@ type Config struct {
 	StorageHealth func(context.Context) error
 	// RuntimeConfig turns built-in APIs off, in the form of upstream's --runtime-config.
 	RuntimeConfig map[string]string
+	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
+	// nothing is traced.
+	TracingConfigFile string
 	// Flags are what /flagz shows; nil: nothing.
 	Flags flagz.Reader
 	// ExternalAddress is host:port as clients see it.
@@ -104,6 +108,7 @@ type Server struct {
 	factory  informers.SharedInformerFactory
 
 	enabled       *enablement
+	tracer        tracing.TracerProvider // nil: nothing is traced
 	front         *front
 	flow          flow
 	resolver      webhook.ServiceResolver
@@ -123,8 +128,14 @@ func New(cfg Config) (*Server, error) {
 	if s.enabled, err = newEnablement(cfg.Kinds, cfg.RuntimeConfig); err != nil {
 		return nil, err
 	}
+	if s.tracer, err = newTracer(cfg.TracingConfigFile, cfg.ExternalAddress); err != nil {
+		return nil, err
+	}
 	if s.loopback, err = newLoopback(s.local); err != nil {
 		return nil, err
+	}
+	if s.tracer != nil {
+		s.loopback.Wrap(tracing.WrapperFor(s.tracer))
 	}
 	env := cfg.Env
 	s.env = &env

@@ -66,6 +66,9 @@ type Config struct {
 	// and the health of these, beside the API; 0: nowhere.
 	SchedulerPort         int `json:"schedulerPort,omitempty"`
 	ControllerManagerPort int `json:"controllerManagerPort,omitempty"`
+	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
+	// nothing is traced.
+	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
 	Audit
 	Admission
 	Authentication
@@ -123,6 +126,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	fs.Var((*switches)(&c.RuntimeConfig), "runtime-config", "built-in APIs to turn off or on, key=true|false: api/all, api/ga, api/beta, api/alpha, group/version, group/version/resource")
+	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
 	c.Authentication.addFlags(fs)

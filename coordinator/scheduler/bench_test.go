@@ -76,7 +76,7 @@ func benchSchedule(b *testing.B, nodes, alive int, opt func(i int) podOpt) {
 			b.Fatal(err)
 		}
 		c.refresh(snap)
-		node, _, err := p.place(profile, info)
+		node, _, err := p.place(b.Context(), profile, info)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -109,6 +109,7 @@ func (j *binding) permit(ctx context.Context, s *Scheduler) *framework.Status {
 
 // run is the binding cycle. A binding that has begun is not cut off by ctx.
 func (j *binding) run(ctx context.Context, s *Scheduler) {
+	defer works("binding")()
 	if ctx.Err() != nil {
 		j.undo(ctx, s)
 		return
@@ -121,7 +122,7 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 		st = j.preBind(ctx)
 	}
 	if st.OK() {
-		st = j.bind(ctx)
+		st = j.bind(ctx, s.placer.extenders)
 	}
 	if !st.OK() {
 		j.fail(ctx, s, st)
@@ -160,9 +161,14 @@ func (j *binding) preBind(ctx context.Context) (st *framework.Status) {
 	return nil
 }
 
-func (j *binding) bind(ctx context.Context) (st *framework.Status) {
+func (j *binding) bind(ctx context.Context, others *extenders) (st *framework.Status) {
 	begin := time.Now()
 	defer func() { timed("Bind", j.profile, begin, st) }()
+	if taken, err := others.bind(ctx, j.pod.Pod, j.node); err != nil {
+		return framework.AsStatus(fmt.Errorf("extender: %w", err))
+	} else if taken {
+		return nil
+	}
 	for _, pl := range j.profile.bind {
 		if st := pl.Bind(ctx, j.pod.PodInfo, j.node); !st.Is(framework.Skip) {
 			return failed("Bind", pl, st)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
+	"github.com/shoal-project/shoal/coordinator/scheduler/extender"
 	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
 )
 
@@ -21,6 +22,7 @@ import (
 type settings struct {
 	profiles                   []profileSpec
 	initialBackoff, maxBackoff time.Duration
+	extenders                  []*extender.Extender
 }
 
 // readConfig takes the configuration from the Config. Fields that tell of
@@ -70,8 +72,10 @@ func readProfiles(k *configv1.KubeSchedulerConfiguration) (*settings, error) {
 	if out.maxBackoff < out.initialBackoff {
 		return nil, errors.New("podMaxBackoffSeconds: Invalid value: must be greater than or equal to PodInitialBackoffSeconds")
 	}
-	if len(k.Extenders) > 0 {
-		return nil, errors.New("extenders: Forbidden: scheduler extenders are not supported; write a plugin instead")
+	var ignored []string
+	var err error
+	if out.extenders, ignored, err = extender.New(k.Extenders); err != nil {
+		return nil, err
 	}
 	if err := checkPercentage("percentageOfNodesToScore", k.PercentageOfNodesToScore); err != nil {
 		return nil, err
@@ -86,6 +90,9 @@ func readProfiles(k *configv1.KubeSchedulerConfiguration) (*settings, error) {
 		spec, err := readProfile(p, len(profiles) == 1)
 		if err != nil {
 			return nil, fmt.Errorf("profiles[%d]%w", i, err)
+		}
+		if err := spec.ignore(ignored); err != nil {
+			return nil, fmt.Errorf("profiles[%d].pluginConfig: %w", i, err)
 		}
 		if seen[spec.name] {
 			return nil, fmt.Errorf("profiles[%d].schedulerName: Duplicate value: %q", i, spec.name)
@@ -134,6 +141,27 @@ func readProfile(p *configv1.KubeSchedulerProfile, alone bool) (profileSpec, err
 	var err error
 	spec.points, err = mergePoints(p.Plugins)
 	return spec, err
+}
+
+// ignore has NodeResourcesFit leave resources out that an extender counts.
+func (s *profileSpec) ignore(resources []string) error {
+	if len(resources) == 0 {
+		return nil
+	}
+	args := map[string]any{}
+	if have := s.args[plugins.NodeResourcesFitName]; len(have) > 0 {
+		if err := json.Unmarshal(have, &args); err != nil {
+			return err
+		}
+	}
+	list, _ := args["ignoredResources"].([]any)
+	for _, r := range resources {
+		list = append(list, r)
+	}
+	args["ignoredResources"] = list
+	data, err := json.Marshal(args)
+	s.args[plugins.NodeResourcesFitName] = data
+	return err
 }
 
 func checkPercentage(path string, v *int32) error {

@@ -69,8 +69,14 @@ func TestBadConfiguration(t *testing.T) {
 		"duplicate-profile": {"profiles: [{schedulerName: a}, {schedulerName: a}]", `profiles[1].schedulerName: Duplicate value: "a"`},
 		"percentage":        {"percentageOfNodesToScore: 120", "percentageOfNodesToScore: Invalid value: 120"},
 		"wrong-point":       {"profiles: [{plugins: {score: {enabled: [{name: NodeName}]}}}]", `plugin "NodeName" does not extend score plugin`},
-		"extenders":         {"extenders: [{urlPrefix: 'http://x'}]", "extenders: Forbidden"},
-		"backoff-order":     {"podInitialBackoffSeconds: 20", "podMaxBackoffSeconds: Invalid value"},
+		"extender-url":      {"extenders: [{filterVerb: f}]", "extenders[0].urlPrefix: Required value"},
+		"extender-weight":   {"extenders: [{urlPrefix: 'http://x', prioritizeVerb: p}]", "extenders[0].weight: Invalid value: 0"},
+		"extender-binders": {"extenders: [{urlPrefix: 'http://x', bindVerb: b}, {urlPrefix: 'http://y', bindVerb: b}]",
+			"found 2 extenders implementing bind"},
+		"extender-resource": {"extenders: [{urlPrefix: 'http://x', managedResources: [{name: cpu}]}]",
+			`extenders[0].managedResources[0].name: Invalid value: "cpu": is an invalid extended resource name`},
+		"extender-tls":  {"extenders: [{urlPrefix: 'https://x', tlsConfig: {caFile: /absent}}]", "extenders[0].tlsConfig: "},
+		"backoff-order": {"podInitialBackoffSeconds: 20", "podMaxBackoffSeconds: Invalid value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, err := decodeConfig([]byte(configHead + tt.yaml))

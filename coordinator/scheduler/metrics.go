@@ -81,6 +81,17 @@ var (
 		StabilityLevel: metrics.STABLE,
 	})
 
+	incomingPods = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "scheduler_queue_incoming_pods_total",
+		Help:           "Number of pods added to scheduling queues by event and queue type.",
+		StabilityLevel: metrics.STABLE,
+	}, []string{"queue", "event"})
+	goroutines = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Name:           "scheduler_goroutines",
+		Help:           "Number of running goroutines split by the work they do such as binding.",
+		StabilityLevel: metrics.BETA,
+	}, []string{"operation"})
+
 	pendingDesc = metrics.NewDesc("scheduler_pending_pods", "Number of pending pods, by the queue type. 'active' means "+
 		"number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in "+
 		"unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the number of unschedulable "+
@@ -104,15 +115,19 @@ type state struct {
 
 var current state
 
-// begin puts the metrics on the page, and s on them until end.
-func (c *state) begin(s *Scheduler) (end func()) {
+// show puts the metrics on the page: what is counted before is lost.
+func (c *state) show() {
 	c.register.Do(func() {
 		for _, m := range []metrics.Registerable{attempts, attemptDuration, algorithmDuration, podDuration, podAttempts,
-			pointDuration, permitWait, preemptionAttempts, preemptionVictims} {
+			pointDuration, permitWait, preemptionAttempts, preemptionVictims, incomingPods, goroutines} {
 			legacyregistry.MustRegister(m)
 		}
 		legacyregistry.CustomMustRegister(c)
 	})
+}
+
+// begin has the page tell of s until end.
+func (c *state) begin(s *Scheduler) (end func()) {
 	c.running.Store(s)
 	return func() { c.running.CompareAndSwap(s, nil) }
 }
@@ -148,6 +163,15 @@ func (c *state) CollectWithStability(ch chan<- metrics.Metric) {
 	gauge(cacheDesc, nodes, "nodes")
 	gauge(cacheDesc, pods, "pods")
 	gauge(cacheDesc, assumed, "assumed_pods")
+}
+
+func incoming(part, event string) { incomingPods.WithLabelValues(part, event).Inc() }
+
+// works counts a goroutine that does something; end is its end.
+func works(on string) (end func()) {
+	g := goroutines.WithLabelValues(on)
+	g.Inc()
+	return g.Dec
 }
 
 // attempted counts an attempt that began at a time.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -26,6 +27,7 @@ const (
 type placer struct {
 	snap      *framework.Snapshot
 	nominated *nominator
+	extenders *extenders // nil: none
 	classes   map[string]*class
 	tick      uint64
 	rng       *rand.Rand
@@ -49,6 +51,8 @@ type cycle struct {
 	class *class
 	// blocked are nodes that nominated pods of at least the same priority claim.
 	blocked map[int32]*framework.Status
+	// extended are nodes that extenders refused.
+	extended map[int32]*framework.Status
 }
 
 // Place finds the best node for a pod, ties broken by chance with a fixed seed.
@@ -59,7 +63,7 @@ func Place(p *Profile, snap *framework.Snapshot, pod *corev1.Pod) (string, error
 	if err != nil {
 		return "", err
 	}
-	node, _, err := newPlacer(snap, newNominator()).place(p, info)
+	node, _, err := newPlacer(snap, newNominator()).place(context.Background(), p, info)
 	return node, err
 }
 
@@ -67,7 +71,7 @@ func Place(p *Profile, snap *framework.Snapshot, pod *corev1.Pod) (string, error
 var noNodePassed = framework.NewStatus(framework.Unschedulable)
 
 // place finds a node for the pod. On a *framework.FitError the cycle can be examined further.
-func (p *placer) place(profile *Profile, pod *framework.PodInfo) (string, *cycle, error) {
+func (p *placer) place(ctx context.Context, profile *Profile, pod *framework.PodInfo) (string, *cycle, error) {
 	c := &cycle{pod: pod, p: p}
 	if p.snap.Len() == 0 {
 		return "", c, errNoNodes
@@ -82,18 +86,26 @@ func (p *placer) place(profile *Profile, pod *framework.PodInfo) (string, *cycle
 		return "", c, c.fitError()
 	}
 	if n := p.snap.Get(p.nominated.of(pod.UID())); n != nil && c.inScope(n) && c.WhatIf(n).OK() {
-		return n.Name(), c, nil
+		p.slots, p.lanes = append(p.slots[:0], int32(n.Slot)), append(p.lanes[:0], c.class.lane(int32(n.Slot)))
+		if err := p.extend(ctx, c); err == nil && len(p.slots) == 1 {
+			return n.Name(), c, nil
+		}
+		c.extended = nil
 	}
 	c.block()
 	begin = time.Now()
 	p.collect(c, p.wanted(profile))
+	if err := p.extend(ctx, c); err != nil {
+		timed("Filter", profile, begin, framework.AsStatus(err))
+		return "", c, err
+	}
 	if len(p.slots) == 0 {
 		timed("Filter", profile, begin, noNodePassed)
 		return "", c, c.fitError()
 	}
 	timed("Filter", profile, begin, nil)
 	begin = time.Now()
-	best := p.best(c.class)
+	best := p.best(ctx, c)
 	timed("Score", profile, begin, nil)
 	return p.snap.Slots()[best].Name(), c, nil
 }
@@ -182,11 +194,12 @@ next:
 }
 
 // best returns the slot with the highest score among the feasible ones.
-func (p *placer) best(c *class) int32 {
+func (p *placer) best(ctx context.Context, c *cycle) int32 {
 	if len(p.slots) == 1 {
 		return p.slots[0]
 	}
-	p.score(c)
+	p.score(c.class)
+	p.extendScores(ctx, c.pod.Pod)
 	top, ties := p.totals[0], 0
 	for _, v := range p.totals {
 		switch {
@@ -250,7 +263,7 @@ func (c *cycle) Snapshot() *framework.Snapshot { return c.p.snap }
 
 // Verdict implements framework.PostFilterCycle.
 func (c *cycle) Verdict(n *framework.NodeInfo) *framework.Status {
-	if st := c.blocked[int32(n.Slot)]; st != nil {
+	if st := c.refusal(n); st != nil {
 		return st
 	}
 	return c.class.verdict(n)

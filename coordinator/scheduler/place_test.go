@@ -291,9 +291,9 @@ func TestClassesKeepUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := kept.place(profile, info)
+		got, _, err := kept.place(t.Context(), profile, info)
 		fresh := newPlacer(snap, newNominator())
-		_, _, ferr := fresh.place(profile, info)
+		_, _, ferr := fresh.place(t.Context(), profile, info)
 		if fmt.Sprint(err) != fmt.Sprint(ferr) {
 			t.Fatalf("step %d: %v, afresh %v", step, err, ferr)
 		}

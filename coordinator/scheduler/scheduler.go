@@ -51,6 +51,7 @@ type Scheduler struct {
 	queue     *queue.Queue
 	nominated *nominator
 	placer    *placer
+	extenders *extenders // nil: none
 	binder    *binder
 	status    *statusWriter
 	waiting   *waiting
@@ -76,21 +77,29 @@ func New(c Config) (*Scheduler, error) {
 		pods:      c.Informers.Core().V1().Pods().Lister(),
 		broadcast: events.NewBroadcaster(&events.EventSinkImpl{Interface: c.Client.EventsV1()}),
 	}
+	if len(settings.extenders) > 0 {
+		s.extenders = &extenders{list: settings.extenders, log: s.log}
+	}
 	profiles, err := buildAll(settings.profiles, s.deps)
 	if err != nil {
 		return nil, fmt.Errorf("scheduler configuration: %w", err)
 	}
 	for _, p := range profiles {
+		if s.extenders != nil {
+			p.hints[extenderName] = extenderHints
+		}
 		s.profiles[p.Name] = p
 	}
 	s.sort = profiles[0].sort
 	s.placer = newPlacer(s.snap, s.nominated)
+	s.placer.extenders = s.extenders
 	s.status = newStatusWriter(c.Client, s.log)
 	s.queue = queue.New(queue.Config{
-		Less: s.sort.Less, PreEnqueue: s.preEnqueue, Hints: s.hints, Gated: s.gated,
+		Less: s.sort.Less, PreEnqueue: s.preEnqueue, Hints: s.hints, Gated: s.gated, Incoming: incoming,
 		InitialBackoff: settings.initialBackoff, MaxBackoff: settings.maxBackoff,
 	})
 	s.binder = &binder{s: s}
+	current.show()
 	s.watch()
 	return s, nil
 }
@@ -130,7 +139,12 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		services: core.Services().Lister(), controllers: core.ReplicationControllers().Lister(),
 		replicaSets: apps.ReplicaSets().Lister(), statefulSets: apps.StatefulSets().Lister(),
 	}
+	var review plugins.Review
+	if s.extenders != nil {
+		review = s.extenders.review
+	}
 	return &plugins.Deps{
+		Review: review,
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
 		Storage: newStorage(s.c.Informers),
@@ -161,7 +175,7 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 	}
 	begin := time.Now()
 	s.cache.refresh(s.snap)
-	node, c, err := s.placer.place(profile, q.PodInfo)
+	node, c, err := s.placer.place(ctx, profile, q.PodInfo)
 	if err != nil {
 		s.noPlace(ctx, profile, q, c, err)
 		algorithmDuration.Observe(time.Since(begin).Seconds())

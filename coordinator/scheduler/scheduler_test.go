@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -39,6 +40,12 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 // startCluster lets change change the scheduler before it runs.
 func startCluster(t *testing.T, change func(*Scheduler), objects ...runtime.Object) *cluster {
 	t.Helper()
+	return startConfigured(t, nil, change, objects...)
+}
+
+func startConfigured(t *testing.T, configuration *configv1.KubeSchedulerConfiguration, change func(*Scheduler),
+	objects ...runtime.Object) *cluster {
+	t.Helper()
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		b, ok := a.(clienttesting.CreateAction).GetObject().(*corev1.Binding)
@@ -55,7 +62,7 @@ func startCluster(t *testing.T, change func(*Scheduler), objects ...runtime.Obje
 		return true, b, client.Tracker().Update(gvr, pod, b.Namespace)
 	})
 	factory := informers.NewSharedInformerFactory(client, 0)
-	s, err := New(Config{Client: client, Informers: factory})
+	s, err := New(Config{Client: client, Informers: factory, Configuration: configuration})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,10 @@
 package framework
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Action is a bit set of what happened to an object.
 type Action int32
@@ -46,6 +50,31 @@ type Event struct {
 	Resource EventResource
 	Action   Action
 	Old, New any
+}
+
+// actionNames are upstream's, for metrics.
+var actionNames = map[Action]string{
+	Add: "Add", Delete: "Delete", UpdateNodeAllocatable: "UpdateNodeAllocatable", UpdateNodeLabel: "UpdateNodeLabel",
+	UpdateNodeTaint: "UpdateNodeTaint", UpdateNodeCondition: "UpdateNodeCondition", UpdatePodLabel: "UpdatePodLabel",
+	UpdatePodScaleDown: "UpdatePodScaleDown", UpdatePodToleration: "UpdatePodToleration",
+	UpdatePodSchedulingGatesEliminated: "UpdatePodSchedulingGatesEliminated",
+}
+
+// Label names the event in metrics; of several actions the first that is told apart.
+func (e Event) Label() string {
+	resource := e.Resource
+	if resource == Pod {
+		resource = "UnschedulablePod"
+		if pod, ok := cmp.Or(e.New, e.Old).(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			resource = "AssignedPod"
+		}
+	}
+	for bit := Add; bit <= e.Action; bit <<= 1 {
+		if name := actionNames[e.Action&bit]; name != "" {
+			return string(resource) + name
+		}
+	}
+	return string(resource) + "Update"
 }
 
 // Hint is a plugin's opinion of whether an event is worth a retry.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -84,6 +86,15 @@ func (p *preemption) preempt(ctx context.Context, c framework.PostFilterCycle) (
 	if len(found) == 0 {
 		return &framework.Nomination{}, framework.NewStatus(framework.Unschedulable, failed.Error())
 	}
+	if p.d.Review != nil {
+		if found, err = p.review(ctx, c, pod, found); err != nil {
+			return nil, framework.AsStatus(err)
+		}
+		if len(found) == 0 {
+			return &framework.Nomination{}, framework.NewStatus(framework.Unschedulable,
+				"no candidate node for preemption")
+		}
+	}
 	best := pick(found, p.started)
 	if err := p.evict(ctx, best, pod); err != nil {
 		return nil, framework.AsStatus(err)
@@ -93,6 +104,43 @@ func (p *preemption) preempt(ctx context.Context, c framework.PostFilterCycle) (
 		p.d.Denominate(o.Pod)
 	}
 	return &framework.Nomination{Node: best.node}, nil
+}
+
+// review leaves the candidates that extenders leave.
+func (p *preemption) review(ctx context.Context, c framework.PostFilterCycle, pod *corev1.Pod,
+	found []candidate) (left []candidate, err error) {
+	victims := map[string]*extenderv1.Victims{}
+	for _, can := range found {
+		v := &extenderv1.Victims{NumPDBViolations: int64(can.violations)}
+		for _, o := range can.victims {
+			v.Pods = append(v.Pods, o.Pod)
+		}
+		victims[can.node] = v
+	}
+	victims, err = p.d.Review(ctx, pod, victims, func(node string) (pods []*corev1.Pod) {
+		for _, o := range c.Snapshot().Get(node).Pods {
+			pods = append(pods, o.Pod)
+		}
+		return pods
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range slices.Sorted(maps.Keys(victims)) {
+		v := victims[node]
+		if len(v.Pods) == 0 {
+			return nil, fmt.Errorf("expected at least one victim pod on node %q", node)
+		}
+		can := candidate{node: node, violations: int(v.NumPDBViolations)}
+		for _, o := range c.Snapshot().Get(node).Pods {
+			if slices.ContainsFunc(v.Pods, func(v *corev1.Pod) bool { return v.UID == o.UID() }) {
+				can.victims = append(can.victims, o)
+			}
+		}
+		p.sortByImportance(can.victims)
+		left = append(left, can)
+	}
+	return left, nil
 }
 
 // barred tells why the pod may not preempt: it never does, or the victims of

@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -61,11 +63,18 @@ type Deps struct {
 	// pod in favour of another, if it waits.
 	Allow  func(uid types.UID, plugin string)
 	Reject func(uid types.UID) bool
+	// Review lets others look at the victims of preemption by node, and returns those
+	// that are left; nil: nobody looks.
+	Review Review
 	// Preempts counts the attempts of preemption, Preempted the victims of those
 	// that found some.
 	Preempts  func()
 	Preempted func(victims int)
 }
+
+// Review is asked by the pod that preempts; podsOf tells the pods of a node.
+type Review func(ctx context.Context, pod *corev1.Pod, victims map[string]*extenderv1.Victims,
+	podsOf func(node string) []*corev1.Pod) (map[string]*extenderv1.Victims, error)
 
 // Factory makes a plugin from the args of its pluginConfig, which may be empty.
 type Factory func(args []byte, d *Deps) (framework.Plugin, error)

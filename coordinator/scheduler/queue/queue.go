@@ -24,11 +24,29 @@ type Config struct {
 	// Gated is called, under the queue's lock, when a pod is held by PreEnqueue.
 	Gated func(pod *corev1.Pod, why *framework.Status)
 
+	// Incoming, when set, counts the pods that come into a part of the queue, by what
+	// brought them.
+	Incoming func(part, event string)
+
 	InitialBackoff, MaxBackoff time.Duration // default 1 s and 10 s
 	// Leftover is how long a refused pod waits at most without any event that
 	// concerns it (default 5 min).
 	Leftover time.Duration
 }
+
+// The parts of the queue, and what brings pods into them beside events of the
+// cluster, as upstream's metrics call them.
+const (
+	active        = "active"
+	backoff       = "backoff"
+	unschedulable = "unschedulable"
+
+	podAdd               = "UnschedulablePodAdd"
+	attemptFailed        = "ScheduleAttemptFailure"
+	backoffComplete      = "BackoffComplete"
+	popFromBackoff       = "PopFromBackoffQ"
+	unschedulableTimeout = "UnschedulableTimeout"
+)
 
 // Queue is the scheduling queue. All methods may be called concurrently, but
 // only one pod is out (popped and not done) at a time.
@@ -85,7 +103,7 @@ func (q *Queue) Add(p *framework.PodInfo) {
 		q.update(nil, p)
 		return
 	}
-	q.activate(&entry{QueuedPod: &framework.QueuedPod{PodInfo: p, Timestamp: time.Now()}})
+	q.activate(&entry{QueuedPod: &framework.QueuedPod{PodInfo: p, Timestamp: time.Now()}}, podAdd)
 }
 
 // Update replaces a pod; old may be nil. A refused pod comes back when the
@@ -162,7 +180,7 @@ func (q *Queue) Refuse(p *framework.QueuedPod) {
 	if e.failed {
 		e.ConsecutiveErrors++
 		e.ready = e.Timestamp.Add(q.delay(e.ConsecutiveErrors))
-		q.retry(e)
+		q.retry(e, attemptFailed)
 		return
 	}
 	e.ConsecutiveErrors = 0
@@ -170,11 +188,11 @@ func (q *Queue) Refuse(p *framework.QueuedPod) {
 	e.ready = e.Timestamp.Add(q.delay(e.UnschedulableCount))
 	for i := range missed {
 		if q.worth(e, missed[i]) {
-			q.retry(e)
+			q.retry(e, missed[i].Label())
 			return
 		}
 	}
-	q.park(e)
+	q.park(e, attemptFailed)
 }
 
 // Move brings back the refused pods that the event may help.
@@ -195,12 +213,12 @@ func (q *Queue) Move(ev framework.Event) {
 	}
 	for _, e := range back {
 		q.unpark(e)
-		q.retry(e)
+		q.retry(e, ev.Label())
 	}
 }
 
 // Len returns the number of active, backed-off and unschedulable pods.
-func (q *Queue) Len() (active, backoff, unschedulable int) {
+func (q *Queue) Len() (ready, backedOff, refused int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.active.Len(), q.backoff.Len(), len(q.parked)
@@ -249,6 +267,7 @@ func (q *Queue) tryPop(now time.Time) (*entry, time.Duration) {
 		// Nothing else to do: the back-off saves no work. Errors do wait, for
 		// they may be a sign of an API server in distress.
 		e = q.backoff.pop()
+		q.came(active, popFromBackoff)
 	default:
 		return nil, q.nextDeadline(now)
 	}
@@ -276,7 +295,7 @@ func (q *Queue) sleep(ctx context.Context, wait time.Duration) bool {
 // flush moves what is due: ended back-offs, and pods parked for too long.
 func (q *Queue) flush(now time.Time) {
 	for top := q.backoff.peek(); top != nil && !top.ready.After(now); top = q.backoff.peek() {
-		q.activate(q.backoff.pop())
+		q.activate(q.backoff.pop(), backoffComplete)
 	}
 	if q.leftover.IsZero() || now.Before(q.leftover) {
 		return
@@ -294,7 +313,7 @@ func (q *Queue) flush(now time.Time) {
 	}
 	for _, e := range due {
 		q.unpark(e)
-		q.activate(e)
+		q.activate(e, unschedulableTimeout)
 	}
 }
 
@@ -331,35 +350,50 @@ func (q *Queue) update(ev *framework.Event, p *framework.PodInfo) {
 		e.PodInfo = p
 		if ev == nil || e.GatedBy != "" && q.c.PreEnqueue(p.Pod).OK() || q.worth(e, *ev) {
 			q.unpark(e)
-			q.retry(e)
+			q.retry(e, label(ev))
 		}
 	case q.out != nil && q.out.UID() == uid:
 		if ev != nil {
 			q.missed = append(q.missed, *ev)
 		}
 	default:
-		q.activate(&entry{QueuedPod: &framework.QueuedPod{PodInfo: p, Timestamp: time.Now()}})
+		q.activate(&entry{QueuedPod: &framework.QueuedPod{PodInfo: p, Timestamp: time.Now()}}, label(ev))
+	}
+}
+
+// label names an event, or the addition that a missing one stands for.
+func label(ev *framework.Event) string {
+	if ev == nil {
+		return podAdd
+	}
+	return ev.Label()
+}
+
+func (q *Queue) came(part, event string) {
+	if q.c.Incoming != nil {
+		q.c.Incoming(part, event)
 	}
 }
 
 // retry sends a pod to the active queue, by way of the back-off if it is not over.
-func (q *Queue) retry(e *entry) {
+func (q *Queue) retry(e *entry, event string) {
 	pending := len(e.PendingOn) > 0
 	if e.GatedBy != "" || pending || !e.ready.After(time.Now()) {
-		q.activate(e)
+		q.activate(e, event)
 		return
 	}
 	q.backoff.put(e)
+	q.came(backoff, event)
 	q.notify()
 }
 
 // activate makes a pod ready, unless a PreEnqueue plugin holds it.
-func (q *Queue) activate(e *entry) {
+func (q *Queue) activate(e *entry, event string) {
 	e.GatedBy = ""
 	if s := q.c.PreEnqueue(e.Pod); !s.OK() {
 		e.GatedBy = s.Plugin
 		e.RejectedBy = sets.New(s.Plugin)
-		q.park(e)
+		q.park(e, event)
 		if q.c.Gated != nil {
 			q.c.Gated(e.Pod, s)
 		}
@@ -369,11 +403,13 @@ func (q *Queue) activate(e *entry) {
 		e.Initial = time.Now()
 	}
 	q.active.put(e)
+	q.came(active, event)
 	q.notify()
 }
 
-func (q *Queue) park(e *entry) {
+func (q *Queue) park(e *entry, event string) {
 	q.parked[e.UID()] = e
+	q.came(unschedulable, event)
 	q.tally(e, 1)
 	if e.GatedBy == "" {
 		q.leftoverAt(e.Timestamp.Add(q.c.Leftover))

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,6 +188,33 @@ func TestDeletedPodsDoNotComeBack(t *testing.T) {
 		refuse(q, p, "Fit")
 		if a, b, u := q.Len(); a+b+u != 0 {
 			t.Fatalf("left: %d active, %d backed off, %d refused", a, b, u)
+		}
+	})
+}
+
+// What comes into a part of the queue is counted by what brought it.
+func TestIncoming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := rig()
+		var got []string
+		q.c.Incoming = func(part, event string) { got = append(got, part+" "+event) }
+		q.Add(pod("a", 0))
+		p, _ := next(t, q)
+		refuse(q, p, "Fit")
+		q.Move(nodeAdded("small"))
+		q.Move(nodeAdded("large"))
+		p, _ = next(t, q)
+		q.Refuse(p) // an error
+		p.RejectedBy = nil
+		next(t, q)
+		gated := pod("b", 0)
+		gated.Pod.Labels = map[string]string{"gate": "x"}
+		q.Add(gated)
+		want := []string{"active UnschedulablePodAdd", "unschedulable ScheduleAttemptFailure", "backoff NodeAdd",
+			"active PopFromBackoffQ", "unschedulable ScheduleAttemptFailure", "active UnschedulableTimeout",
+			"unschedulable UnschedulablePodAdd"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
