@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"net/http"
 	"strings"
@@ -38,7 +39,16 @@ func TestMetrics(t *testing.T) {
 		})
 	}
 	page := metricsPage(t, c, "/metrics")
+	eventually(t, "all families of upstream's API server", func() string {
+		return wrongFamilies(metricsPage(t, c, "/metrics"))
+	})
+	if resources := metricsPage(t, c, "/metrics/resources"); !strings.Contains(resources, "kube_pod_resource_request{") {
+		t.Errorf("/metrics/resources: %s", resources)
+	}
 	for _, want := range []string{
+		`scheduler_queue_incoming_pods_total{event="UnschedulablePodAdd",queue="active"} `,
+		`scheduler_goroutines{operation="binding"} 0`,
+		`apiserver_resource_objects{group="",resource="nodes"} 1`,
 		`leader_election_master_status{name="shoal-coordinator"} 1`,
 		`kubernetes_build_info{`,
 		`git_version="v1.36.`,
@@ -208,4 +218,30 @@ func eventually(t *testing.T, what string, missing func() string) {
 			t.Fatalf("not seen in time: %s; %s", what, lacks)
 		}
 	}
+}
+
+//go:embed testdata/families.txt
+var families string
+
+// wrongFamilies holds the families of a page against those of upstream's API server:
+// each line of the file is one, with a reason where it is not here, in parentheses
+// where it may not be here yet.
+func wrongFamilies(page string) string {
+	here := map[string]bool{}
+	for line := range strings.Lines(page) {
+		if f := strings.Fields(line); len(f) == 4 && f[1] == "TYPE" {
+			here[f[2]] = true
+		}
+	}
+	var wrong []string
+	for line := range strings.Lines(families) {
+		name, reason, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case reason == "" && !here[name]:
+			wrong = append(wrong, "no "+name)
+		case reason != "" && !strings.HasPrefix(reason, "(") && here[name]:
+			wrong = append(wrong, name+" is here, but "+reason)
+		}
+	}
+	return strings.Join(wrong, "; ")
 }

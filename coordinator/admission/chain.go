@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -57,12 +58,12 @@ var notForPolicies = []schema.GroupResource{
 	{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
 }
 
-// Chain returns the plugins that run, in upstream's order.
+// Chain returns the plugins that run, in upstream's order. Each is timed.
 func Chain(c Config) ([]admission.Interface, error) {
 	if c.Stop == nil {
 		c.Stop = make(chan struct{})
 	}
-	plugins, err := c.plugins()
+	plugins, names, err := c.plugins()
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
@@ -70,7 +71,7 @@ func Chain(c Config) ([]admission.Interface, error) {
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
 		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
 	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
-	for _, p := range plugins {
+	for i, p := range plugins {
 		generic.Initialize(p)
 		hooks.Initialize(p)
 		if p, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
@@ -79,6 +80,7 @@ func Chain(c Config) ([]admission.Interface, error) {
 		if err := admission.ValidateInitialization(p); err != nil {
 			return nil, fmt.Errorf("admission: %T: %w", p, err)
 		}
+		plugins[i] = admissionmetrics.WithControllerMetrics(p, names[i])
 	}
 	return plugins, nil
 }

@@ -77,7 +77,7 @@ func TestPluginsAreChosen(t *testing.T) {
 			want: "plugin ValidatingAdmissionWebhook: "},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			plugins, err := c.config.plugins()
+			plugins, _, err := c.config.plugins()
 			check(t, err, c.want)
 			var types []string
 			for _, p := range plugins {

@@ -74,28 +74,27 @@ func (c *Config) known() []plugin {
 	return list
 }
 
-// plugins builds those that run.
-func (c *Config) plugins() ([]admission.Interface, error) {
+// plugins builds those that run, and tells their names.
+func (c *Config) plugins() (plugins []admission.Interface, names []string, err error) {
 	known := c.known()
 	if err := c.checkNames(known); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	configs, err := readConfigurations(c.ConfigFile, known)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var plugins []admission.Interface
 	for _, p := range known {
 		if slices.Contains(c.Disable, p.name) || p.off && !slices.Contains(c.Enable, p.name) {
 			continue
 		}
 		built, err := p.build(configs.of(p.name))
 		if err != nil {
-			return nil, fmt.Errorf("plugin %s: %w", p.name, err)
+			return nil, nil, fmt.Errorf("plugin %s: %w", p.name, err)
 		}
-		plugins = append(plugins, built)
+		plugins, names = append(plugins, built), append(names, p.name)
 	}
-	return plugins, nil
+	return plugins, names, nil
 }
 
 // checkNames refuses names that would enable or disable nothing.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+	authzmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	utilwebhook "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
@@ -132,7 +133,7 @@ func (c *Chain) build(parsed *apiserver.AuthorizationConfiguration) ([]named, er
 		if err != nil {
 			return nil, fmt.Errorf("authorizer %s: %w", a.Name, err)
 		}
-		out = append(out, named{string(a.Type), one})
+		out = append(out, named{string(a.Type), authzmetrics.InstrumentedAuthorizer(string(a.Type), a.Name, one)})
 	}
 	return out, nil
 }

@@ -74,7 +74,13 @@ func (a *Authenticator) authenticate(ctx context.Context, token string,
 	if err != nil {
 		return nil, false, err
 	}
-	if w := private.Kubernetes.WarnAfter; w != nil && *w != 0 && now.After(w.Time()) {
+	w := private.Kubernetes.WarnAfter
+	switch {
+	case w == nil || *w == 0:
+	case !now.After(w.Time()):
+		validTokens.Inc()
+	default:
+		staleTokens.Inc()
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
 			fmt.Sprintf("subject: %s, seconds after warning threshold: %d", public.Subject, now.Unix()-w.Time().Unix()))
 	}

@@ -22,7 +22,14 @@ var (
 	generatedLegacyTokens = counter("legacy_auto_token_uses_total", "Cumulative auto-generated legacy tokens used")
 )
 
+// The uses of pods' tokens that are renewed in time, and of those that are not.
+var (
+	validTokens = counter("valid_tokens_total", "Cumulative valid projected service account tokens used")
+	staleTokens = counter("stale_tokens_total", "Cumulative stale projected service account tokens used")
+)
+
 // registerLegacyMetrics has /metrics tell of them.
 var registerLegacyMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(legacyTokens, manualLegacyTokens, invalidLegacyTokens, generatedLegacyTokens)
+	legacyregistry.MustRegister(legacyTokens, manualLegacyTokens, invalidLegacyTokens, generatedLegacyTokens,
+		validTokens, staleTokens)
 })

@@ -76,7 +76,7 @@ func (s situation) propose(spec *autoscalingv2.MetricSpec, a answer) (p proposal
 		s.byExternal(&p, spec.External, a)
 		p.failedAs("FailedGetExternalMetric", "failed to get %s external metric value: %w", spec.External.Metric.Name)
 	default:
-		p.failed = fmt.Errorf("unknown metric source type %q", spec.Type)
+		p.failed = specError{fmt.Errorf("unknown metric source type %q", spec.Type)}
 		p.reason, p.told = "InvalidMetricSourceType", p.failed
 	}
 	if p.failed != nil {

@@ -57,9 +57,11 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		pods:      pods.Lister(),
 		events:    env.Recorder("horizontal-pod-autoscaler"),
 		log:       env.Log,
+		known:     map[string]bool{},
 		histories: map[string]*history{},
 		selectors: map[string]labels.Selector{},
 	}
+	register()
 	loop := controller.New("horizontal-pod-autoscaler", 5, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, hpas.Informer(), func(old, hpa *autoscalingv2.HorizontalPodAutoscaler) {
@@ -84,6 +86,7 @@ type reconciler struct {
 	log    *slog.Logger
 
 	mu        sync.Mutex
+	known     map[string]bool // the autoscalers that there are
 	histories map[string]*history
 	selectors map[string]labels.Selector
 }
@@ -98,13 +101,18 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	shared, err := r.hpas.HorizontalPodAutoscalers(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		r.forget(key)
+		desiredReplicas.DeleteLabelValues(namespace, name)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	look := &look{reconciler: r, key: key, hpa: shared.DeepCopy(), now: time.Now()}
-	if err := look.scale(ctx); err != nil {
+	r.note(key)
+	look := &look{reconciler: r, key: key, hpa: shared.DeepCopy(), now: time.Now(), action: noAction}
+	err = look.scale(ctx)
+	reconciled(look.action, err, look.now)
+	desiredReplicas.WithLabelValues(namespace, name).Set(float64(look.hpa.Status.DesiredReplicas))
+	if err != nil {
 		r.log.Debug("autoscaler could not scale", "autoscaler", key, "err", err)
 	}
 	if equality.Semantic.DeepEqual(shared.Status, look.hpa.Status) {
@@ -118,9 +126,19 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	return period, nil
 }
 
+// note counts an autoscaler once.
+func (r *reconciler) note(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known[key] = true
+	autoscalers.Set(float64(len(r.known)))
+}
+
 func (r *reconciler) forget(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.known, key)
+	autoscalers.Set(float64(len(r.known)))
 	delete(r.histories, key)
 	delete(r.selectors, key)
 }
@@ -163,6 +181,8 @@ type look struct {
 	key string
 	hpa *autoscalingv2.HorizontalPodAutoscaler
 	now time.Time
+	// action is what was done to the target, as the metrics call it.
+	action string
 }
 
 // scale brings the target to the replicas that it should have.
@@ -186,6 +206,7 @@ func (l *look) scale(ctx context.Context) error {
 		if failed := l.rescale(ctx, found, resource, *want); failed != nil {
 			return failed
 		}
+		l.action = actionOf(current, want.replicas)
 		past.done(l.hpa.Spec.Behavior, current, want.replicas, l.now)
 		l.hpa.Status.LastScaleTime = &metav1.Time{Time: l.now}
 	}
@@ -253,8 +274,14 @@ func (l *look) best(ctx context.Context, found *autoscalingv1.Scale) (*proposal,
 	var best, firstFailed *proposal
 	failed := 0
 	for i := range specs {
+		begin := time.Now()
 		p := s.propose(&specs[i], gather(ctx, l.Metrics, l.hpa.Namespace, selector, &specs[i]))
 		statuses[i] = p.status
+		action := noAction
+		if p.failed == nil {
+			action = actionOf(found.Spec.Replicas, p.replicas)
+		}
+		computed(action, p.failed, string(specs[i].Type), begin)
 		if p.failed != nil {
 			l.warn(p.reason, p.failed.Error())
 			failed++
