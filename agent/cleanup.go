@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -79,9 +82,32 @@ func removeFiles(cfg *config.Config, purge bool) error {
 	if !purge {
 		return nil
 	}
-	return errors.Join(beneath.RemoveAll(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
+	return errors.Join(removeData(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
 		removeEmpty(cfg.RootDir))
+}
+
+// removeData removes the data directory, or all that is in one that is a mount
+// point. What is mounted below it is somebody else's, and stays.
+func removeData(dir string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return err
+	}
+	var below []string
+	remove := beneath.RemoveAll
+	for _, m := range mounts {
+		if m.Mountpoint == dir {
+			remove = emptyDir
+		} else {
+			below = append(below, m.Mountpoint)
+		}
+	}
+	err = remove(dir)
+	if errors.Is(err, beneath.ErrMounted) && len(below) > 0 {
+		return fmt.Errorf("what is mounted at %s stays; unmount it and clean up again", strings.Join(below, ", "))
+	}
+	return err
 }
 
 // endContainers has the runtime remove everything; when it cannot be opened,

@@ -8,7 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/network"
@@ -62,6 +66,82 @@ func TestCleanupBesideAnother(t *testing.T) {
 		}
 		defer another.Close()
 		return cleanup(t.Context(), &cfg, true, log)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(cfg.DataDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the data directory is left: %v", err)
+	}
+}
+
+// TestCleanupAroundMount: what somebody mounted into the data directory is named, and
+// all else goes.
+func TestCleanupAroundMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root cleans up")
+	}
+	cfg, log := cleanupConfig(t), slog.New(slog.DiscardHandler)
+	clean := func(purge bool) error {
+		return nstest.In(nstest.New(t), func() error { return cleanup(t.Context(), &cfg, purge, log) })
+	}
+	if err := clean(false); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(cfg.DataDir, "backup", "disk")
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("disk", at, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	mine := filepath.Join(at, "mine")
+	if err := os.WriteFile(mine, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := clean(true); err == nil || !strings.Contains(err.Error(), "mounted at "+at) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(cfg.DataDir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if err := unix.Unmount(at, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := clean(true); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(cfg.DataDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the data directory is left: %v", err)
+	}
+}
+
+// TestCleanupOfAnotherVersion: neither a field that this version does not know nor a
+// value that it does not take keeps what an agent made.
+func TestCleanupOfAnotherVersion(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root cleans up")
+	}
+	cfg := cleanupConfig(t)
+	file := filepath.Join(filepath.Dir(cfg.DataDir), "agent.yaml")
+	cfg.ContainerLogMaxFiles = 1
+	text, err := yaml.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, "colour: blue\n"...)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := command(t.Context(), []string{"--config", file}); err == nil || !strings.Contains(err.Error(), "colour") {
+		t.Errorf("an agent starts with an unknown field: %v", err)
+	}
+	err = nstest.In(nstest.New(t), func() error {
+		return command(t.Context(), []string{"cleanup", "--config", file, "--purge"})
 	})
 	if err != nil {
 		t.Error(err)

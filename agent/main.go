@@ -47,11 +47,15 @@ func command(ctx context.Context, args []string) error {
 		}
 		args = kept
 	}
-	cfg, err := config.Parse(args)
+	parse, validate := config.Parse, (*config.Config).Validate
+	if cleaning {
+		parse, validate = config.ParseKnown, (*config.Config).ValidateDirs
+	}
+	cfg, err := parse(args)
 	if err != nil {
 		return err
 	}
-	if err := cfg.Validate(); err != nil {
+	if err := validate(&cfg); err != nil {
 		return err
 	}
 	log := newLogger(os.Stderr, &cfg)

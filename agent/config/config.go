@@ -45,6 +45,9 @@ type Config struct {
 	// CNIConfDir and CNIBinDir are where third-party networks are found.
 	CNIConfDir string `json:"cniConfDir,omitempty"`
 	CNIBinDir  string `json:"cniBinDir,omitempty"`
+	// PodNetwork is what connects pods where CNIConfDir holds no configuration:
+	// builtin, or none, so that the node is not ready until there is one.
+	PodNetwork string `json:"podNetwork,omitempty"`
 	// ImagesDir holds archives that are imported at start.
 	ImagesDir string `json:"imagesDir,omitempty"`
 
@@ -154,6 +157,12 @@ const (
 	APIVersion = "agent.shoal-project.io/v1alpha1"
 )
 
+// Values of PodNetwork.
+const (
+	BuiltinNetwork = "builtin"
+	NoNetwork      = "none"
+)
+
 // Default returns the configuration of an agent on a machine of its own.
 func Default() Config {
 	yes := true
@@ -167,6 +176,7 @@ func Default() Config {
 		RunDir:            "/run/shoal",
 		CNIConfDir:        "/etc/cni/net.d",
 		CNIBinDir:         "/opt/cni/bin",
+		PodNetwork:        BuiltinNetwork,
 		ImagesDir:         "/var/lib/shoal/images",
 		RegistryConfigDir: "/etc/containerd/certs.d",
 		CgroupDriver:      "cgroupfs",
@@ -207,6 +217,19 @@ func (c *Config) Load(path string) error {
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	if err := yaml.UnmarshalStrict(data, c); err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return nil
+}
+
+// LoadKnown reads what it knows of the file at path over c: another version may
+// have written it.
+func (c *Config) LoadKnown(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := yaml.Unmarshal(data, c); err != nil {
 		return fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return nil

@@ -16,6 +16,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.RunDir, "run-dir", c.RunDir, "directory of sockets, pid files and pinned namespaces")
 	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "directory of CNI configurations")
 	fs.StringVar(&c.CNIBinDir, "cni-bin-dir", c.CNIBinDir, "directory of CNI plugins")
+	fs.StringVar(&c.PodNetwork, "pod-network", c.PodNetwork, "what connects pods where there is no CNI configuration: builtin, or none")
 	fs.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "directory of image archives that are imported at start")
 	fs.StringVar(&c.RegistryConfigDir, "registry-config-dir", c.RegistryConfigDir, "directory of registry mirrors and certificates (hosts.toml)")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
@@ -45,7 +46,13 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Parse returns the configuration of args: defaults, under the file that
 // --config names, under the flags.
-func Parse(args []string) (Config, error) {
+func Parse(args []string) (Config, error) { return parse(args, (*Config).Load) }
+
+// ParseKnown is Parse for who undoes what an agent did: fields that this version
+// does not know do not keep it from that.
+func ParseKnown(args []string) (Config, error) { return parse(args, (*Config).LoadKnown) }
+
+func parse(args []string, load func(c *Config, path string) error) (Config, error) {
 	c := Default()
 	var file string
 	probe := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
@@ -56,7 +63,7 @@ func Parse(args []string) (Config, error) {
 		return c, err
 	}
 	if file != "" {
-		if err := c.Load(file); err != nil {
+		if err := load(&c, file); err != nil {
 			return c, err
 		}
 	}

@@ -34,16 +34,7 @@ func (c *Config) Validate() error {
 	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
 		bad("nodeIP", "%q is not an IP address", c.NodeIP)
 	}
-	for _, d := range []struct{ field, dir string }{
-		{"dataDir", c.DataDir}, {"rootDir", c.RootDir}, {"podLogsDir", c.PodLogsDir}, {"runDir", c.RunDir},
-	} {
-		if !filepath.IsAbs(d.dir) {
-			bad(d.field, "%q must be an absolute path", d.dir)
-		}
-	}
-	if f := c.CheckpointKey(); !filepath.IsAbs(f) || strings.HasPrefix(filepath.Clean(f), c.CheckpointDir()+"/") {
-		bad("checkpointKeyFile", "%q must be an absolute path outside %s", f, c.CheckpointDir())
-	}
+	c.validateDirs(bad)
 	for _, p := range []struct {
 		field string
 		port  int
@@ -69,6 +60,9 @@ func (c *Config) Validate() error {
 	}
 	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
 		bad("cgroupDriver", "%q: use cgroupfs or systemd", c.CgroupDriver)
+	}
+	if c.PodNetwork != BuiltinNetwork && c.PodNetwork != NoNetwork {
+		bad("podNetwork", "%q: use builtin or none", c.PodNetwork)
 	}
 	for name, program := range c.RuntimeHandlers {
 		if msgs := validation.IsDNS1123Label(name); name != "" && len(msgs) > 0 {
@@ -99,6 +93,29 @@ func (c *Config) Validate() error {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}
 	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
+}
+
+// ValidateDirs checks what a cleanup must be able to rely on. It leaves all else
+// unsaid, for an earlier version may have taken other values.
+func (c *Config) ValidateDirs() error {
+	var errs []error
+	c.validateDirs(func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
+	})
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateDirs(bad func(field, format string, args ...any)) {
+	for _, d := range []struct{ field, dir string }{
+		{"dataDir", c.DataDir}, {"rootDir", c.RootDir}, {"podLogsDir", c.PodLogsDir}, {"runDir", c.RunDir},
+	} {
+		if !filepath.IsAbs(d.dir) {
+			bad(d.field, "%q must be an absolute path", d.dir)
+		}
+	}
+	if f := c.CheckpointKey(); !filepath.IsAbs(f) || strings.HasPrefix(filepath.Clean(f), c.CheckpointDir()+"/") {
+		bad("checkpointKeyFile", "%q must be an absolute path outside %s", f, c.CheckpointDir())
+	}
 }
 
 // reservable is what the kubelet lets the system keep for itself.

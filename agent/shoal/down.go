@@ -1,13 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/shoal-project/shoal/agent/beneath"
 )
 
 // down stops the cluster in dataDir: through its supervisor when one runs,
@@ -30,11 +35,12 @@ func down(ctx context.Context, dataDir string, purge bool) error {
 	if err := endLeftovers(ctx, o); err != nil {
 		return err
 	}
-	if err := cleanup(ctx, o, purge); err != nil {
+	if err := cleanup(ctx, o, false); err != nil {
 		return err
 	}
-	if purge {
-		if err := removeFiles(o); err != nil {
+	if purge { // nothing runs any more: what the one cannot remove the other names
+		err := cleanup(ctx, o, true)
+		if err := cmp.Or(removeFiles(o), err); err != nil {
 			return err
 		}
 	}
@@ -49,7 +55,7 @@ func cleanup(ctx context.Context, o *options, purge bool) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"cleanup", "--config", o.path("agent.yaml")}
+	args := []string{"cleanup", "--config", o.path(agentFile)}
 	if purge {
 		args = append(args, "--purge")
 	}
@@ -60,17 +66,42 @@ func cleanup(ctx context.Context, o *options, purge bool) error {
 	return nil
 }
 
-// removeFiles deletes the data directory. A mount below it stops the deletion:
-// what it shows is not ours to delete.
+// removeFiles deletes the data directory. What is mounted below it is somebody
+// else's: it stays, and with it what another `down --purge` needs to know. A
+// directory that is a mount point itself is emptied.
 func removeFiles(o *options) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(o.DataDir))
 	if err != nil {
 		return err
 	}
+	var below []string
+	mounted := false // the directory itself
 	for _, m := range mounts {
-		if m.Mountpoint != o.DataDir {
-			return fmt.Errorf("%s is still mounted; unmount it and run `shoal down --purge` again", m.Mountpoint)
+		if m.Mountpoint == o.DataDir {
+			mounted = true
+		} else if !slices.Contains(below, m.Mountpoint) {
+			below = append(below, m.Mountpoint)
 		}
 	}
-	return os.RemoveAll(o.DataDir)
+	entries, err := os.ReadDir(o.DataDir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if slices.Contains([]string{upFile, agentFile}, e.Name()) && len(below) > 0 {
+			continue
+		}
+		if err := beneath.RemoveAll(o.path(e.Name())); !errors.Is(err, beneath.ErrMounted) {
+			errs = append(errs, err)
+		}
+	}
+	if len(below) > 0 {
+		slices.Sort(below)
+		errs = append(errs, fmt.Errorf("what is mounted at %s stays, all else is removed; unmount it and run "+
+			"`shoal down --purge` again", strings.Join(below, ", ")))
+	} else if !mounted {
+		errs = append(errs, os.Remove(o.DataDir))
+	}
+	return errors.Join(errs...)
 }

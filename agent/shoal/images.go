@@ -18,28 +18,32 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 )
 
 func imagesCommand() *cobra.Command {
-	o := defaultOptions()
+	var w where
 	c := &cobra.Command{Use: "images", Short: "Import, list and remove container images of this node"}
-	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
+	c.PersistentFlags().StringVar(&w.dataDir, "data-dir", defaultOptions().DataDir, "the cluster's data directory")
+	c.PersistentFlags().StringVar(&w.config, "config", "",
+		"the agent's configuration where `shoal up` started none (default: "+installedConfig+")")
 	c.AddCommand(
 		&cobra.Command{
 			Use: "import FILE…", Short: "Import image archives (OCI or docker-archive, plain or compressed)",
 			Args: cobra.MinimumNArgs(1),
-			RunE: func(cmd *cobra.Command, files []string) error { return importImages(cmd.Context(), o.DataDir, files) },
+			RunE: func(cmd *cobra.Command, files []string) error { return importImages(cmd.Context(), w, files) },
 		},
 		&cobra.Command{
 			Use: "list", Short: "List images with their size", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				return withImages(cmd.Context(), o.DataDir, listImages)
+				return withImages(cmd.Context(), w, listImages)
 			},
 		},
 		&cobra.Command{
 			Use: "remove IMAGE…", Short: "Remove images by name, digest or id", Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, names []string) error {
-				return withImages(cmd.Context(), o.DataDir,
+				return withImages(cmd.Context(), w,
 					func(ctx context.Context, client criv1.ImageServiceClient) error {
 						return removeImages(ctx, client, names)
 					})
@@ -48,13 +52,40 @@ func imagesCommand() *cobra.Command {
 	return c
 }
 
+// installedConfig is that of an agent that the service manager runs (make install).
+const installedConfig = "/etc/shoal/agent.yaml"
+
+// where tells which agent is asked.
+type where struct{ dataDir, config string }
+
+// runDir is the directory of the agent's sockets.
+func (w where) runDir() (string, error) {
+	file := w.config
+	if file == "" {
+		o, err := load(w.dataDir)
+		if err == nil {
+			return o.RunDir, nil
+		}
+		if _, statErr := os.Stat(installedConfig); statErr != nil || w.dataDir != defaultOptions().DataDir ||
+			!errors.Is(err, errNoCluster) {
+			return "", err
+		}
+		file = installedConfig
+	}
+	c := agentconfig.Default()
+	if err := c.LoadKnown(file); err != nil {
+		return "", err
+	}
+	return c.RunDir, nil
+}
+
 // importImages has the agent read each archive; the agent must run.
-func importImages(ctx context.Context, dataDir string, files []string) error {
-	o, err := load(dataDir)
+func importImages(ctx context.Context, w where, files []string) error {
+	dir, err := w.runDir()
 	if err != nil {
 		return err
 	}
-	socket := filepath.Join(o.RunDir, "images.sock")
+	socket := filepath.Join(dir, "images.sock")
 	client := &http.Client{
 		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -99,12 +130,12 @@ func importImage(ctx context.Context, client *http.Client, path string) error {
 }
 
 // withImages calls f with a client of the agent's CRI socket.
-func withImages(ctx context.Context, dataDir string, f func(context.Context, criv1.ImageServiceClient) error) error {
-	o, err := load(dataDir)
+func withImages(ctx context.Context, w where, f func(context.Context, criv1.ImageServiceClient) error) error {
+	dir, err := w.runDir()
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient("unix://"+filepath.Join(o.RunDir, "cri.sock"),
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "cri.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err

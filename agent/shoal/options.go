@@ -16,6 +16,12 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
+// Files of the data directory.
+const (
+	upFile    = "up.yaml"
+	agentFile = "agent.yaml"
+)
+
 // options are what `shoal up` was told. They are kept in DataDir/up.yaml, so
 // that down and status need only the data directory.
 type options struct {
@@ -122,8 +128,8 @@ func (o *options) save() error {
 			return fmt.Errorf("data directory: %w", err)
 		}
 	}
-	for name, v := range map[string]any{"up.yaml": o, "coordinator.yaml": o.coordinatorConfig(),
-		"agent.yaml": o.agentConfig()} {
+	for name, v := range map[string]any{upFile: o, "coordinator.yaml": o.coordinatorConfig(),
+		agentFile: o.agentConfig()} {
 		data, err := yaml.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
@@ -135,21 +141,24 @@ func (o *options) save() error {
 	return nil
 }
 
-// load reads the options of the cluster in dataDir.
+var errNoCluster = errors.New("no cluster")
+
+// load reads the options of the cluster in dataDir. Another version may have
+// written them: what it knew and this one does not keeps nobody from stopping it.
 func load(dataDir string) (*options, error) {
 	o := &options{DataDir: dataDir}
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(o.path("up.yaml"))
+	data, err := os.ReadFile(o.path(upFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no cluster in %s; start one with `shoal up --data-dir %s`", o.DataDir, o.DataDir)
+		return nil, fmt.Errorf("%w in %s; start one with `shoal up --data-dir %s`", errNoCluster, o.DataDir, o.DataDir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := yaml.UnmarshalStrict(data, o); err != nil {
-		return nil, fmt.Errorf("%s: %w; delete the file and run `shoal up` again", o.path("up.yaml"), err)
+	if err := yaml.Unmarshal(data, o); err != nil {
+		return nil, fmt.Errorf("%s: %w; delete the file and run `shoal up` again", o.path(upFile), err)
 	}
 	return o, nil
 }

@@ -61,6 +61,9 @@ func TestMain(m *testing.M) {
 //	                  start at once
 //	fail NAME TEXT    the daemon says TEXT and ends when it is started
 //	cat FILE..., rm FILE...
+//	add FILE LINE     a line at the end of a file
+//	ls DIR            what is in it
+//	mount DIR, umount DIR  something of somebody else's
 //
 // After a wanted change: go test ./agent/shoal -update, and read the diff.
 func TestScenarios(t *testing.T) {
@@ -243,6 +246,27 @@ func (s *stage) do(args []string) string {
 			out += string(text)
 		}
 		return out
+	case "add":
+		text, err := os.ReadFile(s.path(args[1]))
+		s.must(err)
+		line := strings.Join(args[2:], " ") + "\n"
+		s.must(os.WriteFile(s.path(args[1]), append(text, line...), 0o600))
+	case "ls":
+		entries, err := os.ReadDir(s.path(args[1]))
+		s.must(err)
+		var out string
+		for _, e := range entries {
+			out += e.Name() + "\n"
+		}
+		return out
+	case "mount":
+		dir := s.path(args[1])
+		s.must(os.MkdirAll(dir, 0o755))
+		s.must(syscall.Mount("mine", dir, "tmpfs", 0, ""))
+		s.t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+		s.must(os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600))
+	case "umount":
+		s.must(syscall.Unmount(s.path(args[1]), 0))
 	case "rm":
 		for _, file := range args[1:] {
 			s.must(os.RemoveAll(s.path(file)))
