@@ -63,6 +63,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		ServiceCIDRs: cidr.Parse(cfg.ServiceCIDR),
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
+		None:         cfg.PodNetwork == config.NoNetwork,
 		Hold:         network.Hold,
 		Log:          log,
 	})

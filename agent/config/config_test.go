@@ -32,9 +32,9 @@ func TestParse(t *testing.T) {
 
 func TestValidateTellsAll(t *testing.T) {
 	c := Default()
-	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir = "a_b", "x", 70000, "y", "rel"
+	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	err := c.Validate()
-	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir"} {
+	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}

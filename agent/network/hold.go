@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/netns"
-	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
@@ -25,6 +24,9 @@ const Hold = 3 * time.Second
 // retryLast is the longest pause between tries to disconnect a pod.
 const retryLast = 30 * time.Second
 
+// delTime is how long it may take to disconnect one.
+const delTime = 30 * time.Second
+
 // holds are the sandboxes that are stopped and still connected. Nothing is kept of
 // them: after a crash of the agent their addresses are free as of all sandboxes
 // that are gone.
@@ -38,37 +40,40 @@ type holds struct {
 
 type hold struct {
 	sandbox podnet.Sandbox
-	network *cni.Network
-	ns      *os.File // keeps the namespace
-	timer   *time.Timer
-	once    sync.Once
-	err     error // of disconnecting it
+	// disconnect ends it; the sandbox's namespace is at another path by then.
+	disconnect func(context.Context, podnet.Sandbox) error
+	third      bool     // a third party's network has it
+	ns         *os.File // keeps the namespace
+	timer      *time.Timer
+	once       sync.Once
+	err        error // of disconnecting it
 }
 
 // begin keeps a sandbox connected for a while; false when it has no namespace any
-// more. Its host ports go at once: they are the node's, and may be wanted.
-func (h *holds) begin(n *cni.Network, s podnet.Sandbox) bool {
+// more.
+func (h *holds) begin(e *hold) bool {
+	s := &e.sandbox
 	if h.time <= 0 || s.NetNS == "" {
 		return false
 	}
-	h.mu.Lock()
-	_, known := h.all[s.ID]
-	h.mu.Unlock()
-	if known {
+	if h.has(s.ID) {
 		return true
 	}
 	ns, err := openNamespace(s.NetNS)
 	if err != nil {
 		return false
 	}
-	if len(s.HostPorts) > 0 {
-		if err := n.CloseHostPorts(s); err != nil {
-			ns.Close()
-			return false
-		}
-	}
-	h.add(&hold{sandbox: s, network: n, ns: ns}, h.time)
+	e.ns = ns
+	// Its path goes with its sandbox. Plugins open it by this one.
+	s.NetNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd())
+	h.add(e, h.time)
 	return true
+}
+
+func (h *holds) has(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.all[id] != nil
 }
 
 func (h *holds) add(e *hold, after time.Duration) {
@@ -82,14 +87,18 @@ func (h *holds) add(e *hold, after time.Duration) {
 func (h *holds) expire(e *hold, pause time.Duration) {
 	if err := h.end(e); err != nil {
 		h.log.Warn("a pod that has ended is not disconnected, trying again", "sandbox", e.sandbox.ID, "err", err)
-		h.add(&hold{sandbox: e.sandbox, network: e.network}, min(2*pause, retryLast))
+		s := e.sandbox
+		s.NetNS = "" // it was let go
+		h.add(&hold{sandbox: s, disconnect: e.disconnect, third: e.third}, min(2*pause, retryLast))
 	}
 }
 
 // end disconnects a sandbox; who comes second waits for the first.
 func (h *holds) end(e *hold) error {
 	e.once.Do(func() {
-		e.err = e.network.Del(context.Background(), e.sandbox)
+		ctx, cancel := context.WithTimeout(context.Background(), delTime)
+		defer cancel()
+		e.err = e.disconnect(ctx, e.sandbox)
 		h.forget(e)
 	})
 	return e.err
@@ -108,11 +117,11 @@ func (h *holds) forget(e *hold) {
 }
 
 // endEarly ends the holds that match, and tells how many there were.
-func (h *holds) endEarly(match func(podnet.Sandbox) bool) int {
+func (h *holds) endEarly(match func(*hold) bool) int {
 	h.mu.Lock()
 	var list []*hold
 	for _, e := range h.all {
-		if match(e.sandbox) {
+		if match(e) {
 			list = append(list, e)
 		}
 	}
@@ -136,12 +145,18 @@ func (h *holds) ids() []string {
 	return out
 }
 
-// drop lets go of all without disconnecting them: the whole network goes.
+// anyHold matches all holds.
+func anyHold(*hold) bool { return true }
+
+// drop lets go of those on the own network without disconnecting them: it goes as a
+// whole.
 func (h *holds) drop() {
 	h.mu.Lock()
 	var list []*hold
 	for _, e := range h.all {
-		list = append(list, e)
+		if !e.third {
+			list = append(list, e)
+		}
 	}
 	h.mu.Unlock()
 	for _, e := range list {

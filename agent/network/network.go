@@ -3,11 +3,13 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-project/shoal/cni"
@@ -33,8 +35,9 @@ type Config struct {
 	ServiceCIDRs cidr.Prefixes
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
-	// Hold is how long a stopped sandbox stays connected to the own network; 0: not
-	// at all.
+	// None leaves the pods to a third party: without its configuration there is no network.
+	None bool
+	// Hold is how long a stopped sandbox stays connected; 0: not at all.
 	Hold time.Duration
 	Log  *slog.Logger
 }
@@ -45,8 +48,18 @@ type Manager struct {
 	log   *slog.Logger
 	third *thirdParty
 	holds *holds
+	// wake has Run look at the routes again.
+	wake chan struct{}
+	// use is held by who makes something of the own network, and for writing by who
+	// takes it away.
+	use sync.RWMutex
+	// made: something of the own network may be on the node.
+	made atomic.Bool
+	// away: a third party's configuration was here a moment ago, and may come back.
+	away atomic.Bool
 
 	mu       sync.Mutex
+	waiting  map[string]chan struct{} // by pod UID: closed when it is connected
 	podCIDRs cidr.Prefixes
 	own      *cni.Network // nil until the pod CIDR is known
 	known    []podnet.Sandbox
@@ -54,7 +67,8 @@ type Manager struct {
 
 // New looks at nothing yet.
 func New(cfg Config) *Manager {
-	m := &Manager{cfg: cfg, log: cfg.Log}
+	m := &Manager{cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), waiting: map[string]chan struct{}{}}
+	m.made.Store(true) // by an agent before, for all we know
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
@@ -75,13 +89,38 @@ func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
 		return err
 	}
 	m.own, m.podCIDRs = n, slices.Clone(cidrs)
+	m.poke()
 	if err := n.Know(m.known); err != nil {
 		return err
 	}
-	if m.third.current() != nil {
+	m.use.RLock()
+	defer m.use.RUnlock()
+	if m.Name() != Builtin {
 		return nil
 	}
+	m.made.Store(true)
 	return n.Ensure()
+}
+
+// Builtin is the name of the own network. No CNI configuration can have it.
+const Builtin = "(builtin)"
+
+// Name is the network that connects pods now; "" for none.
+func (m *Manager) Name() string {
+	if list := m.third.current(); list != nil {
+		return list.Name
+	}
+	if m.cfg.None || m.away.Load() {
+		return ""
+	}
+	return Builtin
+}
+
+func (m *Manager) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Know tells of the sandboxes that were connected before the agent began.
@@ -120,7 +159,7 @@ func (m *Manager) Status(ctx context.Context) error {
 	if list := m.third.current(); list != nil {
 		return m.third.status(ctx, list)
 	}
-	if m.ownNetwork() == nil {
+	if m.ownNetwork() == nil || m.Name() != Builtin {
 		return ErrNotReady
 	}
 	return nil
@@ -129,40 +168,92 @@ func (m *Manager) Status(ctx context.Context) error {
 // Setup connects a pod and returns its addresses, the primary one first. It may
 // be repeated; after an error the caller calls Teardown.
 func (m *Manager) Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
+	if now := m.Name(); s.Network != "" && s.Network != now {
+		return nil, fmt.Errorf("the pod network changed from %s to %s, trying again", s.Network, now)
+	}
+	// A sandbox that is made anew has the address of the one before it.
+	m.holds.endEarly(func(e *hold) bool { return s.UID != "" && e.sandbox.UID == s.UID })
+	addrs, err := m.connect(ctx, s)
+	if err != nil && !errors.Is(err, ErrNotReady) && m.holds.endEarly(anyHold) > 0 {
+		addrs, err = m.connect(ctx, s) // they may have had the last addresses
+	}
+	if err == nil {
+		m.connected(s.UID)
+	}
+	return addrs, err
+}
+
+func (m *Manager) connect(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
 	if list := m.third.current(); list != nil {
 		return m.third.add(ctx, list, s)
 	}
+	m.use.RLock()
+	defer m.use.RUnlock()
 	n := m.ownNetwork()
-	if n == nil {
+	if n == nil || m.Name() != Builtin {
 		return nil, ErrNotReady
 	}
-	// A sandbox that is made anew has the address of the one before it.
-	m.holds.endEarly(func(e podnet.Sandbox) bool { return s.UID != "" && e.UID == s.UID })
+	m.made.Store(true)
 	r, err := n.Add(ctx, s)
-	if errors.Is(err, cni.ErrNoAddress) && m.holds.endEarly(func(podnet.Sandbox) bool { return true }) > 0 {
-		r, err = n.Add(ctx, s)
-	}
 	if err != nil {
 		return nil, err
 	}
 	return r.Addrs, nil
 }
 
-// Teardown disconnects a pod from every network that ever connected it, from the
-// own one a moment later (Hold). It may be repeated and needs neither the namespace
-// nor a pod that was connected.
+// Teardown disconnects a pod from every network that ever connected it, a moment
+// later (Hold) where it is still the same network. It may be repeated and needs
+// neither the namespace nor a pod that was connected.
 func (m *Manager) Teardown(ctx context.Context, s podnet.Sandbox) error {
-	var own error
-	if n := m.ownNetwork(); n != nil && (m.third.current() != nil || !m.holds.begin(n, s)) {
-		own = n.Del(ctx, s)
+	if m.hold(s) {
+		return nil
 	}
-	return errors.Join(own, m.third.del(ctx, s.ID))
+	return m.disconnect(ctx, s)
+}
+
+// hold tells whether a pod is disconnected a moment later. Host ports go at once:
+// they are the node's, and may be wanted. A third party's cannot be taken alone.
+func (m *Manager) hold(s podnet.Sandbox) bool {
+	now := m.Name()
+	if now == "" || s.Network != "" && s.Network != now {
+		return false
+	}
+	e := &hold{sandbox: s, disconnect: m.disconnect, third: now != Builtin}
+	if e.third {
+		return len(s.HostPorts) == 0 && (m.holds.has(s.ID) || m.third.has(s.ID)) && m.holds.begin(e)
+	}
+	n := m.ownNetwork()
+	if n == nil || !m.holds.begin(e) {
+		return false
+	}
+	if len(s.HostPorts) == 0 {
+		return true
+	}
+	m.use.RLock()
+	defer m.use.RUnlock()
+	if err := n.CloseHostPorts(s); err != nil {
+		m.log.Warn("host ports of a pod that has ended stay for a moment", "pod", s.Namespace+"/"+s.Name, "err", err)
+	}
+	return true
+}
+
+func (m *Manager) disconnect(ctx context.Context, s podnet.Sandbox) error {
+	return errors.Join(m.disconnectOwn(ctx, s), m.third.del(ctx, s.ID, s.NetNS))
+}
+
+func (m *Manager) disconnectOwn(ctx context.Context, s podnet.Sandbox) error {
+	m.use.RLock()
+	defer m.use.RUnlock()
+	if n := m.ownNetwork(); n != nil {
+		return n.Del(ctx, s)
+	}
+	return nil
 }
 
 // Check tells whether a pod's connection is still whole.
 func (m *Manager) Check(ctx context.Context, s podnet.Sandbox) error {
 	n := m.ownNetwork()
-	if m.third.current() != nil || n == nil {
+	if m.Name() != Builtin || n == nil {
 		return m.third.check(ctx, s.ID)
 	}
 	return n.Check(ctx, s)
@@ -172,34 +263,48 @@ func (m *Manager) Check(ctx context.Context, s podnet.Sandbox) error {
 // the list of sandboxes is known for certain.
 func (m *Manager) Release(ctx context.Context, live []string) error {
 	var errs []error
+	live = append(m.holds.ids(), live...)
 	if n := m.ownNetwork(); n != nil {
 		keep := make([]podnet.Sandbox, 0, len(live))
-		for _, id := range append(m.holds.ids(), live...) {
+		for _, id := range live {
 			keep = append(keep, podnet.Sandbox{ID: id, IfName: podnet.Interface})
 		}
+		m.use.RLock()
 		errs = append(errs, n.GC(ctx, keep))
+		m.use.RUnlock()
 	}
 	return errors.Join(append(errs, m.third.gc(ctx, live))...)
 }
 
 // Close disconnects at once what is held. Pods stay connected.
-func (m *Manager) Close() { m.holds.endEarly(func(podnet.Sandbox) bool { return true }) }
+func (m *Manager) Close() { m.holds.endEarly(anyHold) }
 
 // Cleanup removes the own network from the node: bridge, interfaces, routes,
 // nftables table and reservations. Sandboxes must be gone.
 func (m *Manager) Cleanup() error {
-	m.holds.drop()
+	m.holds.endEarly(func(e *hold) bool { return e.third })
+	err := m.takeAway()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := m.own
+	m.own = nil
+	return err
+}
+
+// takeAway removes what is on the node of the own network, which can be made again.
+func (m *Manager) takeAway() error {
+	m.holds.drop()
+	m.use.Lock()
+	defer m.use.Unlock()
+	n := m.ownNetwork()
 	if n == nil { // names suffice to remove; the prefix matters not
 		var err error
 		if n, err = m.newOwn(cidr.Parse("192.0.2.0/24")); err != nil {
 			return err
 		}
 	}
-	m.own = nil
-	return n.Cleanup()
+	err := n.Cleanup()
+	m.made.Store(err != nil)
+	return err
 }
 
 func defaultDir(dir, def string) string {

@@ -37,13 +37,11 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	for {
 		var retry <-chan time.Time
 		peers := peersOf(g.Members())
-		switch n := m.ownNetwork(); {
-		case n == nil || m.third.current() != nil:
-			if len(peers) > 0 {
-				retry = time.After(routesRetry) // until the pod CIDR is known
-			}
+		switch {
+		case m.ownNetwork() == nil || m.Name() != Builtin:
+			done = nil // poked when that changes
 		case done == nil || !reflect.DeepEqual(peers, done):
-			if err := n.SyncRoutes(peers); err != nil {
+			if err := m.syncRoutes(peers); err != nil {
 				if err.Error() != told {
 					told = err.Error()
 					m.log.Warn("some pods of other nodes cannot be reached", "err", err)
@@ -57,6 +55,8 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-m.wake:
+			done = nil
 		case <-retry:
 		case <-check.C:
 			m.repair()
@@ -65,11 +65,25 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	}
 }
 
-func (m *Manager) repair() {
+func (m *Manager) syncRoutes(peers []cni.Peer) error {
+	m.use.RLock()
+	defer m.use.RUnlock()
 	n := m.ownNetwork()
-	if n == nil || m.third.current() != nil {
+	if n == nil || m.Name() != Builtin {
+		return nil
+	}
+	m.made.Store(true)
+	return n.SyncRoutes(peers)
+}
+
+func (m *Manager) repair() {
+	m.use.RLock()
+	defer m.use.RUnlock()
+	n := m.ownNetwork()
+	if n == nil || m.Name() != Builtin {
 		return
 	}
+	m.made.Store(true)
 	if err := n.Repair(); err != nil {
 		m.log.Warn("the pod network is damaged", "err", err)
 	}

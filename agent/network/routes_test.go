@@ -44,6 +44,7 @@ func TestRoutesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
+		m.wake = make(chan struct{}, 1) // of this bubble
 		go func() { ended <- m.Run(ctx, group{other}) }()
 		synctest.Wait()
 		there("at first")

@@ -59,7 +59,10 @@ func (t *thirdParty) current() *libcni.NetworkConfigList {
 	if fi.ModTime().Equal(t.read) && time.Since(t.read) > time.Second {
 		return t.list
 	}
-	list := t.load()
+	list, broken := t.load()
+	if list == nil && broken {
+		list = t.list // half written, as may be
+	}
 	if list != nil && (t.list == nil || t.list.Name != list.Name) {
 		t.log.Info("using third-party pod network", "name", list.Name, "dir", t.confDir)
 	}
@@ -67,21 +70,30 @@ func (t *thirdParty) current() *libcni.NetworkConfigList {
 	return list
 }
 
-func (t *thirdParty) load() *libcni.NetworkConfigList {
+// again has the directory read whatever its time says: a file in it changed.
+func (t *thirdParty) again() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.read = time.Time{}
+}
+
+// load reads the first valid file. Without one, broken tells whether there is any.
+func (t *thirdParty) load() (list *libcni.NetworkConfigList, broken bool) {
 	files, err := libcni.ConfFiles(t.confDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
 		t.log.Warn("cannot list network configurations", "dir", t.confDir, "err", err)
-		return nil
+		return nil, true
 	}
 	for _, f := range files {
 		list, err := loadFile(f)
 		if err != nil {
 			t.log.Warn("skipping network configuration", "file", f, "err", err)
+			broken = true
 			continue
 		}
-		return list
+		return list, false
 	}
-	return nil
+	return nil, broken
 }
 
 func loadFile(file string) (*libcni.NetworkConfigList, error) {
@@ -183,14 +195,17 @@ func addrsOf(res types.Result) (addrs []netip.Addr, err error) {
 }
 
 // del runs DEL, with the configuration of then, for every network that the
-// sandbox was added to.
-func (t *thirdParty) del(ctx context.Context, id string) error {
+// sandbox was added to. ns is where its namespace is now, "" for where it was.
+func (t *thirdParty) del(ctx context.Context, id, ns string) error {
 	as, err := t.attachments(id)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, a := range as {
+		if ns != "" {
+			a.NetNS = ns
+		}
 		errs = append(errs, t.delAttachment(ctx, a))
 	}
 	return errors.Join(errs...)
@@ -224,6 +239,20 @@ func (t *thirdParty) attachments(id string) ([]*libcni.NetworkAttachment, error)
 		return nil, fmt.Errorf("read network cache: %w", err)
 	}
 	return as, nil
+}
+
+// usable tells whether a network's plugins are there and say that it can connect pods.
+func (t *thirdParty) usable(ctx context.Context, list *libcni.NetworkConfigList) error {
+	if _, err := t.lib.ValidateNetworkList(ctx, list); err != nil {
+		return fmt.Errorf("plugin network %q: %w", list.Name, err)
+	}
+	return t.status(ctx, list)
+}
+
+// has tells whether a third party's network connected the sandbox.
+func (t *thirdParty) has(id string) bool {
+	as, err := t.attachments(id)
+	return err == nil && len(as) > 0
 }
 
 func (t *thirdParty) check(ctx context.Context, id string) error {

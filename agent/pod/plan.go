@@ -220,8 +220,11 @@ func (d *decision) sandbox(old *record.Sandbox) {
 		for i := range d.Observed.Containers {
 			o := &d.Observed.Containers[i]
 			if o.State == record.Running && !d.Busy[o.ID] {
+				// It has not failed, nor done what it was for: it runs on in the next
+				// sandbox, unless the pod's containers run once only.
 				d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: defaultGrace(d.Pod),
-					Message: "Stopping container " + o.Name})
+					Message: "Stopping container " + o.Name,
+					Again:   d.Pod.Spec.RestartPolicy != corev1.RestartPolicyNever})
 			}
 		}
 		return

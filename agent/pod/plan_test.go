@@ -123,6 +123,31 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
+// What runs in a sandbox that is no more is ended, with its grace, and runs on in the
+// next one, however it ends; a pod that never restarts is over, as upstream.
+func TestOutdatedSandbox(t *testing.T) {
+	for policy, want := range map[corev1.RestartPolicy]string{
+		corev1.RestartPolicyAlways:    "setup",
+		corev1.RestartPolicyOnFailure: "setup",
+		corev1.RestartPolicyNever:     "release",
+	} {
+		p := testPod(policy, "a")
+		r := &record.Pod{Admitted: metav1.NewTime(t0), SandboxAttempts: 1}
+		*r.Of("a") = record.Container{ID: "a0", Hooked: true, Started: true, Ready: true}
+		o := observed(p, "a=run")
+		o.Sandboxes[0].Ready = false
+		plan := Decide(Input{Pod: p, Record: r, Observed: o, Now: t0})
+		if words(plan) != "stop:a/30" {
+			t.Fatalf("%s: running: %s", policy, words(plan))
+		}
+		r.Of("a").Again = plan.Actions[0].Again
+		o.Containers[0].State, o.Containers[0].Finished = record.Exited, t0
+		if plan = Decide(Input{Pod: p, Record: r, Observed: o, Now: t0}); words(plan) != want {
+			t.Errorf("%s: ended: %s", policy, words(plan))
+		}
+	}
+}
+
 // POD-1..: the order of a pod's life, restart policies and back-off.
 func TestDecide(t *testing.T) {
 	always, never, onFailure := corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure

@@ -178,5 +178,20 @@ func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
 	return &criv1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
+// Outdate says that a sandbox must be made anew, as when its network is no more: it
+// is not ready, and its pod is told.
+func (r *Runtime) Outdate(id string) error {
+	s, err := r.sandboxes.Get(id)
+	if err == nil {
+		err = r.sandboxes.Outdate(s.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("outdate sandbox: %w", err)
+	}
+	r.events.send(
+		Event{Type: criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, ContainerID: s.ID, SandboxID: s.ID, PodUID: s.UID()})
+	return nil
+}
+
 // Connected tells which sandboxes a network has, as sandbox.Manager does.
 func (r *Runtime) Connected() (ids []string, ready []podnet.Sandbox) { return r.sandboxes.Connected() }

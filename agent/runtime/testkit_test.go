@@ -35,6 +35,8 @@ type fakeNetwork struct {
 	up map[string]bool
 }
 
+func (n *fakeNetwork) Name() string { return "fake" }
+
 func (n *fakeNetwork) Setup(_ context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -5,5 +5,5 @@
 // A PID namespace alone needs a process: where containers share one, it is
 // shoal-pause (agent/pause), started by pause.go.
 //
-//	Run -> Ready -> Stop -> NotReady -> Remove -> gone   (a reboot: Ready -> NotReady)
+//	Run -> Ready -> Stop -> NotReady -> Remove -> gone   (a reboot, Outdate: Ready -> NotReady)
 package sandbox

@@ -179,7 +179,9 @@ func (m *Manager) Run(ctx context.Context, config *criv1.PodSandboxConfig, handl
 	if Options(config).GetPid() == criv1.NamespaceMode_POD {
 		s.PIDPin = filepath.Join(dir, "ns", "pid")
 	}
-	s.Networked = !s.HostNetwork()
+	if s.Networked = !s.HostNetwork(); s.Networked {
+		s.Network = m.cfg.Network.Name()
+	}
 	// Recorded before it matters: a crash from here on leaves nothing unknown.
 	if _, err := m.put(s); err != nil {
 		return nil, err
@@ -243,6 +245,19 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 	}
 	s.IPs = ips
 	return nil
+}
+
+// Outdate says that a sandbox must be made anew. Nothing of it goes before it is
+// stopped: what runs in it is its owner's to end.
+func (m *Manager) Outdate(id string) error {
+	s, err := m.Get(id)
+	if err != nil {
+		return err
+	}
+	c := *s
+	c.Ready = false
+	_, err = m.put(c)
+	return err
 }
 
 // Stop ends a sandbox: its network and namespaces go, its record stays. The

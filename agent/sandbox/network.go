@@ -14,6 +14,9 @@ import (
 // network never reach it. All calls may be repeated; Teardown of what is not there
 // is no error.
 type Network interface {
+	// Name is that of the network that connects pods now; it may change. Setup
+	// refuses a sandbox that was promised to another.
+	Name() string
 	Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, error)
 	Teardown(ctx context.Context, s podnet.Sandbox) error
 }
@@ -30,6 +33,7 @@ func (s *Sandbox) networked() podnet.Sandbox {
 		UID:         m.GetUid(),
 		Annotations: s.Config.GetAnnotations(),
 		HostPorts:   hostPorts(s.Config.GetPortMappings()),
+		Network:     s.Network,
 	}
 }
 

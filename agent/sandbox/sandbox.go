@@ -20,7 +20,8 @@ type Sandbox struct {
 	Handler   string // RuntimeClass handler, "" = default
 	CreatedAt time.Time
 	Ready     bool
-	Networked bool // the network may have been set up and must be torn down
+	Networked bool   // the network may have been set up and must be torn down
+	Network   string `json:",omitempty"` // the one that connects it; "" in records of before it was told
 	IPs       []netip.Addr
 	Pins      netns.Pins
 	PIDPin    string // shared PID namespace, "" = each container its own

@@ -31,6 +31,7 @@ import (
 // there is of it. The commands:
 //
 //	run NAME OPTION...   makes a sandbox: host-network, host-ipc, one-pid, users, group (the pod's)
+//	outdate NAME
 //	stop NAME
 //	remove NAME
 //	network ANSWER       of now on: works, setup fails, teardown fails, all fails; in the middle of a
@@ -146,6 +147,8 @@ func (r *rig) do(words []string) {
 	switch words[0] {
 	case "run":
 		r.run(words[1], words[2:])
+	case "outdate":
+		r.tell(r.m.Outdate(r.id(words[1])))
 	case "stop":
 		r.tell(r.m.Stop(r.t.Context(), r.id(words[1])))
 	case "remove":
@@ -355,6 +358,8 @@ type network struct {
 	given  byte
 }
 
+func (n *network) Name() string { return "fake" }
+
 func (n *network) Setup(_ context.Context, s podnet.Sandbox) ([]netip.Addr, error) {
 	n.r.names[s.ID] = n.name
 	n.tell("setup", s)
@@ -385,12 +390,17 @@ func (n *network) tell(what string, s podnet.Sandbox) {
 	if !netns.Exists(s.NetNS) {
 		there = ", whose namespace is gone"
 	}
+	// What it was promised to is on the disk before the network does a thing.
+	if text, err := os.ReadFile(filepath.Join(n.r.cfg.RecordDir, s.ID+".json")); err == nil &&
+		!strings.Contains(string(text), `"Network":"`+s.Network+`"`) {
+		there += ", by a network that nobody wrote down"
+	}
 	fmt.Fprintf(&n.r.told, "network: %s %s%s\n", what, s.ID, there)
 }
 
 // TestNetworked: a pod's network is told what the pod's sandbox is made of.
 func TestNetworked(t *testing.T) {
-	s := &Sandbox{ID: "id", Config: podConfig("a", nil), Pins: netns.Pins{Net: "/run/net"}}
+	s := &Sandbox{ID: "id", Config: podConfig("a", nil), Pins: netns.Pins{Net: "/run/net"}, Network: "fake"}
 	want := podnet.Sandbox{
 		ID:          "id",
 		IfName:      "eth0",
@@ -403,6 +413,7 @@ func TestNetworked(t *testing.T) {
 			{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"},
 			{HostPort: 8053, ContainerPort: 53, Protocol: "udp", HostIP: "192.0.2.1"},
 		},
+		Network: "fake",
 	}
 	if d := cmp.Diff(want, s.networked()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

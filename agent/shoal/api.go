@@ -13,9 +13,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 )
 
 // kubeconfig is what this command needs of a kubeconfig file.
@@ -124,7 +127,18 @@ func (o *object) is(condition string) bool {
 	return false
 }
 
-// waitReady returns when the node is Ready.
+// lacksNetwork holds for a Node that waits for nothing but a pod network.
+func (o *object) lacksNetwork() bool {
+	for _, c := range o.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "False" && strings.Contains(c.Message, "NetworkReady=false")
+		}
+	}
+	return false
+}
+
+// waitReady returns when the node is Ready, or only lacks the pod network that
+// somebody is to bring.
 func waitReady(ctx context.Context, o *options) error {
 	client, err := connect(o.kubeconfig())
 	if err != nil {
@@ -132,7 +146,7 @@ func waitReady(ctx context.Context, o *options) error {
 	}
 	var last error
 	for {
-		ready, err := watchReady(ctx, client, o.NodeName)
+		ready, err := watchReady(ctx, client, o)
 		if ready {
 			return nil
 		}
@@ -149,9 +163,9 @@ func waitReady(ctx context.Context, o *options) error {
 	}
 }
 
-// watchReady follows the Node until it is Ready or the watch ends.
-func watchReady(ctx context.Context, client *api, node string) (bool, error) {
-	body, err := client.get(ctx, "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3D"+node)
+// watchReady follows the Node until waitReady has what it waits for or the watch ends.
+func watchReady(ctx context.Context, client *api, o *options) (bool, error) {
+	body, err := client.get(ctx, "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3D"+o.NodeName)
 	if err != nil {
 		return false, err
 	}
@@ -161,7 +175,7 @@ func watchReady(ctx context.Context, client *api, node string) (bool, error) {
 		if err := in.Decode(&event); err != nil {
 			return false, err
 		}
-		if event.Object.is("Ready") {
+		if event.Object.is("Ready") || o.PodNetwork == agentconfig.NoNetwork && event.Object.lacksNetwork() {
 			return true, nil
 		}
 	}

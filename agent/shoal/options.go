@@ -42,6 +42,8 @@ type options struct {
 	RunDir           string `json:"runDir"`
 	CNIConfDir       string `json:"cniConfDir"`
 	CNIBinDir        string `json:"cniBinDir"`
+	// PodNetwork is the agent's podNetwork; up.yaml of an earlier version has none.
+	PodNetwork string `json:"podNetwork,omitempty"`
 	// RegistryConfigDir holds registries' mirrors and their TLS.
 	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
 	CgroupRoot        string `json:"cgroupRoot,omitempty"`
@@ -58,8 +60,8 @@ func defaultOptions() *options {
 		ServiceCIDR: a.ServiceCIDR, ClusterCIDR: a.ClusterCIDR, ClusterDNS: a.ClusterDNS[0],
 		ClusterDomain: a.ClusterDomain, NodePortRange: "30000-32767",
 		RootDir: a.RootDir, PodLogsDir: a.PodLogsDir, ContainerLogsDir: a.ContainerLogsDir, RunDir: a.RunDir,
-		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, RegistryConfigDir: a.RegistryConfigDir,
-		Bridge: a.Bridge, NFTable: a.NFTable,
+		CNIConfDir: a.CNIConfDir, CNIBinDir: a.CNIBinDir, PodNetwork: a.PodNetwork,
+		RegistryConfigDir: a.RegistryConfigDir, Bridge: a.Bridge, NFTable: a.NFTable,
 	}
 }
 
@@ -81,6 +83,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.RunDir, "run-dir", o.RunDir, "directory of sockets and pinned namespaces")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", o.CNIConfDir, "directory of third-party CNI configuration")
 	f.StringVar(&o.CNIBinDir, "cni-bin-dir", o.CNIBinDir, "directory of third-party CNI plugins")
+	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "what connects pods where there is no CNI configuration: builtin, or none")
 	f.StringVar(&o.RegistryConfigDir, "registry-config-dir", o.RegistryConfigDir, "directory of registries' mirrors and their TLS (hosts.toml)")
 	f.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "parent of the pods' cgroups")
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
@@ -112,6 +115,9 @@ func (o *options) complete() error {
 			return fmt.Errorf("--%s %q: must be an absolute path, for the daemons run in another directory",
 				d.flag, d.dir)
 		}
+	}
+	if o.PodNetwork != agentconfig.BuiltinNetwork && o.PodNetwork != agentconfig.NoNetwork {
+		return fmt.Errorf("--pod-network %q: use builtin or none", o.PodNetwork)
 	}
 	if o.NodeName == "" {
 		if o.NodeName, err = os.Hostname(); err != nil {
@@ -146,7 +152,7 @@ var errNoCluster = errors.New("no cluster")
 // load reads the options of the cluster in dataDir. Another version may have
 // written them: what it knew and this one does not keeps nobody from stopping it.
 func load(dataDir string) (*options, error) {
-	o := &options{DataDir: dataDir}
+	o := &options{DataDir: dataDir, PodNetwork: agentconfig.BuiltinNetwork}
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -189,6 +195,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	if o.RegistryConfigDir != "" { // up.yaml of an earlier version has none
 		c.RegistryConfigDir = o.RegistryConfigDir
 	}
+	c.PodNetwork = o.PodNetwork
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = o.keys().Path(pki.CAFile)

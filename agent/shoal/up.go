@@ -22,6 +22,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
@@ -222,7 +223,12 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 		if err := waitReady(readyCtx, o); err != nil {
 			return err
 		}
-		steps.done("node %s is Ready", o.NodeName)
+		if o.PodNetwork == agentconfig.NoNetwork {
+			steps.done("node %s is up; it is Ready once %s holds a pod network's configuration", o.NodeName,
+				o.CNIConfDir)
+		} else {
+			steps.done("node %s is Ready", o.NodeName)
+		}
 		screen(out, o, progress == nil)
 		if progress != nil {
 			steps.to(os.Stdout) // first: a daemon may end at once

@@ -18,6 +18,8 @@ type Sandbox struct {
 	Namespace, Name, UID string
 	Annotations          map[string]string
 	HostPorts            []HostPort
+	// Network is the one that connected it, or is to; empty where nobody wrote it down.
+	Network string
 }
 
 // HostPort leads a port of the node to the pod. In JSON it is an element of the
