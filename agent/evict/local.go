@@ -98,6 +98,9 @@ type Storage struct {
 	Log    *slog.Logger
 }
 
+// gather is how long changes of pods gather on a node without limited ones.
+const gather = time.Second
+
 // costly is how many times as long as a look took the next one waits at least.
 const costly = 20
 
@@ -127,22 +130,25 @@ func (s *Storage) Run(ctx context.Context) error {
 	}
 }
 
-// wait waits for the next look, and tells whether there is one.
+// wait waits for the next look, and tells whether there is one. When no pod is limited
+// it is after the next change of any; those of a moment are looked at once.
 func (s *Storage) wait(ctx context.Context, again bool, pause time.Duration) bool {
-	var next <-chan time.Time
-	changed := s.Changed
-	if again {
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		next, changed = timer.C, nil
+	if !again {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.Changed:
+		}
+		pause = gather
 	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-next:
-	case <-changed:
+	case <-timer.C:
+		return true
 	}
-	return true
 }
 
 func (s *Storage) look(ctx context.Context, p *corev1.Pod) (evicted bool) {

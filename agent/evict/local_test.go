@@ -119,6 +119,7 @@ func TestStorage(t *testing.T) {
 		check("without pods", 0, 0)
 		set(func() { pods = []*corev1.Pod{stored("5Mi", "", "")} })
 		changed <- struct{}{}
+		time.Sleep(gather)
 		check("a limited pod", 1, 0)
 		step(func() { bytes, fault = 6<<20, errors.New("no answer") })
 		check("nobody knows", 2, 0)
