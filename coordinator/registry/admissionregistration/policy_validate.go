@@ -339,8 +339,8 @@ func validateParamRef(r *admissionregistrationv1.ParamRef, at *field.Path) field
 	if r.ParameterNotFoundAction == nil || *r.ParameterNotFoundAction == "" {
 		return append(errs, field.Required(at.Child("parameterNotFoundAction"), ""))
 	}
-	actions := []admissionregistrationv1.ParameterNotFoundActionType{admissionregistrationv1.AllowAction,
-		admissionregistrationv1.DenyAction}
+	actions := []admissionregistrationv1.ParameterNotFoundActionType{admissionregistrationv1.DenyAction,
+		admissionregistrationv1.AllowAction}
 	return append(errs, oneOf(r.ParameterNotFoundAction, actions, at.Child("parameterNotFoundAction"))...)
 }
 

@@ -137,8 +137,8 @@ func check(ctx context.Context, obj runtime.Object) error {
 		}
 	}
 	if len(errs) > 0 {
-		gvk := obj.GetObjectKind().GroupVersionKind()
-		return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind(gvk.Kind).GroupKind(), "", errs)
+		// Of the kind's name, upstream tells nothing.
+		return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("").GroupKind(), "", errs)
 	}
 	if o, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && o.Namespace != request.NamespaceValue(ctx) {
 		return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " +

@@ -84,8 +84,9 @@ func oneForm(raw string, requirements int, at *field.Path) field.ErrorList {
 }
 
 func emptyMeta(m metav1.ObjectMeta) field.ErrorList {
-	m.ManagedFields = nil
-	if equality.Semantic.DeepEqual(metav1.ObjectMeta{}, m) {
+	given := m
+	given.ManagedFields = nil
+	if equality.Semantic.DeepEqual(metav1.ObjectMeta{}, given) {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata"), m, "must be empty")}

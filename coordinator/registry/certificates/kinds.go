@@ -32,7 +32,7 @@ func Kinds() []kind.Kind {
 
 func signingRequest() kind.Kind {
 	spec := certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()
-	signer := certificatesv1beta1.CertificateSigningRequestSpec{}.SwaggerDoc()["signerName"] // the table's
+	beta := certificatesv1beta1.CertificateSigningRequestSpec{}.SwaggerDoc() // the table's
 	return kind.Of[certRequest]{
 		Names: kind.Names{
 			GroupVersion: certificatesv1.SchemeGroupVersion, Resource: "certificatesigningrequests", Singular: "certificatesigningrequest",
@@ -58,8 +58,8 @@ func signingRequest() kind.Kind {
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.AgeColumn(),
-			kind.Column("SignerName", "string", signer),
-			kind.Column("Requestor", "string", spec["request"]),
+			kind.Column("SignerName", "string", beta["signerName"]),
+			kind.Column("Requestor", "string", beta["request"]),
 			kind.Column("RequestedDuration", "string", spec["expirationSeconds"]),
 			kind.Column("Condition", "string", certificatesv1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"]),
 		},

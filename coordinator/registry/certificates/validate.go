@@ -31,9 +31,9 @@ var (
 	// final conditions are true or not there, and never go away.
 	final  = append(slices.Clone(decisions), certificatesv1.CertificateFailed)
 	usages = []certificatesv1.KeyUsage{
-		certificatesv1.UsageAny, certificatesv1.UsageCRLSign, certificatesv1.UsageCertSign,
-		certificatesv1.UsageClientAuth,
-		certificatesv1.UsageCodeSigning, certificatesv1.UsageContentCommitment, certificatesv1.UsageDataEncipherment,
+		certificatesv1.UsageAny, certificatesv1.UsageCertSign, certificatesv1.UsageClientAuth,
+		certificatesv1.UsageCodeSigning, certificatesv1.UsageContentCommitment, certificatesv1.UsageCRLSign,
+		certificatesv1.UsageDataEncipherment,
 		certificatesv1.UsageDecipherOnly, certificatesv1.UsageDigitalSignature, certificatesv1.UsageEmailProtection,
 		certificatesv1.UsageEncipherOnly, certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel,
 		certificatesv1.UsageIPsecUser, certificatesv1.UsageKeyAgreement, certificatesv1.UsageKeyEncipherment,

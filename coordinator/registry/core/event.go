@@ -118,8 +118,9 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if !strict {
 		return errs
 	}
-	errs = append(errs, fieldrule.Invalid(field.NewPath("metadata", "name"), e.Name,
-		apivalidation.NameIsDNSSubdomain(e.Name, false))...)
+	errs = append(errs, apivalidation.ValidateObjectMeta(&e.ObjectMeta, true, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))...)
+	errs = append(errs, kind.ValidateFinalizers(e)...)
 	errs = append(errs, validateSeries(e)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
@@ -147,6 +148,9 @@ func validateEventUpdate(ctx context.Context, e, old *corev1.Event) field.ErrorL
 	if !strict {
 		return errs
 	}
+	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&e.ObjectMeta, &old.ObjectMeta,
+		field.NewPath("metadata"))...)
+	errs = append(errs, kind.ValidateFinalizers(e)...)
 	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
 		errs = append(errs, validateSeries(e)...)
 	}
@@ -157,7 +161,9 @@ func validateEventUpdate(ctx context.Context, e, old *corev1.Event) field.ErrorL
 		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason},
 		{"message", e.Message, old.Message},
 		{"source", e.Source, old.Source}, {"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp},
-		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp}, {"count", e.Count, old.Count}, {"type", e.Type, old.Type},
+		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp}, {"count", e.Count, old.Count},
+		{"reason", e.Reason, old.Reason}, // upstream looks twice
+		{"type", e.Type, old.Type},
 		{"eventTime", metav1.NewMicroTime(e.EventTime.Truncate(time.Microsecond)),
 			metav1.NewMicroTime(old.EventTime.Truncate(time.Microsecond))},
 		{"action", e.Action, old.Action}, {"related", e.Related, old.Related},

@@ -41,7 +41,7 @@ func validateSchema(s *flowcontrolv1.FlowSchema) (errs field.ErrorList) {
 		errs = append(errs, field.Invalid(precedence, spec.MatchingPrecedence, "only the schema named 'exempt' may have matchingPrecedence 1"))
 	}
 	if m := spec.DistinguisherMethod; m != nil && !slices.Contains(methods, m.Type) {
-		errs = append(errs, field.NotSupported(p.Child("distinguisherMethod", "type"), m.Type, methods))
+		errs = append(errs, field.NotSupported(p.Child("distinguisherMethod", "type"), *m, methods))
 	}
 	name := spec.PriorityLevelConfiguration.Name
 	at := p.Child("priorityLevelConfiguration", "name")

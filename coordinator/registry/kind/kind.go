@@ -44,8 +44,9 @@ type Of[T any] struct {
 	ValidateUpdate func(ctx context.Context, obj, old *T) field.ErrorList
 	// Warnings go to the client as HTTP Warning headers.
 	Warnings func(ctx context.Context, obj, old *T) []string
-	// AnyFinalizer takes finalizers without a domain too. Other kinds take those
-	// of upstream's that are not qualified, and no more.
+	// AnyFinalizer takes finalizers without a domain too. New objects of other kinds
+	// take those of upstream's that are not qualified, and no more; updates are as
+	// metarules.go says.
 	AnyFinalizer bool
 	// Spec returns the part whose change raises metadata.generation; nil for a
 	// kind that has no generation.
@@ -109,6 +110,8 @@ type StatusOf[T any] struct {
 	Meta func(obj, old metav1.Object)
 	// Warnings go to the client as HTTP Warning headers. Optional.
 	Warnings func(obj *T) []string
+	// NoTable: the status is never shown as a table.
+	NoTable bool
 	// Validate checks a status write. Optional.
 	Validate func(ctx context.Context, obj, old *T) field.ErrorList
 	// ResetFields, beside spec, is what a write to /status loses. Optional.

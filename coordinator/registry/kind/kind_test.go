@@ -18,6 +18,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/kind/kindtest"
 )
@@ -172,5 +173,19 @@ func TestMayNotByDefault(t *testing.T) {
 func TestOnlyWhole(t *testing.T) {
 	if kind.OnlyWhole("a.", true) != nil || kind.OnlyWhole("a.", false) == nil || kind.OnlyWhole("a.b", false) != nil {
 		t.Error("the prefix is not looked at, and the name is")
+	}
+}
+
+// Rules are of kinds that exist.
+func TestMetaRulesOfKinds(t *testing.T) {
+	known := map[string]bool{}
+	for _, k := range registry.Kinds() {
+		n := k.KindNames()
+		known[n.GroupVersion.Group+"/"+n.Resource] = true
+	}
+	for _, key := range kind.MetaRulesOf() {
+		if !known[key] {
+			t.Errorf("there is no kind %s", key)
+		}
 	}
 }

@@ -189,7 +189,10 @@ func (d *declared[T]) Storages(env *Env, stores Stores) (map[string]rest.Storage
 		if err != nil {
 			return nil, err
 		}
-		out[o.Resource+"/status"] = newStatusREST(statusStrategy[T]{base}, store)
+		status := newStatusREST(statusStrategy[T]{base}, store)
+		if out[o.Resource+"/status"] = status; !o.Status.NoTable {
+			out[o.Resource+"/status"] = shownStatus{status, store.TableConvertor}
+		}
 	}
 	if o.Subresources != nil {
 		for name, storage := range o.Subresources(env, stores) {
@@ -216,8 +219,13 @@ func (r *REST) Categories() []string { return r.names.Categories }
 // StatusREST serves /status.
 type StatusREST struct {
 	store *genericregistry.Store
-	rest.TableConvertor
 	rest.ResetFieldsStrategy
+}
+
+// shownStatus is one that is shown as a table too.
+type shownStatus struct {
+	*StatusREST
+	rest.TableConvertor
 }
 
 func newStatusREST[T any](status statusStrategy[T], main *genericregistry.Store) *StatusREST {
@@ -228,7 +236,7 @@ func newStatusREST[T any](status statusStrategy[T], main *genericregistry.Store)
 	store.BeginCreate, store.AfterCreate = nil, nil
 	store.BeginUpdate, store.AfterUpdate, store.AfterDelete = nil, nil, nil
 	store.DeleteStrategy = main.DeleteStrategy
-	return &StatusREST{store: &store, TableConvertor: main.TableConvertor, ResetFieldsStrategy: status}
+	return &StatusREST{store: &store, ResetFieldsStrategy: status}
 }
 
 // New returns an empty object of the kind.

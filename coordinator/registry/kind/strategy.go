@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -81,12 +78,10 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 
 func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	t := typed[T](obj)
-	rule := s.of.NameRule
-	if rule == nil {
-		rule = apivalidation.NameIsDNSSubdomain
+	errs := s.of.validateMeta(t)
+	if !s.of.AnyFinalizer {
+		errs = append(errs, ValidateFinalizers(metaOf(t))...)
 	}
-	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(t), !s.of.ClusterScoped, rule, field.NewPath("metadata"))
-	errs = append(errs, s.of.validateFinalizers(t)...)
 	if s.of.Validate != nil {
 		errs = append(errs, s.of.Validate(ctx, t)...)
 	}
@@ -115,29 +110,10 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 }
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	// The registry has compared the two ObjectMeta before.
-	errs := s.of.validateFinalizers(typed[T](obj))
+	t, o := typed[T](obj), typed[T](old)
+	errs := s.of.validateMetaAgain(t, o, metaRulesOf[s.of.key()].update)
 	if s.of.ValidateUpdate != nil {
-		errs = append(errs, s.of.ValidateUpdate(ctx, typed[T](obj), typed[T](old))...)
-	}
-	return errs
-}
-
-// validateFinalizers refuses finalizers that say no domain, but for the few that
-// are older than this rule.
-func (o *Of[T]) validateFinalizers(t *T) (errs field.ErrorList) {
-	if o.AnyFinalizer {
-		return nil
-	}
-	for i, name := range metaOf(t).GetFinalizers() {
-		switch name {
-		case string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
-			continue
-		}
-		if !strings.Contains(name, "/") {
-			errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), name,
-				"name is neither a standard finalizer name nor is it fully qualified"))
-		}
+		errs = append(errs, s.of.ValidateUpdate(ctx, t, o)...)
 	}
 	return errs
 }
@@ -206,9 +182,10 @@ func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtim
 }
 
 func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	errs := s.of.validateFinalizers(typed[T](obj))
+	t, o := typed[T](obj), typed[T](old)
+	errs := s.of.validateMetaAgain(t, o, metaRulesOf[s.of.key()].status)
 	if s.of.Status.Validate != nil {
-		errs = append(errs, s.of.Status.Validate(ctx, typed[T](obj), typed[T](old))...)
+		errs = append(errs, s.of.Status.Validate(ctx, t, o)...)
 	}
 	return errs
 }

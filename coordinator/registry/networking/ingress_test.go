@@ -143,11 +143,11 @@ func TestNetworkPolicy(t *testing.T) {
 		"named": {
 			port(networkingv1.NetworkPolicyPort{Port: ptr.To(intstr.FromString("web")), EndPort: ptr.To[int32](70)}), "may not be specified when `port` is non-numeric"},
 		"end_only":   {port(networkingv1.NetworkPolicyPort{EndPort: ptr.To[int32](70)}), "may not be specified when `port` is not specified"},
-		"protocol":   {port(networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.Protocol("ICMP"))}), `supported values: "SCTP", "TCP", "UDP"`},
+		"protocol":   {port(networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.Protocol("ICMP"))}), `supported values: "TCP", "UDP", "SCTP"`},
 		"block":      {block("10.0.0.0/8", "10.1.0.0/16"), ""},
 		"not_inside": {block("10.0.0.0/8", "11.0.0.0/16"), "must be a strict subset of `cidr`"},
 		"host_bits":  {block("10.0.0.1/8"), "spec.egress[0].to[0].ipBlock.cidr: Invalid value"},
-		"types":      {networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"x"}}, `supported values: "Egress", "Ingress"`},
+		"types":      {networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"x"}}, `supported values: "Ingress", "Egress"`},
 		"peer": {
 			networkingv1.NetworkPolicySpec{
 				Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{}}}}},

@@ -101,7 +101,7 @@ func validateNetworkPolicy(spec, old *networkingv1.NetworkPolicySpec) (errs fiel
 				validatePeer(&r.peers[i], peerOptions{selectors, known}, r.at.Child(r.peersName).Index(i))...)
 		}
 	}
-	types := []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress}
+	types := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	if len(spec.PolicyTypes) > len(types) {
 		return append(errs, field.Invalid(p.Child("policyTypes"), spec.PolicyTypes, "may not specify more than two policyTypes"))
 	}
@@ -125,7 +125,7 @@ func cidrsOf(spec *networkingv1.NetworkPolicySpec) (out []string) {
 }
 
 func validatePolicyPort(port *networkingv1.NetworkPolicyPort, p *field.Path) (errs field.ErrorList) {
-	protocols := []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP}
+	protocols := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
 	if port.Protocol != nil && !slices.Contains(protocols, *port.Protocol) {
 		errs = append(errs, field.NotSupported(p.Child("protocol"), *port.Protocol, protocols))
 	}

@@ -77,7 +77,7 @@ func validateAggregation(a, old *rbacv1.AggregationRule) field.ErrorList {
 		selector := &a.ClusterRoleSelectors[i]
 		errs = append(errs, metavalidation.ValidateLabelSelector(selector, options, at.Index(i))...)
 		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
-			errs = append(errs, field.Invalid(at.Index(i), selector, "invalid label selector."))
+			errs = append(errs, field.Invalid(at.Index(i), nil, "invalid label selector."))
 		}
 	}
 	return errs

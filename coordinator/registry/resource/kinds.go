@@ -70,9 +70,10 @@ func claim() kind.Kind {
 			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
 		},
 		Status: &kind.StatusOf[T]{
-			Copy:   func(to, from *T) { to.Status = from.Status },
-			Meta:   metav1.ResetObjectMetaForStatus,
-			Update: func(_ context.Context, c, old *T) { dropReleased(c, old) },
+			Copy:    func(to, from *T) { to.Status = from.Status },
+			NoTable: true,
+			Meta:    metav1.ResetObjectMetaForStatus,
+			Update:  func(_ context.Context, c, old *T) { dropReleased(c, old) },
 			Validate: func(ctx context.Context, c, old *T) field.ErrorList {
 				return append(admin.results(ctx, c, old), validateClaimStatus(c, old)...)
 			},
@@ -100,18 +101,21 @@ func claimTemplate() kind.Kind {
 		Default: func(c *T) { defaultRequests(c.Spec.Spec.Devices.Requests) },
 		Main:    admin.main,
 		Validate: func(ctx context.Context, c *T) field.ErrorList {
-			p := field.NewPath("spec")
-			errs := append(admin.requests(ctx, c.Namespace, c.Spec.Spec.Devices.Requests),
-				podspec.ValidateTemplateMeta(&c.Spec.ObjectMeta, p.Child("metadata"))...)
-			return append(errs, validateClaim(&c.Spec.Spec, p.Child("spec"))...)
+			return append(admin.requests(ctx, c.Namespace, c.Spec.Spec.Devices.Requests), validateTemplate(c)...)
 		},
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
-			return immutable(c.Spec, old.Spec, field.NewPath("spec"))
+			return append(validateTemplate(c), immutable(c.Spec, old.Spec, field.NewPath("spec"))...)
 		},
 		ReturnDeleted: true,
 		Columns:       []metav1.TableColumnDefinition{kind.NameColumn(), kind.AgeColumn()},
 		Row:           func(c *T) []any { return []any{c.Name, kind.Age(c.CreationTimestamp)} },
 	}.Kind()
+}
+
+func validateTemplate(t *resourcev1.ResourceClaimTemplate) field.ErrorList {
+	p := field.NewPath("spec")
+	return append(podspec.ValidateTemplateMeta(&t.Spec.ObjectMeta, p.Child("metadata")),
+		validateClaim(&t.Spec.Spec, p.Child("spec"))...)
 }
 
 func slice() kind.Kind {
