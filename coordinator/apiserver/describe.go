@@ -47,13 +47,13 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 	}
 	namer := apiopenapi.NewDefinitionNamer(s.env.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)
 	v3 := genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
-	v3.Info.Title, v3.Info.Version = "Kubernetes", gitVersion
+	v3.Info.Title, v3.Info.Version = "Kubernetes", major+"."+minor
 	v3.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {
 		ResponseProps: spec3.ResponseProps{Description: unauthorized}}}
 	v3.SecuritySchemes = spec3.SecuritySchemes{bearerToken: {SecuritySchemeProps: spec3.SecuritySchemeProps{
 		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication"}}}
 	v2 := genericapiserver.DefaultOpenAPIConfig(definitions, namer)
-	v2.Info.Title, v2.Info.Version = "Kubernetes", gitVersion
+	v2.Info.Title, v2.Info.Version = "Kubernetes", major+"."+minor
 	v2.CommonResponses = map[int]spec.Response{http.StatusUnauthorized: {
 		ResponseProps: spec.ResponseProps{Description: unauthorized}}}
 	bearer := &spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{
@@ -78,8 +78,11 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 			}
 			out.V3[path] = doc
 			if doc.Components != nil {
-				for _, schema := range doc.Components.Schemas {
+				for name, schema := range doc.Components.Schemas {
 					forgetInternal(schema)
+					if everywhere[name] {
+						doc.Components.Schemas[name] = ofVersion(schema, path)
+					}
 				}
 				maps.Copy(out.Models, doc.Components.Schemas)
 			}
@@ -106,16 +109,37 @@ const (
 	bearerToken  = "BearerToken"
 )
 
+// everywhere are the models that are a kind of every group version.
+var everywhere = map[string]bool{
+	"io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions": true, "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent": true,
+}
+
+// ofVersion returns such a model with the kinds of core and of the group version that
+// a document is about ("apis/apps/v1").
+func ofVersion(s *spec.Schema, path string) *spec.Schema {
+	list, _ := s.Extensions[kindsKey].([]any)
+	out := *s
+	out.Extensions = maps.Clone(s.Extensions)
+	out.Extensions[kindsKey] = slices.DeleteFunc(slices.Clone(list), func(entry any) bool {
+		e, _ := entry.(map[string]any)
+		group, version := e["group"], e["version"]
+		return (group != "" || version != "v1") && path != fmt.Sprintf("apis/%s/%s", group, version)
+	})
+	return &out
+}
+
+// kindsKey is where a model tells which kinds it is of.
+const kindsKey = "x-kubernetes-group-version-kind"
+
 // forgetInternal leaves the versions that a model is served in: with us a stored
 // version is its group's internal one too.
 func forgetInternal(s *spec.Schema) {
-	const key = "x-kubernetes-group-version-kind"
-	list, ok := s.Extensions[key].([]any)
+	list, ok := s.Extensions[kindsKey].([]any)
 	if !ok {
 		return
 	}
 	s.Extensions = maps.Clone(s.Extensions)
-	s.Extensions[key] = slices.DeleteFunc(slices.Clone(list), func(entry any) bool {
+	s.Extensions[kindsKey] = slices.DeleteFunc(slices.Clone(list), func(entry any) bool {
 		e, ok := entry.(map[string]any)
 		return ok && e["version"] == runtime.APIVersionInternal
 	})

@@ -32,6 +32,7 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -303,6 +304,8 @@ func (o *openAPI) mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asPr
 			if err != nil {
 				return nil, fmt.Errorf("describe %s: %w", crd.Name, err)
 			}
+			// As in the static document, or what is equal would be there twice.
+			doc.Definitions = handler.PruneDefaults(doc.Definitions)
 			custom = append(custom, doc)
 		}
 	}

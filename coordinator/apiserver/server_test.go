@@ -324,8 +324,9 @@ func TestCustomResources(t *testing.T) {
 		}
 		return nil
 	})
-	if _, body := raw(t, s, "/openapi/v2"); !strings.Contains(body, "com.example.v1.Widget") {
-		t.Error("not in OpenAPI v2")
+	if _, body := raw(t, s, "/openapi/v2"); !strings.Contains(body, "com.example.v1.Widget") ||
+		strings.Contains(body, `.ObjectMeta_v2"`) {
+		t.Error("not in OpenAPI v2, or with models of its own")
 	}
 	services := client.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
 	eventually(t, "it has an APIService", func() error {
