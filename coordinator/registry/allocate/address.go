@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,6 +44,7 @@ type addressPools struct {
 }
 
 func newAddressPools(book addressBook) *addressPools {
+	register()
 	return &addressPools{book: book, pools: map[netip.Prefix]addresses{}}
 }
 
@@ -74,9 +76,11 @@ func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Pr
 	if err := a.learn(ctx, p, fresh); err != nil {
 		return netip.Addr{}, apierrors.NewInternalError(fmt.Errorf("list what is allocated of %s: %w", p, err))
 	}
+	begin := time.Now()
 	for {
 		ip, ok := a.guess(p)
 		if !ok {
+			allocated(p, dynamic, begin, errors.New("range is full"))
 			return netip.Addr{}, nil
 		}
 		if dryRun {
@@ -85,9 +89,12 @@ func (a *addressPools) nextOf(ctx context.Context, s *corev1.Service, p netip.Pr
 		}
 		err := a.book.claim(ctx, ip, s)
 		if err == nil {
+			a.tell(ip)
+			allocated(p, dynamic, begin, nil)
 			return ip, nil
 		}
 		if !errors.Is(err, errTaken) {
+			allocated(p, dynamic, begin, err)
 			a.forget(ip)
 			return netip.Addr{},
 				apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
@@ -113,6 +120,17 @@ func (a *addressPools) forget(ip netip.Addr) {
 	for _, pool := range a.pools {
 		if n, err := pool.index(ip); err == nil {
 			pool.free(n)
+		}
+	}
+}
+
+// tell shows the pools that an address is of.
+func (a *addressPools) tell(ip netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, pool := range a.pools {
+		if _, err := pool.index(ip); err == nil {
+			pool.tell()
 		}
 	}
 }
@@ -143,11 +161,12 @@ func (a *addressPools) learn(ctx context.Context, p netip.Prefix, again bool) er
 
 // take claims the address that a service asks for.
 func (a *addressPools) take(ctx context.Context, s *corev1.Service, ip netip.Addr, dryRun bool) error {
-	in, err := a.inRange(ctx, ip)
+	begin := time.Now()
+	of, err := a.rangeOf(ctx, ip)
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("list service ranges: %w", err))
 	}
-	if !in {
+	if !of.IsValid() {
 		return invalidIP(s, ip, errOtherRange)
 	}
 	// A service from before the book holds its address without an entry.
@@ -162,6 +181,7 @@ func (a *addressPools) take(ctx context.Context, s *corev1.Service, ip netip.Add
 		return nil
 	}
 	err = a.book.claim(ctx, ip, s)
+	allocated(of, static, begin, err)
 	if err != nil {
 		return invalidIP(s, ip, err)
 	}
@@ -170,6 +190,7 @@ func (a *addressPools) take(ctx context.Context, s *corev1.Service, ip netip.Add
 	for _, pool := range a.pools {
 		if n, err := pool.index(ip); err == nil {
 			pool.take(n)
+			pool.tell()
 		}
 	}
 	return nil
@@ -180,19 +201,19 @@ func invalidIP(s *corev1.Service, ip netip.Addr, why error) error {
 		fmt.Sprintf("failed to allocate IP %v: %v", ip, why))})
 }
 
-// inRange tells whether a range gives out the address, its network and
-// broadcast addresses being nobody's.
-func (a *addressPools) inRange(ctx context.Context, ip netip.Addr) (bool, error) {
+// rangeOf returns the range that gives out the address, none valid when there is
+// none: its network and broadcast addresses are nobody's.
+func (a *addressPools) rangeOf(ctx context.Context, ip netip.Addr) (netip.Prefix, error) {
 	for _, fresh := range []bool{false, true} {
 		prefixes, err := a.book.ranges(ctx, fresh)
 		if err != nil {
-			return false, err
+			return netip.Prefix{}, err
 		}
-		if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return hostOf(p, ip) }) {
-			return true, nil
+		if i := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return hostOf(p, ip) }); i >= 0 {
+			return prefixes[i], nil
 		}
 	}
-	return false, nil
+	return netip.Prefix{}, nil
 }
 
 func hostOf(p netip.Prefix, ip netip.Addr) bool {
@@ -209,5 +230,6 @@ func (a *addressPools) release(ctx context.Context, s *corev1.Service, ip netip.
 		return fmt.Errorf("release service address %s: %w", ip, err)
 	}
 	a.forget(ip)
+	a.tell(ip)
 	return nil
 }

@@ -47,6 +47,7 @@ type nodePorts struct {
 }
 
 func openNodePorts(book portBook, least, most int) *nodePorts {
+	register()
 	if least == 0 {
 		least, most = 30000, 32767
 	}
@@ -80,14 +81,20 @@ func (p *nodePorts) with(ctx context.Context, dryRun bool, f func(*pool) error) 
 }
 
 func (p *nodePorts) change(ctx context.Context, dryRun bool, f func(*pool) error) error {
-	return p.book.change(ctx, dryRun, func(r *corev1.RangeAllocation) error {
-		all := p.restore(r)
+	var all *pool
+	err := p.book.change(ctx, dryRun, func(r *corev1.RangeAllocation) error {
+		all = p.restore(r)
 		if err := f(all); err != nil {
 			return err
 		}
 		r.Range, r.Data = p.spans(), all.used.Bytes()
 		return nil
 	})
+	if err == nil && !dryRun {
+		allocatedPorts.Set(float64(all.taken))
+		availablePorts.Set(float64(all.size - all.taken))
+	}
+	return err
 }
 
 // restore reads the bitmap. One of another range than ours keeps its ports as
