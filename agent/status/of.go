@@ -311,7 +311,11 @@ func (b *builder) observed(s *corev1.ContainerStatus, o *record.Observation) {
 		return
 	}
 	// Of a run that has ended, the record does not tell the one before.
-	if old := b.last(o.Name); old != nil && old.ContainerID == s.ContainerID {
+	switch old := b.last(o.Name); {
+	case old == nil:
+	case old.ContainerID != s.ContainerID && old.State.Terminated != nil:
+		s.LastTerminationState.Terminated = old.State.Terminated
+	default:
 		s.LastTerminationState = old.LastTerminationState
 	}
 }
