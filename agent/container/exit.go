@@ -134,7 +134,21 @@ func (m *Manager) recordEnd(id string) {
 	if err := m.cfg.Cgroups.Kill(c.Cgroup); err != nil {
 		m.cfg.Log.Warn("cannot end a container's left processes", "container", id, "err", err)
 	}
+	m.freeQuota(&c)
 	m.finish(s, c)
+}
+
+// freeQuota takes the limit of the CPU from the group of a container that has ended.
+// cgroup v1 gives no group less than one below it has, and this one stays until the
+// container is removed: its pod could not shrink.
+func (m *Manager) freeQuota(c *Container) {
+	if m.cfg.Host.CgroupV2 || c.Config.GetLinux().GetResources().GetCpuQuota() <= 0 {
+		return
+	}
+	none := int64(-1)
+	if err := m.cfg.Cgroups.Set(c.Cgroup, cgroup.Resources{CPUQuota: &none}); err != nil {
+		m.cfg.Log.Debug("an ended container keeps its CPU quota", "container", c.ID, "err", err)
+	}
 }
 
 // oomKills counts the processes that the kernel killed for lack of memory.

@@ -342,6 +342,8 @@ func (r *rig) request(name string, how []string) Request {
 	switch {
 	case slices.Equal(how, []string{"stdin"}):
 		req.Config.Stdin, req.Config.StdinOnce = true, true
+	case slices.Equal(how, []string{"limited"}):
+		req.Config.Linux.Resources.CpuQuota, req.Config.Linux.Resources.CpuPeriod = 5000, 100000
 	case len(how) > 0:
 		req.Handler = how[0]
 	}
