@@ -8,6 +8,7 @@
 //	node ── Node object and Lease                                 the only writer of them
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	gossip ── who lives ─> network routes, service backends
+//	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one
 //	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //

@@ -41,6 +41,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/horizontalpodautoscaling"
 	"github.com/shoal-project/shoal/coordinator/controller/job"
 	"github.com/shoal-project/shoal/coordinator/controller/legacytoken"
+	"github.com/shoal-project/shoal/coordinator/controller/loadbalancer"
 	"github.com/shoal-project/shoal/coordinator/controller/namespace"
 	"github.com/shoal-project/shoal/coordinator/controller/nodehealth"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
@@ -156,6 +157,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(apiserverlease.New(env))
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
+	add(loadbalancer.New(env))
 	add(nodeipam.New(env, d.ClusterCIDRs))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))

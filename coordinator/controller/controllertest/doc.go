@@ -14,4 +14,5 @@
 //	refuse VERB RESOURCE REASON|nothing
 //	                        what the controller asks is refused from now on
 //	wait TIME
+//	events                  those since the last time, sorted
 package controllertest

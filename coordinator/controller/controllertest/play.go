@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,7 +43,7 @@ func PlayDir(t *testing.T, dir string, build func(controller.Env) (*controller.L
 
 // play does the commands of a script and returns it with what the controller wrote.
 func play(t *testing.T, build func(controller.Env) (*controller.Loop, error), script string) string {
-	p := &player{t: t, api: newAPI()}
+	p := &player{t: t, api: newAPI(), events: &record.FakeRecorder{Events: make(chan string, eventsKept)}}
 	defer p.start(build)()
 	time.Sleep(10 * time.Millisecond) // its caches fill
 	p.begin = time.Now()
@@ -60,11 +61,15 @@ func play(t *testing.T, build func(controller.Env) (*controller.Loop, error), sc
 	return out.String()
 }
 
+// eventsKept is more than a scenario has events.
+const eventsKept = 10000
+
 // player is a running controller and its API.
 type player struct {
-	t     *testing.T
-	api   *api
-	begin time.Time
+	t      *testing.T
+	api    *api
+	events *record.FakeRecorder
+	begin  time.Time
 }
 
 // start runs the controller until stop.
@@ -74,7 +79,7 @@ func (p *player) start(build func(controller.Env) (*controller.Loop, error)) (st
 	loop, err := build(controller.Env{
 		Client:    p.api.client,
 		Informers: factory,
-		Recorder:  func(string) record.EventRecorder { return &record.FakeRecorder{} },
+		Recorder:  func(string) record.EventRecorder { return p.events },
 		Log:       slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -110,6 +115,8 @@ func (p *player) do(verb, rest string) string {
 		p.api.refuse(words[0], words[1], metav1.StatusReason(words[2]))
 	case "wait":
 		return p.wait(rest)
+	case "events":
+		return p.told()
 	default:
 		p.t.Fatalf("command %q", verb)
 	}
@@ -128,6 +135,18 @@ func (p *player) wait(text string) string {
 	p.ok(err)
 	time.Sleep(d)
 	return p.writes()
+}
+
+// told returns the events since the last call, in the order of their words: those of
+// one moment have no other.
+func (p *player) told() string {
+	synctest.Wait()
+	var lines []string
+	for len(p.events.Events) > 0 {
+		lines = append(lines, "= "+<-p.events.Events+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
 }
 
 // writes returns a line for each thing that the controller wrote since the last call,
