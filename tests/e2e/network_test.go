@@ -106,7 +106,8 @@ spec:
 		out, err := c.Kubectl("", "get", "node", "node2", "-o",
 			`jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.reason} {.message}{end}`)
 		return out == "False KubeletNotReady container runtime network not ready: NetworkReady=false "+
-			"reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized", fmt.Sprint(out, err)
+				"reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized",
+			fmt.Sprint(out, err)
 	})
 	installNetwork(t, c, waits.Dir, filepath.Join(waits.Dir, "cni-conf"), filepath.Join(waits.Dir, "cni-bin"))
 	c.Must(t, "wait", "node/node2", "--for=condition=Ready", "--timeout=60s")
