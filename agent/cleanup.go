@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -62,7 +63,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		errs = append(errs, links.network.Cleanup())
 		if cfg.Proxy() {
 			none := func() cidr.Prefixes { return nil }
-			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, log).Cleanup(),
+			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, log).Cleanup(),
 				newDNS(cfg, nil, none, log).Cleanup())
 		}
 	}

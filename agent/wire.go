@@ -308,7 +308,7 @@ func (n whole) gossipTasks() []task {
 
 func (n whole) serviceTasks() []task {
 	list := []task{{"proxy", func(ctx context.Context) error {
-		return newProxy(n.cfg, n.facts, n.group, n.counts, n.log).Run(ctx, n.services)
+		return newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.log).Run(ctx, n.services)
 	}}}
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list

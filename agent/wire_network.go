@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/agent/stats"
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
@@ -120,9 +121,22 @@ func newServices(cfg *config.Config, facts host.Facts, server *api.Server, log *
 	return s
 }
 
+// proxyStatus is what kube-proxy tells of itself over HTTP.
+func proxyStatus(b base) proxy.Status {
+	return proxy.Status{
+		HealthzAddr: b.cfg.ProxyHealthzBindAddress,
+		MetricsAddr: b.cfg.ProxyMetricsBindAddress,
+		Metrics: func(w io.Writer) error {
+			return stats.Proxy(w, stats.Build{Version: node.Version, Commit: commit()}, b.counts)
+		},
+		Eligible: func() bool { return proxy.Eligible(b.memory.Node()) },
+	}
+}
+
 // newProxy leads Services' traffic; without members it knows this node only.
 func newProxy(
-	cfg *config.Config, facts host.Facts, group *gossip.Group, counts *metrics.Agent, log *slog.Logger,
+	cfg *config.Config, facts host.Facts, group *gossip.Group, counts *metrics.Agent, status proxy.Status,
+	log *slog.Logger,
 ) *proxy.Proxy {
 	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
 	for _, p := range ownPorts(cfg) {
@@ -145,7 +159,12 @@ func newProxy(
 		OwnChanged:   changed,
 		Syncs:        counts.ProxySync,
 		Programming:  counts.NetworkProgramming,
-		Log:          log,
+		Status:       status,
+		Timeouts: proxy.Timeouts{
+			Established: cfg.Conntrack.TCPEstablishedTimeout.Duration,
+			CloseWait:   cfg.Conntrack.TCPCloseWaitTimeout.Duration,
+		},
+		Log: log,
 	})
 }
 
@@ -176,6 +195,9 @@ func ownPorts(cfg *config.Config) []podnet.HostPort {
 	var out []podnet.HostPort
 	if cfg.Port > 0 {
 		out = append(out, podnet.HostPort{HostPort: uint16(cfg.Port), Protocol: "TCP"})
+	}
+	if a, err := netip.ParseAddrPort(cfg.ProxyHealthzBindAddress); err == nil && cfg.Proxy() && a.Port() > 0 {
+		out = append(out, podnet.HostPort{HostPort: a.Port(), Protocol: "TCP"})
 	}
 	if p := uint16(cfg.GossipPort); p > 0 {
 		out = append(out, podnet.HostPort{HostPort: p, Protocol: "TCP"}, podnet.HostPort{HostPort: p, Protocol: "UDP"})

@@ -247,6 +247,10 @@ func imageAccess(ctx context.Context, b base) (*pod.Access, error) {
 
 func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Manager {
 	scheme, _, _ := strings.Cut(b.runtime.version, "://")
+	var ends *metrics.Counts
+	if b.counts != nil {
+		ends = b.counts.ContainerEnds
+	}
 	return &status.Manager{
 		API: b.server.Pods(),
 		Facts: func(p *corev1.Pod) status.Facts {
@@ -259,6 +263,7 @@ func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Man
 			}
 		},
 		Mirror: mirror,
+		Ends:   ends,
 		Log:    b.log,
 	}
 }

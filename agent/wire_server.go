@@ -84,9 +84,18 @@ func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error)
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
 		LogsDir:     b.cfg.PodLogsDir,
+		NodeLogsDir: nodeLogs(b.cfg),
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
 	}, nil
+}
+
+// nodeLogs is where the node keeps its logs; empty when they are not to be shown.
+func nodeLogs(cfg *config.Config) string {
+	if on := cfg.EnableSystemLogHandler; on != nil && !*on {
+		return ""
+	}
+	return "/var/log"
 }
 
 // newStats measures when it is asked, and has what was counted before.

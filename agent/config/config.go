@@ -75,8 +75,17 @@ type Config struct {
 	ServerTLSBootstrap *bool  `json:"serverTLSBootstrap,omitempty"`
 	ClientCAFile       string `json:"clientCAFile,omitempty"`
 	StaticPodPath      string `json:"staticPodPath,omitempty"`
-	MaxPods            int    `json:"maxPods,omitempty"`
-	EnableServiceProxy *bool  `json:"enableServiceProxy,omitempty"`
+	// EnableSystemLogHandler has the kubelet's API show the node's /var/log; on unless
+	// the file says false.
+	EnableSystemLogHandler *bool `json:"enableSystemLogHandler,omitempty"`
+
+	MaxPods            int   `json:"maxPods,omitempty"`
+	EnableServiceProxy *bool `json:"enableServiceProxy,omitempty"`
+	// ProxyHealthzBindAddress and ProxyMetricsBindAddress are healthzBindAddress and
+	// metricsBindAddress of kube-proxy's configuration; "" serves nothing.
+	ProxyHealthzBindAddress string    `json:"proxyHealthzBindAddress"`
+	ProxyMetricsBindAddress string    `json:"proxyMetricsBindAddress"`
+	Conntrack               Conntrack `json:"conntrack,omitzero"`
 
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
@@ -144,6 +153,12 @@ type Config struct {
 	Hollow Hollow `json:"-"`
 }
 
+// Conntrack is how long the kernel remembers TCP flows; 0 leaves what it has.
+type Conntrack struct {
+	TCPEstablishedTimeout metav1.Duration `json:"tcpEstablishedTimeout"`
+	TCPCloseWaitTimeout   metav1.Duration `json:"tcpCloseWaitTimeout"`
+}
+
 // ShutdownGracePeriod is the time in seconds that pods of a priority and
 // above have when the machine shuts down.
 type ShutdownGracePeriod struct {
@@ -183,14 +198,23 @@ func Default() Config {
 		Address:           "0.0.0.0", Port: 10250,
 		MaxPods:            110,
 		EnableServiceProxy: &yes,
-		ClusterDNS:         []string{"10.96.0.10"},
-		ClusterDomain:      "cluster.local",
-		ResolvConf:         "/etc/resolv.conf",
-		ClusterCIDR:        "10.244.0.0/16",
-		ServiceCIDR:        "10.96.0.0/16",
-		Bridge:             "shoal0",
-		NFTable:            "shoal",
-		GossipPort:         7946,
+
+		EnableSystemLogHandler:  &yes,
+		ProxyHealthzBindAddress: "0.0.0.0:10256",
+		ProxyMetricsBindAddress: "127.0.0.1:10249",
+		Conntrack: Conntrack{
+			TCPEstablishedTimeout: metav1.Duration{Duration: 24 * time.Hour},
+			TCPCloseWaitTimeout:   metav1.Duration{Duration: time.Hour},
+		},
+
+		ClusterDNS:    []string{"10.96.0.10"},
+		ClusterDomain: "cluster.local",
+		ResolvConf:    "/etc/resolv.conf",
+		ClusterCIDR:   "10.244.0.0/16",
+		ServiceCIDR:   "10.96.0.0/16",
+		Bridge:        "shoal0",
+		NFTable:       "shoal",
+		GossipPort:    7946,
 
 		NodeLeaseDurationSeconds:  40,
 		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},

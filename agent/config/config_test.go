@@ -33,8 +33,11 @@ func TestParse(t *testing.T) {
 func TestValidateTellsAll(t *testing.T) {
 	c := Default()
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
+	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
+	c.Conntrack.TCPCloseWaitTimeout.Duration = -1
 	err := c.Validate()
-	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork"} {
+	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
+		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -41,6 +42,24 @@ func (c *Config) Validate() error {
 	}{{"port", c.Port}, {"gossipPort", c.GossipPort}} {
 		if p.port < 0 || p.port > 65535 {
 			bad(p.field, "%d is not a port number", p.port)
+		}
+	}
+	for _, a := range []struct{ field, addr string }{
+		{"proxyHealthzBindAddress", c.ProxyHealthzBindAddress}, {"proxyMetricsBindAddress", c.ProxyMetricsBindAddress},
+	} {
+		if _, err := netip.ParseAddrPort(a.addr); a.addr != "" && err != nil {
+			bad(a.field, "%q is not an IP address with a port, such as 127.0.0.1:10249", a.addr)
+		}
+	}
+	for _, d := range []struct {
+		field string
+		metav1.Duration
+	}{
+		{"conntrack.tcpEstablishedTimeout", c.Conntrack.TCPEstablishedTimeout},
+		{"conntrack.tcpCloseWaitTimeout", c.Conntrack.TCPCloseWaitTimeout},
+	} {
+		if d.Duration.Duration < 0 {
+			bad(d.field, "%s must not be negative", d.Duration.Duration)
 		}
 	}
 	for _, r := range []struct{ field, cidr string }{

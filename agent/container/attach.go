@@ -22,8 +22,14 @@ const (
 	attachPacket = 32 << 10 // conmon sends at most 8 KiB and the byte
 )
 
+// attachLinger is how long what a container answers is still heard after the
+// client's input has ended, where the end is not the container's.
+const attachLinger = 100 * time.Millisecond
+
 // Attach connects to the container's own streams until it exits, the client
-// leaves (ctx) or, for input alone, the input ends.
+// leaves (ctx) or the client's input ends. The end of the input is also that of
+// a container that takes one client's only (StdinOnce, no terminal): such a client
+// hears it to its exit.
 func (m *Manager) Attach(ctx context.Context, id string, streams IO) error {
 	s, err := m.find(id)
 	if err != nil {
@@ -49,7 +55,10 @@ func (m *Manager) Attach(ctx context.Context, id string, streams IO) error {
 			_, _ = io.CopyBuffer(onlyWriter{conn}, streams.Stdin, make([]byte, 8<<10))
 			if c.Config.GetStdinOnce() && !c.Config.GetTty() {
 				_ = conn.CloseWrite()
+				return
 			}
+			// Closing at once could take from conmon what it has not read yet.
+			_ = conn.SetReadDeadline(time.Now().Add(attachLinger))
 		}()
 	}
 	return receive(conn, streams)
@@ -74,7 +83,8 @@ func receive(conn *net.UnixConn, streams IO) error {
 			}
 		}
 		if err != nil || n == 0 {
-			if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+			if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+				errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
 			}
 			return fmt.Errorf("attach to container: %w", err)

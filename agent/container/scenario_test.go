@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,7 +32,8 @@ import (
 // "life" a line "> command" is done, and the lines up to the next one are what came
 // of it: errors, what was read, and how containers are now, where that is new.
 //
-//	create NAME [HANDLER|stdin]  prepares a container that runs the file's part of that name
+//	create NAME [HANDLER|stdin|open] prepares a container that runs the file's part of that name; stdin: it takes
+//	                             one client's input, open: that of any
 //	start NAME
 //	await NAME TEXT              until its log has the text
 //	say NAME TEXT                to its gate
@@ -42,6 +44,7 @@ import (
 //	log NAME                     what its log has
 //	rotate NAME                  its log is moved aside, and opened anew
 //	attach NAME TEXT             says the text to it, and hears what it answers
+//	call NAME TEXT               says the text to it, and has no more to say: that is the end
 //	exec NAME WORD...
 //	kill process|monitor NAME    by SIGKILL
 //	half-start NAME              as start, but the agent is killed before it is recorded
@@ -238,6 +241,9 @@ func (r *rig) do(words []string) (string, error) {
 		return "", r.m.ReopenLog(ctx, name)
 	case "attach":
 		return r.attach(ctx, name, strings.Join(words[2:], " ")+"\n")
+	case "call":
+		say := strings.NewReader(strings.Join(words[2:], " ") + "\n")
+		return "", r.m.Attach(ctx, name, IO{Stdin: say, Stdout: io.Discard})
 	case "exec":
 		stdout, stderr, code, err := r.m.ExecSync(ctx, name, words[2:], patience, 1<<10)
 		if err != nil {
@@ -340,8 +346,8 @@ func (r *rig) request(name string, how []string) Request {
 		Image:   Image{ID: "sha256:i", ChainID: "sha256:c", Lower: []string{filepath.Join(r.dir, "lower")}},
 	}
 	switch {
-	case slices.Equal(how, []string{"stdin"}):
-		req.Config.Stdin, req.Config.StdinOnce = true, true
+	case slices.Equal(how, []string{"stdin"}), slices.Equal(how, []string{"open"}):
+		req.Config.Stdin, req.Config.StdinOnce = true, how[0] == "stdin"
 	case slices.Equal(how, []string{"limited"}):
 		req.Config.Linux.Resources.CpuQuota, req.Config.Linux.Resources.CpuPeriod = 5000, 100000
 	case len(how) > 0:

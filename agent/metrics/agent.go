@@ -8,6 +8,7 @@ import "time"
 type Agent struct {
 	PodWorker         *Durations // by operation: create, sync, kill
 	PodStart          *Durations
+	ContainerEnds     *Counts // by container_type, exit_code and reason
 	RuntimeOperations *Counts // by operation
 	RuntimeErrors     *Counts
 	RuntimeDurations  *Durations
@@ -39,6 +40,8 @@ func NewAgent() *Agent {
 		PodStart: NewDurations("kubelet_pod_start_duration_seconds",
 			"[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
 			startBuckets),
+		ContainerEnds: NewCounts("kubelet_terminated_containers_total",
+			"[ALPHA] Cumulative number of container terminations.", "container_type", "exit_code", "reason"),
 		RuntimeOperations: NewCounts("kubelet_runtime_operations_total",
 			"[ALPHA] Cumulative number of runtime operations by operation type.", operation).Preset("run_podsandbox"),
 		RuntimeErrors: NewCounts("kubelet_runtime_operations_errors_total",
@@ -87,12 +90,23 @@ func (a *Agent) Show(p *Page) {
 	if a == nil {
 		return
 	}
-	for _, c := range []*Counts{a.RuntimeOperations, a.RuntimeErrors, a.Requests, a.ClientCertificateErrors,
-		a.ServerCertificateErrors} {
+	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.Requests,
+		a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage,
 		a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
+		d.Show(p)
+	}
+}
+
+// ShowProxy puts the families of the proxy's own page on it.
+func (a *Agent) ShowProxy(p *Page) {
+	if a == nil {
+		return
+	}
+	a.Requests.Show(p)
+	for _, d := range []*Durations{a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}
 }

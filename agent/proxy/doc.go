@@ -34,7 +34,8 @@
 //	 └ still to a Service's range ─> refuse
 //
 //	guard-forward, guard-input (filter)
-//	 └ @gossip ─> to-gossip ─ from pods, or by a Service: drop
+//	 ├ @gossip ─> to-gossip ─ from pods, or by a Service: drop
+//	 └ of no flow that conntrack knows (forward) ─> invalid ─ from or to pods: drop
 //
 //	postrouting (nat, srcnat - 1)
 //	 ├ mark masquerade: masquerade

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/service"
@@ -16,9 +15,10 @@ import (
 
 // health answers load balancers on the healthCheckNodePort of Services with
 // externalTrafficPolicy Local (SVC-59, VIP-23): 200 while this node has a
-// usable endpoint, else 503. One goroutine uses it.
+// usable endpoint and the proxy is well, else 503. One goroutine uses it.
 type health struct {
 	log     *slog.Logger
+	proxy   *progress
 	servers map[service.Key]*healthServer
 }
 
@@ -31,6 +31,7 @@ const (
 type healthServer struct {
 	key   service.Key
 	port  uint16
+	proxy *progress
 	local atomic.Int64
 	http  *http.Server
 }
@@ -62,16 +63,8 @@ func (h *health) start(s *service.Service) *healthServer {
 		h.log.Warn("cannot answer a load balancer's health checks", "service", s.Key, "err", err)
 		return nil
 	}
-	hs := &healthServer{key: s.Key, port: s.HealthPort}
-	hs.http = &http.Server{
-		Handler:           hs,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    healthHeader,
-		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
-	}
+	hs := &healthServer{key: s.Key, port: s.HealthPort, proxy: h.proxy}
+	hs.http = newHTTP(hs, h.log)
 	l = process.LimitConnections(l, process.ConnectionsUpTo(healthConnections))
 	go func() { _ = hs.http.Serve(l) }() // ends with Close
 	if h.servers == nil {
@@ -83,17 +76,17 @@ func (h *health) start(s *service.Service) *healthServer {
 
 // ServeHTTP answers as kube-proxy does.
 func (s *healthServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	n := s.local.Load()
+	n, well := s.local.Load(), s.proxy.healthy()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(n, 10))
-	if n == 0 {
+	if n == 0 || !well {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"service":             map[string]string{"namespace": s.key.Namespace, "name": s.key.Name},
 		"localEndpoints":      n,
-		"serviceProxyHealthy": true,
+		"serviceProxyHealthy": well,
 	})
 }
 

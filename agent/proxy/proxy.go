@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -29,6 +30,8 @@ type Config struct {
 	// Syncs takes how long changes of the kernel's rules took, Programming how long
 	// after what brought them about they were made; nil: nobody asks.
 	Syncs, Programming *metrics.Durations
+	Status             Status
+	Timeouts           Timeouts
 	Log                *slog.Logger
 }
 
@@ -53,6 +56,8 @@ type Proxy struct {
 	render renderer
 	health health
 	flows  udpFlows // to be ended
+
+	progress progress
 }
 
 // New touches nothing yet.
@@ -72,7 +77,7 @@ func New(cfg Config) *Proxy {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	p.health.log = p.log
+	p.health.log, p.health.proxy = p.log, &p.progress
 	return p
 }
 
@@ -100,6 +105,12 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 	}
 	defer k.Close()
 	defer p.health.close()
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	serving.Go(func() { p.serve(ctx, "proxyHealthzBindAddress", p.cfg.Status.HealthzAddr, p.healthPages()) })
+	serving.Go(func() { p.serve(ctx, "proxyMetricsBindAddress", p.cfg.Status.MetricsAddr, p.metricsPages()) })
 	changed := src.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
@@ -113,6 +124,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			triggers = append(triggers, more...)
 		}
 		if next := src.Tables(); next != nil {
+			p.progress.queue(time.Now())
 			st, err = p.apply(k, st, next)
 			if err != nil {
 				if delay == 0 {
@@ -122,6 +134,8 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 				retry = time.After(delay)
 			} else {
 				delay = 0
+				p.progress.done(time.Now())
+				p.setTimeouts()
 				for _, t := range triggers {
 					p.cfg.Programming.Since(t, family)
 				}
@@ -146,6 +160,14 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			}
 		}
 	}
+}
+
+// setTimeouts sets the kernel's time-outs once.
+func (p *Proxy) setTimeouts() {
+	if err := p.cfg.Timeouts.set(); err != nil {
+		p.log.Warn("the kernel keeps its own time-outs of flows", "err", err)
+	}
+	p.cfg.Timeouts = Timeouts{}
 }
 
 // apply brings the kernel from st to next; nil st and any failure lead to a

@@ -14,9 +14,10 @@ import (
 
 // Chains that many go to.
 const (
-	chainReject = "no-backends" // has the packet refused
-	chainDrop   = "elsewhere"   // drops: another node has the backends
-	chainGossip = "to-gossip"   // drops what pods and Services send to the gossip
+	chainReject  = "no-backends" // has the packet refused
+	chainDrop    = "elsewhere"   // drops: another node has the backends
+	chainGossip  = "to-gossip"   // drops what pods and Services send to the gossip
+	chainInvalid = "invalid"     // drops what is of no flow, from and to pods
 )
 
 // affinityPrefix begins the names of affinity sets. The timeout in seconds

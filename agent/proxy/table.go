@@ -117,14 +117,25 @@ func (t *table) addRefusal(o nft.Objects, cfg *Config) {
 // node and of others: who gets there from another node has that node's address,
 // by which the gossip counts its streams. Packets of flows that began are not
 // looked at.
+//
+// What belongs to no flow as conntrack sees it keeps the address that it came
+// with: a pod that is sent such a packet would reset its connection to a Service.
+// It is not forwarded from or to pods.
 func (t *table) addGuard(o nft.Objects, cfg *Config) {
 	o.AddRule(chainGossip, nft.Redirected(), nft.Drop())
 	for _, c := range t.only(cfg.ClusterCIDRs) {
 		o.AddRule(chainGossip, nft.SaddrIn(c), nft.Drop())
 	}
+	for _, c := range t.only(cfg.ClusterCIDRs) {
+		o.AddRule(chainInvalid, nft.SaddrIn(c), nft.Drop())
+		o.AddRule(chainInvalid, nft.DaddrIn(c), nft.Drop())
+	}
 	for name, at := range map[string]nft.Point{"guard-forward": nft.Forward, "guard-input": nft.Input} {
 		o.AddChain(name, nft.Hook{Kind: nft.Filter, At: at, Priority: nft.PriorityFilter})
 		o.AddRule(name, nft.New(), nft.In(t.addresses.key, t.gossip), nft.Goto(chainGossip))
+	}
+	if len(t.only(cfg.ClusterCIDRs)) > 0 {
+		o.AddRule("guard-forward", nft.Invalid(), nft.Goto(chainInvalid))
 	}
 }
 

@@ -39,6 +39,9 @@ func TestTableOfAFamily(t *testing.T) {
 		if d := cmp.Diff(nfttest.Listed(want.String()), got); d != "" {
 			t.Errorf("%s: (-described +kernel)\n%s", f, d)
 		}
+		if !strings.Contains(got, "ct state invalid goto invalid") {
+			t.Errorf("packets of no flow are forwarded:\n%s", got)
+		}
 		if strings.Contains(got, others) {
 			t.Errorf("the table of %s has addresses of another family:\n%s", f, got)
 		}

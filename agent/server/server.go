@@ -57,6 +57,8 @@ type Server struct {
 	Stats       Stats
 	// LogsDir is the directory of all pods' logs.
 	LogsDir string
+	// NodeLogsDir is the directory of the node's own logs; empty: they are not shown.
+	NodeLogsDir string
 	// Config is what /configz shows.
 	Config any
 	// Healthy is nil while the node works.
@@ -126,6 +128,7 @@ func (s *Server) handler() http.Handler {
 	read("/runningpods/", s.running, "pods", "proxy")
 	read("/configz", s.configz, "configz", "proxy")
 	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
+	read("/logs/", s.nodeLogs, "log")
 	read("/stats/summary", s.summary, "stats")
 	read("/metrics", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Metrics(ctx, w) }), "metrics")
 	read("/metrics/resource", s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.Resource(ctx, w) }),

@@ -26,7 +26,7 @@ type Build struct {
 // Metrics tells of the agent itself, as the kubelet does, and of its proxy.
 func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 	page := metrics.NewPage(out)
-	p.build(page)
+	p.Build.of(page)
 	page.Family("kubelet_node_name", metrics.Gauge, "[STABLE] The node's name. The count is always 1.").
 		Put(1, "node", p.NodeName)
 	err := p.running(ctx, page)
@@ -34,8 +34,17 @@ func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 	p.certificates(page)
 	p.volumes(page)
 	p.Counts.Show(page)
-	p.process(page)
+	process(page)
 	return cmp.Or(page.Flush(), err)
+}
+
+// Proxy tells of the agent's proxy alone, as kube-proxy does.
+func Proxy(out io.Writer, b Build, counts *metrics.Agent) error {
+	page := metrics.NewPage(out)
+	b.of(page)
+	counts.ShowProxy(page)
+	process(page)
+	return page.Flush()
 }
 
 // running counts what runs; nothing is told of it when that cannot be asked.
@@ -175,19 +184,19 @@ func (p *Provider) ProbeResults(_ context.Context, out io.Writer) error {
 	return page.Flush()
 }
 
-// build says which Kubernetes this is.
-func (p *Provider) build(page *metrics.Page) {
+// of says which Kubernetes this is.
+func (b Build) of(page *metrics.Page) {
 	major, minor := "1", "36"
 	page.Family("kubernetes_build_info", metrics.Gauge, "[BETA] A metric with a constant '1' value labeled by major, "+
 		"minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was "+
 		"built, and platform on which it is running.").
-		Put(1, "build_date", "1970-01-01T00:00:00Z", "compiler", runtime.Compiler, "git_commit", p.Build.Commit,
-			"git_tree_state", "clean", "git_version", p.Build.Version, "go_version", runtime.Version(), "major", major,
+		Put(1, "build_date", "1970-01-01T00:00:00Z", "compiler", runtime.Compiler, "git_commit", b.Commit,
+			"git_tree_state", "clean", "git_version", b.Version, "go_version", runtime.Version(), "major", major,
 			"minor", minor, "platform", runtime.GOOS+"/"+runtime.GOARCH)
 }
 
 // process tells of the agent's process.
-func (p *Provider) process(page *metrics.Page) {
+func process(page *metrics.Page) {
 	if own, err := host.Self(); err == nil {
 		page.Family("process_cpu_seconds_total", metrics.Counter, "Total user and system CPU time spent in seconds.").
 			Put(own.CPU.Seconds())

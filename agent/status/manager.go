@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -34,7 +35,10 @@ type Manager struct {
 	// Mirror returns the API's object of a static pod, nil when there is
 	// none yet; false when the pod is no static one.
 	Mirror func(p *corev1.Pod) (*corev1.Pod, bool)
-	Log    *slog.Logger
+	// Ends counts the containers that ended, by kind, exit code and reason; nil:
+	// nobody asks.
+	Ends *metrics.Counts
+	Log  *slog.Logger
 
 	ctx    context.Context
 	wg     sync.WaitGroup
@@ -114,6 +118,7 @@ func (m *Manager) Report(p *corev1.Pod, r *record.Pod, o *record.Observed) corev
 		known.Status = merge(known.Status, *out.want)
 	}
 	next := For(&known, r, o, m.Facts(p))
+	countEnds(m.Ends, &known.Status, &next)
 	if out.pod == nil {
 		out.want = &next
 		return next

@@ -117,7 +117,7 @@ var names = map[string]map[uint32]string{
 	nftables.TypeEtherType.Name: {unix.ETH_P_IP: "ip", unix.ETH_P_IPV6: "ip6", unix.ETH_P_ARP: "arp"},
 	nftables.TypeARPHRD.Name:    {unix.ARPHRD_LOOPBACK: "loopback"},
 	nftables.TypeFIBAddr.Name:   {unix.RTN_LOCAL: "local"},
-	nftables.TypeCTState.Name:   {ctNew: "new"},
+	nftables.TypeCTState.Name:   {ctNew: "new", ctInvalid: "invalid"},
 	nftables.TypeCTStatus.Name:  {ctDNAT: "dnat"},
 }
 

@@ -158,13 +158,19 @@ func (s bits) compile(*compiler) []expr.Any {
 // Of nf_conntrack_common.h: a flow's first packet, and a flow whose destination
 // was rewritten.
 const (
-	ctNew  = expr.CtStateBitNEW
-	ctDNAT = 1 << 5
+	ctNew     = expr.CtStateBitNEW
+	ctInvalid = expr.CtStateBitINVALID
+	ctDNAT    = 1 << 5
 )
 
 // New holds for the first packet of a flow.
 func New() Statement {
 	return bits{conntrack("ct state", nftables.TypeCTState, expr.CtKeySTATE), ctNew}
+}
+
+// Invalid holds for packets that fit into no flow as conntrack sees it.
+func Invalid() Statement {
+	return bits{conntrack("ct state", nftables.TypeCTState, expr.CtKeySTATE), ctInvalid}
 }
 
 // Redirected holds for packets of a flow whose destination was rewritten.
