@@ -9,4 +9,8 @@
 // paths are left out, and the fields of pods inside of templates are those of
 // pods. Each distinct cause is printed once, with its smallest request. The file
 // accepted.txt holds causes that are meant, each with a reason.
+//
+// Upstream's answers to the requests of one seed are recorded in
+// upstream.jsonl.zst (-record). With -replay they stand in for upstream, and the
+// causes in open.txt, which were there when it was recorded, are no failure.
 package main

@@ -17,6 +17,7 @@ import (
 const (
 	resultsFile  = "tests/apidiff/results.txt"
 	acceptedFile = "tests/apidiff/accepted.txt"
+	openFile     = "tests/apidiff/open.txt"
 )
 
 type options struct {
@@ -25,6 +26,7 @@ type options struct {
 	seed            uint64
 	n, jobs         int
 	build, write    bool
+	record, replay  bool
 }
 
 func main() {
@@ -44,6 +46,10 @@ func main() {
 	flag.IntVar(&o.jobs, "jobs", 4, "requests at the same time")
 	flag.BoolVar(&o.build, "build", false, "only build upstream")
 	flag.BoolVar(&o.write, "write", false, "write the causes without their requests into "+resultsFile)
+	flag.BoolVar(&o.record, "record", false, "write upstream's answers into "+tapeFile+", and the open causes into "+
+		openFile)
+	flag.BoolVar(&o.replay, "replay", false, "take upstream's answers from "+tapeFile+
+		"; causes in "+openFile+" are no failure")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -61,14 +67,26 @@ func run(ctx context.Context, o options) error {
 	if o.cache, err = filepath.Abs(o.cache); err != nil {
 		return err
 	}
-	if err := build(ctx, o.cache); err != nil || o.build {
-		return err
-	}
 	accepted, err := readAccepted(acceptedFile)
 	if err != nil {
 		return err
 	}
-	p, err := start(ctx, o)
+	var t *tape
+	switch {
+	case o.replay:
+		if t, err = readTape(tapeFile); err != nil {
+			return err
+		}
+		o.seed, o.n, o.only = t.Seed, t.N, ""
+	case o.record:
+		t = &tape{Seed: o.seed, N: o.n, answers: map[string]recorded{}}
+	}
+	if !o.replay {
+		if err := build(ctx, o.cache); err != nil || o.build {
+			return err
+		}
+	}
+	p, err := start(ctx, o, t)
 	defer p.stop()
 	if err != nil {
 		return err
@@ -81,6 +99,12 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	fmt.Print(r.summary())
+	switch {
+	case o.record:
+		return errors.Join(t.write(tapeFile), r.writeOpen(openFile))
+	case o.replay:
+		return r.judgeOpen(openFile, o.out)
+	}
 	if n := r.open(); n > 0 {
 		return fmt.Errorf("%d causes are not in %s: see %s", n, acceptedFile, o.out)
 	}

@@ -18,11 +18,15 @@ import (
 
 // definitions are what upstream's OpenAPI document says about types: which
 // values a string has, and which fields are needed.
-type definitions map[string]struct {
-	Required   []string `json:"required"`
-	Properties map[string]struct {
-		Enum []string `json:"enum"`
-	} `json:"properties"`
+type definitions map[string]definition
+
+type definition struct {
+	Required   []string            `json:"required,omitempty"`
+	Properties map[string]property `json:"properties,omitempty"`
+}
+
+type property struct {
+	Enum []string `json:"enum,omitempty"`
 }
 
 // definitionName is the name in the OpenAPI document of a Go type.

@@ -11,7 +11,7 @@ import (
 )
 
 // What stands in bodies for what each server makes itself.
-const uidMark, versionMark = "$UID", "$VERSION"
+const uidMark, versionMark, accessMark = "$UID", "$VERSION", "$ACCESS"
 
 // request is one that both servers get.
 type request struct {
@@ -304,6 +304,7 @@ func (k *kind) beside(r *rand.Rand, o *liveObject) (request, bool) {
 				"spec.signerName=a", "status.successful=0", "1", "-1", "x", "0", "Exact", "NotOlderThan", "=", "a==b",
 				"a=b=c", "metadata.uid=a"))
 		req.What, req.Method, req.Path = "list", http.MethodGet, k.collection()+"?"+q.Encode()
+		req.ignore = k.ignoreInList
 	default:
 		u := k.update(r, o, "")
 		q := url.Values{}

@@ -30,6 +30,7 @@ type server struct {
 	name   string
 	base   string // https://address
 	client *http.Client
+	tape   *tape // records, or answers in the server's place; or nil
 }
 
 // pair is upstream's API server and the product's.
@@ -45,9 +46,9 @@ type process struct {
 	done chan struct{}
 }
 
-// start starts both on free ports, with the same keys. What it returns is to be
-// stopped, after an error too.
-func start(ctx context.Context, o options) (*pair, error) {
+// start starts both on free ports, with the same keys; upstream only when no tape
+// answers for it. What it returns is to be stopped, after an error too.
+func start(ctx context.Context, o options, t *tape) (*pair, error) {
 	p := &pair{}
 	var err error
 	if p.dir, err = os.MkdirTemp("", "apidiff-"); err != nil {
@@ -78,15 +79,17 @@ func start(ctx context.Context, o options) (*pair, error) {
 	if err := p.run("coordinator", filepath.Join(o.bin, "shoal-coordinator"), "--config", file); err != nil {
 		return p, err
 	}
-	if err := p.startUpstream(o, keys, ports[2], ports[3], ports[4]); err != nil {
-		return p, err
+	if t == nil || !t.playing {
+		if err := p.startUpstream(o, keys, ports[2], ports[3], ports[4]); err != nil {
+			return p, err
+		}
 	}
 	admin, err := client(keys)
 	if err != nil {
 		return p, err
 	}
-	p.shoal = &server{"shoal", fmt.Sprintf("https://127.0.0.1:%d", ports[0]), admin}
-	p.upstream = &server{"upstream", fmt.Sprintf("https://127.0.0.1:%d", ports[2]), admin}
+	p.shoal = &server{name: "here", base: fmt.Sprintf("https://127.0.0.1:%d", ports[0]), client: admin}
+	p.upstream = &server{name: "upstream", base: fmt.Sprintf("https://127.0.0.1:%d", ports[2]), client: admin, tape: t}
 	for _, s := range []*server{p.shoal, p.upstream} {
 		if err := p.ready(ctx, s); err != nil {
 			return p, fmt.Errorf("%w\nlogs: %s", err, p.logs())
@@ -235,14 +238,28 @@ func (p *pair) stop() {
 // answer is what of a response is compared.
 type answer struct {
 	Code     int
-	Type     string
 	Warnings []string
 	Body     []byte
 }
 
-// do sends a request. A connection that is reset is an answer too: a handler
-// has panicked.
+// do sends a request, or takes its answer from the tape.
 func (s *server) do(ctx context.Context, r request) (answer, error) {
+	if s.tape == nil {
+		return s.send(ctx, r)
+	}
+	if s.tape.playing {
+		return s.tape.play(r)
+	}
+	a, err := s.send(ctx, r)
+	if err != nil {
+		return a, err
+	}
+	return a, s.tape.keep(r, a)
+}
+
+// send sends a request. A connection that is reset is an answer too: a handler
+// has panicked.
+func (s *server) send(ctx context.Context, r request) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, s.base+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
 		return answer{}, err
@@ -269,8 +286,7 @@ func (s *server) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{Body: []byte("connection: " + unwrapped(err))}, nil
 	}
-	return answer{Code: resp.StatusCode, Type: resp.Header.Get("Content-Type"), Warnings: warnings(resp.Header),
-		Body: body}, nil
+	return answer{Code: resp.StatusCode, Warnings: warnings(resp.Header), Body: body}, nil
 }
 
 func unwrapped(err error) string {

@@ -122,6 +122,9 @@ func checkTemplateGeneration(obj runtime.Object) error {
 }
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {
+	if _, ok := d.Annotations[appsv1.DeprecatedTemplateGeneration]; !ok {
+		setTemplateGeneration(d, 0) // whoever writes a daemon set owns the annotation, as upstream
+	}
 	podspec.DefaultTemplate(&d.Spec.Template)
 	fieldrule.Default(&d.Spec.RevisionHistoryLimit, 10)
 	u := &d.Spec.UpdateStrategy
@@ -136,7 +139,7 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 
 func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {
 	p, s := field.NewPath("spec"), &d.Spec
-	errs := workload{name: "daemonset", kind: "DaemonSet", selector: s.Selector, template: &s.Template}.validate(p)
+	errs := workload{name: daemonSetName, kind: "DaemonSet", selector: s.Selector, template: &s.Template}.validate(p)
 	errs = append(errs,
 		validateCounts(p, count{"minReadySeconds", int64(s.MinReadySeconds)},
 			count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)})...)

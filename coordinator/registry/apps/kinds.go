@@ -31,11 +31,16 @@ type workload struct {
 	skipTemplate bool
 }
 
+// Two kinds tell in words of their own what is wrong with their selectors.
+const daemonSetName, statefulSetName = "daemonset", "statefulset"
+
 // validate checks selector and template, and that they match each other.
 func (w workload) validate(p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if w.selector == nil {
-		errs = append(errs, field.Required(p.Child("selector"), ""))
+		if w.name != daemonSetName {
+			errs = append(errs, field.Required(p.Child("selector"), ""))
+		}
 	} else {
 		errs = append(errs,
 			metavalidation.ValidateLabelSelector(w.selector,
@@ -46,9 +51,15 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 	}
 	template := p.Child("template")
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
-	if err != nil {
-		errs = append(errs, field.Invalid(p.Child("selector"), w.selector, "invalid label selector"))
-	} else if !selector.Matches(labels.Set(w.template.Labels)) && w.selector != nil {
+	switch {
+	case err != nil && w.name != daemonSetName:
+		why := "invalid label selector"
+		if w.name == statefulSetName {
+			why = ""
+		}
+		errs = append(errs, field.Invalid(p.Child("selector"), w.selector, why))
+	case err == nil && !selector.Matches(labels.Set(w.template.Labels)):
+		// A selector that is missing matches nothing.
 		errs = append(errs, field.Invalid(template.Child("metadata", "labels"), w.template.Labels, "`selector` does not match template `labels`"))
 	}
 	if !w.skipTemplate {

@@ -122,7 +122,7 @@ func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, p *field.Path, skipTempl
 		errs = append(errs, validateCounts(p, count{"ordinals.start", int64(s.Ordinals.Start)})...)
 	}
 	return append(errs, workload{
-		name: "statefulset", kind: "StatefulSet", selector: s.Selector, template: templateOfPods(s),
+		name: statefulSetName, kind: "StatefulSet", selector: s.Selector, template: templateOfPods(s),
 		skipTemplate: skipTemplate,
 	}.validate(p)...)
 }

@@ -74,7 +74,7 @@ func (s *jobStatus) counts() {
 	s.refuse((s.ends() || active) && over && now.Active > 0, "active", now.Active, "active>0 is invalid for finished job")
 	s.refuse((s.ends() || !ptr.Equal(now.Terminating, old.Terminating)) && over && ptr.Deref(now.Terminating, 0) > 0,
 		"terminating", ptr.Deref(now.Terminating, 0), "terminating>0 is invalid for finished job")
-	s.refuse((active || !ptr.Equal(now.Ready, old.Ready)) && ptr.Deref(now.Ready, 0) > now.Active,
+	s.refuse((active || !ptr.Equal(now.Ready, old.Ready)) && now.Ready != nil && *now.Ready > now.Active,
 		"ready", ptr.Deref(now.Ready, 0), "cannot set more ready pods than active")
 	s.refuse(now.Failed < old.Failed, "failed", now.Failed, "cannot decrease the failed counter")
 	// An indexed job that is as wide as it is long may be made smaller.

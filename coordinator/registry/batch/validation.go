@@ -3,7 +3,6 @@ package batch
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -57,22 +56,26 @@ func validateGeneratedSelector(j *batchv1.Job, newLabels bool) field.ErrorList {
 	if ptr.Deref(j.Spec.ManualSelector, false) || j.Spec.Selector == nil {
 		return nil
 	}
-	expected := map[string]string{legacyUIDLabel: string(j.UID), legacyNameLabel: j.Name}
+	keys, expected := []string{legacyUIDLabel, legacyNameLabel}, labels.Set{}
 	if newLabels {
-		expected[batchv1.ControllerUidLabel], expected[batchv1.JobNameLabel] = string(j.UID), j.Name
+		keys = append(keys, batchv1.ControllerUidLabel, batchv1.JobNameLabel)
 	}
 	var errs field.ErrorList
 	p := field.NewPath("spec", "template", "metadata", "labels")
-	for _, key := range slices.Sorted(maps.Keys(expected)) {
+	for i, key := range keys {
+		if expected[key] = string(j.UID); i%2 == 1 {
+			expected[key] = j.Name
+		}
 		switch got, ok := j.Spec.Template.Labels[key]; {
 		case !ok:
 			errs = append(errs, field.Required(p.Key(key), fmt.Sprintf("must be '%s'", expected[key])))
 		case got != expected[key]:
-			errs = append(errs, field.Invalid(p.Key(key), got, fmt.Sprintf("must be '%s'", expected[key])))
+			errs = append(errs, field.Invalid(p.Key(key), j.Spec.Template.Labels,
+				fmt.Sprintf("must be '%s'", expected[key])))
 		}
 	}
 	if selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil &&
-		!selector.Matches(labels.Set(expected)) {
+		!selector.Matches(expected) {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), j.Spec.Selector, "`selector` not auto-generated"))
 	}
 	return errs
@@ -85,16 +88,21 @@ func validateSpec(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 // validateSpecParts checks all of a job but its selector.
 func validateSpecParts(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for name, v := range map[string]*int32{
-		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit,
-		"ttlSecondsAfterFinished": s.TTLSecondsAfterFinished,
-		"backoffLimitPerIndex":    s.BackoffLimitPerIndex, "maxFailedIndexes": s.MaxFailedIndexes,
+	number := func(v *int32) int64 { return int64(ptr.Deref(v, 0)) }
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{
+		{"parallelism", number(s.Parallelism)}, {"completions", number(s.Completions)},
+		{"activeDeadlineSeconds", ptr.Deref(s.ActiveDeadlineSeconds, 0)}, {"backoffLimit", number(s.BackoffLimit)},
+		{"ttlSecondsAfterFinished", number(s.TTLSecondsAfterFinished)},
+		{"backoffLimitPerIndex", number(s.BackoffLimitPerIndex)}, {"maxFailedIndexes", number(s.MaxFailedIndexes)},
 	} {
-		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(ptr.Deref(v, 0)), p.Child(name))...)
+		errs = append(errs, apivalidation.ValidateNonnegativeField(n.value, p.Child(n.name))...)
 	}
-	errs = append(errs,
-		apivalidation.ValidateNonnegativeField(ptr.Deref(s.ActiveDeadlineSeconds, 0),
-			p.Child("activeDeadlineSeconds"))...)
+	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
+		errs = append(errs, field.Required(p.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
+	}
 	if s.ManagedBy != nil {
 		errs = append(errs, validation.IsDomainPrefixedPath(p.Child("managedBy"), *s.ManagedBy)...)
 		if len(*s.ManagedBy) > maxManagedBy {
@@ -114,10 +122,13 @@ func validateSpecParts(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 }
 
 func validateSelector(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
 	if s.Selector == nil {
-		return field.ErrorList{field.Required(p.Child("selector"), "")}
+		errs = append(errs, field.Required(p.Child("selector"), ""))
 	}
-	errs := metavalidation.ValidateLabelSelector(s.Selector, metavalidation.LabelSelectorValidationOptions{}, p.Child("selector"))
+	// A selector that is missing matches nothing.
+	errs = append(errs, metavalidation.ValidateLabelSelector(s.Selector, metavalidation.LabelSelectorValidationOptions{},
+		p.Child("selector"))...)
 	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil &&
 		!selector.Matches(labels.Set(s.Template.Labels)) {
 		errs = append(errs, field.Invalid(p.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`"))
@@ -127,16 +138,13 @@ func validateSelector(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 
 func validateMode(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
-		errs = append(errs, field.Required(p.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
-	}
 	switch ptr.Deref(s.CompletionMode, batchv1.NonIndexedCompletion) {
 	case batchv1.IndexedCompletion:
-		return append(errs, validateIndexed(s, p)...)
+		return validateIndexed(s, p)
 	case batchv1.NonIndexedCompletion:
 	default:
-		errs = append(errs, field.NotSupported(p.Child("completionMode"), *s.CompletionMode,
-			[]batchv1.CompletionMode{batchv1.NonIndexedCompletion, batchv1.IndexedCompletion}))
+		return field.ErrorList{field.NotSupported(p.Child("completionMode"), *s.CompletionMode,
+			[]batchv1.CompletionMode{batchv1.NonIndexedCompletion, batchv1.IndexedCompletion})}
 	}
 	if s.BackoffLimitPerIndex != nil {
 		errs = append(errs, field.Invalid(p.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode"))
@@ -391,40 +399,44 @@ func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 		immutable("completions", s.Completions, o.Completions)
 	}
 	immutable("selector", s.Selector, o.Selector)
+	errs = append(errs, validateTemplateUpdate(j, old, p)...)
 	immutable("completionMode", s.CompletionMode, o.CompletionMode)
 	immutable("podFailurePolicy", s.PodFailurePolicy, o.PodFailurePolicy)
 	immutable("backoffLimitPerIndex", s.BackoffLimitPerIndex, o.BackoffLimitPerIndex)
 	immutable("managedBy", s.ManagedBy, o.ManagedBy)
 	immutable("successPolicy", s.SuccessPolicy, o.SuccessPolicy)
-	immutable("template", s.Template, *mutableTemplate(j, old))
 	return errs
 }
 
-// mutableTemplate returns the old template with those fields taken from the new
-// one that may change: scheduling directives and container resources, while the
-// job is suspended and has no active pod (KEP-2926).
-func mutableTemplate(j, old *batchv1.Job) *corev1.PodTemplateSpec {
-	t := old.Spec.Template.DeepCopy()
+// validateTemplateUpdate lets scheduling directives and container resources of a
+// job's template change while the job is suspended and has no active pod
+// (KEP-2926), and the template's metadata with them.
+func validateTemplateUpdate(j, old *batchv1.Job, p *field.Path) field.ErrorList {
 	idle := old.Status.Active == 0 && (old.Status.StartTime == nil || isTrue(old, batchv1.JobSuspended))
 	if !ptr.Deref(old.Spec.Suspend, false) || !idle {
-		return t
+		return apivalidation.ValidateImmutableField(j.Spec.Template, old.Spec.Template, p.Child("template"))
 	}
-	n := &j.Spec.Template
-	t.Labels, t.Annotations = n.Labels, n.Annotations
-	t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.SchedulingGates = n.Spec.NodeSelector,
-		n.Spec.Tolerations, n.Spec.SchedulingGates
+	return apivalidation.ValidateImmutableField(j.Spec.Template.Spec, *mutableTemplate(j, old),
+		p.Child("template", "spec"))
+}
+
+// mutableTemplate returns the old template's pod with those fields taken from the
+// new one that may change.
+func mutableTemplate(j, old *batchv1.Job) *corev1.PodSpec {
+	t, n := old.Spec.Template.Spec.DeepCopy(), &j.Spec.Template.Spec
+	t.NodeSelector, t.Tolerations, t.SchedulingGates = n.NodeSelector, n.Tolerations, n.SchedulingGates
 	switch {
-	case n.Spec.Affinity != nil && t.Spec.Affinity != nil:
-		t.Spec.Affinity.NodeAffinity = n.Spec.Affinity.NodeAffinity
-	case n.Spec.Affinity != nil:
-		t.Spec.Affinity = &corev1.Affinity{NodeAffinity: n.Spec.Affinity.NodeAffinity}
-	case t.Spec.Affinity != nil:
-		if t.Spec.Affinity.NodeAffinity = nil; *t.Spec.Affinity == (corev1.Affinity{}) {
-			t.Spec.Affinity = nil
+	case n.Affinity != nil && t.Affinity != nil:
+		t.Affinity.NodeAffinity = n.Affinity.NodeAffinity
+	case n.Affinity != nil:
+		t.Affinity = &corev1.Affinity{NodeAffinity: n.Affinity.NodeAffinity}
+	case t.Affinity != nil:
+		if t.Affinity.NodeAffinity = nil; *t.Affinity == (corev1.Affinity{}) {
+			t.Affinity = nil
 		}
 	}
-	takeResources(t.Spec.Containers, n.Spec.Containers)
-	takeResources(t.Spec.InitContainers, n.Spec.InitContainers)
+	takeResources(t.Containers, n.Containers)
+	takeResources(t.InitContainers, n.InitContainers)
 	return t
 }
 

@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 
@@ -120,6 +122,9 @@ func validateQuotaList(list corev1.ResourceList, p *field.Path) (errs field.Erro
 	for name, q := range list {
 		at := p.Key(string(name))
 		errs = append(errs, podspec.ValidateResourceName(name, at)...)
+		if !strings.Contains(string(name), "/") && !quotaResource(name) {
+			errs = append(errs, field.Invalid(at, name, "must be a standard resource for quota"))
+		}
 		errs = append(errs, podspec.ValidateQuantity(name, q, at)...)
 	}
 	return errs
@@ -138,6 +143,23 @@ var podCompute = sets.New[corev1.ResourceName](
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage,
 )
 
+var otherQuotaResources = sets.New[corev1.ResourceName](
+	corev1.ResourceRequestsStorage, corev1.ResourceQuotas, corev1.ResourceServices,
+	corev1.ResourceReplicationControllers,
+	corev1.ResourceSecrets, corev1.ResourcePersistentVolumeClaims, corev1.ResourceConfigMaps,
+	corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers,
+)
+
+// quotaResource tells whether a quota can be of a resource that has no domain.
+func quotaResource(name corev1.ResourceName) bool {
+	return podCompute.Has(name) || otherQuotaResources.Has(name) || hugePages(name)
+}
+
+func hugePages(name corev1.ResourceName) bool {
+	return strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix) ||
+		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+}
+
 var claimResources = sets.New[corev1.ResourceName](corev1.ResourcePersistentVolumeClaims,
 	corev1.ResourceRequestsStorage, corev1.ResourceStorage)
 
@@ -152,8 +174,7 @@ func scopeCovers(scope corev1.ResourceQuotaScope, name corev1.ResourceName) bool
 	case corev1.ResourceQuotaScopeVolumeAttributesClass:
 		return claimResources.Has(name)
 	}
-	return podCompute.Has(name) || strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix) ||
-		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+	return podCompute.Has(name) || hugePages(name)
 }
 
 func validateScope(scope corev1.ResourceQuotaScope, s *corev1.ResourceQuotaSpec, p *field.Path,
@@ -182,7 +203,15 @@ func conflictingScopes(chosen sets.Set[corev1.ResourceQuotaScope], s *corev1.Res
 
 func validateScopeRequirement(r *corev1.ScopedResourceSelectorRequirement, s *corev1.ResourceQuotaSpec,
 	p *field.Path) field.ErrorList {
-	errs := validateScope(r.ScopeName, s, p, s.ScopeSelector)
+	var errs field.ErrorList
+	if !quotaScopes.Has(r.ScopeName) {
+		errs = append(errs, field.Invalid(p.Child("scopeName"), r.ScopeName, "unsupported scope"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Hard)) {
+		if quotaScopes.Has(r.ScopeName) && quotaResource(name) && !scopeCovers(r.ScopeName, name) {
+			errs = append(errs, field.Invalid(p, s.ScopeSelector, "unsupported scope applied to resource"))
+		}
+	}
 	valued := r.ScopeName == corev1.ResourceQuotaScopePriorityClass ||
 		r.ScopeName == corev1.ResourceQuotaScopeVolumeAttributesClass
 	if quotaScopes.Has(r.ScopeName) && !valued && r.Operator != corev1.ScopeSelectorOpExists {

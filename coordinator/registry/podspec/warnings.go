@@ -37,8 +37,10 @@ func Warnings(meta *metav1.ObjectMeta, s *corev1.PodSpec, p *field.Path) []strin
 		if secrets.seen(r.Name) {
 			w.add(at, "duplicate name %q", r.Name)
 		}
+	}
+	for i, r := range s.ImagePullSecrets {
 		if r.Name == "" {
-			w.add(at, "invalid empty name %q", r.Name)
+			w.add(w.spec.Child("imagePullSecrets").Index(i).Child("name"), "invalid empty name %q", r.Name)
 		}
 	}
 	w.fractions(s.Overhead, w.spec.Child("overhead"))
