@@ -32,8 +32,8 @@ import (
 // "life" a line "> command" is done, and the lines up to the next one are what came
 // of it: errors, what was read, and how containers are now, where that is new.
 //
-//	create NAME [HANDLER|stdin|open] prepares a container that runs the file's part of that name; stdin: it takes
-//	                             one client's input, open: that of any
+//	create NAME [HANDLER|stdin|open|limited] prepares a container that runs the file's part of that name; stdin: it
+//	                             takes one client's input, open: that of any; limited: it has a CPU quota
 //	start NAME
 //	await NAME TEXT              until its log has the text
 //	say NAME TEXT                to its gate
