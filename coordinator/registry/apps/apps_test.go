@@ -46,7 +46,9 @@ func TestDeploymentValidation(t *testing.T) {
 		want   string // "" for valid
 	}{
 		{"valid", func(*appsv1.Deployment) {}, ""},
-		{"no-selector", func(d *appsv1.Deployment) { d.Spec.Selector = nil }, "spec.selector: Required value"},
+		{"no-selector", func(d *appsv1.Deployment) { d.Spec.Selector = nil },
+			"[spec.selector: Required value, spec.template.metadata.labels: Invalid value: {\"app\":\"web\"}: " +
+				"`selector` does not match template `labels`]"},
 		{"empty-selector", func(d *appsv1.Deployment) { d.Spec.Selector = &metav1.LabelSelector{} },
 			"spec.selector: Invalid value: {}: empty selector is invalid for deployment"},
 		{"mismatch", func(d *appsv1.Deployment) { d.Spec.Template.Labels = map[string]string{"app": "other"} },
