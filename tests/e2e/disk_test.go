@@ -156,7 +156,8 @@ func TestCoordinatorDiskFull(t *testing.T) {
 	}
 }
 
-// onFullDisk are pods on a node whose disk one of them fills.
+// onFullDisk are pods on a node whose disk one of them fills to the last block, and
+// keeps full: large writes leave as much as a pod needs to start.
 const onFullDisk = `
 apiVersion: v1
 kind: Pod
@@ -164,7 +165,7 @@ metadata: {name: filler}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
-  - {name: c, image: "localhost/busybox:1", command: [sh, -c, "cat /dev/zero > /e/fill; echo full > /h/full; sleep 9999"],
+  - {name: c, image: "localhost/busybox:1", command: [sh, -c, "cat /dev/zero > /e/fill; dd if=/dev/zero bs=512 >> /e/fill; echo full > /h/full; while sleep 0.2; do dd if=/dev/zero bs=512 >> /e/fill; done"],
      volumeMounts: [{name: e, mountPath: /e}, {name: h, mountPath: /h}]}
   volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: %[1]s}}]
 ---
