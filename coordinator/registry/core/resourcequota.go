@@ -119,8 +119,8 @@ func validateQuota(s *corev1.ResourceQuotaSpec) field.ErrorList {
 }
 
 func validateQuotaList(list corev1.ResourceList, p *field.Path) (errs field.ErrorList) {
-	for name, q := range list {
-		at := p.Key(string(name))
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		q, at := list[name], p.Key(string(name))
 		errs = append(errs, podspec.ValidateResourceName(name, at)...)
 		if !strings.Contains(string(name), "/") && !quotaResource(name) {
 			errs = append(errs, field.Invalid(at, name, "must be a standard resource for quota"))
