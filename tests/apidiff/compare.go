@@ -89,9 +89,9 @@ var (
 	quoted      = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 	digits      = regexp.MustCompile(`\d+`)
 	index       = regexp.MustCompile(`\[[^\]]*\]`)
-	goValue     = regexp.MustCompile(`(?s)Invalid value: "?[{\[].*[}\]]"?: `)
+	goValue     = regexp.MustCompile(`(?s)(Invalid|Unsupported) value: "?[{\[].*[}\]]"?: `)
 	forbidden   = regexp.MustCompile(`(?s)(Forbidden: [^\n]*)\n.*`)
-	version     = regexp.MustCompile(`(parsing "|in the precondition \(|in record \()\d+|(hash=)[0-9A-F]+`)
+	version     = regexp.MustCompile(`(parsing "|in the precondition \(|in record \()\d+|(hash=|X509SHA256=)[0-9A-Fa-f]+`)
 	supported   = regexp.MustCompile(`supported values: ("[^"]*", )+"[^"]*"`)
 	binding     = regexp.MustCompile(`allowed by (Cluster)?RoleBinding "[^"]*" of (Cluster)?Role "[^"]*"`)
 	age         = regexp.MustCompile(`^((\d+[smhdy])+|<unknown>|<invalid>)$`)
@@ -102,7 +102,7 @@ var (
 func clean(s string) string {
 	// Values of Go structs are printed in another form, those of patches have each
 	// server's versions, and what follows a line break is a difference of two.
-	s = goValue.ReplaceAllString(s, "Invalid value: {…}: ")
+	s = goValue.ReplaceAllString(s, "$1 value: {…}: ")
 	s = forbidden.ReplaceAllString(s, "$1")
 	// Values that are supported come in the order of a map, for some fields.
 	s = supported.ReplaceAllStringFunc(s, func(list string) string {
