@@ -165,7 +165,8 @@ metadata: {name: filler}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
-  - {name: c, image: "localhost/busybox:1", command: [sh, -c, "cat /dev/zero > /e/fill; dd if=/dev/zero bs=512 >> /e/fill; echo full > /h/full; while sleep 0.2; do dd if=/dev/zero bs=512 >> /e/fill; done"],
+  - {name: c, image: "localhost/busybox:1", command: [sh, -c, "cat /dev/zero > /e/fill; dd if=/dev/zero bs=512 >> /e/fill;
+      echo full > /h/full; while sleep 0.2; do dd if=/dev/zero bs=512 >> /e/fill; done"],
      volumeMounts: [{name: e, mountPath: /e}, {name: h, mountPath: /h}]}
   volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: %[1]s}}]
 ---
