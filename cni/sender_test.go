@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -142,6 +143,13 @@ func newAttacker(t *testing.T, n *Network) *attacker {
 	}
 	t.Cleanup(func() { x.node.Close() })
 	serve(t, b.NetNS, ":80")
+	// What the attacker sends is what the test sends: its kernel's own search for
+	// IPv6 neighbours would pass while a test has taken the bridge's rules away.
+	if err := nstest.In(a.NetNS, func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return x
 }
 
