@@ -36,9 +36,20 @@ import (
 `
 )
 
+// provisioner makes the volumes of the default StorageClass that the specs of
+// StatefulSets ask for.
+const provisioner = "github.com/rancher/local-path-provisioner@" + provisionerVersion
+
+const provisionerVersion = "v0.0.30"
+
 // build makes what is not in the cache directory yet.
 func build(ctx context.Context, cache string) error {
 	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
+		return err
+	}
+	err := upstream.Build(ctx, provisioner, filepath.Join(cache, "provisioner-src"), cache,
+		[]upstream.Program{{Name: "local-path-provisioner", Package: "."}})
+	if err != nil {
 		return err
 	}
 	if upstream.Have(filepath.Join(cache, "coredns")) {

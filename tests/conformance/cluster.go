@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
 	"github.com/shoal-project/shoal/tests/upstream"
@@ -56,7 +58,27 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	for i := 2; i <= o.nodes; i++ {
 		logs = append(logs, filepath.Join(c.Dir, "node"+strconv.Itoa(i), "agent.log"))
 	}
-	return c, waitForImport(suiteArchive, logs)
+	if err := waitForImport(suiteArchive, logs); err != nil {
+		return c, err
+	}
+	if err := labelZones(c, o.nodes, o.zones); err != nil || o.labels == "" {
+		return c, err
+	}
+	return c, provideVolumes(c, filepath.Join(o.bin, "conformance"))
+}
+
+// labelZones spreads the nodes over zones: specs of topology ask for three.
+func labelZones(c *harness.Cluster, nodes, zones int) error {
+	for i := range nodes {
+		if zones == 0 {
+			return nil
+		}
+		name, zone := "node"+strconv.Itoa(i+1), "zone"+strconv.Itoa(i%zones+1)
+		if _, err := c.Kubectl("", "label", "node", name, corev1.LabelTopologyZone+"="+zone); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waitForImport waits until all agents have logged the archive's import: no

@@ -27,7 +27,8 @@ type options struct {
 	labels            string
 	failed, missing   bool
 	keep, build       bool
-	nodes, jobs       int
+	nodes, zones      int
+	jobs              int
 	timeout           time.Duration
 }
 
@@ -45,6 +46,7 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "keep the cluster running at the end")
 	flag.BoolVar(&o.build, "build", false, "only build the suite and its images")
 	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster")
+	flag.IntVar(&o.zones, "zones", 0, "zones that the nodes are spread over; 0 for none")
 	flag.IntVar(&o.jobs, "jobs", 4, "specs at the same time, where a spec does not ask to be alone")
 	flag.DurationVar(&o.timeout, "timeout", 4*time.Hour, "time after which the run ends; what did not run keeps its recorded result")
 	flag.Parse()
