@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shoal-project/shoal/tests/page"
 )
 
 const (
@@ -21,6 +23,9 @@ const (
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
+
+// beginWide comes before the totals of the wide specs in the documentation.
+const beginWide = "<!-- totals of other specs: written by make conformance LABELS=… -->\n"
 
 // labelSets are names for label filters: the specs of features that are on by
 // default, which need no cloud and no feature of their own. The second run has
@@ -279,6 +284,9 @@ func (o options) recordWide(specs []spec, ran record) error {
 	fmt.Print(changes(old, ran))
 	fmt.Print(wideTable(specs, merged))
 	if err := merged.writeWide(wideResults); err != nil {
+		return err
+	}
+	if err := page.Replace(docsPage, beginWide, endTable, merged.table()); err != nil {
 		return err
 	}
 	if unknown != nil {

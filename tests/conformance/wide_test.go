@@ -75,6 +75,19 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestTotalsHavePlaces: a run's totals would be lost only after it.
+func TestTotalsHavePlaces(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", docsPage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, begin := range []string{beginTable, beginWide} {
+		if _, rest, ok := strings.Cut(string(text), begin); !ok || !strings.Contains(rest, endTable) {
+			t.Errorf("%s has no place between %q and %q", docsPage, begin, endTable)
+		}
+	}
+}
+
 func TestCausesFile(t *testing.T) {
 	if _, err := readCauses("causes.txt"); err != nil {
 		t.Error(err)
