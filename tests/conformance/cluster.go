@@ -146,7 +146,7 @@ func (s suite) ginkgoArgs() []string {
 		"--grace-period=10s", "--no-color", "--keep-going",
 		"--silence-skips", "--output-dir=" + s.report, "--json-report=report.json", "--junit-report=junit.xml",
 	}
-	if o.focus != "" {
+	if o.focus != "" && s.names == nil { // ginkgo runs what any focus matches
 		args = append(args, "--focus="+o.focus)
 	}
 	if o.skip != "" {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -120,8 +121,8 @@ func (o options) specs(ctx context.Context, cache string) ([]spec, record, error
 	return specs, old, err
 }
 
-// chosen are the names of the specs that -list, -failed and -missing select;
-// none for all.
+// chosen are the names of the specs that -list, or -failed and -missing among
+// those of -focus, select; none for all.
 func (o options) chosen(specs []spec, old record) ([]string, error) {
 	if o.list != "" {
 		return readList(o.list)
@@ -129,15 +130,19 @@ func (o options) chosen(specs []spec, old record) ([]string, error) {
 	if !o.failed && !o.missing {
 		return nil, nil
 	}
+	focus, err := regexp.Compile(o.focus)
+	if err != nil {
+		return nil, fmt.Errorf("-focus: %w", err)
+	}
 	var names []string
 	for _, s := range specs {
 		state := cmp.Or(old[s.name].state, notRun)
-		if o.failed && state == failed || o.missing && state == notRun {
+		if focus.MatchString(s.name) && (o.failed && state == failed || o.missing && state == notRun) {
 			names = append(names, s.name)
 		}
 	}
 	if names == nil {
-		return nil, errors.New("nothing to run: all have a result, or none failed")
+		return nil, errors.New("nothing to run: all of -focus have a result, or none failed")
 	}
 	return names, nil
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -62,5 +63,29 @@ func TestRecord(t *testing.T) {
 	}
 	if table := merged.table(); !strings.Contains(table, "| sig-node | 0 | 1 | 0 | 0 |\n| all | 0 | 1 | 0 | 1 |\n") {
 		t.Errorf("table\n%s", table)
+	}
+}
+
+func TestChosen(t *testing.T) {
+	specs := []spec{{name: "[sig-node] a"}, {name: "[sig-node] b"}, {name: "[sig-node] c"}, {name: "[sig-cli] d"}}
+	old := record{"[sig-node] a": {state: passed}, "[sig-node] b": {state: failed}}
+	for _, c := range []struct {
+		name string
+		o    options
+		want []string // none for all
+		err  string
+	}{
+		{"all", options{focus: "sig-node"}, nil, ""},
+		{"missing", options{missing: true}, []string{"[sig-node] c", "[sig-cli] d"}, ""},
+		{"missing of a focus", options{missing: true, focus: "^.sig-node"}, []string{"[sig-node] c"}, ""},
+		{"both of a focus", options{failed: true, missing: true, focus: "node"}, []string{"[sig-node] b", "[sig-node] c"}, ""},
+		{"none", options{failed: true, focus: "cli"}, nil, "nothing to run"},
+		{"bad focus", options{failed: true, focus: "("}, nil, "-focus"},
+	} {
+		got, err := c.o.chosen(specs, old)
+		if !slices.Equal(got, c.want) || c.err == "" && err != nil ||
+			c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
 	}
 }
