@@ -80,7 +80,8 @@ func images(cache, bin string) []image {
 			v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
 		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}},
 			v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
-		{provisionerImage, "", []file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
+		{provisionerImage, "",
+			[]file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
 		{helperImage, busybox, nil, v1.Config{Cmd: []string{"sh"}}},
 		{"registry.k8s.io/etcd:3.6.8-0", "", []file{{"usr/local/bin/etcd", in("etcd"), 0o755}}, v1.Config{}},
 	}

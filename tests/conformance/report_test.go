@@ -78,7 +78,8 @@ func TestChosen(t *testing.T) {
 		{"all", options{focus: "sig-node"}, nil, ""},
 		{"missing", options{missing: true}, []string{"[sig-node] c", "[sig-cli] d"}, ""},
 		{"missing of a focus", options{missing: true, focus: "^.sig-node"}, []string{"[sig-node] c"}, ""},
-		{"both of a focus", options{failed: true, missing: true, focus: "node"}, []string{"[sig-node] b", "[sig-node] c"}, ""},
+		{"both of a focus", options{failed: true, missing: true, focus: "node"},
+			[]string{"[sig-node] b", "[sig-node] c"}, ""},
 		{"none", options{failed: true, focus: "cli"}, nil, "nothing to run"},
 		{"bad focus", options{failed: true, focus: "("}, nil, "-focus"},
 	} {
