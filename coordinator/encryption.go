@@ -49,8 +49,14 @@ func encryptStore(ctx context.Context, cfg config.Config, st *store.Store, log *
 // encryptionState serves encryption.State. Only who may read any path gets to it.
 func encryptionState(st *store.Store, others func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			if err := st.Forget(r.Context()); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+			return
+		}
 		hash, values, err := st.EncryptionState(r.Context())
-		s := encryption.State{Hash: hash, Values: values, Others: others()}
+		s := encryption.State{Hash: hash, Values: values, Others: others(), Outside: !st.Embedded()}
 		if err != nil {
 			s.Error = err.Error()
 		}
@@ -76,7 +82,13 @@ func (s parts) encryptClear(ctx context.Context) {
 			"number", n, "err", err)
 		return
 	}
+	if s.store.Embedded() {
+		err = s.store.Forget(ctx)
+	}
+	if err != nil {
+		s.log.Warn("the store's history has Secrets in the clear; `shoal secrets rewrite` drops it", "err", err)
+	}
 	s.log.Info(
-		"Secrets that an earlier version stored in the clear are encrypted now; the store's old files have them until they are written over: change the passwords that matter",
+		"Secrets that an earlier version stored in the clear are encrypted now; the store's log and backups have them until they are written over: change the passwords that matter",
 		"number", n)
 }

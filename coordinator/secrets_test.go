@@ -57,6 +57,8 @@ func (i *inProcess) State(ctx context.Context) (encryption.State, error) {
 	return s, nil
 }
 
+func (i *inProcess) Forget(ctx context.Context) error { return i.server.Storage.Forget(ctx) }
+
 func rotationOf(t *testing.T, s *apitest.Server, file string) (encryption.Rotation, *inProcess) {
 	t.Helper()
 	api, err := encryption.NewAPI(s.Config)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -249,5 +250,88 @@ func TestClearSecretsAreEncrypted(t *testing.T) {
 	p.wait(10 * time.Second)
 	if !strings.Contains(p.out.String(), "are encrypted now") {
 		t.Errorf("not told:\n%s", p.out)
+	}
+}
+
+// What a Secret was before it was encrypted, or rotated, or deleted is not in the
+// database's file afterwards, and the store works on.
+func TestOldValuesAreForgotten(t *testing.T) {
+	dir := t.TempDir()
+	before, c := encrypted(t, dir, "")
+	putSecrets(t, c, "old", 20)
+	before.Stop()
+	inFile := func() bool {
+		t.Helper()
+		found := false
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Base(path) != "db" {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			found = found || bytes.Contains(data, []byte(oldValue))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if !inFile() {
+		t.Fatal("the file never had the value: the test looks in the wrong place")
+	}
+	file := filepath.Join(dir, "encryption.yaml")
+	if err := encryption.File(file).Make(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s, c := encrypted(t, dir, file)
+	r, _ := rotationOf(t, s, file)
+	if err := r.Rewrite(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, r.Out)
+	}
+	if inFile() {
+		t.Error("after the rewrite the file still has values in the clear")
+	}
+	checkSecrets(t, c, "old", 20)
+	putSecrets(t, c, "new", 3)
+	for range 2 { // there is nothing more to forget, and that is no error
+		if err := r.Run(t.Context(), time.Now()); err != nil {
+			t.Fatalf("%v\n%s", err, r.Out)
+		}
+	}
+	checkSecrets(t, c, "old", 20)
+	checkSecrets(t, c, "new", 3)
+	s.Stop()
+	_, c = encrypted(t, dir, file)
+	checkSecrets(t, c, "old", 20)
+	checkSecrets(t, c, "new", 3)
+}
+
+// oldValue is "value of old" as the store encodes Secrets: as it is.
+const oldValue = "value of old"
+
+// elsewhere is a coordinator whose etcd is another's.
+type elsewhere struct{ *inProcess }
+
+func (e elsewhere) State(ctx context.Context) (encryption.State, error) {
+	s, err := e.inProcess.State(ctx)
+	s.Outside = true
+	return s, err
+}
+
+func (elsewhere) Forget(context.Context) error { return errors.New("asked to forget") }
+
+// With an etcd elsewhere the command says what is left to do.
+func TestForgetElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "encryption.yaml")
+	if err := encryption.File(file).Make(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s, c := encrypted(t, dir, file)
+	putSecrets(t, c, "s", 1)
+	r, p := rotationOf(t, s, file)
+	r.API = elsewhere{p}
+	if err := r.Run(t.Context(), time.Now()); err != nil || !strings.Contains(fmt.Sprint(r.Out), "etcdctl defrag") {
+		t.Errorf("%v\n%s", err, r.Out)
 	}
 }

@@ -47,6 +47,10 @@ func (c *client) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
+func (c *client) Forget(ctx context.Context) error {
+	return c.discovery.RESTClient().Post().AbsPath(StatePath).Do(ctx).Error()
+}
+
 // pageSize bounds what one list holds in memory.
 const pageSize = 500
 

@@ -28,10 +28,12 @@ type State struct {
 	// Values counts, by resource, the stored values under each key; those in the
 	// clear are under "identity".
 	Values map[string]map[string]int `json:"values"`
+	// Outside: the store is an etcd of its own, beyond the coordinator's reach.
+	Outside bool `json:"outside,omitempty"`
 }
 
 // StatePath is where the coordinator serves State. To be asked makes it look
-// whether the file has changed.
+// whether the file has changed; a POST makes it forget old versions of values.
 const StatePath = "/debug/encryption"
 
 // API is what a rotation needs of the coordinator.
@@ -39,6 +41,8 @@ type API interface {
 	State(ctx context.Context) (State, error)
 	// Rewrite has the store write every object of a resource again.
 	Rewrite(ctx context.Context, resource string) (int, error)
+	// Forget has the store's files lose old versions of values.
+	Forget(ctx context.Context) error
 }
 
 // maxName is shorter than what the store reads of a value to tell its key.
@@ -91,7 +95,8 @@ func (r Rotation) Run(ctx context.Context, now time.Time) error {
 	if err := r.rewrite(ctx); err != nil {
 		return err
 	}
-	return r.drop(ctx)
+	forgotten := r.forget(ctx)
+	return errors.Join(r.drop(ctx), forgotten)
 }
 
 // possible fails where the keys must be changed by hand.
@@ -215,7 +220,28 @@ func (r Rotation) Rewrite(ctx context.Context) error {
 	if err := r.live(ctx); err != nil {
 		return err
 	}
-	return r.rewrite(ctx)
+	if err := r.rewrite(ctx); err != nil {
+		return err
+	}
+	return r.forget(ctx)
+}
+
+// forget has nothing left of how values were stored before, where the coordinator
+// can do it.
+func (r Rotation) forget(ctx context.Context) error {
+	s, err := r.API.State(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Outside {
+		fmt.Fprintln(r.Out, "values as they were before stay in the history of your etcd for up to ten minutes, and in free pages of its files until you run `etcdctl defrag` on each member after that")
+		return nil
+	}
+	if err := r.API.Forget(ctx); err != nil {
+		return fmt.Errorf("values as they were before are still in the store's history: %w; `shoal secrets rewrite` tries it again", err)
+	}
+	fmt.Fprintln(r.Out, "dropped the store's history, and wrote its database anew without it")
+	return nil
 }
 
 func (r Rotation) rewrite(ctx context.Context) error {

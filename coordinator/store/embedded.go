@@ -66,7 +66,7 @@ func embedConfig(cfg Config) *embed.Config {
 	c.SnapshotCount = snapshotEvery
 	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
 	c.MaxRequestBytes = 3 << 20
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: cfg.Log}))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log)))
 	return c
 }
 

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap/zapcore"
@@ -12,6 +14,14 @@ import (
 type logCore struct {
 	log    *slog.Logger
 	fields []zapcore.Field
+	// seen is of all cores that were made from one.
+	seen *repeats
+}
+
+func newLogCore(log *slog.Logger) logCore {
+	c := logCore{log: log, seen: &repeats{all: map[string]*repeated{}}}
+	c.seen.tell = c.send
+	return c
 }
 
 func (c logCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel && c.log != nil }
@@ -48,12 +58,20 @@ func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
 		f.AddTo(enc)
 	}
-	attrs := make([]slog.Attr, 0, len(enc.Fields)+1)
-	attrs = append(attrs, slog.String("from", "etcd"))
-	for k, v := range enc.Fields {
-		attrs = append(attrs, slog.Any(k, v))
+	// What is above an error ends the process.
+	if e.Level > zapcore.ErrorLevel || c.seen.first(e) {
+		c.send(e, enc.Fields)
 	}
-	if failure, _ := enc.Fields["error"].(string); strings.Contains(failure, "no space left on device") {
+	return nil
+}
+
+func (c logCore) send(e zapcore.Entry, fields map[string]any) {
+	attrs := make([]slog.Attr, 0, len(fields)+1)
+	attrs = append(attrs, slog.String("from", "etcd"))
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		attrs = append(attrs, slog.Any(k, fields[k]))
+	}
+	if failure, _ := fields["error"].(string); strings.Contains(failure, "no space left on device") {
 		attrs = append(attrs, slog.String("remedy", "the disk is full: free some space; nothing that was acknowledged is lost, and the coordinator starts again by itself"))
 	}
 	level := slog.LevelWarn
@@ -61,7 +79,10 @@ func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		level = slog.LevelError
 	}
 	c.log.LogAttrs(context.Background(), level, e.Message, attrs...)
-	return nil
 }
 
-func (c logCore) Sync() error { return nil }
+// Sync tells what was counted so far.
+func (c logCore) Sync() error {
+	c.seen.flush()
+	return nil
+}

@@ -17,7 +17,7 @@ func connect(ctx context.Context, cfg Config) (*Store, error) {
 	c := clientv3.Config{
 		Endpoints: cfg.Servers, DialTimeout: 20 * time.Second,
 		DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second,
-		Logger: zap.New(logCore{log: cfg.Log}),
+		Logger: zap.New(newLogCore(cfg.Log)),
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
