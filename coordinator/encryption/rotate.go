@@ -234,11 +234,14 @@ func (r Rotation) forget(ctx context.Context) error {
 		return err
 	}
 	if s.Outside {
-		fmt.Fprintln(r.Out, "values as they were before stay in the history of your etcd for up to ten minutes, and in free pages of its files until you run `etcdctl defrag` on each member after that")
+		fmt.Fprintln(r.Out, "values as they were before stay in the history of your etcd for up to ten minutes,\n"+
+			"and in free pages of its files until you run `etcdctl defrag` on each member after that")
 		return nil
 	}
 	if err := r.API.Forget(ctx); err != nil {
-		return fmt.Errorf("values as they were before are still in the store's history: %w; `shoal secrets rewrite` tries it again", err)
+		return fmt.Errorf(
+			"values as they were before are still in the store's history: %w; `shoal secrets rewrite` tries it again",
+			err)
 	}
 	fmt.Fprintln(r.Out, "dropped the store's history, and wrote its database anew without it")
 	return nil
