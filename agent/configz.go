@@ -67,6 +67,7 @@ type kubeletConfiguration struct {
 	RegisterWithTaints       []corev1.Taint          `json:"registerWithTaints,omitempty"`
 	RegisterNode             bool                    `json:"registerNode"`
 	ContainerRuntimeEndpoint string                  `json:"containerRuntimeEndpoint"`
+	Tracing                  *config.Tracing         `json:"tracing,omitempty"`
 }
 
 type kubeletAuthentication struct {
@@ -141,6 +142,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		RegisterWithTaints:                     node.Taints(c.RegisterWithTaints),
 		RegisterNode:                           c.Kubeconfig != "",
 		ContainerRuntimeEndpoint:               c.ContainerRuntimeEndpoint,
+		Tracing:                                c.Tracing,
 	}
 	k.Authentication.X509.ClientCAFile = c.ClientCAFile
 	k.Authentication.Webhook.Enabled = c.Kubeconfig != ""

@@ -10,132 +10,174 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/metrics"
+	"github.com/shoal-project/shoal/agent/tracing"
 )
 
-// counted counts what the pods ask of their runtime.
-func (c containers) counted(counts *metrics.Agent) containers {
-	c.brief = countedRuntime{c.brief, counts}
-	c.images = countedImages{c.images, counts}
+// counted counts what the pods ask of their runtime, and tells spans of it; the
+// client of an outside runtime makes its own.
+func (c containers) counted(counts *metrics.Agent, spans *tracing.Tracer) containers {
+	if c.builtin == nil {
+		spans = nil
+	}
+	c.brief = countedRuntime{c.brief, asked{counts, spans, "runtime.v1.RuntimeService"}}
+	c.images = countedImages{c.images, asked{counts, spans, "runtime.v1.ImageService"}}
 	if c.groups != nil {
 		c.groups.Operations = counts.Cgroups
 	}
 	return c
 }
 
+// asked is who hears of requests to a service.
+type asked struct {
+	counts  *metrics.Agent
+	spans   *tracing.Tracer // nil: nobody
+	service string
+}
+
+// begin begins a request; operation is its name in metrics.
+func (a asked) begin(ctx context.Context, operation, method string) (context.Context, func(*error)) {
+	counted := a.counts.Operation(operation)
+	if a.spans == nil {
+		return ctx, counted
+	}
+	ctx, end := a.spans.Call(ctx, a.service, method)
+	return ctx, func(err *error) {
+		end(err)
+		counted(err)
+	}
+}
+
 // countedRuntime counts operations under the names that the kubelet gives them.
 type countedRuntime struct {
 	criapi.RuntimeService
-	counts *metrics.Agent
+	asked
 }
 
 func (r countedRuntime) RunPodSandbox(
 	ctx context.Context, config *criv1.PodSandboxConfig, handler string,
 ) (id string, err error) {
-	defer r.counts.Operation("run_podsandbox")(&err)
+	ctx, end := r.begin(ctx, "run_podsandbox", "RunPodSandbox")
+	defer end(&err)
 	return r.RuntimeService.RunPodSandbox(ctx, config, handler)
 }
 
 func (r countedRuntime) StopPodSandbox(ctx context.Context, id string) (err error) {
-	defer r.counts.Operation("stop_podsandbox")(&err)
+	ctx, end := r.begin(ctx, "stop_podsandbox", "StopPodSandbox")
+	defer end(&err)
 	return r.RuntimeService.StopPodSandbox(ctx, id)
 }
 
 func (r countedRuntime) RemovePodSandbox(ctx context.Context, id string) (err error) {
-	defer r.counts.Operation("remove_podsandbox")(&err)
+	ctx, end := r.begin(ctx, "remove_podsandbox", "RemovePodSandbox")
+	defer end(&err)
 	return r.RuntimeService.RemovePodSandbox(ctx, id)
 }
 
 func (r countedRuntime) PodSandboxStatus(
 	ctx context.Context, id string, verbose bool,
 ) (out *criv1.PodSandboxStatusResponse, err error) {
-	defer r.counts.Operation("podsandbox_status")(&err)
+	ctx, end := r.begin(ctx, "podsandbox_status", "PodSandboxStatus")
+	defer end(&err)
 	return r.RuntimeService.PodSandboxStatus(ctx, id, verbose)
 }
 
 func (r countedRuntime) ListPodSandbox(
 	ctx context.Context, filter *criv1.PodSandboxFilter,
 ) (out []*criv1.PodSandbox, err error) {
-	defer r.counts.Operation("list_podsandbox")(&err)
+	ctx, end := r.begin(ctx, "list_podsandbox", "ListPodSandbox")
+	defer end(&err)
 	return r.RuntimeService.ListPodSandbox(ctx, filter)
 }
 
 func (r countedRuntime) CreateContainer(
 	ctx context.Context, sandbox string, config *criv1.ContainerConfig, pod *criv1.PodSandboxConfig,
 ) (id string, err error) {
-	defer r.counts.Operation("create_container")(&err)
+	ctx, end := r.begin(ctx, "create_container", "CreateContainer")
+	defer end(&err)
 	return r.RuntimeService.CreateContainer(ctx, sandbox, config, pod)
 }
 
 func (r countedRuntime) StartContainer(ctx context.Context, id string) (err error) {
-	defer r.counts.Operation("start_container")(&err)
+	ctx, end := r.begin(ctx, "start_container", "StartContainer")
+	defer end(&err)
 	return r.RuntimeService.StartContainer(ctx, id)
 }
 
 func (r countedRuntime) StopContainer(ctx context.Context, id string, timeout int64) (err error) {
-	defer r.counts.Operation("stop_container")(&err)
+	ctx, end := r.begin(ctx, "stop_container", "StopContainer")
+	defer end(&err)
 	return r.RuntimeService.StopContainer(ctx, id, timeout)
 }
 
 func (r countedRuntime) RemoveContainer(ctx context.Context, id string) (err error) {
-	defer r.counts.Operation("remove_container")(&err)
+	ctx, end := r.begin(ctx, "remove_container", "RemoveContainer")
+	defer end(&err)
 	return r.RuntimeService.RemoveContainer(ctx, id)
 }
 
 func (r countedRuntime) ListContainers(
 	ctx context.Context, filter *criv1.ContainerFilter,
 ) (out []*criv1.Container, err error) {
-	defer r.counts.Operation("list_containers")(&err)
+	ctx, end := r.begin(ctx, "list_containers", "ListContainers")
+	defer end(&err)
 	return r.RuntimeService.ListContainers(ctx, filter)
 }
 
 func (r countedRuntime) ContainerStatus(
 	ctx context.Context, id string, verbose bool,
 ) (out *criv1.ContainerStatusResponse, err error) {
-	defer r.counts.Operation("container_status")(&err)
+	ctx, end := r.begin(ctx, "container_status", "ContainerStatus")
+	defer end(&err)
 	return r.RuntimeService.ContainerStatus(ctx, id, verbose)
 }
 
 func (r countedRuntime) UpdateContainerResources(
 	ctx context.Context, id string, resources *criv1.ContainerResources,
 ) (err error) {
-	defer r.counts.Operation("update_container")(&err)
+	ctx, end := r.begin(ctx, "update_container", "UpdateContainerResources")
+	defer end(&err)
 	return r.RuntimeService.UpdateContainerResources(ctx, id, resources)
 }
 
 func (r countedRuntime) ExecSync(
 	ctx context.Context, id string, command []string, timeout time.Duration,
 ) (stdout, stderr []byte, err error) {
-	defer r.counts.Operation("exec_sync")(&err)
+	ctx, end := r.begin(ctx, "exec_sync", "ExecSync")
+	defer end(&err)
 	return r.RuntimeService.ExecSync(ctx, id, command, timeout)
 }
 
 // countedImages counts operations on images.
 type countedImages struct {
 	criapi.ImageManagerService
-	counts *metrics.Agent
+	asked
 }
 
 func (i countedImages) ListImages(ctx context.Context, filter *criv1.ImageFilter) (out []*criv1.Image, err error) {
-	defer i.counts.Operation("list_images")(&err)
+	ctx, end := i.begin(ctx, "list_images", "ListImages")
+	defer end(&err)
 	return i.ImageManagerService.ListImages(ctx, filter)
 }
 
 func (i countedImages) ImageStatus(
 	ctx context.Context, image *criv1.ImageSpec, verbose bool,
 ) (out *criv1.ImageStatusResponse, err error) {
-	defer i.counts.Operation("image_status")(&err)
+	ctx, end := i.begin(ctx, "image_status", "ImageStatus")
+	defer end(&err)
 	return i.ImageManagerService.ImageStatus(ctx, image, verbose)
 }
 
 func (i countedImages) PullImage(
 	ctx context.Context, image *criv1.ImageSpec, auth *criv1.AuthConfig, pod *criv1.PodSandboxConfig,
 ) (ref string, err error) {
-	defer i.counts.Operation("pull_image")(&err)
+	ctx, end := i.begin(ctx, "pull_image", "PullImage")
+	defer end(&err)
 	return i.ImageManagerService.PullImage(ctx, image, auth, pod)
 }
 
 func (i countedImages) RemoveImage(ctx context.Context, image *criv1.ImageSpec) (err error) {
-	defer i.counts.Operation("remove_image")(&err)
+	ctx, end := i.begin(ctx, "remove_image", "RemoveImage")
+	defer end(&err)
 	return i.ImageManagerService.RemoveImage(ctx, image)
 }
 

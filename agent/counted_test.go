@@ -24,7 +24,7 @@ func (failing) StartContainer(context.Context, string) error { return nil }
 // TestOperationsAreCounted: what pods ask of the runtime, and clients of the API.
 func TestOperationsAreCounted(t *testing.T) {
 	counts := metrics.NewAgent()
-	r := containers{brief: failing{}}.counted(counts).brief
+	r := containers{brief: failing{}}.counted(counts, nil).brief
 	if err := r.StartContainer(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}

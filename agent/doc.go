@@ -15,6 +15,7 @@
 //	api ──── kubeconfig ─> client, events, tokens, credentials    the way to the API server
 //	qos ──── control groups of pods by quality of service
 //	host ─── the machine's facts and its use: memory, tasks, file systems, PSI
+//	tracing ─ spans of all this for a collector, where the configuration names one
 //	logs ─── the logs of containers as files: names, format, rotation, reading
 //
 // main.go reads the configuration, wire.go has everything built in the order of

@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
 )
@@ -131,11 +132,15 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, log)
+	spans, err := newTracer(ctx, cfg, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	runtime = runtime.counted(counts)
+	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, spans, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
 	group, err := newGossip(cfg, facts, server, memory, log)
 	if err != nil {
@@ -157,6 +162,7 @@ func build(
 		runtime:  runtime,
 		services: services,
 		counts:   counts,
+		spans:    spans,
 		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
@@ -209,14 +215,28 @@ func build(
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
 	})
-	return list, func() { closeAll(kept, runtime, links, log) }, err
+	return list, func() { closeAll(kept, runtime, links, spans, log) }, err
 }
 
-func closeAll(kept stores, runtime containers, links links, log *slog.Logger) {
+// newTracer is nil unless the configuration has something traced.
+func newTracer(ctx context.Context, cfg *config.Config, log *slog.Logger) (*tracing.Tracer, error) {
+	if cfg.Tracing == nil {
+		return nil, nil
+	}
+	return tracing.New(ctx, tracing.Config{
+		Endpoint:   cfg.Tracing.Endpoint,
+		PerMillion: cfg.Tracing.SamplingRatePerMillion,
+		Node:       cfg.NodeName,
+		Log:        log,
+	})
+}
+
+func closeAll(kept stores, runtime containers, links links, spans *tracing.Tracer, log *slog.Logger) {
 	kept.close()
 	defer links.claim.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	defer func() { _ = spans.Close(ctx) }() // what is not sent by now is lost
 	if err := runtime.Close(ctx); err != nil {
 		log.Warn("container runtime is not closed in order", "err", err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
+	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
 )
 
@@ -43,6 +44,7 @@ type base struct {
 	runtime  containers
 	services *service.Source // nil on a hollow node that plays none
 	counts   *metrics.Agent  // nil on a hollow node
+	spans    *tracing.Tracer // nil: nothing is traced
 	// makeVolumes gets what volumes are told of a pod.
 	makeVolumes func(facts func(*corev1.Pod) volume.Facts) *volume.Manager
 	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the
@@ -121,6 +123,9 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Relabelled: p.volumes.Refresh,
 		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
 		Log:        b.log,
+	}
+	if b.spans != nil {
+		p.pods.Spans = b.spans
 	}
 	p.probes = probes
 	if b.counts != nil {

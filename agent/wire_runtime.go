@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/agent/qos"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
+	"github.com/shoal-project/shoal/agent/tracing"
 )
 
 // containers is what runs containers, and where.
@@ -92,10 +93,10 @@ func handlers(cfg *config.Config) map[string]oci.Runtime {
 // openContainers opens the runtime that the configuration chooses.
 func openContainers(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, memory *node.Memory, kept stores,
-	log *slog.Logger,
+	spans *tracing.Tracer, log *slog.Logger,
 ) (containers, error) {
 	if cfg.ContainerRuntimeEndpoint != "" {
-		return connectRuntime(ctx, cfg, memory, log)
+		return connectRuntime(ctx, cfg, memory, spans, log)
 	}
 	return openRuntime(ctx, cfg, facts, n, kept.seal, log)
 }
@@ -152,8 +153,10 @@ func releaseNetwork(ctx context.Context, r *runtime.Runtime, n *network.Manager)
 }
 
 // connectRuntime uses a runtime behind a CRI socket.
-func connectRuntime(ctx context.Context, cfg *config.Config, memory *node.Memory, log *slog.Logger) (containers, error) {
-	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, log)
+func connectRuntime(
+	ctx context.Context, cfg *config.Config, memory *node.Memory, spans *tracing.Tracer, log *slog.Logger,
+) (containers, error) {
+	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, spans.Provider(), log)
 	if err != nil {
 		return containers{}, err
 	}

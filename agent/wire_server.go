@@ -75,7 +75,7 @@ func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error)
 	if err != nil {
 		return nil, err
 	}
-	return &server.Server{
+	s := &server.Server{
 		Addr:        net.JoinHostPort(b.cfg.Address, strconv.Itoa(b.cfg.Port)),
 		Certificate: show,
 		ClientCAs:   cas,
@@ -87,7 +87,11 @@ func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error)
 		NodeLogsDir: nodeLogs(b.cfg),
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
-	}, nil
+	}
+	if b.spans != nil {
+		s.Traced = b.spans.Handler
+	}
+	return s, nil
 }
 
 // nodeLogs is where the node keeps its logs; empty when they are not to be shown.

@@ -149,6 +149,8 @@ type Config struct {
 	PreloadedImagesVerificationAllowlist   []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// Tracing is the kubelet's field of that name; nil: nothing is traced.
+	Tracing *Tracing `json:"tracing,omitempty"`
 
 	Hollow Hollow `json:"-"`
 }
@@ -157,6 +159,14 @@ type Config struct {
 type Conntrack struct {
 	TCPEstablishedTimeout metav1.Duration `json:"tcpEstablishedTimeout"`
 	TCPCloseWaitTimeout   metav1.Duration `json:"tcpCloseWaitTimeout"`
+}
+
+// Tracing says where spans go, and how many begin here.
+type Tracing struct {
+	// Endpoint of an OpenTelemetry collector; localhost:4317 when empty.
+	Endpoint string `json:"endpoint,omitempty"`
+	// SamplingRatePerMillion is for traces that no caller has begun.
+	SamplingRatePerMillion int32 `json:"samplingRatePerMillion,omitempty"`
 }
 
 // ShutdownGracePeriod is the time in seconds that pods of a priority and

@@ -35,9 +35,11 @@ func TestValidateTellsAll(t *testing.T) {
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
 	c.Conntrack.TCPCloseWaitTimeout.Duration = -1
+	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	err := c.Validate()
 	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
-		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout"} {
+		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout",
+		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}

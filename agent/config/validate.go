@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,6 +72,9 @@ func (c *Config) Validate() error {
 		if _, err := netip.ParsePrefix(r.cidr); err != nil {
 			bad(r.field, "%q is not a CIDR", r.cidr)
 		}
+	}
+	if c.Tracing != nil {
+		c.Tracing.validate(bad)
 	}
 	for _, a := range c.ClusterDNS {
 		if net.ParseIP(a) == nil {
@@ -188,4 +192,23 @@ func (c *Config) CheckHost() error {
 		return fmt.Errorf("%s not found: apt-get install -y %s", strings.Join(missing, " and "), strings.Join(missing, " "))
 	}
 	return nil
+}
+
+// validate refuses what the kubelet refuses.
+func (t *Tracing) validate(bad func(field, format string, args ...any)) {
+	if r := t.SamplingRatePerMillion; r < 0 || r > 1_000_000 {
+		bad("tracing.samplingRatePerMillion", "%d is not from 0 to 1000000", r)
+	}
+	endpoint := t.Endpoint
+	if !strings.Contains(endpoint, "//") {
+		endpoint = "dns://" + endpoint
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		bad("tracing.endpoint", "%q is no address, such as localhost:4317: %v", t.Endpoint, err)
+		return
+	}
+	if !slices.Contains([]string{"dns", "unix", "unix-abstract"}, u.Scheme) {
+		bad("tracing.endpoint", "%q: the scheme is none, dns, unix or unix-abstract, not %s", t.Endpoint, u.Scheme)
+	}
 }

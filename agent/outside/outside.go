@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	criapi "k8s.io/cri-api/pkg/apis"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
@@ -32,25 +33,28 @@ type Runtime struct {
 	log    *slog.Logger
 }
 
-// Connect waits for the runtime behind endpoint, a path or unix://PATH.
-func Connect(ctx context.Context, endpoint string, log *slog.Logger) (*Runtime, error) {
+// Connect waits for the runtime behind endpoint, a path or unix://PATH. Requests
+// have spans of tracer, if there is one, and tell the runtime of them.
+func Connect(ctx context.Context, endpoint string, tracer trace.TracerProvider, log *slog.Logger) (*Runtime, error) {
 	if !strings.Contains(endpoint, "://") {
 		endpoint = "unix://" + endpoint
 	}
-	service, err := await(ctx, endpoint, log)
+	service, err := await(ctx, endpoint, tracer, log)
 	if err != nil {
 		return nil, err
 	}
-	images, err := criclient.NewRemoteImageService(ctx, endpoint, imagePatience, nil, false)
+	images, err := criclient.NewRemoteImageService(ctx, endpoint, imagePatience, tracer, false)
 	if err != nil {
 		return nil, fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
 	}
 	return &Runtime{RuntimeService: service, Images: images, log: log}, nil
 }
 
-func await(ctx context.Context, endpoint string, log *slog.Logger) (criapi.RuntimeService, error) {
+func await(
+	ctx context.Context, endpoint string, tracer trace.TracerProvider, log *slog.Logger,
+) (criapi.RuntimeService, error) {
 	for told := false; ; told = true {
-		service, err := criclient.NewRemoteRuntimeService(ctx, endpoint, patience, nil, false)
+		service, err := criclient.NewRemoteRuntimeService(ctx, endpoint, patience, tracer, false)
 		if err == nil {
 			return service, nil
 		}

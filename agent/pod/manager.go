@@ -74,6 +74,15 @@ type Reporter interface {
 	Forget(uid types.UID)
 }
 
+// Spans tells when work begins and, by the function that it returns, when it ends.
+// What is done with the context belongs to the work.
+type Spans interface {
+	// Pass is a look at a pod.
+	Pass(ctx context.Context, p *corev1.Pod, operation string) (context.Context, func())
+	// Job is what runs beside the worker, for a container or, without one, the pod.
+	Job(ctx context.Context, kind, container string) (context.Context, func())
+}
+
 // Manager runs all pods of the node.
 type Manager struct {
 	Host    *launch.Host
@@ -111,6 +120,8 @@ type Manager struct {
 	// annotations changed, may be nil.
 	Relabelled func(ctx context.Context, p *corev1.Pod) error
 	MaxBackoff time.Duration
+	// Spans tells of what workers do, nil: nobody listens.
+	Spans Spans
 	// Passes takes how long looks at pods took, Starts how long pods took to run.
 	Passes, Starts *metrics.Durations
 	Log            *slog.Logger

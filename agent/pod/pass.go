@@ -19,6 +19,11 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	now := time.Now()
 	operation := w.operation(p, at)
 	defer func() { w.m.Passes.Since(now, operation) }()
+	if w.m.Spans != nil {
+		var end func()
+		ctx, end = w.m.Spans.Pass(ctx, p, operation)
+		defer end()
+	}
 	o, err := w.m.observe(ctx, w.uid)
 	if err != nil {
 		w.retryLater(ctx, "look at the runtime", err)
@@ -300,7 +305,7 @@ func (w *worker) begin(ctx context.Context, key string, a Action, run func(conte
 	j := &job{kind: a.Kind, grace: a.Grace, cancel: cancel}
 	w.busy[key] = j
 	w.m.wg.Go(func() {
-		after := run(ctx)
+		after := w.m.spanned(ctx, a, run)
 		cancel()
 		w.post(func() {
 			if w.busy[key] == j {
@@ -311,6 +316,16 @@ func (w *worker) begin(ctx context.Context, key string, a Action, run func(conte
 			}
 		})
 	})
+}
+
+// spanned runs a job and tells of it.
+func (m *Manager) spanned(ctx context.Context, a Action, run func(context.Context) func()) func() {
+	if m.Spans == nil {
+		return run(ctx)
+	}
+	ctx, end := m.Spans.Job(ctx, a.Kind.String(), a.Name)
+	defer end()
+	return run(ctx)
 }
 
 func (w *worker) holdContainer(p *corev1.Pod, a Action) {

@@ -190,6 +190,66 @@ func TestTold(t *testing.T) {
 	})
 }
 
+// spans keeps what began below what, and how much of it has not ended.
+type spans struct {
+	mu   sync.Mutex
+	all  map[string]bool
+	open int
+}
+
+type spanKey struct{}
+
+func (s *spans) begin(ctx context.Context, name string) (context.Context, func()) {
+	if above, ok := ctx.Value(spanKey{}).(string); ok {
+		name = above + "/" + name
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[name] = true
+	s.open++
+	return context.WithValue(ctx, spanKey{}, name), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+	}
+}
+
+func (s *spans) Pass(ctx context.Context, p *corev1.Pod, operation string) (context.Context, func()) {
+	return s.begin(ctx, p.Name+"."+operation)
+}
+
+func (s *spans) Job(ctx context.Context, kind, container string) (context.Context, func()) {
+	return s.begin(ctx, kind+"."+container)
+}
+
+// Jobs are told of as part of the look at the pod that they follow from (TRC-7).
+func TestPassesAreTraced(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		s := &spans{all: map[string]bool{}}
+		m.Spans = s
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		m.Update(p, SourceAPI)
+		expect(t, f, "a#0=run")
+		q := p.DeepCopy()
+		now := metav1.Now()
+		q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, new(int64(1))
+		m.Update(q, SourceAPI)
+		expect(t, f, "")
+		stop()
+		for _, want := range []string{".create/setup.", ".sync/start.a", ".kill/stop.a", ".kill/finish."} {
+			if !s.all[p.Name+want] {
+				t.Errorf("no %s%s in %v", p.Name, want, slices.Sorted(maps.Keys(s.all)))
+			}
+		}
+		if s.open != 0 {
+			t.Errorf("%d did not end", s.open)
+		}
+	})
+}
+
 // TestPassesAreMeasured: how long a pod took to run is counted once.
 func TestPassesAreMeasured(t *testing.T) {
 	dir := t.TempDir()

@@ -84,6 +84,33 @@ func ask(h http.Handler, method, path, token string) int {
 	return w.Code
 }
 
+// Whoever is not known makes no spans: who calls decides what is sampled.
+func TestKnownCallersAreTraced(t *testing.T) {
+	s := newServer(newCluster("anna get healthz"))
+	traced := 0
+	s.Traced = func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			traced++
+			next.ServeHTTP(w, r)
+		})
+	}
+	h := s.handler()
+	for _, tc := range []struct {
+		path, token string
+		code, sum   int
+	}{
+		{"/healthz", "", http.StatusUnauthorized, 0},
+		{"/healthz", "bad", http.StatusUnauthorized, 0},
+		{"/healthz", "token-of-anna", http.StatusOK, 1},
+		{"/pods", "token-of-anna", http.StatusForbidden, 2},
+	} {
+		if code := ask(h, "GET", tc.path, tc.token); code != tc.code || traced != tc.sum {
+			t.Errorf("%s with %q: %d, %d requests are traced; want %d and %d", tc.path, tc.token, code, traced, tc.code,
+				tc.sum)
+		}
+	}
+}
+
 // TestTokens: bad tokens and long ones leave nothing behind, and good ones no
 // more than their hash.
 func TestTokens(t *testing.T) {

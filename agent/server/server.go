@@ -61,6 +61,8 @@ type Server struct {
 	NodeLogsDir string
 	// Config is what /configz shows.
 	Config any
+	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
+	Traced func(http.Handler) http.Handler
 	// Healthy is nil while the node works.
 	Healthy func() error
 	Log     *slog.Logger
@@ -147,8 +149,12 @@ func (s *Server) handler() http.Handler {
 	mux.Handle("/portForward/{namespace}/{pod}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/portForward/{namespace}/{pod}/{uid}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/", s.Auth.allow(http.NotFound, "proxy"))
+	known := http.Handler(mux)
+	if s.Traced != nil {
+		known = s.Traced(mux)
+	}
 	// Without a limit a form of many megabytes would be kept in files of the node.
-	return http.MaxBytesHandler(shortPaths(s.Auth.identify(mux)), maxBody)
+	return http.MaxBytesHandler(shortPaths(s.Auth.identify(known)), maxBody)
 }
 
 // shortPaths refuses what cannot be a path of this API: namespace, pod, UID and
