@@ -64,7 +64,9 @@ func (r *reconciler) create(ctx context.Context, key string, v *view, ordinal in
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			return nil
 		case apierrors.IsAlreadyExists(err):
-			return err
+			// No event, as upstream. The loop tells it once, if it lasts.
+			return fmt.Errorf("pod %s waits for its name, which a pod of somebody else has; delete that one: %w",
+				pod.Name, err)
 		}
 	}
 	r.told(v.set, "Create", pod.Name, err)
