@@ -21,18 +21,7 @@ func TestGuidesNameWhatThereIs(t *testing.T) {
 		t.Fatalf("no guides: %v", err)
 	}
 	for _, guide := range append(guides, "../docs/architecture.md") {
-		data, err := os.ReadFile(guide)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := fenced.ReplaceAllString(string(data), "")
-		for _, m := range linked.FindAllStringSubmatch(ticked.ReplaceAllString(text, ""), -1) {
-			if file, _, _ := strings.Cut(m[1], "#"); !strings.Contains(file, ":") {
-				if _, err := os.Stat(filepath.Join("../docs", file)); err != nil {
-					t.Errorf("%s: link to %s: %v", guide, m[1], err)
-				}
-			}
-		}
+		text := readDoc(t, guide)
 		for _, m := range ticked.FindAllStringSubmatch(text, -1) {
 			if why := tree.lacks(m[1]); why != "" {
 				t.Errorf("%s: `%s`: %s", guide, m[1], why)
@@ -41,8 +30,80 @@ func TestGuidesNameWhatThereIs(t *testing.T) {
 	}
 }
 
+// TestDocsLeadSomewhere: links of all documents lead to files and headings that
+// exist, and paths of the tree between backticks to what is there.
+func TestDocsLeadSomewhere(t *testing.T) {
+	tree := readTree(t)
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(docs) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	for _, doc := range append(docs, "../README.md", "../SCOPE.md", "../CHANGELOG.md") {
+		text := readDoc(t, doc)
+		for _, m := range linked.FindAllStringSubmatch(ticked.ReplaceAllString(text, "x"), -1) {
+			if why := brokenLink(t, doc, m[1]); why != "" {
+				t.Errorf("%s: link to %s: %s", doc, m[1], why)
+			}
+		}
+		for _, m := range ticked.FindAllStringSubmatch(text, -1) {
+			if top, _, below := strings.Cut(m[1], "/"); below && tops[top] && aFile.MatchString(m[1]) {
+				if why := tree.lacksFile(strings.TrimSuffix(m[1], "/")); why != "" {
+					t.Errorf("%s: `%s`: %s", doc, m[1], why)
+				}
+			}
+		}
+	}
+}
+
+// tops are the directories that paths of the tree begin with.
+var tops = map[string]bool{
+	"agent": true, "coordinator": true, "cni": true, "tests": true, "hack": true, "docs": true, "systemd": true,
+}
+
+func readDoc(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fenced.ReplaceAllString(string(data), "")
+}
+
+// brokenLink tells why a link of doc leads nowhere, "" when it leads somewhere or
+// out of the tree.
+func brokenLink(t *testing.T, doc, to string) string {
+	file, heading, within := strings.Cut(to, "#")
+	if strings.Contains(file, ":") {
+		return ""
+	}
+	at := doc
+	if file != "" {
+		at = filepath.Join(filepath.Dir(doc), file)
+	}
+	if _, err := os.Stat(at); err != nil {
+		return "no such file"
+	}
+	if !within || !strings.HasSuffix(at, ".md") {
+		return ""
+	}
+	for line := range strings.Lines(readDoc(t, at)) {
+		if title := strings.TrimLeft(line, "#"); title != line && anchor(title) == heading {
+			return ""
+		}
+	}
+	return "no such heading"
+}
+
+// anchor is what a heading is called in links, as code hosts call it.
+func anchor(title string) string {
+	title = strings.ToLower(strings.TrimSpace(title))
+	return strings.ReplaceAll(notInAnchor.ReplaceAllString(title, ""), " ", "-")
+}
+
 var (
-	linked = regexp.MustCompile(`\]\(([^)#][^)]*)\)`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
+	linked = regexp.MustCompile(`\]\(([^)]+)\)`)
 	fenced = regexp.MustCompile("(?s)```.*?```")
 	ticked = regexp.MustCompile("`([^`]+)`")
 
