@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
@@ -88,6 +89,36 @@ func sweepUnknown(groups *cgroup.Root, cfg Config) error {
 	cfg.Log.Error("the records of what runs are gone: all containers of this node are ended, their pods start anew",
 		"sandboxes", len(made), "records", filepath.Join(cfg.DataDir, "sandboxes"))
 	return Sweep(groups, cfg)
+}
+
+// endUnknown ends what runs when its own record is damaged, with what belongs to it:
+// for the same reason.
+func (r *Runtime) endUnknown(ctx context.Context) error {
+	var errs []error
+	ended := 0
+	for _, c := range r.containers.List() {
+		if _, err := r.sandboxes.Get(c.SandboxID); errdefs.IsNotFound(err) {
+			ended++
+			errs = append(errs, r.RemoveContainer(ctx, c.ID))
+		}
+	}
+	containers, err := r.containers.Unknown()
+	errs = append(errs, err)
+	for _, id := range containers {
+		errs = append(errs, unmountBelow(filepath.Join(r.containerRun(), id)),
+			r.containers.RemoveUnknown(id, r.cgroups.Named(r.cfg.CgroupRoot, id)))
+	}
+	sandboxes, err := r.sandboxes.Unknown()
+	errs = append(errs, err)
+	for _, id := range sandboxes {
+		errs = append(errs, r.sandboxes.RemoveUnknown(ctx, id, r.cgroups.Named(r.cfg.CgroupRoot, id)))
+	}
+	if ended += len(containers); ended+len(sandboxes) > 0 {
+		r.cfg.Log.Warn(
+			"containers were ended whose records, or whose sandboxes' records, are gone; their pods start them anew",
+			"containers", ended, "sandboxes", len(sandboxes))
+	}
+	return errors.Join(errs...)
 }
 
 // unmountBelow unmounts everything below dir, the deepest first. Links in the

@@ -1,7 +1,10 @@
 package runtime
 
 import (
+	"bytes"
 	"context"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -176,4 +179,97 @@ func TestRecordsLost(t *testing.T) {
 	}
 	g.reopen()
 	g.start(g.run(g.podConfig()), shell("main", "sleep 9999"))
+}
+
+// A record that is damaged while the agent is away is set aside, and what it told of
+// is ended, by what the kernel shows: nothing of it runs on or is left, others are
+// not touched, and the next start finds nothing to do.
+func TestRecordDamaged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kind   string
+		damage func([]byte) []byte
+	}{
+		"container, cut short":       {"containers", func(b []byte) []byte { return b[:len(b)/2] }},
+		"container, another's bytes": {"containers", func([]byte) []byte { return []byte("\x7fELF, or so") }},
+		"container, empty":           {"containers", func([]byte) []byte { return nil }},
+		"sandbox, cut short":         {"sandboxes", func(b []byte) []byte { return b[:len(b)/2] }},
+		"sandbox, a bit is another":  {"sandboxes", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			var log bytes.Buffer
+			g.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+			g.importImage()
+			stays := g.start(g.run(g.podConfig()), shell("main", "sleep 9999"))
+			staying := g.pid(stays)
+
+			config := g.podConfig()
+			config.Metadata.Name, config.Metadata.Uid = "lost", "uid-lost"
+			config.Linux.SecurityContext = &criv1.LinuxSandboxSecurityContext{
+				NamespaceOptions: &criv1.NamespaceOption{Pid: criv1.NamespaceMode_POD}}
+			pod := g.run(config)
+			lost := g.start(pod, shell("main", "sleep 9999"))
+			pid := g.pid(lost)
+			id := lost
+			if tc.kind == "sandboxes" {
+				id = pod
+			}
+			if err := g.r.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(g.cfg.DataDir, tc.kind, id+".json")
+			data, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, tc.damage(data), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.open()
+			eventually(t, "what ran has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+			if groups := g.r.cgroups.Named(g.cfg.CgroupRoot, lost); len(groups) > 0 {
+				t.Errorf("groups are left: %q", groups)
+			}
+			g.leavesNothing(lost)
+			if tc.kind == "sandboxes" {
+				g.leavesNothing(pod)
+			}
+			if n := strings.Count(log.String(), "record is damaged"); n != 1 {
+				t.Errorf("told %d times:\n%s", n, log.String())
+			}
+			if g.pid(stays) != staying || syscall.Kill(staying, 0) != nil {
+				t.Error("the other pod's container is not the same")
+			}
+			log.Reset()
+			g.reopen()
+			if log.Len() > 0 {
+				t.Errorf("the next start says:\n%s", log.String())
+			}
+			if tc.kind == "sandboxes" {
+				pod = g.run(config) // as its owner does
+			}
+			g.start(pod, shell("main", "sleep 9999"))
+		})
+	}
+}
+
+// leavesNothing looks for mounts and files of a container or a sandbox.
+func (g *rig) leavesNothing(id string) {
+	g.t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), id) {
+		g.t.Errorf("mounts of %s are left", id)
+	}
+	err = filepath.WalkDir(g.dir, func(path string, _ fs.DirEntry, err error) error {
+		if strings.Contains(filepath.Base(path), id) && !strings.HasSuffix(path, ".damaged") {
+			g.t.Errorf("%s is left", path)
+		}
+		return err
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
 }

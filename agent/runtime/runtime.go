@@ -114,6 +114,10 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())
 	}
+	if err := r.endUnknown(ctx); err != nil {
+		cfg.Log.Error("what runs without a record is not all ended; the next start of the agent tries it again",
+			"err", err)
+	}
 	r.stream = stream.New(streams{r})
 	return r, nil
 }
