@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	collectortracev1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +23,12 @@ import (
 
 // collector takes spans as an OpenTelemetry collector does.
 type collector struct {
-	collectorv1.UnimplementedTraceServiceServer
+	collectortracev1.UnimplementedTraceServiceServer
 	got chan *tracev1.ResourceSpans
 }
 
-func (c *collector) Export(ctx context.Context, r *collectorv1.ExportTraceServiceRequest) (
-	*collectorv1.ExportTraceServiceResponse, error) {
+func (c *collector) Export(ctx context.Context, r *collectortracev1.ExportTraceServiceRequest) (
+	*collectortracev1.ExportTraceServiceResponse, error) {
 	for _, s := range r.ResourceSpans {
 		select {
 		case c.got <- s:
@@ -36,7 +36,7 @@ func (c *collector) Export(ctx context.Context, r *collectorv1.ExportTraceServic
 			return nil, ctx.Err()
 		}
 	}
-	return &collectorv1.ExportTraceServiceResponse{}, nil
+	return &collectortracev1.ExportTraceServiceResponse{}, nil
 }
 
 func startCollector(t *testing.T) (*collector, string) {
@@ -47,7 +47,7 @@ func startCollector(t *testing.T) (*collector, string) {
 	}
 	c := &collector{got: make(chan *tracev1.ResourceSpans, 100)}
 	server := grpc.NewServer()
-	collectorv1.RegisterTraceServiceServer(server, c)
+	collectortracev1.RegisterTraceServiceServer(server, c)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {
