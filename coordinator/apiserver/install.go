@@ -206,7 +206,7 @@ func (s *Server) installGroup(g *genericapiserver.GenericAPIServer, c *genericap
 	version := &genericapi.APIGroupVersion{
 		Root: root, GroupVersion: gr.version, Storage: gr.storages, AllServedVersionsByResource: served,
 		OptionsExternalVersion: &schema.GroupVersion{Version: "v1"},
-		Serializer:             s.codecs, ParameterCodec: s.env.ParameterCodec,
+		Serializer:             versioned{s.codecs}, ParameterCodec: s.env.ParameterCodec,
 		Typer: s.env.Scheme, Creater: s.env.Scheme, Convertor: s.env.Scheme, ConvertabilityChecker: s.env.Scheme,
 		UnsafeConvertor: runtime.UnsafeObjectConvertor(s.env.Scheme), Defaulter: s.env.Scheme,
 		Namer:         runtime.Namer(meta.NewAccessor()),
