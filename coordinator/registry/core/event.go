@@ -118,8 +118,15 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if !strict {
 		return errs
 	}
-	errs = append(errs, apivalidation.ValidateObjectMeta(&e.ObjectMeta, true, apivalidation.NameIsDNSSubdomain,
-		field.NewPath("metadata"))...)
+	names := field.NewPath("metadata")
+	for _, text := range apivalidation.NameIsDNSSubdomain(e.Name, false) {
+		errs = append(errs, field.Invalid(names.Child("name"), e.Name, text))
+	}
+	if e.GenerateName != "" {
+		for _, text := range apivalidation.NameIsDNSSubdomain(e.GenerateName, true) {
+			errs = append(errs, field.Invalid(names.Child("generateName"), e.GenerateName, text))
+		}
+	}
 	errs = append(errs, kind.ValidateFinalizers(e)...)
 	errs = append(errs, validateSeries(e)...)
 	if e.EventTime.IsZero() {

@@ -56,7 +56,7 @@ func namespace() kind.Kind {
 			},
 		},
 		Fields: func(n *corev1.Namespace) fields.Set {
-			return fields.Set{"status.phase": string(n.Status.Phase), "name": n.Name}
+			return fields.Set{"status.phase": string(n.Status.Phase)}
 		},
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(), kind.Column("Status", "string", "The status of the namespace"), kind.AgeColumn(),

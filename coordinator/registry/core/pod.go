@@ -49,11 +49,12 @@ func pod() kind.Kind {
 			ResetFields: fieldpath.NewSet(
 				fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences")),
 		},
-		Fields:   podFields,
-		Indexed:  []string{"spec.nodeName"},
-		Columns:  podColumns(),
-		Row:      podRow,
-		Graceful: gracePod,
+		Fields:        podFields,
+		RenamedFields: map[string]string{"spec.host": "spec.nodeName"},
+		Indexed:       []string{"spec.nodeName"},
+		Columns:       podColumns(),
+		Row:           podRow,
+		Graceful:      gracePod,
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			store := stores["/pods"]
 			out := map[string]rest.Storage{

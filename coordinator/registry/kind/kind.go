@@ -60,6 +60,8 @@ type Of[T any] struct {
 	// metadata.namespace; Indexed names those that the watch cache indexes.
 	Fields  func(*T) fields.Set
 	Indexed []string
+	// RenamedFields are labels of old clients, by which they mean one of Fields.
+	RenamedFields map[string]string
 	// RefuseField says that there is no field of this label, where upstream has
 	// words of its own for the kind.
 	RefuseField func(label string) error

@@ -25,7 +25,7 @@ var metaRulesOf = map[string]metaRules{
 	"/endpoints":              {update: "UC"},
 	"/limitranges":            {update: "C"},
 	"/namespaces":             {update: "CU", status: "U"},
-	"/nodes":                  {update: "CUC", status: "UC"},
+	"/nodes":                  {update: "CU", status: "U"},
 	"/persistentvolumeclaims": {update: "UC", status: "U"},
 	"/persistentvolumes":      {update: "CC", status: "U"},
 	"/pods":                   {update: "UC", status: "U"},
@@ -47,7 +47,7 @@ var metaRulesOf = map[string]metaRules{
 	"apps/daemonsets":                                          {update: "U", status: "U"},
 	"apps/deployments":                                         {update: "U", status: "U"},
 	"apps/replicasets":                                         {update: "U", status: "U"},
-	"apps/statefulsets":                                        {update: "CU", status: "U"},
+	"apps/statefulsets":                                        {update: "U", status: "U"},
 	"autoscaling/horizontalpodautoscalers":                     {update: "U", status: "U"},
 	"batch/cronjobs":                                           {update: "U"},
 	"batch/jobs":                                               {update: "CU", status: "U"},
@@ -75,7 +75,7 @@ var metaRulesOf = map[string]metaRules{
 	"storage.k8s.io/csinodes":                                  {update: "C"},
 	"storage.k8s.io/csistoragecapacities":                      {update: "CU"},
 	"storage.k8s.io/storageclasses":                            {update: "CU"},
-	"storage.k8s.io/volumeattachments":                         {update: "C"},
+	"storage.k8s.io/volumeattachments":                         {update: "C", status: "C"},
 	"storage.k8s.io/volumeattributesclasses":                   {update: "UC"},
 }
 

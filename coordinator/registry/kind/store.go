@@ -138,6 +138,9 @@ func (d *declared[T]) AddTo(scheme *runtime.Scheme) error {
 		return err
 	}
 	return scheme.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
+		if now, ok := o.RenamedFields[label]; ok {
+			label = now
+		}
 		if _, ok := known[label]; ok {
 			return label, value, nil
 		}

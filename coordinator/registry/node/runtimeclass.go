@@ -28,6 +28,7 @@ func runtimeClass() kind.Kind {
 			GroupVersion: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass",
 			ClusterScoped: true, List: &nodev1.RuntimeClassList{},
 		},
+		AnyFinalizer: true,
 		Default: func(c *nodev1.RuntimeClass) {
 			if c.Overhead != nil {
 				podspec.RoundResources(c.Overhead.PodFixed)
