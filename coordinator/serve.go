@@ -146,7 +146,7 @@ func (s parts) addStartSteps() error {
 		Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
 		ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
 	}.Steps(client)
-	return s.api.OnStart(append(steps,
+	return s.api.OnStart(append(append(steps, apiserver.LeaderSteps(client)...),
 		apiserver.Step{Name: "api-endpoints", Run: s.endpoints.Publish},
 		apiserver.Step{Name: "cluster-dns", Run: func(ctx context.Context) error {
 			// Before anybody else can ask for its address. Where somebody has it

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/shoal-project/shoal/coordinator/apiserver/openapi"
 )
@@ -42,6 +43,31 @@ func documentSteps() []Step {
 				if _, err := openapi.Read(openapi.V3Name(path)); err != nil {
 					return fmt.Errorf("OpenAPI of %s: %w", path, err)
 				}
+			}
+			return nil
+		}},
+	}
+}
+
+const (
+	identityCollector = "start-kube-apiserver-identity-lease-garbage-collector"
+	flowProducer      = "priority-and-fairness-config-producer"
+)
+
+// LeaderSteps look whether controllers that upstream's API server runs, and that run
+// here where the leader does, have what they work on.
+func LeaderSteps(client kubernetes.Interface) []Step {
+	one := metav1.ListOptions{Limit: 1}
+	return []Step{
+		{identityCollector, func(ctx context.Context) error {
+			if _, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, one); err != nil {
+				return fmt.Errorf("read the Leases of API servers: %w", err)
+			}
+			return nil
+		}},
+		{flowProducer, func(ctx context.Context) error {
+			if _, err := client.FlowcontrolV1().FlowSchemas().List(ctx, one); err != nil {
+				return fmt.Errorf("read the FlowSchemas: %w", err)
 			}
 			return nil
 		}},

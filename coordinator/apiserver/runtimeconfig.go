@@ -15,6 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -44,6 +45,8 @@ var stepAPIs = map[string]schema.GroupVersionResource{
 	"rbac/bootstrap-roles":                           rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
 	"scheduling/bootstrap-system-priority-classes":   schedulingv1.SchemeGroupVersion.WithResource("priorityclasses"),
 	"start-kube-apiserver-identity-lease-controller": coordinationv1.SchemeGroupVersion.WithResource("leases"),
+	identityCollector:                                coordinationv1.SchemeGroupVersion.WithResource("leases"),
+	flowProducer:                                     flowcontrolv1.SchemeGroupVersion.WithResource("flowschemas"),
 	"api-endpoints":                                  discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 }
 
