@@ -47,7 +47,7 @@ func TestWritesOfNothing(t *testing.T) {
 }
 
 // serviceRange makes the range that cluster IPs are from.
-func serviceRange(t *testing.T, client kubernetes.Interface) {
+func serviceRange(t testing.TB, client kubernetes.Interface) {
 	t.Helper()
 	ranges := client.NetworkingV1().ServiceCIDRs()
 	made, err := ranges.Create(t.Context(), &networkingv1.ServiceCIDR{
