@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset lint bench peer-bench api-diff api-diff-replay clean help FORCE fleet install
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install
 
 all: build images ## build the binaries and the example image
 
@@ -136,6 +136,10 @@ api-diff: bin/shoal-coordinator ## the same API requests to Shoal and upstream v
 api-diff-replay: bin/shoal-coordinator ## the recorded requests of api-diff, against upstream's recorded answers
 	$(GO) build -o bin/api-diff ./tests/apidiff
 	bin/api-diff -replay
+
+ecosystem: setup build images test-images kubectl ## real software, installed as its users do; ONLY=metrics-server,prometheus
+	$(GO) build -o bin/ecosystem-rig ./tests/ecosystem
+	GO=$(GO) bin/ecosystem-rig -only '$(ONLY)' $(ARGS)
 
 clean:
 	rm -rf bin

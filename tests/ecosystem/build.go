@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-project/shoal/tests/upstream"
+)
+
+// software is what is built from one source.
+type software struct {
+	name     string
+	module   string // name@version on the module proxy, where it is of one
+	programs []upstream.Program
+	images   []image
+}
+
+// image is one that manifests ask for.
+type image struct {
+	ref string
+	// program is its only file; where it is and its first arguments are in entrypoint.
+	program, entrypoint, user string
+}
+
+// make builds what is not in the cache, and returns the archives of all images.
+func (s software) make(ctx context.Context, cache string) ([]string, error) {
+	out := filepath.Join(cache, "programs")
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	if s.module != "" {
+		src := filepath.Join(cache, "src", s.name)
+		if err := upstream.Source(ctx, s.module, src); err != nil { // the manifests are needed as well
+			return nil, err
+		}
+		if err := upstream.Build(ctx, s.module, src, out, s.programs); err != nil {
+			return nil, err
+		}
+	}
+	var archives []string
+	for _, i := range s.images {
+		archive, err := i.make(ctx, cache)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: %w", i.ref, err)
+		}
+		archives = append(archives, archive)
+	}
+	return archives, nil
+}
+
+func (i image) make(ctx context.Context, cache string) (string, error) {
+	file := strings.NewReplacer("/", "_", ":", "_").Replace(i.ref) + ".tar"
+	archive := filepath.Join(cache, "images", file)
+	if upstream.Have(archive) {
+		return archive, nil
+	}
+	fmt.Println("packing", i.ref)
+	if err := os.MkdirAll(filepath.Dir(archive), 0o755); err != nil {
+		return "", err
+	}
+	part := archive + ".part"
+	target, _, _ := strings.Cut(i.entrypoint, " ")
+	if err := i.pack(ctx, part, filepath.Join(cache, "programs", i.program)+"="+target); err != nil {
+		return "", err
+	}
+	return archive, os.Rename(part, archive)
+}
+
+// pack packs files with the project's packer of images.
+func (i image) pack(ctx context.Context, archive, source string) error {
+	args := []string{"run", "./hack/image", "-name", i.ref, "-out", archive}
+	if i.entrypoint != "" {
+		args = append(args, "-entrypoint", i.entrypoint)
+	}
+	if i.user != "" {
+		args = append(args, "-user", i.user)
+	}
+	return command(ctx, "", upstream.GoProgram(), append(args, source)...)
+}
+
+func command(ctx context.Context, dir, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", program, err, out)
+	}
+	return nil
+}

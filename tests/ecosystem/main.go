@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	cache, only string
+	keep, build bool
+	timeout     time.Duration
+}
+
+// A subject is software, or something that is done with all that is installed.
+type subject struct {
+	name     string
+	software []software
+	needs    []string // names of subjects that are run before
+	run      func(*rig)
+}
+
+// In the order in which they are run.
+var subjects = []subject{
+	metricsServer,
+	kubeStateMetrics,
+	nodeExporter,
+	prometheus,
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.cache, "cache", "bin/ecosystem", "directory that keeps sources, programs and images")
+	flag.StringVar(&o.only, "only", "", "run only these subjects and what they need, separated by commas: "+names())
+	flag.BoolVar(&o.build, "build", false, "only build what is needed")
+	flag.BoolVar(&o.keep, "keep", false, "leave the cluster running")
+	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "of the run, without the builds")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "ecosystem:", err)
+		os.Exit(1)
+	}
+}
+
+func names() string {
+	var all []string
+	for _, s := range subjects {
+		all = append(all, s.name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// selectSubjects returns the named subjects with what they need, or all.
+func selectSubjects(only string) ([]subject, error) {
+	wanted := map[string]bool{}
+	for _, name := range strings.Split(only, ",") {
+		if err := want(name, wanted); err != nil {
+			return nil, err
+		}
+	}
+	var selected []subject
+	for _, s := range subjects {
+		if only == "" || wanted[s.name] {
+			selected = append(selected, s)
+		}
+	}
+	return selected, nil
+}
+
+func want(name string, wanted map[string]bool) error {
+	if name == "" || wanted[name] {
+		return nil
+	}
+	i := slices.IndexFunc(subjects, func(s subject) bool { return s.name == name })
+	if i < 0 {
+		return fmt.Errorf("-only %q: no such subject; there are %s", name, names())
+	}
+	wanted[name] = true
+	for _, n := range subjects[i].needs {
+		if err := want(n, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, o options) error {
+	selected, err := selectSubjects(o.only)
+	if err != nil {
+		return err
+	}
+	cache, err := filepath.Abs(o.cache)
+	if err != nil {
+		return err
+	}
+	var archives []string
+	for _, s := range selected {
+		for _, w := range s.software {
+			made, err := w.make(ctx, cache)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			archives = append(archives, made...)
+		}
+	}
+	if o.build {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	r := &rig{ctx: ctx, cache: cache}
+	if r.work, err = os.MkdirTemp("", "shoal-ecosystem-"); err != nil {
+		return err
+	}
+	err = r.start(archives)
+	if err == nil {
+		for _, s := range selected {
+			r.subject = s.name
+			s.run(r)
+		}
+	}
+	if o.keep {
+		fmt.Println("KUBECONFIG="+r.Kubeconfig(), "network namespace:", r.NetNS)
+	} else {
+		r.subject, r.ctx = "rig", context.Background()
+		r.check("nothing is left behind", func() (string, error) { return "", r.stop() })
+	}
+	fmt.Printf("%d checks passed, %d failed\n", r.passed, r.failed)
+	if r.failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d checks failed", r.failed))
+	}
+	return err
+}

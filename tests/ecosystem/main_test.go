@@ -1,0 +1,44 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSelectSubjects: what a subject needs is run before it, in the order of the list.
+func TestSelectSubjects(t *testing.T) {
+	for _, test := range []struct{ only, want, err string }{
+		{only: "", want: names()},
+		{only: "node-exporter", want: "node-exporter"},
+		{only: "prometheus", want: "kube-state-metrics, node-exporter, prometheus"},
+		{only: "prometheus,metrics-server", want: "metrics-server, kube-state-metrics, node-exporter, prometheus"},
+		{only: "prometheus,oracle", err: `-only "oracle": no such subject`},
+	} {
+		selected, err := selectSubjects(test.only)
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%q: error %v, want %q", test.only, err, test.err)
+			}
+			continue
+		}
+		var got []string
+		for _, s := range selected {
+			got = append(got, s.name)
+		}
+		if g := strings.Join(got, ", "); err != nil || g != test.want {
+			t.Errorf("%q: %s (%v), want %s", test.only, g, err, test.want)
+		}
+	}
+}
+
+// TestNeedsComeFirst: no subject needs one that is run after it.
+func TestNeedsComeFirst(t *testing.T) {
+	for i, s := range subjects {
+		for _, n := range s.needs {
+			if j := slices.IndexFunc(subjects, func(s subject) bool { return s.name == n }); j < 0 || j >= i {
+				t.Errorf("%s needs %s, which is not run before", s.name, n)
+			}
+		}
+	}
+}
