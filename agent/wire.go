@@ -299,7 +299,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.cfg.Port == 0 {
 		return list, nil
 	}
-	kubelet, err := newServer(n.base, n.podParts, n.show)
+	kubelet, err := newServer(n.base, n.podParts, n.group, n.show)
 	return append(list, task{"kubelet API", func(ctx context.Context) error { return kubelet.Run(ctx) }}), err
 }
 

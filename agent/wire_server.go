@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/node"
@@ -66,7 +67,7 @@ func chooseCertificate(
 }
 
 // newServer makes the kubelet's API.
-func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error) {
+func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*server.Server, error) {
 	cluster, err := b.server.CA()
 	if err != nil {
 		return nil, err
@@ -87,6 +88,9 @@ func newServer(b base, p *podParts, show serving.Choice) (*server.Server, error)
 		NodeLogsDir: nodeLogs(b.cfg),
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
+	}
+	if group != nil && group.Keys() != nil {
+		s.GossipKeys = group.Keys()
 	}
 	if b.spans != nil {
 		s.Traced = b.spans.Handler

@@ -49,7 +49,7 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
-	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load))
+	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load))
 	return cmd
 }
 

@@ -38,7 +38,7 @@ var layers = []struct {
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
-		"coordinator/auth/policy", "coordinator/encryption", "coordinator/registry/allocate",
+		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",

@@ -99,6 +99,9 @@ func New(cfg Config) (*Group, error) {
 	return g, nil
 }
 
+// Keys are what members share; nil without.
+func (g *Group) Keys() *Keyring { return g.cfg.Keys }
+
 // memberlistConfig is the LAN profile, tuned: with at most three members a
 // death is declared after at most 1 s to be probed + 0.5 s for the probe + 2 s
 // of suspicion; with more, the first of many probers mostly finds it sooner

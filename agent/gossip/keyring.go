@@ -8,14 +8,18 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -30,8 +34,10 @@ const (
 // the new key is added as the second everywhere, then made the first
 // everywhere, then the old one is removed everywhere.
 type Keyring struct {
-	path  string
-	ring  atomic.Pointer[ring]
+	path string
+	ring atomic.Pointer[ring]
+
+	mu    sync.Mutex // of the file
 	stamp fileStamp
 	told  string
 }
@@ -102,6 +108,8 @@ func (k *Keyring) refresh(log *slog.Logger) {
 	if k == nil || k.path == "" {
 		return
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	info, err := os.Stat(k.path)
 	if err == nil && (fileStamp{info.ModTime(), info.Size()}) == k.stamp {
 		return
@@ -115,6 +123,74 @@ func (k *Keyring) refresh(log *slog.Logger) {
 	}
 	k.told = ""
 	log.Info("gossip keys were read again", "keys", len(k.ring.Load().keys))
+}
+
+// KeysPath is where the kubelet's API of an agent shows and takes keys.
+const KeysPath = "/gossip/keys"
+
+// Replace writes the key file, and uses its keys at once.
+func (k *Keyring) Replace(file []byte) error {
+	keys, err := parseKeys(file)
+	if err == nil {
+		_, err = newRing(keys)
+	}
+	if err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.path == "" {
+		return errors.New("gossip keys: they are in no file here")
+	}
+	// The file of `shoal up` is the coordinator's too, which wrote it before.
+	if old, err := os.ReadFile(k.path); err != nil || !bytes.Equal(old, file) {
+		if err := replaceFile(k.path, file); err != nil {
+			return fmt.Errorf("write gossip keys: %w", err)
+		}
+	}
+	return k.read()
+}
+
+func replaceFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if info, statErr := os.Stat(path); statErr == nil && os.Geteuid() == 0 {
+		st := info.Sys().(*syscall.Stat_t)
+		err = errors.Join(err, f.Chown(int(st.Uid), int(st.Gid)))
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// Prints tell the keys in use apart without telling them, in their order.
+func (k *Keyring) Prints() []string {
+	r := k.current()
+	if r == nil {
+		return nil
+	}
+	return prints(r.keys)
+}
+
+// Prints are those of the keys in a key file.
+func Prints(file []byte) ([]string, error) {
+	keys, err := parseKeys(file)
+	return prints(keys), err
+}
+
+func prints(keys [][]byte) (out []string) {
+	for _, key := range keys {
+		sum := sha256.Sum256(append([]byte("shoal gossip key "), key...))
+		out = append(out, hex.EncodeToString(sum[:6]))
+	}
+	return out
 }
 
 func parseKeys(data []byte) ([][]byte, error) {

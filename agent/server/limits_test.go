@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +36,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -108,6 +111,64 @@ func TestKnownCallersAreTraced(t *testing.T) {
 			t.Errorf("%s with %q: %d, %d requests are traced; want %d and %d", tc.path, tc.token, code, traced, tc.code,
 				tc.sum)
 		}
+	}
+}
+
+// Keys of the gossip are shown by their prints, to who may read through the node,
+// and replaced by who may write through it.
+func TestGossipKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gossip.key")
+	first := []byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32)) + "\n")
+	second := append(bytes.Clone(first), base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{2}, 32))...)
+	if err := os.WriteFile(file, first, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := gossip.LoadKeyring(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(newCluster("anna get proxy", "root get proxy", "root update proxy"))
+	s.GossipKeys = keys
+	h := s.handler()
+	send := func(method, token string, body []byte) (int, string) {
+		r := httptest.NewRequest(method, gossip.KeysPath, bytes.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	for _, tc := range []struct {
+		method, token string
+		body          []byte
+		code, keys    int
+	}{
+		{"GET", "bad", nil, http.StatusUnauthorized, 1},
+		{"GET", "token-of-anna", nil, http.StatusOK, 1},
+		{"PUT", "token-of-anna", second, http.StatusForbidden, 1},
+		{"PUT", "token-of-root", []byte("no key"), http.StatusUnprocessableEntity, 1},
+		{"PUT", "token-of-root", nil, http.StatusUnprocessableEntity, 1},
+		{"PUT", "token-of-root", second, http.StatusOK, 2},
+		{"PUT", "token-of-root", second, http.StatusOK, 2},
+		{"POST", "token-of-root", second, http.StatusForbidden, 2},
+	} {
+		code, body := send(tc.method, tc.token, tc.body)
+		if code != tc.code || len(keys.Prints()) != tc.keys {
+			t.Errorf("%s as %s: %d, %d keys; want %d, %d", tc.method, tc.token, code, len(keys.Prints()), tc.code,
+				tc.keys)
+		}
+		if code == http.StatusOK && strings.Count(body, `"`) != 2*tc.keys || strings.Contains(body, "AQEBAQEB") {
+			t.Errorf("%s as %s: %s", tc.method, tc.token, body)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, second) {
+		t.Errorf("%s %v", got, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	s.GossipKeys = nil
+	if code, body := send("PUT", "token-of-root", second); code != http.StatusOK || strings.TrimSpace(body) != "[]" {
+		t.Errorf("without keys: %d %s", code, body)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/stats"
@@ -44,6 +45,14 @@ type Stats interface {
 	ProbeResults(ctx context.Context, w io.Writer) error
 }
 
+// GossipKeys are those that the gossip's members share.
+type GossipKeys interface {
+	// Prints tell the keys apart without telling them.
+	Prints() []string
+	// Replace uses the keys of another key file.
+	Replace(file []byte) error
+}
+
 // Server is the API.
 type Server struct {
 	Addr string
@@ -61,6 +70,8 @@ type Server struct {
 	NodeLogsDir string
 	// Config is what /configz shows.
 	Config any
+	// GossipKeys is nil on a node without them.
+	GossipKeys GossipKeys
 	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
 	Traced func(http.Handler) http.Handler
 	// Healthy is nil while the node works.
@@ -129,6 +140,8 @@ func (s *Server) handler() http.Handler {
 	read("/pods/", s.pods, "pods", "proxy")
 	read("/runningpods/", s.running, "pods", "proxy")
 	read("/configz", s.configz, "configz", "proxy")
+	read(gossip.KeysPath, s.gossipKeys, "proxy")
+	mux.Handle("PUT "+gossip.KeysPath, s.Auth.allow(s.setGossipKeys, "proxy"))
 	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
 	read("/logs/", s.nodeLogs, "log")
 	read("/stats/summary", s.summary, "stats")

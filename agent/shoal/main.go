@@ -33,7 +33,7 @@ func command() *cobra.Command {
 		Use: "shoal", Short: "Run and inspect a Shoal cluster on this machine",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand())
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand())
 	return root
 }
 

@@ -22,13 +22,28 @@ func secretsCommand() *cobra.Command {
 	} {
 		c.AddCommand(
 			&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-				return secrets(cmd, o, use)
+				return onCoordinator(cmd, o, "secrets", use)
 			}})
 	}
 	return c
 }
 
-func secrets(cmd *cobra.Command, o *options, what string) error {
+// gossipCommand does the same about the key of the gossip.
+func gossipCommand() *cobra.Command {
+	o := defaultOptions()
+	c := &cobra.Command{
+		Use: "gossip", Short: "Change the key that members of the gossip share; on the coordinator's machine",
+	}
+	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
+	c.AddCommand(&cobra.Command{
+		Use: "rotate", Short: "Make a new key, have all members use it, drop the old one; all while the cluster runs",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return onCoordinator(cmd, o, "gossip", "rotate") },
+	})
+	return c
+}
+
+func onCoordinator(cmd *cobra.Command, o *options, about, what string) error {
 	if err := o.complete(); err != nil {
 		return err
 	}
@@ -36,7 +51,7 @@ func secrets(cmd *cobra.Command, o *options, what string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"secrets", what}
+	args := []string{about, what}
 	if file := o.path("coordinator.yaml"); exists(file) { // written by `shoal up`; units have the default one
 		args = append(args, "--config", file)
 	} else if cmd.Flags().Changed("data-dir") {
@@ -50,7 +65,7 @@ func secrets(cmd *cobra.Command, o *options, what string) error {
 		return errShown
 	}
 	if err != nil {
-		return fmt.Errorf("secrets %s: %w", what, err)
+		return fmt.Errorf("%s %s: %w", about, what, err)
 	}
 	return nil
 }
