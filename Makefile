@@ -137,7 +137,7 @@ api-diff-replay: bin/shoal-coordinator ## the recorded requests of api-diff, aga
 	$(GO) build -o bin/api-diff ./tests/apidiff
 	bin/api-diff -replay
 
-ecosystem: setup build images test-images kubectl ## real software, installed as its users do; ONLY=metrics-server,prometheus
+ecosystem: setup build images test-images kubectl helm ## real software, installed as its users do; ONLY=metrics-server,postgres
 	$(GO) build -o bin/ecosystem-rig ./tests/ecosystem
 	GO=$(GO) bin/ecosystem-rig -only '$(ONLY)' $(ARGS)
 

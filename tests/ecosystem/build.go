@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
@@ -22,6 +25,11 @@ type software struct {
 // image is one that manifests ask for.
 type image struct {
 	ref string
+	// of is the name of one of the tests' images that it is under another name.
+	of string
+	// packages are Debian's that it consists of, script is run on their files,
+	// in their directory.
+	packages, script string
 	// program is its only file; where it is and its first arguments are in entrypoint.
 	program, entrypoint, user string
 }
@@ -63,11 +71,51 @@ func (i image) make(ctx context.Context, cache string) (string, error) {
 		return "", err
 	}
 	part := archive + ".part"
-	target, _, _ := strings.Cut(i.entrypoint, " ")
-	if err := i.pack(ctx, part, filepath.Join(cache, "programs", i.program)+"="+target); err != nil {
+	var err error
+	switch {
+	case i.of != "":
+		err = i.rename(part)
+	case i.packages != "":
+		err = i.packDebian(ctx, part)
+	default:
+		target, _, _ := strings.Cut(i.entrypoint, " ")
+		err = i.pack(ctx, part, filepath.Join(cache, "programs", i.program)+"="+target)
+	}
+	if err != nil {
 		return "", err
 	}
 	return archive, os.Rename(part, archive)
+}
+
+// rename writes one of the tests' images under another name.
+func (i image) rename(archive string) error {
+	img, err := tarball.ImageFromPath(filepath.Join("bin", "test-images", i.of+".tar"), nil)
+	if err != nil {
+		return fmt.Errorf("%w: run `make test-images`", err)
+	}
+	tag, err := name.NewTag(i.ref)
+	if err != nil {
+		return err
+	}
+	return tarball.WriteToFile(archive, tag, img)
+}
+
+// packDebian packs the files of Debian's packages.
+func (i image) packDebian(ctx context.Context, archive string) error {
+	work, err := os.MkdirTemp("", "shoal-ecosystem-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	root := filepath.Join(work, "root")
+	err = command(ctx, "", "mmdebstrap", "--quiet", "--variant=extract", "--include="+i.packages, "bookworm", root)
+	if err == nil {
+		err = command(ctx, root, "sh", "-euc", i.script)
+	}
+	if err != nil {
+		return err
+	}
+	return i.pack(ctx, archive, root+"=/")
 }
 
 // pack packs files with the project's packer of images.

@@ -34,6 +34,13 @@ var subjects = []subject{
 	kubeStateMetrics,
 	nodeExporter,
 	prometheus,
+	localPath,
+	redis,
+	postgres,
+	certManager,
+	argoRollouts,
+	pythonClient,
+	downUp,
 }
 
 func main() {

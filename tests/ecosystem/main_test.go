@@ -12,8 +12,8 @@ func TestSelectSubjects(t *testing.T) {
 		{only: "", want: names()},
 		{only: "node-exporter", want: "node-exporter"},
 		{only: "prometheus", want: "kube-state-metrics, node-exporter, prometheus"},
-		{only: "prometheus,metrics-server", want: "metrics-server, kube-state-metrics, node-exporter, prometheus"},
-		{only: "prometheus,oracle", err: `-only "oracle": no such subject`},
+		{only: "redis,metrics-server", want: "metrics-server, local-path, redis"},
+		{only: "redis,oracle", err: `-only "oracle": no such subject`},
 	} {
 		selected, err := selectSubjects(test.only)
 		if test.err != "" {
