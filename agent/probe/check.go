@@ -28,7 +28,8 @@ const (
 	maxBody   = 10 << 10
 )
 
-// probe asks once. The error is for what could not be asked at all.
+// probe asks once. The output says why an answer is not good, or what to warn of
+// in a good one; the error is for what could not be asked at all.
 func (m *Manager) probe(ctx context.Context, w *watch) (good bool, output string, err error) {
 	timeout := seconds(w.spec.TimeoutSeconds, 1)
 	switch {
@@ -53,7 +54,7 @@ func (m *Manager) exec(ctx context.Context, w *watch, timeout time.Duration) (bo
 	var exit utilexec.ExitError
 	switch {
 	case err == nil:
-		return true, out, nil
+		return true, "", nil
 	case errors.As(err, &exit):
 		return false, out, nil
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
@@ -108,8 +109,11 @@ func httpGet(ctx context.Context, w *watch, timeout time.Duration) (bool, string
 	if err != nil {
 		return false, err.Error(), nil
 	}
-	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
-		return true, string(body), nil
+	switch code := resp.StatusCode; {
+	case code >= 300 && code < 400: // to another host
+		return true, "Probe terminated redirects, Response body: " + string(body), nil
+	case code >= 200 && code < 300:
+		return true, "", nil
 	}
 	return false, fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode), nil
 }
@@ -248,5 +252,5 @@ func grpcCheck(ctx context.Context, w *watch, timeout time.Duration) (bool, stri
 	if resp.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		return false, fmt.Sprintf("service unhealthy (responded with %q)", resp.GetStatus()), nil
 	}
-	return true, "service healthy", nil
+	return true, "", nil
 }

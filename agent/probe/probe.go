@@ -261,6 +261,10 @@ func (w *watch) count(good bool) (verdict, tell bool) {
 
 func (w *watch) events(good bool, output string, err error) {
 	if good && err == nil {
+		if output != "" {
+			w.m.Events.Event(w.t.Pod, w.t.Container.Name, corev1.EventTypeWarning, "ProbeWarning",
+				w.kind.String()+" probe warning: "+output)
+		}
 		return
 	}
 	msg := w.kind.String() + " probe failed: " + output

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	utilexec "k8s.io/utils/exec"
 )
 
@@ -218,4 +222,51 @@ type asking func()
 func (f asking) ExecSync(context.Context, string, []string, time.Duration) ([]byte, []byte, error) {
 	f()
 	return nil, nil, nil
+}
+
+// heard keeps the events of a container.
+type heard []string
+
+func (h *heard) Event(_ *corev1.Pod, container, kind, reason, message string) {
+	*h = append(*h, fmt.Sprint(container, " ", kind, " ", reason, ": ", message))
+}
+
+// Where a server sends a probe to: to itself, or to another host, whose health is
+// not the container's.
+func TestRedirects(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/well", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "well") }))
+	mux.Handle("/sick", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }))
+	mux.Handle("/to-well", http.RedirectHandler("/well", http.StatusFound))
+	mux.Handle("/to-sick", http.RedirectHandler("/sick", http.StatusFound))
+	mux.Handle("/away", http.RedirectHandler("http://0.0.0.0/", http.StatusFound))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	address, err := netip.ParseAddrPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		good bool
+		want string // event
+	}{
+		{"/well", true, ""},
+		{"/sick", false, "c Warning Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"},
+		{"/to-well", true, ""},
+		{"/to-sick", false, "c Warning Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"},
+		{"/away", true, "c Warning ProbeWarning: Liveness probe warning: Probe terminated redirects, " +
+			"Response body: <a href=\"http://0.0.0.0/\">Found</a>.\n\n"},
+	} {
+		var events heard
+		spec := &corev1.Probe{TimeoutSeconds: 30}
+		spec.HTTPGet = &corev1.HTTPGetAction{Path: c.path, Port: intstr.FromInt32(int32(address.Port()))}
+		w := &watch{m: &Manager{Events: &events}, kind: Liveness, spec: spec,
+			t: Target{Container: &corev1.Container{Name: "c"}, IPs: []string{address.Addr().String()}}}
+		good, output, err := w.m.probe(t.Context(), w)
+		w.events(good, output, err)
+		if got := strings.Join(events, "; "); good != c.good || err != nil || got != c.want {
+			t.Errorf("%s: good %v, %v, events %q; want %v, %q", c.path, good, err, got, c.good, c.want)
+		}
+	}
 }
