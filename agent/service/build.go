@@ -88,6 +88,9 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	}
 	out.SourceRanges = sourceRanges(svc)
 	out.Affinity = affinity(svc)
+	if !out.Headless {
+		slcs = slices.DeleteFunc(slices.Clone(slcs), forNames)
+	}
 	eps := endpoints(slcs, view)
 	out.Endpoints = records(eps, view)
 	for i := range svc.Spec.Ports {
@@ -98,6 +101,13 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 		out.LocalReady = countLocal(eps, view)
 	}
 	return out
+}
+
+// forNames tells of a slice that is for DNS alone: no proxy leads traffic to it,
+// whatever its Service is.
+func forNames(s *discoveryv1.EndpointSlice) bool {
+	_, ok := s.Labels[corev1.IsHeadlessService]
+	return ok
 }
 
 // maxExternal bounds a Service's addresses of a kind: each counts with every

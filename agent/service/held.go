@@ -185,6 +185,9 @@ func neededOfSlice(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name},
 		AddressType: o.AddressType}
 	out.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+	if forNames(o) {
+		out.Labels[corev1.IsHeadlessService] = ""
+	}
 	for _, p := range o.Ports {
 		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
 	}

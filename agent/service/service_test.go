@@ -175,6 +175,21 @@ func TestPortsAreMatchedByNameAndProtocol(t *testing.T) { // SVC-5, SVC-22
 	}
 }
 
+// A slice with the label of headless Services is for DNS alone, as in kube-proxy.
+func TestHeadlessSlices(t *testing.T) {
+	names := slice("b", "10.1.0.2@me ready")
+	names.Labels[corev1.IsHeadlessService] = ""
+	slcs := []*discoveryv1.EndpointSlice{slice("a", "10.1.0.1@me ready"), names}
+	got := BuildOne(web(func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }), slcs, View{Node: "me"})
+	if s := showRoute(got.Ports[0].Cluster); s != "10.1.0.1:80*" || got.LocalReady != 1 {
+		t.Errorf("got %q, %d ready here", s, got.LocalReady)
+	}
+	got = BuildOne(web(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }), slcs, View{})
+	if len(got.Endpoints) != 2 {
+		t.Errorf("DNS knows %v", got.Endpoints)
+	}
+}
+
 func TestKindsOfServices(t *testing.T) {
 	headless := BuildOne(web(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }),
 		[]*discoveryv1.EndpointSlice{slice("a", "10.1.0.1 ready", "10.1.0.2 notready")}, View{})

@@ -54,8 +54,11 @@ func (w *world) slice() *discoveryv1.EndpointSlice {
 	}
 	s := slice(fmt.Sprintf("e%d", w.rnd.IntN(16)), eps...)
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: w.name()}
-	if w.rnd.IntN(10) == 0 {
+	switch w.rnd.IntN(10) {
+	case 0:
 		s.Labels = nil
+	case 1, 2:
+		s.Labels[corev1.IsHeadlessService] = "any"
 	}
 	return s
 }
