@@ -40,6 +40,10 @@ import (
 // StatefulSets ask for.
 const provisioner = "github.com/rancher/local-path-provisioner@" + provisionerVersion
 
+// hostPathDriver is what specs of dynamic resource allocation pass connections
+// on with, and some of storage test. Later versions are not on the module proxy.
+const hostPathDriver = "github.com/kubernetes-csi/csi-driver-host-path@v1.7.2"
+
 const provisionerVersion = "v0.0.30"
 
 // build makes what is not in the cache directory yet.
@@ -49,6 +53,11 @@ func build(ctx context.Context, cache string) error {
 	}
 	err := upstream.Build(ctx, provisioner, filepath.Join(cache, "provisioner-src"), cache,
 		[]upstream.Program{{Name: "local-path-provisioner", Package: "."}})
+	if err != nil {
+		return err
+	}
+	err = upstream.Build(ctx, hostPathDriver, filepath.Join(cache, "hostpath-src"), cache,
+		[]upstream.Program{{Name: "hostpathplugin", Package: "./cmd/hostpathplugin"}})
 	if err != nil {
 		return err
 	}

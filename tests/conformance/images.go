@@ -82,6 +82,8 @@ func images(cache, bin string) []image {
 			v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
 		{provisionerImage, "",
 			[]file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
+		{"registry.k8s.io/sig-storage/hostpathplugin:v1.17.1", rootfs,
+			[]file{{"hostpathplugin", in("hostpathplugin"), 0o755}}, v1.Config{Entrypoint: []string{"/hostpathplugin"}}},
 		{helperImage, busybox, nil, v1.Config{Cmd: []string{"sh"}}},
 		{"registry.k8s.io/etcd:3.6.8-0", "", []file{{"usr/local/bin/etcd", in("etcd"), 0o755}}, v1.Config{}},
 	}

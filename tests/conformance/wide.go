@@ -227,6 +227,7 @@ func (c causes) explain(ran record) (unknown []string) {
 var (
 	space   = regexp.MustCompile(`\s+`)
 	ephemer = regexp.MustCompile(`0x[0-9a-f]+`)
+	cached  = regexp.MustCompile(`[^\s'"]*/bin/conformance/`)
 )
 
 // causeLength is the length of a cause that is taken from a failure's message.
@@ -234,6 +235,7 @@ const causeLength = 200
 
 func oneLine(message string) string {
 	line := strings.TrimSpace(ephemer.ReplaceAllString(space.ReplaceAllString(message, " "), "0x…"))
+	line = cached.ReplaceAllString(line, "bin/conformance/")
 	if r := []rune(line); len(r) > causeLength {
 		line = string(r[:causeLength]) + "…"
 	}

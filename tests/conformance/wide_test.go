@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 		"by SCTP": {state: failed, message: "timed out"},
 		"other":   {state: failed, message: "expected\n  0xc00012 " + strings.Repeat("x", 300)},
 		"fine":    {state: passed, message: "left of an earlier try"},
-		"cloud":   {state: skip, message: "only\tfor gce"},
+		"cloud":   {state: skip, message: "only\tfor gce, see '/home/x/bin/conformance/src/y.go'"},
 	}
 	if unknown := known.explain(ran); !slices.Equal(unknown, []string{"other"}) {
 		t.Errorf("unknown causes %q", unknown)
@@ -56,7 +56,7 @@ func TestExplain(t *testing.T) {
 		"by SCTP": {state: failed, message: "no SCTP in this kernel"},
 		"other":   {state: failed, message: "expected 0x… " + strings.Repeat("x", 187) + "…"},
 		"fine":    {state: passed},
-		"cloud":   {state: skip, message: "only for gce"},
+		"cloud":   {state: skip, message: "only for gce, see 'bin/conformance/src/y.go'"},
 	}
 	if !maps.Equal(ran, want) {
 		t.Errorf("explained %+v", ran)
