@@ -46,20 +46,16 @@ const hostPathDriver = "github.com/kubernetes-csi/csi-driver-host-path@v1.7.2"
 
 const provisionerVersion = "v0.0.30"
 
-// build makes what is not in the cache directory yet.
-func build(ctx context.Context, cache string) error {
+// build makes what is not in the cache directory yet; wide is for what only specs
+// beyond conformance ask for.
+func build(ctx context.Context, cache string, wide bool) error {
 	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
 		return err
 	}
-	err := upstream.Build(ctx, provisioner, filepath.Join(cache, "provisioner-src"), cache,
-		[]upstream.Program{{Name: "local-path-provisioner", Package: "."}})
-	if err != nil {
-		return err
-	}
-	err = upstream.Build(ctx, hostPathDriver, filepath.Join(cache, "hostpath-src"), cache,
-		[]upstream.Program{{Name: "hostpathplugin", Package: "./cmd/hostpathplugin"}})
-	if err != nil {
-		return err
+	if wide {
+		if err := buildWide(ctx, cache); err != nil {
+			return err
+		}
 	}
 	if upstream.Have(filepath.Join(cache, "coredns")) {
 		return nil
@@ -73,4 +69,14 @@ func build(ctx context.Context, cache string) error {
 		return err
 	}
 	return upstream.Build(ctx, coreDNS, src, cache, []upstream.Program{{Name: "coredns", Package: "."}})
+}
+
+func buildWide(ctx context.Context, cache string) error {
+	err := upstream.Build(ctx, provisioner, filepath.Join(cache, "provisioner-src"), cache,
+		[]upstream.Program{{Name: "local-path-provisioner", Package: "."}})
+	if err != nil {
+		return err
+	}
+	return upstream.Build(ctx, hostPathDriver, filepath.Join(cache, "hostpath-src"), cache,
+		[]upstream.Program{{Name: "hostpathplugin", Package: "./cmd/hostpathplugin"}})
 }

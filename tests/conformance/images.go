@@ -80,18 +80,28 @@ func images(cache, bin string) []image {
 			v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
 		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}},
 			v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
-		{provisionerImage, "",
-			[]file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
-		{"registry.k8s.io/sig-storage/hostpathplugin:v1.17.1", rootfs,
-			[]file{{"hostpathplugin", in("hostpathplugin"), 0o755}}, v1.Config{Entrypoint: []string{"/hostpathplugin"}}},
-		{helperImage, busybox, nil, v1.Config{Cmd: []string{"sh"}}},
 		{"registry.k8s.io/etcd:3.6.8-0", "", []file{{"usr/local/bin/etcd", in("etcd"), 0o755}}, v1.Config{}},
 	}
 }
 
+// wideImages lists what only specs beyond conformance run.
+func wideImages(cache, bin string) []image {
+	in := func(name string) string { return filepath.Join(cache, name) }
+	return []image{
+		{provisionerImage, "",
+			[]file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
+		{"registry.k8s.io/sig-storage/hostpathplugin:v1.17.1", in("rootfs.tar"),
+			[]file{{"hostpathplugin", in("hostpathplugin"), 0o755}}, v1.Config{Entrypoint: []string{"/hostpathplugin"}}},
+		{helperImage, filepath.Join(bin, "test-images", "busybox.tar"), nil, v1.Config{Cmd: []string{"sh"}}},
+	}
+}
+
 // pack writes all images into one archive, in which layers are kept once.
-func pack(cache, bin string) (string, error) {
-	out := filepath.Join(cache, "suite.tar")
+func pack(cache, bin string, wide bool) (string, error) {
+	out, list := filepath.Join(cache, "suite.tar"), images(cache, bin)
+	if wide {
+		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache, bin)...)
+	}
 	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/rootfs.sh",
 		filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar"))
 	if current || err != nil {
@@ -105,7 +115,7 @@ func pack(cache, bin string) (string, error) {
 	fmt.Println("packing the suite's images")
 	bases := map[string]v1.Image{"": empty.Image}
 	byTag := map[name.Tag]v1.Image{}
-	for _, i := range images(cache, bin) {
+	for _, i := range list {
 		img, err := i.make(bases)
 		if err != nil {
 			return "", fmt.Errorf("image %s: %w", i.ref, err)

@@ -65,10 +65,10 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	cache := filepath.Join(bin, "conformance")
-	if err := build(ctx, cache); err != nil {
+	if err := build(ctx, cache, o.labels != ""); err != nil {
 		return err
 	}
-	archive, err := pack(cache, bin)
+	archive, err := pack(cache, bin, o.labels != "")
 	if err != nil || o.build {
 		return err
 	}
