@@ -263,6 +263,7 @@ func addGroupDiscovery(g *genericapiserver.GenericAPIServer, groups []group) {
 
 func (s *Server) newCRDServer(base baseConfig) (*apiextensionsapiserver.CustomResourceDefinitions, error) {
 	c := base(apiextensionsapiserver.Codecs)
+	c.AdmissionControl = soundDefinitions{c.AdmissionControl}
 	c.MergedResourceConfig = apiextensionsapiserver.DefaultAPIResourceConfigSource()
 	c.OpenAPIV3Config = crdOpenAPI()
 	config := &apiextensionsapiserver.Config{GenericConfig: c, ExtraConfig: apiextensionsapiserver.ExtraConfig{
