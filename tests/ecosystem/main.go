@@ -31,6 +31,7 @@ type subject struct {
 // In the order in which they are run.
 var subjects = []subject{
 	metricsServer,
+	joined,
 	kubeStateMetrics,
 	nodeExporter,
 	prometheus,
