@@ -197,7 +197,7 @@ func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
 	doc, err := o.document(path)
 	if errors.Is(err, errNoDocument) {
-		http.NotFound(w, r)
+		w.WriteHeader(http.StatusNotFound) // without a text, as upstream
 		return
 	}
 	if err != nil {

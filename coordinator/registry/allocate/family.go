@@ -230,7 +230,7 @@ func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
 	seen := sets.New[corev1.IPFamily]()
 	for i, f := range s.IPFamilies {
 		errs = append(errs,
-			podspec.OneOf(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
+			podspec.Among(f, p.Child("ipFamilies").Index(i), corev1.IPv4Protocol, corev1.IPv6Protocol)...)
 		if seen.Has(f) {
 			errs = append(errs, field.Duplicate(p.Child("ipFamilies").Index(i), f))
 		}

@@ -61,7 +61,7 @@ func signingRequest() kind.Kind {
 			kind.Column("SignerName", "string", beta["signerName"]),
 			kind.Column("Requestor", "string", beta["request"]),
 			kind.Column("RequestedDuration", "string", spec["expirationSeconds"]),
-			kind.Column("Condition", "string", certificatesv1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"]),
+			kind.Column("Condition", "string", certificatesv1beta1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"]),
 		},
 		Row: func(c *certRequest) []any {
 			lifetime := "<none>"

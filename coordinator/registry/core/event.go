@@ -35,6 +35,7 @@ func event() kind.Kind {
 			NameRule: func(string, bool) []string { return nil },
 		},
 		AnyFinalizer:   true,
+		OwnMeta:        true,
 		Validate:       validateEvent,
 		ValidateUpdate: validateEventUpdate,
 		TTL:            func(*corev1.Event) uint64 { return eventTTL },
@@ -118,15 +119,8 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if !strict {
 		return errs
 	}
-	names := field.NewPath("metadata")
-	for _, text := range apivalidation.NameIsDNSSubdomain(e.Name, false) {
-		errs = append(errs, field.Invalid(names.Child("name"), e.Name, text))
-	}
-	if e.GenerateName != "" {
-		for _, text := range apivalidation.NameIsDNSSubdomain(e.GenerateName, true) {
-			errs = append(errs, field.Invalid(names.Child("generateName"), e.GenerateName, text))
-		}
-	}
+	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(e, true, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))...)
 	errs = append(errs, kind.ValidateFinalizers(e)...)
 	errs = append(errs, validateSeries(e)...)
 	if e.EventTime.IsZero() {

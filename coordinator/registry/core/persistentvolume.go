@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -78,6 +79,31 @@ func validateVolume(v *corev1.PersistentVolume) field.ErrorList {
 		volumespec.ValidateAnnotations(&v.ObjectMeta, &v.Spec)...)
 }
 
+// stableLabels are the labels of nodes that have taken the place of older ones.
+var stableLabels = map[string]string{
+	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion,
+	corev1.LabelFailureDomainBetaZone:   corev1.LabelTopologyZone,
+	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
+	"beta.kubernetes.io/arch":           corev1.LabelArchStable,
+	"beta.kubernetes.io/os":             corev1.LabelOSStable,
+}
+
+// sameButStable compares what a volume asks of nodes, now and before: a label may
+// become the one that has taken its place.
+var sameButStable = func() conversion.Equalities {
+	same := equality.Semantic.Copy()
+	err := same.AddFunc(func(now, was corev1.NodeSelectorRequirement) bool {
+		if stableLabels[was.Key] == now.Key && now.Key != "" {
+			was.Key = now.Key
+		}
+		return equality.Semantic.DeepEqual(now, was)
+	})
+	if err != nil {
+		panic(err) // the function's form is wrong
+	}
+	return same
+}()
+
 func validateVolumeUpdate(v, old *corev1.PersistentVolume) (errs field.ErrorList) {
 	now, was := v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
 	if was.CSI != nil && was.CSI.ControllerExpandSecretRef == nil && now.CSI != nil {
@@ -88,8 +114,9 @@ func validateVolumeUpdate(v, old *corev1.PersistentVolume) (errs field.ErrorList
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "persistentvolumesource"), "spec.persistentvolumesource is immutable after creation"))
 	}
 	errs = append(errs, immutable(v.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
-	if old.Spec.NodeAffinity != nil {
-		errs = append(errs, immutable(v.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))...)
+	if was := old.Spec.NodeAffinity; was != nil && !sameButStable.DeepEqual(v.Spec.NodeAffinity, was) {
+		errs = append(errs, field.Invalid(field.NewPath("nodeAffinity"), v.Spec.NodeAffinity,
+			"field is immutable, except for updating from beta label to GA"))
 	}
 	if old.Spec.VolumeAttributesClassName != nil && v.Spec.VolumeAttributesClassName == nil {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden"))

@@ -48,9 +48,15 @@ type Of[T any] struct {
 	// take those of upstream's that are not qualified, and no more; updates are as
 	// metarules.go says.
 	AnyFinalizer bool
+	// OwnMeta leaves the metadata of a new object to Validate, and to the registry after
+	// it: who sends another mistake too is told of that one alone.
+	OwnMeta bool
 	// Spec returns the part whose change raises metadata.generation; nil for a
 	// kind that has no generation.
 	Spec func(*T) any
+	// CountsDropped tells that a write raises the generation by fields alone that are
+	// dropped because their feature is off.
+	CountsDropped bool
 	// ResetFields, beside status for the main resource, is what a write to it loses.
 	// Optional.
 	ResetFields *fieldpath.Set

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	policyv1beta1 "k8s.io/api/policy/v1beta1"
@@ -75,6 +76,7 @@ func NewScheme(kinds []Kind) (*runtime.Scheme, error) {
 	if err := addEviction(scheme); err != nil {
 		return nil, err
 	}
+	addTokenRequests(scheme)
 	if err := addQueryOptions(scheme); err != nil {
 		return nil, err
 	}
@@ -112,6 +114,17 @@ func addEviction(scheme *runtime.Scheme) error {
 		return fmt.Errorf("register evictions: %w", err)
 	}
 	return nil
+}
+
+// addTokenRequests has a request for a token decoded with its default, so that the
+// default is owned by who sends the request, as that of any object is.
+func addTokenRequests(scheme *runtime.Scheme) {
+	scheme.AddTypeDefaultingFunc(&authenticationv1.TokenRequest{}, func(obj any) {
+		if spec := &obj.(*authenticationv1.TokenRequest).Spec; spec.ExpirationSeconds == nil {
+			hour := int64(3600)
+			spec.ExpirationSeconds = &hour
+		}
+	})
 }
 
 // addQueryOptions registers the conversions of query parameters to the options

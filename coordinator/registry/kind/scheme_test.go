@@ -1,12 +1,14 @@
 package kind
 
 import (
+	"encoding/json"
 	"net/url"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -150,6 +152,23 @@ func TestQueryOptions(t *testing.T) {
 			t.Errorf("%q: %v", c.query, err)
 		case c.want != nil && !cmp.Equal(c.want, c.into):
 			t.Errorf("%q: %s", c.query, cmp.Diff(c.want, c.into))
+		}
+	}
+}
+
+// A request for a token that says nothing of its time is decoded as one for an hour,
+// one that does stays as it is.
+func TestTokenRequestDefault(t *testing.T) {
+	for text, want := range map[string]int64{
+		`{"spec":{"expirationSeconds":null}}`: 3600, `{}`: 3600, `{"spec":{"expirationSeconds":600}}`: 600,
+	} {
+		var req authenticationv1.TokenRequest
+		if err := json.Unmarshal([]byte(text), &req); err != nil {
+			t.Fatal(err)
+		}
+		newScheme(t).Default(&req)
+		if got := req.Spec.ExpirationSeconds; got == nil || *got != want {
+			t.Errorf("%s: %v, want %d", text, got, want)
 		}
 	}
 }

@@ -78,7 +78,10 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 
 func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	t := typed[T](obj)
-	errs := s.of.validateMeta(t)
+	var errs field.ErrorList
+	if !s.of.OwnMeta {
+		errs = s.of.validateMeta(t)
+	}
 	if !s.of.AnyFinalizer {
 		errs = append(errs, ValidateFinalizers(metaOf(t))...)
 	}
@@ -100,11 +103,13 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 	if s.of.Status != nil {
 		s.of.Status.Copy(t, o)
 	}
+	// Fields that are dropped have changed as well, for a kind that counts them.
+	raise := s.of.CountsDropped && !equality.Semantic.DeepEqual(s.of.Spec(t), s.of.Spec(o))
 	s.off.Drop(t, o)
 	if s.of.Update != nil {
 		s.of.Update(ctx, t, o)
 	}
-	if s.of.Spec != nil && !equality.Semantic.DeepEqual(s.of.Spec(t), s.of.Spec(o)) {
+	if raise || s.of.Spec != nil && !equality.Semantic.DeepEqual(s.of.Spec(t), s.of.Spec(o)) {
 		metaOf(t).SetGeneration(metaOf(o).GetGeneration() + 1)
 	}
 }

@@ -205,7 +205,7 @@ func validateSpread(constraints []corev1.TopologySpreadConstraint, p *field.Path
 			errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
 		}
 		errs = append(errs,
-			among(c.WhenUnsatisfiable, at.Child("whenUnsatisfiable"), corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
+			Among(c.WhenUnsatisfiable, at.Child("whenUnsatisfiable"), corev1.DoNotSchedule, corev1.ScheduleAnyway)...)
 		for _, later := range constraints[i+1:] {
 			if c.TopologyKey == later.TopologyKey && c.WhenUnsatisfiable == later.WhenUnsatisfiable {
 				errs = append(errs,
@@ -219,7 +219,7 @@ func validateSpread(constraints []corev1.TopologySpreadConstraint, p *field.Path
 			"nodeTaintsPolicy": c.NodeTaintsPolicy} {
 			if policy != nil {
 				errs = append(errs,
-					among(*policy, at.Child(name), corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)...)
+					Among(*policy, at.Child(name), corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)...)
 			}
 		}
 		errs = append(errs, validateLabelKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
@@ -267,8 +267,12 @@ func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) (errs f
 				errs = append(errs, field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
 			}
 		default:
-			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator,
-				[]corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
+			supported := []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}
+			if t.Operator == corev1.TolerationOpLt || t.Operator == corev1.TolerationOpGt {
+				// They are off; upstream names them all the same to who asks for one of them.
+				supported = append(supported, corev1.TolerationOpLt, corev1.TolerationOpGt)
+			}
+			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, supported))
 		}
 		if t.Effect != "" {
 			errs = append(errs, ValidateTaintEffect(t.Effect, at.Child("effect"))...)

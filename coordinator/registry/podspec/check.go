@@ -37,11 +37,11 @@ func OneOf[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(p, "")}
 	}
-	return among(value, p, supported...)
+	return Among(value, p, supported...)
 }
 
-// among is OneOf where the empty value may be one of the supported.
-func among[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
+// Among is OneOf where the empty value may be one of the supported.
+func Among[T ~string](value T, p *field.Path, supported ...T) field.ErrorList {
 	if !slices.Contains(supported, value) {
 		return field.ErrorList{field.NotSupported(p, value, supported)}
 	}

@@ -83,7 +83,11 @@ func (s *scope) validateInit(names sets.Set[string], p *field.Path) (errs field.
 	for i := range s.spec.InitContainers {
 		c, at := &s.spec.InitContainers[i], p.Index(i)
 		errs = append(errs, s.validateContainer(c, at)...)
-		errs = append(errs, validateRestart(c, at)...)
+		if c.RestartPolicy == nil && len(c.RestartPolicyRules) > 0 { // the rules are not looked at
+			errs = append(errs, restartPolicyMissing(at))
+		} else {
+			errs = append(errs, validateRestart(c, at)...)
+		}
 		if names.Has(c.Name) {
 			errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
 		} else if c.Name != "" {
@@ -162,15 +166,19 @@ func onlyFields(value any, allowed sets.Set[string], detail string, p *field.Pat
 }
 
 // validateRestart checks a container's own restart policy and rules (KEP-5307).
+func restartPolicyMissing(p *field.Path) *field.Error {
+	return field.Required(p.Child("restartPolicy"), "must specify restartPolicy when restart rules are used")
+}
+
 func validateRestart(c *corev1.Container, p *field.Path) (errs field.ErrorList) {
 	at := p.Child("restartPolicy")
 	switch {
 	case c.RestartPolicy != nil:
-		errs = append(errs, among(*c.RestartPolicy, at,
+		errs = append(errs, Among(*c.RestartPolicy, at,
 			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever,
 			corev1.ContainerRestartPolicyOnFailure)...)
 	case len(c.RestartPolicyRules) > 0:
-		errs = append(errs, field.Required(at, "must specify restartPolicy when restart rules are used"))
+		errs = append(errs, restartPolicyMissing(p))
 	}
 	rules := p.Child("restartPolicyRules")
 	if n := len(c.RestartPolicyRules); n > 20 {
@@ -178,13 +186,13 @@ func validateRestart(c *corev1.Container, p *field.Path) (errs field.ErrorList) 
 	}
 	for i, r := range c.RestartPolicyRules {
 		at := rules.Index(i)
-		errs = append(errs, among(r.Action, at.Child("action"),
+		errs = append(errs, Among(r.Action, at.Child("action"),
 			corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)...)
 		if r.ExitCodes == nil {
 			errs = append(errs, field.Required(at.Child("exitCodes"), "must be specified"))
 			continue
 		}
-		errs = append(errs, among(r.ExitCodes.Operator, at.Child("exitCodes", "operator"),
+		errs = append(errs, Among(r.ExitCodes.Operator, at.Child("exitCodes", "operator"),
 			corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)...)
 		if n := len(r.ExitCodes.Values); n > 255 {
 			errs = append(errs, field.TooMany(at.Child("exitCodes", "values"), n, 255))

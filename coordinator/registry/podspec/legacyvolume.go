@@ -87,14 +87,14 @@ func validateQuobyte(v *corev1.QuobyteVolumeSource, p *field.Path) (errs field.E
 func validateAzureDisk(v *corev1.AzureDiskVolumeSource, p *field.Path) field.ErrorList {
 	errs := append(required(v.DiskName, p.Child("diskName")), required(v.DataDiskURI, p.Child("diskURI"))...)
 	if v.CachingMode != nil {
-		errs = append(errs, among(*v.CachingMode, p.Child("cachingMode"),
+		errs = append(errs, Among(*v.CachingMode, p.Child("cachingMode"),
 			corev1.AzureDataDiskCachingNone, corev1.AzureDataDiskCachingReadOnly,
 			corev1.AzureDataDiskCachingReadWrite)...)
 	}
 	if v.Kind == nil {
 		return errs
 	}
-	errs = append(errs, among(*v.Kind, p.Child("kind"),
+	errs = append(errs, Among(*v.Kind, p.Child("kind"),
 		corev1.AzureDedicatedBlobDisk, corev1.AzureManagedDisk, corev1.AzureSharedBlobDisk)...)
 	begin, like := "https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"
 	if *v.Kind == corev1.AzureManagedDisk {

@@ -53,7 +53,7 @@ func validatePropagation(m *corev1.VolumeMount, c *corev1.Container, p *field.Pa
 	if m.MountPropagation == nil {
 		return nil
 	}
-	errs := among(*m.MountPropagation, p, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer,
+	errs := Among(*m.MountPropagation, p, corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer,
 		corev1.MountPropagationNone)
 	privileged := c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 	if *m.MountPropagation == corev1.MountPropagationBidirectional && !privileged {
@@ -66,7 +66,7 @@ func validateRecursive(m *corev1.VolumeMount, p *field.Path) (errs field.ErrorLi
 	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
 		return nil
 	}
-	if bad := among(*m.RecursiveReadOnly, p,
+	if bad := Among(*m.RecursiveReadOnly, p,
 		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled,
 		corev1.RecursiveReadOnlyIfPossible); len(bad) > 0 {
 		return bad

@@ -76,7 +76,7 @@ func validateStopSignal(signal *corev1.Signal, os *corev1.PodOS, p *field.Path) 
 	case os == nil:
 		return field.ErrorList{field.Forbidden(p, "may not be set for containers with empty `spec.os.name`")}
 	case os.Name == corev1.Windows:
-		return among(*signal, p, corev1.SIGKILL, corev1.SIGTERM)
+		return Among(*signal, p, corev1.SIGKILL, corev1.SIGTERM)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (h handler) checkExec(p *field.Path) field.ErrorList {
 func (h handler) checkHTTP(p *field.Path) field.ErrorList {
 	errs := required(h.httpGet.Path, p.Child("path"))
 	errs = append(errs, ValidatePort(h.httpGet.Port, p.Child("port"))...)
-	errs = append(errs, among(h.httpGet.Scheme, p.Child("scheme"), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
+	errs = append(errs, Among(h.httpGet.Scheme, p.Child("scheme"), corev1.URISchemeHTTP, corev1.URISchemeHTTPS)...)
 	for _, header := range h.httpGet.HTTPHeaders {
 		errs = append(errs,
 			fieldrule.Invalid(p.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)

@@ -41,20 +41,20 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 	errs = append(errs, validateSysctls(s, p.Child("sysctls"))...)
 	if c.FSGroupChangePolicy != nil {
 		errs = append(errs,
-			among(*c.FSGroupChangePolicy, p.Child("fsGroupChangePolicy"), corev1.FSGroupChangeAlways,
+			Among(*c.FSGroupChangePolicy, p.Child("fsGroupChangePolicy"), corev1.FSGroupChangeAlways,
 				corev1.FSGroupChangeOnRootMismatch)...)
 	}
 	errs = append(errs, validateSeccomp(c.SeccompProfile, p.Child("seccompProfile"))...)
 	errs = append(errs, validateWindowsOptions(c.WindowsOptions, p.Child("windowsOptions"))...)
 	errs = append(errs, validateAppArmor(c.AppArmorProfile, p.Child("appArmorProfile"))...)
 	if c.SupplementalGroupsPolicy != nil {
-		errs = append(errs, among(*c.SupplementalGroupsPolicy, p.Child("supplementalGroupsPolicy"),
+		errs = append(errs, Among(*c.SupplementalGroupsPolicy, p.Child("supplementalGroupsPolicy"),
 			corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)...)
 	}
 	if c.SELinuxChangePolicy != nil {
 		// MountOption waits for the feature SELinuxMount, off in v1.36.
 		errs = append(errs,
-			among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"), corev1.SELinuxChangePolicyRecursive)...)
+			Among(*c.SELinuxChangePolicy, p.Child("seLinuxChangePolicy"), corev1.SELinuxChangePolicyRecursive)...)
 	}
 	return errs
 }
@@ -125,7 +125,7 @@ func validateSecurity(c *corev1.SecurityContext, hostUsers bool, p *field.Path) 
 	errs = append(errs, validateIDs(c.RunAsUser, c.RunAsGroup, p)...)
 	if c.ProcMount != nil {
 		errs = append(errs,
-			among(*c.ProcMount, p.Child("procMount"), corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
+			Among(*c.ProcMount, p.Child("procMount"), corev1.DefaultProcMount, corev1.UnmaskedProcMount)...)
 		if hostUsers && *c.ProcMount == corev1.UnmaskedProcMount {
 			errs = append(errs, field.Invalid(p.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
 		}
@@ -154,7 +154,7 @@ func validateSeccomp(s *corev1.SeccompProfile, p *field.Path) (errs field.ErrorL
 	if s.Type == "" {
 		errs = append(errs, field.Required(p.Child("type"), "type is required when seccompProfile is set"))
 	} else {
-		errs = append(errs, among(s.Type, p.Child("type"),
+		errs = append(errs, Among(s.Type, p.Child("type"),
 			corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault,
 			corev1.SeccompProfileTypeUnconfined)...)
 	}

@@ -103,12 +103,16 @@ func validateVolumeSource(s *corev1.VolumeSource, p *field.Path, inPod bool) (er
 		}
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		if n > 0 {
-			errs = append(errs, field.Forbidden(p.Child(name), "may not specify more than 1 volume type"))
+			errs = append(errs, field.Forbidden(p.Child(SecondSource(name)), "may not specify more than 1 volume type"))
 			continue
 		}
 		n++
 		if name != "image" || inPod || s.Image.Reference != "" {
-			errs = append(errs, validateSource(name, s, p.Child(name))...)
+			at := name
+			if name == "gcePersistentDisk" {
+				at = "persistentDisk" // upstream's name for the place
+			}
+			errs = append(errs, validateSource(name, s, p.Child(at))...)
 			continue
 		}
 		errs = append(errs, validatePullPolicy(s.Image.PullPolicy, p.Child(name, "pullPolicy"))...)
@@ -117,6 +121,19 @@ func validateVolumeSource(s *corev1.VolumeSource, p *field.Path, inPod bool) (er
 		errs = append(errs, field.Required(p, "must specify a volume type"))
 	}
 	return errs
+}
+
+// SecondSource is how upstream names the place of a volume's source, of the given
+// JSON name, that stands beside another: two of them are not as in JSON. Clients see
+// these names as fields of causes.
+func SecondSource(name string) string {
+	switch name {
+	case "cephfs":
+		return "cephFS"
+	case "downwardAPI":
+		return "downwarAPI"
+	}
+	return name
 }
 
 // validateSource checks the source of the given JSON name; p is its path.
@@ -233,7 +250,7 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 		return field.ErrorList{field.Required(p.Child("path"), "")}
 	}
 	errs := noBacksteps(h.Path, p.Child("path"))
-	return append(errs, among(ptr.Deref(h.Type, ""), p.Child("type"),
+	return append(errs, Among(ptr.Deref(h.Type, ""), p.Child("type"),
 		corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory,
 		corev1.HostPathDirectoryOrCreate,
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
@@ -387,7 +404,7 @@ func (j *projection) bundle(b *corev1.ClusterTrustBundleProjection, p *field.Pat
 func (j *projection) certificate(c *corev1.PodCertificateProjection, p *field.Path) {
 	j.errs = append(j.errs, required(c.SignerName, p.Child("signerName"))...)
 	j.errs = append(j.errs,
-		among(c.KeyType, p.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
+		Among(c.KeyType, p.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
 	if seconds := c.MaxExpirationSeconds; seconds != nil && *seconds < 3600 {
 		j.errs = append(j.errs, field.Invalid(p.Child("maxExpirationSeconds"), *seconds, "if provided, maxExpirationSeconds must be >= 3600"))
 	}
@@ -456,7 +473,7 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 	alone, shared := false, false
 	for _, m := range s.AccessModes {
 		errs = append(errs,
-			among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
+			Among(m, modes, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)...)
 		alone, shared = alone || m == corev1.ReadWriteOncePod, shared || m == corev1.ReadOnlyMany ||
 			m == corev1.ReadWriteMany || m == corev1.ReadWriteOnce
 	}
@@ -478,7 +495,7 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 	}
 	if s.VolumeMode != nil {
 		errs = append(errs,
-			among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock,
+			Among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock,
 				corev1.PersistentVolumeFilesystem)...)
 	}
 	if c := s.VolumeAttributesClassName; c != nil && *c != "" {

@@ -135,7 +135,8 @@ func slice() kind.Kind {
 			return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters",
 				s.Spec.Driver)}
 		},
-		Spec: func(s *T) any { return &s.Spec },
+		Spec:          func(s *T) any { return &s.Spec },
+		CountsDropped: true,
 		Fields: func(s *T) fields.Set {
 			return fields.Set{"spec.nodeName": nodeOf(s), "spec.driver": s.Spec.Driver}
 		},

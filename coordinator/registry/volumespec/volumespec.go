@@ -170,7 +170,7 @@ func validateSources(s *corev1.PersistentVolumeSpec, name string, p *field.Path)
 		}
 		source, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		if n++; n > 1 {
-			errs = append(errs, field.Forbidden(p.Child(source), "may not specify more than 1 volume type"))
+			errs = append(errs, field.Forbidden(p.Child(podspec.SecondSource(source)), "may not specify more than 1 volume type"))
 			continue
 		}
 		errs = append(errs, validateSource(s, source, name, p)...)
