@@ -155,11 +155,18 @@ func TestCompare(t *testing.T) {
 		body := `{"kind":"Status","reason":"Invalid","message":"m","details":{"causes":[` + causes + `]}}`
 		return answer{Code: code, Body: []byte(body)}
 	}
+	worded := func(causes, message string) answer {
+		a := status(422, causes)
+		a.Body = []byte(strings.Replace(string(a.Body), `"m"`, `"`+message+`"`, 1))
+		return a
+	}
 	ok := func(body string) answer { return answer{Code: 200, Body: []byte(body)} }
 	const one = `{"reason":"FieldValueInvalid","field":"spec.template.spec.containers[0].name","message":"Invalid value: \"x1\": bad"}`
 	const two = `{"reason":"FieldValueInvalid","field":"spec.replicas","message":"Invalid value: -1: bad"}`
+	const three = `{"reason":"FieldValueRequired","field":"spec.replicas","message":"Required value"}`
 	for name, tc := range map[string]struct {
 		what     string
+		body     string
 		up, here answer
 		ignore   map[string]bool
 		want     []string
@@ -181,6 +188,19 @@ func TestCompare(t *testing.T) {
 		"a cause is missing": {up: status(422, one+","+two), here: status(422, one),
 			want: []string{"cause missing here: spec.replicas: Invalid value: -0: bad (FieldValueInvalid)"}},
 		"same causes": {up: status(422, one), here: status(422, one)},
+		"another order": {up: worded(one+","+two, "x is invalid: [a, b]"), here: worded(two+","+one, "x is invalid: [b, a]"),
+			want: []string{"order of the causes: upstream {pod}.containers[].name first, here spec.replicas"}},
+		"another order at a place": {up: worded(two+","+three, "x is invalid: [a, b]"),
+			here: worded(three+","+two, "x is invalid: [b, a]"),
+			want: []string{"order of the causes at spec.replicas: upstream \"Invalid value: -0: bad\", " +
+				"here \"Required value\""}},
+		"a patch of what is there on one side": {what: "JSON patch status", up: status(422, one), here: ok(`{}`),
+			body:   `[{"op":"add","path":"/status/conditions/0/status","value":"x"}]`,
+			ignore: map[string]bool{"status.conditions": true}},
+		"a patch beside it": {what: "JSON patch status", up: status(422, two), here: ok(`{}`),
+			body:   `[{"op":"add","path":"/status/conditionsOf","value":"x"}]`,
+			ignore: map[string]bool{"status.conditions": true},
+			want:   []string{"accepted here, upstream 422: spec.replicas: Invalid value: -0: bad (FieldValueInvalid)"}},
 		"a warning": {up: answer{Code: 200, Body: []byte(`{}`), Warnings: []string{"spec.template.spec.x: old"}},
 			here: ok(`{}`),
 			want: []string{"warning missing here: {pod}.x: old"}},
@@ -193,7 +213,7 @@ func TestCompare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, f := range compare(request{What: tc.what, ignore: tc.ignore}, tc.up, tc.here) {
+			for _, f := range compare(request{What: tc.what, Body: []byte(tc.body), ignore: tc.ignore}, tc.up, tc.here) {
 				got = append(got, f.text)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {

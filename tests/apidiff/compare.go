@@ -68,7 +68,8 @@ func differ(path string, up, here any) []difference {
 			break
 		}
 		if len(u) != len(h) {
-			return []difference{{path + "[]", fmt.Sprintf("upstream %s, here %s", brief(up), brief(here))}}
+			return []difference{{path + "[]", fmt.Sprintf("upstream alone %s, here alone %s", brief(without(u, h)),
+				brief(without(h, u)))}}
 		}
 		var out []difference
 		for i := range u {
@@ -77,6 +78,15 @@ func differ(path string, up, here any) []difference {
 		return out
 	}
 	return []difference{{path, fmt.Sprintf("upstream %s, here %s", brief(up), brief(here))}}
+}
+
+// without are the elements of a list that are not in another.
+func without(list, other []any) []any {
+	there := map[string]bool{}
+	for _, v := range other {
+		there[clean(string(encode(v)))] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(v any) bool { return there[clean(string(encode(v)))] })
 }
 
 var (
@@ -95,6 +105,7 @@ var (
 	supported   = regexp.MustCompile(`supported values: ("[^"]*", )+"[^"]*"`)
 	binding     = regexp.MustCompile(`allowed by (Cluster)?RoleBinding "[^"]*" of (Cluster)?Role "[^"]*"`)
 	age         = regexp.MustCompile(`^((\d+[smhdy])+|<unknown>|<invalid>)$`)
+	elements    = regexp.MustCompile(`/(\d+|-)\b`)
 	podTemplate = regexp.MustCompile(`^(spec\.jobTemplate\.spec\.template|spec\.template|template)\.spec\b`)
 )
 
@@ -104,6 +115,12 @@ func clean(s string) string {
 	// server's versions, and what follows a line break is a difference of two.
 	s = goValue.ReplaceAllString(s, "$1 value: {…}: ")
 	s = forbidden.ReplaceAllString(s, "$1")
+	// What is wrong with an applied object is told in the order of a map.
+	if strings.HasPrefix(s, "failed to create typed patch object ") {
+		lines := strings.Split(s, "\n")
+		slices.Sort(lines[1:])
+		s = strings.Join(lines, "\n")
+	}
 	// Values that are supported come in the order of a map, for some fields.
 	s = supported.ReplaceAllStringFunc(s, func(list string) string {
 		values := strings.Split(strings.TrimPrefix(list, "supported values: "), ", ")
@@ -208,6 +225,9 @@ func compare(req request, up, here answer) []finding {
 	}
 	uStatus, uFailed := failure(up)
 	hStatus, hFailed := failure(here)
+	if uFailed != hFailed && req.patchesDifferent() {
+		return out // what the patch is for is there on one side alone
+	}
 	switch {
 	case uFailed && !hFailed:
 		for _, c := range causes(req, uStatus) {
@@ -327,7 +347,7 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		um, _, _ = strings.Cut(um, "is invalid")
 		hm, _, _ = strings.Cut(hm, "is invalid")
 		if um == hm {
-			return []finding{{text: "order of the causes", shared: true}}
+			return []finding{orderOf(req, texts(up), texts(here))}
 		}
 	}
 	if um != hm {
@@ -340,6 +360,26 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		out = append(out, finding{fmt.Sprintf("status %s: %s", d.path, general(d.text)), true, d.text})
 	}
 	return out
+}
+
+// orderOf tells where the order of the same causes differs first: by their places, or
+// by their texts where the place is one.
+func orderOf(req request, up, here []string) finding {
+	for i := range min(len(up), len(here)) {
+		u, h := strings.Split(up[i], "\x00"), strings.Split(here[i], "\x00")
+		if clean(up[i]) == clean(here[i]) {
+			continue
+		}
+		up, shared := place(req.Kind, u[1])
+		here, both := place(req.Kind, h[1])
+		if up == here {
+			return finding{text: fmt.Sprintf("order of the causes at %s: upstream %q, here %q", up, general(u[2]),
+				general(h[2])), shared: shared}
+		}
+		return finding{text: fmt.Sprintf("order of the causes: upstream %s first, here %s", up, here),
+			shared: shared && both}
+	}
+	return finding{text: "order of the causes in the message", shared: true}
 }
 
 func asJSON(v any) any {
@@ -402,10 +442,16 @@ func unmarshal(data []byte, into *any) error {
 // and upstream leaves to an extension.
 func withoutOwn(v any) {
 	o, _ := v.(map[string]any)
+	own := func(e any) bool { return bytes.Contains(encode(e), []byte("metrics.k8s.io")) }
 	for _, k := range []string{"paths", "groups", "items"} {
 		if list, ok := o[k].([]any); ok {
-			o[k] = slices.DeleteFunc(list, func(e any) bool {
-				return bytes.Contains(encode(e), []byte("metrics.k8s.io"))
+			o[k] = slices.DeleteFunc(list, own)
+		}
+	}
+	for _, k := range []string{"paths", "definitions"} { // of an OpenAPI document
+		if named, ok := o[k].(map[string]any); ok {
+			maps.DeleteFunc(named, func(name string, _ any) bool {
+				return strings.Contains(name, "apis/metrics.k8s.io") || strings.HasPrefix(name, "io.k8s.metrics.pkg.apis.")
 			})
 		}
 	}
@@ -451,6 +497,22 @@ func ignored(req request, path string, status bool) bool {
 	for p := range req.ignore {
 		if path == p || strings.HasPrefix(path, p+".") || strings.HasPrefix(path, p+"[") ||
 			strings.HasPrefix(p, "metadata.managedFields") && strings.HasPrefix(path, "metadata.managedFields") {
+			return true
+		}
+	}
+	return false
+}
+
+// patchesDifferent tells whether a JSON patch is for a place where the stored objects
+// differ already, so that it may be there on one side alone.
+func (r request) patchesDifferent() bool {
+	var ops []struct{ Path string }
+	if !strings.HasPrefix(r.What, "JSON patch") || json.Unmarshal(r.Body, &ops) != nil || len(ops) == 0 {
+		return false
+	}
+	at := elements.ReplaceAllString(ops[0].Path, "") + "/"
+	for p := range r.ignore {
+		if strings.HasPrefix(at, "/"+strings.NewReplacer(".", "/", "[]", "").Replace(p)+"/") {
 			return true
 		}
 	}

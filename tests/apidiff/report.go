@@ -308,6 +308,12 @@ func (r *report) write(o options) error {
 		fmt.Fprintf(&long, "\n   %s\n   upstream %s\n   here     %s\n", cut(string(c.example.Body), 3000),
 			c.up.brief(), c.here.brief())
 	}
+	long.WriteString("\n# Accepted:\n")
+	for _, c := range list {
+		if c.accepted != "" {
+			fmt.Fprintf(&long, "%s        %s\n", c.line(), c.accepted)
+		}
+	}
 	r.mu.Unlock()
 	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
 		return err

@@ -102,6 +102,8 @@ func TestClean(t *testing.T) {
 			`Unsupported value: "x": supported values: "B", "A"`},
 		"an object in a patch": {
 			`patch: Invalid value: "{\"uid\":\"1\"}": bad`, `patch: Invalid value: "{\"uid\":\"2\"}": bad`},
+		"an applied object": {"failed to create typed patch object (a; v1, Kind=B): errors:\n  .b: x\n  .a: y",
+			"failed to create typed patch object (a; v1, Kind=B): errors:\n  .a: y\n  .b: x"},
 		"a version": {
 			`strconv.ParseUint: parsing "206x": invalid`, `strconv.ParseUint: parsing "2631x": invalid`},
 		"a record's version": {
