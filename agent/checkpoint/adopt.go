@@ -62,29 +62,30 @@ func (s *Store[T]) adopt() error {
 }
 
 // Foreign counts the records in a directory that are sealed with none of the
-// keys. Open would set them aside.
-func Foreign(dir string, keys *Keys) (int, error) {
+// keys, and the others. Open would set the former aside.
+func Foreign(dir string, keys *Keys) (foreign, known int, err error) {
 	entries, err := os.ReadDir(dir)
 	if keys == nil || errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return 0, 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("checkpoint: %w", err)
+		return 0, 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	n := 0
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), suffix) {
 			continue
 		}
 		head, err := beginning(filepath.Join(dir, e.Name()))
 		if err != nil {
-			return n, fmt.Errorf("checkpoint: %w", err)
+			return foreign, known, fmt.Errorf("checkpoint: %w", err)
 		}
 		if sealed(head) && !keys.knows(head) {
-			n++
+			foreign++
+		} else {
+			known++
 		}
 	}
-	return n, nil
+	return foreign, known, nil
 }
 
 // reseal writes one record again. One that cannot be read is removed when it is

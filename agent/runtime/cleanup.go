@@ -54,19 +54,20 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 	return errors.Join(errs...)
 }
 
-// sweepSealed ends what runs when its records are sealed with a key that is gone.
+// sweepSealed ends what runs when all of its records are sealed with a key that is
+// gone; one of them is damage, and a matter of endUnknown.
 // Nobody could adopt it: its pods would be started a second time beside it, and
 // those that are deleted would run for ever.
 func sweepSealed(groups *cgroup.Root, cfg Config) error {
-	unknown := 0
+	unknown, known := 0, 0
 	for _, dir := range []string{"sandboxes", "containers"} {
-		n, err := checkpoint.Foreign(filepath.Join(cfg.DataDir, dir), cfg.Seal)
+		n, k, err := checkpoint.Foreign(filepath.Join(cfg.DataDir, dir), cfg.Seal)
 		if err != nil {
 			return err
 		}
-		unknown += n
+		unknown, known = unknown+n, known+k
 	}
-	if unknown == 0 {
+	if unknown == 0 || known > 0 {
 		return nil
 	}
 	cfg.Log.Error(

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -188,17 +189,28 @@ func TestRecordDamaged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kind   string
 		damage func([]byte) []byte
+		sealed bool
 	}{
-		"container, cut short":       {"containers", func(b []byte) []byte { return b[:len(b)/2] }},
-		"container, another's bytes": {"containers", func([]byte) []byte { return []byte("\x7fELF, or so") }},
-		"container, empty":           {"containers", func([]byte) []byte { return nil }},
-		"sandbox, cut short":         {"sandboxes", func(b []byte) []byte { return b[:len(b)/2] }},
-		"sandbox, a bit is another":  {"sandboxes", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
+		"container, cut short":       {"containers", func(b []byte) []byte { return b[:len(b)/2] }, false},
+		"container, another's bytes": {"containers", func([]byte) []byte { return []byte("\x7fELF, or so") }, false},
+		"container, empty":           {"containers", func([]byte) []byte { return nil }, true},
+		"container, cut in its head": {"containers", func(b []byte) []byte { return b[:20] }, true},
+		"sandbox, cut short":         {"sandboxes", func(b []byte) []byte { return b[:len(b)/2] }, true},
+		"sandbox, cut in its head":   {"sandboxes", func(b []byte) []byte { return b[:20] }, true},
+		"sandbox, a bit is another":  {"sandboxes", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
 			var log bytes.Buffer
 			g.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+			if tc.sealed {
+				var err error
+				if g.cfg.Seal, err = checkpoint.NewKeys(bytes.Repeat([]byte{7}, 32)); err != nil {
+					t.Fatal(err)
+				}
+				g.reopen()
+				log.Reset()
+			}
 			g.importImage()
 			stays := g.start(g.run(g.podConfig()), shell("main", "sleep 9999"))
 			staying := g.pid(stays)
@@ -234,7 +246,7 @@ func TestRecordDamaged(t *testing.T) {
 			if tc.kind == "sandboxes" {
 				g.leavesNothing(pod)
 			}
-			if n := strings.Count(log.String(), "record is damaged"); n != 1 {
+			if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
 				t.Errorf("told %d times:\n%s", n, log.String())
 			}
 			if g.pid(stays) != staying || syscall.Kill(staying, 0) != nil {
