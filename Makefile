@@ -61,7 +61,10 @@ run: setup build images kubectl ## start a cluster on this machine; Ctrl-C stops
 down: ## stop the cluster that `make run` started
 	bin/shoal down $(UP_FLAGS)
 
-test: setup build images test-images kubectl helm test-unit test-e2e ## run all tests of this machine
+# Clusters wait more than they compute: the unit tests take what they leave of the
+# machine, at a lower priority. Each prints its lines when it is over.
+test: setup build images test-images kubectl helm bin/gotestsum ## run all tests of this machine
+	@$(MAKE) --no-print-directory -j2 --output-sync=target UNIT_NICE='nice -n 10' test-unit test-e2e
 	@echo "The slowest:"
 	@cat bin/test-unit.json bin/test-e2e.json | bin/gotestsum tool slowest --num 10
 
@@ -76,7 +79,7 @@ bin/gotestsum: Makefile
 # Informers share the watch cache's objects: who modifies one is found out. Without
 # debug information (-w) a test program links in two thirds of the time.
 test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
-	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(GO_TEST) \
+	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) \
 		-race -shuffle=on -ldflags=-w -timeout 25m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
 
 test-e2e: bin/gotestsum ## whole clusters in network namespaces
