@@ -100,7 +100,7 @@ func (w wire) send(t *testing.T, b []byte) {
 // until returns the frames that come before the one with the mark in it.
 func (w wire) until(t *testing.T, mark string) [][]byte {
 	t.Helper()
-	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
+	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 		t.Fatal(err)
 	}
 	var all [][]byte
@@ -233,7 +233,7 @@ func (x *attacker) judge() {
 			x.t.Errorf("the node received % x", f)
 		}
 	}
-	_ = x.node.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = x.node.SetReadDeadline(time.Now().Add(time.Minute))
 	b := make([]byte, 100)
 	if n, from, err := x.node.ReadFrom(b); err != nil || string(b[:n]) != "honest" {
 		x.t.Errorf("a service of the node received %q from %v, %v", b[:n], from, err)

@@ -75,7 +75,7 @@ func terminate(t *testing.T, p *child) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err, ended := p.wait(10 * time.Second); !ended || err != nil {
+	if err, ended := p.wait(time.Minute); !ended || err != nil {
 		t.Fatalf("SIGTERM: ended %v, %v\n%s", ended, err, p.out)
 	}
 }

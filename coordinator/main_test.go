@@ -56,7 +56,7 @@ func coordinator(t *testing.T, dir string, port int, args ...string) *child {
 
 func (p *child) kill() {
 	_ = p.cmd.Process.Kill()
-	p.wait(10 * time.Second)
+	p.wait(time.Minute)
 }
 
 // output is what a process has said so far.
@@ -143,13 +143,13 @@ func TestProcess(t *testing.T) {
 	}
 
 	sameDir := coordinator(t, dir, freePort(t))
-	if err, ended := sameDir.wait(10 * time.Second); !ended || err == nil ||
+	if err, ended := sameDir.wait(time.Minute); !ended || err == nil ||
 		!strings.Contains(sameDir.out.String(),
 			fmt.Sprintf("another coordinator (pid %d) runs on it", first.cmd.Process.Pid)) {
 		t.Errorf("second on the directory: %v\n%s", err, sameDir.out)
 	}
 	samePort := coordinator(t, t.TempDir(), port)
-	if err, ended := samePort.wait(10 * time.Second); !ended || err == nil || !strings.Contains(samePort.out.String(), "the port is in use") {
+	if err, ended := samePort.wait(time.Minute); !ended || err == nil || !strings.Contains(samePort.out.String(), "the port is in use") {
 		t.Errorf("second on the port: %v\n%s", err, samePort.out)
 	}
 

@@ -247,7 +247,7 @@ func TestClearSecretsAreEncrypted(t *testing.T) {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	p.wait(10 * time.Second)
+	p.wait(time.Minute)
 	if !strings.Contains(p.out.String(), "are encrypted now") {
 		t.Errorf("not told:\n%s", p.out)
 	}

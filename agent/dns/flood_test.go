@@ -36,7 +36,7 @@ func startServer(t testing.TB, ns string, s *Server) (at string) {
 	at = net.JoinHostPort("127.0.0.1", fmt.Sprint(s.cfg.Port))
 	q := new(dns.Msg)
 	q.SetQuestion("data.prod.svc.cluster.local.", dns.TypeA)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := nstest.In(ns, func() error { _, _, err := (&dns.Client{}).Exchange(q, at); return err })
 		if err == nil {
 			return at

@@ -216,7 +216,7 @@ func TestRealSockets(t *testing.T) {
 	changed := a.Changed()
 	wg.Go(func() { _ = a.Run(ctx) })
 	wg.Go(func() { _ = b.Run(ctx) })
-	for deadline := time.After(20 * time.Second); stateIn(a, "b") != StateAlive; {
+	for deadline := time.After(time.Minute); stateIn(a, "b") != StateAlive; {
 		select {
 		case <-changed:
 		case <-deadline:

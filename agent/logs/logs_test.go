@@ -55,7 +55,7 @@ func TestLogsFollowNothing(t *testing.T) {
 			for _, o := range []Options{{Tail: -1, Stdout: true}, {Tail: -1, Follow: true, Stdout: true},
 				{Tail: 5, Stdout: true}} {
 				var text strings.Builder
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				err := Read(ctx, File{Dir: logs, Path: dir + "/0.log"}, o,
 					&Output{W: &text, Limit: -1}, func() bool { return true })
 				if ctx.Err() != nil {

@@ -80,7 +80,7 @@ func TestFollowCrossesRotation(t *testing.T) {
 		steps = steps[1:]
 		return false
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := Read(ctx, file, Options{Tail: -1, Stdout: true, Follow: true}, &Output{W: &out, Limit: -1}, ended)
 	if out.String() != "one\ntwo\n" || err != nil || ctx.Err() != nil {
@@ -120,7 +120,7 @@ func TestFollowMissesNothing(t *testing.T) {
 		}
 		asked := 0
 		ended := func() bool { asked++; return tt.ends || asked > 1 }
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		err := Read(ctx, file, Options{Tail: -1, Stdout: true, Follow: true},
 			&Output{W: &out, Limit: -1, Flush: turn}, ended)
 		if out.String() != "one\ntwo\nthree\n" || err != nil || ctx.Err() != nil {

@@ -62,7 +62,7 @@ func TestHeldPodRefuses(t *testing.T) {
 	m := holding(t, time.Hour)
 	a, addr := connect(t, m, "a", "uid-a")
 	stop(t, m, a)
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(addr, 80).String(), 20*time.Second)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(addr, 80).String(), time.Minute)
 	if err == nil {
 		c.Close()
 	}

@@ -29,7 +29,7 @@ func run(t *testing.T, s *Source) (func(what string, ok func(*Tables) bool), fun
 	}
 	return func(what string, ok func(*Tables) bool) {
 		t.Helper()
-		for deadline := time.After(20 * time.Second); !ok(s.Tables()); {
+		for deadline := time.After(time.Minute); !ok(s.Tables()); {
 			select {
 			case <-changed:
 			case <-deadline:

@@ -66,7 +66,7 @@ func expectEvent(t *testing.T, w watch.Interface, kind watch.EventType, name, ve
 			t.Fatalf("got %s %s at %s, want %s %s at %s", e.Type, m.Name, m.ResourceVersion, kind, name, version)
 		}
 		return m
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no event, want %s %s at %s", kind, name, version)
 	}
 	return nil

@@ -63,7 +63,7 @@ func TestOneStore(t *testing.T) {
 func eventually(t *testing.T, c kubernetes.Interface, when string, want []string) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if err = compare(t.Context(), c, want); err == nil {
 			return
 		}

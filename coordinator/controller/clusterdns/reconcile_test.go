@@ -43,7 +43,7 @@ func run(t *testing.T, client *fake.Clientset) <-chan string {
 // made waits until the Service is there.
 func made(t *testing.T, client *fake.Clientset) *corev1.Service {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		s, err := client.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
 		if err == nil {
 			return s
@@ -88,7 +88,7 @@ func TestAnotherHasTheAddress(t *testing.T) {
 		if !strings.Contains(e, "ClusterDNSAddress") || !strings.Contains(e, address) {
 			t.Errorf("event %q", e)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nobody was told")
 	}
 	if err := client.CoreV1().Services("team").Delete(t.Context(), "squatter", metav1.DeleteOptions{}); err != nil {

@@ -77,7 +77,7 @@ func execStreams(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 	} {
 		executor := must[client.Executor](t)(connect())
 		var out, errs bytes.Buffer
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		err := executor.StreamWithContext(ctx,
 			client.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Stderr: &errs})
 		cancel()
@@ -106,7 +106,7 @@ func forwardPorts(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 	case <-ready:
 	case err := <-done:
 		t.Fatal(err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("not ready")
 	}
 	ports, err := forwarder.GetPorts()
@@ -115,7 +115,7 @@ func forwardPorts(t *testing.T, c kubernetes.Interface, config *rest.Config) {
 	}
 	conn := must[net.Conn](t)(net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local)))
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if got := must[[]byte](t)(io.ReadAll(conn)); string(got) != "logged:8080" {
