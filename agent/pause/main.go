@@ -56,7 +56,8 @@ func confine() error {
 		return err
 	}
 	for _, s := range []step{
-		{"name the process", func() error { return prctl(unix.PR_SET_NAME, address(&comm)) }},
+		// The process is called what its first thread is called, which need not be the one that runs this.
+		{"name the process", func() error { return everyThread(unix.SYS_PRCTL, unix.PR_SET_NAME, address(&comm), 0) }},
 		{"empty the root file system", emptyRoot},
 		{"close descriptors", closeAll},
 		{"drop the capability bounding set", dropBounding},
