@@ -21,6 +21,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/tests/harness"
 )
@@ -83,6 +84,68 @@ func TestRogueMember(t *testing.T) {
 		now := tries()
 		return now >= found+6, fmt.Sprint(now, " tries")
 	})
+}
+
+// TestGossipKeyRotates: nodes get the new key while they run and hear each other as
+// before; who joins later has the new one alone.
+func TestGossipKeyRotates(t *testing.T) {
+	first := filepath.Join(cluster.Dir, "coordinator", "pki", "gossip.key")
+	join := func(name string) string {
+		t.Helper()
+		var key string
+		host, err := cluster.Host(name, func(a *harness.Agent, c *agentconfig.Config) {
+			key = filepath.Join(a.Dir, "gossip.key") // another machine has a file of its own
+			c.GossipKeyFile = key
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := host.Stop(); err != nil {
+				t.Error(err)
+			}
+			cluster.Must(t, "delete", "node", name)
+		})
+		if err := os.WriteFile(key, []byte(keys(t, first)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := host.Start(); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, "gossip tells node1 the way to the pods of "+name, func() (bool, string) {
+			routes, err := cluster.Run("ip", "-4", "route")
+			return err == nil && strings.Contains(routes, "via "+host.Address+" "), fmt.Sprint(routes, err)
+		})
+		return key
+	}
+	second := join("early")
+	before := keys(t, first)
+	out, err := cluster.Run(filepath.Join(cluster.Bin, "shoal"), "gossip", "rotate", "--data-dir", cluster.Dir)
+	if err != nil || !strings.Contains(out, "the new key is the only one") {
+		t.Fatal(out, err)
+	}
+	after := keys(t, first)
+	if after == before || strings.Count(after, "\n") != 1 || keys(t, second) != after {
+		t.Errorf("the coordinator's file has %d keys, and %v the old one; the node's differs: %v",
+			strings.Count(after, "\n"), strings.Contains(after, before), keys(t, second) != after)
+	}
+	join("late")
+}
+
+// keys are the lines of a key file that are no comments.
+func keys(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			keys.WriteString(strings.TrimSpace(line) + "\n")
+		}
+	}
+	return keys.String()
 }
 
 // triesToJoin is what the rogue says each time.
