@@ -139,7 +139,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	if d.Token != nil {
 		add(tokensecret.New(env, tokensecret.Deps{Token: d.Token, RootCA: d.RootCA}))
 	}
-	add(legacytoken.New(env, legacytoken.DefaultPeriod))
+	add(legacytoken.New(env, legacytoken.DefaultPeriod, legacytoken.DefaultInterval))
 	add(clusterroleaggregation.New(env))
 	add(deployment.New(env))
 	add(replicaset.New(env))

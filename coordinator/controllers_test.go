@@ -23,39 +23,45 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 )
 
-// The controllers run as in the coordinator, on in-process informers, and once
-// more over HTTP, where they must do the same.
+// The controllers run as in the coordinator, on in-process informers.
 func TestControllers(t *testing.T) {
-	for _, way := range []string{"in process", "over HTTP"} {
-		t.Run(way, func(t *testing.T) {
-			c := newRig(t, way == "over HTTP")
-			t.Run("Deployment", c.testDeployment)
-			t.Run("Recreate", c.testRecreate)
-			t.Run("Namespace", c.testNamespace)
-			t.Run("GarbageCollector", c.testGarbage)
-			t.Run("Service", c.testService)
-			t.Run("TopologyHints", c.testTopologyHints)
-			t.Run("Job", c.testJob)
-			t.Run("DaemonSet", c.testDaemonSet)
-			t.Run("StatefulSet", c.testStatefulSet)
-			t.Run("Autoscaler", c.testAutoscaler)
-			t.Run("AutoscalerOfUse", c.testAutoscalerOfUse)
-			t.Run("CronJob", c.testCronJob)
-			t.Run("DisruptionBudget", c.testBudget)
-			t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)
-			t.Run("DeadMember", c.testDeadMember)
-			t.Run("CustomResource", c.testCustomResource)
-			t.Run("TokenSecret", c.testTokenSecret)
-			t.Run("BootstrapToken", c.testBootstrapToken)
-			t.Run("PolicyStatus", c.testPolicyStatus)
-			t.Run("NodeTTL", c.testNodeTTL)
-			t.Run("NodeRanges", c.testNodeRanges)
-			t.Run("ResourceClaim", c.testResourceClaim)
-			t.Run("IdentityLease", c.testIdentityLease)
-			t.Run("StaleDisruption", c.testStaleDisruption)
-			t.Run("SecondTerm", c.testSecondTerm)
-		})
-	}
+	c := newRig(t, false)
+	t.Run("Deployment", c.testDeployment)
+	t.Run("Recreate", c.testRecreate)
+	t.Run("Namespace", c.testNamespace)
+	t.Run("GarbageCollector", c.testGarbage)
+	t.Run("Service", c.testService)
+	t.Run("TopologyHints", c.testTopologyHints)
+	t.Run("Job", c.testJob)
+	t.Run("DaemonSet", c.testDaemonSet)
+	t.Run("StatefulSet", c.testStatefulSet)
+	t.Run("Autoscaler", c.testAutoscaler)
+	t.Run("AutoscalerOfUse", c.testAutoscalerOfUse)
+	t.Run("CronJob", c.testCronJob)
+	t.Run("DisruptionBudget", c.testBudget)
+	t.Run("DisruptionBudgetOfAnyOwner", c.testScaledBudget)
+	t.Run("DeadMember", c.testDeadMember)
+	t.Run("CustomResource", c.testCustomResource)
+	t.Run("TokenSecret", c.testTokenSecret)
+	t.Run("BootstrapToken", c.testBootstrapToken)
+	t.Run("PolicyStatus", c.testPolicyStatus)
+	t.Run("NodeTTL", c.testNodeTTL)
+	t.Run("NodeRanges", c.testNodeRanges)
+	t.Run("ResourceClaim", c.testResourceClaim)
+	t.Run("IdentityLease", c.testIdentityLease)
+	t.Run("StaleDisruption", c.testStaleDisruption)
+	t.Run("SecondTerm", c.testSecondTerm)
+}
+
+// Over HTTP, as controllers of others work, they must do the same: where objects
+// are made, changed and deleted, also without types, and where a term ends.
+func TestControllersOverHTTP(t *testing.T) {
+	c := newRig(t, true)
+	t.Run("Deployment", c.testDeployment)
+	t.Run("Namespace", c.testNamespace)
+	t.Run("GarbageCollector", c.testGarbage)
+	t.Run("CustomResource", c.testCustomResource)
+	t.Run("SecondTerm", c.testSecondTerm)
 }
 
 func (c *rig) deploy(t *testing.T, ns string, replicas int32, strategy appsv1.DeploymentStrategyType) *appsv1.Deployment {

@@ -103,10 +103,13 @@ func client(t *testing.T, p *child, dir string, port int) kubernetes.Interface {
 	deadline := time.Now().Add(3 * time.Minute) // with the race detector, on a busy machine
 	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		out := dir + "/admin.kubeconfig"
-		cmd := exec.Command(os.Args[0], "kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group",
-			"system:masters", "--out", out)
-		cmd.Env = append(os.Environ(), asCoordinator+"=1")
-		if cmd.Run() != nil {
+		cmd := command()
+		cmd.SetArgs([]string{"kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group", "system:masters",
+			"--out", out})
+		if cmd.Execute() != nil {
+			if _, ended := p.wait(0); ended {
+				t.Fatalf("coordinator ended:\n%s", p.out)
+			}
 			continue
 		}
 		config, err := clientcmd.BuildConfigFromFlags("", out)

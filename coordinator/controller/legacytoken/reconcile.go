@@ -26,26 +26,28 @@ const (
 	trackingKey = "since"
 
 	key = "tokens"
-	// interval is how often tokens are looked at: their dates are days.
-	interval = 24 * time.Hour
 	// DefaultPeriod is upstream's.
 	DefaultPeriod = 365 * 24 * time.Hour
+	// DefaultInterval is upstream's: the dates of tokens are days.
+	DefaultInterval = 24 * time.Hour
 )
 
 type reconciler struct {
 	client   kubernetes.Interface
 	period   time.Duration
+	interval time.Duration
 	secrets  corelisters.SecretLister
 	accounts corelisters.ServiceAccountLister
 	pods     corelisters.PodLister
 	log      *slog.Logger
 }
 
-// New builds the controller; period is how long a token may lie unused.
-func New(env controller.Env, period time.Duration) (*controller.Loop, error) {
+// New builds the controller; period is how long a token may lie unused, interval
+// how often all are looked at.
+func New(env controller.Env, period, interval time.Duration) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
 	r := &reconciler{
-		client: env.Client, period: period, secrets: core.Secrets().Lister(),
+		client: env.Client, period: period, interval: interval, secrets: core.Secrets().Lister(),
 		accounts: core.ServiceAccounts().Lister(), pods: core.Pods().Lister(), log: env.Log,
 	}
 	loop := controller.New("legacy-serviceaccount-token-cleaner", 1, env.Log)
@@ -57,17 +59,17 @@ func New(env controller.Env, period time.Duration) (*controller.Loop, error) {
 	return loop, nil
 }
 
-// Reconcile looks at all tokens once a day.
+// Reconcile looks at all tokens, and again after an interval.
 func (r *reconciler) Reconcile(ctx context.Context, _ string) (time.Duration, error) {
 	now := time.Now().UTC()
 	tracking, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, trackingMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return interval, nil
+		return r.interval, nil
 	} else if err != nil {
 		return 0, err
 	}
 	if from, ok := trackedFrom(tracking); !ok || now.Before(from.Add(r.period)) {
-		return interval, nil
+		return r.interval, nil
 	}
 	secrets, err := r.secrets.List(labels.Everything())
 	if err != nil {
@@ -86,7 +88,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ string) (time.Duration, er
 			errs = append(errs, r.remove(ctx, s))
 		}
 	}
-	return interval, errors.Join(errs...)
+	return r.interval, errors.Join(errs...)
 }
 
 // generated tells whether a Secret was made by Kubernetes for its account: then
