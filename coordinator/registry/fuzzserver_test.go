@@ -407,6 +407,9 @@ var upstreams = []struct {
 	{http.MethodPatch, "application/apply-patch+yaml", regexp.MustCompile(`^failed to create typed patch object \(`)},
 	{http.MethodPatch, "application/apply-patch+yaml",
 		regexp.MustCompile(`^failed to convert new object \((?s:.*)\) to proper version: `)},
+	// The scale of a custom resource cannot be applied to, whatever is in the request.
+	{http.MethodPatch, "application/apply-patch+yaml", regexp.MustCompile(
+		`^failed to create manager for existing fields: failed to convert live object \((?s:.*)\) to proper version: `)},
 	// A strategic merge patch has lists that cannot be merged, or fields of a map's value.
 	{http.MethodPatch, "application/strategic-merge-patch+json",
 		regexp.MustCompile(`^map: map\[(?s:.*)\] does not contain declared merge key: \w+$`)},
