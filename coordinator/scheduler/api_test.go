@@ -89,7 +89,7 @@ func TestWithTheAPIServer(t *testing.T) {
 	}
 	wait("low bound", func() bool { return condition("low").Status == corev1.ConditionTrue })
 	wait("big refused", func() bool {
-		return condition("big").Message == "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+		return condition("big").Message == "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 	})
 	high := apiPod("high", requests("500m", "1Mi"), priority(10))
 	if _, err := pods.Create(t.Context(), high, metav1.CreateOptions{}); err != nil {

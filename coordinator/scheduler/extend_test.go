@@ -133,7 +133,7 @@ func TestExtenderRefuses(t *testing.T) {
 	}}
 	c := extended(t, p, nil, testNode("a", "4", "8Gi"))
 	c.create(testPod("p"))
-	c.refused("p", "0/1 nodes are available: 1 no licence for 4. preemption: 0/1 nodes are available: "+
+	c.refused("p", "0/1 nodes are available: 1 no licence for 4. no new claims to deallocate, preemption: 0/1 nodes are available: "+
 		"1 Preemption is not helpful for scheduling.")
 	close(allow)
 	// Any event brings the pod back.

@@ -148,6 +148,7 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
 		Storage: newStorage(s.c.Informers),
+		Devices: newDevices(s.c.Informers),
 		Lower:   s.nominated.lower,
 		Denominate: func(p *corev1.Pod) {
 			s.nominated.remove(p.UID)

@@ -207,7 +207,7 @@ func TestRefusalInUpstreamsWords(t *testing.T) {
 		testNode("n3", "1", "1Gi"),
 		testPod("x", requests("800m", "1Mi"), on("n2")), testPod("y", requests("800m", "1Mi"), on("n3")))
 	c.create(testPod("a", requests("500m", "1Mi")))
-	m := "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
+	m := "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
 	c.refused("a", m)
 	c.event("a", "FailedScheduling", m)
 	// Room brings it back.

@@ -59,20 +59,24 @@ func (s *storage) Capacities(driver, class string) (out []*storagev1.CSIStorageC
 	return out, true, err
 }
 
-// storageInformers are those whose changes can help pods with claims.
-func (s *Scheduler) storageInformers() map[framework.EventResource]cache.SharedIndexInformer {
-	core, st := s.c.Informers.Core().V1(), s.c.Informers.Storage().V1()
+// claimInformers are those whose changes can help pods with claims for volumes or
+// for devices.
+func (s *Scheduler) claimInformers() map[framework.EventResource]cache.SharedIndexInformer {
+	core, st, res := s.c.Informers.Core().V1(), s.c.Informers.Storage().V1(), s.c.Informers.Resource().V1()
 	return map[framework.EventResource]cache.SharedIndexInformer{
 		framework.PersistentVolumeClaim: core.PersistentVolumeClaims().Informer(),
 		framework.PersistentVolume:      core.PersistentVolumes().Informer(),
 		framework.StorageClass:          st.StorageClasses().Informer(),
 		framework.CSIDriver:             st.CSIDrivers().Informer(),
 		framework.CSIStorageCapacity:    st.CSIStorageCapacities().Informer(),
+		framework.ResourceClaim:         res.ResourceClaims().Informer(),
+		framework.DeviceClass:           res.DeviceClasses().Informer(),
+		framework.ResourceSlice:         res.ResourceSlices().Informer(),
 	}
 }
 
-// storageHandler tells the queue of each change of a kind.
-func (s *Scheduler) storageHandler(kind framework.EventResource) cache.ResourceEventHandler {
+// claimHandler tells the queue of each change of a kind.
+func (s *Scheduler) claimHandler(kind framework.EventResource) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { s.queue.Move(framework.Event{Resource: kind, Action: framework.Add, New: obj}) },
 		UpdateFunc: func(old, obj any) {

@@ -22,7 +22,7 @@ func (s *Scheduler) watch() []cache.SharedIndexInformer {
 		s.c.Informers.Policy().V1().PodDisruptionBudgets().Informer(),
 		core.Pods().Informer(),
 	}
-	for _, inf := range s.storageInformers() {
+	for _, inf := range s.claimInformers() {
 		list = append(list, inf)
 	}
 	return list
@@ -50,8 +50,8 @@ func (s *Scheduler) startWatch(ctx context.Context) (stop func(), err error) {
 	on(core.Nodes().Informer(), handler(s.nodeChanged))
 	on(core.Namespaces().Informer(), handler(s.namespaceChanged))
 	on(core.Services().Informer(), handler(s.serviceChanged))
-	for kind, inf := range s.storageInformers() {
-		on(inf, s.storageHandler(kind))
+	for kind, inf := range s.claimInformers() {
+		on(inf, s.claimHandler(kind))
 	}
 	for _, inf := range s.watch() {
 		synced = append(synced, inf.HasSynced)
@@ -264,6 +264,10 @@ func podActions(old, now *corev1.Pod) (a framework.Action) {
 	}
 	if len(old.Spec.SchedulingGates) > 0 && len(now.Spec.SchedulingGates) == 0 {
 		a |= framework.UpdatePodSchedulingGatesEliminated
+	}
+	if len(now.Spec.ResourceClaims) > 0 &&
+		!equality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, now.Status.ResourceClaimStatuses) {
+		a |= framework.UpdatePodGeneratedResourceClaim
 	}
 	if !equality.Semantic.DeepEqual(old.Spec.Tolerations, now.Spec.Tolerations) {
 		a |= framework.UpdatePodToleration

@@ -23,6 +23,7 @@ const (
 	UpdatePodScaleDown
 	UpdatePodToleration
 	UpdatePodSchedulingGatesEliminated
+	UpdatePodGeneratedResourceClaim
 	UpdateOther
 
 	All = 1<<iota - 1
@@ -41,6 +42,9 @@ const (
 	StorageClass          EventResource = "storage.k8s.io/StorageClass"
 	CSIDriver             EventResource = "storage.k8s.io/CSIDriver"
 	CSIStorageCapacity    EventResource = "storage.k8s.io/CSIStorageCapacity"
+	ResourceClaim         EventResource = "resource.k8s.io/ResourceClaim"
+	DeviceClass           EventResource = "resource.k8s.io/DeviceClass"
+	ResourceSlice         EventResource = "resource.k8s.io/ResourceSlice"
 	// AnyResource is the event of forced retries.
 	AnyResource EventResource = "*"
 )
@@ -58,6 +62,7 @@ var actionNames = map[Action]string{
 	UpdateNodeTaint: "UpdateNodeTaint", UpdateNodeCondition: "UpdateNodeCondition", UpdatePodLabel: "UpdatePodLabel",
 	UpdatePodScaleDown: "UpdatePodScaleDown", UpdatePodToleration: "UpdatePodToleration",
 	UpdatePodSchedulingGatesEliminated: "UpdatePodSchedulingGatesEliminated",
+	UpdatePodGeneratedResourceClaim:    "UpdatePodGeneratedResourceClaim",
 }
 
 // Label names the event in metrics; of several actions the first that is told apart.

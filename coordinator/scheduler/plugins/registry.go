@@ -53,6 +53,8 @@ type Deps struct {
 	Budgets func() ([]*policyv1.PodDisruptionBudget, error)
 	// Storage tells of claims, volumes and their classes.
 	Storage Storage
+	// Devices tells of resource claims and what they can get.
+	Devices Devices
 	// Pod returns the latest state of a pod.
 	Pod func(namespace, name string) (*corev1.Pod, error)
 	// Lower lists the pods of lower priority that are nominated to a node;
@@ -108,7 +110,7 @@ var Registry = map[string]Factory{
 	VolumeBindingName:      newVolumeBinding,
 	PodTopologySpreadName:  newSpread,
 	InterPodAffinityName:   newInterPodAffinity,
-	DynamicResourcesName:   plain(func(*Deps) framework.Plugin { return devices{} }),
+	DynamicResourcesName:   plain(newDynamicResources),
 	DefaultPreemptionName:  newPreemption,
 	BalancedAllocationName: newBalancedAllocation,
 	ImageLocalityName:      plain(func(*Deps) framework.Plugin { return imageLocality{} }),

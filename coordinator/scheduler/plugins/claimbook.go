@@ -1,0 +1,153 @@
+package plugins
+
+import (
+	"sync"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+)
+
+// claimBook knows which devices are taken: what the informer says, and what this
+// scheduler has decided or written that the informer does not show yet.
+type claimBook struct {
+	devices Devices
+
+	mu      sync.Mutex
+	entries map[types.UID]*claimEntry // by the claim's UID
+}
+
+// claimEntry is a claim ahead of the informer.
+type claimEntry struct {
+	claim *resourcev1.ResourceClaim
+	// pod has decided on it, and nothing is written; "" when it is written.
+	pod types.UID
+}
+
+// claim is a claim as it will be.
+func (b *claimBook) claim(namespace, name string) (*resourcev1.ResourceClaim, error) {
+	c, err := b.devices.Claim(namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ahead(c), nil
+}
+
+// ahead is the claim of an entry, or the informer's where that is as new; what was
+// written is then forgotten.
+func (b *claimBook) ahead(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
+	e := b.entries[c.UID]
+	if e == nil {
+		return c
+	}
+	if e.pod == "" {
+		order, err := resourceversion.CompareResourceVersion(c.ResourceVersion, e.claim.ResourceVersion)
+		if err != nil || order >= 0 {
+			delete(b.entries, c.UID)
+			return c
+		}
+	}
+	return e.claim
+}
+
+// underWay tells whether a claim's devices are decided on and not written.
+func (b *claimBook) underWay(claim types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[claim]
+	return e != nil && e.pod != ""
+}
+
+// reserve notes what is decided for a pod.
+func (b *claimBook) reserve(pod types.UID, claims []*resourcev1.ResourceClaim,
+	plan map[types.UID]*resourcev1.AllocationResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range claims {
+		c = c.DeepCopy()
+		c.Status.Allocation = plan[c.UID]
+		b.entries[c.UID] = &claimEntry{claim: c, pod: pod}
+	}
+}
+
+// reserved is what is decided for a claim of the pod, nil for nothing.
+func (b *claimBook) reserved(pod, claim types.UID) *resourcev1.AllocationResult {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[claim]; e != nil && e.pod == pod {
+		return e.claim.Status.Allocation
+	}
+	return nil
+}
+
+// written notes the API's answer.
+func (b *claimBook) written(c *resourcev1.ResourceClaim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries[c.UID] = &claimEntry{claim: c}
+}
+
+// release forgets what is decided for a pod and not written.
+func (b *claimBook) release(pod types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, e := range b.entries {
+		if e.pod == pod {
+			delete(b.entries, uid)
+		}
+	}
+}
+
+// allocated gathers the devices that claims have. Those of claims for
+// administrators do not count.
+func (b *claimBook) allocated() (structured.AllocatedState, error) {
+	state := structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	all, err := b.devices.Claims()
+	if err != nil {
+		return state, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	there := make(sets.Set[types.UID], len(all))
+	for _, c := range all {
+		there.Insert(c.UID)
+		count(&state, b.ahead(c))
+	}
+	for uid := range b.entries {
+		if !there.Has(uid) {
+			delete(b.entries, uid) // the claim is gone
+		}
+	}
+	return state, nil
+}
+
+// count adds the devices of a claim.
+func count(state *structured.AllocatedState, c *resourcev1.ResourceClaim) {
+	if c.Status.Allocation == nil {
+		return
+	}
+	for i := range c.Status.Allocation.Devices.Results {
+		r := &c.Status.Allocation.Devices.Results[i]
+		if ptr.Deref(r.AdminAccess, false) {
+			continue
+		}
+		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+		if r.ShareID == nil {
+			state.AllocatedDevices.Insert(id)
+			continue
+		}
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+		if r.ConsumedCapacity != nil {
+			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+)
+
+// deviceFilter judges nodes by the ResourceClaims of one pod.
+type deviceFilter struct {
+	allocated []allocatedClaim
+	waiting   []*resourcev1.ResourceClaim
+	allocator structured.Allocator // nil when no claim waits
+
+	mu sync.Mutex
+	// plans are the devices that a node has for the claims that wait, by node and
+	// by the claim's UID.
+	plans map[string]map[types.UID]*resourcev1.AllocationResult
+}
+
+// allocatedClaim has its devices already.
+type allocatedClaim struct {
+	claim *resourcev1.ResourceClaim
+	nodes *nodeaffinity.NodeSelector // where they can be used; nil: everywhere
+}
+
+// usable tells whether the devices serve a pod on the node: they can be reached
+// there, and becoming ready has not failed.
+func (a *allocatedClaim) usable(n *corev1.Node) bool {
+	if a.nodes != nil && !a.nodes.Match(n) {
+		return false
+	}
+	ready, err := devicesReady(a.claim)
+	if err != nil {
+		return false
+	}
+	at := a.claim.Status.Allocation.AllocationTimestamp
+	return ready || at == nil || time.Since(at.Time) < bindingTimeout
+}
+
+func (f *deviceFilter) plan(node string) map[types.UID]*resourcev1.AllocationResult {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.plans[node]
+}
+
+// Filter refuses nodes that lack devices, and looks for those that are needed.
+func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
+	for i := range f.allocated {
+		if !f.allocated[i].usable(n.Node) {
+			return devicesAreAway
+		}
+	}
+	if f.allocator == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), allocateTimeout)
+	defer cancel()
+	results, err := f.allocator.Allocate(ctx, n.Node, f.waiting)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return framework.AsStatus(fmt.Errorf("node %s: timed out trying to allocate devices", n.Node.Name))
+	case errors.Is(err, structured.ErrFailedAllocationOnNode):
+		return unresolvable(err.Error())
+	case err != nil:
+		return framework.AsStatus(err) // a claim or a class is wrong, on each node
+	case len(results) != len(f.waiting):
+		return noDevices
+	}
+	plan := make(map[types.UID]*resourcev1.AllocationResult, len(results))
+	for i, c := range f.waiting {
+		plan[c.UID] = &results[i]
+	}
+	f.mu.Lock()
+	f.plans[n.Node.Name] = plan
+	f.mu.Unlock()
+	return nil
+}
+
+// devicesReady tells whether all binding conditions of a claim's devices are true
+// (KEP-5007); the error tells which one has failed for good.
+func devicesReady(c *resourcev1.ResourceClaim) (bool, error) {
+	if c.Status.Allocation == nil {
+		return false, nil
+	}
+	ready := true
+	for i := range c.Status.Allocation.Devices.Results {
+		r := &c.Status.Allocation.Devices.Results[i]
+		if len(r.BindingConditions) == 0 {
+			continue
+		}
+		status := statusOf(c, r)
+		for _, name := range r.BindingFailureConditions {
+			if status == nil {
+				break
+			}
+			if cond := meta.FindStatusCondition(status.Conditions, name); cond != nil && cond.Status == "True" {
+				return false, fmt.Errorf("device binding failure: claim=%s, reason=%s, message=%q",
+					c.Name, cond.Reason, cond.Message)
+			}
+		}
+		ready = ready && status != nil && !slices.ContainsFunc(r.BindingConditions, func(name string) bool {
+			return !meta.IsStatusConditionTrue(status.Conditions, name)
+		})
+	}
+	return ready, nil
+}
+
+// statusOf is what the driver says of an allocated device, nil before it does.
+func statusOf(c *resourcev1.ResourceClaim,
+	r *resourcev1.DeviceRequestAllocationResult) *resourcev1.AllocatedDeviceStatus {
+	share := ""
+	if r.ShareID != nil {
+		share = string(*r.ShareID)
+	}
+	for i := range c.Status.Devices {
+		s := &c.Status.Devices[i]
+		if s.Driver == r.Driver && s.Pool == r.Pool && s.Device == r.Device && ptr.Deref(s.ShareID, "") == share {
+			return s
+		}
+	}
+	return nil
+}
