@@ -45,6 +45,9 @@ func (b *claimBook) ahead(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim
 	if e == nil {
 		return c
 	}
+	if e.pod != "" && c.Status.Allocation != nil {
+		return c // the informer was faster than the answer to the write
+	}
 	if e.pod == "" {
 		order, err := resourceversion.CompareResourceVersion(c.ResourceVersion, e.claim.ResourceVersion)
 		if err != nil || order >= 0 {
@@ -55,12 +58,13 @@ func (b *claimBook) ahead(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim
 	return e.claim
 }
 
-// underWay tells whether a claim's devices are decided on and not written.
-func (b *claimBook) underWay(claim types.UID) bool {
+// underWay tells whether a claim, as claim returned it, has devices that are
+// decided on and not written.
+func (b *claimBook) underWay(c *resourcev1.ResourceClaim) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := b.entries[claim]
-	return e != nil && e.pod != ""
+	e := b.entries[c.UID]
+	return e != nil && e.pod != "" && e.claim == c
 }
 
 // reserve notes what is decided for a pod.

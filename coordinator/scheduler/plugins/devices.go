@@ -121,7 +121,9 @@ func (d *dynamicResources) claims(pod *corev1.Pod) (list []*resourcev1.ResourceC
 				return nil, err
 			}
 		}
-		list = append(list, c)
+		if !slices.ContainsFunc(list, func(o *resourcev1.ResourceClaim) bool { return o.UID == c.UID }) {
+			list = append(list, c) // else the pod has it under two names
+		}
 	}
 	return list, nil
 }
@@ -169,7 +171,7 @@ func (d *dynamicResources) sort(pod *corev1.Pod, c *resourcev1.ResourceClaim, f 
 		f.waiting = append(f.waiting, c)
 		return d.classesExist(c)
 	}
-	if d.book.underWay(c.UID) {
+	if d.book.underWay(c) {
 		return unresolvable(fmt.Sprintf("resource claim %s/%s is in the process of being allocated", c.Namespace, c.Name))
 	}
 	a := allocatedClaim{claim: c}
