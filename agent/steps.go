@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -26,7 +28,10 @@ func steps(
 	if groups != nil {
 		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
 	}
-	return append(list, pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox})
+	return append(list,
+		pod.Step{Name: "devices", Ensure: ensureDevices},
+		pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox},
+	)
 }
 
 type step = func(context.Context, *pod.Setting) error
@@ -56,6 +61,27 @@ func ensureVolumes(v *volume.Manager) step {
 
 func releaseVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return v.Release(ctx, s.Pod) }
+}
+
+// ensureDevices keeps a pod with resource claims from running without its devices:
+// the agent calls no drivers to prepare them. A claim that the pod turned out not
+// to need is no hindrance.
+func ensureDevices(_ context.Context, s *pod.Setting) error {
+	fault := func(err error) error {
+		return &pod.Fault{
+			Reason:  "FailedPrepareDynamicResources",
+			Message: "Failed to prepare dynamic resources: " + err.Error(),
+		}
+	}
+	for i := range s.Pod.Spec.ResourceClaims {
+		switch name, _, err := resourceclaim.Name(s.Pod, &s.Pod.Spec.ResourceClaims[i]); {
+		case err != nil:
+			return fault(err)
+		case name != nil:
+			return fault(fmt.Errorf("resource claim %s: this node does not prepare devices of drivers", *name))
+		}
+	}
+	return nil
 }
 
 func ensureCgroup(g *qos.Groups) step {
