@@ -194,6 +194,28 @@ func TestCompare(t *testing.T) {
 			here: worded(three+","+two, "x is invalid: [b, a]"),
 			want: []string{"order of the causes at spec.replicas: upstream \"Invalid value: -0: bad\", " +
 				"here \"Required value\""}},
+		"a map's entries in another order": {
+			up: worded(`{"field":"metadata.labels","message":"a"},{"field":"metadata.labels","message":"b"}`,
+				"x is invalid: [a, b]"),
+			here: worded(`{"field":"metadata.labels","message":"b"},{"field":"metadata.labels","message":"a"}`,
+				"x is invalid: [b, a]")},
+		"a difference of two objects is shown": {
+			up: worded(one+`,{"field":"spec","message":"Forbidden: immutable\n+ a"}`,
+				"x is invalid: [a, spec: Forbidden: immutable\\n+ a]"),
+			here: worded(one+`,{"field":"spec","message":"Forbidden: immutable"}`,
+				"x is invalid: [a, spec: Forbidden: immutable]")},
+		"a place in a list that differs before": {
+			up:     status(422, `{"field":"status.conditions[0].status","message":"bad"}`),
+			here:   status(422, `{"field":"status.conditions[1].status","message":"bad"}`),
+			ignore: map[string]bool{"status.conditions[]": true}},
+		"a place in a list that differs before, and in the message": {
+			up: worded(`{"field":"status.conditions[0].status","message":"bad"}`, "status.conditions[0].status: bad"),
+			here: worded(`{"field":"status.conditions[1].status","message":"bad"}`,
+				"status.conditions[1].status: bad"),
+			ignore: map[string]bool{"status.conditions[]": true}},
+		"a generated name": {body: `{"metadata":{"generateName":"A"}}`,
+			up:   answer{Code: 422, Body: []byte(`{"kind":"Status","message":"Ab is bad","details":{"name":"Ab"}}`)},
+			here: answer{Code: 422, Body: []byte(`{"kind":"Status","message":"Ac is bad","details":{"name":"Ac"}}`)}},
 		"a patch of what is there on one side": {what: "JSON patch status", up: status(422, one), here: ok(`{}`),
 			body:   `[{"op":"add","path":"/status/conditions/0/status","value":"x"}]`,
 			ignore: map[string]bool{"status.conditions": true}},
@@ -258,5 +280,35 @@ func TestReport(t *testing.T) {
 func TestAcceptedFile(t *testing.T) {
 	if _, err := readAccepted("accepted.txt"); err != nil {
 		t.Error(err)
+	}
+}
+
+// What two servers have stored at different times was written by each.
+func TestTimesDiffer(t *testing.T) {
+	at := func(when, created string) map[string]any {
+		return map[string]any{"metadata": map[string]any{"creationTimestamp": created},
+			"status": map[string]any{"conditions": []any{map[string]any{"lastTransitionTime": when, "type": "A"}}}}
+	}
+	const one, two = "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"
+	if timesDiffer(at(one, one), at(one, two)) {
+		t.Error("times of the metadata count")
+	}
+	if !timesDiffer(at(one, one), at(two, one)) {
+		t.Error("a condition's time does not count")
+	}
+}
+
+// Each path that one server lists alone is a cause.
+func TestComparePaths(t *testing.T) {
+	r := request{What: "surface", Kind: "/"}
+	up := answer{Code: 200, Body: []byte(`{"paths":["/a","/b","/c"]}`)}
+	here := answer{Code: 200, Body: []byte(`{"paths":["/b","/d"]}`)}
+	var got []string
+	for _, f := range compare(r, up, here) {
+		got = append(got, f.text)
+	}
+	want := []string{"path missing here: /a", "path missing here: /c", "path only here: /d"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -225,6 +225,8 @@ func compare(req request, up, here answer) []finding {
 	}
 	uStatus, uFailed := failure(up)
 	hStatus, hFailed := failure(here)
+	req.withoutMadeName(&uStatus)
+	req.withoutMadeName(&hStatus)
 	if uFailed != hFailed && req.patchesDifferent() {
 		return out // what the patch is for is there on one side alone
 	}
@@ -284,6 +286,24 @@ func failure(a answer) (metav1.Status, bool) {
 	return s, true
 }
 
+// withoutMadeName takes the name that a server has generated for an object out of what
+// it says is wrong.
+func (r request) withoutMadeName(s *metav1.Status) {
+	var o struct {
+		Metadata struct{ Name, GenerateName string }
+	}
+	if json.Unmarshal(r.Body, &o) != nil || o.Metadata.Name != "" || o.Metadata.GenerateName == "" ||
+		s.Details == nil || !strings.HasPrefix(s.Details.Name, o.Metadata.GenerateName) {
+		return
+	}
+	name := s.Details.Name
+	without := func(text string) string { return strings.ReplaceAll(text, name, o.Metadata.GenerateName+"NAME") }
+	s.Message, s.Details.Name = without(s.Message), without(name)
+	for i := range s.Details.Causes {
+		s.Details.Causes[i].Message = without(s.Details.Causes[i].Message)
+	}
+}
+
 func causes(req request, s metav1.Status) []finding {
 	if s.Details == nil || len(s.Details.Causes) == 0 {
 		return []finding{{text: string(s.Reason) + ": " + general(s.Message)}}
@@ -315,7 +335,11 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 	texts := func(s metav1.Status) (out []string) {
 		if s.Details != nil {
 			for _, c := range s.Details.Causes {
-				text := string(c.Type) + "\x00" + c.Field + "\x00" + c.Message
+				at := c.Field
+				if p := index.ReplaceAllString(at, "[]"); ignored(req, p, true) { // lists differ in length
+					at = p
+				}
+				text := string(c.Type) + "\x00" + at + "\x00" + c.Message
 				if !slices.Contains(out, text) {
 					out = append(out, text)
 				}
@@ -323,11 +347,11 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		}
 		return out
 	}
+	u, h := texts(up), texts(here)
 	back := func(s string) finding {
 		parts := strings.Split(s, "\x00")
 		return cause(req, metav1.StatusCause{Type: metav1.CauseType(parts[0]), Field: parts[1], Message: parts[2]})
 	}
-	u, h := texts(up), texts(here)
 	lacks, more := missing(u, h), missing(h, u)
 	for _, s := range lacks {
 		f := back(s)
@@ -343,11 +367,14 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		return out
 	}
 	um, hm := clean(up.Message), clean(here.Message)
+	if slices.Equal(u, h) && slices.ContainsFunc(u, func(s string) bool { return strings.Contains(s, "[]") }) {
+		um, hm = index.ReplaceAllString(um, "[]"), index.ReplaceAllString(hm, "[]")
+	}
 	if um != hm && len(u) > 1 {
 		um, _, _ = strings.Cut(um, "is invalid")
 		hm, _, _ = strings.Cut(hm, "is invalid")
 		if um == hm {
-			return []finding{orderOf(req, texts(up), texts(here))}
+			return orderOf(req, u, h)
 		}
 	}
 	if um != hm {
@@ -363,8 +390,13 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 }
 
 // orderOf tells where the order of the same causes differs first: by their places, or
-// by their texts where the place is one.
-func orderOf(req request, up, here []string) finding {
+// by their texts where the place is one. What is wrong with the entries of a map of
+// labels comes in no order, and nothing differs where only what is shown of two
+// objects does.
+func orderOf(req request, up, here []string) []finding {
+	up, here = slices.Clone(up), slices.Clone(here)
+	unordered := sortMaps(up)
+	unordered = sortMaps(here) || unordered
 	for i := range min(len(up), len(here)) {
 		u, h := strings.Split(up[i], "\x00"), strings.Split(here[i], "\x00")
 		if clean(up[i]) == clean(here[i]) {
@@ -373,13 +405,37 @@ func orderOf(req request, up, here []string) finding {
 		up, shared := place(req.Kind, u[1])
 		here, both := place(req.Kind, h[1])
 		if up == here {
-			return finding{text: fmt.Sprintf("order of the causes at %s: upstream %q, here %q", up, general(u[2]),
-				general(h[2])), shared: shared}
+			return []finding{{text: fmt.Sprintf("order of the causes at %s: upstream %q, here %q", up, general(u[2]),
+				general(h[2])), shared: shared}}
 		}
-		return finding{text: fmt.Sprintf("order of the causes: upstream %s first, here %s", up, here),
-			shared: shared && both}
+		return []finding{{text: fmt.Sprintf("order of the causes: upstream %s first, here %s", up, here),
+			shared: shared && both}}
 	}
-	return finding{text: "order of the causes in the message", shared: true}
+	if unordered || slices.ContainsFunc(append(up, here...), func(s string) bool { return strings.Contains(s, "\n") }) {
+		return nil // the difference of two objects, which clean has left out
+	}
+	return []finding{{text: "order of the causes in the message", shared: true}}
+}
+
+// mapField is a field that holds labels or annotations.
+var mapField = regexp.MustCompile(`(labels|annotations|matchLabels|nodeSelector|spec\.selector)$`)
+
+// sortMaps sorts causes beside each other that are of one map: servers look at its
+// entries in no order. It tells whether there are any.
+func sortMaps(causes []string) (found bool) {
+	at := func(i int) string { return strings.Split(causes[i], "\x00")[1] }
+	for i := 0; i < len(causes); {
+		end := i + 1
+		for end < len(causes) && at(end) == at(i) {
+			end++
+		}
+		if end > i+1 && mapField.MatchString(at(i)) {
+			slices.Sort(causes[i:end])
+			found = true
+		}
+		i = end
+	}
+	return found
 }
 
 func asJSON(v any) any {
@@ -415,6 +471,9 @@ func compareObjects(req request, up, here answer) []finding {
 	}
 	if strings.HasPrefix(req.Kind, "/openapi") {
 		return compareDocuments(req, u, h)
+	}
+	if req.What == "surface" && req.Kind == "/" {
+		return comparePaths(u, h)
 	}
 	status := strings.Contains(req.What, "status") || req.What == "create"
 	var out []finding
@@ -461,6 +520,32 @@ func kindOf(v any) string {
 	o, _ := v.(map[string]any)
 	kind, _ := o["kind"].(string)
 	return kind
+}
+
+// comparePaths compares what servers list as their paths: each is a cause of its own.
+func comparePaths(up, here any) []finding {
+	listed := func(v any) map[string]bool {
+		o, _ := v.(map[string]any)
+		list, _ := o["paths"].([]any)
+		out := map[string]bool{}
+		for _, p := range list {
+			out[fmt.Sprint(p)] = true
+		}
+		return out
+	}
+	u, h := listed(up), listed(here)
+	var out []finding
+	for _, p := range slices.Sorted(maps.Keys(u)) {
+		if !h[p] {
+			out = append(out, finding{text: "path missing here: " + p})
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(h)) {
+		if !u[p] {
+			out = append(out, finding{text: "path only here: " + p})
+		}
+	}
+	return out
 }
 
 // compareDocuments compares OpenAPI documents: what differs in the same way at

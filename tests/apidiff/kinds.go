@@ -310,7 +310,7 @@ func (k *kind) readList(ctx context.Context, p *pair) error {
 	strip(up)
 	strip(here)
 	if k.Name == "nodes" || len(differ("", up, here)) > 0 {
-		k.ignoreInList = map[string]bool{"items": true}
+		k.ignoreInList = map[string]bool{"items": true, "metadata.remainingItemCount": true}
 	}
 	return nil
 }
@@ -333,6 +333,10 @@ func (k *kind) read(ctx context.Context, p *pair, o *liveObject) error {
 			o.differ["rows"] = true
 		}
 	}
+	// Whoever writes a time of the object owns it only where the other server has another.
+	if timesDiffer(o.object, here) {
+		o.differ["metadata.managedFields"] = true
+	}
 	if k.Name == "nodes" { // a node that nobody runs is tainted after a while
 		for _, path := range []string{"spec.taints", "status", "rows", "metadata.annotations",
 			"metadata.managedFields"} {
@@ -348,6 +352,31 @@ func (k *kind) read(ctx context.Context, p *pair, o *liveObject) error {
 	}
 	meta["resourceVersion"] = versionMark
 	return nil
+}
+
+// timesDiffer tells whether two servers have stored an object with different times, beside
+// those of its metadata.
+func timesDiffer(up, here any) bool {
+	switch u := up.(type) {
+	case map[string]any:
+		h, _ := here.(map[string]any)
+		for key, value := range u {
+			if key != "creationTimestamp" && key != "managedFields" && timesDiffer(value, h[key]) {
+				return true
+			}
+		}
+	case []any:
+		h, _ := here.([]any)
+		for i := range min(len(u), len(h)) {
+			if timesDiffer(u[i], h[i]) {
+				return true
+			}
+		}
+	case string:
+		h, ok := here.(string)
+		return ok && u != h && clock.MatchString(u) && clock.MatchString(h)
+	}
+	return false
 }
 
 // readOne reads an object with marks for what its server made: its UID, which Jobs

@@ -5,6 +5,7 @@ package admissionregistration
 
 import (
 	"context"
+	"reflect"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,11 @@ func mutatingConfiguration() kind.Kind {
 		},
 		Default:  func(c *T) { defaultAll(mutatingHooks(c.Webhooks)) },
 		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(mutatingHooks(c.Webhooks), nil) },
+		Update: func(_ context.Context, c, old *T) {
+			if !reflect.DeepEqual(c.Webhooks, old.Webhooks) { // an empty list is not none, for upstream
+				c.Generation = old.Generation + 1
+			}
+		},
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
 			return validateHooks(mutatingHooks(c.Webhooks), mutatingHooks(old.Webhooks))
 		},
@@ -55,6 +61,11 @@ func validatingConfiguration() kind.Kind {
 		},
 		Default:  func(c *T) { defaultAll(validatingHooks(c.Webhooks)) },
 		Validate: func(_ context.Context, c *T) field.ErrorList { return validateHooks(validatingHooks(c.Webhooks), nil) },
+		Update: func(_ context.Context, c, old *T) {
+			if !reflect.DeepEqual(c.Webhooks, old.Webhooks) { // an empty list is not none, for upstream
+				c.Generation = old.Generation + 1
+			}
+		},
 		ValidateUpdate: func(_ context.Context, c, old *T) field.ErrorList {
 			return validateHooks(validatingHooks(c.Webhooks), validatingHooks(old.Webhooks))
 		},

@@ -1,10 +1,13 @@
 package admissionregistration
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 )
 
@@ -68,5 +71,23 @@ func TestValidateMutatingPolicy(t *testing.T) {
 	if errs := validateMutatingBinding(&admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{}); len(errs) != 1 ||
 		errs[0].Error() != "spec.policyName: Required value" {
 		t.Error(errs)
+	}
+}
+
+// Causes come in upstream's order: what is wrong with the name, with the selector, with both.
+func TestValidateParamRefOrder(t *testing.T) {
+	errs := validateParamRef(&admissionregistrationv1.ParamRef{
+		Name:                    "a",
+		ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction),
+		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "a", Operator: metav1.LabelSelectorOpIn}}},
+	}, field.NewPath("p"))
+	var got []string
+	for _, e := range errs {
+		got = append(got, e.Field)
+	}
+	want := []string{"p.name", "p.selector.matchExpressions[0].values", "p.selector"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

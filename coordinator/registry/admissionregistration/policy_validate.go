@@ -324,16 +324,20 @@ func validateParamRef(r *admissionregistrationv1.ParamRef, at *field.Path) field
 	if r.Name != "" {
 		errs = append(errs, fieldrule.Invalid(at.Child("name"), r.Name, path.IsValidPathSegmentName(r.Name))...)
 	}
+	const msg = "name and selector are mutually exclusive"
+	both := r.Name != "" && r.Selector != nil
+	if both {
+		errs = append(errs, field.Forbidden(at.Child("name"), msg))
+	}
 	if r.Selector != nil {
 		errs = append(errs,
 			metavalidation.ValidateLabelSelector(r.Selector, metavalidation.LabelSelectorValidationOptions{},
 				at.Child("selector"))...)
 	}
-	switch {
-	case r.Name != "" && r.Selector != nil:
-		const msg = "name and selector are mutually exclusive"
-		errs = append(errs, field.Forbidden(at.Child("name"), msg), field.Forbidden(at.Child("selector"), msg))
-	case r.Name == "" && r.Selector == nil:
+	if both {
+		errs = append(errs, field.Forbidden(at.Child("selector"), msg))
+	}
+	if r.Name == "" && r.Selector == nil {
 		errs = append(errs, field.Required(at, "one of name or selector must be specified"))
 	}
 	if r.ParameterNotFoundAction == nil || *r.ParameterNotFoundAction == "" {

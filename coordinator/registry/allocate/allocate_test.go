@@ -37,7 +37,7 @@ func TestDualStackService(t *testing.T) {
 		s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
 		t.Fatalf("%+v", s.Spec)
 	}
-	if errs := ValidateClusterIPs(s); len(errs) > 0 {
+	if errs := ValidateClusterIPs(s, nil); len(errs) > 0 {
 		t.Error(errs)
 	}
 	second := s.Spec.ClusterIPs[1]
@@ -46,8 +46,8 @@ func TestDualStackService(t *testing.T) {
 	if err := allocate(t, a, next, s); err != nil {
 		t.Fatal(err)
 	}
-	if len(next.Spec.ClusterIPs) != 1 || next.Spec.ClusterIP != s.Spec.ClusterIP || len(ValidateClusterIPs(next)) > 0 {
-		t.Fatalf("%+v %v", next.Spec, ValidateClusterIPs(next))
+	if len(next.Spec.ClusterIPs) != 1 || next.Spec.ClusterIP != s.Spec.ClusterIP || len(ValidateClusterIPs(next, s)) > 0 {
+		t.Fatalf("%+v %v", next.Spec, ValidateClusterIPs(next, s))
 	}
 	if _, held := a.addresses.book.(*book).addresses[netip.MustParseAddr(second)]; held {
 		t.Errorf("%s was not given back", second)

@@ -100,7 +100,7 @@ func chooseFamilies(v, old *corev1.Service, configured []corev1.IPFamily) error 
 		}
 		s.IPFamilyPolicy = &policy
 	}
-	errs := ValidateClusterIPs(v)
+	errs := ValidateClusterIPs(v, old)
 	if len(errs) == 0 {
 		errs = reduceFamilies(v, old)
 	}
@@ -213,7 +213,7 @@ func addFamilies(s *corev1.ServiceSpec, primary corev1.IPFamily, dual bool) {
 
 // ValidateClusterIPs checks clusterIP, clusterIPs, ipFamilies and
 // ipFamilyPolicy against each other.
-func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
+func ValidateClusterIPs(v, old *corev1.Service) (errs field.ErrorList) {
 	s, p := &v.Spec, field.NewPath("spec")
 	if s.Type == corev1.ServiceTypeExternalName {
 		return nil
@@ -237,15 +237,19 @@ func ValidateClusterIPs(v *corev1.Service) (errs field.ErrorList) {
 		seen.Insert(f)
 	}
 	if s.IPFamilyPolicy != nil {
-		errs = append(errs, podspec.OneOf(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
+		errs = append(errs, podspec.Among(*s.IPFamilyPolicy, p.Child("ipFamilyPolicy"),
 			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack,
 			corev1.IPFamilyPolicySingleStack)...)
 	}
-	return append(errs, validateAddresses(v, at)...)
+	return append(errs, validateAddresses(v, old, at)...)
 }
 
-func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
+func validateAddresses(v, old *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	s := &v.Spec
+	var had []string // which may stay as they are
+	if old != nil {
+		had = old.Spec.ClusterIPs
+	}
 	if IsHeadless(v) {
 		return nil
 	}
@@ -254,7 +258,7 @@ func validateAddresses(v *corev1.Service, p *field.Path) (errs field.ErrorList) 
 			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
 			continue
 		}
-		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, had)...)
 	}
 	if len(s.ClusterIPs) > 2 {
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))

@@ -201,7 +201,7 @@ func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun boo
 	asked, health := slices.Clone(s.Spec.Ports), s.Spec.HealthCheckNodePort
 	err = p.with(ctx, dryRun, func(all *pool) error {
 		s.Spec.Ports, s.Spec.HealthCheckNodePort, taken = slices.Clone(asked), health, nil
-		w := &portWork{nodePorts: p, pool: all, s: s, had: had, taken: &taken}
+		w := &portWork{nodePorts: p, pool: all, s: s, had: had, taken: &taken, dryRun: dryRun}
 		return w.fill(old == nil)
 	})
 	if err != nil {
@@ -231,6 +231,8 @@ type portWork struct {
 	s     *corev1.Service
 	had   []int32
 	taken *[]int32
+	// dryRun: nothing will be stored.
+	dryRun bool
 }
 
 // fill gives ports that differ only in protocol one number. Its errors are the
@@ -299,6 +301,10 @@ func (w *portWork) take(port int32) error {
 		return nil
 	}
 	n, ok := w.index(port)
+	if !ok && w.dryRun {
+		*w.taken = append(*w.taken, port) // upstream asks a dry run's port of no range
+		return nil
+	}
 	if !ok {
 		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %s", w.spans())
 	}

@@ -27,7 +27,11 @@ func controllerRevision() kind.Kind {
 		ValidateUpdate: func(_ context.Context, r, old *appsv1.ControllerRevision) field.ErrorList {
 			errs := validateRevision(r)
 			if !bytes.Equal(r.Data.Raw, old.Data.Raw) {
-				errs = append(errs, field.Invalid(field.NewPath("data"), string(r.Data.Raw), "field is immutable"))
+				var data any // none is shown as null
+				if len(r.Data.Raw) > 0 {
+					data = string(r.Data.Raw)
+				}
+				errs = append(errs, field.Invalid(field.NewPath("data"), data, "field is immutable"))
 			}
 			return errs
 		},

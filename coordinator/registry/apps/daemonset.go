@@ -129,12 +129,14 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 	fieldrule.Default(&d.Spec.RevisionHistoryLimit, 10)
 	u := &d.Spec.UpdateStrategy
 	fieldrule.DefaultEmpty(&u.Type, appsv1.RollingUpdateDaemonSetStrategyType)
-	if u.Type != appsv1.RollingUpdateDaemonSetStrategyType {
-		return
+	if u.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		fieldrule.Default(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		fieldrule.Default(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
 	}
-	fieldrule.Default(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
-	fieldrule.Default(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-	fieldrule.Default(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	if u.RollingUpdate != nil { // another strategy may have it too: what it lacks is 0 then
+		fieldrule.Default(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(0))
+		fieldrule.Default(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	}
 }
 
 func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {
@@ -169,8 +171,9 @@ func validateUpdateStrategy(u *appsv1.DaemonSetUpdateStrategy, p *field.Path) fi
 }
 
 func validateDaemonSetUpdate(_ context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
-	return append(validateDaemonSet(d),
-		apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+	return append(
+		apivalidation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector")),
+		validateDaemonSet(d)...)
 }
 
 func validateDaemonSetStatus(_ context.Context, d, old *appsv1.DaemonSet) field.ErrorList {

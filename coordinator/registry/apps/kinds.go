@@ -58,6 +58,10 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 			why = ""
 		}
 		errs = append(errs, field.Invalid(p.Child("selector"), w.selector, why))
+		if w.name != statefulSetName {
+			return errs // upstream looks at the template only with a selector that it can read
+		}
+		w.skipTemplate = true
 	case err == nil && !selector.Matches(labels.Set(w.template.Labels)):
 		// A selector that is missing matches nothing.
 		errs = append(errs, field.Invalid(template.Child("metadata", "labels"), w.template.Labels, "`selector` does not match template `labels`"))

@@ -92,21 +92,16 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 
 func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := validateStatefulSetSpec(&s.Spec, p, false)
-	for i := range s.Spec.VolumeClaimTemplates {
-		errs = append(errs,
-			podspec.ValidateClaim(&s.Spec.VolumeClaimTemplates[i].Spec,
-				p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
-	}
-	if name := s.Spec.ServiceName; name != "" {
-		errs = append(errs, fieldrule.Invalid(p.Child("serviceName"), name, validation.IsDNS1123Label(name))...)
-	}
-	return errs
+	return validateStatefulSetSpec(&s.Spec, p, statefulSetChecks{fixed: true, template: true})
 }
 
-// validateStatefulSetSpec checks what may change; it leaves the template out
-// where skipTemplate says so.
-func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, p *field.Path, skipTemplate bool) field.ErrorList {
+// statefulSetChecks are parts of a StatefulSet that are not checked each time.
+type statefulSetChecks struct {
+	fixed    bool // claims and the service's name, which cannot change
+	template bool
+}
+
+func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, p *field.Path, checks statefulSetChecks) field.ErrorList {
 	var errs field.ErrorList
 	if s.PodManagementPolicy != appsv1.OrderedReadyPodManagement &&
 		s.PodManagementPolicy != appsv1.ParallelPodManagement {
@@ -116,14 +111,23 @@ func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, p *field.Path, skipTempl
 	errs = append(errs, validateStatefulSetStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
 	errs = append(errs,
 		validateRetention(s.PersistentVolumeClaimRetentionPolicy, p.Child("persistentVolumeClaimRetentionPolicy"))...)
+	for i := range s.VolumeClaimTemplates {
+		if checks.fixed {
+			errs = append(errs, podspec.ValidateClaim(&s.VolumeClaimTemplates[i].Spec,
+				p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+		}
+	}
 	errs = append(errs,
 		validateCounts(p, count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)})...)
 	if s.Ordinals != nil {
 		errs = append(errs, validateCounts(p, count{"ordinals.start", int64(s.Ordinals.Start)})...)
 	}
+	if name := s.ServiceName; checks.fixed && name != "" {
+		errs = append(errs, fieldrule.Invalid(p.Child("serviceName"), name, validation.IsDNS1123Label(name))...)
+	}
 	return append(errs, workload{
 		name: statefulSetName, kind: "StatefulSet", selector: s.Selector, template: templateOfPods(s),
-		skipTemplate: skipTemplate,
+		skipTemplate: !checks.template,
 	}.validate(p)...)
 }
 
@@ -206,8 +210,8 @@ func templateOfPods(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 // stored already.
 func validateStatefulSetUpdate(_ context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
 	p := field.NewPath("spec")
-	wrong := len(validateStatefulSetSpec(&old.Spec, p, false)) > 0
-	errs := validateStatefulSetSpec(&s.Spec, p, wrong)
+	wrong := len(validateStatefulSetSpec(&old.Spec, p, statefulSetChecks{template: true})) > 0
+	errs := validateStatefulSetSpec(&s.Spec, p, statefulSetChecks{template: !wrong})
 	fixed := s.Spec
 	fixed.Replicas, fixed.Template, fixed.UpdateStrategy = old.Spec.Replicas, old.Spec.Template, old.Spec.UpdateStrategy
 	fixed.MinReadySeconds, fixed.Ordinals = old.Spec.MinReadySeconds, old.Spec.Ordinals

@@ -32,6 +32,7 @@ func validateJobStatus(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 	s.conditions()
 	s.times()
 	s.indexes()
+	s.pods()
 	return s.errs
 }
 
@@ -72,9 +73,15 @@ func (s *jobStatus) counts() {
 	}
 	active, over := now.Active != old.Active, finished(s.job)
 	s.refuse((s.ends() || active) && over && now.Active > 0, "active", now.Active, "active>0 is invalid for finished job")
-	s.refuse((s.ends() || !ptr.Equal(now.Terminating, old.Terminating)) && over && ptr.Deref(now.Terminating, 0) > 0,
-		"terminating", ptr.Deref(now.Terminating, 0), "terminating>0 is invalid for finished job")
-	s.refuse((active || !ptr.Equal(now.Ready, old.Ready)) && now.Ready != nil && *now.Ready > now.Active,
+}
+
+// pods checks the counts of pods that still run, and that those of others only grow.
+func (s *jobStatus) pods() {
+	now, old := &s.job.Status, &s.old.Status
+	terminating := ptr.Deref(now.Terminating, 0)
+	s.refuse((s.ends() || !ptr.Equal(now.Terminating, old.Terminating)) && finished(s.job) && terminating > 0,
+		"terminating", terminating, "terminating>0 is invalid for finished job")
+	s.refuse((now.Active != old.Active || !ptr.Equal(now.Ready, old.Ready)) && ptr.Deref(now.Ready, 0) > now.Active,
 		"ready", ptr.Deref(now.Ready, 0), "cannot set more ready pods than active")
 	s.refuse(now.Failed < old.Failed, "failed", now.Failed, "cannot decrease the failed counter")
 	// An indexed job that is as wide as it is long may be made smaller.

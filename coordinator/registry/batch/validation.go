@@ -158,24 +158,24 @@ func validateMode(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 func validateIndexed(s *batchv1.JobSpec, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	parallelism, failed := ptr.Deref(s.Parallelism, 0), ptr.Deref(s.MaxFailedIndexes, 0)
+	if s.Completions == nil {
+		errs = append(errs,
+			field.Required(p.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion)))
+	}
 	if parallelism > maxIndexedParallelism {
 		errs = append(errs, field.Invalid(p.Child("parallelism"), parallelism,
 			fmt.Sprintf("must be less than or equal to %d when completion mode is %s", maxIndexedParallelism,
 				batchv1.IndexedCompletion)))
+	}
+	if s.Completions != nil && failed > *s.Completions {
+		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, "must be less than or equal to completions"))
 	}
 	if failed > maxFailedIndexes {
 		errs = append(errs,
 			field.Invalid(p.Child("maxFailedIndexes"), failed,
 				fmt.Sprintf("must be less than or equal to %d", maxFailedIndexes)))
 	}
-	if s.Completions == nil {
-		return append(errs,
-			field.Required(p.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion)))
-	}
-	if failed > *s.Completions {
-		errs = append(errs, field.Invalid(p.Child("maxFailedIndexes"), failed, "must be less than or equal to completions"))
-	}
-	if *s.Completions <= manyCompletions || s.BackoffLimitPerIndex == nil {
+	if s.Completions == nil || *s.Completions <= manyCompletions || s.BackoffLimitPerIndex == nil {
 		return errs
 	}
 	const why = "must be less than or equal to %d when completions are above %d and used with backoff limit per index"

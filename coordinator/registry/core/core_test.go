@@ -24,7 +24,7 @@ func TestDualStackServiceIsValid(t *testing.T) {
 		Ports:          []corev1.ServicePort{{Port: 1}},
 	}}
 	defaultService(s)
-	if errs := validateService(s); len(errs) > 0 {
+	if errs := validateService(s, nil); len(errs) > 0 {
 		t.Error(errs)
 	}
 	next := s.DeepCopy()

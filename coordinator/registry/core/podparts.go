@@ -34,7 +34,7 @@ func newEphemeral(main *genericregistry.Store) rest.Storage {
 			raiseGeneration(p, old)
 		},
 		validate: validateEphemeralUpdate,
-		filter:   fieldpath.NewIncludeMatcherFilter(fieldpath.MakePrefixMatcherOrDie("spec", "ephemeralContainers")),
+		filter:   everyField,
 	})
 }
 
@@ -61,17 +61,16 @@ func validateEphemeralUpdate(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
+// everyField: upstream's ephemeralcontainers and resize reset fields of others as they
+// write, and still note who has sent them.
+var everyField = fieldpath.NewExcludeSetFilter(fieldpath.NewSet())
+
 // newResize serves /resize: cpu and memory of running containers (KEP-1287).
 func newResize(main *genericregistry.Store) rest.Storage {
 	return newPart(main, part[corev1.Pod]{
 		keep:     keepResize,
 		validate: validateResize,
-		filter: fieldpath.NewIncludeMatcherFilter(
-			fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resources"),
-			fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
-			fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resources"),
-			fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
-		),
+		filter:   everyField,
 	})
 }
 

@@ -76,7 +76,7 @@ func validateContainerStatuses(p *corev1.Pod, at *field.Path) (errs field.ErrorL
 	for _, l := range lists {
 		for i := range l.statuses {
 			devices := at.Child(l.name).Index(i).Child("allocatedResourcesStatus")
-			if l.containers == nil && len(l.statuses[i].AllocatedResourcesStatus) > 0 {
+			if l.name == "ephemeralContainerStatuses" && len(l.statuses[i].AllocatedResourcesStatus) > 0 {
 				errs = append(errs, field.Forbidden(devices, "must not be specified in container status"))
 				continue
 			}
@@ -297,10 +297,10 @@ func validatePodAddresses(s *corev1.PodStatus, p *field.Path) (errs field.ErrorL
 	for i := range s.HostIPs {
 		hosts[i] = s.HostIPs[i].IP
 	}
+	errs = append(errs, validateAddressPair(pods, s.PodIPs, p.Child("podIPs"))...)
 	if len(hosts) > 0 && hosts[0] != s.HostIP {
 		errs = append(errs, field.Invalid(p.Child("hostIPs").Index(0).Child("ip"), hosts[0], "must be equal to `hostIP`"))
 	}
-	errs = append(errs, validateAddressPair(pods, s.PodIPs, p.Child("podIPs"))...)
 	return append(errs, validateAddressPair(hosts, s.HostIPs, p.Child("hostIPs"))...)
 }
 

@@ -33,10 +33,10 @@ func service() kind.Kind {
 		Create:  func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
 		Update:  func(_ context.Context, s, old *corev1.Service) { dropUnused(s, old) },
 		Validate: func(_ context.Context, s *corev1.Service) field.ErrorList {
-			return validateService(s)
+			return validateService(s, nil)
 		},
 		ValidateUpdate: func(_ context.Context, s, old *corev1.Service) field.ErrorList {
-			return append(validateServiceUpdate(s, old), validateService(s)...)
+			return append(validateServiceUpdate(s, old), validateService(s, old)...)
 		},
 		Warnings: func(_ context.Context, s, _ *corev1.Service) []string { return serviceWarnings(s) },
 		Status: &kind.StatusOf[corev1.Service]{

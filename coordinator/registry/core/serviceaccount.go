@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -128,6 +129,9 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 // lacks it: each pod that starts asks for a token, and the object may be newer
 // than the cache. That it may be gone already is seen when the token is used.
 func (r *tokenREST) read(ctx context.Context, resource, name string, uid types.UID) (runtime.Object, error) {
+	// What is not found is named after the request, which is for the account's token.
+	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1",
+		Resource: strings.TrimPrefix(resource, "/"), Namespace: request.NamespaceValue(ctx), Name: name})
 	obj, err := r.stores[resource].Get(ctx, name, &metav1.GetOptions{ResourceVersion: "0"})
 	if m, ok := obj.(metav1.Object); err == nil && ok && (uid == "" || m.GetUID() == uid) {
 		return obj, nil

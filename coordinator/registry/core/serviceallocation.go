@@ -44,7 +44,7 @@ func begin(ctx context.Context, a *allocate.Allocator, s, old *corev1.Service,
 	if !apierrors.IsInternalError(err) {
 		return finish, err
 	}
-	if errs := validateService(asked); len(errs) > 0 {
+	if errs := validateService(asked, old); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 	}
 	return nil, err

@@ -17,7 +17,7 @@ import (
 )
 
 // validateService checks a service after its addresses and ports are allocated.
-func validateService(v *corev1.Service) (errs field.ErrorList) {
+func validateService(v, old *corev1.Service) (errs field.ErrorList) {
 	s, p := &v.Spec, field.NewPath("spec")
 	if len(s.Ports) == 0 && !allocate.IsHeadless(v) && s.Type != corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Required(p.Child("ports"), ""))
@@ -35,7 +35,7 @@ func validateService(v *corev1.Service) (errs field.ErrorList) {
 	errs = append(errs, validateServicePorts(v, p.Child("ports"))...)
 	errs = append(errs, metavalidation.ValidateLabels(s.Selector, p.Child("selector"))...)
 	errs = append(errs, validateSession(s, p)...)
-	errs = append(errs, allocate.ValidateClusterIPs(v)...)
+	errs = append(errs, allocate.ValidateClusterIPs(v, old)...)
 	for i, ip := range s.ExternalIPs {
 		at := p.Child("externalIPs").Index(i)
 		bad := validation.IsValidIPForLegacyField(at, ip, true, nil)
@@ -189,7 +189,7 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.Required(internal, ""))
 	}
 	if s.TrafficDistribution != nil {
-		errs = append(errs, podspec.OneOf(*s.TrafficDistribution, p.Child("trafficDistribution"),
+		errs = append(errs, podspec.Among(*s.TrafficDistribution, p.Child("trafficDistribution"),
 			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
 			corev1.ServiceTrafficDistributionPreferSameNode)...)
 	}

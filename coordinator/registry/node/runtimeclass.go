@@ -29,12 +29,7 @@ func runtimeClass() kind.Kind {
 			ClusterScoped: true, List: &nodev1.RuntimeClassList{},
 		},
 		AnyFinalizer: true,
-		Default: func(c *nodev1.RuntimeClass) {
-			if c.Overhead != nil {
-				podspec.RoundResources(c.Overhead.PodFixed)
-			}
-		},
-		Validate: func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validate(c) },
+		Validate:     func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validate(c) },
 		ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
 			return append(validate(c),
 				apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -314,6 +315,19 @@ func BenchmarkDefaultAndValidate(b *testing.B) {
 		DefaultPod(p)
 		if errs := Validate(&p.Spec, &p.ObjectMeta, field.NewPath("spec")); len(errs) > 0 {
 			b.Fatal(errs)
+		}
+	}
+}
+
+// A source that is in no order would never be checked.
+func TestSourceOrderIsWhole(t *testing.T) {
+	source := reflect.TypeFor[corev1.VolumeSource]()
+	if len(sourceOrder) != source.NumField() {
+		t.Errorf("%d sources in order, %d in the API", len(sourceOrder), source.NumField())
+	}
+	for _, name := range sourceOrder {
+		if _, ok := source.FieldByName(name); !ok {
+			t.Errorf("no source %s", name)
 		}
 	}
 }

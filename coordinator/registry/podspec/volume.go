@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"reflect"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 )
 
 // validateVolumes fills s.volumes with the sound volumes by name.
@@ -81,8 +84,16 @@ func (s *scope) refuseTokens(p *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
+// sourceOrder is the order in which upstream looks at the sources of a volume, by the
+// names of the Go fields: the first that is given is checked, any other is one too many.
+var sourceOrder = []string{
+	"EmptyDir", "HostPath", "GitRepo", "GCEPersistentDisk", "AWSElasticBlockStore", "Secret", "NFS", "ISCSI",
+	"Glusterfs", "Flocker", "PersistentVolumeClaim", "RBD", "Cinder", "CephFS", "Quobyte", "DownwardAPI", "FC",
+	"FlexVolume", "ConfigMap", "AzureFile", "VsphereVolume", "PhotonPersistentDisk", "PortworxVolume", "AzureDisk",
+	"StorageOS", "Projected", "ScaleIO", "CSI", "Ephemeral", "Image",
+}
+
 // ValidateVolumeSource checks that exactly one source is given and is sound.
-// emptyDir counts first, the others in the order of the Go struct.
 func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
 	return validateVolumeSource(s, p, true)
 }
@@ -97,11 +108,11 @@ func validateVolumeSource(s *corev1.VolumeSource, p *field.Path, inPod bool) (er
 		}
 	}
 	v := reflect.ValueOf(s).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); f.IsNil() || v.Type().Field(i).Name == "EmptyDir" {
+	for _, f := range sourceOrder[1:] {
+		if v.FieldByName(f).IsNil() {
 			continue
 		}
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		name := JSONName(v.Type(), f)
 		if n > 0 {
 			errs = append(errs, field.Forbidden(p.Child(SecondSource(name)), "may not specify more than 1 volume type"))
 			continue
@@ -121,6 +132,13 @@ func validateVolumeSource(s *corev1.VolumeSource, p *field.Path, inPod bool) (er
 		errs = append(errs, field.Required(p, "must specify a volume type"))
 	}
 	return errs
+}
+
+// JSONName is the name in JSON of a field of a struct.
+func JSONName(t reflect.Type, goName string) string {
+	f, _ := t.FieldByName(goName)
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }
 
 // SecondSource is how upstream names the place of a volume's source, of the given
@@ -173,7 +191,7 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 		}
 		return errs
 	case "iscsi":
-		return ValidateISCSI(s.ISCSI, p)
+		return ValidateISCSI(s.ISCSI, "must be valid format starting with iqn, eui, or naa", p)
 	}
 	return validateLegacySource(name, s, p)
 }
@@ -256,12 +274,12 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
 }
 
-// ValidateISCSI checks an iSCSI source; a persistent volume has the same fields.
-func ValidateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
+// ValidateISCSI checks an iSCSI source; a persistent volume has the same fields. otherName
+// is what is wrong with a name of no known type.
+func ValidateISCSI(s *corev1.ISCSIVolumeSource, otherName string, p *field.Path) field.ErrorList {
 	errs := append(required(s.TargetPortal, p.Child("targetPortal")), required(s.IQN, p.Child("iqn"))...)
-	if s.IQN != "" && !strings.HasPrefix(s.IQN, "iqn") && !strings.HasPrefix(s.IQN, "eui") &&
-		!strings.HasPrefix(s.IQN, "naa") {
-		errs = append(errs, field.Invalid(p.Child("iqn"), s.IQN, "must be valid format starting with iqn, eui, or naa"))
+	if s.IQN != "" {
+		errs = append(errs, validateISCSIName(s.IQN, otherName, p.Child("iqn"))...)
 	}
 	if s.Lun < 0 || s.Lun > 255 {
 		errs = append(errs, field.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255)))
@@ -269,7 +287,29 @@ func ValidateISCSI(s *corev1.ISCSIVolumeSource, p *field.Path) field.ErrorList {
 	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
 		errs = append(errs, field.Required(p.Child("secretRef"), ""))
 	}
+	if s.InitiatorName != nil {
+		errs = append(errs, validateISCSIName(*s.InitiatorName, otherName, p.Child("initiatorname"))...)
+	}
 	return errs
+}
+
+// iscsiNames are the types of iSCSI names (RFC 3720, 3.2.6.3), by what they start with,
+// with what upstream asks of each.
+var iscsiNames = map[string]*regexp.Regexp{
+	"iqn": regexp.MustCompile(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`),
+	"eui": regexp.MustCompile(`^eui.[[:alnum:]]{16}$`),
+	"naa": regexp.MustCompile(`^naa.[[:alnum:]]{32}$`),
+}
+
+func validateISCSIName(name, otherName string, p *field.Path) field.ErrorList {
+	form, known := iscsiNames[name[:min(3, len(name))]]
+	if !known {
+		return field.ErrorList{field.Invalid(p, name, otherName)}
+	}
+	if !form.MatchString(name) {
+		return field.ErrorList{field.Invalid(p, name, "must be valid format")}
+	}
+	return nil
 }
 
 func validateItems(items []corev1.KeyToPath, p *field.Path) (errs field.ErrorList) {
@@ -443,7 +483,7 @@ func ValidateDriverName(name string, p *field.Path) (errs field.ErrorList) {
 	if len(name) > 63 {
 		errs = append(errs, field.TooLong(p, "", 63))
 	}
-	return append(errs, subdomainMessages(strings.ToLower(name), p)...)
+	return append(errs, fieldrule.Invalid(p, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
 func validateEphemeralClaim(e *corev1.EphemeralVolumeSource, p *field.Path) field.ErrorList {

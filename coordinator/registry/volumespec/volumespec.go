@@ -161,14 +161,22 @@ func validateAttributesClass(s *corev1.PersistentVolumeSpec, p *field.Path) (err
 	return errs
 }
 
+// sourceOrder is the order in which upstream looks at the sources of a persistent volume,
+// by the names of the Go fields.
+var sourceOrder = []string{
+	"HostPath", "GCEPersistentDisk", "AWSElasticBlockStore", "Glusterfs", "Flocker", "NFS", "RBD", "Quobyte", "CephFS",
+	"ISCSI", "Cinder", "FC", "FlexVolume", "AzureFile", "VsphereVolume", "PhotonPersistentDisk", "PortworxVolume",
+	"AzureDisk", "ScaleIO", "Local", "StorageOS", "CSI",
+}
+
 // validateSources checks that there is one source and that it is sound.
 func validateSources(s *corev1.PersistentVolumeSpec, name string, p *field.Path) (errs field.ErrorList) {
 	v, n := reflect.ValueOf(&s.PersistentVolumeSource).Elem(), 0
-	for i := range v.NumField() {
-		if v.Field(i).IsNil() {
+	for _, f := range sourceOrder {
+		if v.FieldByName(f).IsNil() {
 			continue
 		}
-		source, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		source := podspec.JSONName(v.Type(), f)
 		if n++; n > 1 {
 			errs = append(errs, field.Forbidden(p.Child(podspec.SecondSource(source)), "may not specify more than 1 volume type"))
 			continue
@@ -311,13 +319,13 @@ func validateReference(r *corev1.SecretReference, p *field.Path) (errs field.Err
 func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.Path) field.ErrorList {
 	like := corev1.ISCSIVolumeSource{
 		TargetPortal: s.TargetPortal, IQN: s.IQN, Lun: s.Lun, DiscoveryCHAPAuth: s.DiscoveryCHAPAuth,
-		SessionCHAPAuth: s.SessionCHAPAuth,
+		SessionCHAPAuth: s.SessionCHAPAuth, InitiatorName: s.InitiatorName,
 	}
 	if s.SecretRef != nil {
 		like.SecretRef = &corev1.LocalObjectReference{Name: s.SecretRef.Name}
 	}
 	// Its path already ends in the name of the source.
-	errs := podspec.ValidateISCSI(&like, p)
+	errs := podspec.ValidateISCSI(&like, "must be valid format", p)
 	if s.InitiatorName != nil && len(name+":"+s.TargetPortal) > 64 {
 		errs = append(errs, field.Invalid(p.Child("targetportal"), s.TargetPortal,
 			"Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified."))

@@ -1,6 +1,7 @@
 package volumespec
 
 import (
+	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,5 +65,18 @@ func TestValidate(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+// A source that is in no order would never be checked.
+func TestSourceOrderIsWhole(t *testing.T) {
+	source := reflect.TypeFor[corev1.PersistentVolumeSource]()
+	if len(sourceOrder) != source.NumField() {
+		t.Errorf("%d sources in order, %d in the API", len(sourceOrder), source.NumField())
+	}
+	for _, name := range sourceOrder {
+		if _, ok := source.FieldByName(name); !ok {
+			t.Errorf("no source %s", name)
+		}
 	}
 }
