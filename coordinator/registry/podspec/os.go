@@ -94,7 +94,7 @@ func validateWindowsOptions(w *corev1.WindowsSecurityContextOptions, p *field.Pa
 	}
 	if w.RunAsUserName != nil {
 		errs = append(errs,
-			fieldrule.Invalid(p.Child("runAsUserName"), *w.RunAsUserName, windowsUserFaults(*w.RunAsUserName))...)
+			fieldrule.Invalid(p.Child("runAsUserName"), w.RunAsUserName, windowsUserFaults(*w.RunAsUserName))...)
 	}
 	return errs
 }
