@@ -22,7 +22,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	timed := func(name string, inner http.Handler, wrap func(http.Handler) http.Handler) http.Handler {
 		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(inner)), c.TracerProvider, name)
 	}
-	api = withSoundPatches(api, c.Serializer, c.MaxRequestBodyBytes, s.builtin)
+	api = withPatchErrors(api, c.Serializer)
 	h := timed("authorization", api, func(h http.Handler) http.Handler {
 		return filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
 	})

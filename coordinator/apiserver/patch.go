@@ -1,11 +1,11 @@
 package apiserver
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"mime"
 	"net/http"
+	"regexp"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,63 +13,47 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// withSoundPatches refuses strategic merge patches with a list that begins with null:
-// the library that merges them panics when it meets such a list twice. Patches of
-// more than limit bytes are left to who reads them, and those of versions that are
-// not merged so to who says so.
-func withSoundPatches(h http.Handler, s runtime.NegotiatedSerializer, limit int64,
-	merged func(schema.GroupVersion) bool) http.Handler {
+// withPatchErrors answers a strategic merge patch that its library panics of, when a
+// list has null or an object in a value's place, as it does another one that is wrong.
+// Of such a patch nothing is stored.
+func withPatchErrors(h http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		info, ok := request.RequestInfoFrom(r.Context())
-		if r.Method != http.MethodPatch || kind != string(types.StrategicMergePatchType) ||
-			!ok || !merged(schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}) {
-			h.ServeHTTP(w, r)
-			return
+		if r.Method == http.MethodPatch && kind == string(types.StrategicMergePatchType) {
+			defer func() {
+				switch reason := recover(); {
+				case reason == nil:
+				case panickedIn(reason, strategicPatch):
+					err := apierrors.NewBadRequest("the patch cannot be merged: in its lists, give values where there is " +
+						"null, and values as the keys of objects")
+					responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{}, w, r)
+				default:
+					panic(reason)
+				}
+			}()
 		}
-		// An error comes again when the rest is read.
-		head, _ := io.ReadAll(io.LimitReader(r.Body, limit))
-		if beginsWithNull(head) {
-			err := apierrors.NewBadRequest("the patch has a list that begins with null: leave out its null elements")
-			responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{}, w, r)
-			return
-		}
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.MultiReader(bytes.NewReader(head), r.Body), r.Body}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// builtin tells whether a version is of kinds that are Go types.
-func (s *Server) builtin(gv schema.GroupVersion) bool {
-	return s.env.Scheme.IsVersionRegistered(gv) || indispensable[gv]
-}
+const strategicPatch = "k8s.io/apimachinery/pkg/util/strategicpatch"
 
-// beginsWithNull tells whether a list in JSON text does. A text that is a list itself
-// is no patch, and is left to who says so.
-func beginsWithNull(text []byte) bool {
-	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
-		return false
-	}
-	quoted, first := false, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted:
-			if c == '\\' {
-				i++
-			}
-			quoted = c != '"'
-		case first && bytes.HasPrefix(text[i:], []byte("null")):
-			return true
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
-		default:
-			quoted, first = c == '"', c == '['
+// runtimes are lines of a stack: places, and functions that panic for their callers.
+var runtimes = regexp.MustCompile(`^(\t|runtime\.|reflect\.|panic\()`)
+
+// panickedIn tells whether a function of a package has panicked, by the stack that
+// the handlers of k8s.io/apiserver put behind their reason.
+func panickedIn(reason any, pkg string) bool {
+	text, _ := reason.(string)
+	_, stack, _ := strings.Cut(text, "\npanic(")
+	_, stack, _ = strings.Cut(stack, "\n") // the panic's arguments
+	for line := range strings.Lines(stack) {
+		if runtimes.MatchString(line) {
+			continue
 		}
+		return strings.HasPrefix(line, pkg+".")
 	}
 	return false
 }

@@ -12,20 +12,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 )
 
 // No patch takes its handler down.
-func TestPatchOfNulls(t *testing.T) {
+func TestPatchThatCannotBeMerged(t *testing.T) {
 	s, ctx := start(t)
 	client := s.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	if _, err := client.Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+		ObjectMeta: metav1.ObjectMeta{Name: "a"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "a.example.com", AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://a.example.com")},
+			SideEffects:  ptr.To(admissionregistrationv1.SideEffectClassNone),
+		}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	const twice = `{"webhooks":[{"name":"x","matchConditions":[null]},{"name":"x","matchConditions":[null]}]}`
-	_, err := client.Patch(ctx, "a", types.StrategicMergePatchType, []byte(twice), metav1.PatchOptions{})
-	if !apierrors.IsBadRequest(err) {
-		t.Errorf("a list of null: %v", err)
+	for _, patch := range []string{
+		`{"webhooks":[{"name":"x","matchConditions":[null]},{"name":"x","matchConditions":[null]}]}`,
+		`{"webhooks":[{"name":{}}]}`, `{"webhooks":[{"name":["(",null,{}]}]}`,
+	} {
+		_, err := client.Patch(ctx, "a", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "the patch cannot be merged: ") {
+			t.Errorf("%s: %v", patch, err)
+		}
+	}
+	// Nothing is merged where there is nothing to merge with.
+	_, err := client.Patch(ctx, "a", types.StrategicMergePatchType,
+		[]byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":[null]}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Errorf("a directive with null: %v", err)
 	}
 	_, err = client.Patch(ctx, "a", types.StrategicMergePatchType, []byte(`[null]`), metav1.PatchOptions{})
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "cannot unmarshal array") {
