@@ -72,3 +72,58 @@ func TestAllocationLearnsStored(t *testing.T) {
 		t.Errorf("full range: %v", err)
 	}
 }
+
+// Ports that differ in their protocol alone share a number; what load balancers ask
+// for a node's health has one of its own.
+func TestOwnPortTwice(t *testing.T) {
+	service := func(change func(*corev1.ServiceSpec)) *corev1.Service {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+			HealthCheckNodePort: 30001, Ports: []corev1.ServicePort{{Port: 1, NodePort: 30002}},
+		}}
+		if change != nil {
+			change(&s.Spec)
+		}
+		return s
+	}
+	healthIsPort := func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30002 }
+	withoutHealth := func(s *corev1.ServiceSpec) {
+		s.ExternalTrafficPolicy, s.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyCluster, 0
+	}
+	second := func(port int32) func(*corev1.ServiceSpec) {
+		return func(s *corev1.ServiceSpec) {
+			s.Ports = append(s.Ports, corev1.ServicePort{Port: port, NodePort: 30002, Protocol: corev1.ProtocolUDP})
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		old    *corev1.Service
+		change func(*corev1.ServiceSpec)
+		want   string
+	}{
+		{"different", nil, nil, ""},
+		{"two protocols of a port", nil, second(1), ""},
+		{"two ports", nil, second(2), "spec.ports[1].nodePort: Invalid value: 30002: provided port is already allocated"},
+		{"health is a port", nil, healthIsPort,
+			"failed to allocate requested HealthCheck NodePort 30002: provided port is already allocated"},
+		{"update, as it was", service(nil), nil, ""},
+		{"update, a second protocol", service(nil), second(2), ""},
+		{"update, health is a port that was there", service(withoutHealth), healthIsPort,
+			"failed to allocate requested HealthCheck NodePort 30002: provided port is already allocated"},
+	} {
+		a := dualStack()
+		if c.old != nil {
+			if err := allocate(t, a, c.old, nil); err != nil {
+				t.Fatalf("%s: the old one: %v", c.name, err)
+			}
+		}
+		s := service(c.change)
+		if c.old != nil {
+			s.Spec.ClusterIP, s.Spec.ClusterIPs = c.old.Spec.ClusterIP, c.old.Spec.ClusterIPs
+		}
+		err := allocate(t, a, s, c.old)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

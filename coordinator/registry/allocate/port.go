@@ -194,14 +194,14 @@ func (p *nodePorts) release(ctx context.Context, ports []int32) error {
 // fill reserves the ports that a service lacks or asks for. taken are those that
 // it did not have before.
 func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun bool) (taken []int32, err error) {
-	had := portsOf(old)
-	if !lacksPorts(s) && slices.Equal(portsOf(s), had) || !HasNodePorts(s) {
+	had, hadHealth := portsOf(old), healthPortOf(old)
+	if !lacksPorts(s) && healthPortOf(s) == hadHealth && slices.Equal(portsOf(s), had) || !HasNodePorts(s) {
 		return nil, nil
 	}
 	asked, health := slices.Clone(s.Spec.Ports), s.Spec.HealthCheckNodePort
 	err = p.with(ctx, dryRun, func(all *pool) error {
 		s.Spec.Ports, s.Spec.HealthCheckNodePort, taken = slices.Clone(asked), health, nil
-		w := &portWork{nodePorts: p, pool: all, s: s, had: had, taken: &taken, dryRun: dryRun}
+		w := &portWork{nodePorts: p, pool: all, s: s, had: had, hadHealth: hadHealth, taken: &taken, dryRun: dryRun}
 		return w.fill(old == nil)
 	})
 	if err != nil {
@@ -227,10 +227,12 @@ func automaticPorts(s *corev1.Service) bool {
 // portWork is one service's reservation in one state of the pool.
 type portWork struct {
 	*nodePorts
-	pool  *pool
-	s     *corev1.Service
-	had   []int32
-	taken *[]int32
+	pool *pool
+	s    *corev1.Service
+	had  []int32
+	// hadHealth is the one of had that load balancers ask for a node's health.
+	hadHealth int32
+	taken     *[]int32
 	// dryRun: nothing will be stored.
 	dryRun bool
 }
@@ -246,6 +248,7 @@ func (w *portWork) fill(fresh bool) error {
 			}
 		}
 	}
+	given := map[int32]int32{}
 	for i := range w.s.Spec.Ports {
 		p := &w.s.Spec.Ports[i]
 		if p.NodePort == 0 && !automaticPorts(w.s) {
@@ -255,11 +258,13 @@ func (w *portWork) fill(fresh bool) error {
 			p.NodePort = byPort[p.Port]
 		}
 		if p.NodePort != 0 {
-			if err := w.take(p.NodePort); err != nil {
+			// In an update it is validation that refuses a number twice.
+			if err := w.take(p.NodePort, !fresh || given[p.Port] == p.NodePort); err != nil {
 				return errors.Join(invalidService(w.s, field.ErrorList{
 					field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error()),
 				}), err)
 			}
+			given[p.Port] = p.NodePort
 			continue
 		}
 		port, err := w.next()
@@ -267,7 +272,7 @@ func (w *portWork) fill(fresh bool) error {
 			return errors.Join(apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err)), err)
 		}
 		p.NodePort = port
-		if fresh {
+		if given[p.Port] = port; fresh {
 			byPort[p.Port] = port
 		}
 	}
@@ -280,7 +285,10 @@ func (w *portWork) fillHealth() error {
 		return nil
 	}
 	if spec.HealthCheckNodePort != 0 {
-		if err := w.take(spec.HealthCheckNodePort); err != nil {
+		if spec.HealthCheckNodePort == w.hadHealth {
+			return nil
+		}
+		if err := w.take(spec.HealthCheckNodePort, false); err != nil {
 			return errors.Join(apierrors.NewInternalError(
 				fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", spec.HealthCheckNodePort, err)),
 				err)
@@ -296,8 +304,12 @@ func (w *portWork) fillHealth() error {
 	return nil
 }
 
-func (w *portWork) take(port int32) error {
+// take reserves a port. A shared one may be the Service's own already.
+func (w *portWork) take(port int32, shared bool) error {
 	if slices.Contains(w.had, port) || slices.Contains(*w.taken, port) {
+		if !shared {
+			return errPortTaken
+		}
 		return nil
 	}
 	n, ok := w.index(port)

@@ -37,6 +37,14 @@ func addressesOf(s *corev1.Service) (out []netip.Addr) {
 	return out
 }
 
+// healthPortOf is the port that load balancers ask for a node's health, 0: none.
+func healthPortOf(s *corev1.Service) int32 {
+	if s == nil || !NeedsHealthPort(s) {
+		return 0
+	}
+	return s.Spec.HealthCheckNodePort
+}
+
 // portsOf are the node ports that a service holds, its health port included.
 func portsOf(s *corev1.Service) (out []int32) {
 	if s == nil || !HasNodePorts(s) {
@@ -45,9 +53,7 @@ func portsOf(s *corev1.Service) (out []int32) {
 	for i := range s.Spec.Ports {
 		out = append(out, s.Spec.Ports[i].NodePort)
 	}
-	if NeedsHealthPort(s) {
-		out = append(out, s.Spec.HealthCheckNodePort)
-	}
+	out = append(out, healthPortOf(s))
 	slices.Sort(out)
 	return slices.DeleteFunc(slices.Compact(out), func(port int32) bool { return port == 0 })
 }
