@@ -406,6 +406,17 @@ func (c *cluster) testPodToken(t *testing.T) {
 	if err != nil || dry.Status.Token == "" {
 		t.Errorf("a dry run is answered %+v %v, want a token", dry, err)
 	}
+	for kind, want := range map[string]string{
+		"Pod": `pods "none" not found`, "Secret": `secrets "none" not found`, "Node": `nodes "none" not found`,
+	} {
+		_, err := c.admin.CoreV1().ServiceAccounts("apps").CreateToken(ctx, "default", &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{
+				BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: "none"},
+			}}, create)
+		if !apierrors.IsNotFound(err) || err.Error() != want {
+			t.Errorf("a token of a %s that is not there: %v", kind, err)
+		}
+	}
 	inPod := c.bearer(t, issued.Status.Token)
 	_, err = inPod.CoreV1().Pods("apps").Get(ctx, "web", get)
 	wantError(t, err, `User "system:serviceaccount:apps:default" cannot get resource "pods"`)

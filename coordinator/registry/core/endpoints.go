@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -143,8 +143,8 @@ func validateAddress(a *corev1.EndpointAddress, p *field.Path) field.ErrorList {
 
 // validateReachable refuses addresses that no other machine can be told.
 func validateReachable(value string, p *field.Path) (errs field.ErrorList) {
-	ip, err := netip.ParseAddr(value)
-	if err != nil {
+	ip := netutils.ParseIPSloppy(value)
+	if ip == nil {
 		return field.ErrorList{field.Invalid(p, value, "must be a valid IP address")}
 	}
 	if ip.IsUnspecified() {

@@ -94,6 +94,10 @@ func validateLimitType(t corev1.LimitType, p *field.Path) field.ErrorList {
 }
 
 func validateLimit(l *corev1.LimitRangeItem, p *field.Path) (errs field.ErrorList) {
+	validateName := podspec.ValidateResourceName
+	if l.Type == corev1.LimitTypePod || l.Type == corev1.LimitTypeContainer {
+		validateName = podspec.ValidateContainerResourceName
+	}
 	names := sets.New[corev1.ResourceName]()
 	for _, list := range []struct {
 		name      string
@@ -108,7 +112,7 @@ func validateLimit(l *corev1.LimitRangeItem, p *field.Path) (errs field.ErrorLis
 		}
 		for name := range list.resources {
 			names.Insert(name)
-			errs = append(errs, podspec.ValidateResourceName(name, p.Child(list.name).Key(string(name)))...)
+			errs = append(errs, validateName(name, p.Child(list.name).Key(string(name)))...)
 		}
 	}
 	if l.Type == corev1.LimitTypePersistentVolumeClaim {
@@ -136,6 +140,9 @@ func compareLimits(l *corev1.LimitRangeItem, name corev1.ResourceName, p *field.
 		return bound{q, ok, text}
 	}
 	min, max := get(l.Min, "min value"), get(l.Max, "max value")
+	if l.Type == corev1.LimitTypePod { // its defaults are refused as such
+		l = &corev1.LimitRangeItem{MaxLimitRequestRatio: l.MaxLimitRequestRatio}
+	}
 	limit, request := get(l.Default, "default limit value"), get(l.DefaultRequest, "default request value")
 	plain := get(l.Default, "default value")
 	less := func(a, b bound, child string, shown resource.Quantity) {

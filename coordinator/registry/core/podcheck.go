@@ -27,7 +27,7 @@ func validatePodCreate(p *corev1.Pod) field.ErrorList {
 	if p.Spec.NodeName != "" && len(p.Spec.SchedulingGates) > 0 {
 		errs = append(errs, field.Forbidden(at.Child("nodeName"), "cannot be set until all schedulingGates have been cleared"))
 	}
-	return errs
+	return append(errs, podspec.ValidateSeccompAgrees(p.Annotations, &p.Spec, at)...)
 }
 
 var updatable = strings.Join([]string{

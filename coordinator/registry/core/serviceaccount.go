@@ -197,6 +197,9 @@ func (r *tokenREST) boundObject(ctx context.Context, account *corev1.ServiceAcco
 		ctx = request.WithNamespace(ctx, "")
 	}
 	obj, err := r.read(ctx, resource, ref.Name, ref.UID)
+	if apierrors.IsNotFound(err) { // the handler would say that it is an account
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: resource[1:]}, ref.Name)
+	}
 	if err != nil {
 		return nil, err
 	}

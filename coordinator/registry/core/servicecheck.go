@@ -19,6 +19,12 @@ import (
 // validateService checks a service after its addresses and ports are allocated.
 func validateService(v, old *corev1.Service) (errs field.ErrorList) {
 	s, p := &v.Spec, field.NewPath("spec")
+	mode, set := v.Annotations[corev1.AnnotationTopologyMode]
+	if hints, old := v.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; set && old && mode != hints {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(corev1.AnnotationTopologyMode),
+			mode, fmt.Sprintf("must match annotations[%s] when both are specified",
+				corev1.DeprecatedAnnotationTopologyAwareHints)))
+	}
 	if len(s.Ports) == 0 && !allocate.IsHeadless(v) && s.Type != corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Required(p.Child("ports"), ""))
 	}

@@ -2,6 +2,8 @@ package podspec
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +30,7 @@ func ValidateAnnotations(a map[string]string, s *corev1.PodSpec, p *field.Path) 
 	if v, set := a[corev1.PodDeletionCost]; set && !isDeletionCost(v) {
 		errs = append(errs, field.Invalid(p.Key(corev1.PodDeletionCost), v, "must be a 32bit integer"))
 	}
+	errs = append(errs, validateSeccompAnnotations(a, p)...)
 	for key, profile := range a {
 		name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)
 		if !ok {
@@ -42,6 +45,77 @@ func ValidateAnnotations(a map[string]string, s *corev1.PodSpec, p *field.Path) 
 		}
 	}
 	return errs
+}
+
+// validateSeccompAnnotations checks annotations that name a seccomp profile, though no
+// node looks at them.
+func validateSeccompAnnotations(a map[string]string, p *field.Path) (errs field.ErrorList) {
+	for _, key := range slices.Sorted(maps.Keys(a)) {
+		if key != corev1.SeccompPodAnnotationKey &&
+			!strings.HasPrefix(key, corev1.SeccompContainerAnnotationKeyPrefix) {
+			continue
+		}
+		switch local, ok := strings.CutPrefix(a[key], corev1.SeccompLocalhostProfileNamePrefix); {
+		case ok:
+			errs = append(errs, relativePath(local, p.Child(key))...)
+		case !isSeccompDefault(a[key]) && a[key] != corev1.SeccompProfileNameUnconfined:
+			errs = append(errs, field.Invalid(p.Child(key), a[key], "must be a valid seccomp profile"))
+		}
+	}
+	return errs
+}
+
+func isSeccompDefault(v string) bool {
+	return v == corev1.SeccompProfileRuntimeDefault || v == corev1.DeprecatedSeccompProfileDockerDefault
+}
+
+// ValidateSeccompAgrees checks that annotations name the seccomp profiles that the
+// fields of a spec do where there are both; p is the path of the spec.
+func ValidateSeccompAgrees(a map[string]string, s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	if s.SecurityContext != nil {
+		errs = seccompAgrees(a, corev1.SeccompPodAnnotationKey, s.SecurityContext.SeccompProfile, p)
+	}
+	Visit(s, p, func(c *corev1.Container, p *field.Path) {
+		if c.SecurityContext != nil {
+			key := corev1.SeccompContainerAnnotationKeyPrefix + c.Name
+			errs = append(errs, seccompAgrees(a, key, c.SecurityContext.SeccompProfile, p)...)
+		}
+	})
+	return errs
+}
+
+func seccompAgrees(a map[string]string, key string, s *corev1.SeccompProfile, p *field.Path) field.ErrorList {
+	noted, ok := a[key]
+	if !ok || s == nil {
+		return nil
+	}
+	p = p.Child("securityContext", "seccompProfile")
+	agrees := true
+	switch s.Type {
+	case corev1.SeccompProfileTypeUnconfined:
+		agrees = noted == corev1.SeccompProfileNameUnconfined
+	case corev1.SeccompProfileTypeRuntimeDefault:
+		agrees = isSeccompDefault(noted)
+	case corev1.SeccompProfileTypeLocalhost:
+		var local string
+		local, agrees = strings.CutPrefix(noted, corev1.SeccompLocalhostProfileNamePrefix)
+		if agrees && s.LocalhostProfile != nil && *s.LocalhostProfile != local {
+			return field.ErrorList{field.Forbidden(p.Child("localhostProfile"),
+				"seccomp profile in annotation and field must match")}
+		}
+	}
+	if agrees {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(p.Child("type"), "seccomp type in annotation and field must match")}
+}
+
+// dropInitContainers takes out annotations that were init containers once.
+func dropInitContainers(a map[string]string) {
+	for _, version := range []string{"alpha", "beta"} {
+		delete(a, "pod."+version+".kubernetes.io/init-containers")
+		delete(a, "pod."+version+".kubernetes.io/init-container-statuses")
+	}
 }
 
 // isDeletionCost: a plain decimal without plus sign or leading zeros.

@@ -12,7 +12,10 @@ import (
 )
 
 // DefaultTemplate fills unset fields of a template's spec. It is idempotent.
-func DefaultTemplate(t *corev1.PodTemplateSpec) { Default(&t.Spec) }
+func DefaultTemplate(t *corev1.PodTemplateSpec) {
+	dropInitContainers(t.Annotations)
+	Default(&t.Spec)
+}
 
 // Default fills the unset fields that a pod spec has everywhere, in a pod or in
 // a template. What only a pod gets is DefaultPod's. It is idempotent.
@@ -49,6 +52,7 @@ func Default(s *corev1.PodSpec) {
 // period becomes 1.
 func DefaultPod(p *corev1.Pod) {
 	s := &p.Spec
+	dropInitContainers(p.Annotations)
 	Default(s)
 	if *s.TerminationGracePeriodSeconds < 0 {
 		s.TerminationGracePeriodSeconds = ptr.To[int64](1)

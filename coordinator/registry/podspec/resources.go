@@ -82,7 +82,8 @@ func isStandardPrefix(name corev1.ResourceName) bool {
 	return isHugePage(name) || strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
 }
 
-func containerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
+// ValidateContainerResourceName allows what a container may ask for.
+func ValidateContainerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
 	errs := ValidateResourceName(name, p)
 	switch {
 	case !strings.Contains(string(name), "/"):
@@ -109,7 +110,7 @@ func podResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
 // ValidateRequirements checks the resources of one container; claims are the
 // names of the pod's resource claims.
 func ValidateRequirements(r *corev1.ResourceRequirements, claims sets.Set[string], p *field.Path) field.ErrorList {
-	errs := validateLists(r, containerResourceName, p)
+	errs := validateLists(r, ValidateContainerResourceName, p)
 	return append(errs, validateClaimNames(r.Claims, claims, p.Child("claims"))...)
 }
 

@@ -69,6 +69,7 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList 
 	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
 	errs = append(errs, ValidateAnnotations(t.Annotations, &t.Spec, p.Child("annotations"))...)
 	errs = append(errs, Validate(&t.Spec, nil, p.Child("spec"))...)
+	errs = append(errs, ValidateSeccompAgrees(t.Annotations, &t.Spec, p.Child("spec"))...)
 	if len(t.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(p.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
 	}
