@@ -14,8 +14,14 @@ import (
 	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
 )
 
-// bindTimeout bounds one pod's PreBind and Bind calls.
-const bindTimeout = 30 * time.Second
+const (
+	// bindTimeout bounds one pod's PreBind and Bind calls.
+	bindTimeout = 30 * time.Second
+	// claimsTimeout bounds them where a volume is provisioned or a device is made
+	// ready meanwhile, as upstream's bindTimeoutSeconds of volumes and
+	// bindingTimeout of devices.
+	claimsTimeout = 10 * time.Minute
+)
 
 // binding is a placed pod on its way to the API.
 type binding struct {
@@ -47,13 +53,18 @@ func (b *binder) start(ctx context.Context) {
 }
 
 func (b *binder) submit(ctx context.Context, j *binding) {
-	if j.wait != nil || plugins.HasClaims(j.pod.Pod) {
-		// A pod that waits, for a permit or for its volumes, must not hold up one
-		// of the binders.
+	if j.wait != nil || j.hasClaims() {
+		// A pod that waits, for a permit, for its volumes or for devices, must not
+		// hold up one of the binders.
 		b.wg.Go(func() { j.run(ctx, b.s) })
 		return
 	}
 	b.jobs <- j
+}
+
+// hasClaims tells whether PreBind may wait for what the pod has claimed.
+func (j *binding) hasClaims() bool {
+	return plugins.HasClaims(j.pod.Pod) || len(j.pod.Pod.Spec.ResourceClaims) > 0
 }
 
 // stop waits for what was submitted; after the end of ctx those not begun are dropped.
@@ -107,14 +118,21 @@ func (j *binding) permit(ctx context.Context, s *Scheduler) *framework.Status {
 	return framework.NewStatus(framework.Wait)
 }
 
-// run is the binding cycle. A binding that has begun is not cut off by ctx.
+// run is the binding cycle. A binding that has begun is not cut off by ctx, unless
+// it may wait for minutes: who schedules next sees what of it is written.
 func (j *binding) run(ctx context.Context, s *Scheduler) {
 	defer works("binding")()
 	if ctx.Err() != nil {
 		j.undo(ctx, s)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
+	whole, limit := context.WithoutCancel(ctx), bindTimeout
+	if j.hasClaims() {
+		limit = claimsTimeout
+	} else {
+		ctx = whole
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s.status.drop(j.pod.UID())
 	st := j.await(s)
@@ -125,7 +143,9 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 		st = j.bind(ctx, s.placer.extenders)
 	}
 	if !st.OK() {
-		j.fail(ctx, s, st)
+		undo, cancel := context.WithTimeout(whole, bindTimeout)
+		defer cancel()
+		j.fail(undo, s, st)
 		return
 	}
 	pod := j.pod.Pod
