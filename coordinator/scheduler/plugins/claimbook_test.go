@@ -125,7 +125,11 @@ func TestClaimBook(t *testing.T) {
 	taken("at first", false)
 	book.reserve("pod", shelf.claims, map[types.UID]*resourcev1.AllocationResult{"c": allocationOf(result("a"))})
 	taken("when decided", true)
-	if !book.underWay(shelf.claims[0]) || book.reserved("pod", "c") == nil || book.reserved("other", "c") != nil {
+	underWay := func() bool {
+		c, err := book.claim("ns", "c")
+		return err == nil && book.underWay(c)
+	}
+	if !underWay() || book.reserved("pod", "c") == nil || book.reserved("other", "c") != nil {
 		t.Error("not the pod's decision")
 	}
 	if shelf.claims[0].Status.Allocation != nil {
@@ -138,7 +142,7 @@ func TestClaimBook(t *testing.T) {
 
 	book.written(deviceClaim("c", "7", result("a")))
 	taken("when written", true)
-	if book.underWay(shelf.claims[0]) {
+	if underWay() {
 		t.Error("under way though it is written")
 	}
 	book.release("pod")
