@@ -34,6 +34,8 @@ var (
 	}, []string{"cidr"})
 	allocatedPorts = portGauge("allocated_ports", "Gauge measuring the number of allocated NodePorts for Services")
 	availablePorts = portGauge("available_ports", "Gauge measuring the number of available NodePorts for Services")
+	portsGiven     = portCounts("allocation_total", "Number of NodePort allocations")
+	portsRefused   = portCounts("allocation_errors_total", "Number of errors trying to allocate NodePort")
 )
 
 const namespace = "kube_apiserver"
@@ -53,9 +55,14 @@ func portGauge(name, help string) *metrics.Gauge {
 		StabilityLevel: metrics.ALPHA})
 }
 
+func portCounts(name, help string) *metrics.CounterVec {
+	return metrics.NewCounterVec(&metrics.CounterOpts{Namespace: namespace, Subsystem: portSubsystem, Name: name,
+		Help: help, StabilityLevel: metrics.ALPHA}, []string{"scope"})
+}
+
 var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(allocatedIPs, availableIPs, allocations, failures, durations, allocatedPorts,
-		availablePorts)
+		availablePorts, portsGiven, portsRefused)
 })
 
 // allocated counts an attempt to allocate an address of a range that began at a time.

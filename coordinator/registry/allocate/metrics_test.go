@@ -54,3 +54,40 @@ func TestMetrics(t *testing.T) {
 	}
 	want(1, 5, 1, 1)
 }
+
+// Node ports are counted by how they were asked for, dry runs not at all.
+func TestPortMetrics(t *testing.T) {
+	value := func(v float64, err error) float64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	counts := func() [4]float64 {
+		return [4]float64{
+			value(testutil.GetCounterMetricValue(portsGiven.WithLabelValues(dynamic))),
+			value(testutil.GetCounterMetricValue(portsGiven.WithLabelValues(static))),
+			value(testutil.GetCounterMetricValue(portsRefused.WithLabelValues(dynamic))),
+			value(testutil.GetCounterMetricValue(portsRefused.WithLabelValues(static))),
+		}
+	}
+	a := dualStack() // has 30000
+	before := counts()
+	for _, port := range []int32{0, 30005, 30000, 1} {
+		for _, dryRun := range []bool{true, false} {
+			s := &corev1.Service{Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: port}}}}
+			if finish, err := a.Begin(t.Context(), s, nil, dryRun); err == nil {
+				finish(t.Context(), true)
+			}
+		}
+	}
+	after := counts()
+	for i := range after {
+		after[i] -= before[i]
+	}
+	if want := [4]float64{1, 1, 0, 2}; after != want {
+		t.Errorf("given to anyone and as asked, refused to anyone and as asked: %v, want %v", after, want)
+	}
+}

@@ -199,11 +199,15 @@ func (p *nodePorts) fill(ctx context.Context, s, old *corev1.Service, dryRun boo
 		return nil, nil
 	}
 	asked, health := slices.Clone(s.Spec.Ports), s.Spec.HealthCheckNodePort
+	var w *portWork // of the last attempt
 	err = p.with(ctx, dryRun, func(all *pool) error {
 		s.Spec.Ports, s.Spec.HealthCheckNodePort, taken = slices.Clone(asked), health, nil
-		w := &portWork{nodePorts: p, pool: all, s: s, had: had, hadHealth: hadHealth, taken: &taken, dryRun: dryRun}
+		w = &portWork{nodePorts: p, pool: all, s: s, had: had, hadHealth: hadHealth, taken: &taken, dryRun: dryRun}
 		return w.fill(old == nil)
 	})
+	if w != nil && !dryRun {
+		w.count()
+	}
 	if err != nil {
 		return nil, err // nothing was stored
 	}
@@ -235,6 +239,21 @@ type portWork struct {
 	taken     *[]int32
 	// dryRun: nothing will be stored.
 	dryRun bool
+	// anyhow and asked are the ports taken as they came and as the Service names them;
+	// refused is how one was sought that could not be had.
+	anyhow, asked int
+	refused       string
+}
+
+func (w *portWork) count() {
+	for scope, n := range map[string]int{dynamic: w.anyhow, static: w.asked} {
+		if n > 0 {
+			portsGiven.WithLabelValues(scope).Add(float64(n))
+		}
+	}
+	if w.refused != "" {
+		portsRefused.WithLabelValues(w.refused).Inc()
+	}
 }
 
 // fill gives ports that differ only in protocol one number. Its errors are the
@@ -308,6 +327,7 @@ func (w *portWork) fillHealth() error {
 func (w *portWork) take(port int32, shared bool) error {
 	if slices.Contains(w.had, port) || slices.Contains(*w.taken, port) {
 		if !shared {
+			w.refused = static
 			return errPortTaken
 		}
 		return nil
@@ -318,11 +338,14 @@ func (w *portWork) take(port int32, shared bool) error {
 		return nil
 	}
 	if !ok {
+		w.refused = static
 		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %s", w.spans())
 	}
 	if !w.pool.take(n) {
+		w.refused = static
 		return errPortTaken
 	}
+	w.asked++
 	*w.taken = append(*w.taken, port)
 	return nil
 }
@@ -330,8 +353,10 @@ func (w *portWork) take(port int32, shared bool) error {
 func (w *portWork) next() (int32, error) {
 	n, ok := w.pool.next()
 	if !ok {
+		w.refused = dynamic
 		return 0, errPortsFull
 	}
+	w.anyhow++
 	port := int32(w.min) + int32(n)
 	*w.taken = append(*w.taken, port)
 	return port, nil
