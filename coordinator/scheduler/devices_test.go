@@ -285,3 +285,28 @@ func TestDeviceIsMadeReady(t *testing.T) {
 	})
 	l.bound("p")
 }
+
+// A selector that fails for the devices of one node keeps the pod from all of
+// them: it is wrong, and who wrote it has to learn so.
+func TestFaultySelectorIsTold(t *testing.T) {
+	l := newDeviceLab(t)
+	yes := true
+	l.devices("n1", func(d *resourcev1.Device) {
+		d.Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"fast": {BoolValue: &yes}}
+	}, "a")
+	l.devices("n2", nil, "a")
+	_, err := l.client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast"},
+		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{
+			CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.attributes[%q].fast", gpuDriver)}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.claim("c", "fast")
+	l.pod("p", "c")
+	l.refused("p", "CEL runtime error: no such key: fast")
+	if c := l.get("c"); c.Status.Allocation != nil {
+		t.Errorf("allocated %v", c.Status.Allocation)
+	}
+}

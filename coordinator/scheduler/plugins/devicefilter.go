@@ -29,6 +29,8 @@ type deviceFilter struct {
 	// plans are the devices that a node has for the claims that wait, by node and
 	// by the claim's UID.
 	plans map[string]map[types.UID]*resourcev1.AllocationResult
+	// fault is what is wrong with a claim, a class or a slice, whatever the node.
+	fault error
 }
 
 // allocatedClaim has its devices already.
@@ -76,7 +78,10 @@ func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
 		return unresolvable(err.Error())
 	case err != nil:
-		return framework.AsStatus(err) // a claim or a class is wrong, on each node
+		f.mu.Lock()
+		f.fault = err
+		f.mu.Unlock()
+		return framework.AsStatus(err)
 	case len(results) != len(f.waiting):
 		return noDevices
 	}

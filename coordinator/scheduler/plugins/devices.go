@@ -274,6 +274,13 @@ func (d *dynamicResources) Reserve(_ context.Context, pod *framework.PodInfo, no
 	if !ok || len(f.waiting) == 0 {
 		return nil
 	}
+	f.mu.Lock()
+	fault := f.fault
+	f.mu.Unlock()
+	if fault != nil {
+		// Another node would do, but then nobody would learn of the fault.
+		return framework.AsStatus(fault)
+	}
 	plan := f.plan(node)
 	if len(plan) != len(f.waiting) {
 		return framework.AsStatus(errors.New("claim allocation not found for node"))
