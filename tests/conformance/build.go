@@ -46,13 +46,17 @@ const hostPathDriver = "github.com/kubernetes-csi/csi-driver-host-path@v1.7.2"
 
 const provisionerVersion = "v0.0.30"
 
-// build makes what is not in the cache directory yet; wide is for what only specs
-// beyond conformance ask for.
-func build(ctx context.Context, cache string, wide bool) error {
+// build makes what is not in the cache directory yet.
+func build(ctx context.Context, cache string, o options) error {
 	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
 		return err
 	}
-	if wide {
+	switch {
+	case o.storage():
+		if err := buildSidecars(ctx, cache, o.archives); err != nil {
+			return err
+		}
+	case o.labels != "":
 		if err := buildWide(ctx, cache); err != nil {
 			return err
 		}

@@ -41,9 +41,17 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	if err := c.Up("--registry-config-dir", mirrors); err != nil {
 		return c, err
 	}
-	for i := 2; i <= o.nodes; i++ {
-		a, err := c.Host("node"+strconv.Itoa(i),
-			func(_ *harness.Agent, cfg *agentconfig.Config) { cfg.RegistryConfigDir = mirrors })
+	last := o.nodes
+	if o.storage() {
+		last++ // the first is no machine, and has no pods of specs
+	}
+	for i := 2; i <= last; i++ {
+		a, err := c.Host("node"+strconv.Itoa(i), func(a *harness.Agent, cfg *agentconfig.Config) {
+			cfg.RegistryConfigDir = mirrors
+			if o.storage() {
+				harness.Machine(a, cfg)
+			}
+		})
 		if err == nil {
 			err = a.Start()
 		}
@@ -55,10 +63,14 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 		return c, err
 	}
 	logs := []string{filepath.Join(c.Dir, "log", "agent.log")}
-	for i := 2; i <= o.nodes; i++ {
+	for i := 2; i <= last; i++ {
 		logs = append(logs, filepath.Join(c.Dir, "node"+strconv.Itoa(i), "agent.log"))
 	}
 	if err := waitForImport(suiteArchive, logs); err != nil {
+		return c, err
+	}
+	if o.storage() {
+		_, err := c.Kubectl("", "taint", "node", "node1", "node-role.kubernetes.io/control-plane:NoSchedule")
 		return c, err
 	}
 	if err := labelZones(c, o.nodes, o.zones); err != nil || o.labels == "" {

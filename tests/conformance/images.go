@@ -97,12 +97,16 @@ func wideImages(cache, bin string) []image {
 }
 
 // pack writes all images into one archive, in which layers are kept once.
-func pack(cache, bin string, wide bool) (string, error) {
+func pack(cache, bin string, o options) (string, error) {
 	out, list := filepath.Join(cache, "suite.tar"), images(cache, bin)
-	if wide {
+	switch {
+	case o.storage():
+		out, list = filepath.Join(cache, "suite-storage.tar"), append(list, sidecarImages(cache)...)
+	case o.labels != "":
 		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache, bin)...)
 	}
-	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/rootfs.sh",
+	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/sidecars.go",
+		"tests/conformance/rootfs.sh",
 		filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar"))
 	if current || err != nil {
 		return out, err

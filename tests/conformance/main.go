@@ -26,6 +26,7 @@ type options struct {
 	bin, report       string
 	focus, skip, list string
 	labels            string
+	archives          string
 	failed, missing   bool
 	keep, build       bool
 	nodes, zones      int
@@ -40,7 +41,10 @@ func main() {
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
 	flag.StringVar(&o.labels, "labels", os.Getenv("LABELS"), "ginkgo's label filter of the specs to run in place of the "+
-		"conformance specs, \"default\" or \"serial\"; results are recorded in "+wideResults+"; default LABELS")
+		"conformance specs, \"default\", \"serial\" or \"storage\"; results are recorded in "+wideResults+
+		", those of storage in "+storageResults+"; default LABELS")
+	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
+		"storage need and the module proxy lacks; default ARCHIVES")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
 	flag.BoolVar(&o.failed, "failed", false, "run what failed according to the record")
 	flag.BoolVar(&o.missing, "missing", false, "run what has no result yet according to the record")
@@ -65,10 +69,10 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	cache := filepath.Join(bin, "conformance")
-	if err := build(ctx, cache, o.labels != ""); err != nil {
+	if err := build(ctx, cache, o); err != nil {
 		return err
 	}
-	archive, err := pack(cache, bin, o.labels != "")
+	archive, err := pack(cache, bin, o)
 	if err != nil || o.build {
 		return err
 	}
@@ -117,7 +121,7 @@ func (o options) specs(ctx context.Context, cache string) ([]spec, record, error
 	if err != nil {
 		return nil, nil, err
 	}
-	old, err := readWide(wideResults)
+	old, err := readWide(o.wideResults())
 	return specs, old, err
 }
 

@@ -20,12 +20,18 @@ import (
 const (
 	// wideResults is the record of the specs that -labels chooses.
 	wideResults = "tests/conformance/wide.txt"
+	// storageResults is that of the specs of storage, which run on machines.
+	storageResults = "tests/conformance/storage.txt"
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
 
-// beginWide comes before the totals of the wide specs in the documentation.
-const beginWide = "<!-- totals of other specs: written by make conformance LABELS=… -->\n"
+// beginWide and beginStorage come before the totals of the wide specs and of those
+// of storage in the documentation.
+const (
+	beginWide    = "<!-- totals of other specs: written by make conformance LABELS=… -->\n"
+	beginStorage = "<!-- totals of storage: written by make conformance LABELS=storage -->\n"
+)
 
 // labelSets are names for label filters: the specs of features that are on by
 // default, which need no cloud and no feature of their own. The second run has
@@ -33,6 +39,19 @@ const beginWide = "<!-- totals of other specs: written by make conformance LABEL
 var labelSets = map[string]string{
 	"default": "!Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
 	"serial":  "!Conformance && !Flaky && (Slow || Serial) && !Disruptive && Feature: isEmpty",
+	"storage": "sig-storage && !Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
+}
+
+// storage tells whether the specs of storage run: on nodes that are machines, with
+// the programs of drivers.
+func (o options) storage() bool { return o.labels == "storage" }
+
+// wideResults is the record of the specs that -labels chooses.
+func (o options) wideResults() string {
+	if o.storage() {
+		return storageResults
+	}
+	return wideResults
 }
 
 // labelFilter is the filter that -labels means; without it, conformance.
@@ -272,7 +291,7 @@ func (o options) recordWide(specs []spec, ran record) error {
 		return err
 	}
 	unknown := known.explain(ran)
-	old, err := readWide(wideResults)
+	old, err := readWide(o.wideResults())
 	if err != nil {
 		return err
 	}
@@ -285,10 +304,14 @@ func (o options) recordWide(specs []spec, ran record) error {
 	maps.Copy(merged, ran)
 	fmt.Print(changes(old, ran))
 	fmt.Print(wideTable(specs, merged))
-	if err := merged.writeWide(wideResults); err != nil {
+	if err := merged.writeWide(o.wideResults()); err != nil {
 		return err
 	}
-	if err := page.Replace(docsPage, beginWide, endTable, merged.table()); err != nil {
+	begin := beginWide
+	if o.storage() {
+		begin = beginStorage
+	}
+	if err := page.Replace(docsPage, begin, endTable, merged.table()); err != nil {
 		return err
 	}
 	if unknown != nil {

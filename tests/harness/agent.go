@@ -20,6 +20,7 @@ type Agent struct {
 
 	cluster *Cluster
 	host    int // its number on the lan
+	machine bool
 	config  string
 	cmd     *exec.Cmd
 }
@@ -92,6 +93,9 @@ func (a *Agent) Start() error {
 		return err
 	}
 	defer logs.Close()
+	if a.machine {
+		return a.startMachine(logs)
+	}
 	command := named(a.Name, filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
 	a.cmd = in(a.NetNS, command[0], command[1:]...)
 	a.cmd.Stdout, a.cmd.Stderr = logs, logs
@@ -113,6 +117,9 @@ func (a *Agent) Kill() error {
 // Stop ends the agent and removes all that it made.
 func (a *Agent) Stop() error {
 	a.cluster.agents = slices.DeleteFunc(a.cluster.agents, func(other *Agent) bool { return other == a })
+	if a.machine && a.cmd != nil {
+		return a.stopMachine()
+	}
 	if a.cmd != nil {
 		_ = a.cmd.Process.Signal(syscall.SIGTERM)
 		_ = a.cmd.Wait()
