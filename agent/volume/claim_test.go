@@ -46,8 +46,8 @@ func TestClaimed(t *testing.T) {
 			`MountVolume.SetUp failed for volume "v" : failed to stat local volume "/not/there": stat /not/there: no such file or directory`},
 		{"another kind",
 			corev1.PersistentVolumeSpec{
-				PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}},
-			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath and local volumes are supported by this node yet`},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}},
+			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath, local and nfs volumes are supported by this node yet`},
 		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : volumes with volumeMode Block are not supported by this node yet`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -28,6 +28,7 @@
 //	projected  secret, configMap, downwardAPI,          pods/UID/volumes, tmpfs but      yes       removes it
 //	           projected                                for configMap
 //	local      local, behind claims                     where it says                    no        nothing
+//	nfs        nfs, also behind claims                  pods/UID/volumes                 no        unmounts it
 //	image      image                                    nowhere: the runtime mounts it   no        nothing
 //
 // A hollow node has a table of its own, of one line (NewHollow).

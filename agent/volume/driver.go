@@ -95,6 +95,14 @@ func (unstaged) Stage(context.Context, *Volume) error { return nil }
 // Unstage implements driver.
 func (unstaged) Unstage(context.Context, *Volume) error { return nil }
 
+// name is what the volume's directory is named by: a persistent volume's own name.
+func (s Source) name() string {
+	if s.Persistent != nil {
+		return s.Persistent.Name
+	}
+	return s.Volume.Name
+}
+
 // ownDir is where the volumes lie that are a pod's own, named as the kubelet
 // names them.
 func ownDir(podDir, plugin string, s Source) string {

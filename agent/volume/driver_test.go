@@ -53,6 +53,12 @@ func TestDrivers(t *testing.T) {
 			{Volume: claimed("claim"), Persistent: persistent(corev1.PersistentVolumeSource{
 				Local: &corev1.LocalVolumeSource{Path: outlives}})},
 		},
+		"nfs": {
+			{Volume: corev1.Volume{Name: "pod", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{
+				Server: "files", Path: "/exports"}}}},
+			{Volume: claimed("claim"), Persistent: persistent(corev1.PersistentVolumeSource{
+				NFS: &corev1.NFSVolumeSource{Server: "files", Path: "/exports"}})},
+		},
 		"image": {
 			{Volume: corev1.Volume{Name: "image",
 				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}},
@@ -134,13 +140,23 @@ func TestNoDriver(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
-	want := `MountVolume.SetUp failed for volume "v" : nfs volumes are not supported by this node yet`
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}}}
+	want := `MountVolume.SetUp failed for volume "v" : fc volumes are not supported by this node yet`
 	if got := errText(m.Ensure(t.Context(), p)); got != want {
 		t.Errorf("got %s", got)
 	}
 	if got := w.records(); got != "" {
 		t.Errorf("recorded:\n%s", got)
+	}
+	for want, source := range map[string]corev1.VolumeSource{
+		"gitRepo volumes are not supported: use an init container that clones the repository": {
+			GitRepo: &corev1.GitRepoVolumeSource{}},
+		"flexVolume drivers are not supported: use a CSI driver": {FlexVolume: &corev1.FlexVolumeSource{}},
+	} {
+		p.Spec.Volumes[0].VolumeSource = source
+		if got := errText(m.Ensure(t.Context(), p)); got != `MountVolume.SetUp failed for volume "v" : `+want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 	gone := &Volume{Pod: Owner{UID: "u"}, Source: Source{Volume: corev1.Volume{Name: "v"}},
 		Driver: "later", Path: t.TempDir()}

@@ -68,6 +68,12 @@ func (hollowMounter) Tmpfs(string, tmpfsOptions) error { return nil }
 // Bind implements mounter.
 func (hollowMounter) Bind(string, string, string) error { return nil }
 
+// Mount implements mounter.
+func (hollowMounter) Mount(context.Context, string, string, string, []string) error { return nil }
+
+// Unmount implements mounter.
+func (hollowMounter) Unmount(context.Context, string) error { return nil }
+
 // UnmountUnder implements mounter.
 func (hollowMounter) UnmountUnder(string) error { return nil }
 

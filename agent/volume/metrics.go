@@ -32,6 +32,8 @@ func (v *Volume) plugin() string {
 		return "kubernetes.io/local-volume"
 	case p.Spec.CSI != nil:
 		return "kubernetes.io/csi"
+	case p.Spec.NFS != nil:
+		return "kubernetes.io/nfs"
 	case p.Spec.HostPath != nil:
 		return "kubernetes.io/host-path"
 	}
@@ -50,6 +52,7 @@ func pluginOf(v *corev1.Volume) string {
 		{"downward-api", v.DownwardAPI != nil},
 		{"projected", v.Projected != nil},
 		{"csi", v.CSI != nil},
+		{"nfs", v.NFS != nil},
 		{"image", v.Image != nil},
 		{"claim", isClaim(v)},
 	} {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,6 +35,11 @@ type mounter interface {
 	// Bind makes target show what lies at sub in the volume at root, and makes
 	// directories of sub that are missing.
 	Bind(root, sub, target string) error
+	// Mount mounts what a program of the node knows to mount, unless something is
+	// mounted at target.
+	Mount(ctx context.Context, fstype, source, target string, options []string) error
+	// Unmount undoes Mount; nothing there is no error.
+	Unmount(ctx context.Context, target string) error
 	// UnmountUnder takes away every mount at or below a directory.
 	UnmountUnder(dir string) error
 }

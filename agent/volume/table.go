@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -28,6 +29,7 @@ func (m *Manager) table() []row {
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
 		{name: "local", driver: localDriver{}, claims: true},
+		{name: "nfs", driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "image", driver: imageDriver{}},
 	}
 }
@@ -39,7 +41,12 @@ func find(table []row, s Source) (row, error) {
 			return r, nil
 		}
 	}
-	if s.Persistent == nil {
+	switch {
+	case s.Volume.GitRepo != nil:
+		return row{}, errors.New("gitRepo volumes are not supported: use an init container that clones the repository")
+	case s.Volume.FlexVolume != nil, s.Persistent != nil && s.Persistent.Spec.FlexVolume != nil:
+		return row{}, errors.New("flexVolume drivers are not supported: use a CSI driver")
+	case s.Persistent == nil:
 		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(&s.Volume))
 	}
 	var names []string
@@ -48,8 +55,8 @@ func find(table []row, s Source) (row, error) {
 			names = append(names, r.name)
 		}
 	}
-	return row{}, fmt.Errorf("persistent volume %s: only %s volumes are supported by this node yet",
-		s.Persistent.Name, strings.Join(names, " and "))
+	return row{}, fmt.Errorf("persistent volume %s: only %s and %s volumes are supported by this node yet",
+		s.Persistent.Name, strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
 }
 
 // made returns the driver that made a volume, by its record.
@@ -67,8 +74,6 @@ func kindOf(v *corev1.Volume) string {
 	switch {
 	case v.CSI != nil:
 		return "csi"
-	case v.NFS != nil:
-		return "nfs"
 	case v.ISCSI != nil:
 		return "iscsi"
 	case v.FC != nil:

@@ -177,6 +177,33 @@ func (w *world) Bind(root, sub, target string) error {
 	return os.MkdirAll(target, 0o750)
 }
 
+// Mount implements mounter.
+func (w *world) Mount(_ context.Context, fstype, source, target string, options []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mounts[target] != "" {
+		return nil
+	}
+	w.effect()
+	w.mounts[target] = fmt.Sprintf("%s %s %v", fstype, source, options)
+	return nil
+}
+
+// Unmount implements mounter. What was seen there is the server's.
+func (w *world) Unmount(_ context.Context, target string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mounts[target] == "" {
+		return nil
+	}
+	w.effect()
+	delete(w.mounts, target)
+	if err := os.RemoveAll(target); err != nil {
+		return err
+	}
+	return os.Mkdir(target, 0o750)
+}
+
 // UnmountUnder implements mounter.
 func (w *world) UnmountUnder(dir string) error {
 	w.mu.Lock()
