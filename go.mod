@@ -101,6 +101,7 @@ require (
 
 require (
 	github.com/cilium/ebpf v0.17.3 // indirect
+	github.com/container-storage-interface/spec v1.12.0 // indirect
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect

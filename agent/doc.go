@@ -5,7 +5,8 @@
 //	probe ─── verdicts ───────────────────────────────────────┴─> pod: one worker a pod
 //	pod.Decide(pod, record, observed, now) ─> actions ─> steps.go, runtime ─> record (checkpoint)
 //	status.For(pod, record, observed) ─> PATCH pod.status         the only writer of it
-//	node ── Node object and Lease                                 the only writer of them
+//	node ── Node object, Lease and CSINode                        the only writer of them
+//	plugins ─ sockets of drivers appear ─> csi: storage drivers by name ─> CSINode
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	gossip ── who lives ─> network routes, service backends
 //	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/plugins"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -180,6 +181,8 @@ func build(
 		nodeUID: func() types.UID { return self.UID() },
 		log:     log,
 	}
+	shown := newCSINode(b)
+	drivers := newDrivers(shown, counts)
 	p, err := newPods(ctx, b)
 	if err != nil {
 		return nil, nil, err
@@ -196,6 +199,9 @@ func build(
 		self.Poke()                                          // Ready waited for this
 	}
 	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed}
+	if shown != nil {
+		listeners = append(listeners, shown.Heed)
+	}
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
@@ -210,7 +216,8 @@ func build(
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err
 	}
-	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show}
+	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
+		plugins: newPlugins(b, drivers)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
@@ -251,6 +258,9 @@ type whole struct {
 	certificate
 	group *gossip.Group // nil without a port for it
 	node  *node.Manager
+	// csiNode is nil without an API.
+	csiNode *node.CSINode
+	plugins *plugins.Watcher
 }
 
 // tasks is what runs as long as the agent.
@@ -263,6 +273,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"pods", n.pods.Run},
 		{"static pods", n.static.Run},
 		{"volumes", n.volumes.Run},
+		{"plugins", n.plugins.Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},
@@ -282,7 +293,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		}})
 	}
 	if n.api != nil {
-		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run})
+		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
+			task{"CSINode", n.csiNode.Run})
 	}
 	if n.group != nil {
 		list = append(list, n.gossipTasks()...)

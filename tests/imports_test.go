@@ -23,14 +23,14 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"agent/host", "agent/logs", "agent/metrics", "agent/tracing",
+		"agent/host", "agent/logs", "agent/metrics", "agent/plugins", "agent/tracing",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
-		"coordinator/store",
+		"coordinator/store", "csi", "csi/csitest",
 		"tests/transcript",
 	}},
 	{"mechanism", []string{

@@ -14,6 +14,7 @@ type Agent struct {
 	RuntimeDurations  *Durations
 	Cgroups           *Durations // by operation: create, update, destroy
 	Storage           *Durations // by plugin, operation, status and migrated
+	CSI               *Durations // by driver, method, code and migrated
 	Requests          *Counts    // by code, method and host
 	RequestDurations  *Durations
 	// Errors of the renewal of certificates, that of the client and that of the server.
@@ -29,6 +30,9 @@ var startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 
 
 // requestBuckets are client-go's, in seconds.
 var requestBuckets = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}
+
+// storageBuckets are those of what is done to volumes, in seconds.
+var storageBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
 // NewAgent makes all families.
 func NewAgent() *Agent {
@@ -53,8 +57,10 @@ func NewAgent() *Agent {
 			"[ALPHA] Duration in seconds for cgroup manager operations. Broken down by method.",
 			DefaultBuckets, operation).Preset("create", "update", "destroy"),
 		Storage: NewDurations("storage_operation_duration_seconds", "[ALPHA] Storage operation duration",
-			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
-			"volume_plugin", "operation_name", "status", "migrated"),
+			storageBuckets, "volume_plugin", "operation_name", "status", "migrated"),
+		CSI: NewDurations("csi_operations_seconds",
+			"[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
+			storageBuckets, "driver_name", "method_name", "grpc_status_code", "migrated"),
 		Requests: NewCounts("rest_client_requests_total",
 			"[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host"),
 		RequestDurations: NewDurations("rest_client_request_duration_seconds",
@@ -94,7 +100,7 @@ func (a *Agent) Show(p *Page) {
 		a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
-	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage,
+	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
 		a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}

@@ -117,8 +117,12 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// patiently repeats f until it succeeds; the error is that of ctx.
 func (m *Manager) patiently(ctx context.Context, what string, f func(context.Context) error) error {
+	return patiently(ctx, m.Log, what, f)
+}
+
+// patiently repeats f until it succeeds; the error is that of ctx.
+func patiently(ctx context.Context, log *slog.Logger, what string, f func(context.Context) error) error {
 	pause := 50 * time.Millisecond
 	told := false
 	for began := time.Now(); ; {
@@ -132,7 +136,7 @@ func (m *Manager) patiently(ctx context.Context, what string, f func(context.Con
 		// A coordinator that starts beside us takes a moment.
 		if !told && time.Since(began) > 5*time.Second {
 			told = true
-			m.Log.Warn("cannot "+what+", trying on", "err", err)
+			log.Warn("cannot "+what+", trying on", "err", err)
 		}
 		select {
 		case <-ctx.Done():

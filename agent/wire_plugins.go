@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/shoal-project/shoal/agent/metrics"
+	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/plugins"
+	"github.com/shoal-project/shoal/csi"
+)
+
+// apiSilence is how long a driver that registers waits for an API that is away.
+const apiSilence = 10 * time.Second
+
+// newCSINode shows the node's storage drivers to the API; nil without one.
+func newCSINode(b base) *node.CSINode {
+	if !b.server.Configured() {
+		return nil
+	}
+	return &node.CSINode{
+		Client:  b.server.Client,
+		Name:    b.cfg.NodeName,
+		Silence: apiSilence,
+		Log:     b.log,
+	}
+}
+
+// newDrivers are the storage drivers that register, which shown tells the API.
+func newDrivers(shown *node.CSINode, counts *metrics.Agent) *csi.Drivers {
+	return &csi.Drivers{
+		Observe: func(driver, method string, code codes.Code, took time.Duration) {
+			counts.CSI.Observe(took, driver, method, code.String(), "false")
+		},
+		Publish: func(ctx context.Context, driver string, info csi.NodeInfo) error {
+			if shown == nil {
+				return nil
+			}
+			return shown.Install(ctx, node.StorageDriver{Name: driver, NodeID: info.ID, MaxVolumes: info.MaxVolumes,
+				Topology: info.Topology})
+		},
+		Withdraw: func(driver string) {
+			if shown != nil {
+				shown.Uninstall(driver)
+			}
+		},
+	}
+}
+
+// newPlugins follows the programs that register with the node.
+func newPlugins(b base, drivers *csi.Drivers) *plugins.Watcher {
+	return &plugins.Watcher{
+		Dir:      filepath.Join(b.cfg.RootDir, "plugins_registry"),
+		Handlers: map[string]plugins.Handler{registrationv1.CSIPlugin: csiPlugins{drivers}},
+		Log:      b.log,
+	}
+}
+
+// csiPlugins has storage drivers taken.
+type csiPlugins struct{ drivers *csi.Drivers }
+
+// Register implements plugins.Handler.
+func (c csiPlugins) Register(ctx context.Context, p plugins.Plugin) error {
+	return c.drivers.Register(ctx, p.Name, p.Endpoint, p.Versions)
+}
+
+// Deregister implements plugins.Handler.
+func (c csiPlugins) Deregister(p plugins.Plugin) { c.drivers.Deregister(p.Name, p.Endpoint) }
