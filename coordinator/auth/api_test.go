@@ -184,6 +184,7 @@ func TestAPI(t *testing.T) {
 	t.Run("restricted_user", c.testRestrictedUser)
 	t.Run("bootstrap_token", c.testBootstrapToken)
 	t.Run("pod_token", c.testPodToken)
+	t.Run("claim_status", c.testClaimStatus)
 	t.Run("node", c.testNode)
 	t.Run("webhook", c.testWebhook)
 	t.Run("policy", c.testPolicy)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
@@ -46,7 +47,7 @@ func deviceClass() kind.Kind {
 
 func claim() kind.Kind {
 	type T = resourcev1.ResourceClaim
-	admin := &admins{}
+	admin, writers := &admins{}, &writers{}
 	return kind.Of[T]{
 		Names: kind.Names{
 			GroupVersion: groupVersion,
@@ -61,7 +62,10 @@ func claim() kind.Kind {
 			}
 		},
 		Create: func(_ context.Context, c *T) { c.Status = resourcev1.ResourceClaimStatus{} },
-		Main:   admin.main,
+		Main: func(env *kind.Env, stores kind.Stores, main *kind.REST) rest.Storage {
+			writers.env = env
+			return admin.main(env, stores, main)
+		},
 		Validate: func(ctx context.Context, c *T) field.ErrorList {
 			return append(admin.requests(ctx, c.Namespace, c.Spec.Devices.Requests),
 				validateClaim(&c.Spec, field.NewPath("spec"))...)
@@ -75,7 +79,8 @@ func claim() kind.Kind {
 			Meta:    metav1.ResetObjectMetaForStatus,
 			Update:  func(_ context.Context, c, old *T) { dropReleased(c, old) },
 			Validate: func(ctx context.Context, c, old *T) field.ErrorList {
-				return append(admin.results(ctx, c, old), validateClaimStatus(c, old)...)
+				errs := append(admin.results(ctx, c, old), writers.check(ctx, c, old)...)
+				return append(errs, validateClaimStatus(c, old)...)
 			},
 			ResetFields: fieldpath.NewSet(fieldpath.MakePathOrDie("metadata")),
 		},
