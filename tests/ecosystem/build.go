@@ -30,6 +30,8 @@ type image struct {
 	// packages are Debian's that it consists of, script is run on their files,
 	// in their directory.
 	packages, script string
+	// programs are put beside Debian's files: name=target.
+	programs []string
 	// program is its only file; where it is and its first arguments are in entrypoint.
 	program, entrypoint, user string
 }
@@ -76,7 +78,7 @@ func (i image) make(ctx context.Context, cache string) (string, error) {
 	case i.of != "":
 		err = i.rename(part)
 	case i.packages != "":
-		err = i.packDebian(ctx, part)
+		err = i.packDebian(ctx, cache, part)
 	default:
 		target, _, _ := strings.Cut(i.entrypoint, " ")
 		err = i.pack(ctx, part, filepath.Join(cache, "programs", i.program)+"="+target)
@@ -101,7 +103,7 @@ func (i image) rename(archive string) error {
 }
 
 // packDebian packs the files of Debian's packages.
-func (i image) packDebian(ctx context.Context, archive string) error {
+func (i image) packDebian(ctx context.Context, cache, archive string) error {
 	work, err := os.MkdirTemp("", "shoal-ecosystem-")
 	if err != nil {
 		return err
@@ -115,11 +117,15 @@ func (i image) packDebian(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	return i.pack(ctx, archive, root+"=/")
+	sources := []string{root + "=/"}
+	for _, p := range i.programs {
+		sources = append(sources, filepath.Join(cache, "programs", p))
+	}
+	return i.pack(ctx, archive, sources...)
 }
 
 // pack packs files with the project's packer of images.
-func (i image) pack(ctx context.Context, archive, source string) error {
+func (i image) pack(ctx context.Context, archive string, sources ...string) error {
 	args := []string{"run", "./hack/image", "-name", i.ref, "-out", archive}
 	if i.entrypoint != "" {
 		args = append(args, "-entrypoint", i.entrypoint)
@@ -127,7 +133,7 @@ func (i image) pack(ctx context.Context, archive, source string) error {
 	if i.user != "" {
 		args = append(args, "-user", i.user)
 	}
-	return command(ctx, "", upstream.GoProgram(), append(args, source)...)
+	return command(ctx, "", upstream.GoProgram(), append(args, sources...)...)
 }
 
 func command(ctx context.Context, dir, program string, args ...string) error {

@@ -40,8 +40,11 @@ var subjects = []subject{
 	postgres,
 	certManager,
 	argoRollouts,
+	traefik,
+	k9s,
 	pythonClient,
 	downUp,
+	flannel,
 }
 
 func main() {

@@ -21,6 +21,7 @@ type rig struct {
 	*harness.Cluster
 
 	ctx            context.Context
+	netns          map[string]string // of nodes
 	cache          string
 	work           string // directory of what subjects write on the machine
 	subject        string // whose checks are made
@@ -45,10 +46,13 @@ func (r *rig) start(archives []string) (err error) {
 	if err := r.Up(); err != nil {
 		return err
 	}
+	r.netns = map[string]string{nodes[0]: r.NetNS}
 	for _, name := range nodes[1:] {
-		if _, err := r.Join(name); err != nil {
+		a, err := r.Join(name)
+		if err != nil {
 			return err
 		}
+		r.netns[name] = a.NetNS
 	}
 	_, err = r.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
 	return err
@@ -61,6 +65,20 @@ func (r *rig) stop() error {
 		err = r.Stop()
 	}
 	return errors.Join(err, os.RemoveAll(r.work))
+}
+
+// nodeDir is the directory of a node's files.
+func (r *rig) nodeDir(node string) string {
+	if node == nodes[0] {
+		return r.Dir
+	}
+	return filepath.Join(r.Dir, node)
+}
+
+// onNode runs a command in a node's network.
+func (r *rig) onNode(node, program string, args ...string) (string, error) {
+	out, err := harness.Command(r.netns[node], program, args...).CombinedOutput()
+	return string(out), err
 }
 
 // source is the directory of a module's files.

@@ -80,38 +80,41 @@ func GoProgram() string {
 
 // Source makes a writable copy of a module (name@version) where there is none
 // yet. go.mod is written last: it tells a whole copy from a part of one. Where
-// it replaces staging modules by directories, it requires them instead.
+// it replaces modules by directories, which are no part of a module's archive, it
+// requires them instead.
 func Source(ctx context.Context, module, to string) error {
 	if Have(filepath.Join(to, "go.mod")) {
 		return nil
 	}
-	from, err := download(ctx, module)
+	from, mod, err := download(ctx, module)
 	if err != nil {
 		return err
 	}
 	if err := copyTree(from, to); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(from, "go.mod"))
+	text, err := os.ReadFile(mod)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(to, "go.mod"), requireStaging(text), 0o644)
+	text = withoutNested(requireStaging(text), func(dir string) bool { return Have(filepath.Join(from, dir, "go.mod")) })
+	return os.WriteFile(filepath.Join(to, "go.mod"), text, 0o644)
 }
 
-// download returns the directory of a module in the module cache.
-func download(ctx context.Context, module string) (string, error) {
+// download returns the directory of a module in the module cache, and its go.mod,
+// which the cache makes for a module that has none.
+func download(ctx context.Context, module string) (dir, mod string, err error) {
 	cmd := exec.CommandContext(ctx, GoProgram(), "mod", "download", "-json", module)
 	cmd.Dir = os.TempDir() // not in a module that may know another version
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("download %s: %w: %s", module, err, out)
+		return "", "", fmt.Errorf("download %s: %w: %s", module, err, out)
 	}
-	var m struct{ Dir string }
+	var m struct{ Dir, GoMod string }
 	if err := json.Unmarshal(out, &m); err != nil {
-		return "", fmt.Errorf("download %s: %w", module, err)
+		return "", "", fmt.Errorf("download %s: %w", module, err)
 	}
-	return m.Dir, nil
+	return m.Dir, m.GoMod, nil
 }
 
 var (
@@ -125,6 +128,18 @@ func requireStaging(mod []byte) []byte {
 	}
 	mod = replaceBlock.ReplaceAll(mod, nil)
 	return stagingRequire.ReplaceAll(mod, []byte("${1} "+stagingVersion))
+}
+
+var byDirectory = regexp.MustCompile(`(?m)^(?:replace )?\s*\S+ => (\./\S+)\n`)
+
+// withoutNested leaves out of go.mod the replacements by directories that are not there.
+func withoutNested(mod []byte, have func(dir string) bool) []byte {
+	return byDirectory.ReplaceAllFunc(mod, func(line []byte) []byte {
+		if have(string(byDirectory.FindSubmatch(line)[1])) {
+			return line
+		}
+		return nil
+	})
 }
 
 func copyTree(from, to string) error {

@@ -24,3 +24,32 @@ replace (
 		t.Errorf("go.mod %q, want %q", got, want)
 	}
 }
+
+func TestWithoutNested(t *testing.T) {
+	const module = `require (
+	a.b/c v0.93.0
+)
+
+replace (
+	a.b/c => ./pkg/c
+	a.b/d => a.b/e v1.0.0
+	a.b/f => ./here
+)
+
+replace a.b/g => ./pkg/g
+`
+	const want = `require (
+	a.b/c v0.93.0
+)
+
+replace (
+	a.b/d => a.b/e v1.0.0
+	a.b/f => ./here
+)
+
+`
+	here := func(dir string) bool { return dir == "./here" }
+	if got := string(withoutNested([]byte(module), here)); got != want {
+		t.Errorf("go.mod %q, want %q", got, want)
+	}
+}
