@@ -41,8 +41,8 @@ func main() {
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
 	flag.StringVar(&o.labels, "labels", os.Getenv("LABELS"), "ginkgo's label filter of the specs to run in place of the "+
-		"conformance specs, \"default\", \"serial\" or \"storage\"; results are recorded in "+wideResults+
-		", those of storage in "+storageResults+"; default LABELS")
+		"conformance specs, \"default\", \"serial\", \"slow\" or \"storage\"; results are recorded in "+wideResults+
+		", those of serial and storage in "+serialResults+" and "+storageResults+"; default LABELS")
 	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
 		"storage need and the module proxy lacks; default ARCHIVES")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
@@ -121,7 +121,8 @@ func (o options) specs(ctx context.Context, cache string) ([]spec, record, error
 	if err != nil {
 		return nil, nil, err
 	}
-	old, err := readWide(o.wideResults())
+	file, _ := o.wideRecord()
+	old, err := readWide(file)
 	return specs, old, err
 }
 

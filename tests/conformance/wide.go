@@ -20,25 +20,28 @@ import (
 const (
 	// wideResults is the record of the specs that -labels chooses.
 	wideResults = "tests/conformance/wide.txt"
+	// serialResults is that of the specs that have to be alone.
+	serialResults = "tests/conformance/serial.txt"
 	// storageResults is that of the specs of storage, which run on machines.
 	storageResults = "tests/conformance/storage.txt"
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
 
-// beginWide and beginStorage come before the totals of the wide specs and of those
-// of storage in the documentation.
+// What comes before the totals of each record in the documentation.
 const (
 	beginWide    = "<!-- totals of other specs: written by make conformance LABELS=… -->\n"
+	beginSerial  = "<!-- totals of serial specs: written by make conformance LABELS=serial -->\n"
 	beginStorage = "<!-- totals of storage: written by make conformance LABELS=storage -->\n"
 )
 
 // labelSets are names for label filters: the specs of features that are on by
-// default, which need no cloud and no feature of their own. The second run has
-// those that take long or have to be alone.
+// default, which need no cloud and no feature of their own. Those that have to be
+// alone, and those that take long, are runs of their own.
 var labelSets = map[string]string{
 	"default": "!Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
-	"serial":  "!Conformance && !Flaky && (Slow || Serial) && !Disruptive && Feature: isEmpty",
+	"serial":  "!Conformance && !Flaky && !Slow && Serial && !Disruptive && Feature: isEmpty",
+	"slow":    "!Conformance && !Flaky && Slow && !Disruptive && Feature: isEmpty",
 	"storage": "sig-storage && !Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
 }
 
@@ -46,12 +49,16 @@ var labelSets = map[string]string{
 // the programs of drivers.
 func (o options) storage() bool { return o.labels == "storage" }
 
-// wideResults is the record of the specs that -labels chooses.
-func (o options) wideResults() string {
-	if o.storage() {
-		return storageResults
+// wideRecord is the record of the specs that -labels chooses, and what comes before
+// its totals in the documentation.
+func (o options) wideRecord() (file, begin string) {
+	switch o.labels {
+	case "serial":
+		return serialResults, beginSerial
+	case "storage":
+		return storageResults, beginStorage
 	}
-	return wideResults
+	return wideResults, beginWide
 }
 
 // labelFilter is the filter that -labels means; without it, conformance.
@@ -291,7 +298,8 @@ func (o options) recordWide(specs []spec, ran record) error {
 		return err
 	}
 	unknown := known.explain(ran)
-	old, err := readWide(o.wideResults())
+	file, begin := o.wideRecord()
+	old, err := readWide(file)
 	if err != nil {
 		return err
 	}
@@ -304,12 +312,8 @@ func (o options) recordWide(specs []spec, ran record) error {
 	maps.Copy(merged, ran)
 	fmt.Print(changes(old, ran))
 	fmt.Print(wideTable(specs, merged))
-	if err := merged.writeWide(o.wideResults()); err != nil {
+	if err := merged.writeWide(file); err != nil {
 		return err
-	}
-	begin := beginWide
-	if o.storage() {
-		begin = beginStorage
 	}
 	if err := page.Replace(docsPage, begin, endTable, merged.table()); err != nil {
 		return err

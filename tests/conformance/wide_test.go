@@ -34,6 +34,18 @@ func TestLabelFilter(t *testing.T) {
 	}
 }
 
+// Each record has its file and its place in the documentation.
+func TestWideRecord(t *testing.T) {
+	for labels, want := range map[string][2]string{
+		"default": {wideResults, beginWide}, "Feature: consistsOf X": {wideResults, beginWide}, "slow": {wideResults, beginWide},
+		"serial": {serialResults, beginSerial}, "storage": {storageResults, beginStorage},
+	} {
+		if file, begin := (options{labels: labels}).wideRecord(); file != want[0] || begin != want[1] {
+			t.Errorf("labels %q are recorded in %s after %q, want %q", labels, file, begin, want)
+		}
+	}
+}
+
 func TestExplain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "causes.txt")
 	if err := os.WriteFile(file, []byte("# comment\n\\bSCTP\\b\tno SCTP in this kernel\n"), 0o600); err != nil {
@@ -81,7 +93,7 @@ func TestTotalsHavePlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, begin := range []string{beginTable, beginWide} {
+	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage} {
 		if _, rest, ok := strings.Cut(string(text), begin); !ok || !strings.Contains(rest, endTable) {
 			t.Errorf("%s has no place between %q and %q", docsPage, begin, endTable)
 		}

@@ -19,7 +19,10 @@ type software struct {
 	name     string
 	module   string // name@version on the module proxy, where it is of one
 	programs []upstream.Program
-	images   []image
+	// without are packages that main.go imports for their effect, and that need
+	// modules which the proxy lacks: they are left out.
+	without []string
+	images  []image
 }
 
 // image is one that manifests ask for.
@@ -47,6 +50,9 @@ func (s software) make(ctx context.Context, cache string) ([]string, error) {
 		if err := upstream.Source(ctx, s.module, src); err != nil { // the manifests are needed as well
 			return nil, err
 		}
+		if err := leaveOut(filepath.Join(src, "main.go"), s.without); err != nil {
+			return nil, err
+		}
 		if err := upstream.Build(ctx, s.module, src, out, s.programs); err != nil {
 			return nil, err
 		}
@@ -60,6 +66,22 @@ func (s software) make(ctx context.Context, cache string) ([]string, error) {
 		archives = append(archives, archive)
 	}
 	return archives, nil
+}
+
+// leaveOut removes imports of packages from a file.
+func leaveOut(file string, packages []string) error {
+	if packages == nil {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	left := string(text)
+	for _, p := range packages {
+		left = strings.Replace(left, "\t_ \""+p+"\"\n", "", 1)
+	}
+	return os.WriteFile(file, []byte(left), 0o644)
 }
 
 func (i image) make(ctx context.Context, cache string) (string, error) {

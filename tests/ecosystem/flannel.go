@@ -18,14 +18,15 @@ var flannel = subject{
 	name: "flannel",
 	software: []software{
 		{
-			name:   "flannel",
-			module: "github.com/flannel-io/flannel@" + flannelVersion,
+			name:    "flannel",
+			module:  "github.com/flannel-io/flannel@" + flannelVersion,
+			without: []string{"github.com/flannel-io/flannel/pkg/backend/tencentvpc"},
 			programs: []upstream.Program{
 				{Name: "flanneld", Package: "."},
 				{Name: "install-conf", Package: "./cmd/install_conf"},
 			},
 			images: []image{{
-				ref: "ghcr.io/flannel-io/flannel:" + flannelVersion, packages: "iptables,iproute2,busybox", script: noDocs,
+				ref: "ghcr.io/flannel-io/flannel:" + flannelVersion, packages: "iptables,iproute2,busybox", script: noDocs + iptablesLinks,
 				programs: []string{"flanneld=/opt/bin/flanneld", "install-conf=/opt/bin/install-conf"},
 			}},
 		},
@@ -47,6 +48,12 @@ var flannel = subject{
 	},
 	run: runFlannel,
 }
+
+// iptablesLinks are made by the package's script.
+const iptablesLinks = `for p in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  ln -sf xtables-nft-multi usr/sbin/$p
+done
+`
 
 // cniPlugins are those that a node has to have before flannel comes.
 var cniPlugins = []string{"bridge", "host-local", "portmap"}

@@ -35,6 +35,7 @@ var subjects = []subject{
 	kubeStateMetrics,
 	nodeExporter,
 	prometheus,
+	prometheusStack,
 	localPath,
 	redis,
 	postgres,
@@ -43,6 +44,7 @@ var subjects = []subject{
 	traefik,
 	k9s,
 	pythonClient,
+	javaScriptClient,
 	downUp,
 	flannel,
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,5 +42,23 @@ func TestNeedsComeFirst(t *testing.T) {
 				t.Errorf("%s needs %s, which is not run before", s.name, n)
 			}
 		}
+	}
+}
+
+// TestLeaveOut: what is left out is imported no more, and all else is.
+func TestLeaveOut(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "main.go")
+	const text = "package main\n\nimport (\n\t_ \"a.b/one\"\n\t_ \"a.b/one/more\"\n)\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // of a copy that is there
+		if err := leaveOut(file, []string{"a.b/one"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if want := "package main\n\nimport (\n\t_ \"a.b/one/more\"\n)\n"; err != nil || string(got) != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 }
