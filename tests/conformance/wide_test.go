@@ -37,8 +37,9 @@ func TestLabelFilter(t *testing.T) {
 // Each record has its file and its place in the documentation.
 func TestWideRecord(t *testing.T) {
 	for labels, want := range map[string][2]string{
-		"default": {wideResults, beginWide}, "Feature: consistsOf X": {wideResults, beginWide}, "slow": {wideResults, beginWide},
-		"serial": {serialResults, beginSerial}, "storage": {storageResults, beginStorage},
+		"default": {wideResults, beginWide}, "slow": {wideResults, beginWide},
+		"Feature: consistsOf X": {wideResults, beginWide},
+		"serial":                {serialResults, beginSerial}, "storage": {storageResults, beginStorage},
 	} {
 		if file, begin := (options{labels: labels}).wideRecord(); file != want[0] || begin != want[1] {
 			t.Errorf("labels %q are recorded in %s after %q, want %q", labels, file, begin, want)

@@ -26,7 +26,8 @@ var flannel = subject{
 				{Name: "install-conf", Package: "./cmd/install_conf"},
 			},
 			images: []image{{
-				ref: "ghcr.io/flannel-io/flannel:" + flannelVersion, packages: "iptables,iproute2,busybox", script: noDocs + iptablesLinks,
+				ref:      "ghcr.io/flannel-io/flannel:" + flannelVersion,
+				packages: "iptables,iproute2,busybox", script: noDocs + iptablesLinks,
 				programs: []string{"flanneld=/opt/bin/flanneld", "install-conf=/opt/bin/install-conf"},
 			}},
 		},
@@ -71,7 +72,8 @@ func runFlannel(r *rig) {
 			return "", err
 		}
 		for _, n := range nodes {
-			if err := installPlugins(filepath.Join(r.cache, "programs"), filepath.Join(r.nodeDir(n), "cni-bin")); err != nil {
+			to := filepath.Join(r.nodeDir(n), "cni-bin")
+			if err := installPlugins(filepath.Join(r.cache, "programs"), to); err != nil {
 				return "", err
 			}
 		}
@@ -210,7 +212,8 @@ func (r *rig) applyFlannel() error {
 			"name: kube-flannel-cfg", "name: kube-flannel-"+n,
 			"      hostNetwork: true", "      nodeSelector: {kubernetes.io/hostname: "+n+"}\n      hostNetwork: true",
 			"path: /opt/cni/bin\n", "path: "+dir+"/cni-bin\n", "path: /etc/cni/net.d\n", "path: "+dir+"/cni-conf\n",
-			"path: /run/flannel\n", "path: "+dir+"/flannel\n", "path: /run/xtables.lock\n", "path: "+dir+"/xtables.lock\n",
+			"path: /run/flannel\n", "path: "+dir+"/flannel\n",
+			"path: /run/xtables.lock\n", "path: "+dir+"/xtables.lock\n",
 		).Replace("apiVersion: apps/v1\n" + daemonSet)
 		if _, err := r.Kubectl(own, "apply", "-f", "-"); err != nil {
 			return err
