@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
+	"github.com/shoal-project/shoal/coordinator/controller/attachdetach"
 	"github.com/shoal-project/shoal/coordinator/controller/bootstraptoken"
 	"github.com/shoal-project/shoal/coordinator/controller/certificate"
 	"github.com/shoal-project/shoal/coordinator/controller/clusterdns"
@@ -98,6 +99,9 @@ type controllerDeps struct {
 	// Reserved tells names and addresses that only one Node may have in a serving
 	// certificate, or none ("").
 	Reserved func(san string) (owner string, reserved bool)
+	// KeepMounted: volumes stay at nodes that are not ready, until they are out of
+	// service.
+	KeepMounted bool
 	// Grants signs what nodes are given in the gossip; nil: nobody does.
 	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
@@ -173,6 +177,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(flowcontrol.New(env))
 	add(podgc.New(env))
 	add(persistentvolume.New(env))
+	add(attachdetach.New(env, attachdetach.Deps{KeepMounted: d.KeepMounted}))
 	add(ephemeral.New(env))
 	add(resourceclaim.New(env))
 	add(protection.NewClaims(env))

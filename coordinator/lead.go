@@ -50,7 +50,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDRs: clusterCIDRs,
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
-		Reserved: reserved.Owner,
+		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout,
 		Token:    s.auth.Issuer.IssueLegacy,
 		Grants:   s.grants(ca, clusterCIDRs),
 		Config:   s.api.Loopback(),

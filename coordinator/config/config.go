@@ -59,6 +59,10 @@ type Config struct {
 	NodeName string `json:"nodeName,omitempty"`
 	// SchedulerConfig is a KubeSchedulerConfiguration v1 file; empty: defaults.
 	SchedulerConfig string `json:"schedulerConfig,omitempty"`
+	// DisableForceDetachOnTimeout: volumes are not taken from a node that has not been
+	// ready for six minutes, only from one with the taint
+	// node.kubernetes.io/out-of-service.
+	DisableForceDetachOnTimeout bool `json:"disableForceDetachOnTimeout,omitempty"`
 	// RuntimeConfig turns built-in APIs off and on, as upstream's --runtime-config:
 	// api/all, api/ga, api/beta, api/alpha, group/version or group/version/resource.
 	RuntimeConfig map[string]string `json:"runtimeConfig,omitempty"`
@@ -124,6 +128,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.KubeletCertificateAuthority, "kubelet-certificate-authority", c.KubeletCertificateAuthority,
 		"file of the CAs that sign kubelets' serving certificates (default: the cluster's own CA), none to verify nothing")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
+	fs.BoolVar(&c.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", c.DisableForceDetachOnTimeout,
+		"take volumes from nodes that are out of service only, not from those that were not ready for six minutes")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	fs.Var((*switches)(&c.RuntimeConfig), "runtime-config", "built-in APIs to turn off or on, key=true|false: api/all, api/ga, api/beta, api/alpha, group/version, group/version/resource")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
