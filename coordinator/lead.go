@@ -51,10 +51,10 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDRs: clusterCIDRs,
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout,
-		Token:    s.auth.Issuer.IssueLegacy,
-		Grants:   s.grants(ca, clusterCIDRs),
-		Config:   s.api.Loopback(),
-		Members:  s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
+		Token:   s.auth.Issuer.IssueLegacy,
+		Grants:  s.grants(ca, clusterCIDRs),
+		Config:  s.api.Loopback(),
+		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {
 		return nil, err

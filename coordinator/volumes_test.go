@@ -22,6 +22,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("Protection", c.testProtection)
 	t.Run("DefaultClass", c.testDefaultClass)
 	t.Run("Reserved", c.testReserved)
+	t.Run("Attach", c.testAttach)
 }
 
 func (c *rig) volume(t *testing.T, name string, change func(*corev1.PersistentVolume)) {

@@ -1,7 +1,6 @@
 // Package attachdetach has storage drivers attach volumes to the nodes whose pods
-// use them, and detach those that no pod uses any more (PV-103, the design of CSI in
-// Kubernetes). A driver's own attacher does it; what it is to do is a
-// VolumeAttachment, and how far it came is in its status. Node.status.volumesAttached
+// use them, and detach those that no pod uses any more. A driver's own attacher does
+// it; what it is to do is a VolumeAttachment, and how far it came is in its status. Node.status.volumesAttached
 // tells the agent which volumes it may use, Node.status.volumesInUse is what the
 // agent tells that it may have mounted:
 //
