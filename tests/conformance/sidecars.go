@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -39,6 +41,10 @@ var sidecars = []sidecar{
 		image: "hostpathplugin:v1.17.1"},
 }
 
+// clientPin is the client of snapshots that goes with its controllers: they name an
+// older one, in whose place their repository has a directory.
+var clientPin = regexp.MustCompile(`(external-snapshotter/client/v8) v8\.4\.0`)
+
 // buildSidecars makes those that are not in the cache directory's csi yet.
 // archives is the directory of the source archives.
 func buildSidecars(ctx context.Context, cache, archives string) error {
@@ -47,12 +53,14 @@ func buildSidecars(ctx context.Context, cache, archives string) error {
 		if upstream.Have(filepath.Join(out, s.name)) {
 			continue
 		}
-		module, src := s.module, filepath.Join(cache, "csi-src", filepath.Base(filepath.Dir(s.module)))
+		module, src := s.module, filepath.Join(cache, "csi-src", path.Base(path.Dir(s.module)))
 		if s.archive != "" {
 			module, src = s.archive, filepath.Join(cache, "csi-src", s.archive)
 			if err := unpack(ctx, archives, s.archive, src); err != nil {
 				return err
 			}
+		} else if err := pinned(ctx, module, src); err != nil {
+			return err
 		}
 		program := upstream.Program{Name: s.name, Package: s.pkg, LDFlags: "-X main.version=" + s.version()}
 		if err := upstream.Build(ctx, module, src, out, []upstream.Program{program}); err != nil {
@@ -60,6 +68,19 @@ func buildSidecars(ctx context.Context, cache, archives string) error {
 		}
 	}
 	return nil
+}
+
+// pinned makes src of a module, with clientPin.
+func pinned(ctx context.Context, module, src string) error {
+	if err := upstream.Source(ctx, module, src); err != nil {
+		return err
+	}
+	file := filepath.Join(src, "go.mod")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, clientPin.ReplaceAll(text, []byte("$1 v8.6.0")), 0o644)
 }
 
 // version is what the program is to call itself: drivers have to give one.

@@ -94,11 +94,12 @@ func TestMultiAttach(t *testing.T) {
 	pod := func(namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
+	a, b, other := pod("ns", "a"), pod("ns", "b"), pod("o", "b")
 	for want, others := range map[string][]*corev1.Pod{
 		"Volume is already exclusively attached to one node and can't be attached to another": nil,
-		"Volume is already used by pod(s) a, b":                                               {pod("ns", "b"), pod("ns", "a")},
-		"Volume is already used by pod(s) a and 1 pod(s) in different namespaces":             {pod("ns", "a"), pod("o", "b")},
-		"Volume is already used by 1 pod(s) in different namespaces":                          {pod("o", "b")},
+		"Volume is already used by pod(s) a, b":                                               {b, a},
+		"Volume is already used by pod(s) a and 1 pod(s) in different namespaces":             {a, other},
+		"Volume is already used by 1 pod(s) in different namespaces":                          {other},
 	} {
 		want = `Multi-Attach error for volume "pv" ` + want
 		if got := multiAttach("pv", pod("ns", "p"), others); got != want {

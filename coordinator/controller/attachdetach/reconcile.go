@@ -296,7 +296,9 @@ func isReady(node *corev1.Node) bool {
 }
 
 func outOfService(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService
+	})
 }
 
 func (r *reconciler) indexed(index, key string) (list []*storagev1.VolumeAttachment) {
