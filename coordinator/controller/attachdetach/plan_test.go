@@ -27,11 +27,13 @@ func TestJudge(t *testing.T) {
 	}{
 		{name: "nobody has it", h: holder{}, want: detach},
 		{name: "mounted", h: holder{inUse: true, ready: true}, forced: true, want: keep},
-		{name: "mounted for long", h: holder{inUse: true, ready: true, since: now.Add(-time.Hour)}, forced: true, want: keep},
+		{name: "mounted for long", h: holder{inUse: true, ready: true, since: now.Add(-time.Hour)}, forced: true,
+			want: keep},
 		{name: "off", h: holder{inUse: true, outOfService: true, ready: true}, want: forceService},
 		{name: "away", h: holder{inUse: true, since: now.Add(-2 * time.Minute)}, forced: true, want: keep,
 			wait: 4 * time.Minute},
-		{name: "away for long", h: holder{inUse: true, since: now.Add(-6 * time.Minute)}, forced: true, want: forceTimeout},
+		{name: "away for long", h: holder{inUse: true, since: now.Add(-6 * time.Minute)}, forced: true,
+			want: forceTimeout},
 		{name: "away, and nothing is forced", h: holder{inUse: true, since: now.Add(-time.Hour)}, want: keep},
 	} {
 		if got, wait := judge(c.h, now, c.forced); got != c.want || wait != c.wait {
