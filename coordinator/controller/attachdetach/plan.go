@@ -47,8 +47,9 @@ func ours(va *storagev1.VolumeAttachment) bool {
 
 // isOf tells whether a name in a Node's status is the volume of a VolumeAttachment.
 func isOf(name corev1.UniqueVolumeName, va *storagev1.VolumeAttachment) bool {
-	driver, handle, ok := strings.Cut(strings.TrimPrefix(string(name), csiPrefix), "^")
-	return ok && strings.HasPrefix(string(name), csiPrefix) && attachmentName(driver, handle, va.Spec.NodeName) == va.Name
+	rest, csi := strings.CutPrefix(string(name), csiPrefix)
+	driver, handle, ok := strings.Cut(rest, "^")
+	return csi && ok && attachmentName(driver, handle, va.Spec.NodeName) == va.Name
 }
 
 // exclusive tells whether a volume must not be at two nodes.

@@ -10,7 +10,8 @@ import (
 
 // The name is upstream's: attachers, agents and people find it by this.
 func TestAttachmentName(t *testing.T) {
-	const want = "csi-be5c2abc1278a46c0a75c3f2d4aa2622c2c984aef73a735e8198a6b8a6f055eb" // sha256sum of vold.example.comn1
+	// What sha256sum says of vold.example.comn1.
+	const want = "csi-be5c2abc1278a46c0a75c3f2d4aa2622c2c984aef73a735e8198a6b8a6f055eb"
 	if got := attachmentName("d.example.com", "vol", "n1"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
