@@ -17,7 +17,8 @@ const attachedName = "kubernetes.io/csi/attach.example.com^vol-1"
 // A volume of a driver goes to its pod's node and away again, with the test in the
 // places of the driver's attacher and of the agent.
 func (c *rig) testAttach(t *testing.T) {
-	ns, nodes, attachments := c.namespace(t, "attach"), c.client.CoreV1().Nodes(), c.client.StorageV1().VolumeAttachments()
+	ns, nodes := c.namespace(t, "attach"), c.client.CoreV1().Nodes()
+	attachments := c.client.StorageV1().VolumeAttachments()
 	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "attach-1"}},
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -159,6 +159,8 @@ func attached(have []corev1.AttachedVolume, standing []*storagev1.VolumeAttachme
 			want = append(want, corev1.AttachedVolume{Name: n})
 		}
 	}
-	slices.SortFunc(want, func(a, b corev1.AttachedVolume) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	slices.SortFunc(want, func(a, b corev1.AttachedVolume) int {
+		return strings.Compare(string(a.Name), string(b.Name))
+	})
 	return slices.Compact(want)
 }
