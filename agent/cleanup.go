@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/csi"
 )
 
 // cleanup undoes all that an agent with this configuration made on the
@@ -58,6 +59,8 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, log))
 	}
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
+	// Where storage drivers staged volumes: they ended with the containers.
+	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "plugins", csi.Plugin)))
 	if links.claim != nil { // else the names belong to another agent
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup())

@@ -149,6 +149,9 @@ func build(
 	}
 	services := newServices(cfg, facts, server, log)
 	objects, tokens := newObjects(kept, server, log)
+	storage := newStorageObjects(ctx, server, log)
+	shown := newCSINode(cfg, server, log)
+	drivers := newDrivers(shown, counts)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
 	b := base{
@@ -174,19 +177,22 @@ func build(
 				Facts:   of,
 				Log:     log,
 
-				Operations: counts.Storage,
+				Drivers:      drivers,
+				Storage:      storage,
+				NodeName:     cfg.NodeName,
+				InUseChanged: func() { self.Poke() },
+				Operations:   counts.Storage,
 			}
 		},
 		leaving: leaving.Load,
 		nodeUID: func() types.UID { return self.UID() },
 		log:     log,
 	}
-	shown := newCSINode(b)
-	drivers := newDrivers(shown, counts)
 	p, err := newPods(ctx, b)
 	if err != nil {
 		return nil, nil, err
 	}
+	storage.Changed = p.volumes.Attachable
 	show, err := chooseCertificate(cfg, facts, server, log)
 	if show.manager != nil {
 		show.manager.Failures = counts.ServerCertificateErrors
@@ -198,7 +204,7 @@ func build(
 		runtime.told(context.Background(), list[0].String()) // bounded by the client's timeout
 		self.Poke()                                          // Ready waited for this
 	}
-	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed}
+	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed, p.volumes.HeedNode}
 	if shown != nil {
 		listeners = append(listeners, shown.Heed)
 	}
@@ -212,7 +218,7 @@ func build(
 		memory := evict.Signal{Available: host.MemoryAvailable(), Capacity: facts.MemoryBytes}
 		return evict.Pressure(cfg.EvictionHard, evict.Measure(cfg.RootDir, cfg.DataDir, memory))
 	}
-	self = newNode(b, pressure, group, listeners)
+	self = newNode(b, pressure, group, p.volumes.VolumesInUse, listeners)
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err
 	}

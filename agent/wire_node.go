@@ -43,7 +43,7 @@ type listener = func(*corev1.Node)
 
 // newNode keeps the Node object and its Lease, and has listeners told of it.
 func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *gossip.Group,
-	listeners []listener) *node.Manager {
+	inUse func() []corev1.UniqueVolumeName, listeners []listener) *node.Manager {
 	annotations := func() map[string]string { return nil }
 	if group != nil {
 		annotations = group.Annotations
@@ -65,6 +65,7 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 		Pressure:    pressure,
 		Annotations: annotations,
 		Leaving:     b.leaving,
+		InUse:       inUse,
 	}
 	return &node.Manager{
 		Client:       b.server.Client,

@@ -2,15 +2,19 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/plugins"
+	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/csi"
 )
 
@@ -18,16 +22,23 @@ import (
 const apiSilence = 10 * time.Second
 
 // newCSINode shows the node's storage drivers to the API; nil without one.
-func newCSINode(b base) *node.CSINode {
-	if !b.server.Configured() {
+func newCSINode(cfg *config.Config, server *api.Server, log *slog.Logger) *node.CSINode {
+	if !server.Configured() {
 		return nil
 	}
 	return &node.CSINode{
-		Client:  b.server.Client,
-		Name:    b.cfg.NodeName,
+		Client:  server.Client,
+		Name:    cfg.NodeName,
 		Silence: apiSilence,
-		Log:     b.log,
+		Log:     log,
 	}
+}
+
+// newStorageObjects is what the API says of storage drivers.
+func newStorageObjects(ctx context.Context, server *api.Server, log *slog.Logger) *source.Storage {
+	s := &source.Storage{Client: server.Client, Log: log}
+	s.Start(ctx)
+	return s
 }
 
 // newDrivers are the storage drivers that register, which shown tells the API.

@@ -34,6 +34,8 @@ type Input struct {
 	Handlers []corev1.NodeRuntimeHandler
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
+	// InUse are volumes that must not be detached.
+	InUse []corev1.UniqueVolumeName
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure.
 	Pressure map[corev1.NodeConditionType]bool
 	Now      metav1.Time
@@ -124,6 +126,7 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 	yes := true
 	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &yes}
 	s.Images = in.Images
+	s.VolumesInUse = in.InUse
 	if in.Handlers != nil {
 		s.RuntimeHandlers = in.Handlers
 	}

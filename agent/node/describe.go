@@ -34,12 +34,17 @@ type Describer struct {
 	Pressure    func() map[corev1.NodeConditionType]bool
 	Annotations func() map[string]string
 	Leaving     func() bool
+	// InUse names the volumes that must not be detached; nil: there are none.
+	InUse func() []corev1.UniqueVolumeName
 }
 
 // Describe returns what the Node says now.
 func (d *Describer) Describe(ctx context.Context) Input {
 	in := d.Static
 	in.Now, in.Pressure, in.Annotations = metav1.Now().Rfc3339Copy(), d.Pressure(), d.Annotations()
+	if d.InUse != nil {
+		in.InUse = d.InUse()
+	}
 	if d.Leaving() {
 		in.NotReady = "node is shutting down"
 		return in

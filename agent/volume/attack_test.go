@@ -354,6 +354,10 @@ func (s *slow) Token(ctx context.Context, p *corev1.Pod,
 	return "tok", time.Now().Add(24 * time.Hour), nil
 }
 
+func (s *slow) Bound(context.Context, *corev1.Pod, string, *int64) (SavedToken, error) {
+	return SavedToken{}, nil
+}
+
 // TestEachPodIsRefreshedOnItsOwn: one pod that hangs and one that fails leave
 // the others up to date; the failure backs off and is told once.
 func TestEachPodIsRefreshedOnItsOwn(t *testing.T) {

@@ -30,6 +30,12 @@
 //	local      local, behind claims                     where it says                    no        nothing
 //	nfs        nfs, also behind claims                  pods/UID/volumes                 no        unmounts it
 //	image      image                                    nowhere: the runtime mounts it   no        nothing
+//	csi        csi, also behind claims                  below pods/UID/volumes           some      asks the driver
+//
+// Volumes of storage drivers (csi.go) that must be attached to the node are in its
+// status.volumesInUse from their record on, before anything else, and until that is
+// deleted (attach.go): so nobody detaches what this node may have touched. Nothing
+// is done with them before the Node says that they are attached.
 //
 // A hollow node has a table of its own, of one line (NewHollow).
 //

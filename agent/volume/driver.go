@@ -28,6 +28,8 @@ type Volume struct {
 	// Path is where it lies on the host: what the driver said when it was
 	// recorded.
 	Path string `json:"path,omitempty"`
+	// CSI is of volumes of storage drivers.
+	CSI *CSI `json:"csi,omitempty"`
 }
 
 // Owner names the pod of a volume.

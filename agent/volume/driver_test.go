@@ -5,13 +5,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/csi"
+	"github.com/shoal-project/shoal/csi/csitest"
 )
 
 // TestDrivers holds each line of the table to the contract of driver.
@@ -59,14 +64,23 @@ func TestDrivers(t *testing.T) {
 			{Volume: claimed("claim"), Persistent: persistent(corev1.PersistentVolumeSource{
 				NFS: &corev1.NFSVolumeSource{Server: "files", Path: "/exports"}})},
 		},
+		"csi": {
+			{Volume: claimed("claim"), Persistent: csiVolume("pv-1", corev1.ReadWriteOnce)},
+		},
 		"image": {
 			{Volume: corev1.Volume{Name: "image",
 				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}},
 		},
 	}
+	if os.Geteuid() != 0 {
+		t.Skip("a storage driver's mounts need root")
+	}
 	w := newWorld(t)
 	m := w.manager()
 	m.rows = nil // the node's
+	storage := &csitest.Driver{Name: "d", Mounts: csitest.Memory{},
+		Capabilities: []csipb.NodeServiceCapability_RPC_Type{stages}}
+	m.Drivers = oneDriver{&csi.Client{Driver: "d", Endpoint: storage.Serve(t)}}
 	for _, d := range m.table() {
 		if len(samples[d.name]) == 0 {
 			t.Errorf("%s has no sample here", d.name)
@@ -79,6 +93,11 @@ func TestDrivers(t *testing.T) {
 		t.Errorf("what outlives pods: %v, %v", entries, err)
 	}
 }
+
+// oneDriver is the storage driver of a node.
+type oneDriver struct{ client *csi.Client }
+
+func (o oneDriver) Client(string) (*csi.Client, error) { return o.client, nil }
 
 func claimed(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
@@ -125,9 +144,9 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 	if after := w.String(); after != before {
 		t.Errorf("mounts were\n%sand are\n%s", before, after)
 	}
-	own := filepath.Dir(filepath.Dir(v.Path)) == filepath.Join(m.podDir(p.UID), "volumes")
-	if _, err := os.Lstat(content); v.Path != "" && os.IsNotExist(err) != own {
-		t.Errorf("content of a volume that is the pod's own (%v): %v", own, err)
+	below := strings.HasPrefix(v.Path, filepath.Join(m.podDir(p.UID), "volumes")+"/")
+	if _, err := os.Lstat(content); v.Path != "" && os.IsNotExist(err) != below {
+		t.Errorf("content of a volume that is mounted below the pod's directory (%v): %v", below, err)
 	}
 	if err := os.RemoveAll(m.podDir(p.UID)); err != nil {
 		t.Error(err)

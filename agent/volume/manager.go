@@ -30,6 +30,9 @@ type Objects interface {
 type Tokens interface {
 	Token(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token string,
 		renew time.Time, err error)
+	// Bound gives a token for an audience, "" for the API's own, with its times;
+	// of how many seconds may be nil for an hour.
+	Bound(ctx context.Context, p *corev1.Pod, audience string, seconds *int64) (SavedToken, error)
 }
 
 // Manager makes and removes the volumes of the node's pods.
@@ -44,6 +47,13 @@ type Manager struct {
 	Records Records
 	// Facts is what downward API volumes tell of the node and the pod.
 	Facts func(p *corev1.Pod) Facts
+	// Drivers and Storage may be nil: then there are no volumes of storage drivers.
+	Drivers StorageDrivers
+	Storage Storage
+	// NodeName is this node's; InUseChanged is called when VolumesInUse changed, and
+	// may be nil.
+	NodeName     string
+	InUseChanged func()
 	// Operations takes how long mounts and unmounts took; nil: nobody asks.
 	Operations *metrics.Durations
 	Log        *slog.Logger
@@ -55,6 +65,12 @@ type Manager struct {
 	// idle tells that one was given back.
 	busy map[string]bool
 	idle *sync.Cond
+	// staged are the persistent volumes that this agent staged, by name.
+	staged map[string]bool
+	// node is the Node as the API has it; attached is closed when it, or what
+	// must be attached, changed, and nil while nobody waits.
+	node     *corev1.Node
+	attached chan struct{}
 	// restored are the pods whose volumes Run takes up again.
 	restored []*corev1.Pod
 
@@ -67,6 +83,8 @@ type Manager struct {
 type entry struct {
 	mu  sync.Mutex // one writer of the pod's volumes at a time
 	pod *corev1.Pod
+	// newer is the pod as it became while its volumes were being made.
+	newer *corev1.Pod
 	// volumes are the records, by the volumes' names.
 	volumes map[string]*Volume
 	// due is when the volumes want to be written again, zero for never: for
@@ -78,14 +96,39 @@ type entry struct {
 	gone   bool
 }
 
-// Error names the volume that could not be made.
+// Error names the volume that could not be made, and in which step.
 type Error struct {
 	Volume string
-	Err    error
+	// Step is empty for SetUp.
+	Step string
+	Err  error
 }
 
+// stepWait is of a volume that nobody attaches.
+const stepWait = "wait"
+
 func (e *Error) Error() string {
-	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+	switch e.Step {
+	case "":
+		return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+	case stepWait:
+		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
+			"failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
+	}
+	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", e.Step, e.Volume, e.Err)
+}
+
+// named is the error of a volume: a step that failed names itself.
+func (m *Manager) named(p *corev1.Pod, v *corev1.Volume, err error) *Error {
+	out := &Error{Volume: v.Name, Err: err}
+	var step *Error
+	if errors.As(err, &step) {
+		out.Step, out.Err = step.Step, step.Err
+	}
+	if s, ok := m.resolved(p, v); ok && out.Step != stepWait {
+		out.Volume = specName(s)
+	}
+	return out
 }
 
 // Unwrap returns the cause.
@@ -99,10 +142,11 @@ func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
 	m.mu.Lock()
 	m.pods[p.UID], e.pod, e.gone = e, p, false
 	m.mu.Unlock()
-	return m.write(ctx, e, false)
+	return m.write(ctx, e, starting)
 }
 
-// Refresh brings what projected volumes show up to date.
+// Refresh brings what projected volumes show up to date. While the pod's volumes
+// are being made that is not waited for: it is done after.
 func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
 	m.mu.Lock()
 	e := m.pods[p.UID]
@@ -110,7 +154,13 @@ func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
 	if e == nil {
 		return nil
 	}
-	e.mu.Lock()
+	if !e.mu.TryLock() {
+		m.mu.Lock()
+		e.newer, e.due = p, time.Now()
+		m.mu.Unlock()
+		m.notify()
+		return nil
+	}
 	defer e.mu.Unlock()
 	if e.gone {
 		return nil
@@ -118,7 +168,7 @@ func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
 	m.mu.Lock()
 	e.pod = p
 	m.mu.Unlock()
-	return m.write(ctx, e, true)
+	return m.write(ctx, e, refreshing)
 }
 
 func (m *Manager) entry(p *corev1.Pod) *entry {
@@ -135,15 +185,26 @@ func (m *Manager) entry(p *corev1.Pod) *entry {
 	return e
 }
 
+// mode is why the volumes of a pod are written.
+type mode int
+
+const (
+	starting   mode = iota // for a pod that starts
+	resuming               // for one that runs since an earlier agent
+	refreshing             // for what follows changes
+)
+
 // write makes all volumes of an entry, or refreshes those that follow changes:
 // then one that fails leaves the others their turn.
-func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
+func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 	var renew time.Time
 	var failed error
+	refresh := how == refreshing
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
 		mount := m.mount
-		if refresh {
+		// What an earlier agent had a storage driver mount is there.
+		if old := m.recorded(e.pod.UID, v.Name); refresh || how == resuming && old != nil && old.Driver == csiRow {
 			mount = m.remount
 		}
 		begin := time.Now()
@@ -152,10 +213,10 @@ func (m *Manager) write(ctx context.Context, e *entry, refresh bool) error {
 			m.operation("volume_mount", v, m.recorded(e.pod.UID, v.Name), begin, err)
 		}
 		if err != nil && !refresh {
-			return &Error{Volume: v.Name, Err: err}
+			return m.named(e.pod, v, err)
 		}
 		if err != nil && (failed == nil || apierrors.IsNotFound(failed)) {
-			failed = &Error{Volume: v.Name, Err: err}
+			failed = m.named(e.pod, v, err)
 		}
 		if !next.IsZero() && (renew.IsZero() || next.Before(renew)) {
 			renew = next
@@ -180,7 +241,14 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 		return time.Time{}, err
 	}
 	known := m.volume(p, s, d)
+	if err := m.describe(ctx, p, known); err != nil {
+		return time.Time{}, err
+	}
 	if err := m.record(ctx, known); err != nil {
+		return time.Time{}, err
+	}
+	m.tellInUse(known)
+	if err := m.awaitAttached(ctx, known); err != nil {
 		return time.Time{}, err
 	}
 	if err := m.stage(ctx, d, known); err != nil {

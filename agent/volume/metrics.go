@@ -31,7 +31,7 @@ func (v *Volume) plugin() string {
 	case p.Spec.Local != nil:
 		return "kubernetes.io/local-volume"
 	case p.Spec.CSI != nil:
-		return "kubernetes.io/csi"
+		return "kubernetes.io/csi:" + p.Spec.CSI.Driver
 	case p.Spec.NFS != nil:
 		return "kubernetes.io/nfs"
 	case p.Spec.HostPath != nil:
@@ -41,6 +41,9 @@ func (v *Volume) plugin() string {
 }
 
 func pluginOf(v *corev1.Volume) string {
+	if v.CSI != nil {
+		return "kubernetes.io/csi:" + v.CSI.Driver
+	}
 	for _, p := range []struct {
 		name string
 		is   bool
@@ -51,7 +54,6 @@ func pluginOf(v *corev1.Volume) string {
 		{"secret", v.Secret != nil},
 		{"downward-api", v.DownwardAPI != nil},
 		{"projected", v.Projected != nil},
-		{"csi", v.CSI != nil},
 		{"nfs", v.NFS != nil},
 		{"image", v.Image != nil},
 		{"claim", isClaim(v)},

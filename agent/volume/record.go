@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -42,12 +43,16 @@ func (v *Volume) key() string { return string(v.Pod.UID) + "_" + v.Volume.Name }
 
 // volume describes a volume that a driver makes.
 func (m *Manager) volume(p *corev1.Pod, s Source, d row) *Volume {
-	return &Volume{
+	v := &Volume{
 		Pod:    Owner{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
 		Source: s,
 		Driver: d.name,
 		Path:   d.Path(m.podDir(p.UID), s),
 	}
+	if d.name == csiRow {
+		v.CSI = &CSI{}
+	}
+	return v
 }
 
 // same tells whether two records are of one volume. What else the API says of a
@@ -72,7 +77,15 @@ func (m *Manager) record(ctx context.Context, v *Volume) error {
 		v.Path = old.Path
 	}
 	defer m.staging(v)()
+	if v.Persistent != nil && onePod(v.Persistent) && m.shared(v) {
+		return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+	}
 	return m.keep(v)
+}
+
+// onePod tells whether a volume is for one pod alone.
+func onePod(v *corev1.PersistentVolume) bool {
+	return len(v.Spec.AccessModes) == 1 && v.Spec.AccessModes[0] == corev1.ReadWriteOncePod
 }
 
 func (m *Manager) keep(v *Volume) error {
@@ -112,7 +125,30 @@ func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
 		return nil
 	}
 	defer m.staging(v)()
-	return d.Stage(ctx, v)
+	m.mu.Lock()
+	staged := m.staged[v.Persistent.Name]
+	m.mu.Unlock()
+	if staged {
+		return nil
+	}
+	if err := d.Stage(ctx, v); err != nil {
+		return err
+	}
+	m.setStaged(v, true)
+	return nil
+}
+
+func (m *Manager) setStaged(v *Volume, is bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.staged == nil {
+		m.staged = map[string]bool{}
+	}
+	if is {
+		m.staged[v.Persistent.Name] = true
+	} else {
+		delete(m.staged, v.Persistent.Name)
+	}
 }
 
 // undo undoes all that may have been made of a volume; its record goes last.
@@ -126,6 +162,7 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	}
 	defer m.staging(v)()
 	if v.Persistent != nil && !m.shared(v) {
+		m.setStaged(v, false)
 		if err := d.Unstage(ctx, v); err != nil {
 			return err
 		}
@@ -134,8 +171,9 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 		return err
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.pods[v.Pod.UID].volumes, v.Volume.Name)
+	m.mu.Unlock()
+	m.tellInUse(v)
 	return nil
 }
 

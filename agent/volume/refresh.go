@@ -108,6 +108,9 @@ func (m *Manager) takeDue(now time.Time) ([]*entry, time.Duration) {
 func (m *Manager) refresh(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	p := e.pod
+	if e.newer != nil {
+		p, e.newer = e.newer, nil
+	}
 	m.mu.Unlock()
 	err := m.Refresh(ctx, p)
 	if ctx.Err() == nil {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,8 +65,13 @@ func (m *Manager) resume(ctx context.Context, p *corev1.Pod) {
 	if e.gone {
 		return
 	}
-	if err := m.write(ctx, e, false); err != nil && ctx.Err() == nil {
+	if err := m.write(ctx, e, resuming); err != nil && ctx.Err() == nil {
 		m.Log.Debug("volumes are made again with the pod", "pod", p.Namespace+"/"+p.Name, "err", err)
+		m.mu.Lock()
+		e.made = true // by an earlier agent: what follows changes is tried again
+		m.schedule(e, time.Now())
+		m.mu.Unlock()
+		m.notify()
 	}
 }
 

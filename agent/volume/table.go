@@ -17,6 +17,9 @@ type row struct {
 	driver
 }
 
+// csiRow is the line of storage drivers.
+const csiRow = "csi"
+
 // table lists the drivers, of which the first that supports a volume makes it.
 // A new type of volume is a file with its driver, and a line here.
 func (m *Manager) table() []row {
@@ -24,6 +27,10 @@ func (m *Manager) table() []row {
 		return m.rows
 	}
 	mounts := m.mounter()
+	drivers := m.Drivers
+	if drivers == nil {
+		drivers = noDrivers{}
+	}
 	return []row{
 		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
@@ -31,6 +38,8 @@ func (m *Manager) table() []row {
 		{name: "local", driver: localDriver{}, claims: true},
 		{name: "nfs", driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "image", driver: imageDriver{}},
+		{name: csiRow, claims: true, driver: csiDriver{root: m.RootDir, node: m.NodeName, drivers: drivers,
+			objects: m.Objects, tokens: m.Tokens, mounts: mounts}},
 	}
 }
 
@@ -72,8 +81,6 @@ func made(table []row, v *Volume) (row, error) {
 // kindOf names the types that users ask for and no driver makes.
 func kindOf(v *corev1.Volume) string {
 	switch {
-	case v.CSI != nil:
-		return "csi"
 	case v.ISCSI != nil:
 		return "iscsi"
 	case v.FC != nil:

@@ -46,22 +46,34 @@ type TokenCache struct {
 func (c *TokenCache) Token(
 	ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection,
 ) (string, time.Time, error) {
+	t, at, err := c.token(ctx, p, s.Audience, s.ExpirationSeconds)
+	return t.Token, at, err
+}
+
+// Bound implements Tokens.
+func (c *TokenCache) Bound(ctx context.Context, p *corev1.Pod, audience string, seconds *int64) (SavedToken, error) {
+	t, _, err := c.token(ctx, p, audience, seconds)
+	return t, err
+}
+
+func (c *TokenCache) token(ctx context.Context, p *corev1.Pod, audience string, lifetime *int64) (
+	SavedToken, time.Time, error) {
 	seconds := int64(3600)
-	if s.ExpirationSeconds != nil {
-		seconds = *s.ExpirationSeconds
+	if lifetime != nil {
+		seconds = *lifetime
 	}
-	key := fmt.Sprintf("%s/%d", s.Audience, seconds)
+	key := fmt.Sprintf("%s/%d", audience, seconds)
 	old, known := c.load(string(p.UID))[key]
 	now := time.Now()
 	if at := renewAt(old); known && now.Before(at) {
-		return old.Token, at, nil
+		return old, at, nil
 	}
-	got, err := c.Request(ctx, p.Namespace, account(p), request(p, s.Audience, seconds))
+	got, err := c.Request(ctx, p.Namespace, account(p), request(p, audience, seconds))
 	if err != nil {
 		if known && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
-			return old.Token, now.Add(time.Minute), nil
+			return old, now.Add(time.Minute), nil
 		}
-		return "", time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
+		return SavedToken{}, time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
 	}
 	t := SavedToken{Token: got.Status.Token, Issued: now, Expires: got.Status.ExpirationTimestamp.Time}
 	c.mu.Lock()
@@ -69,9 +81,9 @@ func (c *TokenCache) Token(
 	all := c.read(string(p.UID))
 	all[key] = t
 	if err := c.Saved.Put(string(p.UID), &all); err != nil {
-		return "", time.Time{}, err
+		return SavedToken{}, time.Time{}, err
 	}
-	return t.Token, renewAt(t), nil
+	return t, renewAt(t), nil
 }
 
 func request(p *corev1.Pod, audience string, seconds int64) *authenticationv1.TokenRequest {

@@ -41,6 +41,10 @@ func (tokens) Token(context.Context, *corev1.Pod, *corev1.ServiceAccountTokenPro
 	return "tok", time.Now().Add(time.Hour), nil
 }
 
+func (tokens) Bound(_ context.Context, _ *corev1.Pod, audience string, _ *int64) (SavedToken, error) {
+	return SavedToken{Token: "tok of " + audience, Expires: time.Unix(4e9, 0)}, nil
+}
+
 func read(t *testing.T, path ...string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(path...))

@@ -139,7 +139,8 @@ func (w *world) manager() *Manager {
 		Log:     slog.New(slog.DiscardHandler),
 		mounts:  w,
 	}
-	m.rows = append(m.table(), row{name: "device", driver: deviceDriver{w: w}, claims: true})
+	others := slices.DeleteFunc(m.table(), func(r row) bool { return r.name == csiRow }) // of the same volumes
+	m.rows = append(others, row{name: "device", driver: deviceDriver{w: w}, claims: true})
 	return m
 }
 

@@ -39,7 +39,8 @@ func (c *container) mount(i int) (*criv1.Mount, error) {
 		out.ContainerPath = "/" + out.ContainerPath
 	}
 	if v := c.volume(m.Name); v != nil {
-		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly || volume.FromAPI(v) {
+		inline := v.CSI != nil && ptr.Deref(v.CSI.ReadOnly, false)
+		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly || inline || volume.FromAPI(v) {
 			out.Readonly = true
 		}
 		if v.Image != nil {
