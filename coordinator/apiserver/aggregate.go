@@ -82,13 +82,13 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	if check := s.cfg.EncryptionHealth; check != nil { // a plugin that is away is no reason to restart: not livez
 		c.HealthzChecks, c.ReadyzChecks = append(c.HealthzChecks, check), append(c.ReadyzChecks, check)
 	}
-	_, services := s.stores["/services"]
+	_, resolves := s.stores["/services"]
 	config := &aggregatorapiserver.Config{GenericConfig: c, ExtraConfig: aggregatorapiserver.ExtraConfig{
 		ProxyClientCertFile: s.cfg.FrontProxyCertFile, ProxyClientKeyFile: s.cfg.FrontProxyKeyFile,
 		ServiceResolver:           s.resolver,
 		RejectForwardingRedirects: true,
 		// Without Services there are no remote API servers to look after.
-		DisableRemoteAvailableConditionController: !services,
+		DisableRemoteAvailableConditionController: !resolves,
 	}}
 	agg, err := config.Complete().NewWithDelegate(builtin)
 	if err != nil {
@@ -98,7 +98,8 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 	if err := s.autoRegister(agg, builtin, crds.Informers.Apiextensions().V1().CustomResourceDefinitions()); err != nil {
 		return err
 	}
-	s.serveOpenAPI(agg.GenericAPIServer, crds)
+	services := agg.APIRegistrationInformers.Apiregistration().V1().APIServices().Lister()
+	s.serveOpenAPI(agg.GenericAPIServer, crds, services)
 	s.serveMetrics(agg.GenericAPIServer)
 	return nil
 }

@@ -30,6 +30,7 @@ import (
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	listers "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -104,17 +105,21 @@ func openAPIConfig(scheme *runtime.Scheme, definitions common.GetOpenAPIDefiniti
 }
 
 // openAPI serves /openapi/v2 and /openapi/v3: static documents for the built-in
-// groups; those of custom resources are rendered when they are asked for.
+// groups; those of custom resources are rendered when they are asked for, those
+// of aggregated servers (v3) are theirs.
 type openAPI struct {
 	crds    crdlisters.CustomResourceDefinitionLister
 	builtin builtinDocuments
+	remote  *remoteOpenAPI
 	log     *slog.Logger
 }
 
 func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer,
-	crds *apiextensionsapiserver.CustomResourceDefinitions) {
+	crds *apiextensionsapiserver.CustomResourceDefinitions, services listers.APIServiceLister) {
 	o := &openAPI{crds: crds.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister(), log: s.cfg.Log,
-		builtin: builtinDocuments{enabled: s.enabled}}
+		builtin: builtinDocuments{enabled: s.enabled},
+		remote: &remoteOpenAPI{services: services, resolve: s.resolver, limit: remoteLimit, log: s.cfg.Log,
+			certFile: s.cfg.FrontProxyCertFile, keyFile: s.cfg.FrontProxyKeyFile}}
 	mux := agg.Handler.NonGoRestfulMux
 	mux.HandleFunc("/openapi/v2", o.serveV2)
 	mux.HandleFunc("/openapi/v3", o.serveIndex)
@@ -180,6 +185,14 @@ func (o *openAPI) serveIndex(w http.ResponseWriter, r *http.Request) {
 	for path, hash := range hashes {
 		index.Paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(path, hash)}
 	}
+	remote, err := o.remote.list(r.Context())
+	if err != nil {
+		o.fail(w, err)
+		return
+	}
+	for path, url := range remote {
+		index.Paths[path] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: url}
+	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		o.fail(w, err)
@@ -195,6 +208,10 @@ func v3URL(path, hash string) string {
 // serveV3 serves the document of one group version.
 func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
+	if service := o.remote.of(path); service != nil {
+		o.remote.serve(w, r, service)
+		return
+	}
 	doc, err := o.document(path)
 	if errors.Is(err, errNoDocument) {
 		w.WriteHeader(http.StatusNotFound) // without a text, as upstream

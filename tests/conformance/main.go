@@ -159,6 +159,9 @@ func (o options) record(specs []spec, names []string, report string) error {
 	if err != nil {
 		return err
 	}
+	if len(ran) == 0 { // so it is after a spec that did not end
+		return fmt.Errorf("%s tells of no spec: see e2e.log beside it, and run fewer of them", report)
+	}
 	if err := writeFailures(filepath.Join(report, "failures.txt"), ran); err != nil {
 		return err
 	}

@@ -19,8 +19,8 @@ type software struct {
 	name     string
 	module   string // name@version on the module proxy, where it is of one
 	programs []upstream.Program
-	// without are packages that main.go imports for their effect, and that need
-	// modules which the proxy lacks: they are left out.
+	// without are packages that main.go imports for their effect, and that cannot
+	// be built: they are left out.
 	without []string
 	images  []image
 }

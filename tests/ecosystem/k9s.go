@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shoal-project/shoal/tests/harness"
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
@@ -84,7 +85,7 @@ func (r *rig) terminal(program string, args ...string) (*terminal, error) {
 		return nil, err
 	}
 	defer slave.Close()
-	t := &terminal{cmd: r.Command(program, args...), master: master, ended: make(chan error, 1)}
+	t := &terminal{cmd: harness.Command(r.NetNS, program, args...), master: master, ended: make(chan error, 1)}
 	t.cmd.Stdin, t.cmd.Stdout, t.cmd.Stderr = slave, slave, slave
 	t.cmd.Env = append(os.Environ(), "TERM=xterm-256color", "HOME="+r.work, "EDITOR=true",
 		"XDG_CONFIG_HOME="+r.work, "XDG_DATA_HOME="+r.work, "XDG_STATE_HOME="+r.work, "XDG_CACHE_HOME="+r.work)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-project/shoal/tests/harness"
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
@@ -31,7 +32,8 @@ var traefik = subject{
 func runTraefik(r *rig) {
 	installed := r.check("its chart is installed", func() (string, error) {
 		out, err := r.helm("install", "traefik", filepath.Join(r.source("traefik-helm-chart"), "traefik"),
-			"-n", "traefik", "--create-namespace", "--set", "image.tag="+traefikVersion, "--set", "service.type=NodePort",
+			"-n", "traefik", "--create-namespace", "--set", "image.tag="+traefikVersion,
+			"--set", "service.spec.type=NodePort",
 			"--set", "providers.kubernetesIngress.publishedService.enabled=false",
 			"--set", "additionalArguments={--providers.kubernetesingress.ingressendpoint.ip=192.0.2.1}",
 			"--wait", "--timeout=120s")
@@ -87,7 +89,7 @@ func runTraefik(r *rig) {
 // page gets a page of a host from the first machine; what has another status than
 // 200, or lacks the word, is an error.
 func (r *rig) page(url, host, word string) (string, error) {
-	cmd := r.Command("curl", "-sSf", "--max-time", "10", "-H", "Host: "+host, url)
+	cmd := harness.Command(r.NetNS, "curl", "-sSf", "--max-time", "10", "-H", "Host: "+host, url)
 	cmd.Env = append(os.Environ(), "http_proxy=", "HTTP_PROXY=")
 	out, err := cmd.CombinedOutput()
 	if err == nil && !strings.Contains(string(out), word) {
