@@ -60,6 +60,13 @@ const iptablesLinks = `for p in iptables iptables-save iptables-restore ip6table
 done
 `
 
+// removeFlannel removes what flannel leaves on a node.
+const removeFlannel = `ip link delete cni0
+ip link delete flannel.1
+nft delete table ip nat
+nft delete table ip filter
+`
+
 // cniPlugins are those that a node has to have before flannel comes.
 var cniPlugins = []string{"bridge", "host-local", "portmap"}
 
@@ -117,8 +124,8 @@ func runFlannel(r *rig) {
 		if _, err := r.until(2*time.Minute, r.flat); err != nil {
 			return "", err
 		}
-		for _, n := range nodes { // what flannel leaves
-			if out, err := r.onNode(n, "sh", "-euc", "ip link delete cni0; ip link delete flannel.1"); err != nil {
+		for _, n := range nodes {
+			if out, err := r.onNode(n, "sh", "-euc", removeFlannel); err != nil {
 				return "", fmt.Errorf("%w: %s", err, out)
 			}
 			if out, err := r.onNode(n, "ip", "link", "show", "shoal0"); err != nil {
