@@ -25,6 +25,8 @@ var extenderHints = []framework.EventHint{
 	{Resource: framework.PersistentVolume, Actions: framework.All},
 	{Resource: framework.StorageClass, Actions: framework.All}, {Resource: framework.CSIDriver, Actions: framework.All},
 	{Resource: framework.CSIStorageCapacity, Actions: framework.All},
+	{Resource: framework.CSINode, Actions: framework.All},
+	{Resource: framework.VolumeAttachment, Actions: framework.All},
 }
 
 // extenders are asked in order.

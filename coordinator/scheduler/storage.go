@@ -13,13 +13,15 @@ import (
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
 
-// storage is what the volume plugin reads of volumes (plugins.Storage).
+// storage is what the volume plugins read of volumes (plugins.Storage).
 type storage struct {
-	claims     corelisters.PersistentVolumeClaimLister
-	volumes    corelisters.PersistentVolumeLister
-	classes    storagelisters.StorageClassLister
-	drivers    storagelisters.CSIDriverLister
-	capacities storagelisters.CSIStorageCapacityLister
+	claims      corelisters.PersistentVolumeClaimLister
+	volumes     corelisters.PersistentVolumeLister
+	classes     storagelisters.StorageClassLister
+	drivers     storagelisters.CSIDriverLister
+	capacities  storagelisters.CSIStorageCapacityLister
+	nodes       storagelisters.CSINodeLister
+	attachments storagelisters.VolumeAttachmentLister
 }
 
 func newStorage(f informers.SharedInformerFactory) *storage {
@@ -28,6 +30,7 @@ func newStorage(f informers.SharedInformerFactory) *storage {
 		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
 		classes: st.StorageClasses().Lister(),
 		drivers: st.CSIDrivers().Lister(), capacities: st.CSIStorageCapacities().Lister(),
+		nodes: st.CSINodes().Lister(), attachments: st.VolumeAttachments().Lister(),
 	}
 }
 
@@ -59,6 +62,24 @@ func (s *storage) Capacities(driver, class string) (out []*storagev1.CSIStorageC
 	return out, true, err
 }
 
+func (s *storage) Limits(node string) map[string]int64 {
+	n, err := s.nodes.Get(node)
+	if err != nil {
+		return nil // no driver has registered there
+	}
+	limits := map[string]int64{}
+	for _, d := range n.Spec.Drivers {
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			limits[d.Name] = int64(*d.Allocatable.Count)
+		}
+	}
+	return limits
+}
+
+func (s *storage) Attachments() ([]*storagev1.VolumeAttachment, error) {
+	return s.attachments.List(labels.Everything())
+}
+
 // claimInformers are those whose changes can help pods with claims for volumes or
 // for devices.
 func (s *Scheduler) claimInformers() map[framework.EventResource]cache.SharedIndexInformer {
@@ -69,6 +90,8 @@ func (s *Scheduler) claimInformers() map[framework.EventResource]cache.SharedInd
 		framework.StorageClass:          st.StorageClasses().Informer(),
 		framework.CSIDriver:             st.CSIDrivers().Informer(),
 		framework.CSIStorageCapacity:    st.CSIStorageCapacities().Informer(),
+		framework.CSINode:               st.CSINodes().Informer(),
+		framework.VolumeAttachment:      st.VolumeAttachments().Informer(),
 		framework.ResourceClaim:         res.ResourceClaims().Informer(),
 		framework.DeviceClass:           res.DeviceClasses().Informer(),
 		framework.ResourceSlice:         res.ResourceSlices().Informer(),

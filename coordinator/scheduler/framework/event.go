@@ -41,6 +41,8 @@ const (
 	PersistentVolume      EventResource = "PersistentVolume"
 	StorageClass          EventResource = "storage.k8s.io/StorageClass"
 	CSIDriver             EventResource = "storage.k8s.io/CSIDriver"
+	CSINode               EventResource = "storage.k8s.io/CSINode"
+	VolumeAttachment      EventResource = "storage.k8s.io/VolumeAttachment"
 	CSIStorageCapacity    EventResource = "storage.k8s.io/CSIStorageCapacity"
 	ResourceClaim         EventResource = "resource.k8s.io/ResourceClaim"
 	DeviceClass           EventResource = "resource.k8s.io/DeviceClass"

@@ -31,7 +31,10 @@ const (
 	NodeAffinityName       = "NodeAffinity"
 	NodePortsName          = "NodePorts"
 	NodeResourcesFitName   = "NodeResourcesFit"
+	VolumeRestrictionsName = "VolumeRestrictions"
+	NodeVolumeLimitsName   = "NodeVolumeLimits"
 	VolumeBindingName      = "VolumeBinding"
+	VolumeZoneName         = "VolumeZone"
 	PodTopologySpreadName  = "PodTopologySpread"
 	InterPodAffinityName   = "InterPodAffinity"
 	DynamicResourcesName   = "DynamicResources"
@@ -92,7 +95,8 @@ type Default struct {
 var Defaults = []Default{
 	{SchedulingGatesName, 0}, {PrioritySortName, 0}, {NodeUnschedulableName, 0}, {NodeNameName, 0},
 	{TaintTolerationName, 3}, {NodeAffinityName, 2}, {NodePortsName, 0}, {NodeResourcesFitName, 1},
-	{VolumeBindingName, 0}, {PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0},
+	{VolumeRestrictionsName, 0}, {NodeVolumeLimitsName, 0}, {VolumeBindingName, 0}, {VolumeZoneName, 0},
+	{PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0},
 	{DefaultPreemptionName, 0},
 	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
 }
@@ -107,7 +111,10 @@ var Registry = map[string]Factory{
 	NodeAffinityName:       newNodeAffinity,
 	NodePortsName:          plain(func(*Deps) framework.Plugin { return nodePorts{} }),
 	NodeResourcesFitName:   newFit,
+	VolumeRestrictionsName: plain(func(d *Deps) framework.Plugin { return &volumeRestrictions{d.Storage} }),
+	NodeVolumeLimitsName:   plain(func(d *Deps) framework.Plugin { return &volumeLimits{d.Storage} }),
 	VolumeBindingName:      newVolumeBinding,
+	VolumeZoneName:         plain(func(d *Deps) framework.Plugin { return &volumeZone{d.Storage} }),
 	PodTopologySpreadName:  newSpread,
 	InterPodAffinityName:   newInterPodAffinity,
 	DynamicResourcesName:   plain(newDynamicResources),

@@ -30,6 +30,9 @@ type Storage interface {
 	// Capacities are those that the driver reports for the class; ok is false
 	// for a driver that reports none.
 	Capacities(driver, class string) (list []*storagev1.CSIStorageCapacity, ok bool, err error)
+	// Limits are how many volumes can be attached to a node, by driver.
+	Limits(node string) map[string]int64
+	Attachments() ([]*storagev1.VolumeAttachment, error)
 }
 
 const unboundImmediate = "pod has unbound immediate PersistentVolumeClaims"
@@ -113,15 +116,21 @@ func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot)
 	return f, nil, nil
 }
 
-// claimOf is the claim of a pod's volume, nil for another kind of volume.
-func (b *volumeBinding) claimOf(pod *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
-	name := ""
+// claimName is the name of the claim of a pod's volume, "" for another kind.
+func claimName(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
-		name = v.PersistentVolumeClaim.ClaimName
+		return v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
-		name = ephemeral.VolumeClaimName(pod, v)
-	default:
+		return ephemeral.VolumeClaimName(pod, v)
+	}
+	return ""
+}
+
+// claimOf is the claim of a pod's volume, nil for another kind of volume.
+func (b *volumeBinding) claimOf(pod *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
+	name := claimName(pod, v)
+	if name == "" {
 		return nil, nil
 	}
 	if b.storage == nil {

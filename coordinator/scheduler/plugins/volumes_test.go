@@ -21,7 +21,14 @@ type shelf struct {
 	classes    map[string]*storagev1.StorageClass
 	capacities []*storagev1.CSIStorageCapacity
 	reported   bool
+
+	limits      map[string]map[string]int64
+	attachments []*storagev1.VolumeAttachment
 }
+
+func (s *shelf) Limits(node string) map[string]int64 { return s.limits[node] }
+
+func (s *shelf) Attachments() ([]*storagev1.VolumeAttachment, error) { return s.attachments, nil }
 
 func missing(kind, name string) error { return apierrors.NewNotFound(corev1.Resource(kind), name) }
 
