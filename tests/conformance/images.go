@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,7 +23,7 @@ import (
 // suite's release. Each has the layers of its base and one with its files.
 type image struct {
 	ref    string
-	base   string // image made before, archive of one, tar of files, or none
+	base   string // image made before, archive of one, tar of files, none, or "A+B": B on A
 	files  []file
 	config v1.Config
 }
@@ -74,8 +75,8 @@ func images(cache, bin string) []image {
 		{registry + "nonroot:1.5", busybox, nil, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
 		{registry + "nonewprivs:1.4", busybox, []file{{"usr/local/bin/nnp", in("nnp"), 0o6755}},
 			v1.Config{Cmd: []string{"nnp"}}},
-		{registry + "nginx:1.15-4", nginx, nil, web},
-		{registry + "nginx:1.27-0", nginx, nil, web},
+		{registry + "nginx:1.15-4", rootfs + "+" + nginx, nil, web}, // with a shell, as upstream's
+		{registry + "nginx:1.27-0", rootfs + "+" + nginx, nil, web},
 		{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", in("agnhost"), 0o755}},
 			v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
 		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}},
@@ -185,6 +186,9 @@ func baseImage(bases map[string]v1.Image, file string) (v1.Image, error) {
 	if img, ok := bases[file]; ok {
 		return img, nil
 	}
+	if below, above, ok := strings.Cut(file, "+"); ok {
+		return stacked(bases, below, above)
+	}
 	img, err := tarball.ImageFromPath(file, nil)
 	if err != nil {
 		layer, lerr := tarball.LayerFromFile(file)
@@ -197,6 +201,23 @@ func baseImage(bases map[string]v1.Image, file string) (v1.Image, error) {
 	}
 	bases[file] = img
 	return img, nil
+}
+
+// stacked is one image's files on those of another.
+func stacked(bases map[string]v1.Image, below, above string) (v1.Image, error) {
+	base, err := baseImage(bases, below)
+	if err != nil {
+		return nil, err
+	}
+	top, err := baseImage(bases, above)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := top.Layers()
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(base, layers...)
 }
 
 func fileLayer(ref string, files []file) (v1.Layer, error) {
