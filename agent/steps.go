@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,11 @@ func untrack(objects *source.Objects, tokens *volume.TokenCache) step {
 func ensureVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error {
 		if err := v.Ensure(ctx, s.Pod); err != nil {
-			return &pod.Fault{Reason: "FailedMount", Message: err.Error()}
+			reason := "FailedMount"
+			if failed := new(volume.Error); errors.As(err, &failed) && failed.Map() {
+				reason = "FailedMapVolume"
+			}
+			return &pod.Fault{Reason: reason, Message: err.Error()}
 		}
 		return nil
 	}

@@ -169,7 +169,7 @@ func (m *Manager) purge(ctx context.Context, p *corev1.Pod, o *record.Observed) 
 	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
 	}
-	for _, e := range []string{"volumes", "plugins", ""} {
+	for _, e := range []string{"volumes", "volumeDevices", "plugins", ""} {
 		// Not RemoveAll: something may still be mounted there.
 		if err := os.Remove(filepath.Join(dir, e)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -72,7 +72,7 @@ func (m *Manager) tellInUse(v *Volume) {
 // the API is away that is what was recorded before.
 func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error {
 	src := csiOf(v.Source)
-	if src == nil || v.Driver != csiRow {
+	if src == nil || !v.ofStorageDriver() {
 		return nil
 	}
 	if m.Storage == nil {

@@ -33,13 +33,14 @@ func (m *Manager) resolve(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 	if err != nil {
 		return Source{}, err
 	}
-	if mode := pv.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
-		if mounts(p, v.Name) {
-			return Source{}, fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", v.Name, *mode)
-		}
-		return Source{}, errors.New("volumes with volumeMode Block are not supported by this node yet")
+	s := Source{Volume: *v, Persistent: pv}
+	switch {
+	case s.block() && mounts(p, v.Name):
+		return Source{}, fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name)
+	case !s.block() && asDevice(p, v.Name):
+		return Source{}, fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", v.Name)
 	}
-	return Source{Volume: *v, Persistent: pv}, nil
+	return s, nil
 }
 
 // resolved is what resolve last found, without the API; ok is false when
@@ -53,6 +54,14 @@ func (m *Manager) resolved(p *corev1.Pod, v *corev1.Volume) (s Source, ok bool) 
 		s.Persistent = m.Claims.KnownVolume(p, v)
 	}
 	return s, s.Persistent != nil
+}
+
+// asDevice tells whether a container has the volume as a device.
+func asDevice(p *corev1.Pod, name string) bool {
+	in := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == name })
+	}
+	return slices.ContainsFunc(p.Spec.Containers, in) || slices.ContainsFunc(p.Spec.InitContainers, in)
 }
 
 // mounts tells whether a container mounts the volume.

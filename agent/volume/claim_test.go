@@ -48,7 +48,7 @@ func TestClaimed(t *testing.T) {
 			corev1.PersistentVolumeSpec{
 				PersistentVolumeSource: corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}},
 			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath, local, nfs and csi volumes are supported by this node yet`},
-		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : volumes with volumeMode Block are not supported by this node yet`},
+		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : persistent volume pv: only local and csi volumes can have volumeMode Block`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &Manager{RootDir: t.TempDir(),

@@ -66,7 +66,7 @@ type csiDriver struct {
 }
 
 // Supports implements driver.
-func (csiDriver) Supports(s Source) bool { return csiOf(s) != nil }
+func (csiDriver) Supports(s Source) bool { return csiOf(s) != nil && !s.block() }
 
 // csiSource is what is common to a persistent volume and one inline.
 type csiSource struct {
@@ -226,7 +226,7 @@ func (d csiDriver) publish(ctx context.Context, p *corev1.Pod, v *Volume) error 
 	}
 	attributes := maps.Clone(src.attributes)
 	if v.CSI.Spec != nil {
-		attributes, secrets, err = d.podInfo(ctx, p, v, attributes, secrets)
+		attributes, secrets, err = d.podInfo(ctx, p, v, v.CSI.Spec, attributes, secrets)
 		if err != nil {
 			return err
 		}
@@ -315,9 +315,8 @@ func (v *Volume) givenToGroup(src *csiSource) bool {
 
 // podInfo adds what the CSIDriver object asks for: who the pod is, and tokens of
 // its service account.
-func (d csiDriver) podInfo(ctx context.Context, p *corev1.Pod, v *Volume, attributes, secrets map[string]string) (
-	map[string]string, map[string]string, error) {
-	spec := v.CSI.Spec
+func (d csiDriver) podInfo(ctx context.Context, p *corev1.Pod, v *Volume, spec *storagev1.CSIDriverSpec,
+	attributes, secrets map[string]string) (map[string]string, map[string]string, error) {
 	if attributes == nil {
 		attributes = map[string]string{}
 	}

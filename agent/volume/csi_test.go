@@ -210,7 +210,8 @@ func csiPod(name string, volumes ...corev1.Volume) *corev1.Pod {
 func (w *csiWorld) leftFiles() []string {
 	w.t.Helper()
 	var found []string
-	for _, pattern := range []string{"pods/*/*", "plugins/kubernetes.io/csi/*/*"} {
+	for _, pattern := range []string{"pods/*/*", "plugins/kubernetes.io/csi/d/*",
+		"plugins/kubernetes.io/csi/volumeDevices/*/*"} {
 		some, err := filepath.Glob(filepath.Join(w.root, "kubelet", pattern))
 		if err != nil {
 			w.t.Fatal(err)
@@ -250,17 +251,18 @@ func TestAgentEndsBetweenCalls(t *testing.T) {
 		after  func(*csiWorld)
 		alone  bool // with records alone: no API, no pod
 		stages bool
+		block  bool
 	}{
+		{name: "reboot-device-records-alone", after: func(w *csiWorld) { w.driver.Reboot(); w.reboot(); w.silent = true },
+			alone: true, stages: true, block: true},
 		{name: "restart", after: func(*csiWorld) {}, stages: true},
 		{name: "restart-without-staging", after: func(*csiWorld) {}},
 		{name: "reboot", after: func(w *csiWorld) { w.driver.Reboot(); w.reboot() }, stages: true},
 		{name: "restart-records-alone", after: func(w *csiWorld) { w.silent = true }, alone: true, stages: true},
-		{name: "reboot-records-alone", after: func(w *csiWorld) { w.driver.Reboot(); w.reboot(); w.silent = true },
-			alone: true, stages: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for kill := 0; ; kill++ {
-				if over := playCSIStory(t, kill, c.after, c.alone, c.stages); over || t.Failed() {
+				if over := playCSIStory(t, kill, c.after, c.alone, c.stages, c.block); over || t.Failed() {
 					if kill < 20 && !t.Failed() {
 						t.Errorf("the story has %d effects only", kill)
 					}
@@ -273,7 +275,7 @@ func TestAgentEndsBetweenCalls(t *testing.T) {
 
 // playCSIStory lets two pods live that share a volume, kills the agent before an
 // effect, and has another go on; true when the story came to its end before.
-func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging bool) (over bool) {
+func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging, block bool) (over bool) {
 	var can []csipb.NodeServiceCapability_RPC_Type
 	if staging {
 		can = append(can, stages)
@@ -281,6 +283,9 @@ func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging 
 	w := newCSIWorld(t, can...)
 	w.object(func(s *storagev1.CSIDriverSpec) { s.PodInfoOnMount = ptr.To(true) }) // it tells which are inline
 	pv := csiVolume("pv-1", corev1.ReadWriteMany)
+	if block {
+		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	}
 	w.claims["data"] = pv
 	w.attachedVolume(pv, map[string]string{"device": "7"})
 	first, second := csiPod("first", claimed("data"), inline("own")), csiPod("second", claimed("data"))
@@ -323,6 +328,9 @@ func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging 
 		for _, p := range wanted {
 			try(m.Ensure(ctx, p))
 			path, err := m.Path(p, "data")
+			if block {
+				path, err = os.Readlink(path)
+			}
 			if state := w.driver.String(); err != nil || !strings.Contains(state, "published h-pv-1 at "+path+"\n") {
 				t.Errorf("%s has no volume at %s: %v\n%s", p.Name, path, err, state)
 			}
@@ -448,6 +456,68 @@ func wantCall(t *testing.T, w *csiWorld, method string, want proto.Message) {
 	t.Helper()
 	if got, ok := w.driver.Last(method).(proto.Message); !ok || !proto.Equal(got, want) {
 		t.Errorf("%s: got\n%v\nwant\n%v", method, got, want)
+	}
+}
+
+// TestDeviceCalls: what a driver hears of a volume that is a device, and where it lies.
+func TestDeviceCalls(t *testing.T) {
+	w := newCSIWorld(t, stages)
+	w.object(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = ptr.To(false) })
+	pv := csiVolume("pv-1", corev1.ReadWriteOnce)
+	pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	w.claims["data"] = pv
+	m, p := w.agent(), csiPod("first", claimed("data"))
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(w.root, "kubelet/plugins/kubernetes.io/csi/volumeDevices")
+	staging, target := filepath.Join(dir, "staging/pv-1"), filepath.Join(dir, "publish/pv-1/u-first")
+	capability := &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}},
+	}
+	class := map[string]string{"class": "fast"}
+	wantCall(t, w, "NodeStageVolume", &csipb.NodeStageVolumeRequest{VolumeId: "h-pv-1", StagingTargetPath: staging,
+		VolumeCapability: capability, VolumeContext: class})
+	wantCall(t, w, "NodePublishVolume", &csipb.NodePublishVolumeRequest{VolumeId: "h-pv-1", StagingTargetPath: staging,
+		TargetPath: target, VolumeCapability: capability, VolumeContext: class})
+	link := filepath.Join(w.root, "kubelet/pods/u-first/volumeDevices/kubernetes.io~csi/pv-1")
+	path, err := m.Path(p, "data")
+	if is, linkErr := os.Readlink(link); is != target || path != link || err != nil || linkErr != nil {
+		t.Errorf("the device is at %q, a link to %q: %v, %v", path, is, err, linkErr)
+	}
+	if got := read(t, dir, "pv-1/data/vol_data.json"); !strings.Contains(got, `"volumeHandle":"h-pv-1"`) {
+		t.Errorf("beside it: %s", got)
+	}
+	w.refuse("NodePublishVolume", status.Error(codes.Internal, "broken"))
+	other := csiPod("second", claimed("data"))
+	want := `MapVolume.MapPodDevice failed for volume "pv-1" : rpc error: code = Internal desc = broken`
+	if got := errText(m.Ensure(t.Context(), other)); got != want {
+		t.Errorf("got %s", got)
+	}
+	if err := errors.Join(m.Release(t.Context(), p), m.Release(t.Context(), other)); err != nil {
+		t.Error(err)
+	}
+	w.nothing()
+}
+
+// TestModeMismatch: a device is not mounted, and a file system is no device.
+func TestModeMismatch(t *testing.T) {
+	w := newCSIWorld(t)
+	device, files := csiVolume("pv-1", corev1.ReadWriteOnce), csiVolume("pv-2", corev1.ReadWriteOnce)
+	device.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	w.claims["device"], w.claims["files"] = device, files
+	for name, want := range map[string]string{
+		"device": `MountVolume.SetUp failed for volume "pv-1" : volume device has volumeMode Block, but is specified in volumeMounts`,
+		"files": `MountVolume.SetUp failed for volume "pv-2" : volume files has volumeMode Filesystem, ` +
+			`but is specified in volumeDevices`,
+	} {
+		p := csiPod("first", claimed(name))
+		p.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "device"}},
+			VolumeDevices: []corev1.VolumeDevice{{Name: "files"}}}}
+		if got := errText(w.agent().Ensure(t.Context(), p)); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
 	}
 }
 

@@ -31,6 +31,8 @@
 //	nfs        nfs, also behind claims                  pods/UID/volumes                 no        unmounts it
 //	image      image                                    nowhere: the runtime mounts it   no        nothing
 //	csi        csi, also behind claims                  below pods/UID/volumes           some      asks the driver
+//	csiBlock   csi behind claims, as devices            below pods/UID/volumeDevices     no        asks the driver
+//	localBlock local behind claims, as devices          where it says                    no        unlinks it
 //
 // Volumes of storage drivers (csi.go) that must be attached to the node are in its
 // status.volumesInUse from their record on, before anything else, and until that is

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,9 @@ import (
 
 // TestDrivers holds each line of the table to the contract of driver.
 func TestDrivers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a storage driver's mounts need root")
+	}
 	outlives := t.TempDir()
 	persistent := func(s corev1.PersistentVolumeSource) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
@@ -67,13 +71,13 @@ func TestDrivers(t *testing.T) {
 		"csi": {
 			{Volume: claimed("claim"), Persistent: csiVolume("pv-1", corev1.ReadWriteOnce)},
 		},
+		"csiBlock": {{Volume: claimed("claim"), Persistent: device(csiVolume("pv-1", corev1.ReadWriteOnce))}},
+		"localBlock": {{Volume: claimed("claim"), Persistent: device(persistent(corev1.PersistentVolumeSource{
+			Local: &corev1.LocalVolumeSource{Path: blockDevice(t)}}))}},
 		"image": {
 			{Volume: corev1.Volume{Name: "image",
 				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}},
 		},
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("a storage driver's mounts need root")
 	}
 	w := newWorld(t)
 	m := w.manager()
@@ -92,6 +96,22 @@ func TestDrivers(t *testing.T) {
 	if entries, err := os.ReadDir(outlives); err != nil || len(entries) != 1 {
 		t.Errorf("what outlives pods: %v, %v", entries, err)
 	}
+}
+
+// device makes a persistent volume one that is a device.
+func device(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	return pv
+}
+
+// blockDevice makes the name of a device, which is not opened.
+func blockDevice(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
+		t.Skipf("this machine makes no devices: %v", err)
+	}
+	return path
 }
 
 // oneDriver is the storage driver of a node.
@@ -135,7 +155,13 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 	do("stage", func() error { return d.Stage(t.Context(), v) })
 	do("mount", func() error { _, err := d.Mount(t.Context(), p, v); return err })
 	content := filepath.Join(v.Path, "content")
-	if v.Path != "" {
+	switch {
+	case s.block():
+		content = v.Path
+		if st, err := os.Stat(content); err != nil || st.Mode()&os.ModeDevice == 0 {
+			t.Errorf("it is no device: %v, %v", st, err)
+		}
+	case v.Path != "":
 		if err := os.WriteFile(content, nil, 0o600); err != nil {
 			t.Errorf("it is not there: %v", err)
 		}
@@ -144,7 +170,7 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 	if after := w.String(); after != before {
 		t.Errorf("mounts were\n%sand are\n%s", before, after)
 	}
-	below := strings.HasPrefix(v.Path, filepath.Join(m.podDir(p.UID), "volumes")+"/")
+	below := strings.HasPrefix(v.Path, m.podDir(p.UID)+"/")
 	if _, err := os.Lstat(content); v.Path != "" && os.IsNotExist(err) != below {
 		t.Errorf("content of a volume that is mounted below the pod's directory (%v): %v", below, err)
 	}

@@ -16,7 +16,7 @@ import (
 type hostPathDriver struct{ fixed }
 
 // Supports implements driver.
-func (hostPathDriver) Supports(s Source) bool { return hostPathOf(s) != nil }
+func (hostPathDriver) Supports(s Source) bool { return hostPathOf(s) != nil && !s.block() }
 
 // Path implements driver.
 func (hostPathDriver) Path(_ string, s Source) string { return hostPathOf(s).Path }

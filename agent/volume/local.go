@@ -15,7 +15,7 @@ type localDriver struct{ fixed }
 
 // Supports implements driver.
 func (localDriver) Supports(s Source) bool {
-	return s.Persistent != nil && s.Persistent.Spec.Local != nil
+	return s.Persistent != nil && s.Persistent.Spec.Local != nil && !s.block()
 }
 
 // Path implements driver.

@@ -115,8 +115,14 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
 			"failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
 	}
+	if e.Map() {
+		return fmt.Sprintf("%s failed for volume %q : %v", e.Step, e.Volume, e.Err)
+	}
 	return fmt.Sprintf("MountVolume.%s failed for volume %q : %v", e.Step, e.Volume, e.Err)
 }
+
+// Map tells whether the volume is a device.
+func (e *Error) Map() bool { return e.Step == stepMap || e.Step == stepSetUpDevice }
 
 // named is the error of a volume: a step that failed names itself.
 func (m *Manager) named(p *corev1.Pod, v *corev1.Volume, err error) *Error {
@@ -204,7 +210,7 @@ func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 		v := &e.pod.Spec.Volumes[i]
 		mount := m.mount
 		// What an earlier agent had a storage driver mount is there.
-		if old := m.recorded(e.pod.UID, v.Name); refresh || how == resuming && old != nil && old.Driver == csiRow {
+		if old := m.recorded(e.pod.UID, v.Name); refresh || how == resuming && old != nil && old.ofStorageDriver() {
 			mount = m.remount
 		}
 		begin := time.Now()

@@ -49,7 +49,7 @@ func (m *Manager) volume(p *corev1.Pod, s Source, d row) *Volume {
 		Driver: d.name,
 		Path:   d.Path(m.podDir(p.UID), s),
 	}
-	if d.name == csiRow {
+	if v.ofStorageDriver() {
 		v.CSI = &CSI{}
 	}
 	return v

@@ -17,8 +17,14 @@ type row struct {
 	driver
 }
 
-// csiRow is the line of storage drivers.
-const csiRow = "csi"
+// csiRow and csiBlockRow are the lines of storage drivers.
+const (
+	csiRow      = "csi"
+	csiBlockRow = "csiBlock"
+)
+
+// ofStorageDriver tells whether a storage driver makes the volume.
+func (v *Volume) ofStorageDriver() bool { return v.Driver == csiRow || v.Driver == csiBlockRow }
 
 // table lists the drivers, of which the first that supports a volume makes it.
 // A new type of volume is a file with its driver, and a line here.
@@ -31,6 +37,8 @@ func (m *Manager) table() []row {
 	if drivers == nil {
 		drivers = noDrivers{}
 	}
+	storage := csiDriver{root: m.RootDir, node: m.NodeName, drivers: drivers, objects: m.Objects, tokens: m.Tokens,
+		mounts: mounts}
 	return []row{
 		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
@@ -38,8 +46,9 @@ func (m *Manager) table() []row {
 		{name: "local", driver: localDriver{}, claims: true},
 		{name: "nfs", driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "image", driver: imageDriver{}},
-		{name: csiRow, claims: true, driver: csiDriver{root: m.RootDir, node: m.NodeName, drivers: drivers,
-			objects: m.Objects, tokens: m.Tokens, mounts: mounts}},
+		{name: csiRow, claims: true, driver: storage},
+		{name: csiBlockRow, driver: csiBlockDriver{storage}},
+		{name: "localBlock", driver: localBlockDriver{}},
 	}
 }
 
@@ -55,6 +64,9 @@ func find(table []row, s Source) (row, error) {
 		return row{}, errors.New("gitRepo volumes are not supported: use an init container that clones the repository")
 	case s.Volume.FlexVolume != nil, s.Persistent != nil && s.Persistent.Spec.FlexVolume != nil:
 		return row{}, errors.New("flexVolume drivers are not supported: use a CSI driver")
+	case s.block():
+		return row{}, fmt.Errorf("persistent volume %s: only local and csi volumes can have volumeMode Block",
+			s.Persistent.Name)
 	case s.Persistent == nil:
 		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(&s.Volume))
 	}

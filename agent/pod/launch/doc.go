@@ -13,6 +13,7 @@
 //	environment  environment.go  env over envFrom over the Services' variables
 //	process      process.go      command and arguments, expanded by the environment; streams, stop signal
 //	volumes      volumes.go      mounts of volumes; paths may be made of the environment
+//	devices      devices.go      volumes that are devices
 //	files        files.go        mounts of the agent's own: /etc/hosts, the termination message file
 //	resources    resources.go    CPU, memory, huge pages, OOM score
 //
@@ -26,10 +27,10 @@
 //
 // To give containers something more, say the devices that a device plugin
 // allocated: put what is known of them into Facts (filled by package pod),
-// write devices.go with
+// write plugins.go with
 //
-//	func devices(c *container) error {
-//		for _, d := range c.Devices {
+//	func plugins(c *container) error {
+//		for _, d := range c.Allocated {
 //			c.config.Devices = append(c.config.Devices, &criv1.Device{...})
 //		}
 //		return nil

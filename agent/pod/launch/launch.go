@@ -23,7 +23,8 @@ var containerContributors = []contributor[*container]{
 	{"environment", environment},
 	{"process", process}, // expanded by the environment
 	{"volumes", volumes}, // paths may be made of the environment
-	{"files", files},     // unless a volume is mounted there
+	{"devices", devices},
+	{"files", files}, // unless a volume is mounted there
 	{"resources", containerResources},
 }
 

@@ -40,7 +40,7 @@ func (c *container) mount(i int) (*criv1.Mount, error) {
 	}
 	if v := c.volume(m.Name); v != nil {
 		inline := v.CSI != nil && ptr.Deref(v.CSI.ReadOnly, false)
-		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly || inline || volume.FromAPI(v) {
+		if readOnlyClaim(v) || inline || volume.FromAPI(v) {
 			out.Readonly = true
 		}
 		if v.Image != nil {

@@ -1,0 +1,31 @@
+package launch
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// devices are the volumes that the container gets as devices.
+func devices(c *container) error {
+	for _, d := range c.Container.VolumeDevices {
+		path, err := c.Volume(d.Name)
+		if err != nil {
+			return err
+		}
+		permissions := "mrw"
+		if v := c.volume(d.Name); v != nil && readOnlyClaim(v) {
+			permissions = "r"
+		}
+		c.config.Devices = append(c.config.Devices, &criv1.Device{
+			ContainerPath: d.DevicePath,
+			HostPath:      path,
+			Permissions:   permissions,
+		})
+	}
+	return nil
+}
+
+// readOnlyClaim tells whether the pod may only read what is behind its claim.
+func readOnlyClaim(v *corev1.Volume) bool {
+	return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+}
