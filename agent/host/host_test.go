@@ -33,6 +33,25 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+func TestPages(t *testing.T) {
+	const text = "nr_free_pages 7\nnr_anon_pages 3\npgfault 200\npgmajfault 4\n"
+	p, err := pages(fakeProc(t, map[string]string{"vmstat": text}))
+	if want := (Pages{uint64(3 * os.Getpagesize()), 200, 4}); err != nil || p != want {
+		t.Errorf("%+v, %v, want %+v", p, err, want)
+	}
+	for _, bad := range []string{"", "nr_anon_pages 3\npgfault 200\n", "nr_anon_pages x\npgfault 200\npgmajfault 4\n"} {
+		if p, err := pages(fakeProc(t, map[string]string{"vmstat": bad})); err == nil {
+			t.Errorf("%q is %+v", bad, p)
+		}
+	}
+	if _, err := pages(t.TempDir()); err == nil {
+		t.Error("no vmstat is no error")
+	}
+	if p, err := ReadPages(); err != nil || p.Anonymous == 0 || p.Faults == 0 {
+		t.Errorf("this machine: %+v, %v", p, err)
+	}
+}
+
 func TestTasks(t *testing.T) {
 	files := map[string]string{"sys/kernel/pid_max": "1000\n", "sys/kernel/threads-max": "2000\n", "loadavg": "0.1 0.2 0.3 2/950 4711\n"}
 	got, err := tasks(fakeProc(t, files))

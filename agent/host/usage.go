@@ -46,6 +46,36 @@ func MemoryAvailable() int64 {
 	return m.available
 }
 
+// Pages are the machine's pages of memory: what processes have that is no file's,
+// in bytes, and how often one was not there, since boot.
+type Pages struct{ Anonymous, Faults, MajorFaults uint64 }
+
+// ReadPages tells of the pages of memory.
+func ReadPages() (Pages, error) { return pages(proc) }
+
+func pages(proc string) (p Pages, err error) {
+	fields := map[string]*uint64{"nr_anon_pages": &p.Anonymous, "pgfault": &p.Faults, "pgmajfault": &p.MajorFaults}
+	data, err := os.ReadFile(filepath.Join(proc, "vmstat"))
+	if err != nil {
+		return p, err
+	}
+	for l := range bytes.Lines(data) {
+		f := bytes.Fields(l)
+		if len(f) != 2 || fields[string(f[0])] == nil {
+			continue
+		}
+		if *fields[string(f[0])], err = strconv.ParseUint(string(f[1]), 10, 64); err != nil {
+			return p, fmt.Errorf("%s: %w", l, err)
+		}
+		delete(fields, string(f[0]))
+	}
+	if len(fields) > 0 {
+		return p, fmt.Errorf("%s/vmstat lacks %d numbers", proc, len(fields))
+	}
+	p.Anonymous *= uint64(os.Getpagesize())
+	return p, nil
+}
+
 // Tasks are the machine's processes and threads.
 type Tasks struct {
 	// Count is how many there are.

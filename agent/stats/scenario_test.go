@@ -148,6 +148,10 @@ func TestNode(t *testing.T) {
 	if m := n.Memory; *m.AvailableBytes != 300 || *m.WorkingSetBytes != 700 || *m.UsageBytes != 700 {
 		t.Errorf("memory: %d available, %d in use", *m.AvailableBytes, *m.WorkingSetBytes)
 	}
+	// Monitors read these without asking whether they are there.
+	if m := n.Memory; m.RSSBytes == nil || *m.RSSBytes == 0 || m.PageFaults == nil || m.MajorPageFaults == nil {
+		t.Errorf("pages: %+v", m)
+	}
 	if f := n.Fs; f == nil || *f.CapacityBytes == 0 || *f.InodesFree+*f.InodesUsed != *f.Inodes {
 		t.Errorf("file system: %+v", f)
 	}

@@ -89,6 +89,10 @@ func (p *Provider) node() statsapi.NodeStats {
 	avail, used := uint64(available), uint64(p.used(available))
 	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used,
 		UsageBytes: &used, PSI: hostPSI("memory")}
+	if pages, err := host.ReadPages(); err == nil {
+		m := n.Memory
+		m.RSSBytes, m.PageFaults, m.MajorPageFaults = &pages.Anonymous, &pages.Faults, &pages.MajorFaults
+	}
 	if stall := hostPSI("io"); stall != nil {
 		n.IO = &statsapi.IOStats{Time: now, PSI: stall}
 	}

@@ -21,7 +21,7 @@ var traefik = subject{
 			name:     "traefik",
 			module:   "github.com/traefik/traefik/v3@" + traefikVersion,
 			programs: []upstream.Program{{Name: "traefik", Package: "./cmd/traefik"}},
-			images: []image{{ref: "docker.io/traefik:" + traefikVersion, program: "traefik",
+			images: []image{{ref: "docker.io/library/traefik:" + traefikVersion, program: "traefik",
 				entrypoint: "/usr/local/bin/traefik"}},
 		},
 		{name: "traefik-helm-chart", module: "github.com/traefik/traefik-helm-chart@v41.6.0+incompatible"},
