@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/csi"
 )
 
 // task is something that runs as long as the agent.
@@ -152,13 +153,14 @@ func build(
 	storage := newStorageObjects(ctx, server, log)
 	shown := newCSINode(cfg, server, log)
 	drivers := newDrivers(shown, counts)
+	events := server.Recorder(ctx)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
 	b := base{
 		cfg:      cfg,
 		facts:    facts,
 		server:   server,
-		events:   server.Recorder(ctx),
+		events:   events,
 		kept:     kept,
 		memory:   memory,
 		objects:  objects,
@@ -181,6 +183,7 @@ func build(
 				Storage:      storage,
 				NodeName:     cfg.NodeName,
 				InUseChanged: func() { self.Poke() },
+				Event:        events.Event,
 				Operations:   counts.Storage,
 			}
 		},
@@ -192,7 +195,12 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	storage.Changed = p.volumes.Attachable
+	refresher := newRefresher(drivers, storage, log)
+	storage.Changed = func() {
+		p.volumes.Attachable()
+		refresher.Changed()
+	}
+	drivers.Changed = refresher.Changed
 	show, err := chooseCertificate(cfg, facts, server, log)
 	if show.manager != nil {
 		show.manager.Failures = counts.ServerCertificateErrors
@@ -223,7 +231,7 @@ func build(
 		return nil, nil, err
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
-		plugins: newPlugins(b, drivers)}
+		plugins: newPlugins(b, drivers), refresher: refresher}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
@@ -267,6 +275,8 @@ type whole struct {
 	// csiNode is nil without an API.
 	csiNode *node.CSINode
 	plugins *plugins.Watcher
+	// refresher asks storage drivers again.
+	refresher *csi.Refresher
 }
 
 // tasks is what runs as long as the agent.
@@ -280,6 +290,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"static pods", n.static.Run},
 		{"volumes", n.volumes.Run},
 		{"plugins", n.plugins.Run},
+		{"storage drivers", n.refresher.Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},

@@ -62,6 +62,21 @@ func newDrivers(shown *node.CSINode, counts *metrics.Agent) *csi.Drivers {
 	}
 }
 
+// newRefresher asks drivers again as often as their CSIDrivers say.
+func newRefresher(drivers *csi.Drivers, storage *source.Storage, log *slog.Logger) *csi.Refresher {
+	return &csi.Refresher{
+		Drivers: drivers,
+		Period: func(ctx context.Context, driver string) time.Duration {
+			object, err := storage.CSIDriver(ctx, driver)
+			if err != nil || object == nil || object.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
+				return 0
+			}
+			return time.Duration(*object.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
+		},
+		Log: log,
+	}
+}
+
 // newPlugins follows the programs that register with the node.
 func newPlugins(b base, drivers *csi.Drivers) *plugins.Watcher {
 	return &plugins.Watcher{

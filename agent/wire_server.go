@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
@@ -123,9 +124,18 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		Images: imageNames(b.runtime),
 		Counts: b.counts,
 		Probes: p.probes.Show,
-		Volumes: func() (list []stats.Volume) {
-			for _, v := range p.volumes.Claimed() {
-				list = append(list, stats.Volume(v))
+		Volumes: func(ctx context.Context) (list []stats.Volume) {
+			for _, v := range p.volumes.Measure(ctx) {
+				list = append(list, stats.Volume{
+					Namespace: v.Namespace,
+					Claim:     v.Claim,
+					Path:      v.Path,
+					Pod:       statsapi.PodReference{Name: v.Pod.Name, Namespace: v.Pod.Namespace, UID: string(v.Pod.UID)},
+					Name:      v.Name,
+					Use:       v.Use,
+					Abnormal:  v.Abnormal,
+					At:        v.At,
+				})
 			}
 			return list
 		},

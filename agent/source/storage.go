@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -59,6 +61,24 @@ func (s *Storage) Attachment(ctx context.Context, name string) (*storagev1.Volum
 		return nil, errNoAPI
 	}
 	return s.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+}
+
+// Claim reads a claim, which nodes may not watch.
+func (s *Storage) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	if s.Client == nil {
+		return nil, errNoAPI
+	}
+	return s.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// PatchClaimStatus changes what a claim says.
+func (s *Storage) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (
+	*corev1.PersistentVolumeClaim, error) {
+	if s.Client == nil {
+		return nil, errNoAPI
+	}
+	return s.Client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 }
 
 func (s *Storage) follow() {

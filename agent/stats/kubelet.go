@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -16,6 +18,14 @@ import (
 type Volume struct {
 	// Namespace and Claim name the claim; Path is where the volume is mounted.
 	Namespace, Claim, Path string
+	// Pod and Name say whose it is, and what the pod calls it.
+	Pod  statsapi.PodReference
+	Name string
+	// Use is what it holds, nil if nobody tells; Abnormal whether something is wrong
+	// with it, nil the same.
+	Use      *host.FileSystem
+	Abnormal *bool
+	At       time.Time
 }
 
 // Build says which version this is.
@@ -32,7 +42,7 @@ func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 	err := p.running(ctx, page)
 	p.shutdown(page)
 	p.certificates(page)
-	p.volumes(page)
+	p.volumes(ctx, page)
 	p.Counts.Show(page)
 	process(page)
 	return cmp.Or(page.Flush(), err)
@@ -98,27 +108,17 @@ func (p *Provider) certificates(page *metrics.Page) {
 }
 
 // volumes measures the file systems of claims, each once.
-func (p *Provider) volumes(page *metrics.Page) {
+func (p *Provider) volumes(ctx context.Context, page *metrics.Page) {
 	if p.Volumes == nil {
 		return
 	}
-	type measured struct {
-		Volume
-		host.FileSystem
-	}
-	var list []measured
-	mounted := p.Volumes()
+	mounted := p.Volumes(ctx)
 	slices.SortFunc(mounted, func(a, b Volume) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim))
 	})
 	mounted = slices.CompactFunc(mounted, func(a, b Volume) bool {
 		return a.Namespace == b.Namespace && a.Claim == b.Claim
 	})
-	for _, v := range mounted {
-		if has, err := host.Space(v.Path); err == nil {
-			list = append(list, measured{v, has})
-		}
-	}
 	for _, f := range []struct {
 		name, help string
 		of         func(host.FileSystem) uint64
@@ -137,9 +137,24 @@ func (p *Provider) volumes(page *metrics.Page) {
 			func(fs host.FileSystem) uint64 { return fs.Used }},
 	} {
 		family := page.Family(f.name, metrics.Gauge, f.help)
-		for _, m := range list {
-			family.Put(float64(f.of(m.FileSystem)), "namespace", m.Namespace, "persistentvolumeclaim", m.Claim)
+		for _, v := range mounted {
+			if v.Use != nil {
+				family.Put(float64(f.of(*v.Use)), "namespace", v.Namespace, "persistentvolumeclaim", v.Claim)
+			}
 		}
+	}
+	family := page.Family("kubelet_volume_stats_health_status_abnormal", metrics.Gauge,
+		"[ALPHA] Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, "+
+			"0 indicates volume is healthy")
+	for _, v := range mounted {
+		if v.Abnormal == nil {
+			continue
+		}
+		is := 0.0
+		if *v.Abnormal {
+			is = 1
+		}
+		family.Put(is, "namespace", v.Namespace, "persistentvolumeclaim", v.Claim)
 	}
 	p.volumeNumbers(page)
 }

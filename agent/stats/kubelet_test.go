@@ -1,12 +1,14 @@
 package stats
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/tests/dashboards"
 )
@@ -21,8 +23,11 @@ func TestKubeletsPage(t *testing.T) {
 	p.Counts.RequestDurations.Observe(time.Second, "GET", "h:6443")
 	p.Counts.Storage.Observe(time.Second, "kubernetes.io/secret", "volume_mount", "success", "false")
 	dir := t.TempDir()
-	p.Volumes = func() []Volume {
-		return []Volume{{"b", "data", dir}, {"a", "data", dir}, {"b", "data", dir}, {"a", "lost", dir + "/none"}}
+	ill := true
+	p.Volumes = func(context.Context) []Volume {
+		use := &host.FileSystem{Bytes: 7}
+		return []Volume{{Namespace: "b", Claim: "data", Path: dir, Use: use}, {Namespace: "a", Claim: "data", Use: use},
+			{Namespace: "b", Claim: "data", Path: dir, Use: use}, {Namespace: "a", Claim: "lost", Abnormal: &ill}}
 	}
 	p.VolumeNumbers = func() []VolumeNumber { return []VolumeNumber{{"kubernetes.io/secret", 2, 1}} }
 	p.ClientCertificateEnd = func() time.Time { return time.Now().Add(-time.Hour) }
@@ -41,6 +46,7 @@ func TestKubeletsPage(t *testing.T) {
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="actual_state_of_world"} 1`,
 		`rest_client_requests_total{code="200",method="GET",host="h:6443"} 1`,
 		`kubelet_pod_start_duration_seconds_count 0`,
+		`kubelet_volume_stats_health_status_abnormal{namespace="a",persistentvolumeclaim="lost"} 1`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s", want)

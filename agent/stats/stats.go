@@ -53,7 +53,7 @@ type Provider struct {
 	// Probes writes what came of probes.
 	Probes func(*metrics.Page)
 	// Volumes are the persistent ones; VolumeNumbers counts all, by their kind.
-	Volumes       func() []Volume
+	Volumes       func(ctx context.Context) []Volume
 	VolumeNumbers func() []VolumeNumber
 	// ClientCertificateEnd and ServerCertificateEnd are when the agent's certificates
 	// expire, zero for no certificate.
@@ -67,9 +67,12 @@ func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
 		return nil, fmt.Errorf("measure pods: %w", err)
 	}
 	out := &statsapi.Summary{Node: p.node(), Pods: []statsapi.PodStats{}}
+	volumes := p.volumesByPod(ctx)
 	for _, s := range pods {
 		if a := s.GetAttributes().GetMetadata(); a != nil && s.Linux != nil {
-			out.Pods = append(out.Pods, podStats(s))
+			of := podStats(s)
+			of.VolumeStats = volumes[of.PodRef]
+			out.Pods = append(out.Pods, of)
 		}
 	}
 	sort.Slice(out.Pods, func(i, j int) bool {
@@ -77,6 +80,34 @@ func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
 		return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 	})
 	return out, nil
+}
+
+// volumesByPod are the volumes behind claims.
+func (p *Provider) volumesByPod(ctx context.Context) map[statsapi.PodReference][]statsapi.VolumeStats {
+	out := map[statsapi.PodReference][]statsapi.VolumeStats{}
+	if p.Volumes == nil {
+		return out
+	}
+	for _, v := range p.Volumes(ctx) {
+		one := statsapi.VolumeStats{
+			Name:   v.Name,
+			PVCRef: &statsapi.PVCReference{Name: v.Claim, Namespace: v.Namespace},
+		}
+		if has := v.Use; has != nil {
+			inodesUsed := has.Inodes - has.InodesFree
+			one.FsStats = statsapi.FsStats{Time: metav1.NewTime(v.At), AvailableBytes: &has.Available,
+				CapacityBytes: &has.Bytes, UsedBytes: &has.Used, Inodes: &has.Inodes, InodesFree: &has.InodesFree,
+				InodesUsed: &inodesUsed}
+		}
+		if v.Abnormal != nil {
+			one.VolumeHealthStats = &statsapi.VolumeHealthStats{Abnormal: *v.Abnormal}
+		}
+		out[v.Pod] = append(out[v.Pod], one)
+	}
+	for _, list := range out {
+		sort.Slice(list, func(i, j int) bool { return list[i].Name < list[j].Name })
+	}
+	return out
 }
 
 func (p *Provider) node() statsapi.NodeStats {

@@ -19,6 +19,9 @@ type Storage interface {
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	// Attachment is a VolumeAttachment.
 	Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+	// Claim reads a claim; PatchClaimStatus changes what it says.
+	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
+	PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (*corev1.PersistentVolumeClaim, error)
 }
 
 // attachWait is how long a pod waits for its volumes to be attached before it tells
@@ -92,6 +95,7 @@ func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error 
 		}
 		if old != nil && old.CSI != nil && v.same(old) {
 			c.PublishContext, c.published, c.next = old.CSI.PublishContext, old.CSI.published, old.CSI.next
+			c.looked = old.CSI.looked
 		}
 		required := c.Spec == nil || c.Spec.AttachRequired == nil || *c.Spec.AttachRequired
 		if v.Persistent != nil && required {

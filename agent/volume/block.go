@@ -114,6 +114,11 @@ func (d csiBlockDriver) paths(v *Volume) blockPaths {
 	}
 }
 
+// target is where the device is published for its pod.
+func (d csiBlockDriver) target(v *Volume) string {
+	return filepath.Join(d.paths(v).publish, string(v.Pod.UID))
+}
+
 func (d csiBlockDriver) useBlock(v *Volume) csi.Use {
 	return csi.Use{Block: true, Access: v.use(false).Access}
 }
@@ -197,7 +202,7 @@ func (d csiBlockDriver) publish(ctx context.Context, p *corev1.Pod, v *Volume) e
 	if err := os.MkdirAll(at.publish, 0o750); err != nil {
 		return err
 	}
-	target := filepath.Join(at.publish, string(v.Pod.UID))
+	target := d.target(v)
 	_, known := os.Lstat(v.Path)
 	if err := linkDevice(v.Path, target); err != nil {
 		return err
@@ -233,7 +238,7 @@ func (d csiBlockDriver) Unmount(ctx context.Context, v *Volume) error {
 	if err != nil {
 		return failed(err)
 	}
-	target := filepath.Join(d.paths(v).publish, string(v.Pod.UID))
+	target := d.target(v)
 	if err := client.Unpublish(ctx, v.handle(), target); err != nil {
 		return failed(err)
 	}

@@ -42,6 +42,8 @@ type CSI struct {
 	// published since this agent runs; next is when to do it again, if ever.
 	published bool
 	next      time.Time
+	// looked is when the claim was looked at for a new size.
+	looked time.Time
 }
 
 // noDrivers is StorageDrivers of a node that nobody registers with.

@@ -48,6 +48,8 @@ type csiWorld struct {
 	attachments map[string]*storagev1.VolumeAttachment
 	node        corev1.Node
 	attach      bool // what is in use is attached at once
+	claim       *corev1.PersistentVolumeClaim
+	states      []string // of its expansion, as they were written
 	faults      []string
 }
 

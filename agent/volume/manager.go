@@ -54,6 +54,8 @@ type Manager struct {
 	// may be nil.
 	NodeName     string
 	InUseChanged func()
+	// Event tells of a pod and may be nil.
+	Event func(p *corev1.Pod, container, kind, reason, message string)
 	// Operations takes how long mounts and unmounts took; nil: nobody asks.
 	Operations *metrics.Durations
 	Log        *slog.Logger
@@ -71,6 +73,10 @@ type Manager struct {
 	// must be attached, changed, and nil while nobody waits.
 	node     *corev1.Node
 	attached chan struct{}
+	// samples are what storage drivers measured, by the keys of records; asking are
+	// the goroutines that wait for them.
+	samples map[string]*sample
+	asking  sync.WaitGroup
 	// restored are the pods whose volumes Run takes up again.
 	restored []*corev1.Pod
 
@@ -114,6 +120,10 @@ func (e *Error) Error() string {
 	case stepWait:
 		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
 			"failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
+	}
+	if e.Step == stepGrow {
+		return fmt.Sprintf("MountVolume.Setup failed while expanding volume %q : Expander.NodeExpand failed to expand "+
+			"the volume : %v", e.Volume, e.Err)
 	}
 	if e.Map() {
 		return fmt.Sprintf("%s failed for volume %q : %v", e.Step, e.Volume, e.Err)
@@ -224,9 +234,7 @@ func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 		if err != nil && (failed == nil || apierrors.IsNotFound(failed)) {
 			failed = m.named(e.pod, v, err)
 		}
-		if !next.IsZero() && (renew.IsZero() || next.Before(renew)) {
-			renew = next
-		}
+		renew = sooner(renew, next)
 	}
 	m.mu.Lock()
 	e.made = true
@@ -260,7 +268,20 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 	if err := m.stage(ctx, d, known); err != nil {
 		return time.Time{}, err
 	}
-	return d.Mount(ctx, p, known)
+	next, err := d.Mount(ctx, p, known)
+	if err != nil {
+		return next, err
+	}
+	again, err := m.grow(ctx, p, known)
+	return sooner(next, again), err
+}
+
+// sooner is the earlier of two times, of which zero is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // remount brings up to date what a volume shows, if that changes.
@@ -270,10 +291,17 @@ func (m *Manager) remount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 		return time.Time{}, nil
 	}
 	d, err := made(m.table(), known)
-	if err != nil || !d.Follows(known.Source) {
+	if err != nil {
 		return time.Time{}, err
 	}
-	return d.Mount(ctx, p, known)
+	var next time.Time
+	if d.Follows(known.Source) {
+		if next, err = d.Mount(ctx, p, known); err != nil {
+			return next, err
+		}
+	}
+	again, err := m.grow(ctx, p, known)
+	return sooner(next, again), err
 }
 
 // Path returns where a volume of the pod is on the host.

@@ -33,12 +33,8 @@ func (m *Manager) table() []row {
 		return m.rows
 	}
 	mounts := m.mounter()
-	drivers := m.Drivers
-	if drivers == nil {
-		drivers = noDrivers{}
-	}
-	storage := csiDriver{root: m.RootDir, node: m.NodeName, drivers: drivers, objects: m.Objects, tokens: m.Tokens,
-		mounts: mounts}
+	storage := csiDriver{root: m.RootDir, node: m.NodeName, drivers: m.storageDrivers(), objects: m.Objects,
+		tokens: m.Tokens, mounts: mounts}
 	return []row{
 		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
@@ -50,6 +46,13 @@ func (m *Manager) table() []row {
 		{name: csiBlockRow, driver: csiBlockDriver{storage}},
 		{name: "localBlock", driver: localBlockDriver{}},
 	}
+}
+
+func (m *Manager) storageDrivers() StorageDrivers {
+	if m.Drivers == nil {
+		return noDrivers{}
+	}
+	return m.Drivers
 }
 
 // find returns the driver of a volume.

@@ -1,0 +1,158 @@
+package volume
+
+import (
+	"context"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/csi"
+)
+
+// Measured is what a pod's volume behind a claim holds.
+type Measured struct {
+	Claimed
+	Pod Owner
+	// Name is the pod's for the volume.
+	Name string
+	// Use is nil where nobody tells it; of a device its size alone is known.
+	Use *host.FileSystem
+	// Abnormal is whether the driver says that something is wrong, nil where it
+	// says nothing of it.
+	Abnormal *bool
+	At       time.Time
+}
+
+const (
+	// measuredFor is how long what a driver measured is told.
+	measuredFor = time.Minute
+	// measureWait is how long an answer waits for drivers; what comes later is told
+	// the next time.
+	measureWait = 2 * time.Second
+)
+
+// sample is the last measurement of a volume by its driver.
+type sample struct {
+	Measured
+	busy chan struct{} // closed when the driver has answered
+}
+
+// Measure measures the volumes behind claims: file systems by the kernel, those of
+// storage drivers by these.
+func (m *Manager) Measure(ctx context.Context) []Measured {
+	var out []Measured
+	var drivers []*Volume
+	m.mu.Lock()
+	for _, e := range m.pods {
+		for _, v := range e.volumes {
+			if v.Persistent == nil || v.Persistent.Spec.ClaimRef == nil || v.Path == "" {
+				continue
+			}
+			if v.ofStorageDriver() {
+				drivers = append(drivers, v)
+			} else if !v.block() {
+				out = append(out, v.measured())
+			}
+		}
+	}
+	m.mu.Unlock()
+	for i := range out {
+		if has, err := host.Space(out[i].Path); err == nil {
+			out[i].Use = &has
+		}
+	}
+	return append(out, m.askDrivers(ctx, drivers)...)
+}
+
+// measured names a volume, before anything is measured.
+func (v *Volume) measured() Measured {
+	ref := v.Persistent.Spec.ClaimRef
+	return Measured{Claimed: Claimed{ref.Namespace, ref.Name, v.Path}, Pod: v.Pod, Name: v.Volume.Name, At: time.Now()}
+}
+
+// askDrivers returns what drivers said within a minute, or say soon.
+func (m *Manager) askDrivers(ctx context.Context, list []*Volume) []Measured {
+	ctx, cancel := context.WithTimeout(ctx, measureWait)
+	defer cancel()
+	var out []Measured
+	samples := map[string]*sample{}
+	m.mu.Lock()
+	for _, v := range list {
+		samples[v.key()] = m.sample(v)
+	}
+	m.samples = samples // those of volumes that are gone are forgotten
+	m.mu.Unlock()
+	for _, s := range samples {
+		select {
+		case <-s.busy:
+		case <-ctx.Done():
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range samples {
+		if s.Use != nil || s.Abnormal != nil {
+			out = append(out, s.Measured)
+		}
+	}
+	return out
+}
+
+// sample is the one of a volume, asked for anew when it is old. The lock is held.
+func (m *Manager) sample(v *Volume) *sample {
+	old := m.samples[v.key()]
+	if old != nil {
+		select {
+		case <-old.busy:
+		default:
+			return old // the driver is asked already
+		}
+		if time.Since(old.At) < measuredFor {
+			return old
+		}
+	}
+	s := &sample{Measured: v.measured(), busy: make(chan struct{})}
+	path := v.Path
+	if v.block() {
+		path = csiBlockDriver{csiDriver{root: m.RootDir}}.target(v)
+	}
+	driver, handle := v.Persistent.Spec.CSI.Driver, v.handle()
+	m.asking.Go(func() {
+		defer close(s.busy)
+		stats, err := m.statsOf(driver, handle, path)
+		if err != nil {
+			return
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s.take(stats)
+	})
+	return s
+}
+
+// statsOf asks a driver, which has the time of a call for that.
+func (m *Manager) statsOf(driver, handle, path string) (csi.Stats, error) {
+	client, err := m.storageDrivers().Client(driver)
+	if err != nil {
+		return csi.Stats{}, err
+	}
+	can, err := client.Capabilities(context.Background())
+	if err != nil || !can.Measures {
+		return csi.Stats{}, err
+	}
+	return client.Stats(context.Background(), handle, path)
+}
+
+// take notes what a driver told. Numbers below 0 are nobody's.
+func (s *sample) take(stats csi.Stats) {
+	if b := stats.Bytes; b != nil {
+		s.Use = &host.FileSystem{Bytes: natural(b.Total), Used: natural(b.Used), Available: natural(b.Available)}
+		if i := stats.Inodes; i != nil {
+			s.Use.Inodes, s.Use.InodesFree = natural(i.Total), natural(i.Available)
+		}
+	}
+	if c := stats.Condition; c != nil {
+		s.Abnormal = &c.Abnormal
+	}
+}
+
+func natural(n int64) uint64 { return uint64(max(0, n)) }

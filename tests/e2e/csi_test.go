@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/shoal-project/shoal/csi/csitest"
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+// stored is a pod with volumes of a storage driver: one behind a claim, of which a
+// part is mounted too, and one of its own.
+const stored = `
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: memory.csi.test}
+spec:
+  attachRequired: false
+  podInfoOnMount: true
+  volumeLifecycleModes: [Persistent, Ephemeral]
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: in-memory}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  csi: {driver: memory.csi.test, volumeHandle: handle-1, fsType: tmpfs}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  volumeName: in-memory
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: stored}
+spec:
+  securityContext: {fsGroup: 4711}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, "3600"]
+    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: data, mountPath: /part, subPath: a/b}
+    - {name: own, mountPath: /own}
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: data}}
+  - {name: own, csi: {driver: memory.csi.test}}
+`
+
+// TestStorageDriver: a driver registers, a pod has its volumes, an agent that was
+// killed is followed by one that knows of them, and nothing is left at the end.
+func TestStorageDriver(t *testing.T) {
+	s := newSpace(t)
+	root := filepath.Join(cluster.Dir, "kubelet")
+	d := &csitest.Driver{
+		Name:         "memory.csi.test",
+		Mounts:       csitest.Memory{},
+		Capabilities: []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
+	}
+	told, gone := d.Register(t, filepath.Join(root, "plugins_registry"), d.Serve(t))
+	select {
+	case answer := <-told:
+		if answer != "" {
+			t.Fatalf("it is not registered: %s", answer)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("nobody heard it register")
+	}
+	s.says("memory.csi.test node-of-memory.csi.test", "get", "csinode", "node1", "-o",
+		"jsonpath={range .spec.drivers[*]}{.name} {.nodeID}{end}")
+	s.apply(stored)
+	t.Cleanup(func() {
+		cluster.Must(t, "delete", "csidriver/memory.csi.test", "pv/in-memory", "--wait=false", "--ignore-not-found")
+	})
+	s.k("wait", "pod/stored", "--for=condition=Ready", "--timeout=60s")
+	in := func(command string) string {
+		t.Helper()
+		return strings.TrimSpace(s.k("exec", "stored", "--", "sh", "-c", command))
+	}
+	in("echo one > /data/f; echo two > /part/f; echo three > /own/f")
+	const see = "cat /data/f /data/a/b/f /own/f; stat -c %g /data"
+	want := "one\ntwo\nthree\n4711"
+	if got := in(see); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	uid := s.k("get", "pod", "stored", "-o", "jsonpath={.metadata.uid}")
+	data := filepath.Join(root, "pods", uid, "volumes/kubernetes.io~csi/in-memory/vol_data.json")
+	if _, err := os.Stat(data); err != nil {
+		t.Error(err)
+	}
+	cluster.Kill(t, "agent")
+	select {
+	case <-told: // by the next agent
+	case <-time.After(time.Minute):
+		t.Fatal("the next agent does not hear of the driver")
+	}
+	harness.Eventually(t, "the next agent answers", func() (bool, string) {
+		out, err := cluster.Kubectl("", "-n", s.ns, "exec", "stored", "--", "sh", "-c", see)
+		return err == nil && strings.TrimSpace(out) == want, out
+	})
+	s.k("delete", "pod", "stored", "--timeout=60s")
+	harness.Eventually(t, "nothing is left of the pod's volumes", func() (bool, string) {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		records, _ := filepath.Glob(filepath.Join(cluster.Dir, "agent/checkpoint/volumes", uid+"_*"))
+		staged, _ := filepath.Glob(filepath.Join(root, "plugins/kubernetes.io/csi/memory.csi.test/*"))
+		state := d.String()
+		return err == nil && state == "" && len(records)+len(staged) == 0 && !strings.Contains(string(mounts), uid) &&
+			!strings.Contains(string(mounts), "memory.csi.test"), fmt.Sprint(state, records, staged, err)
+	})
+	gone()
+	harness.Eventually(t, "the driver is gone from the node", func() (bool, string) {
+		out := s.k("get", "csinode", "node1", "-o", "jsonpath={.spec.drivers[*].name}")
+		return !strings.Contains(out, "memory.csi.test"), out
+	})
+}
