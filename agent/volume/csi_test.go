@@ -711,14 +711,14 @@ func TestRepublished(t *testing.T) {
 	if wait := time.Until(v.CSI.next); wait <= 0 || wait > republishEach {
 		t.Errorf("again in %v", wait)
 	}
-	if err := m.Refresh(t.Context(), p); err != nil {
+	if err := m.update(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 0 {
 		t.Errorf("published again %d times before it is due", n)
 	}
 	v.CSI.next = time.Now()
-	if err := m.Refresh(t.Context(), p); err != nil {
+	if err := m.update(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(); n != 1 {
@@ -726,7 +726,7 @@ func TestRepublished(t *testing.T) {
 	}
 	w.refuse("NodePublishVolume", status.Error(codes.Internal, "broken"))
 	v.CSI.next = time.Now()
-	if err := m.Refresh(t.Context(), p); err == nil {
+	if err := m.update(t.Context(), p); err == nil {
 		t.Error("no error")
 	}
 	if _, err := os.Stat(v.Path); err != nil {
@@ -846,18 +846,33 @@ func TestWaitingForAttachment(t *testing.T) {
 		synctest.Wait()
 		labelled := p.DeepCopy()
 		labelled.Labels = map[string]string{"a": "b"}
-		if err := m.Refresh(t.Context(), labelled); err != nil {
+		if err := m.update(t.Context(), labelled); err != nil {
 			t.Error(err)
 		}
-		m.mu.Lock()
-		newer := m.pods[p.UID].newer
-		m.mu.Unlock()
-		if newer != labelled {
-			t.Errorf("kept for later: %v", newer)
+		later := func() (*corev1.Pod, time.Time) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			e := m.pods[p.UID]
+			return e.newer, e.due
+		}
+		// It is not tried again and again while it cannot be done.
+		if newer, due := later(); newer != labelled || !due.IsZero() {
+			t.Errorf("kept for later: %v, due %v", newer, due)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
+		}
+		if newer, due := later(); newer != labelled || due.IsZero() {
+			t.Errorf("when it can be done: %v, due %v", newer, due)
+		}
+		// The pod's worker does not wait for a storage driver.
+		again := labelled.DeepCopy()
+		if err := m.Refresh(t.Context(), again); err != nil {
+			t.Error(err)
+		}
+		if newer, _ := later(); newer != again {
+			t.Errorf("left to Run: %v", newer)
 		}
 		if err := m.Release(t.Context(), p); err != nil {
 			t.Error(err)

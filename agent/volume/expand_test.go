@@ -210,7 +210,7 @@ func TestExpandedWhileMounted(t *testing.T) {
 		want   int64
 	}{{time.Now(), 0}, {time.Now().Add(-growthEach), 2 << 30}} {
 		v.CSI.looked = c.looked
-		if err := m.Refresh(t.Context(), p); err != nil {
+		if err := m.update(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.driver.Expanded("h-pv-1"); got != c.want {

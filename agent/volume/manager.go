@@ -154,30 +154,56 @@ func (e *Error) Unwrap() error { return e.Err }
 func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
 	e := m.entry(p)
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer m.unlock(e)
 	m.mu.Lock()
-	m.pods[p.UID], e.pod, e.gone = e, p, false
+	m.pods[p.UID], e.pod, e.newer, e.gone = e, p, nil, false
 	m.mu.Unlock()
 	return m.write(ctx, e, starting)
 }
 
-// Refresh brings what projected volumes show up to date. While the pod's volumes
-// are being made that is not waited for: it is done after.
+// Refresh brings what projected volumes show up to date. Storage drivers may take
+// long: a pod with their volumes is left to Run.
 func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
+	m.mu.Lock()
+	e := m.pods[p.UID]
+	later := false
+	if e != nil {
+		for _, v := range e.volumes {
+			later = later || v.ofStorageDriver()
+		}
+	}
+	if later {
+		e.newer, e.due = p, time.Now()
+	}
+	m.mu.Unlock()
+	if later {
+		m.notify()
+		return nil
+	}
+	return m.update(ctx, p)
+}
+
+// update brings up to date what volumes of a pod show. While they are being made
+// that is not waited for: it is done after.
+func (m *Manager) update(ctx context.Context, p *corev1.Pod) error {
 	m.mu.Lock()
 	e := m.pods[p.UID]
 	m.mu.Unlock()
 	if e == nil {
 		return nil
 	}
+	m.mu.Lock()
+	e.newer = p
+	m.mu.Unlock()
 	if !e.mu.TryLock() {
-		m.mu.Lock()
-		e.newer, e.due = p, time.Now()
-		m.mu.Unlock()
-		m.notify()
-		return nil
+		return nil // who has the lock looks for it when that is given back
 	}
-	defer e.mu.Unlock()
+	defer m.unlock(e)
+	m.mu.Lock()
+	if e.newer == p {
+		e.newer = nil
+	}
+	m.mu.Unlock()
 	if e.gone {
 		return nil
 	}
@@ -185,6 +211,20 @@ func (m *Manager) Refresh(ctx context.Context, p *corev1.Pod) error {
 	e.pod = p
 	m.mu.Unlock()
 	return m.write(ctx, e, refreshing)
+}
+
+// unlock lets the next write the pod's volumes. What changed meanwhile is due.
+func (m *Manager) unlock(e *entry) {
+	e.mu.Unlock()
+	m.mu.Lock()
+	waits := e.newer != nil
+	if waits {
+		e.due = time.Now()
+	}
+	m.mu.Unlock()
+	if waits {
+		m.notify()
+	}
 }
 
 func (m *Manager) entry(p *corev1.Pod) *entry {

@@ -112,7 +112,7 @@ func (m *Manager) refresh(ctx context.Context, e *entry) {
 		p, e.newer = e.newer, nil
 	}
 	m.mu.Unlock()
-	err := m.Refresh(ctx, p)
+	err := m.update(ctx, p)
 	if ctx.Err() == nil {
 		m.refreshed(e, p, err, time.Now())
 	}
