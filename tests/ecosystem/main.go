@@ -35,7 +35,6 @@ var subjects = []subject{
 	kubeStateMetrics,
 	nodeExporter,
 	prometheus,
-	prometheusStack,
 	localPath,
 	redis,
 	postgres,
