@@ -121,18 +121,22 @@ func runFlannel(r *rig) {
 				return "", err
 			}
 		}
+		for _, n := range nodes { // after it has been gone for a while
+			if _, err := r.until(2*time.Minute, func() (string, error) {
+				return r.onNode(n, "ip", "link", "show", "shoal0")
+			}); err != nil {
+				return "", fmt.Errorf("%s: %w", n, err)
+			}
+		}
 		if _, err := r.until(2*time.Minute, r.flat); err != nil {
 			return "", err
 		}
 		for _, n := range nodes {
 			if out, err := r.onNode(n, "sh", "-euc", removeFlannel); err != nil {
-				return "", fmt.Errorf("%w: %s", err, out)
-			}
-			if out, err := r.onNode(n, "ip", "link", "show", "shoal0"); err != nil {
 				return "", fmt.Errorf("%s: %w: %s", n, err, out)
 			}
 		}
-		return "", nil
+		return r.flat()
 	})
 }
 
