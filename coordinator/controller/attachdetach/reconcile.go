@@ -37,6 +37,7 @@ const (
 	byClaim  = "attach-claim"  // index of pods at nodes
 	byVolume = "attach-volume" // indices of VolumeAttachments
 	byNode   = "attach-node"
+	byHandle = "attach-handle" // index of PersistentVolumes
 
 	// forget is after how long an attachment that was made, and that the cache does
 	// not show, is asked for again.
@@ -59,6 +60,7 @@ type reconciler struct {
 	pods        cache.Indexer
 	claims      corelisters.PersistentVolumeClaimLister
 	volumes     corelisters.PersistentVolumeLister
+	handles     cache.Indexer // of volumes
 	nodes       corelisters.NodeLister
 	drivers     storagelisters.CSIDriverLister
 	attachments storagelisters.VolumeAttachmentLister
@@ -112,7 +114,7 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("attachdetach-controller"), deps: deps,
 		pods: core.Pods().Informer().GetIndexer(), claims: core.PersistentVolumeClaims().Lister(),
-		volumes: core.PersistentVolumes().Lister(), nodes: core.Nodes().Lister(),
+		volumes: core.PersistentVolumes().Lister(), handles: core.PersistentVolumes().Informer().GetIndexer(), nodes: core.Nodes().Lister(),
 		drivers: storage.CSIDrivers().Lister(), attachments: attachments.Lister(),
 		index: attachments.Informer().GetIndexer(), loop: controller.New("attachdetach", 8, env.Log),
 		made: map[string]made{}, leaving: map[string]bool{}, unused: map[string]time.Time{},
@@ -120,6 +122,14 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		next: map[string][]string{}, reported: map[string]reported{},
 	}
 	if err := r.indices(core.Pods().Informer(), attachments.Informer()); err != nil {
+		return nil, err
+	}
+	if err := controller.Index(core.PersistentVolumes().Informer(), byHandle, func(obj any) ([]string, error) {
+		if pv, ok := obj.(*corev1.PersistentVolume); ok && pv.Spec.CSI != nil {
+			return []string{string(uniqueName(pv.Spec.CSI))}, nil
+		}
+		return nil, nil
+	}); err != nil {
 		return nil, err
 	}
 	r.loop.Reconciler = r
@@ -345,8 +355,7 @@ func (r *reconciler) volume(ctx context.Context, name string) (wait time.Duratio
 	if err != nil {
 		pv = nil
 	}
-	users := r.users(pv)
-	have, err := r.known(ctx, name)
+	users, have, err := r.all(ctx, name, pv)
 	if err != nil {
 		return 0, err
 	}
@@ -391,6 +400,37 @@ func (r *reconciler) volume(ctx context.Context, name string) (wait time.Duratio
 		delete(r.refused, name)
 	}
 	return wait, nil
+}
+
+// all are the pods that need a volume, by node, and its attachments, also where
+// several PersistentVolumes are the same volume of a driver.
+func (r *reconciler) all(ctx context.Context, name string, pv *corev1.PersistentVolume) (users map[string][]*corev1.Pod,
+	have []*storagev1.VolumeAttachment, err error) {
+	users = map[string][]*corev1.Pod{}
+	names := []string{name}
+	if pv != nil && pv.Spec.CSI != nil {
+		objs, _ := r.handles.ByIndex(byHandle, string(uniqueName(pv.Spec.CSI)))
+		for _, o := range objs {
+			same, ok := o.(*corev1.PersistentVolume)
+			if !ok {
+				continue
+			}
+			for node, pods := range r.users(same) {
+				users[node] = append(users[node], pods...)
+			}
+			if same.Name != name {
+				names = append(names, same.Name)
+			}
+		}
+	}
+	for _, n := range names {
+		list, err := r.known(ctx, n)
+		if err != nil {
+			return nil, nil, err
+		}
+		have = append(have, list...)
+	}
+	return users, have, nil
 }
 
 // isAttachmentOf tells whether an attachment is the one that the volume needs at

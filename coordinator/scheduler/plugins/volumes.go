@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -282,19 +283,22 @@ func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, nod
 			return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
 		}
 	}
+	given := map[types.UID]string{}
 	for _, c := range plan.provision {
 		claims = append(claims, c)
+		given[c.UID] = c.ResourceVersion
 		if c.Annotations[storagehelper.AnnSelectedNode] == node {
 			continue
 		}
 		c = c.DeepCopy()
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnSelectedNode, node)
-		if _, err := b.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c,
-			metav1.UpdateOptions{}); err != nil {
+		written, err := b.client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{})
+		if err != nil {
 			return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
 		}
+		given[c.UID] = written.ResourceVersion
 	}
-	if err := b.await(ctx, claims); err != nil {
+	if err := b.await(ctx, claims, given, node); err != nil {
 		return framework.AsStatus(fmt.Errorf("binding volumes: %w", err))
 	}
 	b.mu.Lock()
@@ -307,8 +311,11 @@ func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, nod
 // for the few pods that wait here, which an event would have to be sorted to.
 const bindPoll = 20 * time.Millisecond
 
-// await returns when all claims are bound.
-func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVolumeClaim) error {
+// await returns when all claims are bound, or when a driver gives one of those back
+// that it is to provision at the node: there is no room, and another node may be
+// chosen. given has the versions of these from which on they name the node.
+func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVolumeClaim,
+	given map[types.UID]string, node string) error {
 	tick := time.NewTicker(bindPoll)
 	defer tick.Stop()
 	for _, c := range claims {
@@ -320,6 +327,10 @@ func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVo
 			if bound(now) {
 				break
 			}
+			if from, ok := given[c.UID]; ok && now.Annotations[storagehelper.AnnSelectedNode] != node &&
+				notBefore(now.ResourceVersion, from) {
+				return fmt.Errorf("provisioning failed for PVC %q", c.Name)
+			}
 			select {
 			case <-ctx.Done():
 				return fmt.Errorf("persistentvolumeclaim %q is not bound: %w", c.Name, context.Cause(ctx))
@@ -328,4 +339,14 @@ func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVo
 		}
 	}
 	return nil
+}
+
+// notBefore compares versions of one kind, which are numbers in order (KEP-5504).
+func notBefore(version, than string) bool {
+	v, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return false
+	}
+	t, err := strconv.ParseUint(than, 10, 64)
+	return err == nil && v >= t
 }

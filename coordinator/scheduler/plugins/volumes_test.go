@@ -2,12 +2,14 @@ package plugins
 
 import (
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
@@ -218,4 +220,52 @@ func TestVolumeBindingReserves(t *testing.T) {
 	if _, _, why := try("two"); why != "" {
 		t.Errorf("the volume is not free again: %q", why)
 	}
+}
+
+// A driver that has no room at the chosen node gives the claim back: the pod is placed
+// anew. What the cache shows from before the choice says nothing.
+func TestVolumeBindingGivenBack(t *testing.T) {
+	old := storageClaim("", false)
+	old.ResourceVersion = "10"
+	chosen := old.DeepCopy()
+	chosen.ResourceVersion = "12"
+	chosen.Annotations = map[string]string{storagehelper.AnnSelectedNode: "a"}
+	back := old.DeepCopy()
+	back.ResourceVersion = "14"
+	done := storageClaim("pv", true)
+	for _, c := range []struct {
+		name  string
+		shows []*corev1.PersistentVolumeClaim // one after the other
+		want  string
+	}{
+		{"made", []*corev1.PersistentVolumeClaim{old, chosen, done}, ""},
+		{"given back", []*corev1.PersistentVolumeClaim{old, chosen, back}, `provisioning failed for PVC "data"`},
+		{"given back unseen", []*corev1.PersistentVolumeClaim{old, back}, `provisioning failed for PVC "data"`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &volumeBinding{storage: &changing{shows: c.shows}}
+			err := b.await(t.Context(), []*corev1.PersistentVolumeClaim{old}, map[types.UID]string{"c": "12"}, "a")
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("%s: %q, want %q", c.name, got, c.want)
+			}
+		})
+	}
+}
+
+// changing shows another state of a claim each time, and the last again and again.
+type changing struct {
+	shelf
+	shows []*corev1.PersistentVolumeClaim
+}
+
+func (s *changing) Claim(string, string) (*corev1.PersistentVolumeClaim, error) {
+	c := s.shows[0]
+	if len(s.shows) > 1 {
+		s.shows = s.shows[1:]
+	}
+	return c, nil
 }
