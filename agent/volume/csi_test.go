@@ -86,7 +86,9 @@ func (w *csiWorld) check(method, volume string) {
 	if err != nil {
 		w.faults = append(w.faults, err.Error())
 	}
-	known := slices.ContainsFunc(slices.Collect(maps.Values(all)), func(v *Volume) bool { return v.handle() == volume })
+	known := slices.ContainsFunc(slices.Collect(maps.Values(all)), func(v *Volume) bool {
+		return (v.Persistent == nil || v.Persistent.Spec.CSI != nil) && v.handle() == volume
+	})
 	if !known {
 		w.faults = append(w.faults, fmt.Sprintf("%s of %s without a record", method, volume))
 	}

@@ -119,6 +119,16 @@ func (m *Manager) volumesOf(e *entry) []*Volume {
 	return slices.Collect(maps.Values(e.volumes))
 }
 
+// device names what is staged: a driver's volume, which several PersistentVolumes may
+// be, or a PersistentVolume alone.
+func (v *Volume) device() string {
+	csi, mode := v.Persistent.Spec.CSI, v.Persistent.Spec.VolumeMode
+	if csi == nil || mode != nil && *mode == corev1.PersistentVolumeBlock { // staged by its name
+		return v.Persistent.Name
+	}
+	return csi.Driver + "^" + csi.VolumeHandle
+}
+
 // stage has the volume's driver make it ready on the node.
 func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
 	if v.Persistent == nil {
@@ -126,7 +136,7 @@ func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
 	}
 	defer m.staging(v)()
 	m.mu.Lock()
-	staged := m.staged[v.Persistent.Name]
+	staged := m.staged[v.device()]
 	m.mu.Unlock()
 	if staged {
 		return nil
@@ -145,9 +155,9 @@ func (m *Manager) setStaged(v *Volume, is bool) {
 		m.staged = map[string]bool{}
 	}
 	if is {
-		m.staged[v.Persistent.Name] = true
+		m.staged[v.device()] = true
 	} else {
-		delete(m.staged, v.Persistent.Name)
+		delete(m.staged, v.device())
 	}
 }
 
@@ -177,13 +187,13 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	return nil
 }
 
-// staging has a persistent volume to itself until the func is called: who uses
+// staging has what is staged to itself until the func is called: who uses
 // it and whether it is staged change together.
 func (m *Manager) staging(v *Volume) (done func()) {
 	if v.Persistent == nil {
 		return func() {}
 	}
-	name := v.Persistent.Name
+	name := v.device()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.busy == nil {
@@ -201,13 +211,13 @@ func (m *Manager) staging(v *Volume) (done func()) {
 	}
 }
 
-// shared tells whether another record has the same persistent volume.
+// shared tells whether another record needs what is staged.
 func (m *Manager) shared(v *Volume) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.pods {
 		for _, o := range e.volumes {
-			if o.key() != v.key() && o.Persistent != nil && o.Persistent.Name == v.Persistent.Name {
+			if o.key() != v.key() && o.Persistent != nil && o.device() == v.device() {
 				return true
 			}
 		}

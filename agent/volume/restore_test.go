@@ -272,7 +272,7 @@ func TestAnotherVolume(t *testing.T) {
 	other.Name, other.Spec.CSI.VolumeHandle = "disk-2", "h2"
 	s.claims["device"] = other
 	s.try(m.Ensure(t.Context(), s.second))
-	if got := s.String(); strings.Contains(got, "disk-1") || !strings.Contains(got, "node/disk-2") {
+	if got := s.String(); strings.Contains(got, "node/h\n") || !strings.Contains(got, "node/h2") {
 		t.Errorf("mounts:\n%s", got)
 	}
 	s.try(m.Release(t.Context(), s.second))
@@ -300,4 +300,24 @@ func TestStagedOnce(t *testing.T) {
 	}
 	all.Wait()
 	s.nothing()
+}
+
+// TestTwoNames: a driver's volume that is two PersistentVolumes is unstaged after the
+// last pod of either.
+func TestTwoNames(t *testing.T) {
+	s := newStory(t)
+	s.claims["twin"] = s.claims["device"].DeepCopy()
+	s.claims["twin"].Name = "disk-2"
+	s.second.Spec.Volumes = []corev1.Volume{claimed("twin")}
+	m := s.manager()
+	s.try(m.Ensure(t.Context(), s.first))
+	s.try(m.Ensure(t.Context(), s.second))
+	s.try(m.Release(t.Context(), s.first))
+	if got := s.String(); !strings.Contains(got, "node/h device") || !strings.Contains(got, "twin node/h") {
+		t.Errorf("mounts while the second pod lives:\n%s", got)
+	}
+	s.try(m.Release(t.Context(), s.second))
+	if got := s.String(); got != "" {
+		t.Errorf("mounts afterwards:\n%s", got)
+	}
 }

@@ -293,7 +293,12 @@ func (d deviceDriver) Unstage(_ context.Context, v *Volume) error {
 	return nil
 }
 
-func staged(v *Volume) string { return "node/" + v.Persistent.Name }
+func staged(v *Volume) string {
+	if csi := v.Persistent.Spec.CSI; csi != nil {
+		return "node/" + csi.VolumeHandle
+	}
+	return "node/" + v.Persistent.Name
+}
 
 // unknown lists mounts and directories of volumes that no record tells of.
 func (w *world) unknown() []string {
