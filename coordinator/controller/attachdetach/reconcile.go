@@ -114,7 +114,8 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, events: env.Recorder("attachdetach-controller"), deps: deps,
 		pods: core.Pods().Informer().GetIndexer(), claims: core.PersistentVolumeClaims().Lister(),
-		volumes: core.PersistentVolumes().Lister(), handles: core.PersistentVolumes().Informer().GetIndexer(), nodes: core.Nodes().Lister(),
+		volumes: core.PersistentVolumes().Lister(), handles: core.PersistentVolumes().Informer().GetIndexer(),
+		nodes: core.Nodes().Lister(),
 		drivers: storage.CSIDrivers().Lister(), attachments: attachments.Lister(),
 		index: attachments.Informer().GetIndexer(), loop: controller.New("attachdetach", 8, env.Log),
 		made: map[string]made{}, leaving: map[string]bool{}, unused: map[string]time.Time{},
