@@ -115,7 +115,7 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		client: env.Client, events: env.Recorder("attachdetach-controller"), deps: deps,
 		pods: core.Pods().Informer().GetIndexer(), claims: core.PersistentVolumeClaims().Lister(),
 		volumes: core.PersistentVolumes().Lister(), handles: core.PersistentVolumes().Informer().GetIndexer(),
-		nodes: core.Nodes().Lister(),
+		nodes:   core.Nodes().Lister(),
 		drivers: storage.CSIDrivers().Lister(), attachments: attachments.Lister(),
 		index: attachments.Informer().GetIndexer(), loop: controller.New("attachdetach", 8, env.Log),
 		made: map[string]made{}, leaving: map[string]bool{}, unused: map[string]time.Time{},
