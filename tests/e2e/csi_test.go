@@ -128,3 +128,97 @@ func TestStorageDriver(t *testing.T) {
 		return !strings.Contains(out, "memory.csi.test"), out
 	})
 }
+
+// attaching is a pod with a volume that must be attached to its node.
+const attaching = `
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: attach.csi.test}
+spec: {attachRequired: true, podInfoOnMount: false}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: attached}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  csi: {driver: attach.csi.test, volumeHandle: handle-2, fsType: tmpfs}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  volumeName: attached
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: waits}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: "localhost/busybox:1", command: [sleep, "3600"], volumeMounts: [{name: data, mountPath: /data}]}
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+`
+
+// TestStorageDriverAttaches: a volume is not touched before it is attached, and is in
+// use until nothing is left of it. The test is the driver's attacher.
+func TestStorageDriverAttaches(t *testing.T) {
+	s := newSpace(t)
+	root := filepath.Join(cluster.Dir, "kubelet")
+	d := &csitest.Driver{
+		Name:         "attach.csi.test",
+		Mounts:       csitest.Memory{},
+		Capabilities: []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
+	}
+	told, _ := d.Register(t, filepath.Join(root, "plugins_registry"), d.Serve(t))
+	select {
+	case answer := <-told:
+		if answer != "" {
+			t.Fatalf("it is not registered: %s", answer)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("nobody heard it register")
+	}
+	s.apply(attaching)
+	t.Cleanup(func() {
+		cluster.Must(t, "delete", "csidriver/attach.csi.test", "pv/attached", "--wait=false", "--ignore-not-found")
+	})
+	const path = `jsonpath={.items[?(@.spec.attacher=="attach.csi.test")].metadata.name}`
+	name := ""
+	harness.Eventually(t, "the cluster asks for the attachment", func() (bool, string) {
+		name = strings.TrimSpace(s.k("get", "volumeattachments", "-o", path))
+		return name != "", name
+	})
+	const volume = "kubernetes.io/csi/attach.csi.test^handle-2"
+	inUse := func() string {
+		t.Helper()
+		return s.k("get", "node", "node1", "-o", "jsonpath={.status.volumesInUse}")
+	}
+	harness.Eventually(t, "the node has it in use", func() (bool, string) {
+		out := inUse()
+		return strings.Contains(out, volume), out
+	})
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("the driver is called before the volume is attached: %q", calls)
+	}
+	s.k("patch", "volumeattachment", name, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"attached":true,"attachmentMetadata":{"device":"7"}}}`)
+	s.k("wait", "pod/waits", "--for=condition=Ready", "--timeout=60s")
+	staged, ok := d.Last("NodeStageVolume").(*csipb.NodeStageVolumeRequest)
+	if !ok || staged.PublishContext["device"] != "7" {
+		t.Errorf("staged by %v", staged)
+	}
+	s.k("delete", "pod", "waits", "--timeout=60s")
+	harness.Eventually(t, "it is not in use any more", func() (bool, string) {
+		out, state := inUse(), d.String()
+		return state == "" && !strings.Contains(out, volume), out + state
+	})
+	harness.Eventually(t, "it is detached", func() (bool, string) {
+		out := s.k("get", "volumeattachments", "-o", path)
+		return strings.TrimSpace(out) == "", out
+	})
+}
