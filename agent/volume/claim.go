@@ -56,6 +56,15 @@ func (m *Manager) resolved(p *corev1.Pod, v *corev1.Volume) (s Source, ok bool) 
 	return s, s.Persistent != nil
 }
 
+// used tells whether a container has the volume, in whatever form. Of a pod without
+// containers the volumes alone are known.
+func used(p *corev1.Pod, name string) bool {
+	return len(p.Spec.Containers) == 0 || mounts(p, name) || asDevice(p, name) ||
+		slices.ContainsFunc(p.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
+			return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name })
+		})
+}
+
 // asDevice tells whether a container has the volume as a device.
 func asDevice(p *corev1.Pod, name string) bool {
 	in := func(c corev1.Container) bool {

@@ -505,6 +505,27 @@ func TestDeviceCalls(t *testing.T) {
 	w.nothing()
 }
 
+// TestUnused: what no container has is not touched.
+func TestUnused(t *testing.T) {
+	w := newCSIWorld(t, stages)
+	w.object(func(*storagev1.CSIDriverSpec) {})
+	p := csiPod("first", claimed("none"), inline("own"), inline("seen"))
+	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "seen"}}}}
+	w.driver.Capabilities = nil
+	m := w.agent()
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	want := "NodePublishVolume " + csi.EphemeralHandle("u-first", "seen")
+	if got := strings.Join(w.driver.Calls(), ", "); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	w.nothing()
+}
+
 // TestModeMismatch: a device is not mounted, and a file system is no device.
 func TestModeMismatch(t *testing.T) {
 	w := newCSIWorld(t)

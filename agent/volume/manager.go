@@ -258,6 +258,9 @@ func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 	refresh := how == refreshing
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
+		if (isClaim(v) || v.CSI != nil) && !used(e.pod, v.Name) {
+			continue // as upstream: nobody sees it
+		}
 		mount := m.mount
 		// What an earlier agent had a storage driver mount is there.
 		if old := m.recorded(e.pod.UID, v.Name); refresh || how == resuming && old != nil && old.ofStorageDriver() {
