@@ -36,6 +36,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
 	"github.com/shoal-project/shoal/coordinator/controller/ephemeral"
+	"github.com/shoal-project/shoal/coordinator/controller/expand"
 	"github.com/shoal-project/shoal/coordinator/controller/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
@@ -179,6 +180,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(persistentvolume.New(env))
 	add(attachdetach.New(env, attachdetach.Deps{KeepMounted: d.KeepMounted}))
 	add(ephemeral.New(env))
+	add(expand.New(env))
 	add(resourceclaim.New(env))
 	add(protection.NewClaims(env))
 	add(protection.NewVolumes(env))

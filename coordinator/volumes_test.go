@@ -23,6 +23,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("DefaultClass", c.testDefaultClass)
 	t.Run("Reserved", c.testReserved)
 	t.Run("Attach", c.testAttach)
+	t.Run("Expand", c.testExpand)
 }
 
 func (c *rig) volume(t *testing.T, name string, change func(*corev1.PersistentVolume)) {
@@ -168,4 +169,44 @@ func (c *rig) testReserved(t *testing.T) { // PV-28, PV-30, PV-32
 		t.Fatal(err)
 	}
 	c.phases(t, ns, "b", "", "for-b", corev1.VolumeReleased)
+}
+
+// A claim whose class allows it asks for more, and is told whom it waits for.
+func (c *rig) testExpand(t *testing.T) { // PV-33, PV-36, PV-38
+	ns := c.namespace(t, "expand")
+	claims := c.client.CoreV1().PersistentVolumeClaims(ns)
+	_, err := c.client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "grows"}, Provisioner: "example.com/disk", AllowVolumeExpansion: ptr.To(true),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.volume(t, "grows", func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: "expand.example.com", VolumeHandle: "vol-1"}}
+	})
+	c.claim(t, ns, "data", ptr.To("grows"))
+	c.phases(t, ns, "data", corev1.ClaimBound, "grows", corev1.VolumeBound)
+	within(t, "the claim asks for more, once admission knows the class", func() error {
+		claim, err := claims.Get(t.Context(), "data", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+		_, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
+		return err
+	})
+	within(t, "it is told that a resizer is waited for", func() error {
+		list, err := c.client.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name == "data" && e.Reason == "ExternalExpanding" && e.Type == corev1.EventTypeNormal &&
+				e.Message == "waiting for an external controller to expand this PVC" {
+				return nil
+			}
+		}
+		return fmt.Errorf("events: %+v", list.Items)
+	})
 }
