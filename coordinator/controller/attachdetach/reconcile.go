@@ -556,7 +556,7 @@ func (r *reconciler) tell(ctx context.Context, pv *corev1.PersistentVolume, va *
 		now = failure + va.Status.AttachError.Time.String()
 	default:
 		periods := time.Since(last.since) / attachTimeout
-		wait = last.since.Add((periods + 1) * attachTimeout).Sub(time.Now())
+		wait = time.Until(last.since.Add((periods + 1) * attachTimeout))
 		if periods > 0 {
 			now = fmt.Sprintf("late %d", periods)
 			failure = fmt.Sprintf("timed out waiting for external-attacher of %s CSI driver to attach volume %s",
