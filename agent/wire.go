@@ -172,6 +172,7 @@ func build(
 		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
+				Boot:    facts.BootID,
 				Objects: objects,
 				Tokens:  tokens,
 				Claims:  objects,

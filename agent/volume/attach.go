@@ -95,14 +95,16 @@ func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error 
 		}
 		if old != nil && old.CSI != nil && v.same(old) {
 			c.PublishContext, c.published, c.next = old.CSI.PublishContext, old.CSI.published, old.CSI.next
-			c.looked = old.CSI.looked
+			c.looked, c.Boot = old.CSI.looked, old.CSI.Boot
 		}
 		required := c.Spec == nil || c.Spec.AttachRequired == nil || *c.Spec.AttachRequired
 		if v.Persistent != nil && required {
 			c.InUse = csi.VolumeName(src.driver, v.handle())
 		}
-		if c.InUse == "" && old != nil && old.CSI != nil && v.same(old) && old.CSI.published {
-			c.InUse = old.CSI.InUse // it was attached when it was mounted
+		if c.InUse == "" && old != nil && old.CSI != nil && v.same(old) {
+			// It was attached when the driver may have touched it: it stays in use until
+			// that is undone.
+			c.InUse, c.needNotAttach = old.CSI.InUse, true
 		}
 	}
 	c.Group = fsGroup(p)
@@ -113,7 +115,7 @@ func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error 
 // awaitAttached waits until a volume is known to be in use and attached, which must
 // be before anything is done with it; it is no wait for one that need not be.
 func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
-	if v.CSI == nil || v.CSI.InUse == "" || v.CSI.published {
+	if v.CSI == nil || v.CSI.InUse == "" || v.CSI.needNotAttach || v.CSI.published {
 		return nil
 	}
 	timeout := time.NewTimer(attachWait)
@@ -133,9 +135,7 @@ func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
 		// Whether it must be attached may have changed too.
 		if object, err := m.Storage.CSIDriver(ctx, csiOf(v.Source).driver); err == nil && object != nil &&
 			object.Spec.AttachRequired != nil && !*object.Spec.AttachRequired {
-			m.mu.Lock()
-			v.CSI.InUse, v.CSI.Spec = "", &object.Spec
-			m.mu.Unlock()
+			v.CSI.needNotAttach, v.CSI.Spec = true, &object.Spec
 			return m.keep(v)
 		}
 	}

@@ -38,10 +38,17 @@ type CSI struct {
 	PublishContext map[string]string `json:"publishContext,omitempty"`
 	// Group is the pod's, nil for none.
 	Group *int64 `json:"group,omitempty"`
+	// Boot is Manager.Boot of when the driver published the volume to the pod, ""
+	// before that and once it is being undone. An agent that takes over may call the
+	// driver for a pod that runs only where it is its own: what was staged and
+	// attached before the machine started anew is not.
+	Boot string `json:"boot,omitempty"`
 
 	// published since this agent runs; next is when to do it again, if ever.
 	published bool
 	next      time.Time
+	// needNotAttach: the driver's object says so now, whatever it said before.
+	needNotAttach bool
 	// looked is when the claim was looked at for a new size.
 	looked time.Time
 }

@@ -42,15 +42,18 @@ type csiWorld struct {
 	*world
 	driver *csitest.Driver
 	socket string // "" while the driver is away
+	close  func() // ends the driver before the test does
 
 	mu          sync.Mutex
 	objects     map[string]*storagev1.CSIDriver
 	attachments map[string]*storagev1.VolumeAttachment
 	node        corev1.Node
 	attach      bool // what is in use is attached at once
-	claim       *corev1.PersistentVolumeClaim
-	states      []string // of its expansion, as they were written
-	faults      []string
+	// mayAttach refuses to attach a volume; nil: none is refused.
+	mayAttach func(name corev1.UniqueVolumeName) bool
+	claim     *corev1.PersistentVolumeClaim
+	states    []string // of its expansion, as they were written
+	faults    []string
 }
 
 func newCSIWorld(t *testing.T, capabilities ...csipb.NodeServiceCapability_RPC_Type) *csiWorld {
@@ -62,7 +65,7 @@ func newCSIWorld(t *testing.T, capabilities ...csipb.NodeServiceCapability_RPC_T
 		attachments: map[string]*storagev1.VolumeAttachment{},
 		attach:      true,
 	}
-	w.socket = w.driver.Serve(t)
+	w.socket, w.close = w.driver.Start(t)
 	w.driver.Before = func(_ context.Context, method, volume string) error {
 		if volume != "" {
 			w.check(method, volume)
@@ -145,6 +148,9 @@ func (w *csiWorld) report(m *Manager) {
 	if w.attach {
 		w.node.Status.VolumesAttached = nil
 		for _, name := range w.node.Status.VolumesInUse {
+			if w.mayAttach != nil && !w.mayAttach(name) {
+				continue
+			}
 			w.node.Status.VolumesAttached = append(w.node.Status.VolumesAttached, corev1.AttachedVolume{Name: name})
 		}
 	}
@@ -165,7 +171,7 @@ func (w *csiWorld) report(m *Manager) {
 func (w *csiWorld) agent() *Manager {
 	m := w.manager()
 	m.rows = nil
-	m.Drivers, m.Storage, m.NodeName = w, w, "n"
+	m.Drivers, m.Storage, m.NodeName, m.Boot = w, w, "n", fmt.Sprint(w.boot)
 	m.InUseChanged = func() { w.report(m) }
 	return m
 }
@@ -244,57 +250,77 @@ func (w *csiWorld) nothing() {
 	}
 }
 
+// lifeOfVolume is a life of two pods that share a volume, in one of its forms.
+type lifeOfVolume struct {
+	// stages: the driver stages. block: the volume is a device. expands: it is larger
+	// than its claim says, so that it is expanded before the first pod starts.
+	stages, block, expands bool
+}
+
 // TestAgentEndsBetweenCalls: wherever an agent is killed, before a call of the
-// driver, after it, or around the writing of a record or of the Node's status, the
-// next one makes whole what is wanted and undoes the rest, also after a reboot; the
-// driver never gets a call that it must not get, and the Node shows the volume as
-// in use from before the first call until nothing is left.
+// driver, after it, or around the writing of a record, of the Node's status or of
+// the claim's, the next one makes whole what is wanted and undoes the rest, also
+// after a reboot; the driver never gets a call that it must not get, and the Node
+// shows the volume as in use from before the first call until nothing is left.
 func TestAgentEndsBetweenCalls(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		after  func(*csiWorld)
-		alone  bool // with records alone: no API, no pod
-		stages bool
-		block  bool
+	reboot := func(w *csiWorld) { w.driver.Reboot(); w.reboot() }
+	for _, life := range []struct {
+		name string
+		lifeOfVolume
 	}{
-		{name: "reboot-device-records-alone", after: func(w *csiWorld) { w.driver.Reboot(); w.reboot(); w.silent = true },
-			alone: true, stages: true, block: true},
-		{name: "restart", after: func(*csiWorld) {}, stages: true},
-		{name: "restart-without-staging", after: func(*csiWorld) {}},
-		{name: "reboot", after: func(w *csiWorld) { w.driver.Reboot(); w.reboot() }, stages: true},
-		{name: "restart-records-alone", after: func(w *csiWorld) { w.silent = true }, alone: true, stages: true},
+		{"staged", lifeOfVolume{stages: true}},
+		{"not-staged", lifeOfVolume{}},
+		{"expanded", lifeOfVolume{stages: true, expands: true}},
+		{"device", lifeOfVolume{stages: true, block: true}},
+		{"device-not-staged", lifeOfVolume{block: true}},
+		{"device-expanded", lifeOfVolume{stages: true, block: true, expands: true}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			for kill := 0; ; kill++ {
-				if over := playCSIStory(t, kill, c.after, c.alone, c.stages, c.block); over || t.Failed() {
-					if kill < 20 && !t.Failed() {
-						t.Errorf("the story has %d effects only", kill)
-					}
-					return
-				}
+		for _, end := range []struct {
+			name  string
+			after func(*csiWorld)
+			alone bool // with records alone: no API, no pod
+		}{
+			{"restart", func(*csiWorld) {}, false},
+			{"reboot", reboot, false},
+			{"restart-records-alone", func(w *csiWorld) { w.silent = true }, true},
+			{"reboot-records-alone", func(w *csiWorld) { reboot(w); w.silent = true }, true},
+		} {
+			if end.alone && life.expands {
+				continue // nobody expands it then
 			}
-		})
+			t.Run(life.name+"-"+end.name, func(t *testing.T) {
+				t.Parallel()
+				for kill := 0; ; kill++ {
+					if over := life.play(t, kill, end.after, end.alone); over || t.Failed() {
+						if kill < 20 && !t.Failed() {
+							t.Errorf("the story has %d effects only", kill)
+						}
+						return
+					}
+				}
+			})
+		}
 	}
 }
 
-// playCSIStory lets two pods live that share a volume, kills the agent before an
-// effect, and has another go on; true when the story came to its end before.
-func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging, block bool) (over bool) {
-	var can []csipb.NodeServiceCapability_RPC_Type
-	if staging {
-		can = append(can, stages)
-	}
-	w := newCSIWorld(t, can...)
+// play lets the pods live, kills the agent before an effect, and has another go on;
+// true when the story came to its end before.
+func (l lifeOfVolume) play(t *testing.T, kill int, after func(*csiWorld), alone bool) (over bool) {
+	w := newCSIWorld(t, l.capabilities()...)
+	defer w.close()
 	w.object(func(s *storagev1.CSIDriverSpec) { s.PodInfoOnMount = ptr.To(true) }) // it tells which are inline
-	pv := csiVolume("pv-1", corev1.ReadWriteMany)
-	if block {
+	pv := w.largeVolume()
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	if l.block {
 		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	}
-	w.claims["data"] = pv
+	if l.expands {
+		w.claim = grows(corev1.PersistentVolumeClaimNodeResizePending)
+	}
 	w.attachedVolume(pv, map[string]string{"device": "7"})
 	first, second := csiPod("first", claimed("data"), inline("own")), csiPod("second", claimed("data"))
 	w.live(kill)
-	var wanted []*corev1.Pod
+	var wanted, running []*corev1.Pod
 	ctx := t.Context()
 	try := func(err error) {
 		t.Helper()
@@ -306,11 +332,11 @@ func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging,
 		m := w.agent()
 		wanted = []*corev1.Pod{first}
 		try(m.Ensure(ctx, first))
-		wanted = []*corev1.Pod{first, second}
+		wanted, running = []*corev1.Pod{first, second}, []*corev1.Pod{first}
 		try(m.Ensure(ctx, second))
-		wanted = []*corev1.Pod{second}
+		wanted, running = []*corev1.Pod{second}, []*corev1.Pod{second}
 		try(m.Release(ctx, first))
-		wanted = nil
+		wanted, running = nil, nil
 		try(m.Release(ctx, second))
 	})
 	if over {
@@ -318,35 +344,66 @@ func playCSIStory(t *testing.T, kill int, after func(*csiWorld), alone, staging,
 		return true
 	}
 	w.live(-1)
+	boot := w.boot
 	after(w)
-	w.survive(func() {
-		m := w.agent()
-		try(m.Restore(nil))
-		w.report(m)
-		if alone {
-			for _, p := range m.Pods() {
-				try(m.Release(ctx, p))
-			}
-			return
+	m := w.agent()
+	try(m.Restore(running))
+	w.report(m)
+	w.driver.Calls()
+	for _, p := range running {
+		m.resume(ctx, p)
+	}
+	if calls := w.driver.Calls(); w.boot != boot && len(calls) > 0 {
+		t.Errorf("before a pod starts anew, its driver is called: %q", calls)
+	}
+	if alone {
+		for _, p := range m.Pods() {
+			try(m.Release(ctx, p))
 		}
+	} else {
 		for _, p := range wanted {
 			try(m.Ensure(ctx, p))
-			path, err := m.Path(p, "data")
-			if block {
-				path, err = os.Readlink(path)
-			}
-			if state := w.driver.String(); err != nil || !strings.Contains(state, "published h-pv-1 at "+path+"\n") {
-				t.Errorf("%s has no volume at %s: %v\n%s", p.Name, path, err, state)
-			}
+			l.whole(w, m, p)
 		}
 		try(m.Release(ctx, first))
 		try(m.Release(ctx, second))
-	})
+	}
 	w.nothing()
 	if t.Failed() {
 		t.Errorf("killed before effect %d", kill)
 	}
 	return false
+}
+
+func (l lifeOfVolume) capabilities() (can []csipb.NodeServiceCapability_RPC_Type) {
+	if l.stages {
+		can = append(can, stages)
+	}
+	if l.expands {
+		can = append(can, expands)
+	}
+	return can
+}
+
+// whole checks that a pod has its volume, and in its size.
+func (l lifeOfVolume) whole(w *csiWorld, m *Manager, p *corev1.Pod) {
+	w.t.Helper()
+	path, err := m.Path(p, "data")
+	if l.block {
+		path, err = os.Readlink(path)
+	}
+	if state := w.driver.String(); err != nil || !strings.Contains(state, "published h-pv-1 at "+path+"\n") {
+		w.t.Errorf("%s has no volume at %s: %v\n%s", p.Name, path, err, state)
+	}
+	if !l.expands {
+		return
+	}
+	if got := w.driver.Expanded("h-pv-1"); got != 2<<30 {
+		w.t.Errorf("%s has a volume of %d bytes", p.Name, got)
+	}
+	if got := w.shown(); !strings.HasPrefix(got, "2Gi ") || !strings.HasSuffix(got, ` ""] [ModifyVolumeError]`) {
+		w.t.Errorf("the claim of %s says %s", p.Name, got)
+	}
 }
 
 // live gives the agent so many effects, a negative number for no end.
@@ -851,6 +908,32 @@ func TestAwaitAttached(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestInUseWhileRecorded: a volume that was attached is in use until it is undone,
+// also when its driver says in the middle of that that it need not be attached.
+func TestInUseWhileRecorded(t *testing.T) {
+	w := newCSIWorld(t, stages)
+	pv := csiVolume("pv-1", corev1.ReadWriteOnce)
+	w.claims["data"] = pv
+	w.attachedVolume(pv, nil)
+	p := csiPod("first", claimed("data"))
+	if err := w.agent().Ensure(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	w.object(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = ptr.To(false) })
+	w.mayAttach = func(corev1.UniqueVolumeName) bool { return false }
+	m := w.agent()
+	if err := errors.Join(m.Restore([]*corev1.Pod{p}), m.Ensure(t.Context(), p)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.node.Status.VolumesInUse; len(got) != 1 {
+		t.Errorf("in use: %q", got)
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	w.nothing()
 }
 
 // TestWaitingForAttachment: a pod's end interrupts it, and a change of its labels

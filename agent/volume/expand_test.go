@@ -42,6 +42,7 @@ func (w *csiWorld) Claim(_ context.Context, _, name string) (*corev1.PersistentV
 // PatchClaimStatus implements Storage.
 func (w *csiWorld) PatchClaimStatus(_ context.Context, _, name string, patch []byte) (
 	*corev1.PersistentVolumeClaim, error) {
+	w.step()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old, err := json.Marshal(w.claim)

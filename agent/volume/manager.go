@@ -50,6 +50,8 @@ type Manager struct {
 	// Drivers and Storage may be nil: then there are no volumes of storage drivers.
 	Drivers StorageDrivers
 	Storage Storage
+	// Boot names the time since the machine started: what is mounted ends with it.
+	Boot string
 	// NodeName is this node's; InUseChanged is called when VolumesInUse changed, and
 	// may be nil.
 	NodeName     string
@@ -315,8 +317,20 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 	if err != nil {
 		return next, err
 	}
+	if err := m.setBoot(known, m.Boot); err != nil {
+		return next, err
+	}
 	again, err := m.grow(ctx, p, known)
 	return sooner(next, again), err
+}
+
+// setBoot records whether the driver of a volume has published it.
+func (m *Manager) setBoot(v *Volume, boot string) error {
+	if v.CSI == nil || v.CSI.Boot == boot {
+		return nil
+	}
+	v.CSI.Boot = boot
+	return m.keep(v)
 }
 
 // sooner is the earlier of two times, of which zero is never.
@@ -330,8 +344,8 @@ func sooner(a, b time.Time) time.Time {
 // remount brings up to date what a volume shows, if that changes.
 func (m *Manager) remount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (time.Time, error) {
 	known := m.recorded(p.UID, v.Name)
-	if known == nil {
-		return time.Time{}, nil
+	if known == nil || known.CSI != nil && known.CSI.Boot != m.Boot {
+		return time.Time{}, nil // it is made with the pod
 	}
 	d, err := made(m.table(), known)
 	if err != nil {

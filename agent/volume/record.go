@@ -167,6 +167,9 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	if err != nil {
 		return err
 	}
+	if err := m.setBoot(v, ""); err != nil {
+		return err
+	}
 	if err := d.Unmount(ctx, v); err != nil {
 		return err
 	}

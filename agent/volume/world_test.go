@@ -30,6 +30,7 @@ type world struct {
 	claims map[string]*corev1.PersistentVolume
 	// silent: the API does not answer.
 	silent bool
+	boot   int // how often the machine started anew
 
 	mu     sync.Mutex
 	mounts map[string]string // by path; "node/NAME" is where a device is staged
@@ -73,6 +74,7 @@ func (w *world) survive(f func()) (ok bool) {
 
 // reboot takes all mounts away, and what was in memory alone.
 func (w *world) reboot() {
+	w.boot++
 	for path, what := range w.mounts {
 		if what == "tmpfs" {
 			names, err := filepath.Glob(filepath.Join(path, "*"))

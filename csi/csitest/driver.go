@@ -62,20 +62,28 @@ type Driver struct {
 // as it never must.
 func (d *Driver) Serve(t *testing.T) string {
 	t.Helper()
+	path, _ := d.Start(t)
+	return path
+}
+
+// Start is Serve for a driver that may end before its test.
+func (d *Driver) Start(t *testing.T) (path string, end func()) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") // short: a socket's name has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "csi.sock")
+	path = filepath.Join(dir, "csi.sock")
 	stop := d.Listen(t, path)
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		stop()
 		for _, fault := range d.Faults() {
 			t.Error(fault)
 		}
+		_ = os.RemoveAll(dir)
 	})
-	return path
+	t.Cleanup(end)
+	return path, end
 }
 
 // Listen has the driver speak at a socket until stop is called.
