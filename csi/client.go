@@ -27,7 +27,8 @@ const maxAnswer = 1 << 20
 // Observe is told of each call that is over.
 type Observe func(driver, method string, code codes.Code, took time.Duration)
 
-// Client calls the node service of one driver.
+// Client calls one driver: the node service, and the controller service of one that
+// serves both at the same socket.
 type Client struct {
 	// Driver is its name, Endpoint its socket.
 	Driver, Endpoint string
@@ -344,8 +345,15 @@ func (c *Client) checked(ctx context.Context, volume, path, missing string) (Cap
 	return c.Capabilities(ctx)
 }
 
-// call makes a connection for one call.
+// call makes a connection for one call of the node service.
 func (c *Client) call(ctx context.Context, f func(context.Context, csipb.NodeClient) error) error {
+	return c.connected(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return f(ctx, csipb.NewNodeClient(conn))
+	})
+}
+
+// connected makes a connection for one call.
+func (c *Client) connected(ctx context.Context, f func(context.Context, *grpc.ClientConn) error) error {
 	timeout := c.timeout
 	if timeout == 0 {
 		timeout = Timeout
@@ -357,7 +365,7 @@ func (c *Client) call(ctx context.Context, f func(context.Context, csipb.NodeCli
 		return err
 	}
 	defer conn.Close()
-	return bounded(f(ctx, csipb.NewNodeClient(conn)))
+	return bounded(f(ctx, conn))
 }
 
 func (c *Client) dial() (*grpc.ClientConn, error) {

@@ -28,6 +28,9 @@ func Infeasible(err error) bool {
 	return false
 }
 
+// Full tells whether the driver has no room for a volume.
+func Full(err error) bool { return code(err) == codes.ResourceExhausted }
+
 // InUse tells whether an expansion failed because the volume is in use.
 func InUse(err error) bool { return code(err) == codes.FailedPrecondition }
 

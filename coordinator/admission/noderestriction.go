@@ -79,6 +79,10 @@ func (n *nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ a
 		return n.node(node, a)
 	case schema.GroupResource{Resource: "persistentvolumeclaims"}:
 		return n.claim(node, a)
+	case schema.GroupResource{Resource: "persistentvolumes"}:
+		return n.volume(ctx, node, a)
+	case schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}:
+		return capacityOf(node, a)
 	case schema.GroupResource{Resource: "serviceaccounts"}:
 		return n.token(ctx, node, a)
 	case schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}:
@@ -380,6 +384,9 @@ func within(namespace, domain string) bool {
 }
 
 func (n *nodeRestriction) claim(node string, a admission.Attributes) error {
+	if a.GetSubresource() == "" && a.GetOperation() == admission.Update {
+		return givenBack(node, a)
+	}
 	if a.GetSubresource() != "status" {
 		return forbid(a, "may only update PVC status")
 	}

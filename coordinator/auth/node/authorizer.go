@@ -67,7 +67,11 @@ func (a *Authorizer) decide(ctx context.Context, node string, attrs authorizer.A
 	case schema.GroupResource{Resource: "persistentvolumeclaims"}:
 		return a.claim(ctx, node, attrs)
 	case schema.GroupResource{Resource: "persistentvolumes"}:
-		return a.get(ctx, node, volume, attrs)
+		return a.volume(ctx, node, attrs)
+	case schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}:
+		return verbIn(attrs, "get", "list", "watch") && attrs.GetSubresource() == "", "can only read storage classes"
+	case schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}:
+		return a.capacity(ctx, node, attrs)
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return a.get(ctx, node, podref.ResourceClaim, attrs)
 	case schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}:
@@ -120,16 +124,6 @@ func (a *Authorizer) get(ctx context.Context, node string, kind podref.Kind, att
 		return false, "cannot get subresource"
 	}
 	return a.related(ctx, node, kind, attrs)
-}
-
-func (a *Authorizer) claim(ctx context.Context, node string, attrs authorizer.Attributes) (bool, string) {
-	if attrs.GetSubresource() != "status" {
-		return a.get(ctx, node, podref.Claim, attrs)
-	}
-	if !verbIn(attrs, "update", "patch") {
-		return false, "can only get/update/patch this type"
-	}
-	return a.related(ctx, node, podref.Claim, attrs)
 }
 
 func (a *Authorizer) serviceAccount(ctx context.Context, node string, attrs authorizer.Attributes) (bool, string) {

@@ -64,6 +64,8 @@ func (r *relations) has(ctx context.Context, node string, kind podref.Kind, name
 		return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node
 	case volume:
 		return w.hasVolume(ctx, node, name)
+	case selectedClaim, keptVolume, capacity:
+		return node != "" && w.hasLocal(ctx, node, kind, namespace, name)
 	}
 	if w.named(ctx, node, kind, namespace, name) {
 		return true

@@ -10,10 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 func persistentVolumeClaim() kind.Kind {
@@ -49,6 +52,10 @@ func persistentVolumeClaim() kind.Kind {
 				return validateClaimStatus(c)
 			},
 		},
+		Fields: func(c *corev1.PersistentVolumeClaim) fields.Set {
+			return fields.Set{locality.SelectedNode: c.Annotations[storagehelper.AnnSelectedNode]}
+		},
+		Indexed:       []string{locality.SelectedNode},
 		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),

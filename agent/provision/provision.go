@@ -1,0 +1,215 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/shoal-project/shoal/csi"
+	"github.com/shoal-project/shoal/csi/locality"
+)
+
+// Driver makes volumes on this node.
+type Driver interface {
+	Create(ctx context.Context, v csi.Create) (csi.Created, error)
+	Delete(ctx context.Context, volume string) error
+	Grow(ctx context.Context, volume string, bytes int64, use csi.Use) (now int64, onNode bool, err error)
+}
+
+// Provisioner makes the volumes of one node.
+type Provisioner struct {
+	Client kubernetes.Interface
+	Node   string
+	Driver Driver
+	// Event tells of a claim or a volume.
+	Event func(of *corev1.ObjectReference, kind, reason, message string)
+	Log   *slog.Logger
+
+	claims, volumes *cached
+	queue           workqueue.TypedRateLimitingInterface[key]
+}
+
+// key is a claim, or a volume where namespace is empty.
+type key struct{ namespace, name string }
+
+// workers is how many volumes are made at once: making a file system takes a while.
+const workers = 4
+
+// Failures are tried again after a second at first, then ever later.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
+
+// Run works until ctx ends.
+func (p *Provisioner) Run(ctx context.Context) error {
+	p.queue = workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstPause, lastPause))
+	p.claims, p.volumes = newCached(p.queue), newCached(p.queue)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() {
+		p.claims.follow(ctx, "claims given to this node", &corev1.PersistentVolumeClaim{}, p.claimsHere())
+	})
+	running.Go(func() { p.volumes.follow(ctx, "volumes of this node", &corev1.PersistentVolume{}, p.volumesHere()) })
+	for range workers {
+		running.Go(func() {
+			for p.step(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	p.queue.ShutDown()
+	return nil
+}
+
+func (p *Provisioner) claimsHere() *cache.ListWatch {
+	all := p.Client.CoreV1().PersistentVolumeClaims("")
+	selector := fields.OneTermEqualSelector(locality.SelectedNode, p.Node).String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return all.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return all.Watch(ctx, o)
+		},
+	}
+}
+
+func (p *Provisioner) volumesHere() *cache.ListWatch {
+	all := p.Client.CoreV1().PersistentVolumes()
+	selector := labels.Set{locality.NodeKey: p.Node}.String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			return all.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			return all.Watch(ctx, o)
+		},
+	}
+}
+
+// step works on the next change; false at the end.
+func (p *Provisioner) step(ctx context.Context) bool {
+	k, over := p.queue.Get()
+	if over {
+		return false
+	}
+	defer p.queue.Done(k)
+	err := p.sync(ctx, k)
+	switch {
+	case err == nil:
+		p.queue.Forget(k)
+	case ctx.Err() == nil:
+		if p.queue.NumRequeues(k) == 0 {
+			p.Log.Warn("a volume of this node is not as its claim wants it; trying again", "claim", k.namespace+"/"+k.name,
+				"err", err)
+		}
+		p.queue.AddRateLimited(k)
+	}
+	return true
+}
+
+func (p *Provisioner) sync(ctx context.Context, k key) error {
+	if k.namespace == "" {
+		pv, ok := p.volumes.get(k).(*corev1.PersistentVolume)
+		if !ok || locality.VolumeNode(pv) != p.Node {
+			return nil
+		}
+		return p.volume(ctx, pv)
+	}
+	claim, ok := p.claims.get(k).(*corev1.PersistentVolumeClaim)
+	if !ok || locality.AskedOf(claim) != p.Node || claim.DeletionTimestamp != nil {
+		return nil
+	}
+	if claim.Spec.VolumeName == "" {
+		return p.make(ctx, claim)
+	}
+	return p.grow(ctx, claim)
+}
+
+// cached is what the API has, by key; each change is put into the queue.
+type cached struct {
+	cache.Store
+	queue workqueue.TypedRateLimitingInterface[key]
+}
+
+func newCached(queue workqueue.TypedRateLimitingInterface[key]) *cached {
+	return &cached{cache.NewStore(cache.MetaNamespaceKeyFunc), queue}
+}
+
+// follow watches until ctx ends.
+func (c *cached) follow(ctx context.Context, name string, object runtime.Object, lw *cache.ListWatch) {
+	cache.NewReflectorWithOptions(lw, object, c, cache.ReflectorOptions{
+		Name:    name,
+		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second},
+	}).RunWithContext(ctx)
+}
+
+func (c *cached) get(k key) any {
+	name := k.name
+	if k.namespace != "" {
+		name = k.namespace + "/" + k.name
+	}
+	obj, _, _ := c.GetByKey(name) // this store has no errors
+	return obj
+}
+
+// Add and the next two implement cache.ReflectorStore.
+func (c *cached) Add(obj any) error { return c.Update(obj) }
+
+// Update takes an object that changed.
+func (c *cached) Update(obj any) error {
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return errors.New("no object of the API")
+	}
+	o.SetManagedFields(nil)
+	err := c.Store.Update(obj)
+	c.queue.Add(key{o.GetNamespace(), o.GetName()})
+	return err
+}
+
+// Replace takes all that there is.
+func (c *cached) Replace(list []any, version string) error {
+	err := c.Store.Replace(list, version)
+	for _, obj := range list {
+		if o, ok := obj.(metav1.Object); ok {
+			o.SetManagedFields(nil)
+			c.queue.Add(key{o.GetNamespace(), o.GetName()})
+		}
+	}
+	return err
+}
+
+func (p *Provisioner) tell(of *corev1.ObjectReference, kind, reason, format string, args ...any) {
+	p.Event(of, kind, reason, fmt.Sprintf(format, args...))
+}
+
+func claimRef(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name,
+		UID: c.UID, ResourceVersion: c.ResourceVersion}
+}
+
+func volumeRef(pv *corev1.PersistentVolume) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "PersistentVolume", APIVersion: "v1", Name: pv.Name, UID: pv.UID,
+		ResourceVersion: pv.ResourceVersion}
+}

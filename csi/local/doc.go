@@ -1,0 +1,23 @@
+// Package local is the storage driver that ships with Shoal: it keeps each volume
+// on the node's own disk, with the volume's size as a hard limit. It speaks CSI like
+// any other driver, so it runs in the agent as in a process of its own.
+//
+// A volume is a sparse file that a loop device shows as a disk:
+//
+//	DIRECTORY/volumes/ID/            one volume
+//	    volume.json                  its name, its file system
+//	    image                        what is on it; the file's length is the volume's size
+//	DIRECTORY/volumes/.making-ID/    being made: renamed to ID when it is whole
+//	DIRECTORY/volumes/.deleting-ID/  being deleted
+//	DIRECTORY/snapshots/ID/          a snapshot: snapshot.json, image
+//
+//	CreateVolume ─ image, mkfs ─> NodeStage ─ loop device, mount ─> NodePublish ─ bind mount ─> pod
+//
+// A rename is what makes a volume exist and what ends it, so that a driver that was
+// killed leaves nothing half made: the next one removes .making- and .deleting-. Which
+// loop devices and mounts there are, the kernel tells; nothing of it is kept.
+//
+// Room is promised once: a volume is refused where the disk's free space, less what
+// other volumes may still grow to, is too small for it. Snapshots and clones are
+// there where the disk's file system shares blocks between files (XFS, btrfs).
+package local
