@@ -195,11 +195,13 @@ func format(ctx context.Context, file string, size int64, fsType string) error {
 	if err := os.Truncate(file, size); err != nil {
 		return err
 	}
+	// Blocks and sectors of 4 KiB: a loop device may have no smaller ones, where its
+	// file shares blocks with another for instance.
 	switch fsType {
 	case "ext4":
-		return run(ctx, "mkfs.ext4", "-F", "-q", "-m", "0", "-E", "nodiscard", file)
+		return run(ctx, "mkfs.ext4", "-F", "-q", "-b", "4096", "-m", "0", "-E", "nodiscard", file)
 	case "xfs":
-		return run(ctx, "mkfs.xfs", "-f", "-q", "-K", file)
+		return run(ctx, "mkfs.xfs", "-f", "-q", "-s", "size=4096", "-K", file)
 	}
 	return nil
 }

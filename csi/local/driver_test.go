@@ -1,0 +1,396 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// newDriver is a driver with a directory of its own; its mounts and loop devices
+// end with the test.
+func newDriver(t *testing.T, dir string) *Driver {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	d, err := New(Config{Directory: dir, NodeID: "n1", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func mountUse() *csipb.VolumeCapability {
+	return &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{}},
+	}
+}
+
+func blockUse() *csipb.VolumeCapability {
+	c := mountUse()
+	c.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
+	return c
+}
+
+const mib = 1 << 20
+
+func create(t *testing.T, d *Driver, name string, size int64, use *csipb.VolumeCapability) string {
+	t.Helper()
+	r, err := d.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
+		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
+		VolumeCapabilities: []*csipb.VolumeCapability{use},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetVolume().GetVolumeId()
+}
+
+// use stages and publishes a volume, and returns where.
+func use(t *testing.T, d *Driver, volume string, how *csipb.VolumeCapability) (staged, published string) {
+	t.Helper()
+	dir := t.TempDir()
+	staged, published = filepath.Join(dir, "staged"), filepath.Join(dir, "published")
+	t.Cleanup(func() { stop(t, d, volume, staged, published) })
+	_, err := d.NodeStageVolume(context.Background(), &csipb.NodeStageVolumeRequest{
+		VolumeId: volume, StagingTargetPath: staged, VolumeCapability: how})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.NodePublishVolume(context.Background(), &csipb.NodePublishVolumeRequest{
+		VolumeId: volume, StagingTargetPath: staged, TargetPath: published, VolumeCapability: how})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return staged, published
+}
+
+func stop(t *testing.T, d *Driver, volume, staged, published string) {
+	t.Helper()
+	_, err := d.NodeUnpublishVolume(context.Background(), &csipb.NodeUnpublishVolumeRequest{
+		VolumeId: volume, TargetPath: published})
+	if err != nil {
+		t.Error(err)
+	}
+	_, err = d.NodeUnstageVolume(context.Background(), &csipb.NodeUnstageVolumeRequest{
+		VolumeId: volume, StagingTargetPath: staged})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// fill writes until the volume is full, and returns how much it took.
+func fill(t *testing.T, dir string) int64 {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var size int64
+	for part := make([]byte, mib); size < 1<<30; {
+		n, err := f.Write(part)
+		size += int64(n)
+		if errors.Is(err, unix.ENOSPC) {
+			return size
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the volume has no end")
+	return 0
+}
+
+func TestSizeIsAHardLimit(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	v := create(t, d, "pvc-1", 64*mib, mountUse())
+	_, dir := use(t, d, v, mountUse())
+	if got := fill(t, dir); got > 64*mib || got < 48*mib {
+		t.Errorf("a volume of 64 MiB took %d bytes", got)
+	}
+	_, err := d.DeleteVolume(context.Background(), &csipb.DeleteVolumeRequest{VolumeId: v})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a volume in use was deleted: %v", err)
+	}
+}
+
+func TestDataStays(t *testing.T) {
+	home := t.TempDir()
+	d := newDriver(t, home)
+	v := create(t, d, "pvc-1", 32*mib, mountUse())
+	staged, dir := use(t, d, v, mountUse())
+	if err := os.WriteFile(filepath.Join(dir, "data"), []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, d, v, staged, dir)
+	d = newDriver(t, home) // another process
+	_, dir = use(t, d, v, mountUse())
+	if got, err := os.ReadFile(filepath.Join(dir, "data")); err != nil || string(got) != "kept" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestExpandStaged expands a volume that nobody uses: it has its size where it is
+// staged the next time. Not every machine lets ext4 grow while it is mounted.
+func TestExpandStaged(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	v := create(t, d, "pvc-1", 32*mib, mountUse())
+	r, err := d.ControllerExpandVolume(context.Background(), &csipb.ControllerExpandVolumeRequest{
+		VolumeId: v, CapacityRange: &csipb.CapacityRange{RequiredBytes: 96 * mib}, VolumeCapability: mountUse()})
+	if err != nil || r.GetCapacityBytes() != 96*mib || !r.GetNodeExpansionRequired() {
+		t.Fatal(r, err)
+	}
+	staged, dir := use(t, d, v, mountUse())
+	e, err := d.NodeExpandVolume(context.Background(), &csipb.NodeExpandVolumeRequest{
+		VolumeId: v, VolumePath: dir, StagingTargetPath: staged,
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: 96 * mib}})
+	if err != nil || e.GetCapacityBytes() != 96*mib {
+		t.Fatal(e, err)
+	}
+	if got := fill(t, dir); got < 64*mib || got > 96*mib {
+		t.Errorf("a volume of 96 MiB took %d bytes", got)
+	}
+}
+
+func TestExpandMounted(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	v := create(t, d, "pvc-1", 32*mib, mountUse())
+	staged, dir := use(t, d, v, mountUse())
+	expand := func(size int64) error {
+		_, err := d.NodeExpandVolume(context.Background(), &csipb.NodeExpandVolumeRequest{
+			VolumeId: v, VolumePath: dir, StagingTargetPath: staged,
+			CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+		return err
+	}
+	if err := expand(96 * mib); status.Code(err) != codes.OutOfRange {
+		t.Errorf("the node expanded what the controller has not: %v", err)
+	}
+	_, err := d.ControllerExpandVolume(context.Background(), &csipb.ControllerExpandVolumeRequest{
+		VolumeId: v, CapacityRange: &csipb.CapacityRange{RequiredBytes: 96 * mib}, VolumeCapability: mountUse()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch err := expand(96 * mib); {
+	case status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "CAP_SYS_RESOURCE"):
+		t.Log("this machine does not let ext4 grow while it is mounted")
+	case err != nil:
+		t.Error(err)
+	default:
+		if got := fill(t, dir); got < 64*mib {
+			t.Errorf("a volume of 96 MiB took %d bytes", got)
+		}
+	}
+}
+
+func TestDevice(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	v := create(t, d, "pvc-1", 32*mib, blockUse())
+	staged, path := use(t, d, v, blockUse())
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		t.Fatalf("mode %o, %v", st.Mode, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|os.O_SYNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if end, err := f.Seek(0, 2); err != nil || end != 32*mib {
+		t.Errorf("the device has %d bytes, %v", end, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Twice the same call is once.
+	use := &csipb.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: staged, VolumeCapability: blockUse()}
+	if _, err := d.NodeStageVolume(context.Background(), use); err != nil {
+		t.Error(err)
+	}
+	if list, err := attached(d.volumes.image(v)); err != nil || len(list) != 1 {
+		t.Errorf("devices %q, %v", list, err)
+	}
+	stop(t, d, v, staged, path)
+	if list, err := attached(d.volumes.image(v)); err != nil || len(list) != 0 {
+		t.Errorf("devices %q are left, %v", list, err)
+	}
+}
+
+// TestRoomIsPromisedOnce has a disk of 96 MiB: what one volume may grow to, no other
+// gets.
+func TestRoomIsPromisedOnce(t *testing.T) {
+	disk := newDriver(t, t.TempDir())
+	_, dir := use(t, disk, create(t, disk, "disk", 96*mib, mountUse()), mountUse())
+	d := newDriver(t, filepath.Join(dir, "volumes"))
+	create(t, d, "pvc-1", 48*mib, blockUse())
+	_, err := d.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
+		Name: "pvc-2", CapacityRange: &csipb.CapacityRange{RequiredBytes: 48 * mib},
+		VolumeCapabilities: []*csipb.VolumeCapability{blockUse()},
+	})
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "no room for 50331648 bytes") {
+		t.Errorf("got %v", err)
+	}
+	room, err := d.GetCapacity(context.Background(), &csipb.GetCapacityRequest{})
+	if err != nil || room.GetAvailableCapacity() > 48*mib || room.GetAvailableCapacity() < 20*mib {
+		t.Error(room, err)
+	}
+	create(t, d, "pvc-3", room.GetAvailableCapacity(), blockUse())
+}
+
+// TestKilled stops a driver at each step of making and of deleting a volume: the
+// next one has the volume whole, or not at all, and nothing else.
+func TestKilled(t *testing.T) {
+	for step := 1; ; step++ {
+		home := t.TempDir()
+		d := newDriver(t, home)
+		create(t, d, "other", 16*mib, blockUse())
+		reached := killedAt(t, home, step)
+		d = newDriver(t, home)
+		ids, err := d.volumes.ids()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			if _, size, err := d.volumes.get(id); err != nil || size != 16*mib {
+				t.Errorf("step %d: volume %s has %d bytes, %v", step, id, size, err)
+			}
+		}
+		all, err := os.ReadDir(d.volumes.dir)
+		if err != nil || len(all) != len(ids) {
+			t.Errorf("step %d: %v is left beside %q, %v", step, all, ids, err)
+		}
+		create(t, d, "pvc-1", 16*mib, blockUse())
+		if !reached {
+			break
+		}
+	}
+}
+
+// killedAt leaves the directory as it is after some steps of a volume's life: false
+// when there are no more.
+func killedAt(t *testing.T, home string, step int) bool {
+	t.Helper()
+	s := shelf{filepath.Join(home, "volumes"), "volume.json"}
+	tmp, old := filepath.Join(s.dir, making+"pvc-1"), filepath.Join(s.dir, deleting+"pvc-1")
+	steps := []func() error{
+		func() error { return os.Mkdir(tmp, 0o700) },
+		func() error { return write(filepath.Join(tmp, image), nil) },
+		func() error { return os.Truncate(filepath.Join(tmp, image), 16*mib) },
+		func() error { return write(filepath.Join(tmp, s.record), []byte(`{"name":"pvc-1"}`)) },
+		func() error { return os.Rename(tmp, filepath.Join(s.dir, "pvc-1")) },
+		func() error { return os.Rename(filepath.Join(s.dir, "pvc-1"), old) },
+		func() error { return os.Remove(filepath.Join(old, image)) },
+		func() error { return os.RemoveAll(old) },
+	}
+	for i, do := range steps {
+		if i == step {
+			return true
+		}
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return false
+}
+
+// TestNamesAreNoPaths has volumes with names that would lead elsewhere.
+func TestNamesAreNoPaths(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	for _, name := range []string{"../x", "a/b", ".", "..", ".making-x", strings.Repeat("n", 128), "ü", "-x"} {
+		v := create(t, d, name, 16*mib, blockUse())
+		if filepath.Base(v) != v || !plain.MatchString(v) {
+			t.Errorf("%q has the directory %q", name, v)
+		}
+		if again := create(t, d, name, 16*mib, blockUse()); again != v {
+			t.Errorf("%q is %q, then %q", name, v, again)
+		}
+	}
+	for _, v := range []string{"../../etc", "/", "..", ".making-x"} {
+		_, err := d.NodeStageVolume(context.Background(), &csipb.NodeStageVolumeRequest{
+			VolumeId: v, StagingTargetPath: t.TempDir(), VolumeCapability: mountUse()})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("%q: %v", v, err)
+		}
+		if _, err := d.DeleteVolume(context.Background(), &csipb.DeleteVolumeRequest{VolumeId: v}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCopies needs a file system whose files share blocks.
+func TestCopies(t *testing.T) {
+	disk := newDriver(t, t.TempDir())
+	r, err := disk.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
+		Name: "disk", CapacityRange: &csipb.CapacityRange{RequiredBytes: 512 * mib},
+		VolumeCapabilities: []*csipb.VolumeCapability{{AccessMode: mountUse().GetAccessMode(),
+			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: "xfs"}}}},
+	})
+	if err != nil && strings.Contains(err.Error(), "the node has no program mkfs.xfs") {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	how := mountUse()
+	how.GetMount().FsType = "xfs"
+	_, dir := use(t, disk, r.GetVolume().GetVolumeId(), how)
+	d := newDriver(t, filepath.Join(dir, "volumes"))
+	v := create(t, d, "pvc-1", 32*mib, mountUse())
+	_, at := use(t, d, v, mountUse())
+	text := bytes.Repeat([]byte("before"), 1000)
+	if err := os.WriteFile(filepath.Join(at, "data"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.CreateSnapshot(context.Background(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(at, "data"), []byte("after"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, from := range []*csipb.VolumeContentSource{
+		{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{
+			SnapshotId: s.GetSnapshot().GetSnapshotId()}}},
+		{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: v}}},
+	} {
+		made, err := d.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
+			Name: fmt.Sprint("copy-", i), CapacityRange: &csipb.CapacityRange{RequiredBytes: 48 * mib},
+			VolumeCapabilities: []*csipb.VolumeCapability{mountUse()}, VolumeContentSource: from,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, copied := use(t, d, made.GetVolume().GetVolumeId(), mountUse())
+		want := [][]byte{text, []byte("after")}[i]
+		if got, err := os.ReadFile(filepath.Join(copied, "data")); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("copy %d has %.20q, %v", i, got, err)
+		}
+		if got := fill(t, copied); got < 32*mib {
+			t.Errorf("a copy of 48 MiB took %d bytes", got)
+		}
+	}
+}
+
+func TestOpenRefusesBrokenRecord(t *testing.T) {
+	d := newDriver(t, t.TempDir())
+	v := create(t, d, "pvc-1", 16*mib, blockUse())
+	if err := os.WriteFile(filepath.Join(d.volumes.dir, v, "volume.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.volumes.get(v); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
