@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/csi"
+	"github.com/shoal-project/shoal/csi/local"
 )
 
 // cleanup undoes all that an agent with this configuration made on the
@@ -61,6 +62,9 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	// Where storage drivers staged volumes: they ended with the containers.
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "plugins", csi.Plugin)))
+	if dir := cfg.VolumesDir(); dir != "" {
+		errs = append(errs, local.Detach(dir))
+	}
 	if links.claim != nil { // else the names belong to another agent
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup())
@@ -87,6 +91,7 @@ func removeFiles(cfg *config.Config, purge bool) error {
 		return nil
 	}
 	return errors.Join(removeData(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
+		os.RemoveAll(filepath.Join(cfg.RootDir, "plugins", local.Name)),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
 		removeEmpty(cfg.RootDir))
 }

@@ -232,7 +232,7 @@ func build(
 		return nil, nil, err
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
-		plugins: newPlugins(b, drivers), refresher: refresher}
+		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
@@ -278,6 +278,9 @@ type whole struct {
 	plugins *plugins.Watcher
 	// refresher asks storage drivers again.
 	refresher *csi.Refresher
+	drivers   *csi.Drivers
+	// local is nil without the storage driver that ships with Shoal.
+	local *localStorage
 }
 
 // tasks is what runs as long as the agent.
@@ -313,6 +316,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run})
+	}
+	if n.local != nil {
+		list = append(list, n.local.tasks(n.base, n.drivers)...)
 	}
 	if n.group != nil {
 		list = append(list, n.gossipTasks()...)

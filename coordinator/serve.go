@@ -145,6 +145,7 @@ func (s parts) addStartSteps() error {
 	steps := apiserver.System{
 		Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
 		ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
+		LocalStorage: !s.cfg.NoLocalStorage,
 	}.Steps(client)
 	return s.api.OnStart(append(append(steps, apiserver.LeaderSteps(client)...),
 		apiserver.Step{Name: "api-endpoints", Run: s.endpoints.Publish},

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Drivers are those that registered on this node. Its methods may be called at
@@ -47,6 +49,37 @@ func (d *Drivers) Register(ctx context.Context, name, endpoint string, versions 
 		d.Deregister(name, endpoint)
 		return fmt.Errorf("plugin registration failed with err: %w", err)
 	}
+	return nil
+}
+
+// Keep has a driver found whose end is the agent's own: at once, and until ctx ends;
+// that the cluster knows of it, is tried until it does.
+func (d *Drivers) Keep(ctx context.Context, c *Client, version string, failed func(error)) error {
+	v, err := highest([]string{version})
+	if err != nil {
+		return err
+	}
+	c.Observe = d.Observe
+	if err := d.add(c.Driver, &registered{c, v}); err != nil {
+		return err
+	}
+	d.tell()
+	pause := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 6, Cap: time.Minute}
+	for first := true; ; first = false {
+		err := d.publish(ctx, c)
+		if err == nil {
+			break
+		}
+		if first && ctx.Err() == nil {
+			failed(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause.Step()):
+		}
+	}
+	<-ctx.Done()
 	return nil
 }
 

@@ -44,7 +44,8 @@ var layers = []struct {
 		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/proxy", "agent/server",
+		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/provision", "agent/proxy",
+		"agent/server",
 		"agent/service", "agent/shutdown", "agent/source", "agent/status",
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},

@@ -47,6 +47,13 @@ func (r *Recorder) Event(p *corev1.Pod, container, kind, reason, message string)
 	r.events.Event(ref, kind, reason, message)
 }
 
+// Object tells of any object.
+func (r *Recorder) Object(of *corev1.ObjectReference, kind, reason, message string) {
+	if r.events != nil {
+		r.events.Event(of, kind, reason, message)
+	}
+}
+
 // Node tells of the node. Its name stands for its UID, as in the kubelet's events.
 func (r *Recorder) Node(kind, reason, message string) {
 	if r.events == nil {

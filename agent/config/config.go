@@ -37,6 +37,9 @@ type Config struct {
 	RootDir string `json:"rootDir,omitempty"`
 	// PodLogsDir is the kubelet's field of that name.
 	PodLogsDir string `json:"podLogsDir,omitempty"`
+	// LocalVolumesDir holds the volumes of the storage driver that ships with Shoal;
+	// local-volumes in DataDir when empty, no driver when "-".
+	LocalVolumesDir string `json:"localVolumesDir,omitempty"`
 	// ContainerLogsDir holds the flat links to container logs; none when "-".
 	ContainerLogsDir string `json:"containerLogsDir,omitempty"`
 	// RunDir holds what a reboot may take: sockets, pid files, pinned
@@ -267,6 +270,18 @@ func (c *Config) LoadKnown(path string) error {
 		return fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return nil
+}
+
+// VolumesDir is where the storage driver that ships with Shoal keeps volumes, "" for
+// nowhere.
+func (c *Config) VolumesDir() string {
+	switch c.LocalVolumesDir {
+	case "-":
+		return ""
+	case "":
+		return filepath.Join(c.DataDir, "local-volumes")
+	}
+	return c.LocalVolumesDir
 }
 
 // CheckpointDir holds the records that start pods without a coordinator.

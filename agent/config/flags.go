@@ -12,6 +12,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")
 	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "directory of volumes and plugin sockets")
 	fs.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "directory of pod logs")
+	fs.StringVar(&c.LocalVolumesDir, "local-volumes-dir", c.LocalVolumesDir,
+		"directory of the volumes of driver local.shoal-project.io, empty for one in the data directory, - for no driver")
 	fs.StringVar(&c.ContainerLogsDir, "container-logs-dir", c.ContainerLogsDir, "directory of flat links to container logs, - for none")
 	fs.StringVar(&c.RunDir, "run-dir", c.RunDir, "directory of sockets, pid files and pinned namespaces")
 	fs.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "directory of CNI configurations")

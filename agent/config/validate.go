@@ -136,6 +136,9 @@ func (c *Config) validateDirs(bad func(field, format string, args ...any)) {
 			bad(d.field, "%q must be an absolute path", d.dir)
 		}
 	}
+	if d := c.VolumesDir(); d != "" && !filepath.IsAbs(d) {
+		bad("localVolumesDir", "%q must be an absolute path, empty, or - for no driver", d)
+	}
 	if f := c.CheckpointKey(); !filepath.IsAbs(f) || strings.HasPrefix(filepath.Clean(f), c.CheckpointDir()+"/") {
 		bad("checkpointKeyFile", "%q must be an absolute path outside %s", f, c.CheckpointDir())
 	}

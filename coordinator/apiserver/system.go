@@ -31,6 +31,8 @@ type System struct {
 	// verify requests with, FrontProxyNames the names that this server has there.
 	ClientCA, FrontProxyCA []byte
 	FrontProxyNames        []string
+	// LocalStorage: there are the objects of the storage driver that ships with Shoal.
+	LocalStorage bool
 }
 
 // SystemNamespaces are those that exist in every cluster.
@@ -80,6 +82,12 @@ func (s System) Steps(client kubernetes.Interface) []Step {
 				return fmt.Errorf("read the addresses of Services: %w", err)
 			}
 			return nil
+		}},
+		{"local-storage", func(ctx context.Context) error {
+			if !s.LocalStorage {
+				return nil
+			}
+			return ensureLocalStorage(ctx, client)
 		}},
 		{"bootstrap-controller", func(ctx context.Context) error { return ensureService(ctx, client, s) }},
 	}

@@ -63,6 +63,9 @@ type Config struct {
 	// ready for six minutes, only from one with the taint
 	// node.kubernetes.io/out-of-service.
 	DisableForceDetachOnTimeout bool `json:"disableForceDetachOnTimeout,omitempty"`
+	// NoLocalStorage: the cluster gets no CSIDriver and no StorageClass for the storage
+	// driver that ships with Shoal.
+	NoLocalStorage bool `json:"noLocalStorage,omitempty"`
 	// RuntimeConfig turns built-in APIs off and on, as upstream's --runtime-config:
 	// api/all, api/ga, api/beta, api/alpha, group/version or group/version/resource.
 	RuntimeConfig map[string]string `json:"runtimeConfig,omitempty"`
@@ -128,6 +131,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.KubeletCertificateAuthority, "kubelet-certificate-authority", c.KubeletCertificateAuthority,
 		"file of the CAs that sign kubelets' serving certificates (default: the cluster's own CA), none to verify nothing")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
+	fs.BoolVar(&c.NoLocalStorage, "no-local-storage", c.NoLocalStorage,
+		"make no CSIDriver and no StorageClass for driver local.shoal-project.io")
 	fs.BoolVar(&c.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", c.DisableForceDetachOnTimeout,
 		"take volumes from nodes that are out of service only, not from those that were not ready for six minutes")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")

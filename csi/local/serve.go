@@ -11,27 +11,50 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxRequest bounds what a client asks in bytes.
+// maxRequest bounds what a client asks, in bytes.
 const maxRequest = 1 << 20
 
-// Serve serves the driver at a socket until ctx ends. Only root may use it.
-func (d *Driver) Serve(ctx context.Context, socket string) error {
+// Listen makes a socket that only root may use, in the place of one that an earlier
+// process left.
+func Listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the socket of an earlier process: %w", err)
+		return nil, fmt.Errorf("remove the socket of an earlier process: %w", err)
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Chmod(socket, 0o600); err != nil {
-		return errors.Join(err, l.Close())
+		return nil, errors.Join(err, l.Close())
 	}
+	return l, nil
+}
+
+// Serve serves the driver until ctx ends, and the calls that are at work then.
+func (d *Driver) Serve(ctx context.Context, l net.Listener) error {
 	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest))
 	d.Register(s)
 	stop := context.AfterFunc(ctx, s.GracefulStop)
 	defer stop()
 	return s.Serve(l)
+}
+
+// Detach ends what the kernel still has of the volumes in a directory when nothing
+// of them is mounted any more: the devices of those that are plain devices.
+func Detach(directory string) error {
+	s := shelf{dir: filepath.Join(directory, "volumes")}
+	ids, err := s.ids()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, id := range ids {
+		if err := detach(s.image(id)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -45,5 +45,9 @@ func run(ctx context.Context, endpoint string, config local.Config) error {
 	if err != nil {
 		return err
 	}
-	return driver.Serve(ctx, socket)
+	l, err := local.Listen(socket)
+	if err != nil {
+		return err
+	}
+	return driver.Serve(ctx, l)
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/provision"
+	"github.com/shoal-project/shoal/csi"
+	"github.com/shoal-project/shoal/csi/local"
+	"github.com/shoal-project/shoal/csi/locality"
+)
+
+// localStorage is the storage driver that ships with Shoal. It serves at a socket as
+// any other would, so that the agent, and sidecars that somebody puts beside it, find
+// nothing special about it.
+type localStorage struct {
+	driver   *local.Driver
+	listener net.Listener
+	socket   string
+}
+
+// localCSI is the version of CSI that the driver speaks.
+const localCSI = "1.12.0"
+
+// openLocalStorage is nil where the node has no such driver. A node without it can
+// still run all pods that do not need it.
+func openLocalStorage(cfg *config.Config, log *slog.Logger) *localStorage {
+	dir := cfg.VolumesDir()
+	if dir == "" || cfg.Kubeconfig == "" {
+		return nil
+	}
+	log = log.With("driver", local.Name)
+	driver, err := local.New(local.Config{Directory: dir, NodeID: cfg.NodeName, Log: log})
+	if err != nil {
+		log.Error("this node keeps no volumes of its own; mend localVolumesDir and start the agent again", "err", err)
+		return nil
+	}
+	socket := filepath.Join(cfg.RootDir, "plugins", local.Name, "csi.sock")
+	l, err := local.Listen(socket)
+	if err != nil {
+		log.Error("this node keeps no volumes of its own; mend rootDir and start the agent again", "err", err)
+		return nil
+	}
+	return &localStorage{driver, l, socket}
+}
+
+// tasks of the driver: to serve, to be known, and to make what claims ask for.
+func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
+	client := &csi.Client{Driver: local.Name, Endpoint: s.socket, Observe: drivers.Observe}
+	list := []task{
+		{"local storage driver", func(ctx context.Context) error { return s.driver.Serve(ctx, s.listener) }},
+		{"local storage driver's registration", func(ctx context.Context) error {
+			return drivers.Keep(ctx, client, localCSI, func(err error) {
+				b.log.Debug("the API does not know of the local storage driver yet", "err", err)
+			})
+		}},
+	}
+	if b.server.Client == nil {
+		return list
+	}
+	p := &provision.Provisioner{
+		Client: b.server.Client,
+		Node:   b.cfg.NodeName,
+		Driver: client,
+		Event:  b.events.Object,
+		Log:    b.log.With("driver", locality.Driver),
+	}
+	return append(list, task{"local volumes", p.Run})
+}
