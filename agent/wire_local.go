@@ -62,11 +62,12 @@ func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
 		return list
 	}
 	p := &provision.Provisioner{
-		Client: b.server.Client,
-		Node:   b.cfg.NodeName,
-		Driver: client,
-		Event:  b.events.Object,
-		Log:    b.log.With("driver", locality.Driver),
+		Client:  b.server.Client,
+		Node:    b.cfg.NodeName,
+		Driver:  client,
+		NodeUID: b.nodeUID,
+		Event:   b.events.Object,
+		Log:     b.log.With("driver", locality.Driver),
 	}
 	return append(list, task{"local volumes", p.Run})
 }

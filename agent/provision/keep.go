@@ -26,6 +26,7 @@ func (p *Provisioner) volume(ctx context.Context, pv *corev1.PersistentVolume) e
 	case retained || pv.Status.Phase != corev1.VolumeReleased:
 		return nil
 	}
+	defer p.changed()
 	if err := p.Driver.Delete(ctx, pv.Spec.CSI.VolumeHandle); err != nil {
 		p.tell(volumeRef(pv), corev1.EventTypeWarning, "VolumeFailedDelete", "%v", err)
 		return fmt.Errorf("delete volume %s: %w", pv.Name, err)
@@ -80,6 +81,7 @@ func (p *Provisioner) grow(ctx context.Context, claim *corev1.PersistentVolumeCl
 	if len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]
 	}
+	defer p.changed()
 	now, onNode, err := p.Driver.Grow(ctx, pv.Spec.CSI.VolumeHandle, wanted.Value(),
 		use(mode, pv.Spec.VolumeMode, pv.Spec.CSI.FSType, pv.Spec.MountOptions))
 	if err != nil {

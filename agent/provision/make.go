@@ -44,9 +44,13 @@ func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeCl
 	}
 	p.tell(claimRef(claim), corev1.EventTypeNormal, "Provisioning",
 		"External provisioner is provisioning volume for claim %q", claim.Namespace+"/"+claim.Name)
+	defer p.changed()
 	made, err := p.Driver.Create(ctx, call)
 	if csi.Full(err) {
 		_ = p.failed(claim, class.Name, err)
+		if err := p.full(ctx, class); err != nil {
+			return err // else the scheduler would choose this node again
+		}
 		return p.giveBack(ctx, claim)
 	}
 	if err != nil {
@@ -98,15 +102,21 @@ func request(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 	call := csi.Create{
 		Name:       locality.VolumeName(claim.UID),
 		Bytes:      claim.Spec.Resources.Requests.Storage().Value(),
-		Parameters: map[string]string{},
+		Parameters: driverParameters(class),
 		Topology:   map[string]string{locality.NodeKey: node},
 	}
-	maps.Copy(call.Parameters, class.Parameters)
-	maps.DeleteFunc(call.Parameters, func(name, _ string) bool { return strings.HasPrefix(name, ours) })
 	for _, mode := range claim.Spec.AccessModes {
 		call.Use = append(call.Use, use(mode, claim.Spec.VolumeMode, class.Parameters[ours+"fstype"], class.MountOptions))
 	}
 	return call, nil
+}
+
+// driverParameters are those of a class that are for the driver.
+func driverParameters(class *storagev1.StorageClass) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, class.Parameters)
+	maps.DeleteFunc(out, func(name, _ string) bool { return strings.HasPrefix(name, ours) })
+	return out
 }
 
 func use(access corev1.PersistentVolumeAccessMode, mode *corev1.PersistentVolumeMode, fsType string,

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +30,7 @@ type Driver interface {
 	Create(ctx context.Context, v csi.Create) (csi.Created, error)
 	Delete(ctx context.Context, volume string) error
 	Grow(ctx context.Context, volume string, bytes int64, use csi.Use) (now int64, onNode bool, err error)
+	Room(ctx context.Context, parameters, topology map[string]string) (free, largest int64, err error)
 }
 
 // Provisioner makes the volumes of one node.
@@ -35,12 +38,15 @@ type Provisioner struct {
 	Client kubernetes.Interface
 	Node   string
 	Driver Driver
+	// NodeUID is that of the Node object, "" while it is not known.
+	NodeUID func() types.UID
 	// Event tells of a claim or a volume.
 	Event func(of *corev1.ObjectReference, kind, reason, message string)
 	Log   *slog.Logger
 
-	claims, volumes *cached
-	queue           workqueue.TypedRateLimitingInterface[key]
+	claims, volumes, classes *cached
+	queue                    workqueue.TypedRateLimitingInterface[key]
+	roomChanged              chan struct{}
 }
 
 // key is a claim, or a volume where namespace is empty.
@@ -59,13 +65,18 @@ const (
 func (p *Provisioner) Run(ctx context.Context) error {
 	p.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstPause, lastPause))
-	p.claims, p.volumes = newCached(p.queue), newCached(p.queue)
+	p.roomChanged = make(chan struct{}, 1)
+	work := func(k key) { p.queue.Add(k) }
+	p.claims, p.volumes = newCached(work), newCached(work)
+	p.classes = newCached(func(key) { p.changed() })
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
 		p.claims.follow(ctx, "claims given to this node", &corev1.PersistentVolumeClaim{}, p.claimsHere())
 	})
 	running.Go(func() { p.volumes.follow(ctx, "volumes of this node", &corev1.PersistentVolume{}, p.volumesHere()) })
+	running.Go(func() { p.classes.follow(ctx, "storage classes", &storagev1.StorageClass{}, p.allClasses()) })
+	running.Go(func() { p.tellRoom(ctx) })
 	for range workers {
 		running.Go(func() {
 			for p.step(ctx) {
@@ -146,22 +157,27 @@ func (p *Provisioner) sync(ctx context.Context, k key) error {
 	return p.grow(ctx, claim)
 }
 
-// cached is what the API has, by key; each change is put into the queue.
+// cached is what the API has, by key; heard is told of each change.
 type cached struct {
 	cache.Store
-	queue workqueue.TypedRateLimitingInterface[key]
+	heard func(key)
 }
 
-func newCached(queue workqueue.TypedRateLimitingInterface[key]) *cached {
-	return &cached{cache.NewStore(cache.MetaNamespaceKeyFunc), queue}
+func newCached(heard func(key)) *cached {
+	return &cached{cache.NewStore(cache.MetaNamespaceKeyFunc), heard}
 }
 
 // follow watches until ctx ends.
 func (c *cached) follow(ctx context.Context, name string, object runtime.Object, lw *cache.ListWatch) {
 	cache.NewReflectorWithOptions(lw, object, c, cache.ReflectorOptions{
 		Name:    name,
-		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second},
+		Backoff: backoff(),
 	}).RunWithContext(ctx)
+}
+
+// backoff is how soon the API is asked again that did not answer.
+func backoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
 }
 
 func (c *cached) get(k key) any {
@@ -173,7 +189,7 @@ func (c *cached) get(k key) any {
 	return obj
 }
 
-// Add and the next two implement cache.ReflectorStore.
+// Add and the next three implement cache.ReflectorStore.
 func (c *cached) Add(obj any) error { return c.Update(obj) }
 
 // Update takes an object that changed.
@@ -184,7 +200,16 @@ func (c *cached) Update(obj any) error {
 	}
 	o.SetManagedFields(nil)
 	err := c.Store.Update(obj)
-	c.queue.Add(key{o.GetNamespace(), o.GetName()})
+	c.heard(key{o.GetNamespace(), o.GetName()})
+	return err
+}
+
+// Delete takes that an object is gone.
+func (c *cached) Delete(obj any) error {
+	err := c.Store.Delete(obj)
+	if o, ok := obj.(metav1.Object); ok {
+		c.heard(key{o.GetNamespace(), o.GetName()})
+	}
 	return err
 }
 
@@ -194,7 +219,7 @@ func (c *cached) Replace(list []any, version string) error {
 	for _, obj := range list {
 		if o, ok := obj.(metav1.Object); ok {
 			o.SetManagedFields(nil)
-			c.queue.Add(key{o.GetNamespace(), o.GetName()})
+			c.heard(key{o.GetNamespace(), o.GetName()})
 		}
 	}
 	return err

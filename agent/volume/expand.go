@@ -59,6 +59,9 @@ func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again tim
 	if csi.InUse(err) {
 		return time.Time{}, nil // not while it is in use: the next mount is offline
 	}
+	if err != nil {
+		v.CSI.looked = time.Time{} // tried again as soon as what else fails
+	}
 	return again, inStep(stepGrow, err)
 }
 

@@ -59,11 +59,12 @@ func localClass() *storagev1.StorageClass {
 }
 
 func localDriver() *storagev1.CSIDriver {
-	attach, group := false, storagev1.FileFSGroupPolicy
+	attach, capacity, group := false, true, storagev1.FileFSGroupPolicy
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: locality.Driver},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired:       &attach,
+			StorageCapacity:      &capacity,
 			FSGroupPolicy:        &group,
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		},
