@@ -17,11 +17,10 @@ import (
 
 // volume does what a volume of this node needs when it is not used any more.
 func (p *Provisioner) volume(ctx context.Context, pv *corev1.PersistentVolume) error {
-	kept := slices.Contains(pv.Finalizers, finalizer)
 	switch retained := pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete; {
-	case !kept && pv.DeletionTimestamp != nil:
-		return nil // the driver's volume is gone, or was never to go
-	case retained && kept && pv.DeletionTimestamp != nil && pv.Status.Phase != corev1.VolumeBound:
+	case !slices.Contains(pv.Finalizers, finalizer):
+		return nil // it is gone already, or this provisioner has not made it
+	case retained && pv.DeletionTimestamp != nil && pv.Status.Phase != corev1.VolumeBound:
 		return p.release(ctx, pv) // the data stays
 	case retained || pv.Status.Phase != corev1.VolumeReleased:
 		return nil
@@ -31,23 +30,23 @@ func (p *Provisioner) volume(ctx context.Context, pv *corev1.PersistentVolume) e
 		p.tell(volumeRef(pv), corev1.EventTypeWarning, "VolumeFailedDelete", "%v", err)
 		return fmt.Errorf("delete volume %s: %w", pv.Name, err)
 	}
-	if err := p.release(ctx, pv); err != nil {
-		return err
-	}
+	// The finalizer goes last: with it, an agent that is killed here goes on.
 	err := p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pv.UID},
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // another of the name is another volume
+	case err != nil:
 		return fmt.Errorf("delete volume %s: %w", pv.Name, err)
 	}
-	return nil
+	return p.release(ctx, pv)
 }
 
-// release takes the finalizer off.
+// release takes the finalizer off, whatever others do with theirs meanwhile.
 func (p *Provisioner) release(ctx context.Context, pv *corev1.PersistentVolume) error {
-	left := slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == finalizer })
 	return p.patchVolume(ctx, pv, map[string]any{"metadata": map[string]any{
-		"resourceVersion": pv.ResourceVersion, "finalizers": left,
+		"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{finalizer},
 	}})
 }
 
@@ -56,7 +55,8 @@ func (p *Provisioner) patchVolume(ctx context.Context, pv *corev1.PersistentVolu
 	if err != nil {
 		return err
 	}
-	_, err = p.Client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = p.Client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("change volume %s: %w", pv.Name, err)
 	}
@@ -70,8 +70,13 @@ func (p *Provisioner) grow(ctx context.Context, claim *corev1.PersistentVolumeCl
 	wanted := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	has := claim.Status.Capacity[corev1.ResourceStorage]
 	if !ok || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || claim.Status.Phase != corev1.ClaimBound ||
-		wanted.Cmp(has) <= 0 || pending(claim) {
+		wanted.Cmp(has) <= 0 {
 		return nil
+	}
+	// What the watch shows may be a step of this expansion that is over.
+	claim, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	if err != nil || claim.UID != pv.Spec.ClaimRef.UID || pending(claim) {
+		return unlessGone(err)
 	}
 	if err := p.status(ctx, claim, inProgress(claim, wanted)); err != nil {
 		return err
@@ -103,6 +108,13 @@ func (p *Provisioner) grow(ctx context.Context, claim *corev1.PersistentVolumeCl
 	} else {
 		p.tell(claimRef(claim), corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
 		err = p.status(ctx, claim, resized(claim, size))
+	}
+	return err
+}
+
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
 	return err
 }

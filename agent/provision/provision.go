@@ -169,11 +169,17 @@ func newCached(heard func(key)) *cached {
 
 // follow watches until ctx ends.
 func (c *cached) follow(ctx context.Context, name string, object runtime.Object, lw *cache.ListWatch) {
-	cache.NewReflectorWithOptions(lw, object, c, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(listed{lw}, object, c, cache.ReflectorOptions{
 		Name:    name,
 		Backoff: backoff(),
 	}).RunWithContext(ctx)
 }
+
+// listed has a reflector begin with a list: what it begins with is little.
+type listed struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported implements what client-go asks.
+func (listed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // backoff is how soon the API is asked again that did not answer.
 func backoff() *wait.Backoff {

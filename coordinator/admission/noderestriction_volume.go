@@ -24,11 +24,8 @@ import (
 func givenBack(node string, a admission.Attributes) error {
 	old, ok1 := a.GetOldObject().(*corev1.PersistentVolumeClaim)
 	claim, ok2 := a.GetObject().(*corev1.PersistentVolumeClaim)
-	if !ok1 || !ok2 {
-		return forbid(a, "unexpected type %T", a.GetObject())
-	}
-	if locality.AskedOf(old) != node || old.Spec.VolumeName != "" {
-		return forbid(a, "node %q may only update claims that wait for a volume of it", node)
+	if !ok1 || !ok2 || locality.AskedOf(old) != node || old.Spec.VolumeName != "" {
+		return forbid(a, "may only update PVC status")
 	}
 	want, got := old.DeepCopy(), claim.DeepCopy()
 	delete(want.Annotations, storagehelper.AnnSelectedNode)

@@ -32,6 +32,9 @@ func (a *Authorizer) claim(ctx context.Context, node string, attrs authorizer.At
 		return true, ""
 	case verbIn(attrs, "update", "patch") && attrs.GetSubresource() == "":
 		return a.related(ctx, node, selectedClaim, attrs)
+	case attrs.GetVerb() == "get" && attrs.GetSubresource() == "" && a.has(ctx, node, selectedClaim,
+		attrs.GetNamespace(), attrs.GetName()):
+		return true, ""
 	case attrs.GetSubresource() != "status":
 		return a.get(ctx, node, podref.Claim, attrs)
 	case !verbIn(attrs, "update", "patch"):
