@@ -28,6 +28,9 @@ func ensureLocalStorage(ctx context.Context, client kubernetes.Interface) error 
 		return fmt.Errorf("read CSIDriver %s: %w", locality.Driver, err)
 	}
 	others, err := classes.List(ctx, metav1.ListOptions{Limit: 1})
+	if apierrors.IsNotFound(err) {
+		return nil // runtimeConfig turned these APIs off
+	}
 	if err != nil {
 		return fmt.Errorf("list storage classes: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
@@ -55,7 +56,11 @@ func persistentVolumeClaim() kind.Kind {
 		Fields: func(c *corev1.PersistentVolumeClaim) fields.Set {
 			return fields.Set{locality.SelectedNode: c.Annotations[storagehelper.AnnSelectedNode]}
 		},
-		Indexed:       []string{locality.SelectedNode},
+		Indexed: []string{locality.SelectedNode},
+		RefuseField: func(label string) error { // upstream has no field of its own
+			_, _, err := runtime.DefaultMetaV1FieldSelectorConversion(label, "")
+			return err
+		},
 		ReturnDeleted: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),

@@ -142,7 +142,7 @@ func (p *player) ask(verb string, args []string, body string) ([]string, error) 
 	if storage == nil {
 		return nil, fmt.Errorf("no resource %s", args[0])
 	}
-	r := &asked{Scheme: p.env.Scheme, ctx: p.context(k), kind: k, storage: storage, body: body}
+	r := &asked{Scheme: p.env.Scheme, ctx: p.context(k, verb, args[0]), kind: k, storage: storage, body: body}
 	switch verb {
 	case "create":
 		return p.show(r.create())
@@ -162,7 +162,7 @@ func (p *player) ask(verb string, args []string, body string) ([]string, error) 
 	return nil, fmt.Errorf("no verb %s", verb)
 }
 
-func (p *player) context(k kind.Kind) context.Context {
+func (p *player) context(k kind.Kind, verb, path string) context.Context {
 	namespace := "default"
 	if k.KindNames().ClusterScoped {
 		namespace = ""
@@ -171,5 +171,10 @@ func (p *player) context(k kind.Kind) context.Context {
 	if p.user != nil {
 		ctx = request.WithUser(ctx, p.user)
 	}
-	return ctx
+	resource, subresource, _ := strings.Cut(path, "/")
+	gv := k.KindNames().GroupVersion
+	return request.WithRequestInfo(ctx, &request.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIGroup: gv.Group, APIVersion: gv.Version,
+		Resource: resource, Subresource: subresource, Namespace: namespace,
+	})
 }
