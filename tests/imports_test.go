@@ -30,13 +30,13 @@ var layers = []struct {
 		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
-		"coordinator/store", "csi", "csi/csitest", "csi/local/...", "csi/locality",
+		"coordinator/store", "csi", "csi/csitest", "csi/locality",
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
 		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
-		"cni",
+		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale",
@@ -51,6 +51,7 @@ var layers = []struct {
 	}},
 	{"wiring",
 		[]string{"agent", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver",
+			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
 

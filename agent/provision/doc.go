@@ -11,6 +11,7 @@
 // class:  of this driver ─> GetCapacity ─> CSIStorageCapacity, by which the scheduler chooses
 //
 // It watches the claims and volumes of this node alone (package locality), and works
-// on what changes; only the free space of the disk is looked at each minute. All is safe to repeat: a volume has its name from
-// its claim's UID, so an agent that was killed goes on where it was.
+// on what changes; only the free space of the disk is looked at each minute. All is
+// safe to repeat: a volume has its name from its claim's UID, so an agent that was
+// killed goes on where it was.
 package provision

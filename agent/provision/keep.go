@@ -122,7 +122,8 @@ func unlessGone(err error) error {
 // pending tells whether the size that a claim asks for is the node's to make use of
 // already, or was found to be impossible.
 func pending(c *corev1.PersistentVolumeClaim) bool {
-	asked, tried := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.AllocatedResources[corev1.ResourceStorage]
+	asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	tried := c.Status.AllocatedResources[corev1.ResourceStorage]
 	if asked.Cmp(tried) != 0 {
 		return false
 	}
@@ -155,7 +156,8 @@ func inProgress(c *corev1.PersistentVolumeClaim, size resource.Quantity) corev1.
 
 func infeasible(c *corev1.PersistentVolumeClaim, err error) corev1.PersistentVolumeClaimStatus {
 	return expanding(c, c.Spec.Resources.Requests[corev1.ResourceStorage],
-		corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimControllerResizeError, err.Error())
+		corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimControllerResizeError,
+		err.Error())
 }
 
 func onTheNode(c *corev1.PersistentVolumeClaim, size resource.Quantity) corev1.PersistentVolumeClaimStatus {

@@ -80,8 +80,8 @@ func (p *Provisioner) giveBack(ctx context.Context, claim *corev1.PersistentVolu
 	if err != nil {
 		return err
 	}
-	_, err = p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch,
-		metav1.PatchOptions{})
+	claims := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace)
+	_, err = claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("give the claim back to the scheduler: %w", err)
 	}
@@ -130,7 +130,7 @@ func use(access corev1.PersistentVolumeAccessMode, mode *corev1.PersistentVolume
 // newVolume is what the API says of a volume that was made.
 func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, call csi.Create, made csi.Created,
 	node string) *corev1.PersistentVolume {
-	ref := claimRef(claim)
+	ref, size := claimRef(claim), quantity(max(made.Bytes, call.Bytes))
 	reclaim := corev1.PersistentVolumeReclaimDelete
 	if class.ReclaimPolicy != nil {
 		reclaim = *class.ReclaimPolicy
@@ -143,7 +143,7 @@ func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 			Finalizers:  []string{finalizer},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: quantity(max(made.Bytes, call.Bytes))},
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: size},
 			AccessModes:                   claim.Spec.AccessModes,
 			ClaimRef:                      ref,
 			PersistentVolumeReclaimPolicy: reclaim,

@@ -131,8 +131,8 @@ func (p *Provisioner) step(ctx context.Context) bool {
 		p.queue.Forget(k)
 	case ctx.Err() == nil:
 		if p.queue.NumRequeues(k) == 0 {
-			p.Log.Warn("a volume of this node is not as its claim wants it; trying again", "claim", k.namespace+"/"+k.name,
-				"err", err)
+			p.Log.Warn("a volume of this node is not as its claim wants it; trying again",
+				"of", k.namespace+"/"+k.name, "err", err)
 		}
 		p.queue.AddRateLimited(k)
 	}

@@ -202,10 +202,12 @@ func TestMakesVolume(t *testing.T) {
 // TestLeavesAlone are claims that are not for this node to serve.
 func TestLeavesAlone(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
-		"other node":   func(c *corev1.PersistentVolumeClaim) { c.Annotations["volume.kubernetes.io/selected-node"] = "n2" },
-		"other driver": func(c *corev1.PersistentVolumeClaim) { c.Annotations["volume.kubernetes.io/storage-provisioner"] = "x" },
-		"no node":      func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, "volume.kubernetes.io/selected-node") },
-		"ends":         func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"other node": func(c *corev1.PersistentVolumeClaim) { c.Annotations["volume.kubernetes.io/selected-node"] = "n2" },
+		"other driver": func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations["volume.kubernetes.io/storage-provisioner"] = "x"
+		},
+		"no node": func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, "volume.kubernetes.io/selected-node") },
+		"ends":    func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
 		"bound": func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName, c.Status.Phase = "x", corev1.ClaimBound
 		},
@@ -295,7 +297,8 @@ func TestTellsRoom(t *testing.T) {
 		if got := room(n); !slices.Equal(got, []int64{4 * gib}) {
 			t.Errorf("others wrote: %d", got)
 		}
-		if err := n.StorageV1().StorageClasses().Delete(context.Background(), "local", metav1.DeleteOptions{}); err != nil {
+		classes := n.StorageV1().StorageClasses()
+		if err := classes.Delete(context.Background(), "local", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -329,8 +332,9 @@ func TestGrows(t *testing.T) {
 		if got := n.volume(t).Spec.Capacity.Storage().String(); got != "2Gi" {
 			t.Errorf("the volume has %s", got)
 		}
-		if c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] != corev1.PersistentVolumeClaimNodeResizePending ||
-			len(c.Status.Conditions) != 1 || c.Status.Conditions[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
+		state := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+		if state != corev1.PersistentVolumeClaimNodeResizePending || len(c.Status.Conditions) != 1 ||
+			c.Status.Conditions[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
 			t.Errorf("got %+v", c.Status)
 		}
 		n.driver.mu.Lock()

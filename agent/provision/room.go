@@ -148,7 +148,8 @@ func (p *Provisioner) writeRoom(ctx context.Context, class string, room, largest
 	if err != nil {
 		return err
 	}
-	has.Capacity, has.MaximumVolumeSize, has.OwnerReferences = want.Capacity, want.MaximumVolumeSize, want.OwnerReferences
+	has.Capacity, has.MaximumVolumeSize = want.Capacity, want.MaximumVolumeSize
+	has.OwnerReferences = want.OwnerReferences
 	_, err = all.Update(ctx, has, metav1.UpdateOptions{})
 	return err
 }

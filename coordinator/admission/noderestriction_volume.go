@@ -106,7 +106,8 @@ func capacityOf(node string, a admission.Attributes) error {
 	for _, obj := range []any{a.GetObject(), a.GetOldObject()} {
 		c, ok := obj.(*storagev1.CSIStorageCapacity)
 		if ok && (locality.CapacityNode(c) != node || c.Namespace != metav1.NamespaceSystem) {
-			return forbid(a, "node %q may only tell of its own free space, in namespace %s", node, metav1.NamespaceSystem)
+			return forbid(a, "node %q may only tell of its own free space, in namespace %s", node,
+				metav1.NamespaceSystem)
 		}
 	}
 	return nil

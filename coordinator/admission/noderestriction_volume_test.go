@@ -68,11 +68,13 @@ func TestNodeRestrictionLocalStorage(t *testing.T) {
 				HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
 		})},
 		"other_driver": {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "x" })},
-		"other_node":   {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.NodeAffinity = locality.Affinity("n2") })},
-		"every_node":   {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.NodeAffinity = nil })},
-		"no_label":     {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Labels = nil })},
-		"other_class":  {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gold" })},
-		"other_name":   {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Name = "x" })},
+		"other_node": {obj: volume("here", func(pv *corev1.PersistentVolume) {
+			pv.Spec.NodeAffinity = locality.Affinity("n2")
+		})},
+		"every_node":  {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.NodeAffinity = nil })},
+		"no_label":    {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Labels = nil })},
+		"other_class": {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gold" })},
+		"other_name":  {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Name = "x" })},
 		"secret": {obj: volume("here", func(pv *corev1.PersistentVolume) {
 			pv.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Name: "s"}
 		})},

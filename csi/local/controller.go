@@ -333,7 +333,8 @@ func (d *Driver) supported(list []*csipb.VolumeCapability) (fsType string, err e
 			want = d.fsType
 		}
 		if fsType != "" && fsType != want {
-			return "", status.Errorf(codes.InvalidArgument, "one volume cannot have the file systems %s and %s", fsType, want)
+			return "", status.Errorf(codes.InvalidArgument, "one volume cannot have the file systems %s and %s", fsType,
+				want)
 		}
 		fsType = want
 	}
@@ -351,7 +352,8 @@ func usable(c *csipb.VolumeCapability) error {
 		csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 		csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 	default:
-		return status.Errorf(codes.InvalidArgument, "access mode %s: volumes are on one node", c.GetAccessMode().GetMode())
+		return status.Errorf(codes.InvalidArgument, "access mode %s: volumes are on one node",
+			c.GetAccessMode().GetMode())
 	}
 	switch {
 	case c.GetBlock() != nil:
@@ -406,7 +408,8 @@ func page(ids []string, token string, limit int32) (part []string, next string, 
 }
 
 // CreateSnapshot implements csipb.ControllerServer.
-func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
+func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequest) (
+	*csipb.CreateSnapshotResponse, error) {
 	switch {
 	case !d.shares:
 		return nil, status.Errorf(codes.Unimplemented, "the disk of %s cannot share blocks between files", d.volumes.dir)
@@ -446,7 +449,8 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 
 func shown(id string, r record, size int64) *csipb.Snapshot {
 	return &csipb.Snapshot{
-		SnapshotId: id, SourceVolumeId: r.Source, SizeBytes: size, CreationTime: timestamppb.New(r.Made), ReadyToUse: true,
+		SnapshotId: id, SourceVolumeId: r.Source, SizeBytes: size,
+		CreationTime: timestamppb.New(r.Made), ReadyToUse: true,
 	}
 }
 

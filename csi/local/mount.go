@@ -69,7 +69,7 @@ func mounted(path string) (*mountinfo.Info, error) {
 func of(m *mountinfo.Info, devices []string) bool {
 	for _, path := range devices {
 		var st unix.Stat_t
-		if unix.Stat(path, &st) == nil && uint32(m.Major) == unix.Major(st.Rdev) && uint32(m.Minor) == unix.Minor(st.Rdev) {
+		if unix.Stat(path, &st) == nil && unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == st.Rdev {
 			return true
 		}
 	}

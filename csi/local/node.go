@@ -172,7 +172,8 @@ func resize(ctx context.Context, fsType, device, path string) error {
 	}
 	if err := run(ctx, "resize2fs", device); err != nil {
 		// It is done without the capability when the volume is staged the next time.
-		return status.Errorf(codes.FailedPrecondition, "ext4 grows while it is mounted with CAP_SYS_RESOURCE only: %v", err)
+		return status.Errorf(codes.FailedPrecondition,
+			"ext4 grows while it is mounted with CAP_SYS_RESOURCE only: %v", err)
 	}
 	return nil
 }

@@ -72,7 +72,8 @@ func (a *Authorizer) volume(ctx context.Context, node string, attrs authorizer.A
 func (a *Authorizer) capacity(ctx context.Context, node string, attrs authorizer.Attributes) (bool, string) {
 	switch {
 	case attrs.GetSubresource() != "" || attrs.GetNamespace() != metav1.NamespaceSystem:
-		return false, fmt.Sprintf("can only access CSIStorageCapacities in the %q system namespace", metav1.NamespaceSystem)
+		return false, fmt.Sprintf("can only access CSIStorageCapacities in the %q system namespace",
+			metav1.NamespaceSystem)
 	case attrs.GetVerb() == "create":
 		return true, ""
 	case verbIn(attrs, "get", "update", "patch", "delete"):

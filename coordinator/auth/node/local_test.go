@@ -38,33 +38,34 @@ func TestAuthorizeLocalStorage(t *testing.T) {
 	a := connect(t, claim("here", locality.Driver, "n1"), claim("there", locality.Driver, "n2"),
 		claim("foreign", "x.example.com", "n1"), pv("mine", locality.Driver, "n1"), pv("theirs", locality.Driver, "n2"),
 		pv("foreign", "x.example.com", "n1"), room("mine", "n1"), room("theirs", "n2"))
+	const claims, volumes = "persistentvolumeclaims", "persistentvolumes"
 	for name, tt := range map[string]struct {
 		verb, resource, sub, name, fields, labels string
 		allow                                     bool
 	}{
-		"claims_here":      {verb: "watch", resource: "persistentvolumeclaims", fields: locality.SelectedNode + "=n1", allow: true},
-		"claims_there":     {verb: "watch", resource: "persistentvolumeclaims", fields: locality.SelectedNode + "=n2"},
-		"claims_all":       {verb: "list", resource: "persistentvolumeclaims"},
-		"claim_read":       {verb: "get", resource: "persistentvolumeclaims", name: "here", allow: true},
-		"claim_read_other": {verb: "get", resource: "persistentvolumeclaims", name: "there"},
-		"claim_back":       {verb: "patch", resource: "persistentvolumeclaims", name: "here", allow: true},
-		"claim_there":      {verb: "patch", resource: "persistentvolumeclaims", name: "there"},
-		"claim_foreign":    {verb: "patch", resource: "persistentvolumeclaims", name: "foreign"},
-		"claim_delete":     {verb: "delete", resource: "persistentvolumeclaims", name: "here"},
-		"claim_status":     {verb: "update", resource: "persistentvolumeclaims", sub: "status", name: "here", allow: true},
-		"status_there":     {verb: "update", resource: "persistentvolumeclaims", sub: "status", name: "there"},
-		"volumes_here":     {verb: "watch", resource: "persistentvolumes", labels: locality.NodeKey + "=n1", allow: true},
-		"volumes_there":    {verb: "watch", resource: "persistentvolumes", labels: locality.NodeKey + "=n2"},
-		"volumes_both":     {verb: "watch", resource: "persistentvolumes", labels: locality.NodeKey + " in (n1,n2)"},
-		"volumes_not":      {verb: "watch", resource: "persistentvolumes", labels: locality.NodeKey + "!=n1"},
-		"volumes_all":      {verb: "list", resource: "persistentvolumes"},
-		"volume_create":    {verb: "create", resource: "persistentvolumes", allow: true},
-		"volume_delete":    {verb: "delete", resource: "persistentvolumes", name: "mine", allow: true},
-		"volume_patch":     {verb: "patch", resource: "persistentvolumes", name: "mine", allow: true},
-		"volume_status":    {verb: "patch", resource: "persistentvolumes", sub: "status", name: "mine"},
-		"volume_theirs":    {verb: "delete", resource: "persistentvolumes", name: "theirs"},
-		"volume_foreign":   {verb: "delete", resource: "persistentvolumes", name: "foreign"},
-		"volumes_clear":    {verb: "deletecollection", resource: "persistentvolumes"},
+		"claims_here":      {verb: "watch", resource: claims, fields: locality.SelectedNode + "=n1", allow: true},
+		"claims_there":     {verb: "watch", resource: claims, fields: locality.SelectedNode + "=n2"},
+		"claims_all":       {verb: "list", resource: claims},
+		"claim_read":       {verb: "get", resource: claims, name: "here", allow: true},
+		"claim_read_other": {verb: "get", resource: claims, name: "there"},
+		"claim_back":       {verb: "patch", resource: claims, name: "here", allow: true},
+		"claim_there":      {verb: "patch", resource: claims, name: "there"},
+		"claim_foreign":    {verb: "patch", resource: claims, name: "foreign"},
+		"claim_delete":     {verb: "delete", resource: claims, name: "here"},
+		"claim_status":     {verb: "update", resource: claims, sub: "status", name: "here", allow: true},
+		"status_there":     {verb: "update", resource: claims, sub: "status", name: "there"},
+		"volumes_here":     {verb: "watch", resource: volumes, labels: locality.NodeKey + "=n1", allow: true},
+		"volumes_there":    {verb: "watch", resource: volumes, labels: locality.NodeKey + "=n2"},
+		"volumes_both":     {verb: "watch", resource: volumes, labels: locality.NodeKey + " in (n1,n2)"},
+		"volumes_not":      {verb: "watch", resource: volumes, labels: locality.NodeKey + "!=n1"},
+		"volumes_all":      {verb: "list", resource: volumes},
+		"volume_create":    {verb: "create", resource: volumes, allow: true},
+		"volume_delete":    {verb: "delete", resource: volumes, name: "mine", allow: true},
+		"volume_patch":     {verb: "patch", resource: volumes, name: "mine", allow: true},
+		"volume_status":    {verb: "patch", resource: volumes, sub: "status", name: "mine"},
+		"volume_theirs":    {verb: "delete", resource: volumes, name: "theirs"},
+		"volume_foreign":   {verb: "delete", resource: volumes, name: "foreign"},
+		"volumes_clear":    {verb: "deletecollection", resource: volumes},
 		"class_read":       {verb: "get", resource: "storageclasses", name: "local", allow: true},
 		"classes_watch":    {verb: "watch", resource: "storageclasses", allow: true},
 		"class_write":      {verb: "update", resource: "storageclasses", name: "local"},
@@ -79,7 +80,7 @@ func TestAuthorizeLocalStorage(t *testing.T) {
 				ResourceRequest: true, Verb: tt.verb, Resource: tt.resource, Subresource: tt.sub, Name: tt.name,
 			}
 			switch tt.resource {
-			case "persistentvolumeclaims":
+			case claims:
 				attrs.Namespace = "ns"
 			case "csistoragecapacities":
 				attrs.APIGroup, attrs.Namespace = "storage.k8s.io", "kube-system"

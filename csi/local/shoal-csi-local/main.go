@@ -27,7 +27,8 @@ func main() {
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if err := run(ctx, *endpoint, local.Config{Directory: *dir, NodeID: *node, FSType: *fsType, Log: slog.Default()}); err != nil {
+	config := local.Config{Directory: *dir, NodeID: *node, FSType: *fsType, Log: slog.Default()}
+	if err := run(ctx, *endpoint, config); err != nil {
 		fmt.Fprintln(os.Stderr, "shoal-csi-local:", err)
 		os.Exit(1)
 	}
