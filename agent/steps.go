@@ -54,11 +54,11 @@ func untrack(objects *source.Objects, tokens *volume.TokenCache) step {
 func ensureVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error {
 		if err := v.Ensure(ctx, s.Pod); err != nil {
-			reason := "FailedMount"
-			if failed := new(volume.Error); errors.As(err, &failed) && failed.Map() {
-				reason = "FailedMapVolume"
+			failed := new(volume.Error)
+			if !errors.As(err, &failed) {
+				failed = &volume.Error{}
 			}
-			return &pod.Fault{Reason: reason, Message: err.Error()}
+			return &pod.Fault{Reason: failed.Reason(), Message: err.Error(), Rejects: failed.Rejects()}
 		}
 		return nil
 	}

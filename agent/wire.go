@@ -184,6 +184,7 @@ func build(
 				Storage:      storage,
 				NodeName:     cfg.NodeName,
 				InUseChanged: func() { self.Poke() },
+				Exhausted:    func(ctx context.Context, driver string) { askAgain(ctx, drivers, driver, log) },
 				Event:        events.Event,
 				Operations:   counts.Storage,
 			}
@@ -201,7 +202,10 @@ func build(
 		p.volumes.Attachable()
 		refresher.Changed()
 	}
-	drivers.Changed = refresher.Changed
+	drivers.Changed = func() {
+		p.volumes.DriversChanged()
+		refresher.Changed()
+	}
 	show, err := chooseCertificate(cfg, facts, server, log)
 	if show.manager != nil {
 		show.manager.Failures = counts.ServerCertificateErrors

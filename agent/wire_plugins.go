@@ -62,6 +62,13 @@ func newDrivers(shown *node.CSINode, counts *metrics.Agent) *csi.Drivers {
 	}
 }
 
+// askAgain asks a driver how many volumes the node can have, since one was too many.
+func askAgain(ctx context.Context, drivers *csi.Drivers, driver string, log *slog.Logger) {
+	if err := drivers.Refresh(ctx, driver); err != nil && ctx.Err() == nil {
+		log.Warn("a node has too many volumes, and its limit is not known", "driver", driver, "err", err)
+	}
+}
+
 // newRefresher asks drivers again as often as their CSIDrivers say.
 func newRefresher(drivers *csi.Drivers, storage *source.Storage, log *slog.Logger) *csi.Refresher {
 	return &csi.Refresher{

@@ -154,7 +154,14 @@ func (d *Drivers) Client(name string) (*Client, error) {
 	if r := d.drivers[name]; r != nil {
 		return r.Client, nil
 	}
-	return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
+	return nil, &NotRegisteredError{Driver: name}
+}
+
+// NotRegisteredError tells of a driver that is not there, or not yet.
+type NotRegisteredError struct{ Driver string }
+
+func (e *NotRegisteredError) Error() string {
+	return fmt.Sprintf("driver name %s not found in the list of registered CSI drivers", e.Driver)
 }
 
 // Names are those of the drivers.

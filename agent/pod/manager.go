@@ -41,6 +41,8 @@ type Setting struct {
 type Fault struct {
 	Reason  string
 	Message string
+	// Rejects: the pod fails, and is not tried again.
+	Rejects bool
 }
 
 func (f *Fault) Error() string { return f.Message }

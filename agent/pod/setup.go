@@ -51,6 +51,10 @@ func (w *worker) setupFailed(p *corev1.Pod, step string, err error) {
 		v = record.Verdict{Reason: f.Reason, Message: f.Message}
 	}
 	w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
+	if f != nil && f.Rejects && w.rec.Ended == nil {
+		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
+		return
+	}
 	w.rec.Fault = &v
 	w.rec.Delay = min(max(2*w.rec.Delay, firstRetry), lastRetry)
 	w.rec.Retry = time.Now().Add(w.rec.Delay)

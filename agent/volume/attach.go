@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -45,6 +46,63 @@ func (m *Manager) Attachable() {
 		close(m.attached)
 		m.attached = nil
 	}
+}
+
+// DriversChanged has those go on who wait for a storage driver: one came or went.
+func (m *Manager) DriversChanged() {
+	m.mu.Lock()
+	if m.registered != nil {
+		close(m.registered)
+		m.registered = nil
+	}
+	now := time.Now()
+	for _, e := range m.pods {
+		for _, v := range e.volumes {
+			if e.made && v.ofStorageDriver() {
+				e.due = now // of an earlier agent perhaps, and its driver was not there yet
+			}
+		}
+	}
+	m.mu.Unlock()
+	m.notify()
+}
+
+// awaitDriver does what needs a storage driver. Where that is not there, the pod is
+// told so, and it is tried again when it registers.
+func (m *Manager) awaitDriver(ctx context.Context, p *corev1.Pod, v *corev1.Volume, do func() error) error {
+	var timeout <-chan time.Time
+	for {
+		changed := m.registration()
+		err := do()
+		missing := new(csi.NotRegisteredError)
+		if !errors.As(err, &missing) {
+			return err
+		}
+		if timeout == nil {
+			timer := time.NewTimer(attachWait)
+			defer timer.Stop()
+			timeout = timer.C
+			told := m.named(p, v, err)
+			m.tell(p, corev1.EventTypeWarning, told.Reason(), "%v", told)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timeout:
+			return err
+		case <-changed:
+		}
+	}
+}
+
+// registration is closed when a driver came or went.
+func (m *Manager) registration() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.registered == nil {
+		m.registered = make(chan struct{})
+	}
+	return m.registered
 }
 
 // VolumesInUse names the volumes that must not be detached from this node: those
@@ -129,6 +187,9 @@ func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timeout.C:
+			if m.exhausted(ctx, v) {
+				return &Error{Step: stepLimit, Err: context.DeadlineExceeded}
+			}
 			return &Error{Step: stepWait, Err: context.DeadlineExceeded}
 		case <-changed:
 		}
@@ -139,6 +200,24 @@ func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
 			return m.keep(v)
 		}
 	}
+}
+
+// exhausted tells whether a volume is not attached since the node has as many as it
+// can have, where its driver wants to be asked how many that are.
+func (m *Manager) exhausted(ctx context.Context, v *Volume) bool {
+	driver := csiOf(v.Source).driver
+	if v.CSI.Spec == nil || v.CSI.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
+		return false
+	}
+	a, err := m.Storage.Attachment(ctx, csi.AttachmentName(v.handle(), driver, m.NodeName))
+	if err != nil || a.Status.AttachError == nil || a.Status.AttachError.ErrorCode == nil ||
+		codes.Code(*a.Status.AttachError.ErrorCode) != codes.ResourceExhausted {
+		return false
+	}
+	if m.Exhausted != nil {
+		m.Exhausted(ctx, driver)
+	}
+	return true
 }
 
 // attachment tells whether the Node shows a volume as in use and as attached, and

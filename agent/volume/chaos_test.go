@@ -390,6 +390,11 @@ func (n *chaosNode) start() {
 	m := n.csiWorld.agent()
 	n.agent = m
 	m.InUseChanged = n.inUse
+	m.Event = func(*corev1.Pod, string, string, string, string) {
+		if n.wait != nil {
+			n.wait() // the driver is away
+		}
+	}
 	var running []*corev1.Pod
 	for _, uid := range slices.Sorted(maps.Keys(n.pods)) {
 		if p := n.pods[uid]; p.running {

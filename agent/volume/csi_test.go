@@ -629,16 +629,12 @@ func TestTokensInSecrets(t *testing.T) {
 // the call is undone when the pod goes, and at once where the driver says that it
 // is over.
 func TestCSIErrors(t *testing.T) {
-	const driverAway = "driver name d not found in the list of registered CSI drivers"
 	for _, c := range []struct {
 		name   string
 		set    func(*csiWorld, *corev1.PersistentVolume)
 		want   string
 		undone string // calls that undo it
 	}{
-		{"no-driver", func(w *csiWorld, _ *corev1.PersistentVolume) { w.socket = "" },
-			`MountVolume.MountDevice failed for volume "pv-1" : kubernetes.io/csi: attacher.MountDevice failed to create ` +
-				`newCsiDriverClient: ` + driverAway, ""},
 		{"no-secret", func(_ *csiWorld, pv *corev1.PersistentVolume) {
 			pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "none"}
 		}, `MountVolume.MountDevice failed for volume "pv-1" : fetching NodeStageSecretRef ns/none failed: ` +
@@ -698,6 +694,175 @@ func TestCSIErrors(t *testing.T) {
 		t.Error(err)
 	}
 	w.nothing()
+}
+
+// TestDriverRegistersLate: a pod whose driver is not there is told so, and goes on
+// when it registers; its end does not wait for that.
+func TestDriverRegistersLate(t *testing.T) {
+	const away = "driver name d not found in the list of registered CSI drivers"
+	for _, c := range []struct {
+		name   string
+		volume corev1.Volume
+		block  bool
+		want   string
+	}{
+		{"mounted", claimed("data"), false, `FailedMount MountVolume.MountDevice failed for volume "pv-1" : ` +
+			"kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: " + away},
+		{"inline", inline("own"), false, `FailedMount MountVolume.SetUp failed for volume "own" : ` +
+			"kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: " + away},
+		{"device", claimed("data"), true, `FailedMapVolume MapVolume.SetUpDevice failed for volume "pv-1" : ` +
+			"kubernetes.io/csi: blockMapper.SetUpDevice failed to get CSI client: " + away},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newCSIWorld(t, stages)
+			w.object(func(s *storagev1.CSIDriverSpec) { s.AttachRequired, s.PodInfoOnMount = ptr.To(false), ptr.To(true) })
+			pv := csiVolume("pv-1", corev1.ReadWriteMany)
+			if c.block {
+				pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+			}
+			w.claims["data"] = pv
+			socket := w.socket
+			w.socket = ""
+			m, told := w.agent(), make(chan string, 8)
+			m.Event = func(_ *corev1.Pod, _, _, reason, message string) { told <- reason + " " + message }
+			first, second := csiPod("first", c.volume), csiPod("second", c.volume)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			started, ended := make(chan error, 1), make(chan error, 1)
+			go func() { started <- m.Ensure(t.Context(), first) }()
+			go func() { ended <- m.Ensure(ctx, second) }()
+			for range 2 {
+				if got := soon(t, told); got != c.want {
+					t.Errorf("got  %s\nwant %s", got, c.want)
+				}
+			}
+			end()
+			if err := soon(t, ended); !errors.Is(err, context.Canceled) {
+				t.Errorf("a pod that ends: %v", err)
+			}
+			w.socket = socket
+			m.DriversChanged()
+			if err := soon(t, started); err != nil {
+				t.Error(err)
+			}
+			if err := errors.Join(m.Release(t.Context(), first), m.Release(t.Context(), second)); err != nil {
+				t.Error(err)
+			}
+			w.nothing()
+		})
+	}
+}
+
+// soon is what a channel brings, within a time that only what hangs takes.
+func soon[T any](t *testing.T, from <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(time.Minute):
+		t.Fatal("nothing comes")
+	}
+	return got
+}
+
+// TestWedgedDriver: calls that hang for ever keep no other volume, pod or driver
+// waiting, nor the end of their pods and of the agent.
+func TestWedgedDriver(t *testing.T) {
+	w := newCSIWorld(t, stages)
+	w.object(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = ptr.To(false) })
+	for _, name := range []string{"pv-1", "pv-2"} {
+		w.claims[name] = csiVolume(name, corev1.ReadWriteMany)
+	}
+	check, called := w.driver.Before, make(chan string, 8)
+	w.driver.Before = func(ctx context.Context, method, volume string) error {
+		if volume == "h-pv-1" && method == "NodeStageVolume" {
+			called <- method
+			<-ctx.Done() // until the agent gives up
+			return ctx.Err()
+		}
+		return check(ctx, method, volume)
+	}
+	m := w.agent()
+	wedged, sharing, other := csiPod("wedged", claimed("pv-1")), csiPod("sharing", claimed("pv-1")),
+		csiPod("other", claimed("pv-2"))
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	shared, endShared := context.WithCancel(t.Context())
+	defer endShared()
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- m.Ensure(ctx, wedged) }()
+	soon(t, called)
+	go func() { second <- m.Ensure(shared, sharing) }()
+	if err := errors.Join(m.Ensure(t.Context(), other), m.Release(t.Context(), other)); err != nil {
+		t.Errorf("a pod with another volume: %v", err)
+	}
+	endShared()
+	if err := soon(t, second); !errors.Is(err, context.Canceled) {
+		t.Errorf("a pod with the same volume ends: %v", err)
+	}
+	if err := m.Release(t.Context(), sharing); err != nil {
+		t.Error(err)
+	}
+	end()
+	if err := soon(t, first); err == nil {
+		t.Error("the pod has its volume")
+	}
+	if err := m.Release(t.Context(), wedged); err != nil {
+		t.Error(err)
+	}
+	w.nothing()
+}
+
+// TestAttachmentLimit: a volume that is one too many for the node has its pod fail,
+// and the driver asked how many there can be; without a driver that wants that, the
+// pod waits on.
+func TestAttachmentLimit(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		period *int64
+		code   codes.Code
+		reason string
+	}{
+		{"exhausted", ptr.To(int64(60)), codes.ResourceExhausted, "VolumeAttachmentLimitExceeded"},
+		{"another-error", ptr.To(int64(60)), codes.Internal, "FailedMount"},
+		{"not-asked-again", nil, codes.ResourceExhausted, "FailedMount"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &csiWorld{world: newWorld(t), objects: map[string]*storagev1.CSIDriver{},
+					attachments: map[string]*storagev1.VolumeAttachment{}}
+				w.object(func(s *storagev1.CSIDriverSpec) { s.NodeAllocatableUpdatePeriodSeconds = c.period })
+				pv := csiVolume("pv-1", corev1.ReadWriteOnce)
+				w.claims["data"] = pv
+				w.attachedVolume(pv, nil)
+				for _, a := range w.attachments {
+					a.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{
+						Message: "too many", ErrorCode: ptr.To(int32(c.code))}}
+				}
+				m, p := w.manager(), csiPod("first", claimed("data"))
+				asked := ""
+				m.rows, m.Storage, m.NodeName = nil, w, "n"
+				m.Exhausted = func(_ context.Context, driver string) { asked = driver }
+				err := m.Ensure(t.Context(), p)
+				failed := new(Error)
+				if !errors.As(err, &failed) {
+					t.Fatalf("got %v", err)
+				}
+				rejects := c.reason == "VolumeAttachmentLimitExceeded"
+				if failed.Reason() != c.reason || failed.Rejects() != rejects || (asked == "d") != rejects {
+					t.Errorf("%s, the pod is rejected: %v, asked: %q", failed.Reason(), failed.Rejects(), asked)
+				}
+				want := "unmounted volumes=[data], unattached volumes=[data], failed to process volumes=[]: " +
+					"context deadline exceeded"
+				if !strings.HasSuffix(failed.Error(), want) ||
+					strings.HasPrefix(failed.Error(), "Node has reached its volume attachment limit, rejecting pod. ") != rejects {
+					t.Errorf("got %v", failed)
+				}
+				if err := m.Release(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // refuse has the driver refuse a method.

@@ -56,6 +56,9 @@ type Manager struct {
 	// may be nil.
 	NodeName     string
 	InUseChanged func()
+	// Exhausted has a driver asked again how many volumes the node can have, when one
+	// was too many; it may be nil.
+	Exhausted func(ctx context.Context, driver string)
 	// Event tells of a pod and may be nil.
 	Event func(p *corev1.Pod, container, kind, reason, message string)
 	// Operations takes how long mounts and unmounts took; nil: nobody asks.
@@ -65,16 +68,18 @@ type Manager struct {
 	mu   sync.Mutex
 	pods map[types.UID]*entry
 	wake chan struct{} // tells Run that something is due
-	// busy are the persistent volumes that staging gave to somebody, by name;
-	// idle tells that one was given back.
-	busy map[string]bool
-	idle *sync.Cond
+	// busy are the persistent volumes that staging gave to somebody, by name; each is
+	// closed when it is given back.
+	busy map[string]chan struct{}
 	// staged are the persistent volumes that this agent staged, by name.
 	staged map[string]bool
 	// node is the Node as the API has it; attached is closed when it, or what
 	// must be attached, changed, and nil while nobody waits.
 	node     *corev1.Node
 	attached chan struct{}
+	// registered is closed when a storage driver came or went, and nil while nobody
+	// waits.
+	registered chan struct{}
 	// samples are what storage drivers measured, by the keys of records; asking are
 	// the goroutines that wait for them.
 	samples map[string]*sample
@@ -112,8 +117,11 @@ type Error struct {
 	Err  error
 }
 
-// stepWait is of a volume that nobody attaches.
-const stepWait = "wait"
+// Steps of a volume that is not attached: nobody does that, or the node has too many.
+const (
+	stepWait  = "wait"
+	stepLimit = "limit"
+)
 
 func (e *Error) Error() string {
 	switch e.Step {
@@ -122,6 +130,9 @@ func (e *Error) Error() string {
 	case stepWait:
 		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
 			"failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
+	case stepLimit:
+		return fmt.Sprintf("Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[%s], "+
+			"unattached volumes=[%s], failed to process volumes=[]: %v", e.Volume, e.Volume, e.Err)
 	}
 	if e.Step == stepGrow {
 		return fmt.Sprintf("MountVolume.Setup failed while expanding volume %q : Expander.NodeExpand failed to expand "+
@@ -136,6 +147,20 @@ func (e *Error) Error() string {
 // Map tells whether the volume is a device.
 func (e *Error) Map() bool { return e.Step == stepMap || e.Step == stepSetUpDevice }
 
+// Rejects tells whether the pod is not to run on this node.
+func (e *Error) Rejects() bool { return e.Step == stepLimit }
+
+// Reason is that of the event which tells of the error.
+func (e *Error) Reason() string {
+	switch {
+	case e.Rejects():
+		return "VolumeAttachmentLimitExceeded"
+	case e.Map():
+		return "FailedMapVolume"
+	}
+	return "FailedMount"
+}
+
 // named is the error of a volume: a step that failed names itself.
 func (m *Manager) named(p *corev1.Pod, v *corev1.Volume, err error) *Error {
 	out := &Error{Volume: v.Name, Err: err}
@@ -143,7 +168,7 @@ func (m *Manager) named(p *corev1.Pod, v *corev1.Volume, err error) *Error {
 	if errors.As(err, &step) {
 		out.Step, out.Err = step.Step, step.Err
 	}
-	if s, ok := m.resolved(p, v); ok && out.Step != stepWait {
+	if s, ok := m.resolved(p, v); ok && out.Step != stepWait && out.Step != stepLimit {
 		out.Volume = specName(s)
 	}
 	return out
@@ -310,10 +335,14 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 	if err := m.awaitAttached(ctx, known); err != nil {
 		return time.Time{}, err
 	}
-	if err := m.stage(ctx, d, known); err != nil {
-		return time.Time{}, err
-	}
-	next, err := d.Mount(ctx, p, known)
+	var next time.Time
+	err = m.awaitDriver(ctx, p, v, func() (err error) {
+		if err := m.stage(ctx, d, known); err != nil {
+			return err
+		}
+		next, err = d.Mount(ctx, p, known)
+		return err
+	})
 	if err != nil {
 		return next, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -76,7 +75,11 @@ func (m *Manager) record(ctx context.Context, v *Volume) error {
 	} else if old != nil {
 		v.Path = old.Path
 	}
-	defer m.staging(v)()
+	done, err := m.staging(ctx, v)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if v.Persistent != nil && onePod(v.Persistent) && m.shared(v) {
 		return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	}
@@ -134,7 +137,11 @@ func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
 	if v.Persistent == nil {
 		return nil
 	}
-	defer m.staging(v)()
+	done, err := m.staging(ctx, v)
+	if err != nil {
+		return err
+	}
+	defer done()
 	m.mu.Lock()
 	staged := m.staged[v.device()]
 	m.mu.Unlock()
@@ -173,7 +180,11 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	if err := d.Unmount(ctx, v); err != nil {
 		return err
 	}
-	defer m.staging(v)()
+	done, err := m.staging(ctx, v)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if v.Persistent != nil && !m.shared(v) {
 		m.setStaged(v, false)
 		if err := d.Unstage(ctx, v); err != nil {
@@ -190,28 +201,38 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	return nil
 }
 
-// staging has what is staged to itself until the func is called: who uses
-// it and whether it is staged change together.
-func (m *Manager) staging(v *Volume) (done func()) {
+// staging has what is staged to itself until done is called: who uses it and
+// whether it is staged change together. A driver may take long for another pod: that
+// is not waited for beyond ctx.
+func (m *Manager) staging(ctx context.Context, v *Volume) (done func(), err error) {
 	if v.Persistent == nil {
-		return func() {}
+		return func() {}, nil
 	}
-	name := v.device()
-	m.mu.Lock()
+	name, mine := v.device(), make(chan struct{})
+	for {
+		m.mu.Lock()
+		theirs := m.busy[name]
+		if theirs == nil {
+			break
+		}
+		m.mu.Unlock()
+		select {
+		case <-theirs:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	defer m.mu.Unlock()
 	if m.busy == nil {
-		m.busy, m.idle = map[string]bool{}, sync.NewCond(&m.mu)
+		m.busy = map[string]chan struct{}{}
 	}
-	for m.busy[name] {
-		m.idle.Wait()
-	}
-	m.busy[name] = true
+	m.busy[name] = mine
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.busy, name)
-		m.idle.Broadcast()
-	}
+		close(mine)
+	}, nil
 }
 
 // shared tells whether another record needs what is staged.
