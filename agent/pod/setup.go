@@ -52,7 +52,8 @@ func (w *worker) setupFailed(p *corev1.Pod, step string, err error) {
 	}
 	w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	if f != nil && f.Rejects && w.rec.Ended == nil {
-		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}
+		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
+			Message: "Pod was rejected: " + v.Message}
 		return
 	}
 	w.rec.Fault = &v

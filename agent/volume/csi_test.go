@@ -853,8 +853,8 @@ func TestAttachmentLimit(t *testing.T) {
 				}
 				want := "unmounted volumes=[data], unattached volumes=[data], failed to process volumes=[]: " +
 					"context deadline exceeded"
-				if !strings.HasSuffix(failed.Error(), want) ||
-					strings.HasPrefix(failed.Error(), "Node has reached its volume attachment limit, rejecting pod. ") != rejects {
+				const limit = "Node has reached its volume attachment limit, rejecting pod. "
+				if !strings.HasSuffix(failed.Error(), want) || strings.HasPrefix(failed.Error(), limit) != rejects {
 					t.Errorf("got %v", failed)
 				}
 				if err := m.Release(t.Context(), p); err != nil {
