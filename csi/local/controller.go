@@ -18,9 +18,16 @@ import (
 // Sizes of volumes, in bytes.
 const (
 	usualSize   = 1 << 30
-	leastSize   = 16 << 20 // with less there is hardly room beside ext4's own
 	granularity = 1 << 20
 )
+
+// leastSize is that of a volume with a file system, or with none.
+func leastSize(fsType string) int64 {
+	if fsType == "xfs" {
+		return 300 << 20 // mkfs.xfs makes no smaller one
+	}
+	return 16 << 20 // with less there is hardly room beside ext4's own
+}
 
 // ControllerGetCapabilities implements csipb.ControllerServer.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (
@@ -66,7 +73,7 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 		return nil, err
 	}
 	defer done()
-	size, err := sizeOf(r.GetCapacityRange())
+	size, err := sizeOf(r.GetCapacityRange(), leastSize(fsType))
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +135,8 @@ func (d *Driver) here(r *csipb.TopologyRequirement) bool {
 	})
 }
 
-// sizeOf is how large a volume is to be.
-func sizeOf(r *csipb.CapacityRange) (int64, error) {
+// sizeOf is how large a volume is to be, and at least.
+func sizeOf(r *csipb.CapacityRange, least int64) (int64, error) {
 	size := r.GetRequiredBytes()
 	if r.GetRequiredBytes() < 0 || r.GetLimitBytes() < 0 {
 		return 0, status.Error(codes.InvalidArgument, "capacity_range is negative")
@@ -140,7 +147,7 @@ func sizeOf(r *csipb.CapacityRange) (int64, error) {
 			size = limit / granularity * granularity
 		}
 	}
-	size = max(size, leastSize)
+	size = max(size, least)
 	size = (size + granularity - 1) / granularity * granularity
 	if limit := r.GetLimitBytes(); size < 0 || limit != 0 && size > limit {
 		return 0, status.Errorf(codes.OutOfRange, "no volume of at least %d and at most %d bytes can be made",
@@ -151,40 +158,6 @@ func sizeOf(r *csipb.CapacityRange) (int64, error) {
 
 func within(bytes int64, r *csipb.CapacityRange) bool {
 	return bytes >= r.GetRequiredBytes() && (r.GetLimitBytes() == 0 || bytes <= r.GetLimitBytes())
-}
-
-// reserve takes room for a volume until it is there; done gives it back.
-func (d *Driver) reserve(bytes int64) (done func(), err error) {
-	d.promises.Lock()
-	defer d.promises.Unlock()
-	room, err := d.room()
-	if err != nil {
-		return nil, internal(err, "look for room")
-	}
-	if bytes > room {
-		return nil, status.Errorf(codes.ResourceExhausted,
-			"no room for %d bytes: %d are free on the disk of %s and not promised to other volumes", bytes, max(0, room),
-			d.volumes.dir)
-	}
-	d.reserved += bytes
-	return func() {
-		d.promises.Lock()
-		defer d.promises.Unlock()
-		d.reserved -= bytes
-	}, nil
-}
-
-// room is what is free and promised to nobody, in bytes. d.promises is held.
-func (d *Driver) room() (int64, error) {
-	free, err := d.volumes.free()
-	if err != nil {
-		return 0, err
-	}
-	volumes, err := d.volumes.promised()
-	if err != nil {
-		return 0, err
-	}
-	return free - volumes - d.reserved, nil
 }
 
 // format makes an image with a file system on it, none where fsType is empty.
@@ -251,9 +224,11 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csipb.ControllerEx
 	if err != nil {
 		return nil, internal(err, "volume %s", name)
 	}
-	size, err := sizeOf(r.GetCapacityRange())
-	if err != nil {
-		return nil, err
+	size := has
+	if r.GetCapacityRange().GetRequiredBytes() != 0 {
+		if size, err = sizeOf(r.GetCapacityRange(), 0); err != nil {
+			return nil, err
+		}
 	}
 	if size > has {
 		kept, err := d.reserve(size - has)
@@ -282,10 +257,18 @@ func (d *Driver) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest) (*c
 		return nil, internal(err, "look for room")
 	}
 	room = max(0, room) / granularity * granularity
+	least := leastSize("")
+	if len(r.GetVolumeCapabilities()) > 0 {
+		fsType, err := d.supported(r.GetVolumeCapabilities())
+		if err != nil {
+			return &csipb.GetCapacityResponse{}, nil // there is no room for what cannot be
+		}
+		least = leastSize(fsType)
+	}
 	return &csipb.GetCapacityResponse{
 		AvailableCapacity: room,
 		MaximumVolumeSize: wrapperspb.Int64(room),
-		MinimumVolumeSize: wrapperspb.Int64(leastSize),
+		MinimumVolumeSize: wrapperspb.Int64(least),
 	}, nil
 }
 
@@ -437,9 +420,14 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	if err != nil {
 		return nil, internal(err, "volume %s", r.GetSourceVolumeId())
 	}
+	kept, err := d.reserveSnapshot(r.GetSourceVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer kept()
 	rec = record{Name: r.GetName(), FSType: of.FSType, Source: r.GetSourceVolumeId(), Made: time.Now().UTC()}
 	err = d.snapshots.put(name, rec, func(file string) error {
-		return still(ctx, d.volumes.image(rec.Source), func(from string) error { return copied(from, file) })
+		return still(ctx, d.volumes.image(rec.Source), func(from string) error { return d.snapshots.copied(from, file) })
 	})
 	if err != nil {
 		return nil, internal(err, "make snapshot %s", name)
@@ -527,6 +515,6 @@ func (d *Driver) source(s *csipb.VolumeContentSource, size *int64, limits *csipb
 		return source{}, status.Errorf(codes.OutOfRange, "%s%s has %d bytes, more than the limit", of, name, bytes)
 	}
 	return source{of: of + name, fsType: rec.FSType, copy: func(ctx context.Context, to string) error {
-		return still(ctx, shelf.image(name), func(from string) error { return copied(from, to) })
+		return still(ctx, shelf.image(name), func(from string) error { return d.volumes.copied(from, to) })
 	}}, nil
 }

@@ -75,14 +75,14 @@ func New(c Config) (*Driver, error) {
 		return nil, fmt.Errorf("file system %q: ext4 and xfs can be made", c.FSType)
 	}
 	d := &Driver{
-		volumes:   shelf{filepath.Join(c.Directory, "volumes"), "volume.json"},
-		snapshots: shelf{filepath.Join(c.Directory, "snapshots"), "snapshot.json"},
+		volumes:   shelf{dir: filepath.Join(c.Directory, "volumes"), record: "volume.json"},
+		snapshots: shelf{dir: filepath.Join(c.Directory, "snapshots"), record: "snapshot.json"},
 		node:      c.NodeID,
 		fsType:    c.FSType,
 		log:       c.Log,
 	}
 	for _, s := range []shelf{d.volumes, d.snapshots} {
-		if err := s.open(); err != nil {
+		if err := s.open(d.volumes.thaw); err != nil {
 			return nil, err
 		}
 	}

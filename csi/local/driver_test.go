@@ -250,62 +250,6 @@ func TestRoomIsPromisedOnce(t *testing.T) {
 	create(t, d, "pvc-3", room.GetAvailableCapacity(), blockUse())
 }
 
-// TestKilled stops a driver at each step of making and of deleting a volume: the
-// next one has the volume whole, or not at all, and nothing else.
-func TestKilled(t *testing.T) {
-	for step := 1; ; step++ {
-		home := t.TempDir()
-		d := newDriver(t, home)
-		create(t, d, "other", 16*mib, blockUse())
-		reached := killedAt(t, home, step)
-		d = newDriver(t, home)
-		ids, err := d.volumes.ids()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range ids {
-			if _, size, err := d.volumes.get(id); err != nil || size != 16*mib {
-				t.Errorf("step %d: volume %s has %d bytes, %v", step, id, size, err)
-			}
-		}
-		all, err := os.ReadDir(d.volumes.dir)
-		if err != nil || len(all) != len(ids) {
-			t.Errorf("step %d: %v is left beside %q, %v", step, all, ids, err)
-		}
-		create(t, d, "pvc-1", 16*mib, blockUse())
-		if !reached {
-			break
-		}
-	}
-}
-
-// killedAt leaves the directory as it is after some steps of a volume's life: false
-// when there are no more.
-func killedAt(t *testing.T, home string, step int) bool {
-	t.Helper()
-	s := shelf{filepath.Join(home, "volumes"), "volume.json"}
-	tmp, old := filepath.Join(s.dir, making+"pvc-1"), filepath.Join(s.dir, deleting+"pvc-1")
-	steps := []func() error{
-		func() error { return os.Mkdir(tmp, 0o700) },
-		func() error { return write(filepath.Join(tmp, image), nil) },
-		func() error { return os.Truncate(filepath.Join(tmp, image), 16*mib) },
-		func() error { return write(filepath.Join(tmp, s.record), []byte(`{"name":"pvc-1"}`)) },
-		func() error { return os.Rename(tmp, filepath.Join(s.dir, "pvc-1")) },
-		func() error { return os.Rename(filepath.Join(s.dir, "pvc-1"), old) },
-		func() error { return os.Remove(filepath.Join(old, image)) },
-		func() error { return os.RemoveAll(old) },
-	}
-	for i, do := range steps {
-		if i == step {
-			return true
-		}
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return false
-}
-
 // TestNamesAreNoPaths has volumes with names that would lead elsewhere.
 func TestNamesAreNoPaths(t *testing.T) {
 	d := newDriver(t, t.TempDir())
@@ -330,13 +274,16 @@ func TestNamesAreNoPaths(t *testing.T) {
 	}
 }
 
-// TestCopies needs a file system whose files share blocks.
-func TestCopies(t *testing.T) {
+// sharing is a directory on a disk of 512 MiB whose files can share blocks. The disk
+// is a volume of a driver too.
+func sharing(t *testing.T) string {
+	t.Helper()
 	disk := newDriver(t, t.TempDir())
+	how := mountUse()
+	how.GetMount().FsType = "xfs"
 	r, err := disk.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
 		Name: "disk", CapacityRange: &csipb.CapacityRange{RequiredBytes: 512 * mib},
-		VolumeCapabilities: []*csipb.VolumeCapability{{AccessMode: mountUse().GetAccessMode(),
-			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: "xfs"}}}},
+		VolumeCapabilities: []*csipb.VolumeCapability{how},
 	})
 	if err != nil && strings.Contains(err.Error(), "the node has no program mkfs.xfs") {
 		t.Skip(err)
@@ -344,10 +291,13 @@ func TestCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	how := mountUse()
-	how.GetMount().FsType = "xfs"
 	_, dir := use(t, disk, r.GetVolume().GetVolumeId(), how)
-	d := newDriver(t, filepath.Join(dir, "volumes"))
+	return filepath.Join(dir, "volumes")
+}
+
+func TestCopies(t *testing.T) {
+	dir := sharing(t)
+	d := newDriver(t, dir)
 	v := create(t, d, "pvc-1", 32*mib, mountUse())
 	_, at := use(t, d, v, mountUse())
 	text := bytes.Repeat([]byte("before"), 1000)

@@ -81,8 +81,15 @@ func attached(file string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Only devices that may be meant are opened: one that is open does not end when
+	// its last user gives it back.
+	last := "/" + filepath.Base(filepath.Dir(file)) + "/" + filepath.Base(file)
 	var out []string
 	for _, dir := range in {
+		backing, err := os.ReadFile(filepath.Join(dir, "backing_file"))
+		if err != nil || !strings.Contains(string(backing), last) {
+			continue
+		}
 		name := filepath.Base(filepath.Dir(dir))
 		number, err := strconv.Atoi(strings.TrimPrefix(name, "loop"))
 		if err != nil {

@@ -129,9 +129,7 @@ func still(ctx context.Context, file string, use func(file string) error) error 
 	if len(devices) == 0 {
 		return use(file)
 	}
-	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return m.Root != "/" || !of(m, devices), false
-	})
+	list, err := mountsOf(devices)
 	if err != nil {
 		return err
 	}
@@ -146,10 +144,51 @@ func still(ctx context.Context, file string, use func(file string) error) error 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW of linux/fs.h
 	if err := unix.IoctlSetInt(int(dir.Fd()), freeze, 0); err != nil {
 		return fmt.Errorf("hold writes to %s: %w", dir.Name(), err)
 	}
 	err = use(file)
 	return errors.Join(err, unix.IoctlSetInt(int(dir.Fd()), thaw, 0))
+}
+
+// FIFREEZE and FITHAW of linux/fs.h.
+const freeze, thaw = 0xc0045877, 0xc0045878
+
+// mountsOf are where devices, whole, are mounted.
+func mountsOf(devices []string) ([]*mountinfo.Info, error) {
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.Root != "/" || !of(m, devices), false
+	})
+}
+
+// thaw lets volumes be written to that a driver held when it was killed.
+func (s shelf) thaw() error {
+	ids, err := s.ids()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // there are no volumes yet
+	}
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		devices, err := attached(s.image(id))
+		if err != nil || len(devices) == 0 {
+			continue // it is not mounted, or has no image
+		}
+		list, err := mountsOf(devices)
+		if err != nil {
+			return err
+		}
+		for _, m := range list[:min(1, len(list))] {
+			dir, err := os.Open(m.Mountpoint)
+			if err != nil {
+				return err
+			}
+			err = unix.IoctlSetInt(int(dir.Fd()), thaw, 0)
+			if err := errors.Join(err, dir.Close()); err != nil && !errors.Is(err, unix.EINVAL) { // not held
+				return fmt.Errorf("let %s be written to: %w", m.Mountpoint, err)
+			}
+		}
+	}
+	return nil
 }

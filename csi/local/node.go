@@ -90,6 +90,7 @@ func (d *Driver) stageDevice(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	d.volumes.done("attached")
 	return device.Close()
 }
 
@@ -124,6 +125,7 @@ func (d *Driver) stageMount(ctx context.Context, name, path string, rec record,
 			return err
 		}
 		defer opened.Close()
+		d.volumes.done("attached")
 		device = opened.Name()
 	}
 	if len(devices) == 0 && rec.FSType == "ext4" {
@@ -139,6 +141,7 @@ func (d *Driver) stageMount(ctx context.Context, name, path string, rec record,
 		}
 		return &os.PathError{Op: "mount", Path: path, Err: err}
 	}
+	d.volumes.done("staged")
 	if rec.FSType == "xfs" && flags&unix.MS_RDONLY == 0 {
 		// It grows while it is mounted only; where it has its size that is nothing.
 		if err := resize(ctx, rec.FSType, device, path); err != nil {
@@ -211,6 +214,7 @@ func (d *Driver) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolume
 	}
 	defer done()
 	err = unmount(path)
+	d.volumes.done("unmounted")
 	if rec, _, gone := d.volumes.get(name); err == nil && gone == nil && rec.FSType == "" {
 		err = detach(d.volumes.image(name))
 	}
@@ -271,10 +275,12 @@ func (d *Driver) publish(name string, r *csipb.NodePublishVolumeRequest) error {
 			return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s", name, other)
 		}
 	}
+	defer d.volumes.done("published")
 	if r.GetVolumeCapability().GetBlock() != nil {
 		if err := write(path, nil); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		d.volumes.done("file for the device made")
 		return bind(devices[0], path, false)
 	}
 	staged, err := mounted(r.GetStagingTargetPath())
@@ -300,6 +306,7 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVo
 	}
 	defer done()
 	err = unmount(path)
+	d.volumes.done("hidden")
 	if err == nil {
 		// An empty directory, or the file under a device: never what is on a volume.
 		err = os.Remove(path)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,17 @@ type record struct {
 }
 
 // shelf is a directory with one directory for each volume, or for each snapshot.
-type shelf struct{ dir, record string }
+type shelf struct {
+	dir, record string
+	// did is told of each step that lasts, nil for nobody. Tests end the process there.
+	did func(step string)
+}
+
+func (s shelf) done(step string) {
+	if s.did != nil {
+		s.did(step)
+	}
+}
 
 const (
 	making   = ".making-"
@@ -49,14 +60,21 @@ func id(name string) string {
 	return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(name)))[:48]
 }
 
-// open makes the directory, and removes what was begun and not ended.
-func (s shelf) open() error {
+// open makes the directory, and removes what was begun and not ended. Before it does,
+// undo ends what a copy that was begun may have left.
+func (s shelf) open(undo func() error) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
 	list, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
+	}
+	begun := func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), making) }
+	if slices.ContainsFunc(list, begun) {
+		if err := undo(); err != nil {
+			return err
+		}
 	}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), making) || strings.HasPrefix(e.Name(), deleting) {
@@ -118,6 +136,7 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return err
 	}
+	s.done("directory made")
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(tmp))
@@ -126,6 +145,7 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 	if err := fill(filepath.Join(tmp, image)); err != nil {
 		return err
 	}
+	s.done("image filled")
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -133,12 +153,14 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 	if err := write(filepath.Join(tmp, s.record), text); err != nil {
 		return err
 	}
+	s.done("record written")
 	if err := synced(filepath.Join(tmp, image), tmp); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, filepath.Join(s.dir, id)); err != nil {
 		return err
 	}
+	s.done("made")
 	return synced(s.dir)
 }
 
@@ -157,6 +179,7 @@ func (s shelf) remove(id string) error {
 		}
 		return err
 	}
+	s.done("deleted")
 	if err := synced(s.dir); err != nil {
 		return err
 	}
@@ -186,22 +209,6 @@ func synced(paths ...string) error {
 	return nil
 }
 
-// promised is what the images of a shelf may still take of the disk.
-func (s shelf) promised() (bytes int64, err error) {
-	ids, err := s.ids()
-	if err != nil {
-		return 0, err
-	}
-	for _, id := range ids {
-		var st unix.Stat_t
-		if err := unix.Stat(s.image(id), &st); err != nil {
-			continue // it is being deleted
-		}
-		bytes += max(0, st.Size-st.Blocks*512)
-	}
-	return bytes, nil
-}
-
 // free is what others than root may still write to the disk.
 func (s shelf) free() (int64, error) {
 	var st unix.Statfs_t
@@ -228,6 +235,13 @@ func copied(from, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, target.Close()) }()
 	return unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
+}
+
+// copied is copied, a step.
+func (s shelf) copied(from, to string) error {
+	err := copied(from, to)
+	s.done("copied")
+	return err
 }
 
 // shares tells whether files in a directory can share blocks.
