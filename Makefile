@@ -11,7 +11,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install
 
 all: build images ## build the binaries and the example image
 
@@ -121,6 +121,15 @@ csi-e2e: LABELS = storage
 csi-e2e: SKIP = Driver: (azure|cinder|nfs|vsphere)|AWS|\] NFS
 csi-e2e: bin/conformance-rig ## upstream's specs of storage on machines with real drivers; ARCHIVES, FOCUS, JOBS, ARGS
 	ARCHIVES='$(ARCHIVES)' $(CONFORMANCE) $(ARGS)
+
+csi-sanity: bin/shoal-csi-local bin/csi-sanity ## the suite of CSI drivers against the one in the box, on each file system; ARGS
+	$(GO) build -o bin/csi-sanity-rig ./tests/csisanity
+	bin/csi-sanity-rig $(ARGS)
+
+bin/shoal-csi-local: FORCE
+	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./csi/local/shoal-csi-local
+bin/csi-sanity: Makefile
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0
 
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance
