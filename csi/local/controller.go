@@ -196,7 +196,8 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 			return nil, internal(err, "volume %s", name)
 		}
 		if len(devices) > 0 {
-			return nil, status.Errorf(codes.FailedPrecondition, "volume %s is in use on this node (%s)", name, devices[0])
+			return nil, status.Errorf(codes.FailedPrecondition, "volume %s is in use on this node (%s)", name,
+				devices[0])
 		}
 	}
 	if err := d.volumes.remove(name); err != nil {
@@ -366,7 +367,8 @@ func (d *Driver) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest) (*c
 		if err != nil {
 			continue // it was deleted meanwhile
 		}
-		out.Entries = append(out.Entries, &csipb.ListVolumesResponse_Entry{Volume: d.created(name, size, nil).GetVolume()})
+		volume := d.created(name, size, nil).GetVolume()
+		out.Entries = append(out.Entries, &csipb.ListVolumesResponse_Entry{Volume: volume})
 	}
 	return out, nil
 }
@@ -377,7 +379,8 @@ func page(ids []string, token string, limit int32) (part []string, next string, 
 	if token != "" {
 		found := false
 		if begin, found = slices.BinarySearch(ids, token); !found {
-			return nil, "", status.Errorf(codes.Aborted, "starting_token %q is not known: list again without one", token)
+			return nil, "", status.Errorf(codes.Aborted, "starting_token %q is not known: list again without one",
+				token)
 		}
 	}
 	ids = ids[begin:]
@@ -395,7 +398,8 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	*csipb.CreateSnapshotResponse, error) {
 	switch {
 	case !d.shares:
-		return nil, status.Errorf(codes.Unimplemented, "the disk of %s cannot share blocks between files", d.volumes.dir)
+		return nil, status.Errorf(codes.Unimplemented, "the disk of %s cannot share blocks between files",
+			d.volumes.dir)
 	case r.GetName() == "":
 		return nil, status.Error(codes.InvalidArgument, "name is missing")
 	case r.GetSourceVolumeId() == "":
@@ -427,7 +431,9 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	defer kept()
 	rec = record{Name: r.GetName(), FSType: of.FSType, Source: r.GetSourceVolumeId(), Made: time.Now().UTC()}
 	err = d.snapshots.put(name, rec, func(file string) error {
-		return still(ctx, d.volumes.image(rec.Source), func(from string) error { return d.snapshots.copied(from, file) })
+		return still(ctx, d.volumes.image(rec.Source), func(from string) error {
+			return d.snapshots.copied(from, file)
+		})
 	})
 	if err != nil {
 		return nil, internal(err, "make snapshot %s", name)
@@ -443,7 +449,8 @@ func shown(id string, r record, size int64) *csipb.Snapshot {
 }
 
 // DeleteSnapshot implements csipb.ControllerServer.
-func (d *Driver) DeleteSnapshot(_ context.Context, r *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
+func (d *Driver) DeleteSnapshot(_ context.Context, r *csipb.DeleteSnapshotRequest) (
+	*csipb.DeleteSnapshotResponse, error) {
 	name := r.GetSnapshotId()
 	if name == "" {
 		return nil, status.Error(codes.InvalidArgument, "snapshot_id is missing")

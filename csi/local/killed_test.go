@@ -22,8 +22,10 @@ func life(ctx context.Context, d *Driver, dir string) error {
 	kinds := map[string]*csipb.VolumeCapability{"mounted": mountUse(), "device": blockUse()}
 	for _, name := range []string{"mounted", "device"} {
 		how, staged, target := kinds[name], filepath.Join(dir, name+"-staged"), filepath.Join(dir, name+"-target")
-		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csipb.VolumeCapability{how},
-			CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib}})
+		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+			Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib},
+			VolumeCapabilities: []*csipb.VolumeCapability{how},
+		})
 		if err != nil {
 			return err
 		}

@@ -42,8 +42,8 @@ func (d *Driver) take(bytes int64) (done func(), err error) {
 	}
 	if bytes > 0 && bytes > room {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"no room for %d bytes: %d are free on the disk of %s and not promised to other volumes", bytes, max(0, room),
-			d.volumes.dir)
+			"no room for %d bytes: %d are free on the disk of %s and not promised to other volumes", bytes,
+			max(0, room), d.volumes.dir)
 	}
 	d.reserved += bytes
 	return func() {

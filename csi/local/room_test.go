@@ -118,7 +118,8 @@ func TestSmallest(t *testing.T) {
 	how := mountUse()
 	how.GetMount().FsType = "xfs"
 	r, err := d.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
-		Name: "pvc-1", CapacityRange: &csipb.CapacityRange{RequiredBytes: 1}, VolumeCapabilities: []*csipb.VolumeCapability{how},
+		Name: "pvc-1", CapacityRange: &csipb.CapacityRange{RequiredBytes: 1},
+		VolumeCapabilities: []*csipb.VolumeCapability{how},
 	})
 	if status.Code(err) == codes.FailedPrecondition {
 		t.Skip(err)

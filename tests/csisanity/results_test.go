@@ -13,7 +13,8 @@ func TestResults(t *testing.T) {
 		"a": `[{"SpecReports":[
 			{"LeafNodeType":"BeforeSuite","State":"passed"},
 			{"ContainerHierarchyTexts":["Node"],"LeafNodeType":"It","LeafNodeText":"works","State":"passed"},
-			{"ContainerHierarchyTexts":["Node"],"LeafNodeType":"It","LeafNodeText":"copies","State":"skipped","Failure":{"Message":"no copies"}},
+			{"ContainerHierarchyTexts":["Node"],"LeafNodeType":"It","LeafNodeText":"copies","State":"skipped",
+				"Failure":{"Message":"no copies"}},
 			{"LeafNodeType":"It","LeafNodeText":"out of focus","State":"skipped"}]}]`,
 		"b": `[{"SpecReports":[
 			{"ContainerHierarchyTexts":["Node"],"LeafNodeType":"It","LeafNodeText":"works","State":"passed"},

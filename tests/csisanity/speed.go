@@ -38,7 +38,8 @@ func measure(ctx context.Context, d *driver, at, dir, name string, k kind, count
 	volumes := make([]string, min(int64(count), diskSize/2/k.size))
 	made, err := rate(len(volumes), func(i int) error {
 		r, err := controller.CreateVolume(ctx, &csipb.CreateVolumeRequest{Name: fmt.Sprint("speed-", i),
-			CapacityRange: &csipb.CapacityRange{RequiredBytes: k.size}, VolumeCapabilities: []*csipb.VolumeCapability{use}})
+			CapacityRange:      &csipb.CapacityRange{RequiredBytes: k.size},
+			VolumeCapabilities: []*csipb.VolumeCapability{use}})
 		volumes[i] = r.GetVolume().GetVolumeId()
 		return err
 	})
@@ -73,8 +74,8 @@ func useOnce(ctx context.Context, node csipb.NodeClient, volume, staged, target 
 		VolumeCapability: use}); err != nil {
 		return err
 	}
-	if _, err := node.NodePublishVolume(ctx, &csipb.NodePublishVolumeRequest{VolumeId: volume, StagingTargetPath: staged,
-		TargetPath: target, VolumeCapability: use}); err != nil {
+	if _, err := node.NodePublishVolume(ctx, &csipb.NodePublishVolumeRequest{VolumeId: volume,
+		StagingTargetPath: staged, TargetPath: target, VolumeCapability: use}); err != nil {
 		return err
 	}
 	if _, err := node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: volume,
