@@ -244,7 +244,8 @@ func (s shelf) copied(from, to string) error {
 	return err
 }
 
-// shares tells whether files in a directory can share blocks.
+// shares tells whether files in a directory can share blocks, and which: without that,
+// no room could be promised.
 func shares(dir string) (bool, error) {
 	from, to := filepath.Join(dir, making+"a"), filepath.Join(dir, making+"b")
 	defer os.Remove(from)
@@ -258,5 +259,9 @@ func shares(dir string) (bool, error) {
 		}
 		return false, err
 	}
-	return copied(from, to) == nil, nil
+	if copied(from, to) != nil {
+		return false, nil
+	}
+	_, err := extents(to)
+	return err == nil, nil
 }
