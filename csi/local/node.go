@@ -22,6 +22,7 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilities
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
 		csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csipb.NodeServiceCapability_RPC_VOLUME_CONDITION,
 		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	} {
 		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{
@@ -371,15 +372,19 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeSta
 	if err != nil {
 		return nil, internal(err, "volume %s at %s", name, path)
 	}
+	condition, err := d.condition(name)
+	if err != nil {
+		return nil, internal(err, "volume %s", name)
+	}
 	if rec.FSType == "" {
-		return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
+		return &csipb.NodeGetVolumeStatsResponse{VolumeCondition: condition, Usage: []*csipb.VolumeUsage{
 			{Unit: csipb.VolumeUsage_BYTES, Total: size}}}, nil
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return nil, internal(err, "volume %s at %s", name, path)
 	}
-	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
+	return &csipb.NodeGetVolumeStatsResponse{VolumeCondition: condition, Usage: []*csipb.VolumeUsage{
 		{
 			Unit: csipb.VolumeUsage_BYTES, Total: int64(st.Blocks) * st.Bsize,
 			Available: int64(st.Bavail) * st.Bsize, Used: int64(st.Blocks-st.Bfree) * st.Bsize,

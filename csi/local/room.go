@@ -1,11 +1,13 @@
 package local
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"unsafe"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -109,6 +111,24 @@ func (d *Driver) promised(kept ...string) (bytes int64, err error) {
 		still = append(still, list...)
 	}
 	return bytes + anew(written, still), nil
+}
+
+// condition tells when others than the driver took the room that a volume was promised.
+func (d *Driver) condition(id string) (*csipb.VolumeCondition, error) {
+	free, err := d.volumes.free()
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(d.volumes.image(id), &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: d.volumes.image(id), Err: err}
+	}
+	if lacks := st.Size - st.Blocks*512 - free; lacks > 0 {
+		return &csipb.VolumeCondition{Abnormal: true, Message: fmt.Sprintf(
+			"the disk of %s lacks %d bytes for all that the volume may hold: free them, or writes to it will fail",
+			d.volumes.dir, lacks)}, nil
+	}
+	return &csipb.VolumeCondition{Message: "the disk has room for all that the volume may hold"}, nil
 }
 
 // extent is a part of the disk, in bytes.

@@ -2,11 +2,13 @@ package local
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -109,6 +111,48 @@ func TestSnapshotTakesRoom(t *testing.T) {
 	create(t, d, "other", room()-16*mib, blockUse()) // the disk takes a little for itself
 	if err := snapshot("s3"); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a snapshot without room for what the volume may write: %v", err)
+	}
+}
+
+// TestOthersFillTheDisk has something else take the room that a volume was promised.
+func TestOthersFillTheDisk(t *testing.T) {
+	disk := newDriver(t, t.TempDir())
+	_, dir := use(t, disk, create(t, disk, "disk", 128*mib, mountUse()), mountUse())
+	d := newDriver(t, filepath.Join(dir, "volumes"))
+	v := create(t, d, "pvc-1", 64*mib, mountUse())
+	_, at := use(t, d, v, mountUse())
+	abnormal := func() bool {
+		t.Helper()
+		r, err := d.NodeGetVolumeStats(context.Background(),
+			&csipb.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetVolumeCondition().GetAbnormal()
+	}
+	if abnormal() {
+		t.Error("the disk has room for the volume")
+	}
+	free, err := d.volumes.free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, free-24*mib); err != nil { // enough for what is on the volume
+		t.Fatal(err)
+	}
+	if !abnormal() {
+		t.Error("the volume may hold more than the disk has room for, and is well")
+	}
+	if err := errors.Join(f.Truncate(0), f.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	if abnormal() {
+		t.Error("the disk has room for the volume again")
 	}
 }
 
