@@ -56,6 +56,9 @@ func (r *results) add(run, report string) error {
 		}
 	}
 	r.runs = append(r.runs, run)
+	if counts["passed"] == 0 {
+		return fmt.Errorf("%s: no spec passed", run)
+	}
 	total := 0
 	for _, n := range counts {
 		total += n

@@ -28,6 +28,13 @@ func TestResults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	file := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(file, []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := newResults().add("c", file); err == nil {
+		t.Error("a run of nothing is taken for one that passed")
+	}
 	want := []string{"Node copies: failed on b", "Node copies: skipped (no copies) on a", "Node works: passed"}
 	if got := all.lines()[1:]; !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
