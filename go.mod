@@ -107,6 +107,7 @@ require (
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	gopkg.in/go-jose/go-jose.v2 v2.6.3 // indirect
 	gotest.tools/v3 v3.5.2 // indirect
+	k8s.io/mount-utils v0.36.3 // indirect
 )
 
 require (

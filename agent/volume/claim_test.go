@@ -51,7 +51,7 @@ func TestClaimed(t *testing.T) {
 		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : persistent volume pv: only local and csi volumes can have volumeMode Block`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &Manager{RootDir: t.TempDir(),
+			m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t),
 				Claims: oneVolume{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: c.spec}},
 				Log:    slog.New(slog.DiscardHandler)}
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: corev1.PodSpec{
@@ -68,8 +68,12 @@ func TestClaimed(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if path, err := m.Path(p, "v"); err != nil || path != dir {
-				t.Errorf("got %q, %v", path, err)
+			path, err := m.Path(p, "v")
+			if err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
+				t.Errorf("the pod does not see it: %v", err)
 			}
 			if err := m.Release(t.Context(), p); err != nil {
 				t.Fatal(err)

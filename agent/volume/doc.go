@@ -27,7 +27,7 @@
 //	hostPath   hostPath, also behind claims             where it says                    no        nothing
 //	projected  secret, configMap, downwardAPI,          pods/UID/volumes, tmpfs but      yes       removes it
 //	           projected                                for configMap
-//	local      local, behind claims                     where it says                    no        nothing
+//	local      local, behind claims                     pods/UID/volumes                 no        unmounts it
 //	nfs        nfs, also behind claims                  pods/UID/volumes                 no        unmounts it
 //	image      image                                    nowhere: the runtime mounts it   no        nothing
 //	csi        csi, also behind claims                  below pods/UID/volumes           some      asks the driver

@@ -46,7 +46,8 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 	case corev1.StorageMediumDefault:
 		return time.Time{}, makeDir(v.Path, mode, group)
 	case corev1.StorageMediumMemory:
-		o := tmpfsOptions{mode: mode, group: group}
+		// A tmpfs is sticky by itself, and users know it so.
+		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group}
 		if src.SizeLimit != nil {
 			o.size = src.SizeLimit.Value()
 		}

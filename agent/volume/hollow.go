@@ -71,6 +71,9 @@ func (hollowMounter) Bind(string, string, string) error { return nil }
 // Mount implements mounter.
 func (hollowMounter) Mount(context.Context, string, string, string, []string) error { return nil }
 
+// Format implements mounter.
+func (hollowMounter) Format(context.Context, string, string, string, []string) error { return nil }
+
 // Unmount implements mounter.
 func (hollowMounter) Unmount(context.Context, string) error { return nil }
 

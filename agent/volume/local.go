@@ -2,16 +2,24 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// localDriver gives pods directories of the node that were made by hand for
-// their claims. Their content outlives the pods.
-type localDriver struct{ fixed }
+// localDriver gives pods directories of the node, or file systems on its devices,
+// that were chosen by hand for their claims. Their content outlives the pods. A
+// device is mounted once for all pods, and gets a file system where it has none.
+type localDriver struct {
+	fixed
+	root   string // the kubelet's root directory
+	mounts mounter
+}
 
 // Supports implements driver.
 func (localDriver) Supports(s Source) bool {
@@ -19,24 +27,84 @@ func (localDriver) Supports(s Source) bool {
 }
 
 // Path implements driver.
-func (localDriver) Path(_ string, s Source) string { return s.Persistent.Spec.Local.Path }
+func (localDriver) Path(podDir string, s Source) string {
+	return filepath.Join(podDir, "volumes", "kubernetes.io~local-volume", s.Persistent.Name)
+}
 
-// Mount implements driver. The directory is given to the pod's group.
-func (localDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
-	st, err := os.Stat(v.Path)
+// device is where a device is mounted for all pods, as the kubelet has it.
+func (d localDriver) device(v *Volume) string {
+	return filepath.Join(d.root, "plugins", "kubernetes.io", "local-volume", "mounts", v.Persistent.Name)
+}
+
+// Stage implements driver.
+func (d localDriver) Stage(ctx context.Context, v *Volume) error {
+	local := v.Persistent.Spec.Local
+	st, err := os.Stat(local.Path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("failed to stat local volume %q: %w", local.Path, err)
+	case st.IsDir():
+		return nil
+	case st.Mode().Type() != fs.ModeDevice: // a character device has one more bit
+		return fmt.Errorf("local volume %q is neither a directory nor a block device", local.Path)
+	}
+	path, fstype := d.device(v), "ext4"
+	if local.FSType != nil && *local.FSType != "" {
+		fstype = *local.FSType
+	}
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return err
+	}
+	if err := d.mounts.Format(ctx, fstype, local.Path, path, mountOptions(v.Source, false)); err != nil {
+		return &Error{Step: "MountDevice", Err: fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w",
+			local.Path, path, fstype, err)}
+	}
+	return nil
+}
+
+// Mount implements driver. The volume is given to the pod's group.
+func (d localDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
+	source := v.Persistent.Spec.Local.Path
+	st, err := os.Stat(source)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("failed to stat local volume %q: %w", v.Path, err)
+		return time.Time{}, fmt.Errorf("failed to stat local volume %q: %w", source, err)
 	}
 	if !st.IsDir() {
-		return time.Time{}, fmt.Errorf("local volume %q is no directory: devices are not supported by this node yet",
-			v.Path)
+		source = d.device(v)
 	}
 	readOnly := v.Volume.PersistentVolumeClaim != nil && v.Volume.PersistentVolumeClaim.ReadOnly
+	if err := os.MkdirAll(v.Path, 0o750); err != nil {
+		return time.Time{}, err
+	}
+	options := append([]string{"bind"}, mountOptions(v.Source, readOnly)...)
+	if err := d.mounts.Mount(ctx, "none", source, v.Path, options); err != nil {
+		return time.Time{}, err
+	}
 	if group := fsGroup(p); group != nil && !readOnly {
 		return time.Time{}, own(v.Path, int(*group), changePolicy(p))
 	}
 	return time.Time{}, nil
 }
 
-// Unmount implements driver.
-func (localDriver) Unmount(context.Context, *Volume) error { return nil }
+// Unmount implements driver. Only an empty directory is removed.
+func (d localDriver) Unmount(ctx context.Context, v *Volume) error {
+	if v.Path == v.Persistent.Spec.Local.Path {
+		return nil // an agent of an earlier version made it, and mounted nothing
+	}
+	return d.unmounted(ctx, v.Path)
+}
+
+// Unstage implements driver.
+func (d localDriver) Unstage(ctx context.Context, v *Volume) error {
+	return d.unmounted(ctx, d.device(v))
+}
+
+func (d localDriver) unmounted(ctx context.Context, path string) error {
+	if err := d.mounts.Unmount(ctx, path); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ func TestVolumesAreCounted(t *testing.T) {
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "data"}
 	m := &Manager{
 		RootDir:    t.TempDir(),
+		mounts:     newWorld(t),
 		Claims:     oneVolume{pv},
 		Operations: metrics.NewDurations("d", "", []float64{1000}, "plugin", "operation", "status", "migrated"),
 		Log:        slog.New(slog.DiscardHandler),
@@ -45,7 +47,8 @@ func TestVolumesAreCounted(t *testing.T) {
 	if diff := cmp.Diff(want, m.Numbers()); diff != "" {
 		t.Errorf("-want, +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]Claimed{{"ns", "data", dir}}, m.Claimed()); diff != "" {
+	shown := filepath.Join(m.RootDir, "pods", "u", "volumes", "kubernetes.io~local-volume", pv.Name)
+	if diff := cmp.Diff([]Claimed{{"ns", "data", shown}}, m.Claimed()); diff != "" {
 		t.Errorf("claimed: -want, +got:\n%s", diff)
 	}
 	if err := m.Release(context.Background(), p); err != nil {

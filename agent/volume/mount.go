@@ -38,7 +38,10 @@ type mounter interface {
 	// Mount mounts what a program of the node knows to mount, unless something is
 	// mounted at target.
 	Mount(ctx context.Context, fstype, source, target string, options []string) error
-	// Unmount undoes Mount; nothing there is no error.
+	// Format mounts a device as Mount does, and makes a file system on it before where
+	// it has none.
+	Format(ctx context.Context, fstype, device, target string, options []string) error
+	// Unmount undoes Mount and Format; nothing there is no error.
 	Unmount(ctx context.Context, target string) error
 	// UnmountUnder takes away every mount at or below a directory.
 	UnmountUnder(dir string) error
@@ -98,6 +101,9 @@ func (o tmpfsOptions) String() string {
 	mode := uint32(o.mode.Perm())
 	if o.mode&fs.ModeSetgid != 0 {
 		mode |= unix.S_ISGID
+	}
+	if o.mode&fs.ModeSticky != 0 {
+		mode |= unix.S_ISVTX
 	}
 	s := fmt.Sprintf("mode=%04o", mode)
 	if o.group != nil {

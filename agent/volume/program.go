@@ -12,6 +12,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
 )
 
 // A file system whose server is away answers no call, and a process that asks it
@@ -49,6 +51,18 @@ func (kernel) Mount(ctx context.Context, fstype, source, target string, options 
 	}
 	return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s\n%s",
 		err, strings.Join(args, " "), out, hint)
+}
+
+// Format implements mounter, by the programs that upstream uses too: blkid tells
+// whether there is a file system, mkfs makes one, fsck mends one. It is waited for to
+// its end, whatever ctx says: two of them at one device would destroy what is on it.
+func (kernel) Format(_ context.Context, fstype, device, target string, options []string) error {
+	at, err := mountsAt(target)
+	if err != nil || at > 0 {
+		return err
+	}
+	programs := mount.SafeFormatAndMount{Interface: mount.NewWithoutSystemd(""), Exec: utilexec.New()}
+	return programs.FormatAndMount(device, target, fstype, options)
 }
 
 // Unmount implements mounter. A server that does not answer in time has the mount

@@ -39,7 +39,7 @@ func (m *Manager) table() []row {
 		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
-		{name: "local", driver: localDriver{}, claims: true},
+		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},
 		{name: "nfs", driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "image", driver: imageDriver{}},
 		{name: csiRow, claims: true, driver: storage},

@@ -189,7 +189,18 @@ func (w *world) Mount(_ context.Context, fstype, source, target string, options 
 	}
 	w.effect()
 	w.mounts[target] = fmt.Sprintf("%s %s %v", fstype, source, options)
-	return nil
+	if !slices.Contains(options, "bind") {
+		return nil
+	}
+	if err := os.Remove(target); err != nil {
+		return err
+	}
+	return os.Symlink(source, target)
+}
+
+// Format implements mounter.
+func (w *world) Format(ctx context.Context, fstype, device, target string, options []string) error {
+	return w.Mount(ctx, fstype, device, target, options)
 }
 
 // Unmount implements mounter. What was seen there is the server's.
