@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -56,7 +54,7 @@ func buildSidecars(ctx context.Context, cache, archives string) error {
 		module, src := s.module, filepath.Join(cache, "csi-src", path.Base(path.Dir(s.module)))
 		if s.archive != "" {
 			module, src = s.archive, filepath.Join(cache, "csi-src", s.archive)
-			if err := unpack(ctx, archives, s.archive, src); err != nil {
+			if err := upstream.Unpack(ctx, archives, s.archive, src); err != nil {
 				return err
 			}
 		} else if err := pinned(ctx, module, src); err != nil {
@@ -85,26 +83,6 @@ func pinned(ctx context.Context, module, src string) error {
 
 // version is what the program is to call itself: drivers have to give one.
 func (s sidecar) version() string { return s.image[len(s.name)+1:] }
-
-// unpack makes src of the archive of a program's sources.
-func unpack(ctx context.Context, archives, name, src string) error {
-	if upstream.Have(src) {
-		return nil
-	}
-	archive := filepath.Join(archives, name+".tar.xz")
-	if archives == "" || !upstream.Have(archive) {
-		return fmt.Errorf("the module proxy does not have %s: "+
-			"-archives must name a directory with its sources in %s.tar.xz", name, name)
-	}
-	parent := filepath.Dir(src)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	if out, err := exec.CommandContext(ctx, "tar", "-xJf", archive, "-C", parent).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpack %s: %w: %s", archive, err, out)
-	}
-	return nil
-}
 
 // sidecarImages lists what specs of storage run. Drivers make file systems and
 // loop devices, so that they have the programs of the suite's other images.

@@ -16,8 +16,13 @@ import (
 
 // software is what is built from one source.
 type software struct {
-	name     string
-	module   string // name@version on the module proxy, where it is of one
+	name   string
+	module string // name@version on the module proxy, where it is of one
+	// archive is the name of the archive of its sources, where the proxy lacks a
+	// part of them. Its programs are modules of their own.
+	archive string
+	// replaced are modules that the proxy lacks: path=archive.
+	replaced []string
 	programs []upstream.Program
 	// without are packages that main.go imports for their effect, and that cannot
 	// be built: they are left out.
@@ -40,7 +45,8 @@ type image struct {
 }
 
 // make builds what is not in the cache, and returns the archives of all images.
-func (s software) make(ctx context.Context, cache string) ([]string, error) {
+// archives is the directory of source archives.
+func (s software) make(ctx context.Context, cache, archives string) ([]string, error) {
 	out := filepath.Join(cache, "programs")
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
@@ -57,15 +63,69 @@ func (s software) make(ctx context.Context, cache string) ([]string, error) {
 			return nil, err
 		}
 	}
-	var archives []string
+	if s.archive != "" {
+		if err := s.buildArchived(ctx, cache, archives, out); err != nil {
+			return nil, err
+		}
+	}
+	var made []string
 	for _, i := range s.images {
 		archive, err := i.make(ctx, cache)
 		if err != nil {
 			return nil, fmt.Errorf("image %s: %w", i.ref, err)
 		}
-		archives = append(archives, archive)
+		made = append(made, archive)
 	}
-	return archives, nil
+	return made, nil
+}
+
+// buildArchived builds the programs that are modules of their own in an archive.
+func (s software) buildArchived(ctx context.Context, cache, archives, out string) error {
+	for _, name := range s.archives() {
+		if err := upstream.Unpack(ctx, archives, name, filepath.Join(cache, "src", name)); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.programs {
+		dir := filepath.Join(cache, "src", s.archive, p.Package)
+		p.Package = "."
+		if err := replaceModules(filepath.Join(dir, "go.mod"), filepath.Join(cache, "src"), s.replaced); err != nil {
+			return err
+		}
+		if err := upstream.Build(ctx, s.archive, dir, out, []upstream.Program{p}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// archives are the names of the archives of sources that it is built of.
+func (s software) archives() []string {
+	var names []string
+	if s.archive != "" {
+		names = append(names, s.archive)
+	}
+	for _, r := range s.replaced {
+		_, name, _ := strings.Cut(r, "=")
+		names = append(names, name)
+	}
+	return names
+}
+
+// replaceModules makes a go.mod take modules (path=directory) from directories in src.
+func replaceModules(file, src string, modules []string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	left := string(text)
+	for _, m := range modules {
+		path, dir, _ := strings.Cut(m, "=")
+		if line := "replace " + path + " => " + filepath.Join(src, dir) + "\n"; !strings.Contains(left, line) {
+			left += line
+		}
+	}
+	return os.WriteFile(file, []byte(left), 0o644)
 }
 
 // leaveOut removes imports of packages from a file.

@@ -15,37 +15,44 @@ import (
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
-// Of the last minor release whose programs are in one module with its library.
-const certManagerVersion = "v1.11.5"
+const (
+	// certManagerVersion is of the last minor release whose programs are in one module
+	// with its library.
+	certManagerVersion = "v1.11.5"
+	// certManagerArchive is of one whose programs are modules that the proxy lacks.
+	certManagerArchive = "cert-manager-v1.21.1"
+)
 
 var certManager = subject{
 	name: "cert-manager",
-	software: []software{{
-		name:   "cert-manager",
-		module: "github.com/cert-manager/cert-manager@" + certManagerVersion,
-		programs: []upstream.Program{
-			{Name: "cert-manager-controller", Package: "./cmd/controller"},
-			{Name: "cert-manager-webhook", Package: "./cmd/webhook"},
-			{Name: "cert-manager-cainjector", Package: "./cmd/cainjector"},
-			{Name: "cert-manager-ctl", Package: "./cmd/ctl"},
-		},
-		images: []image{
-			certManagerImage("controller"), certManagerImage("webhook"), certManagerImage("cainjector"),
-			certManagerImage("ctl"),
-		},
-	}},
+	software: []software{certManagerSoftware(software{
+		name: "cert-manager", module: "github.com/cert-manager/cert-manager@" + certManagerVersion,
+	}, certManagerVersion, "cert-manager-", "ctl")},
+	archived: []software{certManagerSoftware(software{
+		name: certManagerArchive, archive: certManagerArchive,
+		replaced: []string{"github.com/Venafi/vcert/v5=vcert-v5.13.7"},
+	}, certManagerArchive[len("cert-manager-"):], certManagerArchive+"-", "startupapicheck")},
 	run: runCertManager,
 }
 
-func certManagerImage(part string) image {
-	return image{ref: "quay.io/jetstack/cert-manager-" + part + ":" + certManagerVersion,
-		program: "cert-manager-" + part, entrypoint: "/app/cmd/" + part + "/" + part, user: "1000"}
+// certManagerSoftware adds to s the programs of a release, whose names in the cache
+// begin with prefix. check is the one that the chart starts to see that all works.
+func certManagerSoftware(s software, version, prefix, check string) software {
+	for _, part := range []string{"controller", "webhook", "cainjector", check} {
+		s.programs = append(s.programs, upstream.Program{Name: prefix + part, Package: "./cmd/" + part,
+			LDFlags: "-X github.com/cert-manager/cert-manager/pkg/util.AppVersion=" + version})
+		s.images = append(s.images, image{ref: "quay.io/jetstack/cert-manager-" + part + ":" + version,
+			program: prefix + part, entrypoint: "/app/cmd/" + part + "/" + part, user: "1000"})
+	}
+	return s
 }
 
 func runCertManager(r *rig) {
 	installed := r.check("its chart is installed, and its own check passes", func() (string, error) {
 		chart := filepath.Join(r.work, "cert-manager")
-		if err := writeCertManagerChart(r.source("cert-manager"), chart); err != nil {
+		release := certManager.parts(r.archives)[0]
+		_, version, _ := strings.Cut(release.images[0].ref, ":")
+		if err := writeCertManagerChart(r.source(release.name), chart, version); err != nil {
 			return "", err
 		}
 		// A hook of the chart waits until the API with its webhook works.
@@ -54,7 +61,7 @@ func runCertManager(r *rig) {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, r.state("cert-manager"))
 		}
-		return "", err
+		return version, err
 	})
 	if !installed {
 		return
@@ -84,13 +91,17 @@ func runCertManager(r *rig) {
 	})
 }
 
-// writeCertManagerChart puts the chart together as upstream's release does:
-// with its version, and the definitions of resources as a template.
-func writeCertManagerChart(source, chart string) error {
+// writeCertManagerChart puts the chart together as upstream's release does: with its
+// version and, where these are no templates of it yet, the definitions of resources.
+func writeCertManagerChart(source, chart, version string) error {
 	if err := os.CopyFS(chart, os.DirFS(filepath.Join(source, "deploy", "charts", "cert-manager"))); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(chart, "Chart.template.yaml"))
+	file := filepath.Join(chart, "Chart.template.yaml") // of older releases
+	if !upstream.Have(file) {
+		file = filepath.Join(chart, "Chart.yaml")
+	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -98,12 +109,15 @@ func writeCertManagerChart(source, chart string) error {
 	if err := yaml.Unmarshal(text, &meta); err != nil {
 		return err
 	}
-	meta["version"], meta["appVersion"] = certManagerVersion, certManagerVersion
+	meta["version"], meta["appVersion"] = version, version
 	delete(meta, "annotations")
 	if text, err = yaml.Marshal(meta); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(chart, "Chart.yaml"), text, 0o644); err != nil {
+		return err
+	}
+	if in, err := filepath.Glob(filepath.Join(chart, "templates", "crd-*.yaml")); err != nil || len(in) > 0 {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(source, "deploy", "crds", "*.yaml"))

@@ -12,19 +12,22 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/shoal-project/shoal/tests/upstream"
 )
 
 type options struct {
-	cache, only string
-	keep, build bool
-	timeout     time.Duration
+	cache, only, archives string
+	keep, build           bool
+	timeout               time.Duration
 }
 
 // A subject is software, or something that is done with all that is installed.
 type subject struct {
 	name     string
 	software []software
-	needs    []string // names of subjects that are run before
+	archived []software // in place of software, where -archives has their sources
+	needs    []string   // names of subjects that are run before
 	run      func(*rig)
 }
 
@@ -52,6 +55,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.cache, "cache", "bin/ecosystem", "directory that keeps sources, programs and images")
 	flag.StringVar(&o.only, "only", "", "run only these subjects and what they need, separated by commas: "+names())
+	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of archives of sources that the module "+
+		"proxy lacks; default ARCHIVES")
 	flag.BoolVar(&o.build, "build", false, "only build what is needed")
 	flag.BoolVar(&o.keep, "keep", false, "leave the cluster running")
 	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "of the run, without the builds")
@@ -89,6 +94,22 @@ func selectSubjects(only string) ([]subject, error) {
 	return selected, nil
 }
 
+// parts are what the subject is built of: its archived software, where archives has
+// the sources of all of it.
+func (s subject) parts(archives string) []software {
+	for _, w := range s.archived {
+		for _, name := range w.archives() {
+			if archives == "" || !upstream.Have(filepath.Join(archives, name+".tar.xz")) {
+				return s.software
+			}
+		}
+	}
+	if s.archived != nil {
+		return s.archived
+	}
+	return s.software
+}
+
 func want(name string, wanted map[string]bool) error {
 	if name == "" || wanted[name] {
 		return nil
@@ -117,8 +138,8 @@ func run(ctx context.Context, o options) error {
 	}
 	var archives []string
 	for _, s := range selected {
-		for _, w := range s.software {
-			made, err := w.make(ctx, cache)
+		for _, w := range s.parts(o.archives) {
+			made, err := w.make(ctx, cache, o.archives)
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -130,7 +151,7 @@ func run(ctx context.Context, o options) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	r := &rig{ctx: ctx, cache: cache}
+	r := &rig{ctx: ctx, cache: cache, archives: o.archives}
 	if r.work, err = os.MkdirTemp("", "shoal-ecosystem-"); err != nil {
 		return err
 	}

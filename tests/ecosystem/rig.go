@@ -23,6 +23,7 @@ type rig struct {
 	ctx            context.Context
 	netns          map[string]string // of nodes
 	cache          string
+	archives       string // directory of source archives
 	work           string // directory of what subjects write on the machine
 	subject        string // whose checks are made
 	passed, failed int

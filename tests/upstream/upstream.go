@@ -101,6 +101,27 @@ func Source(ctx context.Context, module, to string) error {
 	return os.WriteFile(filepath.Join(to, "go.mod"), text, 0o644)
 }
 
+// Unpack makes src of the archive of sources that the module proxy lacks: a
+// directory of that name in NAME.tar.xz. archives is the directory of archives.
+func Unpack(ctx context.Context, archives, name, src string) error {
+	if Have(src) {
+		return nil
+	}
+	archive := filepath.Join(archives, name+".tar.xz")
+	if archives == "" || !Have(archive) {
+		return fmt.Errorf("the module proxy does not have %s: "+
+			"-archives must name a directory with its sources in %s.tar.xz", name, name)
+	}
+	parent := filepath.Dir(src)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-xJf", archive, "-C", parent).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpack %s: %w: %s", archive, err, out)
+	}
+	return nil
+}
+
 // download returns the directory of a module in the module cache, and its go.mod,
 // which the cache makes for a module that has none.
 func download(ctx context.Context, module string) (dir, mod string, err error) {
