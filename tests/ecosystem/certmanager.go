@@ -50,7 +50,7 @@ func certManagerSoftware(s software, version, prefix, check string) software {
 func runCertManager(r *rig) {
 	installed := r.check("its chart is installed, and its own check passes", func() (string, error) {
 		chart := filepath.Join(r.work, "cert-manager")
-		release := certManager.parts(r.archives)[0]
+		release := r.software[0]
 		_, version, _ := strings.Cut(release.images[0].ref, ":")
 		if err := writeCertManagerChart(r.source(release.name), chart, version); err != nil {
 			return "", err

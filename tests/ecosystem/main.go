@@ -151,14 +151,14 @@ func run(ctx context.Context, o options) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	r := &rig{ctx: ctx, cache: cache, archives: o.archives}
+	r := &rig{ctx: ctx, cache: cache}
 	if r.work, err = os.MkdirTemp("", "shoal-ecosystem-"); err != nil {
 		return err
 	}
 	err = r.start(archives)
 	if err == nil {
 		for _, s := range selected {
-			r.subject = s.name
+			r.subject, r.software = s.name, s.parts(o.archives)
 			s.run(r)
 		}
 	}

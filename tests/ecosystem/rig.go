@@ -23,9 +23,9 @@ type rig struct {
 	ctx            context.Context
 	netns          map[string]string // of nodes
 	cache          string
-	archives       string // directory of source archives
-	work           string // directory of what subjects write on the machine
-	subject        string // whose checks are made
+	work           string     // directory of what subjects write on the machine
+	subject        string     // whose checks are made
+	software       []software // that the subject was built of
 	passed, failed int
 }
 
