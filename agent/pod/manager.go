@@ -130,6 +130,7 @@ type Manager struct {
 
 	pulls   pulls
 	users   sync.Mutex // one allocation of users at a time
+	growing sync.Mutex // one allocation of resources at a time
 	ctx     context.Context
 	wg      sync.WaitGroup
 	mu      sync.Mutex

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	resourcehelper "k8s.io/component-helpers/resource"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -83,10 +86,15 @@ func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 	case r.Allocated == nil:
 		r.Allocated = allocationOf(p)
 	case allocated == p:
+		if r.Resize.Pending != nil {
+			defer w.m.retryResizes() // others may have given way
+		}
 		r.Resize.Pending = nil
 	case r.Stopping != nil || r.Ended != nil || p.DeletionTimestamp != nil:
 	default:
-		if v := w.resizeRefusal(p); v != nil {
+		w.m.growing.Lock() // until what it is given shows: the next counts it
+		defer w.m.growing.Unlock()
+		if v := w.resizeRefusal(p, allocated); v != nil {
 			w.deferResize(p, v)
 			break
 		}
@@ -101,7 +109,10 @@ func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 		allocated = p
 	}
 	w.mu.Lock()
-	w.shown.allocated, w.shown.waitsToGrow = allocated, r.Resize.Pending != nil
+	if waits := r.Resize.Pending != nil; waits != w.shown.waitsToGrow {
+		w.shown.waitsToGrow, w.shown.waitsSince = waits, time.Now()
+	}
+	w.shown.allocated = allocated
 	w.mu.Unlock()
 	return allocated
 }
@@ -116,12 +127,89 @@ func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 	}
 }
 
-// resizeRefusal tells why the node does not give what p asks for now.
-func (w *worker) resizeRefusal(p *corev1.Pod) *record.Verdict {
-	if v := fits(p, w.m.others(p, false), w.m.Host.Allocatable); v != nil {
+// resizeRefusal tells why the node does not give what p, which has what allocated
+// has, asks for now. Of pods that wait for room those that go first are counted
+// as if they had what they ask for, where it fits.
+func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
+	others := w.m.others(p, false)
+	if grows(allocated, p) {
+		for _, q := range w.ahead(p) {
+			i := slices.IndexFunc(others, func(o *corev1.Pod) bool { return o.UID == q.UID })
+			if i < 0 {
+				continue
+			}
+			rest := slices.Clone(others)
+			rest[i] = allocated
+			if fits(q, rest, w.m.Host.Allocatable) == nil {
+				others[i] = q
+			}
+		}
+	}
+	if v := fits(p, others, w.m.Host.Allocatable); v != nil {
 		return &record.Verdict{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	}
 	return nil
+}
+
+// grows tells whether a pod asks for more than it has of anything.
+func grows(has, asks *corev1.Pod) bool {
+	had := resourcehelper.PodRequests(has, resourcehelper.PodResourcesOptions{})
+	for name, q := range resourcehelper.PodRequests(asks, resourcehelper.PodResourcesOptions{}) {
+		if q.Cmp(had[name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting is a pod that waits for room, and since when.
+type waiting struct {
+	pod   *corev1.Pod
+	since time.Time
+}
+
+// ahead are the pods that wait for room and go before p, in order, as they ask to be.
+func (w *worker) ahead(p *corev1.Pod) []*corev1.Pod {
+	w.m.mu.Lock()
+	workers := w.m.list()
+	w.m.mu.Unlock()
+	self := waiting{p, time.Now()}
+	var all []waiting
+	for _, o := range workers {
+		o.mu.Lock()
+		q := waiting{o.pod, o.shown.waitsSince}
+		waits := o.shown.waitsToGrow
+		o.mu.Unlock()
+		switch {
+		case !waits || q.pod == nil || q.pod.DeletionTimestamp != nil:
+		case o == w:
+			self.since = q.since
+		default:
+			all = append(all, q)
+		}
+	}
+	all = slices.DeleteFunc(all, func(q waiting) bool { return order(q, self) >= 0 })
+	slices.SortFunc(all, order)
+	var pods []*corev1.Pod
+	for _, q := range all {
+		pods = append(pods, q.pod)
+	}
+	return pods
+}
+
+// order is that in which pods are given room: by priority, guaranteed ones first,
+// then by the time that they have waited.
+func order(a, b waiting) int {
+	rank := func(q waiting) (priority int32, guaranteed int) {
+		if launch.QoS(q.pod) == corev1.PodQOSGuaranteed {
+			guaranteed = 1
+		}
+		return ptr.Deref(q.pod.Spec.Priority, 0), guaranteed
+	}
+	aPriority, aGuaranteed := rank(a)
+	bPriority, bGuaranteed := rank(b)
+	return cmp.Or(cmp.Compare(bPriority, aPriority), cmp.Compare(bGuaranteed, aGuaranteed), a.since.Compare(b.since),
+		cmp.Compare(a.pod.UID, b.pod.UID))
 }
 
 func resizeMessage(p *corev1.Pod, prefix string, generation int64, fault string) string {

@@ -2,12 +2,16 @@ package pod
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -82,6 +86,69 @@ func TestResize(t *testing.T) { // KEP-1287
 		}
 		if n := e.count("ResizeCompleted"); n != 2 {
 			t.Errorf("%d completed: %v", n, e.events)
+		}
+	})
+}
+
+// Pods that wait for room are given it by priority, guaranteed ones first, then the
+// one that has waited longest; one that asks for less goes at once.
+func TestResizeOrder(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Host.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1000Mi"),
+			corev1.ResourceCPU: resource.MustParse("9"), corev1.ResourcePods: resource.MustParse("9")}
+		pod := func(name string, generation int64, memory string) *corev1.Pod {
+			p := sized(testPod(corev1.RestartPolicyAlways, "a"), generation, memory)
+			p.Name, p.UID = name, types.UID(name)
+			switch name {
+			case "important":
+				p.Spec.Priority = ptr.To[int32](1000)
+			case "guaranteed": // as sized makes it
+				return p
+			}
+			p.Spec.Containers[0].Resources.Limits = nil
+			return p
+		}
+		names := []string{"early", "late", "guaranteed", "important"}
+		m.Update(pod("large", 1, "700Mi"), SourceAPI)
+		for _, name := range names {
+			m.Update(pod(name, 1, "50Mi"), SourceAPI)
+			synctest.Wait()
+		}
+		has := func() string {
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			var large []string
+			for _, name := range names {
+				given := e.records[name].Allocated.Containers["a"]
+				if given.Requests.Memory().String() == "700Mi" {
+					large = append(large, name)
+				}
+			}
+			return strings.Join(large, " ")
+		}
+		for _, name := range names { // in another order than they are given room
+			m.Update(pod(name, 2, "700Mi"), SourceAPI)
+			time.Sleep(time.Second)
+		}
+		if got := has(); got != "" {
+			t.Fatalf("without room: %s", got)
+		}
+		before := "large"
+		for _, want := range []string{"important", "guaranteed", "early", "late"} {
+			m.Remove(types.UID(before))
+			if before != "large" {
+				names = slices.DeleteFunc(names, func(name string) bool { return name == before })
+			}
+			time.Sleep(time.Minute)
+			if got := has(); got != want {
+				t.Errorf("without %s: %q has room, want %s", before, got, want)
+			}
+			before = want
 		}
 	})
 }

@@ -51,6 +51,7 @@ type shown struct {
 	// for more, and wait for others to end.
 	allocated   *corev1.Pod
 	waitsToGrow bool
+	waitsSince  time.Time
 	// status is the last that was told of a pod of a manifest.
 	status *corev1.PodStatus
 }
