@@ -36,15 +36,9 @@ import (
 `
 )
 
-// provisioner makes the volumes of the default StorageClass that the specs of
-// StatefulSets ask for.
-const provisioner = "github.com/rancher/local-path-provisioner@" + provisionerVersion
-
 // hostPathDriver is what specs of dynamic resource allocation pass connections
 // on with, and some of storage test. Later versions are not on the module proxy.
 const hostPathDriver = "github.com/kubernetes-csi/csi-driver-host-path@v1.7.2"
-
-const provisionerVersion = "v0.0.30"
 
 // build makes what is not in the cache directory yet.
 func build(ctx context.Context, cache string, o options) error {
@@ -76,11 +70,6 @@ func build(ctx context.Context, cache string, o options) error {
 }
 
 func buildWide(ctx context.Context, cache string) error {
-	err := upstream.Build(ctx, provisioner, filepath.Join(cache, "provisioner-src"), cache,
-		[]upstream.Program{{Name: "local-path-provisioner", Package: "."}})
-	if err != nil {
-		return err
-	}
 	return upstream.Build(ctx, hostPathDriver, filepath.Join(cache, "hostpath-src"), cache,
 		[]upstream.Program{{Name: "hostpathplugin", Package: "./cmd/hostpathplugin"}})
 }

@@ -73,10 +73,7 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 		_, err := c.Kubectl("", "taint", "node", "node1", "node-role.kubernetes.io/control-plane:NoSchedule")
 		return c, err
 	}
-	if err := labelZones(c, o.nodes, o.zones); err != nil || o.labels == "" {
-		return c, err
-	}
-	return c, provideVolumes(c, filepath.Join(o.bin, "conformance"))
+	return c, labelZones(c, o.nodes, o.zones)
 }
 
 // labelZones spreads the nodes over zones: specs of topology ask for three.
@@ -172,10 +169,10 @@ func (s suite) ginkgoArgs() []string {
 
 func (s suite) suiteArgs() []string {
 	c := s.cluster
-	return []string{
+	return append([]string{
 		"--provider=local", "--kubeconfig=" + c.Kubeconfig(), "--host=https://" + c.Address + ":6443",
 		"--kubectl-path=" + filepath.Join(c.Bin, "kubectl"),
 		"--num-nodes=" + strconv.Itoa(s.options.nodes), "--allowed-not-ready-nodes=0", "--disable-log-dump=true",
 		"--dump-logs-on-failure=false", "--report-dir=" + s.report,
-	}
+	}, s.options.externalDriver()...)
 }

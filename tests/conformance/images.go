@@ -86,14 +86,11 @@ func images(cache, bin string) []image {
 }
 
 // wideImages lists what only specs beyond conformance run.
-func wideImages(cache, bin string) []image {
+func wideImages(cache string) []image {
 	in := func(name string) string { return filepath.Join(cache, name) }
 	return []image{
-		{provisionerImage, "",
-			[]file{{"usr/bin/local-path-provisioner", in("local-path-provisioner"), 0o755}}, v1.Config{}},
 		{"registry.k8s.io/sig-storage/hostpathplugin:v1.17.1", in("rootfs.tar"),
 			[]file{{"hostpathplugin", in("hostpathplugin"), 0o755}}, v1.Config{Entrypoint: []string{"/hostpathplugin"}}},
-		{helperImage, filepath.Join(bin, "test-images", "busybox.tar"), nil, v1.Config{Cmd: []string{"sh"}}},
 	}
 }
 
@@ -104,7 +101,7 @@ func pack(cache, bin string, o options) (string, error) {
 	case o.storage():
 		out, list = filepath.Join(cache, "suite-storage.tar"), append(list, sidecarImages(cache)...)
 	case o.labels != "":
-		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache, bin)...)
+		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache)...)
 	}
 	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/sidecars.go",
 		"tests/conformance/rootfs.sh",

@@ -69,7 +69,11 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	cache := filepath.Join(bin, "conformance")
+	o.bin = bin
 	if err := build(ctx, cache, o); err != nil {
+		return err
+	}
+	if err := o.writeDriverFile(); err != nil {
 		return err
 	}
 	archive, err := pack(cache, bin, o)

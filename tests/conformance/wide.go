@@ -89,6 +89,7 @@ func wideSpecs(ctx context.Context, cache string, o options) ([]spec, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(cache, "e2e.test"), "--ginkgo.dry-run", "--ginkgo.no-color",
 		"--ginkgo.silence-skips", "--ginkgo.succinct", "--ginkgo.label-filter="+o.labelFilter(),
 		"--ginkgo.skip="+o.skip, "--ginkgo.json-report="+report, "--provider=local", "--report-dir="+dir)
+	cmd.Args = append(cmd.Args, o.externalDriver()...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
