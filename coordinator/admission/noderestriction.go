@@ -320,6 +320,9 @@ func (n *nodeRestriction) node(node string, a admission.Attributes) error {
 		if obj.Spec.PodCIDR != "" || len(obj.Spec.PodCIDRs) > 0 {
 			return forbid(a, "node %q is not allowed to set podCIDR and podCIDRs", node)
 		}
+		if err := ownLocality(node, a, obj.Labels, nil); err != nil {
+			return err
+		}
 		if l := forbiddenLabels(obj.Labels, nil); len(l) > 0 {
 			return forbid(a, "node %q is not allowed to set the following labels: %s", node, strings.Join(l, ", "))
 		}
@@ -344,6 +347,9 @@ func nodeUpdate(node string, a admission.Attributes, obj, old *corev1.Node) erro
 	case a.GetSubresource() == "" &&
 		(obj.Spec.PodCIDR != old.Spec.PodCIDR || !equality.Semantic.DeepEqual(obj.Spec.PodCIDRs, old.Spec.PodCIDRs)):
 		return forbid(a, "node %q is not allowed to modify podCIDR and podCIDRs", node)
+	}
+	if err := ownLocality(node, a, obj.Labels, old.Labels); err != nil {
+		return err
 	}
 	if l := forbiddenLabels(obj.Labels, old.Labels); len(l) > 0 {
 		return forbid(a, "is not allowed to modify labels: %s", strings.Join(l, ", "))

@@ -112,3 +112,13 @@ func capacityOf(node string, a admission.Attributes) error {
 	}
 	return nil
 }
+
+// ownLocality keeps a node from drawing pods to itself whose volumes another node
+// keeps.
+func ownLocality(node string, a admission.Attributes, now, before map[string]string) error {
+	if v, ok := now[locality.NodeKey]; ok && v != node && v != before[locality.NodeKey] {
+		return forbid(a, "node %q is not allowed to set the label %s to another value than its name", node,
+			locality.NodeKey)
+	}
+	return nil
+}

@@ -51,6 +51,13 @@ func TestNodeRestrictionLocalStorage(t *testing.T) {
 		delete(c.Annotations, selectedNode)
 		return c
 	}
+	labelled := func(node string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{}}}
+		if node != "" {
+			n.Labels[locality.NodeKey] = node
+		}
+		return n
+	}
 	room := func(namespace, node string) *storagev1.CSIStorageCapacity {
 		return &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "x"},
 			NodeTopology: locality.Topology(node)}
@@ -107,9 +114,13 @@ func TestNodeRestrictionLocalStorage(t *testing.T) {
 		"room_of_other":   {resource: "csistoragecapacities", obj: room("kube-system", "n2")},
 		"room_taken": {resource: "csistoragecapacities", operation: admission.Update, obj: room("kube-system", "n1"),
 			old: room("kube-system", "n2")},
+		"node": {resource: "nodes", operation: admission.Update, old: labelled(""), obj: labelled("n1"), allow: true},
+		"node_as_other": {resource: "nodes", operation: admission.Update, old: labelled("n1"),
+			obj: labelled("n2")},
+		"node_new_as_other": {resource: "nodes", obj: labelled("n2")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := request{resource: tt.resource, operation: tt.operation, obj: tt.obj, old: tt.old,
+			r := request{name: "n1", resource: tt.resource, operation: tt.operation, obj: tt.obj, old: tt.old,
 				user: &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}}
 			switch tt.resource {
 			case "":
