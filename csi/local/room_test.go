@@ -39,6 +39,42 @@ func TestAnew(t *testing.T) {
 	}
 }
 
+// TestExtents has a file in more parts than the kernel tells at once.
+func TestExtents(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const parts, size = 600, 4096
+	for i := range int64(parts) {
+		if _, err := f.WriteAt(make([]byte, size), 2*i*size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := extents(file)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum uint64
+	for _, e := range list {
+		sum += e.end - e.begin
+	}
+	if sum < parts*size || sum > parts*size+mib { // a file system may have more at the end
+		t.Errorf("%d extents have %d bytes, want %d", len(list), sum, parts*size)
+	}
+	if list, err := extents(file + "-gone"); err != nil || list != nil {
+		t.Errorf("a file that is gone has %v, %v", list, err)
+	}
+}
+
 // TestSnapshotTakesRoom has a volume whose snapshot keeps what is on it: the room to
 // write it anew is the volume's, and no other gets it.
 func TestSnapshotTakesRoom(t *testing.T) {
