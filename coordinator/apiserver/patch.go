@@ -15,20 +15,31 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// withPatchErrors answers a strategic merge patch that its library panics of, when a
-// list has null or an object in a value's place, as it does another one that is wrong.
-// Of such a patch nothing is stored.
+// patchLibraries are the packages that merge patches and panic of some, and how these
+// are answered: as other wrong ones of their kind.
+var patchLibraries = map[types.PatchType]struct {
+	pkg    string // as a stack names it
+	answer error
+}{
+	types.StrategicMergePatchType: {"k8s.io/apimachinery/pkg/util/strategicpatch", apierrors.NewBadRequest(
+		"the patch cannot be merged: in its lists, give values where there is null, and values as the keys of objects")},
+	types.JSONPatchType: {"gopkg.in/evanphx/json-patch%2ev4", &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: "the patch cannot be applied: where an element of a list is null, test the others one by one"}}},
+}
+
+// withPatchErrors answers a patch that its library panics of: a strategic merge patch
+// when a list has null or an object in a value's place, a JSON patch when it tests a
+// list with null. Of such a patch nothing is stored.
 func withPatchErrors(h http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		if r.Method == http.MethodPatch && kind == string(types.StrategicMergePatchType) {
+		if library, ok := patchLibraries[types.PatchType(kind)]; ok && r.Method == http.MethodPatch {
 			defer func() {
 				switch reason := recover(); {
 				case reason == nil:
-				case panickedIn(reason, strategicPatch):
-					err := apierrors.NewBadRequest("the patch cannot be merged: in its lists, give values where there is " +
-						"null, and values as the keys of objects")
-					responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{}, w, r)
+				case panickedIn(reason, library.pkg):
+					responsewriters.ErrorNegotiated(library.answer, s, schema.GroupVersion{}, w, r)
 				default:
 					panic(reason)
 				}
@@ -37,8 +48,6 @@ func withPatchErrors(h http.Handler, s runtime.NegotiatedSerializer) http.Handle
 		h.ServeHTTP(w, r)
 	})
 }
-
-const strategicPatch = "k8s.io/apimachinery/pkg/util/strategicpatch"
 
 // runtimes are lines of a stack: places, and functions that panic for their callers.
 var runtimes = regexp.MustCompile(`^(\t|runtime\.|reflect\.|panic\()`)

@@ -36,8 +36,13 @@ func TestPatchThatCannotBeMerged(t *testing.T) {
 			t.Errorf("%s: %v", patch, err)
 		}
 	}
+	const tested = `[{"op":"test","path":"/webhooks/0/admissionReviewVersions","value":[null]}]`
+	_, err := client.Patch(ctx, "a", types.JSONPatchType, []byte(tested), metav1.PatchOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the patch cannot be applied: ") {
+		t.Errorf("%s: %v", tested, err)
+	}
 	// Nothing is merged where there is nothing to merge with.
-	_, err := client.Patch(ctx, "a", types.StrategicMergePatchType,
+	_, err = client.Patch(ctx, "a", types.StrategicMergePatchType,
 		[]byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":[null]}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Errorf("a directive with null: %v", err)
