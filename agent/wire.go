@@ -186,6 +186,7 @@ func build(
 				InUseChanged: func() { self.Poke() },
 				Exhausted:    func(ctx context.Context, driver string) { askAgain(ctx, drivers, driver, log) },
 				Event:        events.Event,
+				Health:       cfg.VolumeHealth,
 				Operations:   counts.Storage,
 			}
 		},

@@ -132,6 +132,10 @@ type Config struct {
 	// not the container as a whole. It does so anyway where groups are v1.
 	SingleProcessOOMKill bool `json:"singleProcessOOMKill,omitempty"`
 
+	// VolumeHealth has storage drivers asked each minute whether something is wrong
+	// with their volumes.
+	VolumeHealth bool `json:"volumeHealth,omitempty"`
+
 	ContainerLogMaxSize  string `json:"containerLogMaxSize,omitempty"`
 	ContainerLogMaxFiles int    `json:"containerLogMaxFiles,omitempty"`
 

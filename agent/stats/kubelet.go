@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 )
 
-// Volume is one persistent volume that a pod of the node mounts.
+// Volume is one volume that a pod of the node mounts.
 type Volume struct {
-	// Namespace and Claim name the claim; Path is where the volume is mounted.
+	// Namespace and Claim name the claim, "" for none; Path is where the volume is
+	// mounted.
 	Namespace, Claim, Path string
 	// Pod and Name say whose it is, and what the pod calls it.
 	Pod  statsapi.PodReference
@@ -112,7 +113,7 @@ func (p *Provider) volumes(ctx context.Context, page *metrics.Page) {
 	if p.Volumes == nil {
 		return
 	}
-	mounted := p.Volumes(ctx)
+	mounted := slices.DeleteFunc(p.Volumes(ctx), func(v Volume) bool { return v.Claim == "" })
 	slices.SortFunc(mounted, func(a, b Volume) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim))
 	})

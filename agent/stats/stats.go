@@ -82,7 +82,7 @@ func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
 	return out, nil
 }
 
-// volumesByPod are the volumes behind claims.
+// volumesByPod are the volumes of pods, those behind claims and others.
 func (p *Provider) volumesByPod(ctx context.Context) map[statsapi.PodReference][]statsapi.VolumeStats {
 	out := map[statsapi.PodReference][]statsapi.VolumeStats{}
 	if p.Volumes == nil {
@@ -90,8 +90,10 @@ func (p *Provider) volumesByPod(ctx context.Context) map[statsapi.PodReference][
 	}
 	for _, v := range p.Volumes(ctx) {
 		one := statsapi.VolumeStats{
-			Name:   v.Name,
-			PVCRef: &statsapi.PVCReference{Name: v.Claim, Namespace: v.Namespace},
+			Name: v.Name,
+		}
+		if v.Claim != "" {
+			one.PVCRef = &statsapi.PVCReference{Name: v.Claim, Namespace: v.Namespace}
 		}
 		if has := v.Use; has != nil {
 			inodesUsed := has.Inodes - has.InodesFree

@@ -153,7 +153,7 @@ func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error 
 		}
 		if old != nil && old.CSI != nil && v.same(old) {
 			c.PublishContext, c.published, c.next = old.CSI.PublishContext, old.CSI.published, old.CSI.next
-			c.looked, c.Boot = old.CSI.looked, old.CSI.Boot
+			c.looked, c.Boot, c.Size = old.CSI.looked, old.CSI.Boot, old.CSI.Size
 		}
 		required := c.Spec == nil || c.Spec.AttachRequired == nil || *c.Spec.AttachRequired
 		if v.Persistent != nil && required {

@@ -46,7 +46,7 @@ func TestClaimed(t *testing.T) {
 			`MountVolume.SetUp failed for volume "v" : failed to stat local volume "/not/there": stat /not/there: no such file or directory`},
 		{"another kind",
 			corev1.PersistentVolumeSpec{
-				PersistentVolumeSource: corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{RBD: &corev1.RBDPersistentVolumeSource{}}},
 			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath, local, nfs and csi volumes are supported by this node yet`},
 		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : persistent volume pv: only local and csi volumes can have volumeMode Block`},
 	} {

@@ -15,6 +15,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/csi"
@@ -43,6 +44,9 @@ type CSI struct {
 	// driver for a pod that runs only where it is its own: what was staged and
 	// attached before the machine started anew is not.
 	Boot string `json:"boot,omitempty"`
+	// Size is that of a ReadWriteMany volume on this node, nil while it is not known:
+	// another node may have made it larger.
+	Size *resource.Quantity `json:"size,omitempty"`
 
 	// published since this agent runs; next is when to do it again, if ever.
 	published bool

@@ -186,7 +186,8 @@ func TestNoDriver(t *testing.T) {
 	m := w.manager()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
 	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}}}
-	want := `MountVolume.SetUp failed for volume "v" : fc volumes are not supported by this node yet`
+	want := `MountVolume.SetUp failed for volume "v" : fc volumes are not supported, the node scans for no disks: ` +
+		"use a CSI driver for Fibre Channel"
 	if got := errText(m.Ensure(t.Context(), p)); got != want {
 		t.Errorf("got %s", got)
 	}
@@ -197,6 +198,8 @@ func TestNoDriver(t *testing.T) {
 		"gitRepo volumes are not supported: use an init container that clones the repository": {
 			GitRepo: &corev1.GitRepoVolumeSource{}},
 		"flexVolume drivers are not supported: use a CSI driver": {FlexVolume: &corev1.FlexVolumeSource{}},
+		"iscsi volumes are not supported, the node logs in to no targets: use a CSI driver for iSCSI": {
+			ISCSI: &corev1.ISCSIVolumeSource{}},
 	} {
 		p.Spec.Volumes[0].VolumeSource = source
 		if got := errText(m.Ensure(t.Context(), p)); got != `MountVolume.SetUp failed for volume "v" : `+want {

@@ -44,8 +44,11 @@ func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again tim
 	again = now.Add(growthEach)
 	ref := v.Persistent.Spec.ClaimRef
 	claim, err := m.Storage.Claim(ctx, ref.Namespace, ref.Name)
-	if err != nil || !waitsForNode(claim) {
+	if err != nil {
 		return again, nil // the API may be away: the volume is as it was
+	}
+	if !waitsForNode(claim) {
+		return v.grown(again, m.catchUp(ctx, p, v, client, can, claim))
 	}
 	pv, err := m.Claims.Volume(ctx, p, &v.Volume)
 	if err != nil {
@@ -55,14 +58,64 @@ func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again tim
 	if !allowed {
 		return again, nil
 	}
-	err = m.expand(ctx, p, v, client, can, claim, size)
+	return v.grown(again, m.expand(ctx, p, v, client, can, claim, size))
+}
+
+// grown is when to look again after an expansion: never, where the driver does not
+// expand what is in use. The next mount is offline.
+func (v *Volume) grown(again time.Time, err error) (time.Time, error) {
 	if csi.InUse(err) {
-		return time.Time{}, nil // not while it is in use: the next mount is offline
+		return time.Time{}, nil
 	}
 	if err != nil {
 		v.CSI.looked = time.Time{} // tried again as soon as what else fails
 	}
 	return again, inStep(stepGrow, err)
+}
+
+// noNodeExpansion is the annotation of a claim that no node needs to expand.
+const noNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
+
+// catchUp expands a volume that another node has expanded, and said so: each node
+// that mounts a ReadWriteMany volume has to.
+func (m *Manager) catchUp(ctx context.Context, p *corev1.Pod, v *Volume, client *csi.Client, can csi.Capabilities,
+	claim *corev1.PersistentVolumeClaim) error {
+	if !slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
+		return nil
+	}
+	size := claim.Status.Capacity[corev1.ResourceStorage]
+	if old := v.CSI.Size; old != nil && old.Cmp(size) < 0 && !metav1.HasAnnotation(claim.ObjectMeta, noNodeExpansion) {
+		if err := m.callExpand(ctx, p, v, client, can, size); err != nil {
+			return err
+		}
+	}
+	return m.setSize(v, size)
+}
+
+// setSize records the size in which this node has a volume.
+func (m *Manager) setSize(v *Volume, size resource.Quantity) error {
+	if v.CSI.Size != nil && v.CSI.Size.Cmp(size) == 0 {
+		return nil
+	}
+	v.CSI.Size = &size
+	return m.keep(v)
+}
+
+// callExpand has the driver expand a volume, and the pod's events tell of it.
+func (m *Manager) callExpand(ctx context.Context, p *corev1.Pod, v *Volume, client *csi.Client, can csi.Capabilities,
+	size resource.Quantity) error {
+	call, err := m.expansion(ctx, v, can, size)
+	if err != nil {
+		return err
+	}
+	if err := client.Expand(ctx, call); err != nil {
+		m.tell(p, corev1.EventTypeWarning, "VolumeResizeFailed",
+			"NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.Persistent.Name, err)
+		return err
+	}
+	m.tell(p, corev1.EventTypeNormal, "FileSystemResizeSuccessful",
+		"MountVolume.NodeExpandVolume succeeded for volume %q %s", v.Persistent.Name, m.NodeName)
+	return nil
 }
 
 // waitsForNode tells whether a claim's size is not yet what was asked for.
@@ -98,13 +151,7 @@ func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *
 			return err
 		}
 	}
-	call, err := m.expansion(ctx, v, can, size)
-	if err != nil {
-		return err
-	}
-	if err := client.Expand(ctx, call); err != nil {
-		m.tell(p, corev1.EventTypeWarning, "VolumeResizeFailed",
-			"NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.Persistent.Name, err)
+	if err := m.callExpand(ctx, p, v, client, can, size); err != nil {
 		if recovers && csi.Final(err) {
 			say := func(s *corev1.PersistentVolumeClaimStatus) { failed(s, err) }
 			if _, told := m.setClaim(ctx, claim, say); told != nil {
@@ -114,9 +161,12 @@ func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *
 		}
 		return err
 	}
-	m.tell(p, corev1.EventTypeNormal, "FileSystemResizeSuccessful",
-		"MountVolume.NodeExpandVolume succeeded for volume %q %s", v.Persistent.Name, m.NodeName)
-	_, err = m.setClaim(ctx, claim, func(s *corev1.PersistentVolumeClaimStatus) { finished(s, size) })
+	if slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
+		if err := m.setSize(v, size); err != nil {
+			return err
+		}
+	}
+	_, err := m.setClaim(ctx, claim, func(s *corev1.PersistentVolumeClaimStatus) { finished(s, size) })
 	return err
 }
 

@@ -7,13 +7,16 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/csi"
 )
 
 const (
@@ -242,19 +246,38 @@ func TestMeasured(t *testing.T) {
 	local.Spec.Local = &corev1.LocalVolumeSource{Path: t.TempDir()}
 	local.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "here"}
 	w.claims["here"] = local
-	m, p := w.agent(), csiPod("first", claimed("data"), claimed("here"))
+	w.object(func(s *storagev1.CSIDriverSpec) { s.PodInfoOnMount = ptr.To(true) })
+	m, p := w.agent(), csiPod("first", claimed("data"), claimed("here"), inline("own"))
 	t.Cleanup(m.asking.Wait)
 	m.Log = slog.New(slog.DiscardHandler)
+	var events []string // of one volume after another
+	m.Event = func(_ *corev1.Pod, _, kind, reason, message string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		events = append(events, kind+" "+reason+" "+message)
+	}
 	if err := m.Ensure(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	w.driver.Calls()
 	m.Measure(t.Context())
 	m.asking.Wait() // a driver may take longer than an answer waits
+	for _, one := range m.Measure(t.Context()) {
+		if one.Abnormal != nil {
+			t.Errorf("nobody asked for the health of %s", one.Name)
+		}
+	}
+	m.Health, m.samples = true, nil
+	w.driver.Calls()
+	m.Measure(t.Context())
+	m.asking.Wait()
 	for range 2 {
 		got := map[string]Measured{}
 		for _, one := range m.Measure(t.Context()) {
 			got[one.Claim] = one
+		}
+		if own, has := got[""]; !has || own.Name != "own" || own.Use == nil {
+			t.Errorf("a volume of the pod's own: %+v", own)
 		}
 		data := got["data"]
 		use := host.FileSystem{Bytes: 10, Used: 4, Available: 6, Inodes: 3, InodesFree: 2}
@@ -266,8 +289,14 @@ func TestMeasured(t *testing.T) {
 			t.Errorf("got %+v", here)
 		}
 	}
-	if calls := w.driver.Calls(); len(calls) != 1 {
+	if calls := w.driver.Calls(); len(calls) != 2 {
 		t.Errorf("measured by %q", calls)
+	}
+	slices.Sort(events)
+	want := []string{"Warning VolumeConditionAbnormal Volume data: worn out",
+		"Warning VolumeConditionAbnormal Volume own: worn out"}
+	if !slices.Equal(events, want) {
+		t.Errorf("events %q", events)
 	}
 	if err := m.Release(t.Context(), p); err != nil {
 		t.Error(err)
@@ -276,4 +305,102 @@ func TestMeasured(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	w.nothing()
+}
+
+// askedDrivers count how often one is looked for.
+type askedDrivers struct{ n atomic.Int32 }
+
+func (d *askedDrivers) Client(name string) (*csi.Client, error) {
+	d.n.Add(1)
+	return noDrivers{}.Client(name)
+}
+
+// TestHealthIsWatched: with Health drivers are asked each minute, without it never,
+// unless somebody reads measurements.
+func TestHealthIsWatched(t *testing.T) {
+	for _, health := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			drivers := &askedDrivers{}
+			m := &Manager{RootDir: t.TempDir(), Drivers: drivers, Health: health, Log: slog.New(slog.DiscardHandler)}
+			p := csiPod("first", inline("own"))
+			m.entry(p)
+			v := &Volume{Pod: Owner{UID: p.UID}, Source: Source{Volume: inline("own")}, Driver: csiRow, Path: "/v",
+				CSI: &CSI{}}
+			if err := m.keep(v); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- m.Run(ctx) }()
+			time.Sleep(3*measuredFor + time.Second)
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			m.asking.Wait()
+			if n := drivers.n.Load(); health != (n == 3) || !health && n > 0 {
+				t.Errorf("health %v: asked %d times", health, n)
+			}
+		})
+	}
+}
+
+// TestExpandedOnEachNode: a ReadWriteMany volume that another node has expanded is
+// expanded on this one too, over a restart of the agent; others are not.
+func TestExpandedOnEachNode(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		mode corev1.PersistentVolumeAccessMode
+		set  func(*corev1.PersistentVolumeClaim)
+		want int64
+	}{
+		{name: "many", mode: corev1.ReadWriteMany, want: 2 << 30},
+		{name: "one-node", mode: corev1.ReadWriteOnce},
+		{name: "not-required", mode: corev1.ReadWriteMany, set: func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{noNodeExpansion: "true"}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newCSIWorld(t, stages, expands)
+			pv := w.largeVolume()
+			pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{c.mode}
+			small := resource.MustParse("1Gi")
+			w.claim = grows("")
+			w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = small
+			p := csiPod("first", claimed("data"))
+			if err := w.agent().Ensure(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			w.mu.Lock()
+			large := resource.MustParse("2Gi")
+			w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = large
+			w.claim.Status.Capacity[corev1.ResourceStorage] = large
+			if c.set != nil {
+				c.set(w.claim)
+			}
+			w.mu.Unlock()
+			m := w.agent()
+			if err := m.Restore([]*corev1.Pod{p}); err != nil {
+				t.Fatal(err)
+			}
+			w.report(m)
+			for range 2 { // once
+				m.resume(t.Context(), p)
+				m.recorded(p.UID, "data").CSI.looked = time.Time{}
+			}
+			n := 0
+			for _, call := range w.driver.Calls() {
+				if strings.HasPrefix(call, "NodeExpandVolume ") {
+					n++
+				}
+			}
+			if got := w.driver.Expanded("h-pv-1"); got != c.want || n > 1 {
+				t.Errorf("expanded to %d by %d calls", got, n)
+			}
+			if err := m.Release(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+			w.nothing()
+		})
+	}
 }

@@ -61,6 +61,9 @@ type Manager struct {
 	Exhausted func(ctx context.Context, driver string)
 	// Event tells of a pod and may be nil.
 	Event func(p *corev1.Pod, container, kind, reason, message string)
+	// Health has drivers that can do so tell whether something is wrong with volumes:
+	// it is asked each minute, and told of in events and measurements.
+	Health bool
 	// Operations takes how long mounts and unmounts took; nil: nobody asks.
 	Operations *metrics.Durations
 	Log        *slog.Logger

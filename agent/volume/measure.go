@@ -4,11 +4,14 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/csi"
 )
 
-// Measured is what a pod's volume behind a claim holds.
+// Measured is what a pod's volume holds: one behind a claim, or one of the pod's own
+// that a storage driver or a server has. Then it has no claim.
 type Measured struct {
 	Claimed
 	Pod Owner
@@ -17,7 +20,7 @@ type Measured struct {
 	// Use is nil where nobody tells it; of a device its size alone is known.
 	Use *host.FileSystem
 	// Abnormal is whether the driver says that something is wrong, nil where it
-	// says nothing of it.
+	// says nothing of it, or Manager.Health is not set.
 	Abnormal *bool
 	At       time.Time
 }
@@ -36,20 +39,19 @@ type sample struct {
 	busy chan struct{} // closed when the driver has answered
 }
 
-// Measure measures the volumes behind claims: file systems by the kernel, those of
-// storage drivers by these.
+// Measure measures volumes: file systems by the kernel, those of storage drivers by
+// these. Drivers and servers may be away, and are not waited for long.
 func (m *Manager) Measure(ctx context.Context) []Measured {
 	var out []Measured
 	var drivers []*Volume
 	m.mu.Lock()
 	for _, e := range m.pods {
 		for _, v := range e.volumes {
-			if v.Persistent == nil || v.Persistent.Spec.ClaimRef == nil || v.Path == "" {
-				continue
-			}
-			if v.ofStorageDriver() {
+			switch {
+			case v.Path == "":
+			case v.ofStorageDriver(), v.Driver == nfsRow:
 				drivers = append(drivers, v)
-			} else if !v.block() {
+			case v.Persistent != nil && v.Persistent.Spec.ClaimRef != nil && !v.block():
 				out = append(out, v.measured())
 			}
 		}
@@ -65,8 +67,11 @@ func (m *Manager) Measure(ctx context.Context) []Measured {
 
 // measured names a volume, before anything is measured.
 func (v *Volume) measured() Measured {
-	ref := v.Persistent.Spec.ClaimRef
-	return Measured{Claimed: Claimed{ref.Namespace, ref.Name, v.Path}, Pod: v.Pod, Name: v.Volume.Name, At: time.Now()}
+	out := Measured{Claimed: Claimed{Path: v.Path}, Pod: v.Pod, Name: v.Volume.Name, At: time.Now()}
+	if v.Persistent != nil && v.Persistent.Spec.ClaimRef != nil {
+		out.Namespace, out.Claim = v.Persistent.Spec.ClaimRef.Namespace, v.Persistent.Spec.ClaimRef.Name
+	}
+	return out
 }
 
 // askDrivers returns what drivers said within a minute, or say soon.
@@ -111,22 +116,58 @@ func (m *Manager) sample(v *Volume) *sample {
 		}
 	}
 	s := &sample{Measured: v.measured(), busy: make(chan struct{})}
-	path := v.Path
-	if v.block() {
-		path = csiBlockDriver{csiDriver{root: m.RootDir}}.target(v)
+	ask := func() (csi.Stats, error) { return spaceOf(s.Path) }
+	if v.ofStorageDriver() {
+		path, driver, handle := v.Path, csiOf(v.Source).driver, v.handle()
+		if v.block() {
+			path = csiBlockDriver{csiDriver{root: m.RootDir}}.target(v)
+		}
+		ask = func() (csi.Stats, error) { return m.statsOf(driver, handle, path) }
 	}
-	driver, handle := v.Persistent.Spec.CSI.Driver, v.handle()
+	pod := m.pods[v.Pod.UID].pod
 	m.asking.Go(func() {
 		defer close(s.busy)
-		stats, err := m.statsOf(driver, handle, path)
+		stats, err := ask()
 		if err != nil {
 			return
+		}
+		if !m.Health {
+			stats.Condition = nil
+		}
+		if c := stats.Condition; c != nil && c.Abnormal {
+			m.tell(pod, corev1.EventTypeWarning, "VolumeConditionAbnormal", "Volume %s: %s", s.Name, c.Message)
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		s.take(stats)
 	})
 	return s
+}
+
+// spaceOf asks the kernel, which asks a server: that may take for ever.
+func spaceOf(path string) (csi.Stats, error) {
+	has, err := host.Space(path)
+	if err != nil {
+		return csi.Stats{}, err
+	}
+	return csi.Stats{
+		Bytes:  &csi.Amount{Total: int64(has.Bytes), Used: int64(has.Used), Available: int64(has.Available)},
+		Inodes: &csi.Amount{Total: int64(has.Inodes), Available: int64(has.InodesFree)},
+	}, nil
+}
+
+// watchHealth asks drivers each minute how their volumes are, so that events tell.
+func (m *Manager) watchHealth(ctx context.Context) {
+	each := time.NewTicker(measuredFor)
+	defer each.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-each.C:
+		}
+		m.Measure(ctx)
+	}
 }
 
 // statsOf asks a driver, which has the time of a call for that.

@@ -72,6 +72,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		running.Go(func() { m.resume(ctx, p) })
 	}
 	m.restored = nil
+	if m.Health {
+		running.Go(func() { m.watchHealth(ctx) })
+	}
 	for {
 		due, wait := m.takeDue(time.Now())
 		for _, e := range due {

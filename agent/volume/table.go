@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // row is a line of the table of drivers.
@@ -22,6 +20,9 @@ const (
 	csiRow      = "csi"
 	csiBlockRow = "csiBlock"
 )
+
+// nfsRow is the line of what servers have.
+const nfsRow = "nfs"
 
 // ofStorageDriver tells whether a storage driver makes the volume.
 func (v *Volume) ofStorageDriver() bool { return v.Driver == csiRow || v.Driver == csiBlockRow }
@@ -40,7 +41,7 @@ func (m *Manager) table() []row {
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
 		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},
-		{name: "nfs", driver: nfsDriver{mounts: mounts}, claims: true},
+		{name: nfsRow, driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "image", driver: imageDriver{}},
 		{name: csiRow, claims: true, driver: storage},
 		{name: csiBlockRow, driver: csiBlockDriver{storage}},
@@ -67,11 +68,17 @@ func find(table []row, s Source) (row, error) {
 		return row{}, errors.New("gitRepo volumes are not supported: use an init container that clones the repository")
 	case s.Volume.FlexVolume != nil, s.Persistent != nil && s.Persistent.Spec.FlexVolume != nil:
 		return row{}, errors.New("flexVolume drivers are not supported: use a CSI driver")
+	case s.Volume.ISCSI != nil, s.Persistent != nil && s.Persistent.Spec.ISCSI != nil:
+		return row{}, errors.New("iscsi volumes are not supported, the node logs in to no targets: " +
+			"use a CSI driver for iSCSI")
+	case s.Volume.FC != nil, s.Persistent != nil && s.Persistent.Spec.FC != nil:
+		return row{}, errors.New("fc volumes are not supported, the node scans for no disks: " +
+			"use a CSI driver for Fibre Channel")
 	case s.block():
 		return row{}, fmt.Errorf("persistent volume %s: only local and csi volumes can have volumeMode Block",
 			s.Persistent.Name)
 	case s.Persistent == nil:
-		return row{}, fmt.Errorf("%s volumes are not supported by this node yet", kindOf(&s.Volume))
+		return row{}, errors.New("such volumes are not supported by this node yet")
 	}
 	var names []string
 	for _, r := range table {
@@ -91,15 +98,4 @@ func made(table []row, v *Volume) (row, error) {
 		}
 	}
 	return row{}, fmt.Errorf("volume %q was made by driver %q, which this agent does not have", v.Volume.Name, v.Driver)
-}
-
-// kindOf names the types that users ask for and no driver makes.
-func kindOf(v *corev1.Volume) string {
-	switch {
-	case v.ISCSI != nil:
-		return "iscsi"
-	case v.FC != nil:
-		return "fc"
-	}
-	return "such"
 }
