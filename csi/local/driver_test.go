@@ -344,3 +344,50 @@ func TestOpenRefusesBrokenRecord(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestSingleWriter: a volume for one pod is not shown to another. That what it is
+// staged at is seen by a second name, as where the kubelet's directory lies
+// elsewhere, makes no second writer.
+func TestSingleWriter(t *testing.T) {
+	home := t.TempDir()
+	d := newDriver(t, filepath.Join(home, "volumes"))
+	how := mountUse()
+	how.AccessMode.Mode = csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	v := create(t, d, "pvc-1", 16*mib, how)
+	kubelet, name := filepath.Join(home, "kubelet"), filepath.Join(home, "second")
+	staged := filepath.Join("plugins", v, "globalmount")
+	for _, dir := range []string{kubelet, name} {
+		if err := os.MkdirAll(filepath.Join(dir, staged), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stage := &csipb.NodeStageVolumeRequest{
+		VolumeId: v, StagingTargetPath: filepath.Join(kubelet, staged), VolumeCapability: how}
+	if _, err := d.NodeStageVolume(context.Background(), stage); err != nil {
+		t.Fatal(err)
+	}
+	alias := filepath.Join(name, staged)
+	if err := unix.Mount(stage.StagingTargetPath, alias, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(pod string) error {
+		_, err := d.NodePublishVolume(context.Background(), &csipb.NodePublishVolumeRequest{VolumeId: v,
+			StagingTargetPath: stage.StagingTargetPath, TargetPath: filepath.Join(home, pod), VolumeCapability: how})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(alias, 0); err != nil {
+			t.Error(err)
+		}
+		stop(t, d, v, stage.StagingTargetPath, filepath.Join(home, "a"))
+	})
+	if err := publish("a"); err != nil {
+		t.Error(err)
+	}
+	if err := publish("a"); err != nil {
+		t.Errorf("the second call for one pod: %v", err)
+	}
+	if err := publish("b"); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a second pod: %v", err)
+	}
+}

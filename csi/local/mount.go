@@ -76,6 +76,18 @@ func of(m *mountinfo.Info, devices []string) bool {
 	return false
 }
 
+// alias tells whether two paths are one by another name, as where the directory of
+// the kubelet is a mount of another: then they end alike.
+func alias(a, b string) bool {
+	for range 3 {
+		if filepath.Base(a) != filepath.Base(b) {
+			return false
+		}
+		a, b = filepath.Dir(a), filepath.Dir(b)
+	}
+	return true
+}
+
 // shownAt is where devices, or what is on them, are mounted beside where they are
 // staged; "" for nowhere.
 func shownAt(devices []string, staged string) (string, error) {
@@ -84,7 +96,7 @@ func shownAt(devices []string, staged string) (string, error) {
 	}
 	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		device := m.FSType == "devtmpfs" && slices.Contains(devices, filepath.Join("/dev", m.Root))
-		return m.Mountpoint == staged || !device && !of(m, devices), false
+		return alias(m.Mountpoint, staged) || !device && !of(m, devices), false
 	})
 	if err != nil || len(list) == 0 {
 		return "", err
