@@ -62,8 +62,9 @@ spec:
   - {name: own, csi: {driver: memory.csi.test}}
 `
 
-// TestStorageDriver: a driver registers, a pod has its volumes, an agent that was
-// killed is followed by one that knows of them, and nothing is left at the end.
+// TestStorageDriver: a driver registers, and a pod that waits for it has its volumes;
+// an agent that was killed is followed by one that knows of them, and nothing is left
+// at the end.
 func TestStorageDriver(t *testing.T) {
 	s := newSpace(t)
 	root := filepath.Join(cluster.Dir, "kubelet")
@@ -72,6 +73,14 @@ func TestStorageDriver(t *testing.T) {
 		Mounts:       csitest.Memory{},
 		Capabilities: []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
 	}
+	s.apply(stored)
+	t.Cleanup(func() {
+		cluster.Must(t, "delete", "csidriver/memory.csi.test", "pv/in-memory", "--wait=false", "--ignore-not-found")
+	})
+	harness.Eventually(t, "the pod waits for the driver", func() (bool, string) {
+		out := s.k("get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}{'\\n'}{end}")
+		return strings.Contains(out, "driver name memory.csi.test not found in the list of registered CSI drivers"), out
+	})
 	told, gone := d.Register(t, filepath.Join(root, "plugins_registry"), d.Serve(t))
 	select {
 	case answer := <-told:
@@ -83,10 +92,6 @@ func TestStorageDriver(t *testing.T) {
 	}
 	s.says("memory.csi.test node-of-memory.csi.test", "get", "csinode", "node1", "-o",
 		"jsonpath={range .spec.drivers[*]}{.name} {.nodeID}{end}")
-	s.apply(stored)
-	t.Cleanup(func() {
-		cluster.Must(t, "delete", "csidriver/memory.csi.test", "pv/in-memory", "--wait=false", "--ignore-not-found")
-	})
 	s.k("wait", "pod/stored", "--for=condition=Ready", "--timeout=60s")
 	in := func(command string) string {
 		t.Helper()
