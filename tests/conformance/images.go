@@ -42,6 +42,7 @@ func images(cache, bin string) []image {
 	src := func(name string) string { return filepath.Join(cache, "src", "test", "images", name) }
 	rootfs, busybox, nginx := in("rootfs.tar"), filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin,
 		"test-images", "nginx.tar")
+	// Upstream's has images in /var/registry as well, for its own registry server.
 	agnhost := []file{
 		{"agnhost", in("agnhost"), 0o755},
 		{"coredns", in("coredns"), 0o755},
