@@ -53,8 +53,10 @@ type CSI struct {
 	next      time.Time
 	// needNotAttach: the driver's object says so now, whatever it said before.
 	needNotAttach bool
-	// looked is when the claim was looked at for a new size.
-	looked time.Time
+	// looked is when the claim was looked at for a new size; refused: the driver did
+	// not expand the volume, and that was its last word.
+	looked  time.Time
+	refused bool
 }
 
 // noDrivers is StorageDrivers of a node that nobody registers with.

@@ -153,7 +153,11 @@ func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *
 	}
 	if err := m.callExpand(ctx, p, v, client, can, size); err != nil {
 		if recovers && csi.Final(err) {
-			say := func(s *corev1.PersistentVolumeClaimStatus) { failed(s, err) }
+			// A claim that asks for less since then is the resizer's again.
+			wants := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+			given := v.CSI.refused && wants.Cmp(size) != 0
+			v.CSI.refused = true
+			say := func(s *corev1.PersistentVolumeClaimStatus) { failed(s, err, given || csi.Infeasible(err)) }
 			if _, told := m.setClaim(ctx, claim, say); told != nil {
 				m.Log.Warn("a claim does not say that its volume was not expanded", "claim",
 					claim.Namespace+"/"+claim.Name, "err", told)
@@ -208,8 +212,8 @@ func finished(s *corev1.PersistentVolumeClaimStatus, size resource.Quantity) {
 }
 
 // failed is what a claim says of a volume that cannot be brought to its size.
-func failed(s *corev1.PersistentVolumeClaimStatus, err error) {
-	if csi.Infeasible(err) {
+func failed(s *corev1.PersistentVolumeClaimStatus, err error, infeasible bool) {
+	if infeasible {
 		s.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizeInfeasible
 	}
 	is := func(c corev1.PersistentVolumeClaimCondition) bool {

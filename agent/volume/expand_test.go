@@ -404,3 +404,44 @@ func TestExpandedOnEachNode(t *testing.T) {
 		})
 	}
 }
+
+// TestExpansionIsGivenUp: once the driver has refused an expansion for good and the
+// claim asks for less, the next refusal makes it the resizer's again.
+func TestExpansionIsGivenUp(t *testing.T) {
+	w := newCSIWorld(t, stages, expands)
+	w.largeVolume()
+	w.claim = grows("")
+	w.claim.Status.Capacity = w.claim.Spec.Resources.Requests
+	m, p := w.agent(), csiPod("first", claimed("data"))
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.claim = grows(corev1.PersistentVolumeClaimNodeResizePending)
+	w.mu.Unlock()
+	v := m.recorded(p.UID, "data")
+	for _, c := range []struct {
+		wants, state string
+	}{
+		{"2Gi", "NodeResizeInProgress"}, {"2Gi", "NodeResizeInProgress"}, {"1536Mi", "NodeResizeInfeasible"},
+	} {
+		w.mu.Lock()
+		w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(c.wants)
+		w.mu.Unlock()
+		w.refuse("NodeExpandVolume", status.Error(codes.PermissionDenied, "no"))
+		v.CSI.looked = time.Time{}
+		if err := m.update(t.Context(), p); err == nil {
+			t.Fatal("no error")
+		}
+		w.mu.Lock()
+		state := w.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+		w.mu.Unlock()
+		if string(state) != c.state {
+			t.Errorf("claim of %s: %s, want %s", c.wants, state, c.state)
+		}
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	w.nothing()
+}
