@@ -51,6 +51,8 @@ type options struct {
 	NFTable           string `json:"nfTable"`
 	// EvictionHard replaces single thresholds of the agent's.
 	EvictionHard map[string]string `json:"evictionHard,omitempty"`
+	// RuntimeHandlers are the agent's: programs by the handler of a RuntimeClass.
+	RuntimeHandlers map[string]string `json:"runtimeHandlers,omitempty"`
 }
 
 func defaultOptions() *options {
@@ -89,6 +91,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
 	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
 	f.StringToStringVar(&o.EvictionHard, "eviction-hard", o.EvictionHard, "thresholds of the pressure conditions, as nodefs.available=5%,imagefs.available=5%")
+	f.StringToStringVar(&o.RuntimeHandlers, "runtime-handlers", o.RuntimeHandlers, "programs of RuntimeClass handlers, as kata=/usr/bin/kata-runtime")
 }
 
 // Paths below the data directory.
@@ -200,6 +203,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = o.keys().Path(pki.CAFile)
 	maps.Copy(c.EvictionHard, o.EvictionHard)
+	c.RuntimeHandlers = o.RuntimeHandlers
 	c.GossipPort, c.GossipKeyFile, c.Join = o.GossipPort, o.keys().
 		Path(pki.GossipKeyFile), []string{fmt.Sprintf("127.0.0.1:%d", o.GossipPort+1)}
 	return c

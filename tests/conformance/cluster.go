@@ -19,6 +19,9 @@ import (
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
+// testHandler is the handler of the suite's RuntimeClasses, which nodes have.
+const testHandler = "test-handler"
+
 // startCluster starts a cluster whose nodes have the suite's images. After an
 // error the cluster, if there is one, has to be stopped as well.
 func startCluster(o options, archive string) (*harness.Cluster, error) {
@@ -38,7 +41,7 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	if err != nil {
 		return c, fmt.Errorf("registry: %w", err)
 	}
-	if err := c.Up("--registry-config-dir", mirrors); err != nil {
+	if err := c.Up("--registry-config-dir", mirrors, "--runtime-handlers", testHandler+"=runc"); err != nil {
 		return c, err
 	}
 	last := o.nodes
@@ -47,7 +50,7 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	}
 	for i := 2; i <= last; i++ {
 		a, err := c.Host("node"+strconv.Itoa(i), func(a *harness.Agent, cfg *agentconfig.Config) {
-			cfg.RegistryConfigDir = mirrors
+			cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
 			if o.storage() {
 				harness.Machine(a, cfg)
 			}

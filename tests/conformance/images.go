@@ -42,7 +42,6 @@ func images(cache, bin string) []image {
 	src := func(name string) string { return filepath.Join(cache, "src", "test", "images", name) }
 	rootfs, busybox, nginx := in("rootfs.tar"), filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin,
 		"test-images", "nginx.tar")
-	// Upstream's has images in /var/registry as well, for its own registry server.
 	agnhost := []file{
 		{"agnhost", in("agnhost"), 0o755},
 		{"coredns", in("coredns"), 0o755},
@@ -59,7 +58,7 @@ func images(cache, bin string) []image {
 	}
 	web := v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, ExposedPorts: map[string]struct{}{"80/tcp": {}}}
 	return []image{
-		{registry + "agnhost:2.63.0", rootfs, agnhost, serve},
+		{registry + "agnhost:2.63.0", rootfs + "+" + in(servedFile), agnhost, serve},
 		{registry + "agnhost:2.55", registry + "agnhost:2.63.0", nil, serve},
 		animal("kitten"),
 		animal("nautilus"),
@@ -79,12 +78,16 @@ func images(cache, bin string) []image {
 			v1.Config{Cmd: []string{"nnp"}}},
 		{registry + "nginx:1.15-4", rootfs + "+" + nginx, nil, web}, // with a shell, as upstream's
 		{registry + "nginx:1.27-0", rootfs + "+" + nginx, nil, web},
-		{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", in("agnhost"), 0o755}},
-			v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}},
+		pauseImage(cache),
 		{registry + "sample-apiserver:1.29.2", "", []file{{"sample-apiserver", in("sample-apiserver"), 0o755}},
 			v1.Config{Entrypoint: []string{"/sample-apiserver"}}},
 		{"registry.k8s.io/etcd:3.6.8-0", "", []file{{"usr/local/bin/etcd", in("etcd"), 0o755}}, v1.Config{}},
 	}
+}
+
+func pauseImage(cache string) image {
+	return image{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", filepath.Join(cache, "agnhost"), 0o755}},
+		v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}}
 }
 
 // wideImages lists what only specs beyond conformance run.
@@ -106,7 +109,7 @@ func pack(cache, bin string, o options) (string, error) {
 		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache)...)
 	}
 	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/sidecars.go",
-		"tests/conformance/rootfs.sh",
+		"tests/conformance/served.go", "tests/conformance/rootfs.sh",
 		filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar"))
 	if current || err != nil {
 		return out, err
@@ -117,6 +120,9 @@ func pack(cache, bin string, o options) (string, error) {
 		return "", fmt.Errorf("pack the programs of agnhost: %w", err)
 	}
 	fmt.Println("packing the suite's images")
+	if err := packServed(cache); err != nil {
+		return "", fmt.Errorf("pack what agnhost's registry serves: %w", err)
+	}
 	bases := map[string]v1.Image{"": empty.Image}
 	byTag := map[name.Tag]v1.Image{}
 	for _, i := range list {
@@ -222,16 +228,7 @@ func stacked(bases map[string]v1.Image, below, above string) (v1.Image, error) {
 func fileLayer(ref string, files []file) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	write := func(path string, mode int64, data []byte) error {
-		if err := w.WriteHeader(
-			&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)),
-				Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		_, err := w.Write(data)
-		return err
-	}
-	if err := write(".image", 0o644, []byte(ref)); err != nil {
+	if err := writeFile(w, ".image", 0o644, []byte(ref)); err != nil {
 		return nil, err
 	}
 	for _, f := range files {
@@ -239,7 +236,7 @@ func fileLayer(ref string, files []file) (v1.Layer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := write(f.path, f.mode, data); err != nil {
+		if err := writeFile(w, f.path, f.mode, data); err != nil {
 			return nil, err
 		}
 	}
@@ -249,4 +246,14 @@ func fileLayer(ref string, files []file) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
 	})
+}
+
+func writeFile(w *tar.Writer, path string, mode int64, data []byte) error {
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)),
+		Format: tar.FormatPAX})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
 }

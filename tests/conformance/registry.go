@@ -25,7 +25,8 @@ import (
 var alwaysPulled = []string{registry + "kitten:1.8"}
 
 // registryPort is where the first machine serves them.
-const registryPort = "5000"
+// Specs of pulls serve theirs on port 5000 of a node.
+const registryPort = "5001"
 
 // serveRegistry serves the images that are always pulled on the first machine,
 // as long as this process lives, and returns the directory that makes it the

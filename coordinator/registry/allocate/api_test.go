@@ -120,16 +120,17 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 		s.Type, s.Ports[0].NodePort = corev1.ServiceTypeNodePort, 80
 	}), create)
 	wantError(t, err, "provided port is not in the valid range. The range of valid ports is 30000-32767")
-	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }),
+	// Addresses below 10.96.1.0 are given only to who asks for them.
+	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.77" }),
 		metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
+	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.0.77", get); !apierrors.IsNotFound(err) {
 		t.Errorf("a dry run's address: %v", err)
 	}
 	must[*corev1.Service](t)(services.Create(ctx,
-		aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
-	address := must[*networkingv1.IPAddress](t)(c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get))
+		aService("wet", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.77" }), create))
+	address := must[*networkingv1.IPAddress](t)(c.NetworkingV1().IPAddresses().Get(ctx, "10.96.0.77", get))
 	if r := address.Spec.ParentRef; r == nil ||
 		*r != (networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "wet"}) ||
 		address.Labels["ipaddress.kubernetes.io/managed-by"] != "ipallocator.k8s.io" ||
@@ -139,22 +140,22 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.7.7", get); !apierrors.IsNotFound(err) {
+	if _, err := c.NetworkingV1().IPAddresses().Get(ctx, "10.96.0.77", get); !apierrors.IsNotFound(err) {
 		t.Errorf("address of a deleted service: %v", err)
 	}
 	must[*corev1.Service](t)(services.Create(ctx,
-		aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.7" }), create))
+		aService("again", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.77" }), create))
 	_, err = services.Create(ctx,
-		aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.7.8" }), create)
+		aService("noports", func(s *corev1.ServiceSpec) { s.Ports = nil; s.ClusterIP = "10.96.0.78" }), create)
 	wantError(t, err, "spec.ports: Required value")
 	must[*corev1.Service](t)(services.Create(ctx,
-		aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.7.8" }), create))
+		aService("after-failure", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.78" }), create))
 }
 
 // orphanedAddress: an address whose Service is gone for long does not stay taken;
 // that of a Service, or of one that may be about to be written, does.
 func orphanedAddress(t *testing.T, c kubernetes.Interface) {
-	const ip = "10.96.5.5"
+	const ip = "10.96.0.55"
 	services, addresses := c.CoreV1().Services("default"), c.NetworkingV1().IPAddresses()
 	must[*networkingv1.IPAddress](t)(addresses.Create(ctx, &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: ip,
