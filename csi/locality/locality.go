@@ -48,6 +48,25 @@ func AskedOf(c *corev1.PersistentVolumeClaim) string {
 	return c.Annotations[selectedNode]
 }
 
+// SourceClaim is the name of the claim, of the same namespace, of whose volume the
+// claim's is to be a clone; "" for none.
+func SourceClaim(c *corev1.PersistentVolumeClaim) string {
+	switch ref, source := c.Spec.DataSourceRef, c.Spec.DataSource; {
+	case ref != nil:
+		if ref.Kind == claimKind && (ref.APIGroup == nil || *ref.APIGroup == "") &&
+			(ref.Namespace == nil || *ref.Namespace == c.Namespace) {
+			return ref.Name
+		}
+	case source != nil:
+		if source.Kind == claimKind && (source.APIGroup == nil || *source.APIGroup == "") {
+			return source.Name
+		}
+	}
+	return ""
+}
+
+const claimKind = "PersistentVolumeClaim"
+
 // VolumeNode is the node that keeps the volume, "" where it is not one of the
 // driver's, or not on one node alone.
 func VolumeNode(pv *corev1.PersistentVolume) string {

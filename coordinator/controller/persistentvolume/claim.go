@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 // defaultClass and its beta form mark the StorageClass of claims without one.
@@ -80,7 +82,10 @@ type claimStep struct {
 	Class string
 	// Provisioner is asked for a volume.
 	Provisioner string
-	Event       *event
+	// Place is the claim's class where the volume is made by a node, and nobody but
+	// this controller chooses which.
+	Place *storagev1.StorageClass
+	Event *event
 }
 
 // planClaim decides about a claim, as upstream's persistent volume controller.
@@ -155,10 +160,14 @@ func planUnmatched(c *corev1.PersistentVolumeClaim, v *view, delayed bool) claim
 	case strings.HasPrefix(class.Provisioner, "kubernetes.io/"):
 		return claimStep{Event: warning("ProvisioningFailed", "no volume plugin matched name: %s", class.Provisioner)}
 	}
-	return claimStep{Provisioner: class.Provisioner, Event: normal("ExternalProvisioning",
+	step := claimStep{Provisioner: class.Provisioner, Event: normal("ExternalProvisioning",
 		"Waiting for a volume to be created either by the external provisioner '%s' or manually by the system administrator. "+
 			"If volume creation is delayed, please verify that the provisioner is running and correctly registered.",
 		class.Provisioner)}
+	if class.Provisioner == locality.Driver {
+		step.Place = class
+	}
+	return step
 }
 
 func waits(pods []string) *event {

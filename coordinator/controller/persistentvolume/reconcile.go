@@ -36,6 +36,7 @@ type reconciler struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	classes storagelisters.StorageClassLister
 	pods    cache.Indexer
+	places  *places
 	events  record.EventRecorder
 	loop    *controller.Loop
 }
@@ -53,6 +54,10 @@ func New(env controller.Env) (*controller.Loop, error) {
 		events: env.Recorder("persistentvolume-controller"), loop: loop,
 	}
 	loop.Reconciler = r
+	var err error
+	if r.places, err = newPlaces(env, loop); err != nil {
+		return nil, err
+	}
 	controller.Watch(loop, core.PersistentVolumes().Informer(), r.volumeChanged)
 	controller.Watch(loop, core.PersistentVolumeClaims().Informer(), r.claimChanged)
 	controller.Watch(loop, storage.StorageClasses().Informer(), r.classChanged)
@@ -107,6 +112,9 @@ func (r *reconciler) claimChanged(old, c *corev1.PersistentVolumeClaim) {
 	}
 	if c != nil {
 		r.loop.Add(claimKey + controller.Key(c.Namespace, c.Name))
+		if c.Spec.VolumeName != "" {
+			r.places.sourceReady(c.Namespace)
+		}
 	} else {
 		// A volume may be bound to it that it did not name yet.
 		r.volumesOf(old)
@@ -162,21 +170,27 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil
 	}
-	return 0, r.claim(ctx, namespace, name)
+	return r.claim(ctx, namespace, name)
 }
 
-func (r *reconciler) claim(ctx context.Context, namespace, name string) error {
+func (r *reconciler) claim(ctx context.Context, namespace, name string) (after time.Duration, err error) {
 	c, err := r.claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
-		return controller.IgnoreGone(err)
+		r.places.forget(controller.Key(namespace, name))
+		return 0, controller.IgnoreGone(err)
 	}
 	v, err := r.view(c)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	step, err := planClaim(c, v)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if step.Place == nil {
+		r.places.forget(controller.Key(namespace, name))
+	} else {
+		return r.place(ctx, c, step, v)
 	}
 	switch {
 	case step.Bind != nil:
@@ -184,17 +198,20 @@ func (r *reconciler) claim(ctx context.Context, namespace, name string) error {
 	case step.Class != "":
 		_, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &step.Class })
 	case step.Provisioner != "":
-		_, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) {
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBetaStorageProvisioner, step.Provisioner)
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnStorageProvisioner, step.Provisioner)
-		})
+		_, err = r.updateClaim(ctx, c, func(c *corev1.PersistentVolumeClaim) { ask(c, step.Provisioner) })
 	case step.Phase != "":
 		err = r.setClaim(ctx, c, step.Phase, nil)
 	}
 	if err == nil && step.Event != nil {
 		r.events.Event(c, step.Event.kind, step.Event.reason, step.Event.message)
 	}
-	return err
+	return 0, err
+}
+
+// ask has a provisioner make the claim's volume.
+func ask(c *corev1.PersistentVolumeClaim, provisioner string) {
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnBetaStorageProvisioner, provisioner)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, storagehelper.AnnStorageProvisioner, provisioner)
 }
 
 func (r *reconciler) view(c *corev1.PersistentVolumeClaim) (*view, error) {

@@ -13,6 +13,7 @@ import (
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 // noProvisioner is the provisioner of classes whose volumes are made by hand.
@@ -120,6 +121,9 @@ func (f *volumeFilter) provisionable(c *corev1.PersistentVolumeClaim, n *corev1.
 		!topologyAllows(class.AllowedTopologies, n.Labels) {
 		return noVolume, nil
 	}
+	if class.Provisioner == locality.Driver && !f.hasSource(c, n.Name) {
+		return sourceElsewhere, nil
+	}
 	capacities, reported, err := f.storage.Capacities(class.Provisioner, name)
 	if err != nil || !reported {
 		return "", err
@@ -130,6 +134,21 @@ func (f *volumeFilter) provisionable(c *corev1.PersistentVolumeClaim, n *corev1.
 		return "", nil
 	}
 	return volumeTooLarge, nil
+}
+
+// hasSource tells whether the volume that the claim's is to be a clone of, if there is
+// one, is at the node: the driver that ships with Shoal clones nowhere else.
+func (f *volumeFilter) hasSource(c *corev1.PersistentVolumeClaim, node string) bool {
+	name := locality.SourceClaim(c)
+	if name == "" {
+		return true
+	}
+	source, err := f.storage.Claim(c.Namespace, name)
+	if err != nil || !bound(source) {
+		return false
+	}
+	pv, err := f.storage.Volume(source.Spec.VolumeName)
+	return err == nil && locality.VolumeNode(pv) == node
 }
 
 // hasRoom tells whether the driver has room of this size, in bytes, at a node

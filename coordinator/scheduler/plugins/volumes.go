@@ -42,6 +42,7 @@ var (
 	volumeElsewhere = "node(s) didn't match PersistentVolume's node affinity"
 	noVolume        = "node(s) didn't find available persistent volumes to bind"
 	volumeTooLarge  = "node(s) did not have enough free storage"
+	sourceElsewhere = "node(s) didn't have the volume to clone"
 	volumeMissing   = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 )
 

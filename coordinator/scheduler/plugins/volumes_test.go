@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 // shelf is storage that a test fills.
@@ -111,6 +112,12 @@ func TestVolumeBinding(t *testing.T) {
 		{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "host", Values: []string{"b"}}}}}
 	chosen := storageClaim("", false)
 	chosen.Annotations = map[string]string{storagehelper.AnnSelectedNode: "b"}
+	source, clone := storageClaim("kept", true), storageClaim("", false)
+	source.Name = "source"
+	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
+	kept := volumeAt("kept", "b")
+	kept.Spec.NodeAffinity = locality.Affinity("b")
+	kept.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: locality.Driver}
 	for _, c := range []struct {
 		name  string
 		claim *corev1.PersistentVolumeClaim
@@ -137,10 +144,15 @@ func TestVolumeBinding(t *testing.T) {
 		{"no room", storageClaim("", false),
 			shelf{classes: storageClass("p", waits), reported: true, capacities: room("4Gi", "b")},
 			"", volumeTooLarge, volumeTooLarge},
+		{"clone", clone, shelf{classes: storageClass(locality.Driver, waits),
+			volumes: []*corev1.PersistentVolume{kept}}, "", sourceElsewhere, ""},
+		{"clone of nothing yet", clone, shelf{classes: storageClass(locality.Driver, waits)},
+			"", sourceElsewhere, sourceElsewhere},
+		{"clone by another driver", clone, shelf{classes: storageClass("p", waits)}, "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.claim != nil {
-				c.shelf.claims = map[string]*corev1.PersistentVolumeClaim{"data": c.claim}
+				c.shelf.claims = map[string]*corev1.PersistentVolumeClaim{"data": c.claim, "source": source}
 			}
 			p, err := newVolumeBinding(nil, &Deps{Storage: &c.shelf})
 			if err != nil {
