@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 time=${1:-1m}
 only=${2:-.}
 failed=0 ran=0
-targets=$(grep -roE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's#^\./(.*)/[^/]*:func (Fuzz.*)#\1 \2#' | sort -u)
+targets=$(grep -roE --include='*_test.go' --exclude-dir=bin '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's#^\./(.*)/[^/]*:func (Fuzz.*)#\1 \2#' | sort -u)
 while read -r dir name; do
 	echo "$dir/$name" | grep -qE -- "$only" || continue
 	ran=$((ran + 1))
