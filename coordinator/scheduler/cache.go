@@ -130,19 +130,21 @@ func (c *podCache) forget(uid types.UID) {
 }
 
 // setPod takes in a pod that the API says is on a node. A pod that was assumed
-// there costs nothing: what counts of it has not changed.
-func (c *podCache) setPod(p *framework.PodInfo) {
+// there costs nothing: what counts of it has not changed. It tells whether the
+// pod takes less than before.
+func (c *podCache) setPod(p *framework.PodInfo) (freed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.pods[p.UID()]
 	if old != nil && old.node == p.Pod.Spec.NodeName && sameForOthers(old.info, p) {
 		old.assumed = false
-		return
+		return false
 	}
 	if old != nil {
 		c.drop(old)
 	}
 	c.put(&cachedPod{info: p, node: p.Pod.Spec.NodeName})
+	return old != nil && old.info.Requests.Exceeds(&p.Requests)
 }
 
 func (c *podCache) removePod(uid types.UID) {

@@ -217,6 +217,38 @@ func TestRefusalInUpstreamsWords(t *testing.T) {
 	c.bound("a", "n2")
 }
 
+// TestResizeMakesRoom: a pod that asks for less holds what it has until its node
+// has taken it away, which only its status tells.
+func TestResizeMakesRoom(t *testing.T) {
+	had := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("800m"),
+		corev1.ResourceMemory: resource.MustParse("1Mi")}
+	has := func(l corev1.ResourceList) podOpt {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: l,
+				Resources: &corev1.ResourceRequirements{Requests: l}}}
+		}
+	}
+	x := testPod("x", requests("800m", "1Mi"), on("n1"), has(had))
+	x.Generation = 1
+	c := newCluster(t, testNode("n1", "1", "1Gi"), x)
+	c.create(testPod("a", requests("500m", "1Mi")))
+	m := "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+	c.refused("a", m)
+	less := x.DeepCopy()
+	requests("300m", "1Mi")(less)
+	less.Generation = 2
+	update := func(p *corev1.Pod) {
+		if _, err := c.CoreV1().Pods("default").Update(c.ctx, p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(less)
+	done := less.DeepCopy()
+	has(less.Spec.Containers[0].Resources.Requests)(done)
+	update(done)
+	c.bound("a", "n1")
+}
+
 func TestNoNodesThenOne(t *testing.T) {
 	c := newCluster(t)
 	c.create(testPod("a"))

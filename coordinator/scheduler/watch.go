@@ -214,10 +214,16 @@ func (s *Scheduler) podAssigned(old, now *corev1.Pod, was podPlace) {
 	if err != nil {
 		s.log.Warn("pod affinity ignored", "pod", now.Namespace+"/"+now.Name, "err", err)
 	}
-	s.cache.setPod(info)
+	freed := s.cache.setPod(info)
 	if was != assigned {
 		s.queue.Move(framework.Event{Resource: framework.Pod, Action: framework.Add, New: now})
-	} else if a := podActions(old, now); a != 0 {
+		return
+	}
+	a := podActions(old, now)
+	if freed { // told by its spec, or by its status when a resize is done
+		a |= framework.UpdatePodScaleDown
+	}
+	if a != 0 {
 		s.queue.Move(framework.Event{Resource: framework.Pod, Action: a, Old: old, New: now})
 	}
 }
@@ -237,7 +243,11 @@ func (s *Scheduler) podWaits(old, now *corev1.Pod) {
 		s.queue.Add(info)
 		return
 	}
-	if a := podActions(old, now); a != 0 || !equality.Semantic.DeepEqual(old.Spec, now.Spec) ||
+	a := podActions(old, now)
+	if asksLess(old, info) {
+		a |= framework.UpdatePodScaleDown
+	}
+	if a != 0 || !equality.Semantic.DeepEqual(old.Spec, now.Spec) ||
 		(old.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) {
 		s.queue.Update(old, info, a|framework.UpdateOther)
 	}
@@ -272,12 +282,14 @@ func podActions(old, now *corev1.Pod) (a framework.Action) {
 	if !equality.Semantic.DeepEqual(old.Spec.Tolerations, now.Spec.Tolerations) {
 		a |= framework.UpdatePodToleration
 	}
-	if old.Generation != now.Generation || old.Generation == 0 {
-		was, err1 := framework.NewPodInfo(old)
-		is, err2 := framework.NewPodInfo(now)
-		if err1 == nil && err2 == nil && was.Requests.Exceeds(&is.Requests) {
-			a |= framework.UpdatePodScaleDown
-		}
-	}
 	return a
+}
+
+// asksLess tells whether a pod without a node asks for less than before.
+func asksLess(old *corev1.Pod, now *framework.PodInfo) bool {
+	if old.Generation == now.Pod.Generation && old.Generation != 0 {
+		return false
+	}
+	was, err := framework.NewPodInfo(old)
+	return err == nil && was.Requests.Exceeds(&now.Requests)
 }
