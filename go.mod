@@ -83,6 +83,7 @@ require (
 	k8s.io/cri-api v0.36.3
 	k8s.io/cri-client v0.36.3
 	k8s.io/cri-streaming v0.36.3
+	k8s.io/csi-translation-lib v0.36.3
 	k8s.io/dynamic-resource-allocation v0.36.3
 	k8s.io/endpointslice v0.36.3
 	k8s.io/klog/v2 v2.140.0

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/shoal-project/shoal/csi/migration"
 )
 
 // claim is a reference that is not watched, for a node may only get claims. The
@@ -30,7 +32,7 @@ func ClaimName(p *corev1.Pod, v *corev1.Volume) string {
 
 // Volume asks what volume is bound to the claim that a pod's volume names, with
 // upstream's words where there is none. While the API is away it is what the
-// API last said.
+// API last said. A volume of a cloud is shown as its CSI driver's.
 func (o *Objects) Volume(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error) {
 	r := ref{claim, p.Namespace, ClaimName(p, v)}
 	pv, err := o.bound(ctx, p, v)
@@ -98,5 +100,8 @@ func (o *Objects) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*
 			pv.Name, pv.Spec.ClaimRef.UID, c.UID)
 	}
 	pv.ManagedFields = nil
+	if pv, err = migration.Volume(pv); err != nil {
+		return nil, unusable("%w", err)
+	}
 	return pv, nil
 }

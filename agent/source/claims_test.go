@@ -63,3 +63,29 @@ func TestVolume(t *testing.T) {
 		t.Errorf("%s is kept for no pod", got.Name)
 	}
 }
+
+// A volume of a cloud is what the driver calls it that has taken the plugin over; one
+// whose name the driver cannot know is of no use.
+func TestVolumeOfACloud(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+	for id, want := range map[string]string{"aws://z/vol-1": "vol-1", "aws://z/x": ""} {
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+			ClaimRef: &corev1.ObjectReference{UID: "u"}, PersistentVolumeSource: corev1.PersistentVolumeSource{
+				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: id}}}}
+		o := &Objects{Client: fake.NewClientset(claim, pv), Saved: kept{}, Log: slog.New(slog.DiscardHandler)}
+		got, err := o.Volume(t.Context(), pod, &pod.Spec.Volumes[0])
+		switch {
+		case want == "" && err == nil:
+			t.Errorf("%s: got %v", id, got)
+		case want != "" && (err != nil || got.Spec.CSI == nil || got.Spec.CSI.VolumeHandle != want):
+			t.Errorf("%s: got %v, %v", id, got, err)
+		}
+	}
+}

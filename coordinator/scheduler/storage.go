@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/migration"
 )
 
 // storage is what the volume plugins read of volumes (plugins.Storage).
@@ -38,7 +39,14 @@ func (s *storage) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, 
 	return s.claims.PersistentVolumeClaims(namespace).Get(name)
 }
 
-func (s *storage) Volume(name string) (*corev1.PersistentVolume, error) { return s.volumes.Get(name) }
+// Volume is the volume as its driver knows it.
+func (s *storage) Volume(name string) (*corev1.PersistentVolume, error) {
+	pv, err := s.volumes.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	return migration.Volume(pv)
+}
 
 func (s *storage) Volumes() ([]*corev1.PersistentVolume, error) {
 	return s.volumes.List(labels.Everything())

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
 )
@@ -162,6 +163,12 @@ func volumeSecrets(s *corev1.PersistentVolumeSpec) []*corev1.SecretReference {
 		return []*corev1.SecretReference{s.CephFS.SecretRef}
 	case s.FlexVolume != nil:
 		return []*corev1.SecretReference{s.FlexVolume.SecretRef}
+	case s.Cinder != nil:
+		return []*corev1.SecretReference{s.Cinder.SecretRef}
+	case s.AzureFile != nil:
+		return []*corev1.SecretReference{{
+			Name: s.AzureFile.SecretName, Namespace: ptr.Deref(s.AzureFile.SecretNamespace, ""),
+		}}
 	}
 	return nil
 }

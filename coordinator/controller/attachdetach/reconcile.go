@@ -26,6 +26,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/csi/migration"
 )
 
 const (
@@ -126,8 +127,8 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		return nil, err
 	}
 	if err := controller.Index(core.PersistentVolumes().Informer(), byHandle, func(obj any) ([]string, error) {
-		if pv, ok := obj.(*corev1.PersistentVolume); ok && pv.Spec.CSI != nil {
-			return []string{string(uniqueName(pv.Spec.CSI))}, nil
+		if pv, ok := obj.(*corev1.PersistentVolume); ok && asDriven(pv).Spec.CSI != nil {
+			return []string{string(uniqueName(asDriven(pv).Spec.CSI))}, nil
 		}
 		return nil, nil
 	}); err != nil {
@@ -141,7 +142,7 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		}
 	})
 	controller.Watch(r.loop, core.PersistentVolumes().Informer(), func(old, pv *corev1.PersistentVolume) {
-		if pv != nil && pv.Spec.CSI != nil && (old == nil || !equality.Semantic.DeepEqual(old.Spec, pv.Spec)) {
+		if pv != nil && asDriven(pv).Spec.CSI != nil && (old == nil || !equality.Semantic.DeepEqual(old.Spec, pv.Spec)) {
 			r.loop.Add(volumeKey + pv.Name)
 		}
 	})
@@ -216,10 +217,19 @@ func (r *reconciler) driverChanged(old, d *storagev1.CSIDriver) {
 	}
 	all, _ := r.volumes.List(labels.Everything())
 	for _, pv := range all {
-		if pv.Spec.CSI != nil && pv.Spec.CSI.Driver == d.Name {
+		if pv = asDriven(pv); pv.Spec.CSI != nil && pv.Spec.CSI.Driver == d.Name {
 			r.loop.Add(volumeKey + pv.Name)
 		}
 	}
+}
+
+// asDriven is the volume as its driver knows it. One of a cloud that cannot be shown so
+// is attached by nobody: its node says why.
+func asDriven(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	if driven, err := migration.Volume(pv); err == nil {
+		return driven
+	}
+	return pv
 }
 
 // needsAttach tells whether a driver's volumes are attached; they are where no
@@ -355,6 +365,8 @@ func (r *reconciler) volume(ctx context.Context, name string) (wait time.Duratio
 	}
 	if err != nil {
 		pv = nil
+	} else {
+		pv = asDriven(pv)
 	}
 	users, have, err := r.all(ctx, name, pv)
 	if err != nil {
@@ -416,7 +428,7 @@ func (r *reconciler) all(ctx context.Context, name string, pv *corev1.Persistent
 			if !ok {
 				continue
 			}
-			for node, pods := range r.users(same) {
+			for node, pods := range r.users(asDriven(same)) {
 				users[node] = append(users[node], pods...)
 			}
 			if same.Name != name {
@@ -731,7 +743,10 @@ func (r *reconciler) standing(node string) (list []*storagev1.VolumeAttachment) 
 // nameOf is the name of an attachment's volume, "" when that is gone.
 func (r *reconciler) nameOf(va *storagev1.VolumeAttachment) corev1.UniqueVolumeName {
 	pv, err := r.volumes.Get(*va.Spec.Source.PersistentVolumeName)
-	if err != nil || pv.Spec.CSI == nil || !r.isAttachmentOf(va, pv) {
+	if err != nil {
+		return ""
+	}
+	if pv = asDriven(pv); pv.Spec.CSI == nil || !r.isAttachmentOf(va, pv) {
 		return ""
 	}
 	return uniqueName(pv.Spec.CSI)

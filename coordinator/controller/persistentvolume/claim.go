@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/csi/locality"
+	"github.com/shoal-project/shoal/csi/migration"
 )
 
 // defaultClass and its beta form mark the StorageClass of claims without one.
@@ -154,16 +155,20 @@ func planUnmatched(c *corev1.PersistentVolumeClaim, v *view, delayed bool) claim
 			"no persistent volumes available for this claim and no storage class is set")}
 	}
 	class := v.class(name)
-	switch {
-	case class == nil:
+	if class == nil {
 		return claimStep{Event: warning("ProvisioningFailed", "storageclass.storage.k8s.io %q not found", name)}
-	case strings.HasPrefix(class.Provisioner, "kubernetes.io/"):
-		return claimStep{Event: warning("ProvisioningFailed", "no volume plugin matched name: %s", class.Provisioner)}
 	}
-	step := claimStep{Provisioner: class.Provisioner, Event: normal("ExternalProvisioning",
+	provisioner := class.Provisioner
+	if driver := migration.Driver(provisioner); driver != "" {
+		provisioner = driver
+	}
+	if strings.HasPrefix(provisioner, "kubernetes.io/") {
+		return claimStep{Event: warning("ProvisioningFailed", "no volume plugin matched name: %s", provisioner)}
+	}
+	step := claimStep{Provisioner: provisioner, Event: normal("ExternalProvisioning",
 		"Waiting for a volume to be created either by the external provisioner '%s' or manually by the system administrator. "+
 			"If volume creation is delayed, please verify that the provisioner is running and correctly registered.",
-		class.Provisioner)}
+		provisioner)}
 	if class.Provisioner == locality.Driver {
 		step.Place = class
 	}

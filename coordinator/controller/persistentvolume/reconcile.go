@@ -179,6 +179,12 @@ func (r *reconciler) claim(ctx context.Context, namespace, name string) (after t
 		r.places.forget(controller.Key(namespace, name))
 		return 0, controller.IgnoreGone(err)
 	}
+	if now := migratedClaim(c); now != c {
+		c, err = r.client.CoreV1().PersistentVolumeClaims(namespace).Update(ctx, now, metav1.UpdateOptions{})
+		if err != nil {
+			return 0, err
+		}
+	}
 	v, err := r.view(c)
 	if err != nil {
 		return 0, err
@@ -306,6 +312,11 @@ func (r *reconciler) volume(ctx context.Context, name string) error {
 	pv, err := r.volumes.Get(name)
 	if err != nil {
 		return controller.IgnoreGone(err)
+	}
+	if now := migrated(pv); now != pv {
+		if pv, err = r.client.CoreV1().PersistentVolumes().Update(ctx, now, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
 	}
 	claim, err := r.claimOf(ctx, pv)
 	if err != nil {

@@ -2,12 +2,82 @@ package persistentvolume
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	storagehelper "k8s.io/component-helpers/storage/volume"
+
+	"github.com/shoal-project/shoal/csi/migration"
 )
+
+// Finalizers by which a volume stays until what it stands for is deleted: by a plugin
+// of Kubernetes itself, or by CSI's provisioner.
+const (
+	pluginFinalizer = "kubernetes.io/pv-controller"
+	driverFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+)
+
+// migrated is the volume with the annotation that tells which driver has taken over the
+// plugin that made it, and with the finalizers that fit (PV-24, PV-27); the same object
+// where all is well.
+func migrated(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	by := pv.Annotations[storagehelper.AnnDynamicallyProvisioned]
+	if by == "" {
+		return pv
+	}
+	out, driver := pv.DeepCopy(), migration.Driver(by)
+	changed := setMigratedTo(out.Annotations, driver)
+	has := func(finalizer string, wanted bool) {
+		i := slices.Index(out.Finalizers, finalizer)
+		switch {
+		case wanted && i < 0:
+			out.Finalizers, changed = append(out.Finalizers, finalizer), true
+		case !wanted && i >= 0:
+			out.Finalizers, changed = slices.Delete(out.Finalizers, i, i+1), true
+		}
+	}
+	switch {
+	case driver != "":
+		has(pluginFinalizer, false)
+	case strings.HasPrefix(by, "kubernetes.io/"):
+		has(pluginFinalizer, pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete)
+		has(driverFinalizer, false)
+	}
+	if !changed {
+		return pv
+	}
+	return out
+}
+
+// setMigratedTo tells in annotations that a driver has taken over, "" that none has.
+func setMigratedTo(annotations map[string]string, driver string) (changed bool) {
+	if annotations[storagehelper.AnnMigratedTo] == driver {
+		return false
+	}
+	annotations[storagehelper.AnnMigratedTo] = driver
+	if driver == "" {
+		delete(annotations, storagehelper.AnnMigratedTo)
+	}
+	return true
+}
+
+// migratedClaim is the same for a claim whose volume was asked for.
+func migratedClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	asked, ok := c.Annotations[storagehelper.AnnStorageProvisioner]
+	if !ok {
+		asked = c.Annotations[storagehelper.AnnBetaStorageProvisioner]
+	}
+	if asked == "" {
+		return c
+	}
+	out := c.DeepCopy()
+	if !setMigratedTo(out.Annotations, migration.Driver(asked)) {
+		return c
+	}
+	return out
+}
 
 // volumeStep is what is to be done about a volume.
 type volumeStep struct {

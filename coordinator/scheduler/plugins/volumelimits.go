@@ -7,6 +7,7 @@ import (
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/migration"
 )
 
 var tooManyVolumes = framework.NewStatus(framework.Unschedulable, "node(s) exceed max volume count")
@@ -91,7 +92,11 @@ func (l *volumeLimits) ofClaim(c *corev1.PersistentVolumeClaim) (driverVolume, b
 	if err != nil {
 		return driverVolume{}, false
 	}
-	return driverVolume{class.Provisioner, "claim " + c.Namespace + "/" + c.Name}, true
+	driver := class.Provisioner
+	if d := migration.Driver(driver); d != "" {
+		driver = d
+	}
+	return driverVolume{driver, "claim " + c.Namespace + "/" + c.Name}, true
 }
 
 func ofVolume(pv *corev1.PersistentVolume) (driverVolume, bool) {

@@ -95,6 +95,17 @@ func TestVolumeLimits(t *testing.T) {
 	}
 }
 
+// A class of a plugin that a driver has taken over counts as the driver's (LIM-5).
+func TestVolumeLimitsOfACloud(t *testing.T) {
+	s := driven(0)
+	s.classes["x"].Provisioner = "kubernetes.io/aws-ebs"
+	s.limits = map[string]map[string]int64{"n": {"ebs.csi.aws.com": 0}}
+	f, _, _ := (&volumeLimits{s}).PreFilter(claimant("p", "new"), nil)
+	if f == nil || f.Filter(nodeWith("n", nil)) != tooManyVolumes {
+		t.Error("the driver's limit does not count")
+	}
+}
+
 // A claim for one pod alone keeps a second pod from every node, until the first is
 // taken away (KEP-2485).
 func TestClaimForOnePod(t *testing.T) {
