@@ -79,6 +79,9 @@ func (s *Server) newAggregator(base baseConfig, builtin *genericapiserver.Generi
 		c.AddHealthChecks(storageCheck("etcd", ask))
 		c.AddReadyzChecks(storageCheck("etcd-readiness", ask))
 	}
+	loopback := s.loopbackCheck()
+	c.AddHealthzChecks(loopback)
+	c.AddLivezChecks(loopback)
 	if check := s.cfg.EncryptionHealth; check != nil { // a plugin that is away is no reason to restart: not livez
 		c.HealthzChecks, c.ReadyzChecks = append(c.HealthzChecks, check), append(c.ReadyzChecks, check)
 	}

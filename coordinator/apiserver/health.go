@@ -30,6 +30,20 @@ func storageCheck(name string, ask func(context.Context) error) healthz.HealthCh
 	})
 }
 
+// loopbackCheck looks whether requests of the process to itself are answered. They
+// need no certificate here; upstream's check of this name tells that its own, by
+// which such requests go, has expired.
+func (s *Server) loopbackCheck() healthz.HealthChecker {
+	return healthz.NamedCheck("loopback-serving-certificate", func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), storagePatience)
+		defer cancel()
+		if err := s.env.Client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+			return fmt.Errorf("requests of the process to itself: %w", err)
+		}
+		return nil
+	})
+}
+
 // documentSteps look whether the OpenAPI documents of either version are there.
 // Upstream's steps of these names begin to put them together.
 func documentSteps() []Step {

@@ -123,7 +123,7 @@ func (s *Server) serveOpenAPI(agg *genericapiserver.GenericAPIServer,
 	mux := agg.Handler.NonGoRestfulMux
 	mux.HandleFunc("/openapi/v2", o.serveV2)
 	mux.HandleFunc("/openapi/v3", o.serveIndex)
-	mux.UnlistedHandlePrefix("/openapi/v3/", http.HandlerFunc(o.serveV3))
+	mux.HandlePrefix("/openapi/v3/", http.HandlerFunc(o.serveV3))
 }
 
 // established returns the CRDs of a group version that are served, sorted by

@@ -211,8 +211,8 @@ func (o *remoteOpenAPI) serve(w http.ResponseWriter, r *http.Request, s *apiregi
 		http.Error(w, "missing user", http.StatusInternalServerError)
 		return
 	}
-	if !answers(s) {
-		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+	if !answers(s) { // as long as it does not, there is no document of it
+		http.NotFound(w, r)
 		return
 	}
 	base, trip, err := o.server(s, u)

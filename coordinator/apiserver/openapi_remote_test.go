@@ -110,7 +110,7 @@ func TestRemoteOpenAPI(t *testing.T) {
 	if want := `for anna of [dev], hash A, authorization "", forged ""`; code != http.StatusOK || body != want {
 		t.Errorf("%d %s, want %s", code, body, want)
 	}
-	for path, want := range map[string]int{"apis/down.io/v1": 503, "apis/away.io/v1": 503, "apis/local.io/v1": 404,
+	for path, want := range map[string]int{"apis/down.io/v1": 404, "apis/away.io/v1": 503, "apis/local.io/v1": 404,
 		"apis/fish.io/v2": 404} {
 		if code, body := get(path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)

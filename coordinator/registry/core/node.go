@@ -202,7 +202,12 @@ func validateTaints(taints []corev1.Taint, p *field.Path) (errs field.ErrorList)
 		}
 		errs = append(errs, podspec.ValidateTaintEffect(t.Effect, at.Child("effect"))...)
 		if seen[pair{t.Key, t.Effect}] {
-			e := field.Duplicate(at, t)
+			// Upstream shows the Go fields of its inner type.
+			e := field.Duplicate(at, struct {
+				Key, Value string
+				Effect     corev1.TaintEffect
+				TimeAdded  *metav1.Time
+			}{t.Key, t.Value, t.Effect, t.TimeAdded})
 			e.Detail = "taints must be unique by key and effect pair"
 			errs = append(errs, e)
 		}

@@ -118,26 +118,41 @@ func validateResize(p, old *corev1.Pod) field.ErrorList {
 	if !canResize(old) {
 		errs = append(errs, field.Forbidden(at, "Pod running on node without support for resize"))
 	}
-	errs = append(errs, validateSameContainers(p, old, at)...)
-	if len(errs) > 0 {
-		return errs
+	if other := validateSameContainers(p, old, at); len(other) > 0 {
+		return append(errs, other...)
 	}
 	munged := p.Spec.DeepCopy()
-	for _, l := range []struct {
-		name     string
-		now, was []corev1.Container
-	}{{"initContainers", munged.InitContainers, old.Spec.InitContainers},
-		{"containers", munged.Containers, old.Spec.Containers}} {
-		for i := range l.now {
-			if l.name == "initContainers" {
-				errs = append(errs, validateResizedInit(&l.now[i], &l.was[i], at.Child(l.name).Index(i))...)
-			}
-			errs = append(errs, validateResized(&l.now[i], &l.was[i], at.Child(l.name).Index(i).Child("resources"))...)
-		}
-	}
 	errs = append(errs, validatePodResize(munged, &old.Spec, at.Child("resources"))...)
+	for i := range munged.InitContainers {
+		errs = append(errs, validateResized(&munged.InitContainers[i], &old.Spec.InitContainers[i],
+			at.Child("initContainers").Index(i).Child("resources"))...)
+	}
+	for i := range munged.Containers {
+		errs = append(errs, validateResized(&munged.Containers[i], &old.Spec.Containers[i],
+			at.Child("containers").Index(i).Child("resources"))...)
+	}
+	errs = append(errs, validateOnlyCompute(munged, p, old, at)...)
 	if len(errs) == 0 && !equality.Semantic.DeepEqual(*munged, old.Spec) {
 		errs = append(errs, field.Forbidden(at, "only cpu and memory resources are mutable"))
+	}
+	return errs
+}
+
+// validateOnlyCompute compares containers whose compute resources are the old ones
+// in munged: nothing else of them may change.
+func validateOnlyCompute(munged *corev1.PodSpec, p, old *corev1.Pod, at *field.Path) (errs field.ErrorList) {
+	for i := range munged.Containers {
+		if !equality.Semantic.DeepEqual(munged.Containers[i], old.Spec.Containers[i]) {
+			errs = append(errs, field.Forbidden(at, "only cpu and memory resources are mutable"))
+		}
+	}
+	for i := range munged.InitContainers {
+		each, was := at.Child("initContainers").Index(i), &old.Spec.InitContainers[i]
+		if !equality.Semantic.DeepEqual(munged.InitContainers[i], *was) {
+			errs = append(errs, field.Forbidden(each,
+				"only cpu and memory resources for init or sidecar containers are mutable"))
+		}
+		errs = append(errs, validateResizedInit(&p.Spec.InitContainers[i], was, each)...)
 	}
 	return errs
 }

@@ -1,13 +1,14 @@
 package core
 
 import (
-	"net/netip"
+	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
@@ -43,7 +44,7 @@ func validatePodStatus(p, old *corev1.Pod) field.ErrorList {
 		validateClaimStatuses(s.ResourceClaimStatuses, p.Spec.ResourceClaims, at.Child("resourceClaimStatuses"))...)
 	errs = append(errs,
 		validateExtendedClaim(s.ExtendedResourceClaimStatus, &p.Spec, at.Child("extendedResourceClaimStatus"))...)
-	errs = append(errs, validatePodAddresses(s, at)...)
+	errs = append(errs, validatePodAddresses(s, was, at)...)
 	return append(errs, validateContainerStatuses(p, at)...)
 }
 
@@ -289,30 +290,40 @@ func validateClaimStatuses(statuses []corev1.PodResourceClaimStatus, claims []co
 	return errs
 }
 
-func validatePodAddresses(s *corev1.PodStatus, p *field.Path) (errs field.ErrorList) {
-	pods, hosts := make([]string, len(s.PodIPs)), make([]string, len(s.HostIPs))
+// podAddresses are a status's addresses of the pod and of its host.
+func podAddresses(s *corev1.PodStatus) (pods, hosts []string) {
 	for i := range s.PodIPs {
-		pods[i] = s.PodIPs[i].IP
+		pods = append(pods, s.PodIPs[i].IP)
 	}
 	for i := range s.HostIPs {
-		hosts[i] = s.HostIPs[i].IP
+		hosts = append(hosts, s.HostIPs[i].IP)
 	}
-	errs = append(errs, validateAddressPair(pods, s.PodIPs, p.Child("podIPs"))...)
+	return pods, hosts
+}
+
+func validatePodAddresses(s, old *corev1.PodStatus, p *field.Path) (errs field.ErrorList) {
+	pods, hosts := podAddresses(s)
+	oldPods, oldHosts := podAddresses(old)
+	errs = append(errs, validateAddressPair(pods, oldPods, s.PodIPs, p.Child("podIPs"))...)
 	if len(hosts) > 0 && hosts[0] != s.HostIP {
 		errs = append(errs, field.Invalid(p.Child("hostIPs").Index(0).Child("ip"), hosts[0], "must be equal to `hostIP`"))
 	}
-	return append(errs, validateAddressPair(hosts, s.HostIPs, p.Child("hostIPs"))...)
+	return append(errs, validateAddressPair(hosts, oldHosts, s.HostIPs, p.Child("hostIPs"))...)
 }
 
-func validateAddressPair(ips []string, shown any, p *field.Path) (errs field.ErrorList) {
-	families := map[bool]int{}
+// validateAddressPair takes one address, or two of both families; those in old stay.
+func validateAddressPair(ips, old []string, shown any, p *field.Path) (errs field.ErrorList) {
 	for i, ip := range ips {
-		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, nil)...)
-		if a, err := netip.ParseAddr(ip); err == nil {
-			families[a.Is4()]++
-		}
+		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
 	}
-	if families[true] > 1 || families[false] > 1 {
+	if len(ips) < 2 {
+		return errs
+	}
+	both, err := netutils.IsDualStackIPStrings(ips)
+	if err != nil {
+		errs = append(errs, field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:%w", err)))
+	}
+	if !both || len(ips) > 2 {
 		errs = append(errs, field.Invalid(p, shown, "may specify no more than one IP for each IP family"))
 	}
 	return errs

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -110,11 +111,21 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 		}
 		k := key{sp.Protocol, sp.Port}
 		if ports[k] {
-			errs = append(errs, field.Duplicate(at, corev1.ServicePort{Protocol: sp.Protocol, Port: sp.Port}))
+			errs = append(errs, field.Duplicate(at, shownPort{Protocol: sp.Protocol, Port: sp.Port}))
 		}
 		ports[k] = true
 	}
 	return errs
+}
+
+// shownPort is a port as upstream shows it, by the Go fields of its inner type.
+type shownPort struct {
+	Name        string
+	Protocol    corev1.Protocol
+	AppProtocol *string
+	Port        int32
+	TargetPort  intstr.IntOrString
+	NodePort    int32
 }
 
 // maxAffinity is a day, in seconds.

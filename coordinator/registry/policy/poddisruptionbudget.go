@@ -8,6 +8,7 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -26,7 +27,7 @@ func podDisruptionBudget() kind.Kind {
 			GroupVersion: policyv1.SchemeGroupVersion, Resource: "poddisruptionbudgets", Singular: "poddisruptionbudget",
 			ShortNames: []string{"pdb"}, List: &policyv1.PodDisruptionBudgetList{},
 			// Upstream has no rule but that of all names, which the registry checks.
-			NameRule: func(string, bool) []string { return nil },
+			NameRule: path.ValidatePathSegmentName,
 		},
 		Create: func(_ context.Context, b *policyv1.PodDisruptionBudget) {
 			b.Status = policyv1.PodDisruptionBudgetStatus{}

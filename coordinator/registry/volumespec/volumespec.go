@@ -177,7 +177,7 @@ func validateSources(s *corev1.PersistentVolumeSpec, name string, p *field.Path)
 			continue
 		}
 		source := podspec.JSONName(v.Type(), f)
-		if n++; n > 1 {
+		if n++; n > 1 && f != "FlexVolume" { // which upstream looks at for itself
 			errs = append(errs, field.Forbidden(p.Child(podspec.SecondSource(source)), "may not specify more than 1 volume type"))
 			continue
 		}
