@@ -9,10 +9,15 @@ import (
 	"strings"
 
 	"github.com/emicklei/go-restful/v3"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionv1beta1 "k8s.io/api/admission/v1beta1"
+	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
@@ -45,7 +50,11 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 	if err != nil {
 		return nil, err
 	}
-	namer := apiopenapi.NewDefinitionNamer(s.env.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)
+	known, err := everyVersion()
+	if err != nil {
+		return nil, err
+	}
+	namer := apiopenapi.NewDefinitionNamer(s.env.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme, known)
 	v3 := genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	v3.Info.Title, v3.Info.Version = "Kubernetes", major+"."+minor
 	v3.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {
@@ -99,6 +108,23 @@ func Describe(kinds []kind.Kind, definitions common.GetOpenAPIDefinitions) (*Des
 	out.V2.Definitions = handler.PruneDefaults(out.V2.Definitions)
 	for name, schema := range out.Models {
 		out.Models[name] = bare(schema)
+	}
+	return out, nil
+}
+
+// everyVersion has what every version of every group has (DeleteOptions, WatchEvent),
+// also of versions that are not served, as upstream tells of them.
+func everyVersion() (*runtime.Scheme, error) {
+	types := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, admissionv1.AddToScheme,
+		admissionv1beta1.AddToScheme, imagepolicyv1alpha1.AddToScheme} {
+		if err := add(types); err != nil {
+			return nil, err
+		}
+	}
+	out := runtime.NewScheme()
+	for _, gv := range types.PrioritizedVersionsAllGroups() {
+		metav1.AddToGroupVersion(out, gv)
 	}
 	return out, nil
 }

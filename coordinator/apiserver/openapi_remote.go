@@ -212,7 +212,7 @@ func (o *remoteOpenAPI) serve(w http.ResponseWriter, r *http.Request, s *apiregi
 		return
 	}
 	if !answers(s) { // as long as it does not, there is no document of it
-		http.NotFound(w, r)
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
 	base, trip, err := o.server(s, u)

@@ -198,42 +198,48 @@ func DefaultVolume(v *corev1.Volume) {
 	if reflect.ValueOf(*s).IsZero() {
 		s.EmptyDir = &corev1.EmptyDirVolumeSource{}
 	}
-	switch {
-	case s.Secret != nil:
+	if s.Secret != nil {
 		fieldrule.Default(&s.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
-	case s.ConfigMap != nil:
+	}
+	if s.ConfigMap != nil {
 		fieldrule.Default(&s.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
-	case s.DownwardAPI != nil:
+	}
+	if s.DownwardAPI != nil {
 		fieldrule.Default(&s.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
 		defaultDownward(s.DownwardAPI.Items)
-	case s.Projected != nil:
-		defaultProjected(s.Projected)
-	case s.HostPath != nil:
-		fieldrule.Default(&s.HostPath.Type, corev1.HostPathUnset)
-	case s.Image != nil:
-		fieldrule.DefaultEmpty(&s.Image.PullPolicy, PullPolicy(s.Image.Reference))
-	case s.Ephemeral != nil && s.Ephemeral.VolumeClaimTemplate != nil:
-		DefaultClaim(&s.Ephemeral.VolumeClaimTemplate.Spec)
-	default:
-		defaultLegacyVolume(s)
 	}
+	if s.Projected != nil {
+		defaultProjected(s.Projected)
+	}
+	if s.HostPath != nil {
+		fieldrule.Default(&s.HostPath.Type, corev1.HostPathUnset)
+	}
+	if s.Image != nil {
+		fieldrule.DefaultEmpty(&s.Image.PullPolicy, PullPolicy(s.Image.Reference))
+	}
+	if s.Ephemeral != nil && s.Ephemeral.VolumeClaimTemplate != nil {
+		DefaultClaim(&s.Ephemeral.VolumeClaimTemplate.Spec)
+	}
+	defaultLegacyVolume(s)
 }
 
 // defaultLegacyVolume: sources that old drivers had before CSI.
 func defaultLegacyVolume(s *corev1.VolumeSource) {
-	switch {
-	case s.ISCSI != nil:
+	if s.ISCSI != nil {
 		fieldrule.DefaultEmpty(&s.ISCSI.ISCSIInterface, "default")
-	case s.RBD != nil:
+	}
+	if s.RBD != nil {
 		fieldrule.DefaultEmpty(&s.RBD.RBDPool, "rbd")
 		fieldrule.DefaultEmpty(&s.RBD.RadosUser, "admin")
 		fieldrule.DefaultEmpty(&s.RBD.Keyring, "/etc/ceph/keyring")
-	case s.AzureDisk != nil:
+	}
+	if s.AzureDisk != nil {
 		fieldrule.Default(&s.AzureDisk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
 		fieldrule.Default(&s.AzureDisk.FSType, "ext4")
 		fieldrule.Default(&s.AzureDisk.ReadOnly, false)
 		fieldrule.Default(&s.AzureDisk.Kind, corev1.AzureSharedBlobDisk)
-	case s.ScaleIO != nil:
+	}
+	if s.ScaleIO != nil {
 		fieldrule.DefaultEmpty(&s.ScaleIO.StorageMode, "ThinProvisioned")
 		fieldrule.DefaultEmpty(&s.ScaleIO.FSType, "xfs")
 	}
