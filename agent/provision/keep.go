@@ -15,14 +15,23 @@ import (
 	"github.com/shoal-project/shoal/csi"
 )
 
-// volume does what a volume of this node needs when it is not used any more.
+// volume does what a volume of this node needs when it is not used any more. The
+// finalizer is for what is to be deleted here: it comes and goes with the policy.
 func (p *Provisioner) volume(ctx context.Context, pv *corev1.PersistentVolume) error {
-	switch retained := pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete; {
-	case !slices.Contains(pv.Finalizers, finalizer):
-		return nil // it is gone already, or this provisioner has not made it
-	case retained && pv.DeletionTimestamp != nil && pv.Status.Phase != corev1.VolumeBound:
-		return p.release(ctx, pv) // the data stays
-	case retained || pv.Status.Phase != corev1.VolumeReleased:
+	protected, ends := slices.Contains(pv.Finalizers, finalizer), pv.DeletionTimestamp != nil
+	switch {
+	case pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		if protected {
+			return p.release(ctx, pv) // the data stays
+		}
+		return nil
+	case !protected && ends:
+		return nil // it is deleted already
+	case !protected && pv.Status.Phase == corev1.VolumeBound:
+		return p.patchVolume(ctx, pv, map[string]any{"metadata": map[string]any{
+			"uid": pv.UID, "finalizers": []string{finalizer},
+		}})
+	case pv.Status.Phase != corev1.VolumeReleased:
 		return nil
 	}
 	defer p.changed()

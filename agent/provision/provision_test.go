@@ -364,15 +364,21 @@ func TestReclaims(t *testing.T) {
 		reclaim corev1.PersistentVolumeReclaimPolicy
 		ends    bool
 		calls   []string
+		free    bool // it has no finalizer
 		left    bool // the volume's object, with its finalizer
 	}{
 		"bound":           {phase: corev1.VolumeBound, reclaim: "Delete", left: true},
 		"bound, ends":     {phase: corev1.VolumeBound, reclaim: "Delete", ends: true, left: true},
 		"released":        {phase: corev1.VolumeReleased, reclaim: "Delete", calls: []string{"delete pvc-1"}},
 		"released, ends":  {phase: corev1.VolumeReleased, reclaim: "Delete", ends: true, calls: []string{"delete pvc-1"}},
-		"retained":        {phase: corev1.VolumeReleased, reclaim: "Retain", left: true},
-		"retained, bound": {phase: corev1.VolumeBound, reclaim: "Retain", ends: true, left: true},
+		"retained":        {phase: corev1.VolumeReleased, reclaim: "Retain"},
+		"retained, bound": {phase: corev1.VolumeBound, reclaim: "Retain"},
 		"retained, ends":  {phase: corev1.VolumeReleased, reclaim: "Retain", ends: true},
+		"not to be retained any more": {phase: corev1.VolumeReleased, reclaim: "Delete", free: true,
+			calls: []string{"delete pvc-1"}},
+		"not retained, bound": {phase: corev1.VolumeBound, reclaim: "Delete", free: true, left: true},
+		"reserved":            {phase: corev1.VolumeAvailable, reclaim: "Delete", left: true},
+		"deleted":             {phase: corev1.VolumeReleased, reclaim: "Delete", free: true, ends: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -380,6 +386,9 @@ func TestReclaims(t *testing.T) {
 				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy = tt.phase, tt.reclaim
 				if tt.ends {
 					pv.DeletionTimestamp = &now
+				}
+				if tt.free {
+					pv.Finalizers = nil
 				}
 				n := start(t, pv)
 				if got := n.said(); !slices.Equal(got, tt.calls) {
