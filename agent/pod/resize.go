@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -129,7 +130,7 @@ func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 
 // resizeRefusal tells why the node does not give what p, which has what allocated
 // has, asks for now. Of pods that wait for room those that go first are counted
-// as if they had what they ask for, where it fits.
+// as if they had what they ask for, where it fits, beside what they have.
 func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
 	others := w.m.others(p, false)
 	if grows(allocated, p) {
@@ -141,7 +142,7 @@ func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
 			rest := slices.Clone(others)
 			rest[i] = allocated
 			if fits(q, rest, w.m.Host.Allocatable) == nil {
-				others[i] = q
+				others[i] = greater(others[i], q)
 			}
 		}
 	}
@@ -149,6 +150,30 @@ func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
 		return &record.Verdict{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	}
 	return nil
+}
+
+// greater returns the pod that asks, with the greater of what it has and what it
+// asks for: until it is resized it holds the one, then the other.
+func greater(has, asks *corev1.Pod) *corev1.Pod {
+	had := map[string]corev1.ResourceList{}
+	resizable(has, func(c *corev1.Container) { had[c.Name] = c.Resources.Requests })
+	out := asks.DeepCopy()
+	resizable(out, func(c *corev1.Container) { c.Resources.Requests = most(c.Resources.Requests, had[c.Name]) })
+	if out.Spec.Resources != nil && has.Spec.Resources != nil {
+		out.Spec.Resources.Requests = most(out.Spec.Resources.Requests, has.Spec.Resources.Requests)
+	}
+	return out
+}
+
+func most(a, b corev1.ResourceList) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	maps.Copy(out, a)
+	for name, q := range b {
+		if q.Cmp(out[name]) > 0 {
+			out[name] = q
+		}
+	}
+	return out
 }
 
 // grows tells whether a pod asks for more than it has of anything.

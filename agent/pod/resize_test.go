@@ -153,6 +153,54 @@ func TestResizeOrder(t *testing.T) {
 	})
 }
 
+// A pod that gives up some of one resource and wants more of another holds what it
+// has until it has changed: who comes after it may not count on that. So each of a
+// chain makes room for the next.
+func TestResizeChain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Host.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1200Mi"),
+			corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("9")}
+		pod := func(name string, generation int64, cpu, memory string) *corev1.Pod {
+			p := sized(testPod(corev1.RestartPolicyAlways, "a"), generation, memory)
+			p.Name, p.UID = name, types.UID(name)
+			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}
+			return p
+		}
+		for _, name := range []string{"last", "gone", "first", "second"} {
+			m.Update(pod(name, 1, "500m", "240Mi"), SourceAPI)
+			synctest.Wait()
+		}
+		has := func() (got []string) {
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, name := range []string{"first", "second", "last"} {
+				r := e.records[name].Allocated.Containers["a"].Requests
+				got = append(got, r.Cpu().String()+" "+r.Memory().String())
+			}
+			return got
+		}
+		for _, p := range []*corev1.Pod{pod("first", 2, "666m", "50Mi"), pod("second", 2, "83m", "800Mi"),
+			pod("last", 2, "1250m", "240Mi")} {
+			m.Update(p, SourceAPI)
+			time.Sleep(time.Second)
+		}
+		if got := has(); !slices.Equal(got, []string{"500m 240Mi", "500m 240Mi", "500m 240Mi"}) {
+			t.Fatalf("without room: %q", got)
+		}
+		m.Remove("gone")
+		time.Sleep(time.Minute)
+		if got := has(); !slices.Equal(got, []string{"666m 50Mi", "83m 800Mi", "1250m 240Mi"}) {
+			t.Errorf("with room: %q", got)
+		}
+	})
+}
+
 func TestResizeRestarts(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
