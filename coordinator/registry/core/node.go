@@ -249,7 +249,10 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	seen := map[corev1.NodeAddress]bool{}
 	for i, a := range n.Status.Addresses {
 		if seen[a] {
-			errs = append(errs, field.Duplicate(field.NewPath("status", "addresses").Index(i), a))
+			errs = append(errs, field.Duplicate(field.NewPath("status", "addresses").Index(i), struct {
+				Type    corev1.NodeAddressType
+				Address string
+			}(a)))
 		}
 		seen[a] = true
 	}

@@ -73,7 +73,14 @@ func validateTolerations(list []corev1.Toleration, p *field.Path) field.ErrorLis
 	for i, t := range list {
 		key := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
 		if seen.Has(key) {
-			errs = append(errs, field.Duplicate(p.Index(i), t))
+			// Upstream shows the Go fields of its inner type.
+			errs = append(errs, field.Duplicate(p.Index(i), struct {
+				Key               string
+				Operator          corev1.TolerationOperator
+				Value             string
+				Effect            corev1.TaintEffect
+				TolerationSeconds *int64
+			}(t)))
 		}
 		seen.Insert(key)
 	}

@@ -26,7 +26,7 @@ func TestValidate(t *testing.T) {
 		{"tolerations",
 			nodev1.RuntimeClass{Handler: "x", Scheduling: &nodev1.Scheduling{Tolerations: []corev1.Toleration{
 				{Key: "k", Operator: corev1.TolerationOpExists}, {Key: "k", Operator: corev1.TolerationOpExists},
-			}}}, `scheduling.tolerations[1]: Duplicate value: {"key":"k","operator":"Exists"}`},
+			}}}, `scheduling.tolerations[1]: Duplicate value: {"Key":"k","Operator":"Exists","Value":"","Effect":"","TolerationSeconds":null}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
