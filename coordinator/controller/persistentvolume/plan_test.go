@@ -185,6 +185,9 @@ func TestPlanVolume(t *testing.T) {
 	driver := func(v *corev1.PersistentVolume) {
 		v.Annotations = map[string]string{storagehelper.AnnDynamicallyProvisioned: "d.example.com"}
 	}
+	disk := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}
+	}
 	mine := reserved("c", "c-uid")
 	for _, c := range []struct {
 		name   string
@@ -206,10 +209,13 @@ func TestPlanVolume(t *testing.T) {
 			Phase: corev1.VolumeFailed, Message: `error getting deleter volume plugin for volume "v": no deletable volume plugin matched`,
 			Event: warning("VolumeFailedDelete", `error getting deleter volume plugin for volume "v": no deletable volume plugin matched`),
 		}},
-		{"recycled by nobody", volume("v", "5Gi", mine, policy(corev1.PersistentVolumeReclaimRecycle)), nil, volumeStep{
-			Phase: corev1.VolumeFailed, Message: "No recycler plugin found for the volume!",
-			Event: warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"),
-		}},
+		{"recycled", volume("v", "5Gi", mine, policy(corev1.PersistentVolumeReclaimRecycle)), nil,
+			volumeStep{Phase: corev1.VolumeReleased, Recycle: true}},
+		{"recycled by nobody", volume("v", "5Gi", mine, disk, policy(corev1.PersistentVolumeReclaimRecycle)), nil,
+			volumeStep{
+				Phase: corev1.VolumeFailed, Message: "No recycler plugin found for the volume!",
+				Event: warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"),
+			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := planVolume(c.volume, c.claim)

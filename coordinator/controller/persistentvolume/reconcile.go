@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -31,14 +32,15 @@ const (
 )
 
 type reconciler struct {
-	client  kubernetes.Interface
-	volumes corelisters.PersistentVolumeLister
-	claims  corelisters.PersistentVolumeClaimLister
-	classes storagelisters.StorageClassLister
-	pods    cache.Indexer
-	places  *places
-	events  record.EventRecorder
-	loop    *controller.Loop
+	client     kubernetes.Interface
+	volumes    corelisters.PersistentVolumeLister
+	claims     corelisters.PersistentVolumeClaimLister
+	classes    storagelisters.StorageClassLister
+	pods       cache.Indexer
+	places     *places
+	recyclings recyclings
+	events     record.EventRecorder
+	loop       *controller.Loop
 }
 
 // New builds the controller.
@@ -52,6 +54,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		client: env.Client, volumes: core.PersistentVolumes().Lister(), claims: core.PersistentVolumeClaims().Lister(),
 		classes: storage.StorageClasses().Lister(), pods: core.Pods().Informer().GetIndexer(),
 		events: env.Recorder("persistentvolume-controller"), loop: loop,
+		recyclings: recyclings{list: map[string]*recycling{}},
 	}
 	loop.Reconciler = r
 	var err error
@@ -87,8 +90,9 @@ func claimNames(pod *corev1.Pod) (keys []string) {
 
 // volumeChanged has the volume looked at, its claim when it went, and claims
 // that wait when it came free.
-func (r *reconciler) volumeChanged(_, pv *corev1.PersistentVolume) {
+func (r *reconciler) volumeChanged(old, pv *corev1.PersistentVolume) {
 	if pv == nil {
+		r.loop.Add(volumeKey + old.Name)
 		r.claimsThat(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName != "" })
 		return
 	}
@@ -141,6 +145,13 @@ func (r *reconciler) classChanged(_, class *storagev1.StorageClass) {
 
 // podChanged: a claim that waits for its first pod says so.
 func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	last := pod
+	if last == nil {
+		last = old
+	}
+	if volume := r.recyclings.volume(last); volume != "" {
+		r.loop.Add(volumeKey + volume)
+	}
 	if pod == nil || old != nil && old.Spec.NodeName == pod.Spec.NodeName {
 		return
 	}
@@ -164,7 +175,7 @@ func (r *reconciler) claimsThat(want func(*corev1.PersistentVolumeClaim) bool) {
 // Reconcile decides about one volume or claim.
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if name, ok := strings.CutPrefix(key, volumeKey); ok {
-		return 0, r.volume(ctx, name)
+		return r.volume(ctx, name)
 	}
 	namespace, name, err := cache.SplitMetaNamespaceKey(strings.TrimPrefix(key, claimKey))
 	if err != nil {
@@ -308,34 +319,41 @@ func (r *reconciler) setVolume(ctx context.Context, pv *corev1.PersistentVolume,
 	return err
 }
 
-func (r *reconciler) volume(ctx context.Context, name string) error {
+func (r *reconciler) volume(ctx context.Context, name string) (after time.Duration, err error) {
 	pv, err := r.volumes.Get(name)
-	if err != nil {
-		return controller.IgnoreGone(err)
+	if apierrors.IsNotFound(err) {
+		return 0, r.dropRecycling(ctx, name)
+	} else if err != nil {
+		return 0, err
 	}
 	if now := migrated(pv); now != pv {
 		if pv, err = r.client.CoreV1().PersistentVolumes().Update(ctx, now, metav1.UpdateOptions{}); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	claim, err := r.claimOf(ctx, pv)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	step := planVolume(pv, claim)
 	if step.Claim {
 		r.loop.Add(claimKey + controller.Key(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name))
 	}
-	if step.Unbind {
-		if pv, err = r.client.CoreV1().PersistentVolumes().Update(ctx, unbound(pv), metav1.UpdateOptions{}); err != nil {
-			return err
+	if !step.Recycle {
+		if err := r.dropRecycling(ctx, name); err != nil {
+			return 0, err
 		}
-		step.Phase = corev1.VolumeAvailable
+	}
+	if step.Unbind {
+		return 0, r.free(ctx, pv)
 	}
 	if step.Phase != "" {
 		if err := r.setVolume(ctx, pv, step.Phase, step.Message); err != nil {
-			return err
+			return 0, err
 		}
+	}
+	if step.Recycle && step.Phase == "" { // else when the cache shows the phase
+		return r.recycle(ctx, pv)
 	}
 	if e := step.Event; e != nil {
 		r.events.Event(pv, e.kind, e.reason, e.message)
@@ -343,7 +361,14 @@ func (r *reconciler) volume(ctx context.Context, name string) error {
 	if e := step.ClaimEvent; e != nil {
 		r.events.Event(claim, e.kind, e.reason, e.message)
 	}
-	return nil
+	return 0, nil
+}
+
+// free takes a volume's claim away from it. That it is available is told when the
+// cache shows it.
+func (r *reconciler) free(ctx context.Context, pv *corev1.PersistentVolume) error {
+	_, err := r.client.CoreV1().PersistentVolumes().Update(ctx, unbound(pv), metav1.UpdateOptions{})
+	return err
 }
 
 // claimOf is the claim that the volume is bound to, nil when it is gone. That

@@ -86,6 +86,8 @@ type volumeStep struct {
 	Message string
 	// Unbind takes the claim away from it.
 	Unbind bool
+	// Recycle has it emptied.
+	Recycle bool
 	// Claim has its claim looked at.
 	Claim bool
 	// Event is told of the volume, ClaimEvent of its claim.
@@ -127,8 +129,8 @@ func provisioned(pv *corev1.PersistentVolume) bool {
 	return metav1.HasAnnotation(pv.ObjectMeta, storagehelper.AnnDynamicallyProvisioned)
 }
 
-// planReleased: the volume's claim is gone. Drivers delete what they made;
-// nothing else here can delete or empty a volume.
+// planReleased: the volume's claim is gone. Drivers delete what they made; nothing
+// else here can delete a volume.
 func planReleased(pv *corev1.PersistentVolume) volumeStep {
 	step := volumeStep{}
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
@@ -149,6 +151,10 @@ func planReleased(pv *corev1.PersistentVolume) volumeStep {
 					pv.Name))
 		}
 	case corev1.PersistentVolumeReclaimRecycle:
+		if source, _ := recyclable(pv); source != nil {
+			step.Recycle = pv.DeletionTimestamp == nil
+			return step
+		}
 		return fail("VolumeFailedRecycle", "No recycler plugin found for the volume!")
 	default:
 		return fail("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
