@@ -274,15 +274,20 @@ func TestNamesAreNoPaths(t *testing.T) {
 	}
 }
 
-// sharing is a directory on a disk of 512 MiB whose files can share blocks. The disk
-// is a volume of a driver too.
+// sharing is a directory on a disk of 512 MiB whose files can share blocks.
 func sharing(t *testing.T) string {
+	t.Helper()
+	return sharingOf(t, 512*mib)
+}
+
+// sharingOf is sharing on a disk of that size. The disk is a volume of a driver too.
+func sharingOf(t *testing.T, size int64) string {
 	t.Helper()
 	disk := newDriver(t, t.TempDir())
 	how := mountUse()
 	how.GetMount().FsType = "xfs"
 	r, err := disk.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
-		Name: "disk", CapacityRange: &csipb.CapacityRange{RequiredBytes: 512 * mib},
+		Name: "disk", CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
 		VolumeCapabilities: []*csipb.VolumeCapability{how},
 	})
 	if err != nil && strings.Contains(err.Error(), "the node has no program mkfs.xfs") {
@@ -293,6 +298,33 @@ func sharing(t *testing.T) string {
 	}
 	_, dir := use(t, disk, r.GetVolume().GetVolumeId(), how)
 	return filepath.Join(dir, "volumes")
+}
+
+// TestCloneBesideItsSource mounts both at once: they have one UUID.
+func TestCloneBesideItsSource(t *testing.T) {
+	d := newDriver(t, sharingOf(t, 2<<30))
+	for fsType, size := range map[string]int64{"ext4": 32 * mib, "xfs": 300 * mib} {
+		how := mountUse()
+		how.GetMount().FsType = fsType
+		v := create(t, d, fsType, size, how)
+		_, at := use(t, d, v, how)
+		if err := os.WriteFile(filepath.Join(at, "file"), []byte("kept"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := d.CreateVolume(context.Background(), &csipb.CreateVolumeRequest{
+			Name: "clone-" + fsType, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
+			VolumeCapabilities: []*csipb.VolumeCapability{how},
+			VolumeContentSource: &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{
+				Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: v}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, clone := use(t, d, r.GetVolume().GetVolumeId(), how)
+		if got, err := os.ReadFile(filepath.Join(clone, "file")); err != nil || string(got) != "kept" {
+			t.Errorf("%s: got %q, %v", fsType, got, err)
+		}
+	}
 }
 
 func TestCopies(t *testing.T) {

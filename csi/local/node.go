@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -135,6 +136,11 @@ func (d *Driver) stageMount(ctx context.Context, name, path string, rec record,
 		}
 	}
 	flags, data := parsed(how.GetMountFlags())
+	if rec.FSType == "xfs" {
+		// A clone, or what is made of a snapshot, has its source's UUID: mounted beside it,
+		// XFS would refuse it.
+		data = strings.Trim(data+",nouuid", ",")
+	}
 	if err := unix.Mount(device, path, rec.FSType, flags, data); err != nil {
 		if errors.Is(err, unix.EINVAL) && len(how.GetMountFlags()) > 0 {
 			return status.Errorf(codes.InvalidArgument, "mount options %q are not those of %s: %v", how.GetMountFlags(),
