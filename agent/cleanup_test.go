@@ -100,6 +100,15 @@ func TestCleanupAroundMount(t *testing.T) {
 	if err := os.WriteFile(mine, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(cfg.CheckpointDir(), 0o700); err != nil { // as an agent that ran
+		t.Fatal(err)
+	}
+	if err := clean(false); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Errorf("what somebody mounted is gone without --purge: %v", err)
+	}
 	if err := clean(true); err == nil || !strings.Contains(err.Error(), "mounted at "+at) {
 		t.Errorf("got %v", err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // Cleanup kills and removes every container and sandbox, and then all that
 // is left of them without a record: processes and groups below CgroupRoot,
-// mounts below RunDir and DataDir, files. Images stay.
+// mounts below RunDir and in its part of DataDir, files. Images stay.
 func (r *Runtime) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, s := range r.sandboxes.List() {
@@ -40,7 +40,10 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 	if strings.Trim(cfg.CgroupRoot, "/") != "" {
 		errs = append(errs, groups.Kill(cfg.CgroupRoot), groups.Delete(cfg.CgroupRoot))
 	}
-	errs = append(errs, unmountBelow(cfg.RunDir), unmountBelow(cfg.DataDir))
+	errs = append(errs, unmountBelow(cfg.RunDir))
+	for _, dir := range []string{"image", "sandboxes", "containers"} { // what else is in DataDir is not the runtime's
+		errs = append(errs, unmountBelow(filepath.Join(cfg.DataDir, dir)))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("sweep container runtime: %w", err) // never delete through a mount
 	}
