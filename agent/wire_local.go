@@ -62,7 +62,12 @@ func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
 		return list
 	}
 	p := &provision.Provisioner{
-		Client:  b.server.Client,
+		Client: b.server.Client,
+		Read: func(ctx context.Context, prefix string, path ...string) ([]byte, error) {
+			// By JSON: extensions have no other form.
+			return b.server.Client.Discovery().RESTClient().Get().AbsPath(append([]string{prefix}, path...)...).
+				SetHeader("Accept", "application/json").DoRaw(ctx)
+		},
 		Node:    b.cfg.NodeName,
 		Driver:  client,
 		NodeUID: b.nodeUID,

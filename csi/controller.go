@@ -19,6 +19,23 @@ type Create struct {
 	Parameters map[string]string
 	// Topology is where it has to be.
 	Topology map[string]string
+	Source   Source
+}
+
+// Source is what a new volume is filled from: another volume, or a snapshot. The
+// driver knows either by an id; both are empty for an empty volume.
+type Source struct{ Volume, Snapshot string }
+
+func (s Source) content() *csipb.VolumeContentSource {
+	switch {
+	case s.Volume != "":
+		return &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{
+			Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: s.Volume}}}
+	case s.Snapshot != "":
+		return &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{
+			Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: s.Snapshot}}}
+	}
+	return nil
 }
 
 // Created is a volume that a driver made.
@@ -47,6 +64,7 @@ func (c *Client) Create(ctx context.Context, v Create) (Created, error) {
 			VolumeCapabilities:        capabilities,
 			Parameters:                v.Parameters,
 			AccessibilityRequirements: &csipb.TopologyRequirement{Requisite: where, Preferred: where},
+			VolumeContentSource:       v.Source.content(),
 		})
 		return err
 	})

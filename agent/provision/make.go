@@ -3,10 +3,13 @@ package provision
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +45,21 @@ func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeCl
 		_ = p.failed(claim, class.Name, err) // the claim has to change
 		return nil
 	}
+	call.Source, err = p.source(ctx, claim)
+	switch {
+	case errors.Is(err, errPopulator):
+		p.tell(claimRef(claim), corev1.EventTypeNormal, "Provisioning",
+			"Assuming an external populator will provision the volume")
+		return nil
+	case errors.Is(err, errImpossible):
+		_ = p.failed(claim, class.Name, err)
+		return nil
+	case errors.Is(err, errNoSourceHere):
+		_ = p.failed(claim, class.Name, err)
+		return p.giveBack(ctx, claim)
+	case err != nil:
+		return p.failed(claim, class.Name, err)
+	}
 	p.tell(claimRef(claim), corev1.EventTypeNormal, "Provisioning",
 		"External provisioner is provisioning volume for claim %q", claim.Namespace+"/"+claim.Name)
 	defer p.changed()
@@ -51,6 +69,12 @@ func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeCl
 		if err := p.full(ctx, class); err != nil {
 			return err // else the scheduler would choose this node again
 		}
+		return p.giveBack(ctx, claim)
+	}
+	if status.Code(err) == codes.NotFound && call.Source.Snapshot != "" {
+		// Nothing in the API told which node has it.
+		_ = p.failed(claim, class.Name, fmt.Errorf("%w: %w: have the claim's pod run on the node of the snapshot's source",
+			errNoSourceHere, err))
 		return p.giveBack(ctx, claim)
 	}
 	if err != nil {
@@ -95,9 +119,6 @@ func request(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 		return csi.Create{}, fmt.Errorf("provisioner of the class is %s, not %s", class.Provisioner, locality.Driver)
 	case claim.Spec.Selector != nil:
 		return csi.Create{}, fmt.Errorf("claim Selector is not supported")
-	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
-		return csi.Create{}, fmt.Errorf("driver %s makes empty volumes only: remove dataSource and dataSourceRef",
-			locality.Driver)
 	}
 	call := csi.Create{
 		Name:       locality.VolumeName(claim.UID),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,8 @@ type Driver interface {
 // Provisioner makes the volumes of one node.
 type Provisioner struct {
 	Client kubernetes.Interface
+	// Read reads an object of an extension of the API, as JSON.
+	Read   func(ctx context.Context, prefix string, path ...string) ([]byte, error)
 	Node   string
 	Driver Driver
 	// NodeUID is that of the Node object, "" while it is not known.
@@ -161,10 +164,12 @@ func (p *Provisioner) sync(ctx context.Context, k key) error {
 type cached struct {
 	cache.Store
 	heard func(key)
+	// complete: all that there was has been seen.
+	complete atomic.Bool
 }
 
 func newCached(heard func(key)) *cached {
-	return &cached{cache.NewStore(cache.MetaNamespaceKeyFunc), heard}
+	return &cached{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), heard: heard}
 }
 
 // follow watches until ctx ends.
@@ -222,6 +227,7 @@ func (c *cached) Delete(obj any) error {
 // Replace takes all that there is.
 func (c *cached) Replace(list []any, version string) error {
 	err := c.Store.Replace(list, version)
+	c.complete.Store(true)
 	for _, obj := range list {
 		if o, ok := obj.(metav1.Object); ok {
 			o.SetManagedFields(nil)

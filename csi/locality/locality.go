@@ -67,6 +67,28 @@ func SourceClaim(c *corev1.PersistentVolumeClaim) string {
 
 const claimKind = "PersistentVolumeClaim"
 
+// SnapshotGroup is that of the API of snapshots, an extension.
+const SnapshotGroup = "snapshot.storage.k8s.io"
+
+// SourceSnapshot is the name of the VolumeSnapshot, of the same namespace, that the
+// claim's volume is to be made of; "" for none.
+func SourceSnapshot(c *corev1.PersistentVolumeClaim) string {
+	if s := c.Spec.DataSource; s != nil {
+		if s.Kind == snapshotKind && s.APIGroup != nil && *s.APIGroup == SnapshotGroup {
+			return s.Name
+		}
+		return ""
+	}
+	r := c.Spec.DataSourceRef
+	if r == nil || r.Kind != snapshotKind || r.APIGroup == nil || *r.APIGroup != SnapshotGroup ||
+		r.Namespace != nil && *r.Namespace != "" {
+		return ""
+	}
+	return r.Name
+}
+
+const snapshotKind = "VolumeSnapshot"
+
 // VolumeNode is the node that keeps the volume, "" where it is not one of the
 // driver's, or not on one node alone.
 func VolumeNode(pv *corev1.PersistentVolume) string {

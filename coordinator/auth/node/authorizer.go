@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/auth/identity"
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 // Config is what New needs.
@@ -72,6 +73,10 @@ func (a *Authorizer) decide(ctx context.Context, node string, attrs authorizer.A
 		return verbIn(attrs, "get", "list", "watch") && attrs.GetSubresource() == "", "can only read storage classes"
 	case schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}:
 		return a.capacity(ctx, node, attrs)
+	case schema.GroupResource{Group: locality.SnapshotGroup, Resource: "volumesnapshots"}:
+		return a.get(ctx, node, usedSnapshot, attrs)
+	case schema.GroupResource{Group: locality.SnapshotGroup, Resource: "volumesnapshotcontents"}:
+		return a.get(ctx, node, usedContent, attrs)
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return a.get(ctx, node, podref.ResourceClaim, attrs)
 	case schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}:

@@ -2,12 +2,17 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
 	"github.com/shoal-project/shoal/csi/locality"
@@ -22,6 +27,8 @@ const (
 	selectedClaim podref.Kind = "claims given to the node"
 	keptVolume    podref.Kind = "volumes kept by the node"
 	capacity      podref.Kind = "csistoragecapacities"
+	usedSnapshot  podref.Kind = "volumesnapshots"
+	usedContent   podref.Kind = "volumesnapshotcontents"
 )
 
 // claim: a node reads those of its pods, and finds and writes those given to it;
@@ -94,8 +101,52 @@ func (w *world) hasLocal(ctx context.Context, node string, kind podref.Kind, nam
 	case capacity:
 		c, err := w.client.StorageV1().CSIStorageCapacities(namespace).Get(ctx, name, cached)
 		return err == nil && locality.CapacityNode(c) == node
+	case usedSnapshot:
+		return w.usesSnapshot(ctx, node, namespace, name)
+	case usedContent:
+		return w.usesContent(ctx, node, name)
 	}
 	return false
+}
+
+// usesSnapshot tells whether the node has to make a volume of a snapshot.
+func (w *world) usesSnapshot(ctx context.Context, node, namespace, name string) bool {
+	if namespace == "" || name == "" {
+		return false
+	}
+	list, err := w.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{
+		ResourceVersion: "0",
+		FieldSelector:   fields.OneTermEqualSelector(locality.SelectedNode, node).String(),
+	})
+	return err == nil && slices.ContainsFunc(list.Items, func(c corev1.PersistentVolumeClaim) bool {
+		return locality.AskedOf(&c) == node && c.Spec.VolumeName == "" && locality.SourceSnapshot(&c) == name
+	})
+}
+
+// usesContent tells whether the node has to make a volume of the snapshot whose
+// content it is.
+func (w *world) usesContent(ctx context.Context, node, name string) bool {
+	raw, err := w.extension(ctx, "/apis/"+locality.SnapshotGroup+"/v1/volumesnapshotcontents", name)
+	if err != nil {
+		return false
+	}
+	var content struct {
+		Spec struct {
+			Driver   string                 `json:"driver"`
+			Snapshot corev1.ObjectReference `json:"volumeSnapshotRef"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(raw, &content); err != nil || content.Spec.Driver != locality.Driver {
+		return false
+	}
+	return w.usesSnapshot(ctx, node, content.Spec.Snapshot.Namespace, content.Spec.Snapshot.Name)
+}
+
+// extension reads an object of an extension of the API, as JSON.
+func extension(client kubernetes.Interface) func(ctx context.Context, path ...string) ([]byte, error) {
+	return func(ctx context.Context, path ...string) ([]byte, error) {
+		return client.Discovery().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json").DoRaw(ctx)
+	}
 }
 
 func labelled(attrs authorizer.Attributes, key, value string) bool {

@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,10 +38,34 @@ func TestAuthorizeLocalStorage(t *testing.T) {
 		return &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name},
 			NodeTopology: locality.Topology(node)}
 	}
-	a := connect(t, claim("here", locality.Driver, "n1"), claim("there", locality.Driver, "n2"),
+	from := func(snapshot string, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		group := locality.SnapshotGroup
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: snapshot}
+		return c
+	}
+	done := from("done", claim("of-done", locality.Driver, "n1"))
+	done.Spec.VolumeName = "mine"
+	a := connect(t, from("s", claim("of-s", locality.Driver, "n1")), from("t", claim("of-t", locality.Driver, "n2")),
+		from("foreign", claim("of-foreign", "x.example.com", "n1")), done, claim("here", locality.Driver, "n1"),
+		claim("there", locality.Driver, "n2"),
 		claim("foreign", "x.example.com", "n1"), pv("mine", locality.Driver, "n1"), pv("theirs", locality.Driver, "n2"),
 		pv("foreign", "x.example.com", "n1"), room("mine", "n1"), room("theirs", "n2"))
+	a.world.Load().extension = func(_ context.Context, path ...string) ([]byte, error) {
+		const content = `{"spec": {"driver": %q, "volumeSnapshotRef": {"namespace": %q, "name": %q}}}`
+		switch strings.Join(path, "/") {
+		case "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/of-s":
+			return fmt.Appendf(nil, content, locality.Driver, "ns", "s"), nil
+		case "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/of-t":
+			return fmt.Appendf(nil, content, locality.Driver, "ns", "t"), nil
+		case "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/elsewhere":
+			return fmt.Appendf(nil, content, locality.Driver, "other", "s"), nil
+		case "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/foreign":
+			return fmt.Appendf(nil, content, "x.example.com", "ns", "s"), nil
+		}
+		return nil, errors.New("not there")
+	}
 	const claims, volumes = "persistentvolumeclaims", "persistentvolumes"
+	const snapshots, contents = "volumesnapshots", "volumesnapshotcontents"
 	for name, tt := range map[string]struct {
 		verb, resource, sub, name, fields, labels string
 		allow                                     bool
@@ -73,6 +100,26 @@ func TestAuthorizeLocalStorage(t *testing.T) {
 		"capacity_update":  {verb: "update", resource: "csistoragecapacities", name: "mine", allow: true},
 		"capacity_theirs":  {verb: "delete", resource: "csistoragecapacities", name: "theirs"},
 		"capacities_watch": {verb: "watch", resource: "csistoragecapacities"},
+
+		"snapshot_read":         {verb: "get", resource: snapshots, name: "s", allow: true},
+		"snapshot_status":       {verb: "get", resource: snapshots, sub: "status", name: "s"},
+		"snapshot_write":        {verb: "patch", resource: snapshots, name: "s"},
+		"snapshot_delete":       {verb: "delete", resource: snapshots, name: "s"},
+		"snapshots_all":         {verb: "list", resource: snapshots},
+		"snapshots_watch":       {verb: "watch", resource: snapshots, name: "s"},
+		"snapshot_create":       {verb: "create", resource: snapshots, name: "s"},
+		"snapshot_other_node":   {verb: "get", resource: snapshots, name: "t"},
+		"snapshot_other_driver": {verb: "get", resource: snapshots, name: "foreign"},
+		"snapshot_not_wanted":   {verb: "get", resource: snapshots, name: "x"},
+		"snapshot_restored":     {verb: "get", resource: snapshots, name: "done"},
+		"content_read":          {verb: "get", resource: contents, name: "of-s", allow: true},
+		"content_write":         {verb: "update", resource: contents, name: "of-s"},
+		"content_status":        {verb: "patch", resource: contents, sub: "status", name: "of-s"},
+		"contents_all":          {verb: "list", resource: contents},
+		"content_other_node":    {verb: "get", resource: contents, name: "of-t"},
+		"content_other_space":   {verb: "get", resource: contents, name: "elsewhere"},
+		"content_other_driver":  {verb: "get", resource: contents, name: "foreign"},
+		"content_missing":       {verb: "get", resource: contents, name: "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attrs := authorizer.AttributesRecord{
@@ -84,6 +131,10 @@ func TestAuthorizeLocalStorage(t *testing.T) {
 				attrs.Namespace = "ns"
 			case "csistoragecapacities":
 				attrs.APIGroup, attrs.Namespace = "storage.k8s.io", "kube-system"
+			case snapshots:
+				attrs.APIGroup, attrs.Namespace = locality.SnapshotGroup, "ns"
+			case contents:
+				attrs.APIGroup = locality.SnapshotGroup
 			case "storageclasses":
 				attrs.APIGroup = "storage.k8s.io"
 			}

@@ -39,6 +39,8 @@ type relations struct {
 type world struct {
 	pods   cache.Indexer
 	client kubernetes.Interface
+	// extension reads an object of an extension of the API.
+	extension func(ctx context.Context, path ...string) ([]byte, error)
 }
 
 func (r *relations) connect(client kubernetes.Interface, f informers.SharedInformerFactory) error {
@@ -46,7 +48,7 @@ func (r *relations) connect(client kubernetes.Interface, f informers.SharedInfor
 	if err := informer.AddIndexers(cache.Indexers{byReference: referenceKeys}); err != nil {
 		return fmt.Errorf("index pods by reference: %w", err)
 	}
-	r.world.Store(&world{pods: informer.GetIndexer(), client: client})
+	r.world.Store(&world{pods: informer.GetIndexer(), client: client, extension: extension(client)})
 	return nil
 }
 
@@ -65,7 +67,7 @@ func (r *relations) has(ctx context.Context, node string, kind podref.Kind, name
 		return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node
 	case volume:
 		return w.hasVolume(ctx, node, name)
-	case selectedClaim, keptVolume, capacity:
+	case selectedClaim, keptVolume, capacity, usedSnapshot, usedContent:
 		return node != "" && w.hasLocal(ctx, node, kind, namespace, name)
 	}
 	if w.named(ctx, node, kind, namespace, name) {
