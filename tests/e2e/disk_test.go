@@ -38,6 +38,12 @@ func ownCluster(t *testing.T, name string) *harness.Cluster {
 // which is taken down before the disk goes.
 func smallDisk(t *testing.T, c *harness.Cluster, dir string, mebibytes int64) {
 	t.Helper()
+	diskOf(t, c, dir, mebibytes, "mkfs.ext4", "-q", "-F", "-m", "0")
+}
+
+// diskOf is smallDisk with a file system that a program makes.
+func diskOf(t *testing.T, c *harness.Cluster, dir string, mebibytes int64, mkfs ...string) {
+	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -45,7 +51,7 @@ func smallDisk(t *testing.T, c *harness.Cluster, dir string, mebibytes int64) {
 	if err := errors.Join(os.Truncate(image, mebibytes<<20), os.MkdirAll(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop", image, dir}} {
+	for _, args := range [][]string{append(mkfs, image), {"mount", "-o", "loop", image, dir}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v %s", args, err, out)
 		}
