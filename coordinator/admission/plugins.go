@@ -52,6 +52,8 @@ func (c *Config) known() []plugin {
 		{name: "CertificateSubjectRestriction", build: fixed(newCertificateSubjects)},
 		{name: "DefaultIngressClass", build: fixed(newDefaultIngressClass)},
 		{name: "DenyServiceExternalIPs", off: true, build: fixed(newDenyExternalIPs)},
+		{name: "PodTopologyLabels", build: fixed(newTopologyLabels)},
+		{name: "PodResizeValidator", build: fixed(newPodResize)},
 		{name: "MutatingAdmissionPolicy", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
 			return newMutatingPolicies(c.Stop, config)
 		}},
