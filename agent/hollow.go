@@ -22,6 +22,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/host"
@@ -153,6 +154,10 @@ func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 		services = service.NewSource(service.Config{Client: server.Client, Node: cfg.NodeName, Log: log})
 	}
 	objects, tokens := newObjects(kept, server, log)
+	claims, err := newClaims(cfg, server, hollow.Store[dra.Claim]{}, facts.BootID, log)
+	if err != nil {
+		return nil, err
+	}
 	b := base{
 		cfg:      cfg,
 		facts:    facts,
@@ -160,6 +165,7 @@ func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 		events:   server.Recorder(ctx),
 		kept:     kept,
 		memory:   node.Remember(kept.nodes, cfg.NodeName, log),
+		claims:   claims,
 		objects:  objects,
 		tokens:   tokens,
 		runtime:  containers{RuntimeService: rt, images: rt, brief: rt, version: version, tree: tree(cfg)},

@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/qos"
@@ -21,6 +20,7 @@ import (
 // nil where the runtime makes control groups.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
+	claims *dra.Manager,
 ) []pod.Step {
 	list := []pod.Step{
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
@@ -30,7 +30,7 @@ func steps(
 		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
 	}
 	return append(list,
-		pod.Step{Name: "devices", Ensure: ensureDevices},
+		pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)},
 		pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox},
 	)
 }
@@ -68,25 +68,22 @@ func releaseVolumes(v *volume.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return v.Release(ctx, s.Pod) }
 }
 
-// ensureDevices keeps a pod with resource claims from running without its devices:
-// the agent calls no drivers to prepare them. A claim that the pod turned out not
-// to need is no hindrance.
-func ensureDevices(_ context.Context, s *pod.Setting) error {
-	fault := func(err error) error {
-		return &pod.Fault{
-			Reason:  "FailedPrepareDynamicResources",
-			Message: "Failed to prepare dynamic resources: " + err.Error(),
+// noDevices is the reason of events of pods whose devices are not ready.
+const noDevices = "FailedPrepareDynamicResources"
+
+// ensureDevices has the devices of the pod's resource claims prepared. A pod does not
+// run without them.
+func ensureDevices(m *dra.Manager) step {
+	return func(ctx context.Context, s *pod.Setting) error {
+		if err := m.Ensure(ctx, s.Pod); err != nil {
+			return &pod.Fault{Reason: noDevices, Message: "Failed to prepare dynamic resources: " + err.Error()}
 		}
+		return nil
 	}
-	for i := range s.Pod.Spec.ResourceClaims {
-		switch name, _, err := resourceclaim.Name(s.Pod, &s.Pod.Spec.ResourceClaims[i]); {
-		case err != nil:
-			return fault(err)
-		case name != nil:
-			return fault(fmt.Errorf("resource claim %s: this node does not prepare devices of drivers", *name))
-		}
-	}
-	return nil
+}
+
+func releaseDevices(m *dra.Manager) step {
+	return func(ctx context.Context, s *pod.Setting) error { return m.Release(ctx, s.Pod) }
 }
 
 func ensureCgroup(g *qos.Groups) step {

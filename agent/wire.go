@@ -153,6 +153,10 @@ func build(
 	storage := newStorageObjects(ctx, server, log)
 	shown := newCSINode(cfg, server, log)
 	drivers := newDrivers(shown, counts)
+	claims, err := newClaims(cfg, server, kept.claims, facts.BootID, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	events := server.Recorder(ctx)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
@@ -166,6 +170,7 @@ func build(
 		objects:  objects,
 		tokens:   tokens,
 		runtime:  runtime,
+		claims:   claims,
 		services: services,
 		counts:   counts,
 		spans:    spans,
@@ -300,6 +305,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"volumes", n.volumes.Run},
 		{"plugins", n.plugins.Run},
 		{"storage drivers", n.refresher.Run},
+		{"device drivers", n.claims.Drivers.Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},

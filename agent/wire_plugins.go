@@ -87,9 +87,12 @@ func newRefresher(drivers *csi.Drivers, storage *source.Storage, log *slog.Logge
 // newPlugins follows the programs that register with the node.
 func newPlugins(b base, drivers *csi.Drivers) *plugins.Watcher {
 	return &plugins.Watcher{
-		Dir:      filepath.Join(b.cfg.RootDir, "plugins_registry"),
-		Handlers: map[string]plugins.Handler{registrationv1.CSIPlugin: csiPlugins{drivers}},
-		Log:      b.log,
+		Dir: filepath.Join(b.cfg.RootDir, "plugins_registry"),
+		Handlers: map[string]plugins.Handler{
+			registrationv1.CSIPlugin: csiPlugins{drivers},
+			registrationv1.DRAPlugin: draPlugins{b.claims.Drivers},
+		},
+		Log: b.log,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
@@ -42,6 +43,7 @@ type base struct {
 	objects  *source.Objects
 	tokens   *volume.TokenCache
 	runtime  containers
+	claims   *dra.Manager
 	services *service.Source // nil on a hollow node that plays none
 	counts   *metrics.Agent  // nil on a hollow node
 	spans    *tracing.Tracer // nil: nothing is traced
@@ -107,6 +109,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Images:     b.runtime.images,
 		Access:     access,
 		Volumes:    p.volumes,
+		Devices:    b.claims.Devices,
 		Objects:    b.objects,
 		Services:   serviceObjects(b.services, p.offline),
 		Probes:     probes,
@@ -131,7 +134,8 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.counts != nil {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups)
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims)
+	b.claims.Drivers.Changed = func() { p.pods.RetrySetup(noDevices) }
 	p.static = &source.Static{
 		Dir:     b.cfg.StaticPodPath,
 		Node:    b.cfg.NodeName,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/device/dra"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -56,6 +57,7 @@ type stores struct {
 	volumes store[volume.Volume]
 	nodes   store[corev1.Node]
 	images  store[podrecord.Image]
+	claims  store[dra.Claim]
 	objects source.Saved
 	tokens  volume.Saved
 }
@@ -77,6 +79,9 @@ func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
 		return s, err
 	}
 	if s.images, err = openStore[podrecord.Image](cfg, "images", keys, log); err != nil {
+		return s, err
+	}
+	if s.claims, err = openStore[dra.Claim](cfg, "claims", keys, log); err != nil {
 		return s, err
 	}
 	objects, err := openStore[source.SavedObject](cfg, "objects", keys, log)
@@ -107,4 +112,5 @@ func (s stores) close() {
 	s.volumes.Close()
 	s.nodes.Close()
 	s.images.Close()
+	s.claims.Close()
 }

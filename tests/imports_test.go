@@ -34,7 +34,8 @@ var layers = []struct {
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
-		"agent/container", "agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
+		"agent/container", "agent/device/dra",
+		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",

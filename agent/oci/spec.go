@@ -90,6 +90,9 @@ func Spec(in Input) (*specs.Spec, error) {
 	if err := in.setProfiles(s); err != nil {
 		return nil, err
 	}
+	if err := in.addDevices(s); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -111,9 +114,6 @@ func (in Input) annotations() map[string]string {
 	}
 	if strings.Contains(in.CgroupsPath, ":") { // by systemd
 		a["run.oci.systemd.subgroup"] = "" // or crun's limits lie one level below the scope
-	}
-	for _, d := range in.Config.GetCDIDevices() {
-		a["cdi.k8s.io/"+d.GetName()] = d.GetName()
 	}
 	return a
 }

@@ -58,6 +58,7 @@ func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
 		Volume:    func(name string) (string, error) { return m.Volumes.Path(p, name) },
 		SubPath:   func(s volume.SubPath) (string, error) { return m.Volumes.SubPath(p, s) },
 		EnvFile:   func(name, path, key string) (string, error) { return m.envFile(p, name, path, key) },
+		CDI:       func(c *corev1.Container) ([]string, error) { return m.Devices(p, c) },
 		NodeHosts: func() ([]byte, error) { return os.ReadFile("/etc/hosts") },
 	}
 }

@@ -196,3 +196,17 @@ func (m *Manager) ResyncObjects(namespace string) {
 		}
 	}
 }
+
+// RetrySetup has pods whose setup failed for a reason tried again at once.
+func (m *Manager) RetrySetup(reason string) {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		w.post(func() {
+			if w.rec.Fault != nil && w.rec.Fault.Reason == reason {
+				w.rec.Retry = time.Time{}
+			}
+		})
+	}
+}

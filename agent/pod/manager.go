@@ -94,6 +94,9 @@ type Manager struct {
 	Access  *Access
 	Steps   []Step
 	Volumes Volumes
+	// Devices are the CDI names of what drivers have prepared for a container that
+	// asks for resource claims.
+	Devices func(p *corev1.Pod, c *corev1.Container) ([]string, error)
 	Objects Objects
 	// Services gives all services, false while they are not known: their
 	// variables belong into every container.

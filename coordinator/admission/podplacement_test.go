@@ -44,8 +44,8 @@ func TestPodResizeValidator(t *testing.T) {
 			"cpu, requested: 2500, allocatable: 2000; memory, requested: 2147483648, allocatable: 1073741824",
 			"NodeCapacity"},
 	} {
-		err := admit(p, request{resource: tt.resource, namespace: "ns", name: "p", operation: admission.Update, obj: tt.now,
-			old: pod(tt.now.Spec.NodeName, 1, "1", "1Gi")})
+		err := admit(p, request{resource: tt.resource, namespace: "ns", name: "p", operation: admission.Update,
+			obj: tt.now, old: pod(tt.now.Spec.NodeName, 1, "1", "1Gi")})
 		if tt.message == "" {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -102,4 +102,6 @@ func TestPodTopologyLabels(t *testing.T) {
 	check("pod without a node", r, meta, "a=b,topology.kubernetes.io/zone=wrong")
 }
 
-func labelsText(labels map[string]string) string { return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(labels)) }
+func labelsText(labels map[string]string) string {
+	return metav1.FormatLabelSelector(metav1.SetAsLabelSelector(labels))
+}

@@ -17,14 +17,20 @@ import (
 // gets what the node answers: "" for registered.
 func (d *Driver) Register(t *testing.T, dir, endpoint string) (told <-chan string, gone func()) {
 	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(dir, d.Name+"-reg.sock"))
+	return Register(t, dir, &registrationv1.PluginInfo{Type: registrationv1.CSIPlugin, Name: d.Name, Endpoint: endpoint,
+		SupportedVersions: []string{"1.0.0"}})
+}
+
+// Register is Driver.Register for a plugin of any type.
+func Register(t *testing.T, dir string, info *registrationv1.PluginInfo) (told <-chan string, gone func()) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, info.Name+"-reg.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := make(chan string, 16)
 	s := grpc.NewServer()
-	registrationv1.RegisterRegistrationServer(s, &registration{told: answers, info: &registrationv1.PluginInfo{
-		Type: registrationv1.CSIPlugin, Name: d.Name, Endpoint: endpoint, SupportedVersions: []string{"1.0.0"}}})
+	registrationv1.RegisterRegistrationServer(s, &registration{told: answers, info: info})
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) }) // it returns when it is stopped
 	gone = sync.OnceFunc(func() {

@@ -25,6 +25,21 @@ func devices(c *container) error {
 	return nil
 }
 
+// claims are the devices of the resource claims that the container asks for.
+func claims(c *container) error {
+	if len(c.Container.Resources.Claims) == 0 {
+		return nil
+	}
+	names, err := c.CDI(c.Container)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		c.config.CDIDevices = append(c.config.CDIDevices, &criv1.CDIDevice{Name: name})
+	}
+	return nil
+}
+
 // readOnlyClaim tells whether the pod may only read what is behind its claim.
 func readOnlyClaim(v *corev1.Volume) bool {
 	return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly

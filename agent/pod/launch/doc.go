@@ -14,6 +14,7 @@
 //	process      process.go      command and arguments, expanded by the environment; streams, stop signal
 //	volumes      volumes.go      mounts of volumes; paths may be made of the environment
 //	devices      devices.go      volumes that are devices
+//	claims       devices.go      devices that drivers have prepared for resource claims
 //	files        files.go        mounts of the agent's own: /etc/hosts, the termination message file
 //	resources    resources.go    CPU, memory, huge pages, OOM score
 //

@@ -44,6 +44,9 @@ type Sources struct {
 	// EnvFile reads a variable of a file in a volume; volume.ErrNoKey when it
 	// is not there.
 	EnvFile func(volumeName, path, key string) (string, error)
+	// CDI tells the names of the devices that drivers have prepared for a container
+	// (container device interface).
+	CDI func(c *corev1.Container) ([]string, error)
 	// NodeHosts is the node's own /etc/hosts.
 	NodeHosts func() ([]byte, error)
 }

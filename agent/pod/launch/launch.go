@@ -24,6 +24,7 @@ var containerContributors = []contributor[*container]{
 	{"process", process}, // expanded by the environment
 	{"volumes", volumes}, // paths may be made of the environment
 	{"devices", devices},
+	{"claims", claims},
 	{"files", files}, // unless a volume is mounted there
 	{"resources", containerResources},
 }
