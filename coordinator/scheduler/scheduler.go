@@ -147,7 +147,7 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		Review: review,
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
-		Storage: newStorage(s.c.Informers),
+		Storage: newStorage(s.c.Informers, s.c.Client),
 		Devices: newDevices(s.c.Informers),
 		Lower:   s.nominated.lower,
 		Denominate: func(p *corev1.Pod) {

@@ -1,16 +1,21 @@
 package scheduler
 
 import (
+	"context"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/locality"
 	"github.com/shoal-project/shoal/csi/migration"
 )
 
@@ -23,15 +28,16 @@ type storage struct {
 	capacities  storagelisters.CSIStorageCapacityLister
 	nodes       storagelisters.CSINodeLister
 	attachments storagelisters.VolumeAttachmentLister
+	client      kubernetes.Interface
 }
 
-func newStorage(f informers.SharedInformerFactory) *storage {
+func newStorage(f informers.SharedInformerFactory, client kubernetes.Interface) *storage {
 	core, st := f.Core().V1(), f.Storage().V1()
 	return &storage{
 		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
 		classes: st.StorageClasses().Lister(),
 		drivers: st.CSIDrivers().Lister(), capacities: st.CSIStorageCapacities().Lister(),
-		nodes: st.CSINodes().Lister(), attachments: st.VolumeAttachments().Lister(),
+		nodes: st.CSINodes().Lister(), attachments: st.VolumeAttachments().Lister(), client: client,
 	}
 }
 
@@ -86,6 +92,25 @@ func (s *storage) Limits(node string) map[string]int64 {
 
 func (s *storage) Attachments() ([]*storagev1.VolumeAttachment, error) {
 	return s.attachments.List(labels.Everything())
+}
+
+// snapshotLimit is how long the API may take to tell where a snapshot is: pods wait
+// meanwhile.
+const snapshotLimit = 2 * time.Second
+
+// SnapshotNode reads the API: it is for the few pods that are the first of a volume made
+// of a snapshot, which are an extension. Of what goes wrong the node tells that is to
+// make the volume.
+func (s *storage) SnapshotNode(namespace, name string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), snapshotLimit)
+	defer cancel()
+	node, err := locality.SnapshotNode(func(path string) ([]byte, error) {
+		return s.client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+	}, namespace, name)
+	if err != nil {
+		return ""
+	}
+	return node
 }
 
 // claimInformers are those whose changes can help pods with claims for volumes or

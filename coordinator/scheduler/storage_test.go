@@ -12,7 +12,7 @@ import (
 // A volume of a cloud is looked at as its CSI driver's, in whose zone its nodes are.
 func TestVolumeOfACloud(t *testing.T) {
 	f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	s := newStorage(f)
+	s := newStorage(f, nil)
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{

@@ -65,7 +65,7 @@ func chooseNode(w wish, all []candidate) (node, why string) {
 
 // Obstacles, as they follow the number of nodes.
 const (
-	isNoSource     = "without the volume to clone"
+	isNoSource     = "without the volume or the snapshot that it is to be made of"
 	hasNoDriver    = "without the driver"
 	outOfTopology  = "not of allowedTopologies"
 	isNotReady     = "not ready"

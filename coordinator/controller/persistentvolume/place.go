@@ -44,8 +44,10 @@ type places struct {
 	drivers storagelisters.CSINodeLister
 	rooms   cache.Indexer
 	claims  cache.Indexer
-	loop    *controller.Loop
-	given   map[string]*given // by claim; for the loop's one worker alone
+	// extension reads an object of an extension of the API, as JSON.
+	extension func(ctx context.Context, path string) ([]byte, error)
+	loop      *controller.Loop
+	given     map[string]*given // by claim; for the loop's one worker alone
 
 	mu      sync.Mutex
 	wanting map[string]bool // claims without a node, looked at when nodes change
@@ -57,6 +59,10 @@ type given struct {
 	// node has it, as written with version; "" for none.
 	node, version string
 	refused       map[string]*refusal // by node
+	// asked is how often its snapshot was not ready.
+	asked int
+	// told is the last event's message: what nodes and their room do changes it seldom.
+	told string
 }
 
 type refusal struct {
@@ -70,7 +76,9 @@ func newPlaces(env controller.Env, loop *controller.Loop) (*places, error) {
 		nodes: core.Nodes().Lister(), drivers: storage.CSINodes().Lister(),
 		rooms:  storage.CSIStorageCapacities().Informer().GetIndexer(),
 		claims: core.PersistentVolumeClaims().Informer().GetIndexer(), given: map[string]*given{}, loop: loop,
-		wanting: map[string]bool{},
+		wanting: map[string]bool{}, extension: func(ctx context.Context, path string) ([]byte, error) {
+			return env.Client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+		},
 	}
 	if err := controller.Index(core.PersistentVolumeClaims().Informer(), byMaker, makerOf); err != nil {
 		return nil, err
@@ -198,6 +206,17 @@ func (r *reconciler) place(ctx context.Context, c *corev1.PersistentVolumeClaim,
 			return r.unplaced(ctx, c, g, step, 0)
 		}
 		w.source = node
+	} else if snapshot := locality.SourceSnapshot(c); snapshot != "" {
+		node, err := locality.SnapshotNode(func(path string) ([]byte, error) {
+			return r.places.extension(ctx, path)
+		}, c.Namespace, snapshot)
+		if err != nil {
+			// Nobody tells when it is: snapshots are an extension of the API.
+			step.Event = warning("ProvisioningFailed", "failed to provision volume with StorageClass %q: %v", w.class.Name, err)
+			g.asked++
+			return r.unplaced(ctx, c, g, step, min(firstRest<<min(g.asked-1, 10), lastRest))
+		}
+		w.source = node
 	} else if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
 		return r.unplaced(ctx, c, g, step, 0)
 	}
@@ -237,7 +256,10 @@ func (r *reconciler) write(ctx context.Context, c *corev1.PersistentVolumeClaim,
 		return err
 	}
 	g.node, g.version = written.Annotations[storagehelper.AnnSelectedNode], written.ResourceVersion
-	r.events.Event(c, step.Event.kind, step.Event.reason, step.Event.message)
+	if step.Event.message != g.told {
+		r.events.Event(c, step.Event.kind, step.Event.reason, step.Event.message)
+		g.told = step.Event.message
+	}
 	return nil
 }
 

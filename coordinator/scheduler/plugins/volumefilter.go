@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -25,6 +26,8 @@ type volumeFilter struct {
 	bound   []*corev1.PersistentVolumeClaim
 	waiting []*corev1.PersistentVolumeClaim // for their first pod, smallest first
 	free    []*corev1.PersistentVolume
+	// snapshots are the nodes of those that claims' volumes are to be made of.
+	snapshots map[types.UID]string
 
 	mu    sync.Mutex
 	plans map[string]*volumePlan // by node
@@ -136,9 +139,12 @@ func (f *volumeFilter) provisionable(c *corev1.PersistentVolumeClaim, n *corev1.
 	return volumeTooLarge, nil
 }
 
-// hasSource tells whether the volume that the claim's is to be a clone of, if there is
-// one, is at the node: the driver that ships with Shoal clones nowhere else.
+// hasSource tells whether what the claim's volume is to be made of, if there is such,
+// is at the node: the driver that ships with Shoal makes copies nowhere else.
 func (f *volumeFilter) hasSource(c *corev1.PersistentVolumeClaim, node string) bool {
+	if at := f.snapshots[c.UID]; at != "" && at != node {
+		return false
+	}
 	name := locality.SourceClaim(c)
 	if name == "" {
 		return true

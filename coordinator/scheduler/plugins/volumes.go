@@ -20,6 +20,7 @@ import (
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
+	"github.com/shoal-project/shoal/csi/locality"
 )
 
 // Storage is what volumeBinding reads of volumes.
@@ -34,6 +35,9 @@ type Storage interface {
 	// Limits are how many volumes can be attached to a node, by driver.
 	Limits(node string) map[string]int64
 	Attachments() ([]*storagev1.VolumeAttachment, error)
+	// SnapshotNode is the node that has a snapshot of the driver that ships with Shoal,
+	// "" where that is not known.
+	SnapshotNode(namespace, name string) string
 }
 
 const unboundImmediate = "pod has unbound immediate PersistentVolumeClaims"
@@ -42,7 +46,7 @@ var (
 	volumeElsewhere = "node(s) didn't match PersistentVolume's node affinity"
 	noVolume        = "node(s) didn't find available persistent volumes to bind"
 	volumeTooLarge  = "node(s) did not have enough free storage"
-	sourceElsewhere = "node(s) didn't have the volume to clone"
+	sourceElsewhere = "node(s) didn't have the volume or the snapshot that a volume is to be made of"
 	volumeMissing   = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 )
 
@@ -102,7 +106,7 @@ func (b *volumeBinding) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot)
 	if !HasClaims(pod.Pod) {
 		return nil, nil, nil
 	}
-	f := &volumeFilter{storage: b.storage, plans: map[string]*volumePlan{}}
+	f := &volumeFilter{storage: b.storage, snapshots: map[types.UID]string{}, plans: map[string]*volumePlan{}}
 	for i := range pod.Pod.Spec.Volumes {
 		c, err := b.claimOf(pod.Pod, &pod.Pod.Spec.Volumes[i])
 		if err == nil && c != nil {
@@ -174,6 +178,9 @@ func (b *volumeBinding) sort(c *corev1.PersistentVolumeClaim, f *volumeFilter) e
 		return errors.New(unboundImmediate)
 	}
 	f.waiting = append(f.waiting, c)
+	if snapshot := locality.SourceSnapshot(c); snapshot != "" && class.Provisioner == locality.Driver {
+		f.snapshots[c.UID] = b.storage.SnapshotNode(c.Namespace, snapshot)
+	}
 	return nil
 }
 

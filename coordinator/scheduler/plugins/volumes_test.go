@@ -25,11 +25,14 @@ type shelf struct {
 	capacities []*storagev1.CSIStorageCapacity
 	reported   bool
 
+	snapshots   map[string]string // nodes
 	limits      map[string]map[string]int64
 	attachments []*storagev1.VolumeAttachment
 }
 
 func (s *shelf) Limits(node string) map[string]int64 { return s.limits[node] }
+
+func (s *shelf) SnapshotNode(_, name string) string { return s.snapshots[name] }
 
 func (s *shelf) Attachments() ([]*storagev1.VolumeAttachment, error) { return s.attachments, nil }
 
@@ -115,6 +118,9 @@ func TestVolumeBinding(t *testing.T) {
 	source, clone := storageClaim("kept", true), storageClaim("", false)
 	source.Name = "source"
 	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
+	restored := storageClaim("", false)
+	restored.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(locality.SnapshotGroup),
+		Kind: "VolumeSnapshot", Name: "s"}
 	kept := volumeAt("kept", "b")
 	kept.Spec.NodeAffinity = locality.Affinity("b")
 	kept.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: locality.Driver}
@@ -148,6 +154,11 @@ func TestVolumeBinding(t *testing.T) {
 			volumes: []*corev1.PersistentVolume{kept}}, "", sourceElsewhere, ""},
 		{"clone of nothing yet", clone, shelf{classes: storageClass(locality.Driver, waits)},
 			"", sourceElsewhere, sourceElsewhere},
+		{"of a snapshot", restored, shelf{classes: storageClass(locality.Driver, waits),
+			snapshots: map[string]string{"s": "b"}}, "", sourceElsewhere, ""},
+		{"of a snapshot that is anywhere", restored, shelf{classes: storageClass(locality.Driver, waits)}, "", "", ""},
+		{"of another driver's snapshot", restored, shelf{classes: storageClass("p", waits),
+			snapshots: map[string]string{"s": "b"}}, "", "", ""},
 		{"clone by another driver", clone, shelf{classes: storageClass("p", waits)}, "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
