@@ -77,7 +77,8 @@ func newPlaces(env controller.Env, loop *controller.Loop) (*places, error) {
 		rooms:  storage.CSIStorageCapacities().Informer().GetIndexer(),
 		claims: core.PersistentVolumeClaims().Informer().GetIndexer(), given: map[string]*given{}, loop: loop,
 		wanting: map[string]bool{}, extension: func(ctx context.Context, path string) ([]byte, error) {
-			return env.Client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+			get := env.Client.Discovery().RESTClient().Get()
+			return get.AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
 		},
 	}
 	if err := controller.Index(core.PersistentVolumeClaims().Informer(), byMaker, makerOf); err != nil {
@@ -212,7 +213,8 @@ func (r *reconciler) place(ctx context.Context, c *corev1.PersistentVolumeClaim,
 		}, c.Namespace, snapshot)
 		if err != nil {
 			// Nobody tells when it is: snapshots are an extension of the API.
-			step.Event = warning("ProvisioningFailed", "failed to provision volume with StorageClass %q: %v", w.class.Name, err)
+			step.Event = warning("ProvisioningFailed", "failed to provision volume with StorageClass %q: %v",
+				w.class.Name, err)
 			g.asked++
 			return r.unplaced(ctx, c, g, step, min(firstRest<<min(g.asked-1, 10), lastRest))
 		}

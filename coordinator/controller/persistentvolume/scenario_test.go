@@ -43,11 +43,12 @@ type extension struct{ discovery.DiscoveryInterface }
 // RESTClient implements discovery.DiscoveryInterface.
 func (extension) RESTClient() rest.Interface {
 	const content = `"spec": {"driver": "local.shoal-project.io", "volumeSnapshotRef": {"uid": "u"}}}`
+	const snapshot = `{"metadata": {"uid": "u"}, "status": {"boundVolumeSnapshotContentName": `
 	objects := map[string]string{
-		"namespaces/a/volumesnapshots/s": `{"metadata": {"uid": "u"}, "status": {"boundVolumeSnapshotContentName": "of-s"}}`,
+		"namespaces/a/volumesnapshots/s": snapshot + `"of-s"}}`,
 		"volumesnapshotcontents/of-s": `{"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": "n1"}}, ` +
 			content,
-		"namespaces/a/volumesnapshots/anywhere": `{"metadata": {"uid": "u"}, "status": {"boundVolumeSnapshotContentName": "x"}}`,
+		"namespaces/a/volumesnapshots/anywhere": snapshot + `"x"}}`,
 		"volumesnapshotcontents/x":              `{` + content,
 	}
 	return &restfake.RESTClient{
