@@ -24,7 +24,7 @@ const (
 	snapshotGroup = locality.SnapshotGroup
 	snapshots     = "/apis/" + snapshotGroup + "/v1/"
 	// managedBy is the label of contents of snapshots whose driver is one of each node.
-	managedBy = "snapshot.storage.kubernetes.io/managed-by"
+	managedBy = locality.ManagedBy
 	// modeMayChange lets a snapshot of a device become a file system, or the reverse.
 	modeMayChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 )
