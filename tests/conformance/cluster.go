@@ -45,13 +45,13 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 		return c, err
 	}
 	last := o.nodes
-	if o.storage() {
+	if o.machines() {
 		last++ // the first is no machine, and has no pods of specs
 	}
 	for i := 2; i <= last; i++ {
 		a, err := c.Host("node"+strconv.Itoa(i), func(a *harness.Agent, cfg *agentconfig.Config) {
 			cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
-			if o.storage() {
+			if o.machines() {
 				harness.Machine(a, cfg)
 			}
 		})
@@ -72,7 +72,7 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	if err := waitForImport(suiteArchive, logs); err != nil {
 		return c, err
 	}
-	if o.storage() {
+	if o.machines() {
 		_, err := c.Kubectl("", "taint", "node", "node1", "node-role.kubernetes.io/control-plane:NoSchedule")
 		return c, err
 	}

@@ -22,7 +22,7 @@ import (
 
 // alwaysPulled are the images that specs pull although the nodes have them
 // (imagePullPolicy Always).
-var alwaysPulled = []string{registry + "kitten:1.8"}
+var alwaysPulled = []string{registry + "kitten:1.8", registry + "agnhost:2.63.0"}
 
 // registryPort is where the first machine serves them.
 // Specs of pulls serve theirs on port 5000 of a node.

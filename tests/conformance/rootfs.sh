@@ -14,8 +14,8 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mmdebstrap --quiet --variant=extract --include=busybox,bash,libc-bin,coreutils,grep,sed,bind9-dnsutils,curl,wget,netcat-openbsd,iproute2,util-linux,iputils-ping,procps,iperf,conntrack,stress bookworm "$root" >/dev/null
 rm -rf "$root/usr/share" "$root/var" "$root/etc" "$root"/usr/lib/x86_64-linux-gnu/perl* "$root"/usr/bin/perl* "$root/usr/lib/systemd" "$root/lib/systemd"
-for d in etc tmp root uploads var/run var/registry home; do mkdir -p "$root/$d"; done
-chmod 1777 "$root/tmp"
+for d in etc tmp root uploads var/run var/tmp var/registry home; do mkdir -p "$root/$d"; done
+chmod 1777 "$root/tmp" "$root/var/tmp"
 # Debian's own programs come first in PATH; all of busybox's are in /bin, where
 # specs look for some by their full names.
 for applet in $("$root/bin/busybox" --list); do

@@ -24,6 +24,8 @@ const (
 	serialResults = "tests/conformance/serial.txt"
 	// storageResults is that of the specs of storage, which run on machines.
 	storageResults = "tests/conformance/storage.txt"
+	// devicesResults is that of the specs of devices' drivers, which run on machines too.
+	devicesResults = "tests/conformance/devices.txt"
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
@@ -33,6 +35,7 @@ const (
 	beginWide    = "<!-- totals of other specs: written by make conformance LABELS=… -->\n"
 	beginSerial  = "<!-- totals of serial specs: written by make conformance LABELS=serial -->\n"
 	beginStorage = "<!-- totals of storage: written by make conformance LABELS=storage -->\n"
+	beginDevices = "<!-- totals of devices: written by make conformance LABELS=devices -->\n"
 )
 
 // labelSets are names for label filters: the specs of features that are on by
@@ -44,11 +47,17 @@ var labelSets = map[string]string{
 	"slow":    "!Conformance && !Flaky && Slow && !Disruptive && Feature: isEmpty",
 	// Specs of a driver that a file describes are of no group.
 	"storage": "(sig-storage || !/^sig-/) && !Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
+	"devices": "Feature: containsAny DynamicResourceAllocation && !Feature: containsAny OffByDefault && !Alpha && !Flaky" +
+		" && !Slow && !Serial",
 }
 
 // storage tells whether the specs of storage run: on nodes that are machines, with
 // the programs of drivers.
 func (o options) storage() bool { return o.labels == "storage" }
+
+// machines tells whether the nodes have to be machines: whose programs look below
+// /var/lib/kubelet.
+func (o options) machines() bool { return o.storage() || o.labels == "devices" }
 
 // wideRecord is the record of the specs that -labels chooses, and what comes before
 // its totals in the documentation.
@@ -58,6 +67,8 @@ func (o options) wideRecord() (file, begin string) {
 		return serialResults, beginSerial
 	case "storage":
 		return storageResults, beginStorage
+	case "devices":
+		return devicesResults, beginDevices
 	}
 	return wideResults, beginWide
 }
