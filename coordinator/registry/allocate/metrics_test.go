@@ -74,7 +74,7 @@ func TestPortMetrics(t *testing.T) {
 	}
 	a := dualStack() // has 30000
 	before := counts()
-	for _, port := range []int32{0, 30005, 30000, 1} {
+	for _, port := range []int32{30005, 0, 30000, 1} {
 		for _, dryRun := range []bool{true, false} {
 			s := &corev1.Service{Spec: corev1.ServiceSpec{
 				Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1, NodePort: port}}}}

@@ -253,15 +253,18 @@ func validateFailureRule(s *batchv1.JobSpec, r *batchv1.PodFailurePolicyRule, p 
 	case !slices.Contains(supported, r.Action):
 		errs = append(errs, field.NotSupported(action, r.Action, supported))
 	}
-	switch codes, conditions := r.OnExitCodes != nil, len(r.OnPodConditions) > 0; {
+	codes, conditions := r.OnExitCodes != nil, len(r.OnPodConditions) > 0
+	if codes {
+		errs = append(errs, validateExitCodes(s, r.OnExitCodes, p.Child("onExitCodes"))...)
+	}
+	if conditions {
+		errs = append(errs, validateConditions(r.OnPodConditions, p.Child("onPodConditions"))...)
+	}
+	switch {
 	case codes && conditions:
 		errs = append(errs, field.Invalid(p, field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported"))
 	case !codes && !conditions:
 		errs = append(errs, field.Invalid(p, field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required"))
-	case codes:
-		errs = append(errs, validateExitCodes(s, r.OnExitCodes, p.Child("onExitCodes"))...)
-	case conditions:
-		errs = append(errs, validateConditions(r.OnPodConditions, p.Child("onPodConditions"))...)
 	}
 	return errs
 }

@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	netutils "k8s.io/utils/net"
 
 	"github.com/shoal-project/shoal/coordinator/registry/connect"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -165,14 +165,18 @@ func validateNode(n *corev1.Node) field.ErrorList {
 	}
 	errs = append(errs, validateFeatures(n.Status.DeclaredFeatures, field.NewPath("status", "declaredFeatures"))...)
 	at := field.NewPath("spec", "podCIDRs")
-	families := map[bool]int{}
 	for i, cidr := range n.Spec.PodCIDRs {
 		errs = append(errs, validation.IsValidCIDRForLegacyField(at.Index(i), cidr, true, nil)...)
-		if p, err := netip.ParsePrefix(cidr); err == nil {
-			families[p.Addr().Is4()]++
-		}
 	}
-	if families[true] > 1 || families[false] > 1 {
+	if len(n.Spec.PodCIDRs) < 2 {
+		return errs
+	}
+	both, err := netutils.IsDualStackCIDRStrings(n.Spec.PodCIDRs)
+	if err != nil {
+		errs = append(errs, field.InternalError(at,
+			fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:%w", err)))
+	}
+	if !both || len(n.Spec.PodCIDRs) > 2 {
 		errs = append(errs, field.Invalid(at, n.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))
 	}
 	return errs

@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,7 +159,8 @@ func onlyFewerGates(now, was []corev1.PodSchedulingGate, p *field.Path) (errs fi
 		known[g.Name] = true
 	}
 	for i, g := range now {
-		if !known[g.Name] {
+		again := slices.Contains(now[i+1:], g) // the last of a name is told of
+		if !known[g.Name] && !again {
 			errs = append(errs,
 				field.Forbidden(p.Index(i).Child("name"),
 					fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))

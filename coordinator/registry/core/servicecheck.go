@@ -263,7 +263,7 @@ func validateLoadBalancer(v *corev1.Service) (errs field.ErrorList) {
 	p := field.NewPath("status", "loadBalancer", "ingress")
 	list := v.Status.LoadBalancer.Ingress
 	if len(list) > 0 && v.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		errs = append(errs, field.Forbidden(p, "may only be used when `spec.type` is 'LoadBalancer'"))
+		return field.ErrorList{field.Forbidden(p, "may only be used when `spec.type` is 'LoadBalancer'")}
 	}
 	for i, in := range list {
 		at := p.Index(i)

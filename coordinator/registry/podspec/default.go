@@ -289,6 +289,10 @@ func PullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
+// longestPath is the greatest length of an image's name without its registry; one
+// without both is in "library".
+const longestPath = 255
+
 // isRepository tells whether name is a registry's host, if any, and path
 // components of lower case letters and digits that '.', '_' and '-' separate.
 func isRepository(name string) bool {
@@ -299,6 +303,11 @@ func isRepository(name string) bool {
 			return false
 		}
 		parts = parts[1:]
+	} else if len(parts) == 1 {
+		parts = []string{"library", name}
+	}
+	if len(strings.Join(parts, "/")) > longestPath {
+		return false
 	}
 	for _, p := range parts {
 		if p == "" || !isAlphanumeric(p[0]) || !isAlphanumeric(p[len(p)-1]) {
