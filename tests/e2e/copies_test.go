@@ -96,6 +96,23 @@ spec: {source: {persistentVolumeClaimName: old}}
 	if got := c.Must(t, "exec", "restored", "--", "cat", "/data/file"); got != "first\n" {
 		t.Errorf("what was restored has %q", got)
 	}
+	c.MustWith(t, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: now}
+provisioner: local.shoal-project.io
+volumeBindingMode: Immediate
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: now}
+spec:
+  storageClassName: now
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 32Mi}}
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: s}
+`, "apply", "-f", "-")
+	c.Must(t, "wait", "pvc/now", "--for=jsonpath={.status.phase}=Bound", "--timeout=90s")
 	c.Must(t, "delete", "volumesnapshot", "s", "--timeout=60s")
 	kept := filepath.Join(c.Dir, "agent", "local-volumes", "snapshots", "*")
 	harness.Eventually(t, "the snapshot is gone", func() (bool, string) {
