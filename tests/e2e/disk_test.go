@@ -60,9 +60,11 @@ func diskOf(t *testing.T, c *harness.Cluster, dir string, mebibytes int64, mkfs 
 		if err := c.Down(); err != nil {
 			t.Error(err)
 		}
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v %s", err, out)
-		}
+		// The kernel lets go of files on it a moment after the last container's end.
+		harness.Eventually(t, "the disk is free", func() (bool, string) {
+			out, err := exec.Command("umount", dir).CombinedOutput()
+			return err == nil, string(out)
+		})
 	})
 }
 
