@@ -103,7 +103,8 @@ var (
 	forbidden   = regexp.MustCompile(`(?s)(Forbidden: [^\n]*)\n.*`)
 	version     = regexp.MustCompile(`(parsing "|in the precondition \(|in record \()\d+|(hash=|X509SHA256=)[0-9A-Fa-f]+`)
 	supported   = regexp.MustCompile(`supported values: ("[^"]*", )+"[^"]*"`)
-	binding     = regexp.MustCompile(`allowed by (Cluster)?RoleBinding "[^"]*" of (Cluster)?Role "[^"]*"`)
+	binding     = regexp.MustCompile(`allowed by (Cluster)?RoleBinding "[^"]*" of (Cluster)?Role "[^"]*"` +
+		` to (User|Group|ServiceAccount) "[^"]*"`)
 	age         = regexp.MustCompile(`^((\d+[smhdy])+|<unknown>|<invalid>)$`)
 	elements    = regexp.MustCompile(`/(\d+|-)\b`)
 	podTemplate = regexp.MustCompile(`^(spec\.jobTemplate\.spec\.template|spec\.template|template)\.spec\b`)
@@ -331,7 +332,6 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 		out = append(out, finding{text: fmt.Sprintf("reason upstream %q, here %q: %s", up.Reason, here.Reason,
 			general(up.Message))})
 	}
-	// Upstream tells some causes twice, as it validates metadata twice.
 	texts := func(s metav1.Status) (out []string) {
 		if s.Details != nil {
 			for _, c := range s.Details.Causes {
@@ -339,10 +339,7 @@ func compareStatus(req request, up, here metav1.Status) []finding {
 				if p := index.ReplaceAllString(at, "[]"); ignored(req, p, true) { // lists differ in length
 					at = p
 				}
-				text := string(c.Type) + "\x00" + at + "\x00" + c.Message
-				if !slices.Contains(out, text) {
-					out = append(out, text)
-				}
+				out = append(out, string(c.Type)+"\x00"+at+"\x00"+c.Message)
 			}
 		}
 		return out
@@ -484,8 +481,9 @@ func compareObjects(req request, up, here answer) []finding {
 		}
 		seen[d.path] = true
 		p, shared := place(req.Kind, d.path)
-		if strings.HasPrefix(p, "metadata.managedFields[].fieldsV1") {
-			p = "metadata.managedFields[].fieldsV1…" + p[strings.LastIndex(p, ".f:")+1:]
+		if how, field, ok := ownedField(d.path); ok {
+			field, shared = place(req.Kind, field)
+			p = "managed fields by " + how + ": " + field
 		}
 		out = append(out, finding{"object " + p + ": " + general(d.text), shared, d.text})
 	}
@@ -514,6 +512,13 @@ func withoutOwn(v any) {
 			})
 		}
 	}
+}
+
+// ofOwnAPI tells whether a rule is of the API that the coordinator serves itself.
+func ofOwnAPI(rule any) bool {
+	r, _ := rule.(map[string]any)
+	groups, _ := r["apiGroups"].([]any)
+	return len(groups) == 1 && groups[0] == "metrics.k8s.io"
 }
 
 func kindOf(v any) string {
@@ -579,13 +584,73 @@ func ignored(req request, path string, status bool) bool {
 	if !status && (path == "status" || strings.HasPrefix(path, "status.")) {
 		return true
 	}
+	within := func(path, of string) bool {
+		return path == of || strings.HasPrefix(path, of+".") || strings.HasPrefix(path, of+"[")
+	}
+	_, field, owned := ownedField(path)
+	field = index.ReplaceAllString(field, "[]")
 	for p := range req.ignore {
-		if path == p || strings.HasPrefix(path, p+".") || strings.HasPrefix(path, p+"[") ||
-			strings.HasPrefix(p, "metadata.managedFields") && strings.HasPrefix(path, "metadata.managedFields") {
+		// Who has set what differs owns it, or all of a list that it is in.
+		if within(path, p) || owned && (within(field, p) || within(p, field)) {
 			return true
 		}
 	}
 	return false
+}
+
+// managedKey is where the fields are that ownedFields returns.
+const managedKey = "metadata.managedFields."
+
+// ownedFields are the fields that the rig owns, in no order: "HOW: FIELD". Controllers
+// of the coordinator own some too.
+func ownedFields(managed []any) map[string]any {
+	out := map[string]any{}
+	for _, m := range managed {
+		entry, _ := m.(map[string]any)
+		manager, _ := entry["manager"].(string)
+		if !strings.HasPrefix(manager, "apidiff") {
+			continue
+		}
+		how := fmt.Sprint(entry["operation"])
+		if sub, _ := entry["subresource"].(string); sub != "" {
+			how += " of " + sub
+		}
+		if manager != "apidiff" {
+			how += " as " + manager
+		}
+		how += " in " + fmt.Sprint(entry["apiVersion"])
+		fields, _ := entry["fieldsV1"].(map[string]any)
+		eachField("", fields, func(path string) { out[how+": "+clean(path)] = true })
+	}
+	return out
+}
+
+// eachField names the fields of a set: "spec.containers[{"name":"a"}].image".
+func eachField(path string, set map[string]any, found func(string)) {
+	for key, v := range set {
+		at := path
+		switch name, isField := strings.CutPrefix(key, "f:"); {
+		case isField:
+			at = strings.TrimPrefix(path+"."+name, ".")
+		case key != ".": // k:, v: or i: is an element
+			at = path + "[" + strings.NewReplacer("[", "(", "]", ")").Replace(key[min(2, len(key)):]) + "]"
+		}
+		inner, _ := v.(map[string]any)
+		if len(inner) == 0 {
+			found(at)
+		}
+		eachField(at, inner, found)
+	}
+}
+
+// ownedField tells of the path of a difference who owns which field, if it is of
+// managed fields.
+func ownedField(path string) (how, field string, ok bool) {
+	rest, ok := strings.CutPrefix(path, managedKey)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, ": ")
 }
 
 // patchesDifferent tells whether a JSON patch is for a place where the stored objects
@@ -626,16 +691,9 @@ func strip(v any) {
 			m["creationTimestamp"] = "TIME"
 		}
 	}
-	managed, _ := m["managedFields"].([]any)
-	var ours []any // controllers write too, here
-	for _, f := range managed {
-		if entry, ok := f.(map[string]any); ok && strings.HasPrefix(fmt.Sprint(entry["manager"]), "apidiff") {
-			delete(entry, "time")
-			ours = append(ours, entry)
-		}
-	}
-	if managed != nil {
-		m["managedFields"] = ours
+	if m != nil {
+		managed, _ := m["managedFields"].([]any)
+		m["managedFields"] = ownedFields(managed)
 	}
 	keys, _ := o["keys"].([]any) // that tokens are signed with
 	for _, k := range keys {
@@ -658,6 +716,8 @@ func strip(v any) {
 	}
 	for _, k := range []string{"resourceRules", "nonResourceRules"} { // in no order
 		if rules, ok := status[k].([]any); ok {
+			rules = slices.DeleteFunc(rules, ofOwnAPI)
+			status[k] = rules
 			slices.SortFunc(rules, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
 		}
 	}

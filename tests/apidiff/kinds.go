@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -327,24 +328,22 @@ func (k *kind) read(ctx context.Context, p *pair, o *liveObject) error {
 		if d.path == "metadata.resourceVersion" || strings.HasPrefix(d.path, "metadata.managedFields") {
 			continue
 		}
-		// Whoever has written what differs owns fields, too.
-		o.differ[d.path], o.differ["metadata.managedFields"] = true, true
+		o.differ[d.path] = true
 		if strings.HasPrefix(d.path, "status") { // a controller wrote it, and a table may show it
 			o.differ["rows"] = true
 		}
 	}
 	// Whoever writes a time of the object owns it only where the other server has another.
-	if timesDiffer(o.object, here) {
-		o.differ["metadata.managedFields"] = true
+	for path := range timesDiffer("", o.object, here) {
+		o.differ[path] = true
 	}
 	if k.Name == "nodes" { // a node that nobody runs is tainted after a while
-		for _, path := range []string{"spec.taints", "status", "rows", "metadata.annotations",
-			"metadata.managedFields"} {
+		for _, path := range []string{"spec.taints", "status", "rows", "metadata.annotations"} {
 			o.differ[path] = true
 		}
 	}
 	if k.Name == "customresourcedefinitions" { // its conditions come when they come
-		o.differ["metadata.managedFields"] = true
+		o.differ["status.conditions"] = true
 	}
 	meta := o.object["metadata"].(map[string]any)
 	for _, f := range []string{"managedFields", "creationTimestamp", "generation"} {
@@ -354,29 +353,29 @@ func (k *kind) read(ctx context.Context, p *pair, o *liveObject) error {
 	return nil
 }
 
-// timesDiffer tells whether two servers have stored an object with different times, beside
-// those of its metadata.
-func timesDiffer(up, here any) bool {
+// timesDiffer names the times that two servers have stored otherwise in an object,
+// beside those of its metadata.
+func timesDiffer(path string, up, here any) map[string]bool {
+	out := map[string]bool{}
 	switch u := up.(type) {
 	case map[string]any:
 		h, _ := here.(map[string]any)
 		for key, value := range u {
-			if key != "creationTimestamp" && key != "managedFields" && timesDiffer(value, h[key]) {
-				return true
+			if key != "creationTimestamp" && key != "managedFields" {
+				maps.Copy(out, timesDiffer(strings.TrimPrefix(path+"."+key, "."), value, h[key]))
 			}
 		}
 	case []any:
 		h, _ := here.([]any)
 		for i := range min(len(u), len(h)) {
-			if timesDiffer(u[i], h[i]) {
-				return true
-			}
+			maps.Copy(out, timesDiffer(path+"[]", u[i], h[i]))
 		}
 	case string:
-		h, ok := here.(string)
-		return ok && u != h && clock.MatchString(u) && clock.MatchString(h)
+		if h, ok := here.(string); ok && u != h && clock.MatchString(u) && clock.MatchString(h) {
+			out[path] = true
+		}
 	}
-	return false
+	return out
 }
 
 // readOne reads an object with marks for what its server made: its UID, which Jobs

@@ -125,7 +125,15 @@ func compareAll(ctx context.Context, o options, p *pair, r *report) error {
 			return err
 		}
 	}
-	return mutated(ctx, o, p, ks, r)
+	if err := mutated(ctx, o, p, ks, r); err != nil || o.only != "" {
+		return err
+	}
+	for _, sc := range []scenario{watches(), pages()} {
+		if err := r.play(ctx, p, sc); err != nil {
+			return err
+		}
+	}
+	return compareReviews(ctx, p, r)
 }
 
 // mutated sends N requests, from some workers.

@@ -24,6 +24,7 @@ type request struct {
 	// Live is the path of the object that the marks in Body are of.
 	Live   string
 	ignore map[string]bool
+	as     *subject // who asks, if not the administrator
 }
 
 const dryRun = "?dryRun=All&fieldValidation=Warn"

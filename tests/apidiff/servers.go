@@ -271,6 +271,10 @@ func (s *server) send(ctx context.Context, r request) (answer, error) {
 	if r.Accept != "" {
 		req.Header.Set("Accept", r.Accept)
 	}
+	if r.as != nil {
+		req.Header.Set("Impersonate-User", r.as.Name)
+		req.Header["Impersonate-Group"] = r.as.Groups
+	}
 	resp, err := s.client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -117,6 +117,10 @@ func (k *kind) plain() []request {
 		break
 	}
 	for _, o := range k.live {
+		for _, path := range k.elsewhere(o) {
+			out = append(out, request{Method: http.MethodGet, Path: path, What: "get in another version",
+				ignore: o.differ})
+		}
 		out = append(out,
 			request{Method: http.MethodGet, Path: k.path(o, ""), Accept: asTable, What: "table", ignore: o.differ},
 			request{Method: http.MethodDelete, Path: k.path(o, "") + "?dryRun=All", What: "delete", ignore: o.differ},
@@ -132,6 +136,22 @@ func (k *kind) plain() []request {
 		}
 	}
 	return out
+}
+
+// elsewhere are the paths of an object in the other versions and groups that have it.
+func (k *kind) elsewhere(o *liveObject) []string {
+	path := k.path(o, "")
+	switch k.Name {
+	case "horizontalpodautoscalers":
+		other := map[string]string{"v1": "v2", "v2": "v1"}[k.gv.Version]
+		return []string{strings.Replace(path, "/"+k.gv.Version+"/", "/"+other+"/", 1)}
+	case "events":
+		if k.gv.Group == "" {
+			return []string{strings.Replace(path, "/api/v1/", "/apis/events.k8s.io/v1/", 1)}
+		}
+		return []string{strings.Replace(path, "/apis/events.k8s.io/v1/", "/api/v1/", 1)}
+	}
+	return nil
 }
 
 // compareDefaults compares lists by the names of their objects.

@@ -51,6 +51,9 @@ func (r request) key() string {
 	for _, s := range []string{r.Method, r.Path, r.Type, r.Accept, string(r.Body)} {
 		fmt.Fprintf(h, "%d %s", len(s), s)
 	}
+	if r.as != nil {
+		fmt.Fprintf(h, " as %q", append([]string{r.as.Name}, r.as.Groups...))
+	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 

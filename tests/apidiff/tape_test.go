@@ -113,7 +113,7 @@ func TestClean(t *testing.T) {
 			"FieldValueForbidden\x00spec\x00Forbidden: may not\nA",
 			"FieldValueForbidden\x00spec\x00Forbidden: may not\nb"},
 		"a binding of several": {`RBAC: allowed by ClusterRoleBinding "a" of ClusterRole "b" to Group "c"`,
-			`RBAC: allowed by ClusterRoleBinding "d" of ClusterRole "e" to Group "c"`},
+			`RBAC: allowed by ClusterRoleBinding "d" of ClusterRole "e" to Group "f"`},
 	} {
 		if a, b := clean(tc[0]), clean(tc[1]); a != b {
 			t.Errorf("%s: %q and %q", name, a, b)

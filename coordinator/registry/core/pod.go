@@ -54,6 +54,7 @@ func pod() kind.Kind {
 		Indexed:       []string{"spec.nodeName"},
 		Columns:       podColumns(),
 		Row:           podRow,
+		RowConditions: podRowConditions,
 		Graceful:      gracePod,
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			store := stores["/pods"]

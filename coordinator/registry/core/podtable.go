@@ -51,6 +51,21 @@ func podRow(p *corev1.Pod) []any {
 	}
 }
 
+// podRowConditions tell of a pod that is over: clients may leave it out.
+func podRowConditions(p *corev1.Pod) []metav1.TableRowCondition {
+	over := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue,
+		Reason: string(p.Status.Phase)}
+	switch p.Status.Phase {
+	case corev1.PodSucceeded:
+		over.Message = "The pod has completed successfully."
+	case corev1.PodFailed:
+		over.Message = "The pod failed."
+	default:
+		return nil
+	}
+	return []metav1.TableRowCondition{over}
+}
+
 func readinessGates(p *corev1.Pod) string {
 	if len(p.Spec.ReadinessGates) == 0 {
 		return "<none>"

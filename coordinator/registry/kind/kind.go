@@ -75,6 +75,8 @@ type Of[T any] struct {
 	// them, Name and Age too. Columns of priority 1 show with -o wide only.
 	Columns []metav1.TableColumnDefinition
 	Row     func(*T) []any
+	// RowConditions say why a client may show a row otherwise. Optional.
+	RowConditions func(*T) []metav1.TableRowCondition
 	// AllowCreateOnUpdate and DenyUnconditionalUpdate are upstream's per kind.
 	AllowCreateOnUpdate     bool
 	DenyUnconditionalUpdate bool

@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"context"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 //
 //	C, c  as that of a new object
 //	U, u  as that of an update
+//	.     what a kind itself checks comes here, instead of after all of this
 //
 // The large ones look at the finalizers too.
 type metaRules struct{ update, status string }
@@ -47,7 +49,7 @@ var metaRulesOf = map[string]metaRules{
 	"apps/daemonsets":                                          {update: "U", status: "U"},
 	"apps/deployments":                                         {update: "U", status: "U"},
 	"apps/replicasets":                                         {update: "U", status: "U"},
-	"apps/statefulsets":                                        {update: "U", status: "U"},
+	"apps/statefulsets":                                        {update: "U", status: ".U"},
 	"autoscaling/horizontalpodautoscalers":                     {update: "U", status: "U"},
 	"batch/cronjobs":                                           {update: "U"},
 	"batch/jobs":                                               {update: "CU", status: "U"},
@@ -90,7 +92,18 @@ func (o *Of[T]) validateMeta(t *T) field.ErrorList {
 	return apivalidation.ValidateObjectMetaAccessor(metaOf(t), !o.ClusterScoped, rule, metaPath)
 }
 
-// validateMetaAgain checks the metadata of an update by rules.
+// validateUpdateOf checks the metadata of an update by rules, and the update by what the
+// kind itself says of it; own may be nil.
+func (o *Of[T]) validateUpdateOf(ctx context.Context, t, old *T, rules string,
+	own func(context.Context, *T, *T) field.ErrorList) field.ErrorList {
+	before, after, _ := strings.Cut(rules, ".")
+	errs := o.validateMetaAgain(t, old, before)
+	if own != nil {
+		errs = append(errs, own(ctx, t, old)...)
+	}
+	return append(errs, o.validateMetaAgain(t, old, after)...)
+}
+
 func (o *Of[T]) validateMetaAgain(t, old *T, rules string) (errs field.ErrorList) {
 	for _, rule := range rules {
 		switch rule {

@@ -116,11 +116,7 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	t, o := typed[T](obj), typed[T](old)
-	errs := s.of.validateMetaAgain(t, o, metaRulesOf[s.of.key()].update)
-	if s.of.ValidateUpdate != nil {
-		errs = append(errs, s.of.ValidateUpdate(ctx, t, o)...)
-	}
-	return errs
+	return s.of.validateUpdateOf(ctx, t, o, metaRulesOf[s.of.key()].update, s.of.ValidateUpdate)
 }
 
 func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
@@ -188,11 +184,7 @@ func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtim
 
 func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	t, o := typed[T](obj), typed[T](old)
-	errs := s.of.validateMetaAgain(t, o, metaRulesOf[s.of.key()].status)
-	if s.of.Status.Validate != nil {
-		errs = append(errs, s.of.Status.Validate(ctx, t, o)...)
-	}
-	return errs
+	return s.of.validateUpdateOf(ctx, t, o, metaRulesOf[s.of.key()].status, s.of.Status.Validate)
 }
 
 func (s statusStrategy[T]) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {

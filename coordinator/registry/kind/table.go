@@ -50,5 +50,9 @@ func (c tableOf[T]) ConvertToTable(_ context.Context, obj, options runtime.Objec
 }
 
 func (c tableOf[T]) row(t *T) metav1.TableRow {
-	return metav1.TableRow{Cells: c.of.Row(t), Object: runtime.RawExtension{Object: object(t)}}
+	row := metav1.TableRow{Cells: c.of.Row(t), Object: runtime.RawExtension{Object: object(t)}}
+	if c.of.RowConditions != nil {
+		row.Conditions = c.of.RowConditions(t)
+	}
+	return row
 }

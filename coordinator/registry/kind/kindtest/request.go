@@ -92,6 +92,9 @@ func (r *asked) table() ([]string, error) {
 		for _, c := range row.Cells {
 			cells = append(cells, fmt.Sprint(c))
 		}
+		for _, c := range row.Conditions {
+			cells = append(cells, fmt.Sprintf("%s %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
+		}
 		lines = append(lines, strings.Join(cells, " | "))
 	}
 	return lines, nil
