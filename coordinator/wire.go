@@ -176,6 +176,7 @@ func (s *parts) buildAPI(
 		Flags:             flagValues(s.cfg),
 		RuntimeConfig:     s.cfg.RuntimeConfig,
 		TracingConfigFile: s.cfg.TracingConfigFile,
+		Profiling:         s.cfg.Profiling,
 	})
 	if err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		if s.tracer != nil {
 			c.TracerProvider = s.tracer
 		}
-		c.EnableProfiling = false        // profiles and dumps of goroutines hold secrets (CIS 1.2.15)
+		c.EnableProfiling = s.cfg.Profiling
 		c.SkipOpenAPIInstallation = true // served by openAPI, from static documents
 		return c
 	}, nil

@@ -64,6 +64,8 @@ type Config struct {
 	StorageHealth func(context.Context) error
 	// RuntimeConfig turns built-in APIs off, in the form of upstream's --runtime-config.
 	RuntimeConfig map[string]string
+	// Profiling serves /debug/pprof.
+	Profiling bool
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string

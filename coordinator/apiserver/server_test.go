@@ -448,3 +448,19 @@ func TestSystemClasses(t *testing.T) {
 		}
 	}
 }
+
+// Profiles are served to who may get them, when that is turned on.
+func TestProfiling(t *testing.T) {
+	const path = "/debug/pprof/cmdline"
+	off := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
+	if code, _ := raw(t, off, path); code != http.StatusNotFound {
+		t.Errorf("off: %d", code)
+	}
+	on := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Config: func(c *apiserver.Config) { c.Profiling = true }})
+	if code, body := raw(t, on, path); code != http.StatusOK || body == "" {
+		t.Errorf("on: %d %q", code, body)
+	}
+	if code, _ := raw(t, on, path, "Authorization", "Bearer none"); code == http.StatusOK {
+		t.Error("a stranger gets profiles")
+	}
+}
