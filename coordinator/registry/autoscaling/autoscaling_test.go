@@ -103,6 +103,10 @@ func TestV1RoundTrip(t *testing.T) {
 		len(old.Annotations) != 5 || len(a.Annotations) != 1 {
 		t.Errorf("%+v", old)
 	}
+	const behavior = `"ScaleDown":{"StabilizationWindowSeconds":7,`
+	if got := old.Annotations[behaviorAnnotation]; !strings.Contains(got, behavior) {
+		t.Errorf("behavior is written as %s", got)
+	}
 	back := &autoscaler{}
 	fromV1(old, back)
 	if !equality.Semantic.DeepEqual(a, back) {

@@ -8,6 +8,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -112,9 +113,38 @@ func toV1(in *autoscaler, out *autoscalingv1.HorizontalPodAutoscaler) error {
 		notes[conditionsAnnotation] = conditions
 	}
 	if in.Spec.Behavior != nil {
-		notes[behaviorAnnotation] = in.Spec.Behavior
+		notes[behaviorAnnotation] = &writtenBehavior{
+			ScaleUp: writeRules(in.Spec.Behavior.ScaleUp), ScaleDown: writeRules(in.Spec.Behavior.ScaleDown)}
 	}
 	return annotate(out, notes)
+}
+
+// writtenBehavior is how a behavior stands in its annotation: clients know it by the
+// names of upstream's Go fields, with those that are not set.
+type writtenBehavior struct{ ScaleUp, ScaleDown *writtenRules }
+
+type writtenRules struct {
+	StabilizationWindowSeconds *int32
+	SelectPolicy               *autoscalingv2.ScalingPolicySelect
+	Policies                   []writtenPolicy
+	Tolerance                  *resource.Quantity
+}
+
+type writtenPolicy struct {
+	Type                 autoscalingv2.HPAScalingPolicyType
+	Value, PeriodSeconds int32
+}
+
+func writeRules(r *autoscalingv2.HPAScalingRules) *writtenRules {
+	if r == nil {
+		return nil
+	}
+	out := &writtenRules{StabilizationWindowSeconds: r.StabilizationWindowSeconds, SelectPolicy: r.SelectPolicy,
+		Tolerance: r.Tolerance}
+	for _, p := range r.Policies {
+		out.Policies = append(out.Policies, writtenPolicy(p))
+	}
+	return out
 }
 
 // annotate writes the notes, and drops those that others wrote.

@@ -213,6 +213,9 @@ func validateMetric(m *autoscalingv2.MetricSpec, r rules, p *field.Path) (errs f
 			}
 		}
 	}
+	if !slices.Contains(sourceTypes, m.Type) { // which is told of beside its source, too
+		errs = append(errs, field.NotSupported(p.Child("type"), m.Type, sourceTypes))
+	}
 	for _, s := range sources {
 		switch {
 		case s.of == m.Type && !s.set:

@@ -397,6 +397,7 @@ func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 	immutable := func(name string, now, before any) {
 		errs = append(errs, apivalidation.ValidateImmutableField(now, before, p.Child(name))...)
 	}
+	errs = append(errs, validateSpec(s, p)...) // twice, as upstream
 	// elastic indexed job (KEP-3715)
 	if !(indexed(s) && ptr.Equal(s.Completions, s.Parallelism) && s.Completions != nil && o.Completions != nil) {
 		immutable("completions", s.Completions, o.Completions)

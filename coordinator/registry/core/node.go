@@ -266,6 +266,7 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	if old.Spec.ProviderID != "" && old.Spec.ProviderID != n.Spec.ProviderID {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "providerID"), "node updates may not change providerID except from \"\" to valid"))
 	}
+	errs = append(errs, validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))...)
 	if n.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "externalID"), "may not be updated"))
 	}

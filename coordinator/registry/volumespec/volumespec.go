@@ -257,19 +257,27 @@ func validateSource(s *corev1.PersistentVolumeSpec, source, name string, p *fiel
 			errs = append(errs, requireReference(ref, at.Child("secretRef"))...)
 		}
 	default:
-		return podspec.ValidateVolumeSource(shared(&s.PersistentVolumeSource), p)
+		return podspec.ValidateVolumeSource(shared(&s.PersistentVolumeSource, source), p)
 	}
 	return errs
 }
 
-// shared are the sources that a pod's volume can have in the same form.
-func shared(s *corev1.PersistentVolumeSource) *corev1.VolumeSource {
-	return &corev1.VolumeSource{
+// shared is the source of a JSON name, of those that a pod's volume can have in the
+// same form.
+func shared(s *corev1.PersistentVolumeSource, source string) *corev1.VolumeSource {
+	out := &corev1.VolumeSource{
 		HostPath: s.HostPath, NFS: s.NFS, FC: s.FC, GCEPersistentDisk: s.GCEPersistentDisk,
 		AWSElasticBlockStore: s.AWSElasticBlockStore,
 		Quobyte:              s.Quobyte, Flocker: s.Flocker, AzureDisk: s.AzureDisk, VsphereVolume: s.VsphereVolume,
 		PhotonPersistentDisk: s.PhotonPersistentDisk, PortworxVolume: s.PortworxVolume,
 	}
+	v := reflect.ValueOf(out).Elem()
+	for i := range v.NumField() {
+		if podspec.JSONName(v.Type(), v.Type().Field(i).Name) != source {
+			v.Field(i).SetZero()
+		}
+	}
+	return out
 }
 
 func validateCSI(c *corev1.CSIPersistentVolumeSource, p *field.Path) field.ErrorList {

@@ -12,6 +12,9 @@
 //	= metadata: {"generation":1,"name":"a","namespace":"default"}
 //	= spec: {"minAvailable":1}
 //
+// A cause that a client is told more than once is named again, as the message names it
+// once.
+//
 //	as USER [GROUP...]             who asks from now on; without a user, nobody
 //	show [FIELD...]                what is printed of objects from now on; without fields, all
 //	create RESOURCE                an object "a" in "default", unless it says otherwise

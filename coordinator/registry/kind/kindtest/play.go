@@ -131,7 +131,7 @@ func (p *player) do(command []string, body string) []string {
 	p.warnings = nil
 	answer, err := p.ask(command[0], command[1:], body)
 	if err != nil {
-		answer = []string{refusal(err)}
+		answer = append([]string{refusal(err)}, repeated(err)...)
 	}
 	return append(p.warnings, answer...)
 }

@@ -3,6 +3,7 @@ package kindtest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -217,6 +218,22 @@ func (p *player) show(obj runtime.Object, err error) ([]string, error) {
 }
 
 var uid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// repeated names the causes that a client is told more than once, which the message
+// does not show.
+func repeated(err error) (out []string) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	seen := map[metav1.StatusCause]int{}
+	for _, c := range status.Status().Details.Causes {
+		if seen[c]++; seen[c] > 1 {
+			out = append(out, fmt.Sprintf("again: %s (%s)", c.Field, c.Type))
+		}
+	}
+	return out
+}
 
 // refusal is what a client is told.
 func refusal(err error) string {
