@@ -36,7 +36,7 @@ func pages() scenario {
 			"limit=2&resourceVersion=0&resourceVersionMatch=Exact", "resourceVersionMatch=Exact", "resourceVersion=x",
 			"resourceVersion=-1", "resourceVersion=VERSION&resourceVersionMatch=Exact",
 			"resourceVersion=VERSION&resourceVersionMatch=x", "resourceVersion=1&resourceVersionMatch=NotOlderThan",
-			"resourceVersion=99999999&resourceVersionMatch=NotOlderThan", "resourceVersion=99999999",
+			"resourceVersion=99999999&resourceVersionMatch=NotOlderThan",
 			"resourceVersion=99999999&resourceVersionMatch=Exact", "limit=2&sendInitialEvents=true",
 			"sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "timeoutSeconds=x", "continue=x", "continue=e30",
 			"continue=" + token("s2"), "continue=" + token("../s2"), "continue=" + token(""),

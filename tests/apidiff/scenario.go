@@ -19,7 +19,7 @@ type scenario struct {
 }
 
 // patience is how long a scenario waits for what one request brings about.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // play runs a scenario in both servers.
 func (r *report) play(ctx context.Context, p *pair, sc scenario) error {
@@ -146,7 +146,9 @@ func (s *server) follow(ctx context.Context, w watching) (func() (any, error), e
 	if w.accept != "" {
 		req.Header.Set("Accept", w.accept)
 	}
-	resp, err := s.client.Do(req)
+	client := *s.client
+	client.Timeout = 0 // ctx has one
+	resp, err := client.Do(req)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -141,7 +141,7 @@ func watchedNow(version string) []watching {
 			event: "ADDED", nth: 2},
 		{name: "what there is", path: at(""), event: "ADDED", nth: 2},
 		{name: "from any version", path: at("resourceVersion=0"), event: "ADDED", nth: 2},
-		{name: "for a second", path: at("timeoutSeconds=1")},
+		{name: "for a second", path: maps1 + "?watch=true&timeoutSeconds=1&labelSelector=none"},
 		{name: "for a second, from a version", path: at("timeoutSeconds=1&resourceVersion=" + version)},
 		{name: "for a second, without what there is", path: at("sendInitialEvents=false&resourceVersionMatch=" +
 			"NotOlderThan&timeoutSeconds=1&resourceVersion=" + version)},
