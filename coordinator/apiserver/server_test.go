@@ -451,7 +451,7 @@ func TestSystemClasses(t *testing.T) {
 
 // Profiles are served to who may get them, when that is turned on.
 func TestProfiling(t *testing.T) {
-	const path = "/debug/pprof/cmdline"
+	const path = "/debug/pprof/symbol"
 	off := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
 	if code, _ := raw(t, off, path); code != http.StatusNotFound {
 		t.Errorf("off: %d", code)

@@ -145,7 +145,6 @@ func watchedNow(version string) []watching {
 		{name: "for a second, from a version", path: at("timeoutSeconds=1&resourceVersion=" + version)},
 		{name: "for a second, without what there is", path: at("sendInitialEvents=false&resourceVersionMatch=" +
 			"NotOlderThan&timeoutSeconds=1&resourceVersion=" + version)},
-		{name: "from a version that is gone", path: at("resourceVersion=1"), event: "ERROR"},
 	}
 	accepted := map[string]bool{"continue=x": true, "timeoutSeconds=-1": true, "allowWatchBookmarks=x": true}
 	for _, query := range []string{"sendInitialEvents=true", "resourceVersionMatch=NotOlderThan",

@@ -137,6 +137,11 @@ func serviceAddresses(t *testing.T, c kubernetes.Interface) {
 		address.Labels["ipaddress.kubernetes.io/ip-family"] != "IPv4" {
 		t.Errorf("address of a service: %+v", address)
 	}
+	// A dry run does not look whether an address is in use, as upstream's.
+	if _, err := services.Create(ctx, aService("dry", func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.77" }),
+		metav1.CreateOptions{DryRun: []string{"All"}}); err != nil {
+		t.Error(err)
+	}
 	if err := services.Delete(ctx, "wet", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,9 @@ func (w workload) validate(p *field.Path) field.ErrorList {
 	if !w.skipTemplate {
 		errs = append(errs, podspec.ValidateTemplate(w.template, template)...)
 	}
+	if w.name == statefulSetName { // twice, as upstream
+		errs = append(errs, podspec.ValidateTemplateLabels(w.template, template)...)
+	}
 	if policy := w.template.Spec.RestartPolicy; policy != corev1.RestartPolicyAlways {
 		errs = append(errs,
 			field.NotSupported(template.Child("spec", "restartPolicy"), policy,

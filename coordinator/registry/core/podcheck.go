@@ -150,7 +150,7 @@ func onlyMoreTolerations(now, was []corev1.Toleration, p *field.Path) field.Erro
 			return field.ErrorList{field.Forbidden(p, "existing toleration can not be modified except its tolerationSeconds")}
 		}
 	}
-	return nil
+	return podspec.ValidateTolerations(now, p) // twice, as upstream
 }
 
 func onlyFewerGates(now, was []corev1.PodSchedulingGate, p *field.Path) (errs field.ErrorList) {

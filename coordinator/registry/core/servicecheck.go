@@ -165,16 +165,17 @@ func validateBalancerFields(s *corev1.ServiceSpec, p *field.Path) (errs field.Er
 	if s.AllocateLoadBalancerNodePorts != nil && !balancer {
 		errs = append(errs, field.Forbidden(p.Child("allocateLoadBalancerNodePorts"), only))
 	}
-	if s.LoadBalancerClass != nil {
-		at := p.Child("loadBalancerClass")
-		if balancer {
-			errs = append(errs,
-				fieldrule.Invalid(at, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))...)
-		} else {
-			errs = append(errs, field.Forbidden(at, only))
-		}
+	return append(errs, validateBalancerClass(s, p.Child("loadBalancerClass"))...)
+}
+
+func validateBalancerClass(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
+	switch {
+	case s.LoadBalancerClass == nil:
+		return nil
+	case s.Type != corev1.ServiceTypeLoadBalancer:
+		return field.ErrorList{field.Forbidden(p, "may only be used when `type` is 'LoadBalancer'")}
 	}
-	return errs
+	return fieldrule.Invalid(p, *s.LoadBalancerClass, validation.IsQualifiedName(*s.LoadBalancerClass))
 }
 
 func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
@@ -221,6 +222,7 @@ func validateServiceUpdate(v, old *corev1.Service) (errs field.ErrorList) {
 		!equalPointers(s.LoadBalancerClass, o.LoadBalancerClass) {
 		errs = append(errs, field.Invalid(p.Child("loadBalancerClass"), s.LoadBalancerClass, "may not change once set"))
 	}
+	errs = append(errs, validateBalancerClass(s, p.Child("loadBalancerClass"))...) // twice, as upstream
 	if allocate.NeedsHealthPort(v) && allocate.NeedsHealthPort(old) && s.HealthCheckNodePort != o.HealthCheckNodePort {
 		errs = append(errs, field.Forbidden(p.Child("healthCheckNodePort"), "field is immutable"))
 	}

@@ -65,15 +65,20 @@ func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (err
 
 // ValidateTemplate checks the labels, annotations and spec of a pod template.
 func ValidateTemplate(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
-	errs := metavalidation.ValidateLabels(t.Labels, p.Child("labels"))
-	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
-	errs = append(errs, ValidateAnnotations(t.Annotations, &t.Spec, p.Child("annotations"))...)
+	errs := ValidateTemplateLabels(t, p)
 	errs = append(errs, Validate(&t.Spec, nil, p.Child("spec"))...)
 	errs = append(errs, ValidateSeccompAgrees(t.Annotations, &t.Spec, p.Child("spec"))...)
 	if len(t.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(p.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
 	}
 	return errs
+}
+
+// ValidateTemplateLabels checks the labels and annotations of a pod template.
+func ValidateTemplateLabels(t *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
+	errs := metavalidation.ValidateLabels(t.Labels, p.Child("labels"))
+	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
+	return append(errs, ValidateAnnotations(t.Annotations, &t.Spec, p.Child("annotations"))...)
 }
 
 // ValidateTemplateForWorkload checks the template of a kind that keeps pods
