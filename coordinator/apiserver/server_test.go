@@ -456,7 +456,8 @@ func TestProfiling(t *testing.T) {
 	if code, _ := raw(t, off, path); code != http.StatusNotFound {
 		t.Errorf("off: %d", code)
 	}
-	on := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(), Config: func(c *apiserver.Config) { c.Profiling = true }})
+	on := apitest.Start(t, apitest.Options{Kinds: registry.Kinds(),
+		Config: func(c *apiserver.Config) { c.Profiling = true }})
 	if code, body := raw(t, on, path); code != http.StatusOK || body == "" {
 		t.Errorf("on: %d %q", code, body)
 	}

@@ -140,7 +140,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"take volumes from nodes that are out of service only, not from those that were not ready for six minutes")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	fs.Var((*switches)(&c.RuntimeConfig), "runtime-config", "built-in APIs to turn off or on, key=true|false: api/all, api/ga, api/beta, api/alpha, group/version, group/version/resource")
-	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
+	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
+		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)

@@ -235,20 +235,23 @@ func TestCompare(t *testing.T) {
 		"no answer upstream": {up: answer{Body: []byte("connection: EOF")}, here: ok(`{}`),
 			want: []string{"no answer upstream, here 200: connection: EOF"}},
 		"managed fields": {
-			up: ok(`{"metadata":{"managedFields":[` + owner("Apply", `"f:a":{"k:{\"n\":\"1\"}":{".":{},"f:n":{}}}`) + `]}}`),
+			up: ok(`{"metadata":{"managedFields":[` +
+				owner("Apply", `"f:a":{"k:{\"n\":\"1\"}":{".":{},"f:n":{}}}`) + `]}}`),
 			here: ok(`{"metadata":{"managedFields":[{"manager":"kubelet"},` +
 				owner("Apply", `"f:a":{"k:{\"n\":\"1\"}":{"f:n":{},"f:o":{}}}`) + `]}}`),
 			want: []string{"object managed fields by Apply in v1: spec.a[]: absent here, upstream true",
 				"object managed fields by Apply in v1: spec.a[].o: absent upstream, here true"}},
 		"managed fields in another order": {
-			up: ok(`{"metadata":{"managedFields":[` + owner("Apply", `"f:a":{}`) + `,` + owner("Update", `"f:b":{}`) + `]}}`),
+			up: ok(`{"metadata":{"managedFields":[` + owner("Apply", `"f:a":{}`) + `,` +
+				owner("Update", `"f:b":{}`) + `]}}`),
 			here: ok(`{"metadata":{"managedFields":[` + owner("Update", `"f:b":{}`) + `,` + owner("Apply", `"f:a":{}`) +
 				`]}}`)},
 		"managed fields of what differs before": {
 			ignore: map[string]bool{"spec.a[].at": true, "spec.c": true},
-			up:     ok(`{"metadata":{"managedFields":[` + owner("Update", `"f:a":{},"f:c":{"f:d":{}},"f:e":{}`) + `]}}`),
-			here:   ok(`{"metadata":{}}`),
-			want:   []string{"object managed fields by Update in v1: spec.e: absent here, upstream true"}},
+			up: ok(`{"metadata":{"managedFields":[` +
+				owner("Update", `"f:a":{},"f:c":{"f:d":{}},"f:e":{}`) + `]}}`),
+			here: ok(`{"metadata":{}}`),
+			want: []string{"object managed fields by Update in v1: spec.e: absent here, upstream true"}},
 		"another kind": {what: "delete", up: ok(`{"kind":"Pod"}`), here: ok(`{"kind":"Status"}`),
 			want: []string{"answer to delete: upstream the object, here Status"}},
 	} {
@@ -312,7 +315,8 @@ func TestTimesDiffer(t *testing.T) {
 	if got := timesDiffer("", at(one, one), at(one, two)); len(got) > 0 {
 		t.Errorf("times of the metadata count: %v", got)
 	}
-	if got := timesDiffer("", at(one, one), at(two, one)); !got["status.conditions[].lastTransitionTime"] || len(got) != 1 {
+	got := timesDiffer("", at(one, one), at(two, one))
+	if !got["status.conditions[].lastTransitionTime"] || len(got) != 1 {
 		t.Errorf("a condition's time: %v", got)
 	}
 }

@@ -38,12 +38,15 @@ func pages() scenario {
 			"resourceVersion=VERSION&resourceVersionMatch=x", "resourceVersion=1&resourceVersionMatch=NotOlderThan",
 			"resourceVersion=99999999&resourceVersionMatch=NotOlderThan",
 			"resourceVersion=99999999&resourceVersionMatch=Exact", "limit=2&sendInitialEvents=true",
-			"sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "timeoutSeconds=x", "continue=x", "continue=e30",
+			"sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "timeoutSeconds=x", "continue=x",
+			"continue=e30",
 			"continue=" + token("s2"), "continue=" + token("../s2"), "continue=" + token(""),
 			"continue=" + token("s2") + "&resourceVersion=1", "continue=" + token("s2") + "&resourceVersion=0",
 			"continue=" + token("s2") + "&resourceVersionMatch=Exact",
-			"continue=" + base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v2","rv":1,"start":"a\u0000"}`)),
-			"continue=" + base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}`)),
+			"continue=" + base64.RawURLEncoding.EncodeToString(
+				[]byte(`{"v":"meta.k8s.io/v2","rv":1,"start":"a\u0000"}`)),
+			"continue=" + base64.RawURLEncoding.EncodeToString(
+				[]byte(`{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}`)),
 		} {
 			if out["list with "+query], err = s.walk(ctx, secrets1, query, version, "", nil); err != nil {
 				return nil, err

@@ -39,15 +39,15 @@ var reviewedObjects = [][2]string{
 	{"/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"reviewed"}}`},
 	{"/api/v1/namespaces/reviewed/serviceaccounts", `{"metadata":{"name":"robot"}}`},
 	{"/api/v1/namespaces/reviewed/pods", `{"metadata":{"name":"of-node"},"spec":{"nodeName":"reviewed",` +
-		`"serviceAccountName":"robot","containers":[{"name":"a","image":"a:1","envFrom":[{"configMapRef":{"name":"map"}}]}],` +
-		`"volumes":[{"name":"s","secret":{"secretName":"known"}},{"name":"c","persistentVolumeClaim":{"claimName":` +
-		`"claim"}}]}}`},
+		`"serviceAccountName":"robot","containers":[{"name":"a","image":"a:1","envFrom":[{"configMapRef":` +
+		`{"name":"map"}}]}],"volumes":[{"name":"s","secret":{"secretName":"known"}},{"name":"c",` +
+		`"persistentVolumeClaim":{"claimName":"claim"}}]}}`},
 	rights("roles", "robots", `"rules":[{"verbs":["get","list"],"apiGroups":[""],"resources":["pods","pods/log"]},`+
 		`{"verbs":["*"],"apiGroups":["apps"],"resources":["*"]},{"verbs":["update"],"apiGroups":["*"],"resources":`+
 		`["*/scale"]},{"verbs":["get"],"apiGroups":[""],"resources":["secrets"],"resourceNames":["one","two"]}]`),
-	{"/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"reviewed-paths"},"rules":[{"verbs":["get"],` +
-		`"nonResourceURLs":["/logs/*","/metrics"]},{"verbs":["list"],"apiGroups":["example.com"],"resources":` +
-		`["prometheuses/status"]}]}`},
+	{"/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"reviewed-paths"},"rules":[` +
+		`{"verbs":["get"],"nonResourceURLs":["/logs/*","/metrics"]},{"verbs":["list"],` +
+		`"apiGroups":["example.com"],"resources":["prometheuses/status"]}]}`},
 	bound("an-admin", "admin"), bound("an-editor", "edit"), bound("a-viewer", "view"),
 	rights("rolebindings", "robot", `"subjects":[{"kind":"ServiceAccount","name":"robot","namespace":"reviewed"}],`+
 		`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"robots"}`),
@@ -67,8 +67,8 @@ func bound(user, role string) [2]string {
 
 func everywhereBound(name, subject, role string) [2]string {
 	return [2]string{"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"reviewed-` + name +
-		`"},"subjects":[` + subject + `],"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"` +
-		role + `"}}`}
+		`"},"subjects":[` + subject + `],"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",` +
+		`"name":"` + role + `"}}`}
 }
 
 // accesses are what subjects are asked for: "VERB [NAMESPACE:]RESOURCE[.GROUP][/SUBRESOURCE]
@@ -222,7 +222,8 @@ func reviews() []request {
 		for _, access := range accesses {
 			spec := attributes(access)
 			spec["user"], spec["groups"] = who.Name, who.Groups
-			add("access of "+who.Name+" to "+access, accessAPI+"subjectaccessreviews", review("SubjectAccessReview", spec), nil)
+			add("access of "+who.Name+" to "+access, accessAPI+"subjectaccessreviews",
+				review("SubjectAccessReview", spec), nil)
 		}
 		for _, ns := range []string{"reviewed", "default", ""} {
 			add("rules of "+who.Name+" in "+ns, accessAPI+"selfsubjectrulesreviews",
@@ -254,8 +255,8 @@ func reviews() []request {
 
 // oddReviews are reviews that are wrong, or rare. Without a path they are of a namespace.
 var oddReviews = []struct{ path, spec string }{
-	{"", `{"metadata":{"namespace":"reviewed"},"spec":{"user":"an-admin","resourceAttributes":{"namespace":"reviewed",` +
-		`"verb":"get","resource":"pods"}}}`},
+	{"", `{"metadata":{"namespace":"reviewed"},"spec":{"user":"an-admin","resourceAttributes":` +
+		`{"namespace":"reviewed","verb":"get","resource":"pods"}}}`},
 	{"", `{"metadata":{"namespace":"reviewed"},"spec":{"user":"an-admin","resourceAttributes":{"namespace":"default",` +
 		`"verb":"get","resource":"pods"}}}`},
 	{"", `{"spec":{"user":"an-admin","resourceAttributes":{"verb":"get","resource":"pods"}}}`},
@@ -266,24 +267,25 @@ var oddReviews = []struct{ path, spec string }{
 	{"subjectaccessreviews", `{"spec":{"user":"a"}}`},
 	{"subjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"get"}}}`},
 	{"subjectaccessreviews", `{"metadata":{"name":"a"},"spec":{"user":"a","resourceAttributes":{"verb":"get"}}}`},
-	{"subjectaccessreviews", `{"metadata":{"labels":{"a":"b"}},"spec":{"user":"a","resourceAttributes":{"verb":"get"}}}`},
+	{"subjectaccessreviews", `{"metadata":{"labels":{"a":"b"}},"spec":{"user":"a","resourceAttributes":` +
+		`{"verb":"get"}}}`},
 	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"get"},"nonResourceAttributes":` +
 		`{"verb":"get","path":"/"}}}`},
 	{"subjectaccessreviews", `{"spec":{"groups":["system:masters"],"resourceAttributes":{"verb":"get"}}}`},
 	{"subjectaccessreviews", `{"spec":{"user":"system:node:reviewed","groups":["system:nodes"],"resourceAttributes":` +
-		`{"verb":"list","resource":"pods","fieldSelector":{"requirements":[{"key":"spec.nodeName","operator":"In","values":` +
-		`["reviewed"]}]}}}}`},
+		`{"verb":"list","resource":"pods","fieldSelector":{"requirements":[{"key":"spec.nodeName",` +
+		`"operator":"In","values":["reviewed"]}]}}}}`},
 	{"subjectaccessreviews", `{"spec":{"user":"system:node:reviewed","groups":["system:nodes"],"resourceAttributes":` +
 		`{"verb":"list","resource":"pods","fieldSelector":{"rawSelector":"spec.nodeName=reviewed"}}}}`},
 	{"subjectaccessreviews", `{"spec":{"user":"system:node:reviewed","groups":["system:nodes"],"resourceAttributes":` +
 		`{"verb":"list","resource":"pods","fieldSelector":{"rawSelector":"spec.nodeName=other"}}}}`},
-	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods","fieldSelector":` +
-		`{"rawSelector":"a==","requirements":[{"key":"a","operator":"In"}]},"labelSelector":{"requirements":[{"key":"",` +
-		`"operator":"x","values":["a"]}]}}}}`},
-	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods","labelSelector":` +
-		`{"rawSelector":"a in (b"}}}}`},
-	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods","labelSelector":` +
-		`{},"fieldSelector":{"requirements":[]}}}}`},
+	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods",` +
+		`"fieldSelector":{"rawSelector":"a==","requirements":[{"key":"a","operator":"In"}]},` +
+		`"labelSelector":{"requirements":[{"key":"","operator":"x","values":["a"]}]}}}}`},
+	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods",` +
+		`"labelSelector":{"rawSelector":"a in (b"}}}}`},
+	{"subjectaccessreviews", `{"spec":{"user":"a","resourceAttributes":{"verb":"list","resource":"pods",` +
+		`"labelSelector":{},"fieldSelector":{"requirements":[]}}}}`},
 	{"selfsubjectaccessreviews", `{"spec":{}}`},
 	{"selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{}}}`},
 	{"selfsubjectrulesreviews", `{"spec":{}}`},
@@ -322,14 +324,15 @@ func (s *server) prepareReviews(ctx context.Context) error {
 	}
 	for _, known := range [][2]string{
 		{"system:serviceaccount:reviewed:robot", "get reviewed:pods"}, {"a-viewer-of-all", "list pods"},
-		{"an-admin", "create reviewed:secrets"}, {"an-editor", "create reviewed:secrets"}, {"a-viewer", "get reviewed:pods"},
+		{"an-admin", "create reviewed:secrets"}, {"an-editor", "create reviewed:secrets"},
+		{"a-viewer", "get reviewed:pods"},
 		{"system:node:reviewed", "get reviewed:secrets known"}, {"somebody", "get /logs/a"},
 	} {
 		i := slices.IndexFunc(subjects, func(who subject) bool { return who.Name == known[0] })
 		spec := attributes(known[1])
 		spec["user"], spec["groups"] = subjects[i].Name, subjects[i].Groups
-		if err := s.until(ctx, request{Method: http.MethodPost, Path: accessAPI + "subjectaccessreviews", Type: plainJSON,
-			Body: review("SubjectAccessReview", spec)},
+		if err := s.until(ctx, request{Method: http.MethodPost, Path: accessAPI + "subjectaccessreviews",
+			Type: plainJSON, Body: review("SubjectAccessReview", spec)},
 			func(a answer) bool { return bytes.Contains(a.Body, []byte(`"allowed":true`)) }); err != nil {
 			return err
 		}

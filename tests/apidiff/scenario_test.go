@@ -51,7 +51,8 @@ func TestWalk(t *testing.T) {
 	answers := map[string]string{
 		"limit=2&resourceVersion=7": `{"kind":"SecretList","metadata":{"resourceVersion":"7","continue":"x",
 			"remainingItemCount":1},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`,
-		"continue=x&limit=2": `{"kind":"SecretList","metadata":{"resourceVersion":"8"},"items":[{"metadata":{"name":"c"}}]}`,
+		"continue=x&limit=2": `{"kind":"SecretList","metadata":{"resourceVersion":"8"},
+			"items":[{"metadata":{"name":"c"}}]}`,
 	}
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := answers[r.URL.RawQuery]; ok {
@@ -90,8 +91,8 @@ func TestAttributes(t *testing.T) {
 		"list pods":    `{"resourceAttributes":{"group":"","resource":"pods","verb":"list"}}`,
 		"create a:pods/binding b": `{"resourceAttributes":{"group":"","name":"b","namespace":"a","resource":"pods",` +
 			`"subresource":"binding","verb":"create"}}`,
-		"update deployments.apps/scale": `{"resourceAttributes":{"group":"apps","resource":"deployments","subresource":"scale",` +
-			`"verb":"update"}}`,
+		"update deployments.apps/scale": `{"resourceAttributes":{"group":"apps","resource":"deployments",` +
+			`"subresource":"scale","verb":"update"}}`,
 	} {
 		if got := string(encode(attributes(text))); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)

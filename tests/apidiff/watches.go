@@ -59,7 +59,8 @@ var watchedParts = []watched{
 		{name: "by name", path: maps1 + "?watch=1&fieldSelector=metadata.name%3Da", event: "DELETED", of: "a"},
 		{name: "by another name", path: maps1 + "?watch=true&labelSelector=watch&fieldSelector=metadata.name!%3Da",
 			event: "DELETED", of: "b"},
-		{name: "by the path of one", path: "/api/v1/watch/namespaces/watched/configmaps/a?x=y", event: "DELETED", of: "a"},
+		{name: "by the path of one", path: "/api/v1/watch/namespaces/watched/configmaps/a?x=y",
+			event: "DELETED", of: "a"},
 		{name: "by the path of all", path: "/api/v1/watch/configmaps?labelSelector=watch", event: "DELETED", of: "b"},
 		{name: "of all namespaces", path: "/api/v1/configmaps?watch=true&labelSelector=watch+in+(yes,no)",
 			event: "DELETED", of: "b"},
@@ -70,7 +71,8 @@ var watchedParts = []watched{
 	}},
 	{name: "Pods", list: pods1, steps: []step{
 		{http.MethodPost, pods1, plainJSON, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{` +
-			`"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[{"name":"a","image":"a:1"}]}}`},
+			`"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[` +
+			`{"name":"a","image":"a:1"}]}}`},
 		{http.MethodPatch, pods1 + "/a/status", mergeType, `{"status":{"phase":"Running","podIP":"10.1.1.1",` +
 			`"podIPs":[{"ip":"10.1.1.1"}]}}`},
 		{http.MethodPatch, pods1 + "/a", mergeType, `{"metadata":{"labels":{"a":"b"}}}`},
@@ -84,7 +86,8 @@ var watchedParts = []watched{
 		{name: "by another phase", path: pods1 + "?watch=true&fieldSelector=status.phase!%3DRunning", event: "DELETED",
 			nth: 2},
 		{name: "by address", path: pods1 + "?watch=true&fieldSelector=status.podIP%3D10.1.1.1", event: "DELETED"},
-		{name: "by node", path: "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dseed,metadata.namespace%3Dwatched",
+		{name: "by node", path: "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dseed," +
+			"metadata.namespace%3Dwatched",
 			event: "DELETED"},
 		{name: "by no node", path: pods1 + "?watch=true&fieldSelector=spec.nodeName%3D", event: "DELETED"},
 		{name: "by node and label", path: pods1 + "?watch=true&fieldSelector=spec.nodeName%3Dseed&labelSelector=a",
@@ -110,7 +113,8 @@ var watchedParts = []watched{
 }
 
 func widget(color string) string {
-	return `{"apiVersion":"watched.example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"color":"` + color + `"}}`
+	return `{"apiVersion":"watched.example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"color":"` +
+		color + `"}}`
 }
 
 const widgetVersion = `{"name":"%s","served":true,"storage":%t,"subresources":{"status":{}},` +
@@ -164,7 +168,7 @@ func watchedNow(version string) []watching {
 		"of reviews":            "/apis/authorization.k8s.io/v1/subjectaccessreviews?watch=true",
 		"of a status":           pods1 + "/none/status?watch=true",
 		"of a kind that is not": "/api/v1/namespaces/watched/nothings?watch=true",
-		"as text":               maps1 + "?watch=true&pretty=1&labelSelector=x&timeoutSeconds=1&resourceVersion=" + version,
+		"as text":               maps1 + "?watch=true&pretty=1&labelSelector=x&timeoutSeconds=1",
 	} {
 		w := watching{name: name, path: path}
 		if name == "as text" {
@@ -181,7 +185,8 @@ func watches() scenario {
 		if err := s.createNamespace(ctx, "watched"); err != nil {
 			return nil, err
 		}
-		if err := s.create(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition); err != nil {
+		const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+		if err := s.create(ctx, definitions, widgetDefinition); err != nil {
 			return nil, err
 		}
 		for _, v := range []string{"v1", "v2"} {

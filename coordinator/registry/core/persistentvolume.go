@@ -34,7 +34,8 @@ func persistentVolume() kind.Kind {
 		},
 		Validate: func(_ context.Context, v *corev1.PersistentVolume) field.ErrorList { return validateVolume(v) },
 		ValidateUpdate: func(_ context.Context, v, old *corev1.PersistentVolume) field.ErrorList {
-			errs := append(validateVolume(v), volumespec.Validate(&v.Spec, v.Name, field.NewPath("spec"))...) // twice, as upstream
+			// Twice, as upstream.
+			errs := append(validateVolume(v), volumespec.Validate(&v.Spec, v.Name, field.NewPath("spec"))...)
 			return append(errs, validateVolumeUpdate(v, old)...)
 		},
 		Warnings: func(_ context.Context, v, _ *corev1.PersistentVolume) []string {
