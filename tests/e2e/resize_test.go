@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,8 +77,13 @@ func TestResize(t *testing.T) {
 	s.field("pod/again", ".status.containerStatuses[0].resources.limits.memory", "96Mi")
 	s.field("pod/again", `.status.conditions[?(@.type=="PodResizeInProgress")].status`, "")
 
-	s.k("patch", "pod", "live", "--subresource", "resize", "-p",
-		`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"800"},"limits":{"cpu":"900"}}}]}}`)
+	grow := func(cpu string) []string {
+		return []string{"patch", "pod", "live", "--subresource", "resize", "-p", fmt.Sprintf(
+			`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":%q},"limits":{"cpu":"900"}}}]}}`, cpu)}
+	}
+	s.refused("node didn't have enough allocatable resources", grow("800")...)
+	all := cluster.Must(t, "get", "node", node, "-o", "jsonpath={.status.allocatable.cpu}")
+	s.k(grow(all)...) // which the others have some of
 	s.field("pod/live", `.status.conditions[?(@.type=="PodResizePending")].reason`, "Deferred")
 	s.field("pod/live", ".status.containerStatuses[0].resources.limits.cpu", "300m")
 
