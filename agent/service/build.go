@@ -21,6 +21,9 @@ type View struct {
 	// Nodes are the addresses of nodes: no external addresses, but a balancer's
 	// controller may have chosen some.
 	Nodes map[netip.Addr]bool
+	// Recorded: the API has not answered since the agent began, so that the
+	// endpoints are those of an earlier time.
+	Recorded bool
 	Own
 }
 
@@ -192,6 +195,7 @@ type endpoint struct {
 	Endpoint
 	node               string
 	ready, terminating bool // terminating: serving while it ends
+	ending             bool // serving or not
 	down               bool
 	forNodes, forZones []string
 }
@@ -223,7 +227,24 @@ func endpoints(slcs []*discoveryv1.EndpointSlice, view View) []endpoint {
 		return cmp.Or(a.Addr.Compare(b.Addr), slices.CompareFunc(a.Ports, b.Ports, comparePorts),
 			cmp.Compare(b.rank(), a.rank()))
 	})
-	return slices.CompactFunc(out, func(a, b endpoint) bool { return a.Addr == b.Addr && slices.Equal(a.Ports, b.Ports) })
+	out = slices.CompactFunc(out, func(a, b endpoint) bool { return a.Addr == b.Addr && slices.Equal(a.Ports, b.Ports) })
+	if view.Recorded {
+		trustRecorded(out)
+	}
+	return out
+}
+
+// trustRecorded takes endpoints that a record calls not ready for ready where it
+// knows no better ones: they may have become ready just before the power went, or
+// since, and nobody is there to say so. Traffic to one that is not is refused, as
+// it would be without any.
+func trustRecorded(eps []endpoint) {
+	if slices.ContainsFunc(eps, func(e endpoint) bool { return e.ready || e.terminating }) {
+		return
+	}
+	for i := range eps {
+		eps[i].ready = !eps[i].ending
+	}
 }
 
 func comparePorts(a, b EndpointPort) int {
@@ -255,7 +276,8 @@ func newEndpoint(e *discoveryv1.Endpoint, view View) endpoint {
 	if e.Conditions.Serving != nil {
 		serving = *e.Conditions.Serving
 	}
-	out.terminating = serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating
+	out.ending = e.Conditions.Terminating != nil && *e.Conditions.Terminating
+	out.terminating = serving && out.ending
 	if h := e.Hints; h != nil {
 		for _, n := range h.ForNodes {
 			out.forNodes = append(out.forNodes, n.Name)

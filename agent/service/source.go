@@ -230,6 +230,12 @@ func (s *Source) rebuild() {
 	if first && !s.synced() {
 		return
 	}
+	if s.view.Recorded && s.synced() {
+		s.view.Recorded = false
+		for k := range s.services {
+			s.dirty[k] = true
+		}
+	}
 	change := map[Key]*Service{}
 	for k := range s.dirty {
 		v, old := s.one(k), s.tables.Get(k)
@@ -271,6 +277,7 @@ func (s *Source) restore() {
 	for _, o := range st.Slices {
 		s.putSlice(o)
 	}
+	s.view.Recorded = true
 	s.tables = &Tables{}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,48 @@ func TestSourceFollowsAndRemembers(t *testing.T) {
 	wait("from the file", backends(1))
 	if again.Synced() {
 		t.Error("a file is not the API")
+	}
+}
+
+// TestRecordedNotReady: without an API, endpoints that were not ready when the
+// power went are used where no other is known; the API's word ends that.
+func TestRecordedNotReady(t *testing.T) {
+	for _, test := range []struct {
+		name, endpoints string
+		recorded        int // backends without an API
+		live            int // backends when it answers with the same
+	}{
+		{"not ready", "10.1.0.1 notready", 1, 0},
+		{"another is ready", "10.1.0.1 notready,10.1.0.2 ready", 1, 1},
+		{"another serves while it ends", "10.1.0.1 notready,10.1.0.2 ending", 1, 1},
+		{"it ends", "10.1.0.1 dead", 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "services.json")
+			client := fake.NewClientset(web(nil), slice("web-1", strings.Split(test.endpoints, ",")...))
+			backends := func(n int) func(*Tables) bool {
+				return func(t *Tables) bool {
+					s := t.Get(Key{"ns", "web"})
+					return s != nil && len(s.Ports[0].Cluster.Backends) == n
+				}
+			}
+			wait, stop := run(t, NewSource(Config{Client: client, Node: "me", File: file}))
+			wait("from the API", backends(test.live))
+			stop()
+			wait, stop = run(t, NewSource(Config{Node: "me", File: file}))
+			wait("from the file", backends(test.recorded))
+			stop()
+
+			s := NewSource(Config{Client: client, Node: "me", File: file})
+			s.restore()
+			s.rebuild()
+			if !backends(test.recorded)(s.Tables()) {
+				t.Errorf("restored: %v", s.Tables())
+			}
+			wait, stop = run(t, s)
+			wait("from the API again", backends(test.live))
+			stop()
+		})
 	}
 }
 
