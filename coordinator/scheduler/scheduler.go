@@ -55,6 +55,7 @@ type Scheduler struct {
 	binder    *binder
 	status    *statusWriter
 	waiting   *waiting
+	devices   *devices
 	pods      corelisters.PodLister
 	broadcast events.EventBroadcaster
 }
@@ -79,6 +80,9 @@ func New(c Config) (*Scheduler, error) {
 	}
 	if len(settings.extenders) > 0 {
 		s.extenders = &extenders{list: settings.extenders, log: s.log}
+	}
+	if s.devices, err = newDevices(c.Informers); err != nil {
+		return nil, fmt.Errorf("scheduler: index device classes: %w", err)
 	}
 	profiles, err := buildAll(settings.profiles, s.deps)
 	if err != nil {
@@ -148,7 +152,7 @@ func (s *Scheduler) deps(name string) *plugins.Deps {
 		Client: s.c.Client, Recorder: rec, OwnerSelector: owners.selector,
 		Budgets: func() ([]*policyv1.PodDisruptionBudget, error) { return budgets.List(labels.Everything()) },
 		Storage: newStorage(s.c.Informers, s.c.Client),
-		Devices: newDevices(s.c.Informers),
+		Devices: s.devices,
 		Lower:   s.nominated.lower,
 		Denominate: func(p *corev1.Pod) {
 			s.nominated.remove(p.UID)

@@ -3,6 +3,7 @@ package plugins
 import (
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -25,7 +26,13 @@ type claimEntry struct {
 	claim *resourcev1.ResourceClaim
 	// pod has decided on it, and nothing is written; "" when it is written.
 	pod types.UID
+	// mappings are those of a claim for extended resources that is to be made: it has a
+	// UID that nobody else knows, and no name.
+	mappings []corev1.ContainerExtendedResourceRequest
 }
+
+// unmade tells whether the API has no such claim yet.
+func (e *claimEntry) unmade() bool { return e.claim.Name == "" }
 
 // claim is a claim as it will be.
 func (b *claimBook) claim(namespace, name string) (*resourcev1.ResourceClaim, error) {
@@ -68,15 +75,47 @@ func (b *claimBook) underWay(c *resourcev1.ResourceClaim) bool {
 }
 
 // reserve notes what is decided for a pod.
-func (b *claimBook) reserve(pod types.UID, claims []*resourcev1.ResourceClaim,
-	plan map[types.UID]*resourcev1.AllocationResult) {
+func (b *claimBook) reserve(pod types.UID, claims []*resourcev1.ResourceClaim, plan *devicePlan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, c := range claims {
+	enter := func(c *resourcev1.ResourceClaim, mappings []corev1.ContainerExtendedResourceRequest) {
 		c = c.DeepCopy()
-		c.Status.Allocation = plan[c.UID]
-		b.entries[c.UID] = &claimEntry{claim: c, pod: pod}
+		c.Status.Allocation = plan.results[c.UID]
+		b.entries[c.UID] = &claimEntry{claim: c, pod: pod, mappings: mappings}
 	}
+	for _, c := range claims {
+		enter(c, nil)
+	}
+	if plan.extended != nil {
+		enter(plan.extended, plan.mappings)
+	}
+}
+
+// toMake is the claim for extended resources that is to be made for a pod, nil for none.
+func (b *claimBook) toMake(pod types.UID) (*resourcev1.ResourceClaim, []corev1.ContainerExtendedResourceRequest) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.entries {
+		if e.pod == pod && e.unmade() {
+			return e.claim, e.mappings
+		}
+	}
+	return nil, nil
+}
+
+// made puts a claim, as the API has it and as the informer shows it, in the place of the
+// one that was to be made, if that is not released by now.
+func (b *claimBook) made(was types.UID, c *resourcev1.ResourceClaim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[was]
+	if e == nil {
+		return
+	}
+	delete(b.entries, was)
+	c = c.DeepCopy()
+	c.Status.Allocation = e.claim.Status.Allocation
+	b.entries[c.UID] = &claimEntry{claim: c, pod: e.pod}
 }
 
 // reserved is what is decided for a claim of the pod, nil for nothing.
@@ -126,8 +165,12 @@ func (b *claimBook) allocated() (structured.AllocatedState, error) {
 		there.Insert(c.UID)
 		count(&state, b.ahead(c))
 	}
-	for uid := range b.entries {
-		if !there.Has(uid) {
+	for uid, e := range b.entries {
+		switch {
+		case there.Has(uid):
+		case e.unmade():
+			count(&state, e.claim)
+		default:
 			delete(b.entries, uid) // the claim is gone
 		}
 	}

@@ -43,7 +43,8 @@ func TestClaimIsUnderWayUntilItIsSeen(t *testing.T) {
 		}
 	}
 	check("nothing decided", false, false)
-	b.reserve("pod", []*resourcev1.ResourceClaim{open}, map[types.UID]*resourcev1.AllocationResult{"c": allocation})
+	b.reserve("pod", []*resourcev1.ResourceClaim{open},
+		&devicePlan{results: map[types.UID]*resourcev1.AllocationResult{"c": allocation}})
 	check("decided", true, true)
 	d.claim = seen
 	check("seen before the answer", false, true)
@@ -123,7 +124,8 @@ func TestClaimBook(t *testing.T) {
 		}
 	}
 	taken("at first", false)
-	book.reserve("pod", shelf.claims, map[types.UID]*resourcev1.AllocationResult{"c": allocationOf(result("a"))})
+	book.reserve("pod", shelf.claims,
+		&devicePlan{results: map[types.UID]*resourcev1.AllocationResult{"c": allocationOf(result("a"))}})
 	taken("when decided", true)
 	underWay := func() bool {
 		c, err := book.claim("ns", "c")

@@ -23,14 +23,24 @@ import (
 type deviceFilter struct {
 	allocated []allocatedClaim
 	waiting   []*resourcev1.ResourceClaim
-	allocator structured.Allocator // nil when no claim waits
+	// extended is what the pod needs for extended resources, nil for nothing.
+	extended  *extendedNeed
+	allocator structured.Allocator // nil when nothing waits
 
 	mu sync.Mutex
-	// plans are the devices that a node has for the claims that wait, by node and
-	// by the claim's UID.
-	plans map[string]map[types.UID]*resourcev1.AllocationResult
+	// plans are what nodes have for the claims that wait, by node.
+	plans map[string]*devicePlan
 	// fault is what is wrong with a claim, a class or a slice, whatever the node.
 	fault error
+}
+
+// devicePlan is what one node gives.
+type devicePlan struct {
+	results map[types.UID]*resourcev1.AllocationResult // by the claim's UID
+	// extended is the claim for extended resources as this node needs it, nil for none,
+	// and mappings tells for which of them its requests are.
+	extended *resourcev1.ResourceClaim
+	mappings []corev1.ContainerExtendedResourceRequest
 }
 
 // allocatedClaim has its devices already.
@@ -53,7 +63,7 @@ func (a *allocatedClaim) usable(n *corev1.Node) bool {
 	return ready || at == nil || time.Since(at.Time) < bindingTimeout
 }
 
-func (f *deviceFilter) plan(node string) map[types.UID]*resourcev1.AllocationResult {
+func (f *deviceFilter) plan(node string) *devicePlan {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.plans[node]
@@ -69,9 +79,22 @@ func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	if f.allocator == nil {
 		return nil
 	}
+	plan, claims := &devicePlan{}, f.waiting
+	if f.extended != nil {
+		if f.extended.old {
+			return claimIsOld
+		}
+		if plan.extended, plan.mappings = f.extended.on(n); plan.extended != nil {
+			claims = append(slices.Clone(claims), plan.extended)
+		}
+	}
+	if len(claims) == 0 {
+		f.keep(n, plan) // the node has the resources without a claim
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), allocateTimeout)
 	defer cancel()
-	results, err := f.allocator.Allocate(ctx, n.Node, f.waiting)
+	results, err := f.allocator.Allocate(ctx, n.Node, claims)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return framework.AsStatus(fmt.Errorf("node %s: timed out trying to allocate devices", n.Node.Name))
@@ -82,17 +105,21 @@ func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
 		f.fault = err
 		f.mu.Unlock()
 		return framework.AsStatus(err)
-	case len(results) != len(f.waiting):
+	case len(results) != len(claims):
 		return noDevices
 	}
-	plan := make(map[types.UID]*resourcev1.AllocationResult, len(results))
-	for i, c := range f.waiting {
-		plan[c.UID] = &results[i]
+	plan.results = make(map[types.UID]*resourcev1.AllocationResult, len(results))
+	for i, c := range claims {
+		plan.results[c.UID] = &results[i]
 	}
-	f.mu.Lock()
-	f.plans[n.Node.Name] = plan
-	f.mu.Unlock()
+	f.keep(n, plan)
 	return nil
+}
+
+func (f *deviceFilter) keep(n *framework.NodeInfo, plan *devicePlan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plans[n.Node.Name] = plan
 }
 
 // devicesReady tells whether all binding conditions of a claim's devices are true

@@ -29,6 +29,8 @@ type Devices interface {
 	Claims() ([]*resourcev1.ResourceClaim, error)
 	Class(name string) (*resourcev1.DeviceClass, error)
 	Classes() ([]*resourcev1.DeviceClass, error)
+	// ClassOf is the class that gives devices for an extended resource, nil for none.
+	ClassOf(r corev1.ResourceName) *resourcev1.DeviceClass
 	Slices() ([]*resourcev1.ResourceSlice, error)
 }
 
@@ -58,7 +60,9 @@ var (
 	claimInUse      = unresolvable("resourceclaim in use")
 	noClaimsToFree  = framework.NewStatus(framework.Unschedulable, "no new claims to deallocate")
 	claimFreed      = framework.NewStatus(framework.Unschedulable, "deallocation of ResourceClaim completed")
+	claimDeleted    = framework.NewStatus(framework.Unschedulable, "deletion of ResourceClaim completed")
 	noClaimWasFreed = framework.NewStatus(framework.Unschedulable, "still not schedulable")
+	claimIsOld      = framework.NewStatus(framework.Unschedulable, "cannot schedule extended resource claim")
 )
 
 func unresolvable(reason string) *framework.Status {
@@ -84,8 +88,8 @@ func newDynamicResources(d *Deps) framework.Plugin {
 func (*dynamicResources) Name() string { return DynamicResourcesName }
 
 // Sign lets a pod without claims share a class; the claims of others change.
-func (*dynamicResources) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
-	return key, len(pod.Pod.Spec.ResourceClaims) == 0
+func (d *dynamicResources) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
+	return key, len(pod.Pod.Spec.ResourceClaims) == 0 && len(byClaims(d.devices, pod)) == 0
 }
 
 // PreEnqueue keeps a pod out until all its claims are there.
@@ -130,23 +134,29 @@ func (d *dynamicResources) claims(pod *corev1.Pod) (list []*resourcev1.ResourceC
 
 func (d *dynamicResources) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
 	sets.Set[string], *framework.Status) {
-	if len(pod.Pod.Spec.ResourceClaims) == 0 {
+	resources := byClaims(d.devices, pod)
+	if len(pod.Pod.Spec.ResourceClaims) == 0 && len(resources) == 0 {
 		return nil, nil, nil
 	}
 	claims, err := d.claims(pod.Pod)
 	if err != nil {
 		return nil, nil, unresolvable(err.Error())
 	}
-	if len(claims) == 0 {
+	if len(claims) == 0 && len(resources) == 0 {
 		return nil, nil, nil
 	}
-	f := &deviceFilter{plans: map[string]map[types.UID]*resourcev1.AllocationResult{}}
+	f := &deviceFilter{plans: map[string]*devicePlan{}}
+	if len(resources) > 0 {
+		if f.extended, err = d.extendedOf(pod, resources); err != nil {
+			return nil, nil, framework.AsStatus(err)
+		}
+	}
 	for _, c := range claims {
 		if st := d.sort(pod.Pod, c, f); !st.OK() {
 			return nil, nil, st
 		}
 	}
-	if len(f.waiting) == 0 {
+	if len(f.waiting) == 0 && f.extended == nil {
 		return f, nil, nil
 	}
 	state, err := d.book.allocated()
@@ -226,7 +236,8 @@ func (l classLister) Get(name string) (*resourcev1.DeviceClass, error) { return 
 func (d *dynamicResources) PostFilter(ctx context.Context, cycle framework.PostFilterCycle) (*framework.Nomination,
 	*framework.Status) {
 	pod := cycle.Pod().Pod
-	if len(pod.Spec.ResourceClaims) == 0 {
+	extended := len(byClaims(d.devices, cycle.Pod())) > 0
+	if len(pod.Spec.ResourceClaims) == 0 && !extended {
 		return nil, noClaimsToFree
 	}
 	claims, err := d.claims(pod)
@@ -257,7 +268,20 @@ func (d *dynamicResources) PostFilter(ctx context.Context, cycle framework.PostF
 		}
 		return nil, claimFreed
 	}
-	return nil, noClaimWasFreed
+	if !extended {
+		return nil, noClaimWasFreed
+	}
+	switch old, err := d.extendedClaim(pod); {
+	case err != nil:
+		return nil, framework.AsStatus(err)
+	case old == nil:
+		return nil, noClaimWasFreed
+	default:
+		if err := d.deleteClaim(ctx, old); err != nil {
+			return nil, framework.AsStatus(err)
+		}
+		return nil, claimDeleted
+	}
 }
 
 // onlyFor tells whether the claim is reserved for nobody but the pod.
@@ -271,7 +295,7 @@ func onlyFor(pod *corev1.Pod, c *resourcev1.ResourceClaim) bool {
 func (d *dynamicResources) Reserve(_ context.Context, pod *framework.PodInfo, node string,
 	judged framework.NodeFilter) *framework.Status {
 	f, ok := judged.(*deviceFilter)
-	if !ok || len(f.waiting) == 0 {
+	if !ok || len(f.waiting) == 0 && f.extended == nil {
 		return nil
 	}
 	f.mu.Lock()
@@ -282,7 +306,7 @@ func (d *dynamicResources) Reserve(_ context.Context, pod *framework.PodInfo, no
 		return framework.AsStatus(fault)
 	}
 	plan := f.plan(node)
-	if len(plan) != len(f.waiting) {
+	if plan == nil {
 		return framework.AsStatus(errors.New("claim allocation not found for node"))
 	}
 	d.book.reserve(pod.UID(), f.waiting, plan)
@@ -291,10 +315,15 @@ func (d *dynamicResources) Reserve(_ context.Context, pod *framework.PodInfo, no
 
 // Unreserve undoes Reserve, and what PreBind has written for the pod alone.
 func (d *dynamicResources) Unreserve(ctx context.Context, pod *framework.PodInfo, _ string) {
-	if len(pod.Pod.Spec.ResourceClaims) == 0 {
+	// The class that stood for a resource may be gone by now.
+	extended := d.devices != nil && len(pod.Requests.Other) > 0
+	if len(pod.Pod.Spec.ResourceClaims) == 0 && !extended {
 		return
 	}
 	d.book.release(pod.UID())
+	if extended {
+		d.unmake(ctx, pod.Pod)
+	}
 	claims, err := d.claims(pod.Pod)
 	if err != nil {
 		return // they are gone
@@ -331,7 +360,11 @@ func (d *dynamicResources) PreBind(ctx context.Context, pod *framework.PodInfo, 
 			return framework.AsStatus(err)
 		}
 	}
-	return framework.AsStatus(d.await(ctx, pod.Pod))
+	made, err := d.makeExtended(ctx, pod.Pod)
+	if err != nil {
+		return framework.AsStatus(err)
+	}
+	return framework.AsStatus(d.await(ctx, pod.Pod, made))
 }
 
 // bind writes the allocation of a claim, if it has none yet, and that the pod uses
@@ -380,14 +413,22 @@ func (d *dynamicResources) bind(ctx context.Context, pod *corev1.Pod, c *resourc
 	})
 }
 
-// await returns when the devices of all claims are ready for the pod.
-func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod) error {
+// await returns when the devices of all claims are ready for the pod, those of the claim
+// made for it, if there is one, too.
+func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, made *resourcev1.ResourceClaim) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bindingTimeout, errors.New("device binding timeout"))
 	defer cancel()
 	for {
 		claims, err := d.claims(pod)
 		if err != nil {
 			return err
+		}
+		if made != nil {
+			now, err := d.book.claim(made.Namespace, made.Name)
+			if err != nil {
+				return err
+			}
+			claims = append(claims, now)
 		}
 		waits := ""
 		for _, c := range claims {
@@ -438,6 +479,9 @@ func (d *dynamicResources) claimHelps(pod *corev1.Pod, e framework.Event) framew
 	}
 	if old != nil && old.Status.Allocation != nil && (now == nil || now.Status.Allocation == nil) {
 		return framework.Queue
+	}
+	if now == nil && old != nil && extendedFor(pod, old) {
+		return framework.Queue // it was in the way of the next attempt
 	}
 	if now == nil || !slices.ContainsFunc(claims, func(c *resourcev1.ResourceClaim) bool { return c.UID == now.UID }) {
 		return framework.QueueSkip

@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -19,9 +21,10 @@ type fit struct {
 	ignored       sets.Set[string]
 	ignoredGroups sets.Set[string]
 	strategy      strategy
+	devices       Devices // nil: no claim gives extended resources
 }
 
-func newFit(args []byte, _ *Deps) (framework.Plugin, error) {
+func newFit(args []byte, d *Deps) (framework.Plugin, error) {
 	var a configv1.NodeResourcesFitArgs
 	if err := decodeArgs(args, &a); err != nil {
 		return nil, err
@@ -31,18 +34,22 @@ func newFit(args []byte, _ *Deps) (framework.Plugin, error) {
 		return nil, err
 	}
 	return &fit{ignored: sets.New(a.IgnoredResources...),
-		ignoredGroups: sets.New(a.IgnoredResourceGroups...), strategy: s}, nil
+		ignoredGroups: sets.New(a.IgnoredResourceGroups...), strategy: s, devices: d.Devices}, nil
 }
 
 func (*fit) Name() string { return NodeResourcesFitName }
 
-func (*fit) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
-	return signResources(signResources(key, &pod.Requests), &pod.NonZero), true
+func (f *fit) Sign(key []byte, pod *framework.PodInfo, _ *framework.Snapshot) ([]byte, bool) {
+	key = signResources(signResources(key, &pod.Requests), &pod.NonZero)
+	for _, name := range byClaims(f.devices, pod) {
+		key = signString(key, string(name))
+	}
+	return key, true
 }
 
 func (f *fit) PreFilter(pod *framework.PodInfo, _ *framework.Snapshot) (framework.NodeFilter,
 	sets.Set[string], *framework.Status) {
-	r := newFitFilter(pod)
+	r := newFitFilter(pod, f.devices)
 	r.want = slices.DeleteFunc(r.want, func(w wanted) bool {
 		group, _, ok := strings.Cut(string(w.name), "/")
 		return ok && (f.ignored.Has(string(w.name)) || f.ignoredGroups.Has(group))
@@ -54,10 +61,11 @@ func (f *fit) PreScore(pod *framework.PodInfo, _ *framework.Snapshot) (framework
 	return &fitScore{strategy: f.strategy, pod: pod}, nil
 }
 
-func (*fit) Events() []framework.EventHint {
+func (f *fit) Events() []framework.EventHint {
 	return []framework.EventHint{
 		{Resource: framework.Pod, Actions: framework.Delete | framework.UpdatePodScaleDown, Hint: roomFreed},
-		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeAllocatable, Hint: nodeHasRoom},
+		{Resource: framework.Node, Actions: framework.Add | framework.UpdateNodeAllocatable, Hint: f.nodeHasRoom},
+		{Resource: framework.DeviceClass, Actions: framework.Add | framework.UpdateOther, Hint: classGives},
 	}
 }
 
@@ -74,15 +82,15 @@ func roomFreed(pod *corev1.Pod, e framework.Event) framework.Hint {
 
 // nodeHasRoom asks whether the node could hold the pod if it were empty, and,
 // when it has changed, whether it offers more of anything that the pod wants.
-func nodeHasRoom(pod *corev1.Pod, e framework.Event) framework.Hint {
+func (f *fit) nodeHasRoom(pod *corev1.Pod, e framework.Event) framework.Hint {
 	is, was := nodeOf(e.New), nodeOf(e.Old)
 	p, err := framework.NewPodInfo(pod)
 	if is == nil || err != nil {
 		return framework.Queue
 	}
 	now := framework.NewNodeInfo(is)
-	f := newFitFilter(p)
-	if f.Filter(now) != nil {
+	r := newFitFilter(p, f.devices)
+	if r.Filter(now) != nil {
 		return framework.QueueSkip
 	}
 	if was == nil {
@@ -92,12 +100,25 @@ func nodeHasRoom(pod *corev1.Pod, e framework.Event) framework.Hint {
 	if now.Allocatable.Pods > before.Allocatable.Pods {
 		return framework.Queue
 	}
-	for _, w := range f.want {
+	for _, w := range r.want {
 		if now.Allocatable.Get(w.name) > before.Allocatable.Get(w.name) {
 			return framework.Queue
 		}
 	}
 	return framework.QueueSkip
+}
+
+// classGives tells whether a class of devices, as it is now, stands for an extended
+// resource that the pod asks for.
+func classGives(pod *corev1.Pod, e framework.Event) framework.Hint {
+	class, ok := e.New.(*resourcev1.DeviceClass)
+	p, err := framework.NewPodInfo(pod)
+	if !ok || err != nil {
+		return framework.Queue
+	}
+	byName := p.Requests.Get(corev1.ResourceName(resourcev1.ResourceDeviceClassPrefix + class.Name))
+	own := p.Requests.Get(corev1.ResourceName(ptr.Deref(class.Spec.ExtendedResourceName, "")))
+	return framework.Hint(own > 0 || e.Old == nil && byName > 0)
 }
 
 // fitFilter holds what the pod wants, zeros left out.
@@ -110,17 +131,22 @@ type fitFilter struct {
 type wanted struct {
 	name   corev1.ResourceName
 	amount int64
+	// byClaim: where the node itself has none, a claim for devices gives it.
+	byClaim bool
 }
 
 func (w *wanted) lacks(n *framework.NodeInfo) bool {
+	if w.byClaim && n.Allocatable.Get(w.name) == 0 {
+		return false
+	}
 	return w.amount > n.Allocatable.Get(w.name)-n.Requested.Get(w.name)
 }
 
-func newFitFilter(pod *framework.PodInfo) *fitFilter {
+func newFitFilter(pod *framework.PodInfo, devices Devices) *fitFilter {
 	f := &fitFilter{seen: map[string]*framework.Status{}}
 	add := func(name corev1.ResourceName, amount int64) {
 		if amount > 0 {
-			f.want = append(f.want, wanted{name, amount})
+			f.want = append(f.want, wanted{name: name, amount: amount})
 		}
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
@@ -130,6 +156,10 @@ func newFitFilter(pod *framework.PodInfo) *fitFilter {
 	others := len(f.want)
 	for name, amount := range pod.Requests.Other {
 		add(name, amount)
+	}
+	for i := range f.want[others:] {
+		w := &f.want[others+i]
+		w.byClaim = devices != nil && devices.ClassOf(w.name) != nil
 	}
 	slices.SortFunc(f.want[others:], func(a, b wanted) int { return cmp.Compare(a.name, b.name) })
 	return f
