@@ -65,10 +65,10 @@ func fits(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) 
 	if n := allocatable.Pods().Value(); int64(len(others))+1 > n {
 		return outOf(corev1.ResourcePods, 1, int64(len(others)), n)
 	}
-	want := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	want := requests(p)
 	used := corev1.ResourceList{}
 	for _, o := range others {
-		for name, q := range resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{}) {
+		for name, q := range requests(o) {
 			sum := used[name]
 			sum.Add(q)
 			used[name] = sum
@@ -90,6 +90,24 @@ func fits(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) 
 		}
 	}
 	return nil
+}
+
+// requests are what the pod takes of the node's resources. Extended resources for which
+// the scheduler made a claim come with the claim's devices (KEP-5004).
+func requests(p *corev1.Pod) corev1.ResourceList {
+	made := p.Status.ExtendedResourceClaimStatus
+	if made == nil {
+		return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	}
+	p = p.DeepCopy()
+	record.EachContainer(p, func(c *corev1.Container) {
+		for _, m := range made.RequestMappings {
+			if m.ContainerName == c.Name {
+				delete(c.Resources.Requests, corev1.ResourceName(m.ResourceName))
+			}
+		}
+	})
+	return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 }
 
 func outOf(name corev1.ResourceName, want, used, have int64) *record.Verdict {

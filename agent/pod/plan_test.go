@@ -291,6 +291,13 @@ func TestAdmit(t *testing.T) {
 	r.Spec.Containers[0].Resources.Requests[corev1.ResourcePods] = resource.MustParse("0")
 	node.Status.Allocatable = list("8", "2")
 	own := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("9")}
+	claimed := r.DeepCopy()
+	claimed.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made",
+		RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			{ContainerName: r.Spec.Containers[0].Name, ResourceName: "example.com/foo", RequestName: "r"}}}
+	if v := Admit(claimed, []*corev1.Pod{claimed}, node, own); v != nil {
+		t.Errorf("devices by a claim are not counted, and the pod is refused: %v", v)
+	}
 	if v := Admit(r, nil, node, own); v == nil || v.Reason != "OutOfexample.com/foo" {
 		t.Errorf("extended resource: %v", v)
 	}

@@ -198,6 +198,7 @@ func merge(api, own corev1.PodStatus) corev1.PodStatus {
 	}
 	own.Conditions = cs
 	own.NominatedNodeName, own.ResourceClaimStatuses = api.NominatedNodeName, api.ResourceClaimStatuses
+	own.ExtendedResourceClaimStatus = api.ExtendedResourceClaimStatus
 	return own
 }
 

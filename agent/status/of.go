@@ -43,6 +43,7 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	s.NominatedNodeName = p.Status.NominatedNodeName
 	s.Resize = p.Status.Resize
 	s.ResourceClaimStatuses = p.Status.ResourceClaimStatuses
+	s.ExtendedResourceClaimStatus = p.Status.ExtendedResourceClaimStatus
 	addresses(&s, p, r, f)
 	refused := r.Ended != nil && len(o.Containers) == 0 && len(r.Containers) == 0 &&
 		len(p.Status.InitContainerStatuses)+len(p.Status.ContainerStatuses) == 0

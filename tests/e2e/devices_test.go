@@ -51,6 +51,28 @@ spec:
   - {name: without, image: "localhost/busybox:1", command: [sleep, "3600"]}
 `
 
+// asking asks for the same device as an extended resource.
+const asking = `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: dra.e2e.test}
+spec:
+  extendedResourceName: dra.e2e.test/device
+  selectors: [{cel: {expression: "device.driver == 'dra.e2e.test'"}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: asking}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: with
+    image: "localhost/busybox:1"
+    command: [sleep, "3600"]
+    resources: {limits: {dra.e2e.test/device: 1}}
+  - {name: without, image: "localhost/busybox:1", command: [sleep, "3600"]}
+`
+
 // deviceDriver prepares devices by a file of the container device interface: a variable
 // and a device node that behaves as /dev/zero.
 type deviceDriver struct {
@@ -74,8 +96,9 @@ func (d *deviceDriver) NodePrepareResources(_ context.Context, r *drav1.NodePrep
 			return nil, err
 		}
 		d.prepared[c.Uid] = true
-		out.Claims[c.Uid] = &drav1.NodePrepareResourceResponse{Devices: []*drav1.Device{{RequestNames: []string{"r"},
-			PoolName: "node1", DeviceName: "only", CdiDeviceIds: []string{"dra.e2e.test/device=" + c.Uid}}}}
+		out.Claims[c.Uid] = &drav1.NodePrepareResourceResponse{Devices: []*drav1.Device{{
+			RequestNames: []string{"r", "container-0-request-0"},
+			PoolName:     "node1", DeviceName: "only", CdiDeviceIds: []string{"dra.e2e.test/device=" + c.Uid}}}}
 	}
 	return out, nil
 }
@@ -100,7 +123,7 @@ func (d *deviceDriver) claims() int {
 
 // TestDevices: a pod waits for the driver of its claim, its container has the device
 // that the driver prepared, over a restart of the agent too, and the device is given
-// back with the pod.
+// back with the pod. So it is where the pod asks for an extended resource.
 func TestDevices(t *testing.T) {
 	s := newSpace(t)
 	if err := os.MkdirAll("/var/run/cdi", 0o755); err != nil {
@@ -160,6 +183,19 @@ func TestDevices(t *testing.T) {
 	harness.Eventually(t, "the device is given back", func() (bool, string) {
 		records, _ := filepath.Glob(filepath.Join(cluster.Dir, "agent/checkpoint/claims/*.json"))
 		return d.claims() == 0 && len(records) == 0, fmt.Sprint(d.claims(), records)
+	})
+	s.apply(asking)
+	s.k("wait", "pod/asking", "--for=condition=Ready", "--timeout=60s")
+	claim = s.k("get", "resourceclaim", "-o", "jsonpath={.items[0].metadata.uid}")
+	see[1] = "asking"
+	if got := strings.Fields(s.k(see...)); len(got) != 2 || got[0] != claim || got[1] != "4" {
+		t.Errorf("by an extended resource the container has %q, want %s and 4", got, claim)
+	}
+	s.refused("No such file", "exec", "asking", "-c", "without", "--", "ls", "/dev/shoal-e2e")
+	s.k("delete", "pod", "asking", "--timeout=60s")
+	harness.Eventually(t, "the device is given back again", func() (bool, string) {
+		left := s.k("get", "resourceclaim", "-o", "name")
+		return d.claims() == 0 && left == "", fmt.Sprint(d.claims(), left)
 	})
 	gone()
 }

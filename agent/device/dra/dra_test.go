@@ -25,6 +25,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+	"k8s.io/utils/ptr"
 )
 
 const boot = "this boot"
@@ -286,6 +287,40 @@ func TestPodGetsItsDevices(t *testing.T) {
 			t.Errorf("left: %v", w.disk.kept)
 		}
 	}
+}
+
+// A pod that asks for extended resources gets what the scheduler's claim for them has,
+// each container its own.
+func TestExtendedResources(t *testing.T) {
+	w := newWorld(t, claim("made", []string{"d.io"}, "p"))
+	w.claims["ns/made"].OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p", Controller: ptr.To(true)}}
+	d := w.driver("d.io")
+	p := pod("p", nil)
+	p.Spec.Containers = []corev1.Container{{Name: "one"}, {Name: "both"}, {Name: "none"}}
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made",
+		RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			{ContainerName: "one", ResourceName: "d.io/gpu", RequestName: "one"},
+			{ContainerName: "both", ResourceName: "d.io/gpu", RequestName: "one"},
+			{ContainerName: "both", ResourceName: "d.io/gpu", RequestName: "two"},
+		}}
+	if _, err := w.m.Devices(p, &p.Spec.Containers[0]); err == nil {
+		t.Error("devices before they are prepared")
+	}
+	w.ensure(p, "")
+	w.called(d, "prepare ns/made/u-made")
+	for i, want := range [][]string{{"d.io/x=made-a"}, {"d.io/x=made-a", "d.io/x=made-b"}, nil} {
+		got, err := w.m.Devices(p, &p.Spec.Containers[i])
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s has %v, want %v: %v", p.Spec.Containers[i].Name, got, want, err)
+		}
+	}
+	w.release(p, "")
+	w.called(d, "unprepare ns/made/u-made")
+	// A claim of that name that was made for another pod is not this one's.
+	w.claims["ns/made"].OwnerReferences[0].UID = "other"
+	w.ensure(p, "resource claim made: ")
+	w.called(d, "")
 }
 
 // Only a claim that the scheduler gave to the pod is prepared for it, and who refuses

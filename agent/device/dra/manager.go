@@ -79,7 +79,8 @@ func (m *Manager) Load() error {
 	return nil
 }
 
-// Ensure prepares the claims of a pod. Errors name the claim, and the driver with what
+// Ensure prepares the claims of a pod, and the one that the scheduler made for its
+// extended resources. Errors name the claim, and the driver with what
 // it said; they may be tried again.
 func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
 	for i := range p.Spec.ResourceClaims {
@@ -92,6 +93,11 @@ func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
 		}
 		if err := m.ensure(ctx, p, *name, checkOwner); err != nil {
 			return fmt.Errorf("resource claim %s: %w", *name, err)
+		}
+	}
+	if made := p.Status.ExtendedResourceClaimStatus; made != nil {
+		if err := m.ensure(ctx, p, made.ResourceClaimName, true); err != nil {
+			return fmt.Errorf("resource claim %s: %w", made.ResourceClaimName, err)
 		}
 	}
 	return nil
@@ -263,7 +269,8 @@ func (m *Manager) unprepare(ctx context.Context, driver string, c *Claim) error 
 	return nil
 }
 
-// Devices are the CDI names of what a container of a pod asks for.
+// Devices are the CDI names of what a container of a pod asks for: by its claims, and by
+// extended resources for which the scheduler made a claim.
 func (m *Manager) Devices(p *corev1.Pod, container *corev1.Container) ([]string, error) {
 	var names []string
 	for _, wanted := range container.Resources.Claims {
@@ -285,11 +292,35 @@ func (m *Manager) Devices(p *corev1.Pod, container *corev1.Container) ([]string,
 		}
 		names = append(names, c.names(wanted.Request)...)
 	}
+	extended, err := m.extended(p, container)
+	if err != nil {
+		return nil, err
+	}
+	names = append(names, extended...)
 	seen := sets.New[string]()
 	return slices.DeleteFunc(names, func(name string) bool {
 		defer seen.Insert(name)
 		return seen.Has(name)
 	}), nil
+}
+
+// extended are the CDI names of devices for extended resources of the container.
+func (m *Manager) extended(p *corev1.Pod, container *corev1.Container) (names []string, err error) {
+	made := p.Status.ExtendedResourceClaimStatus
+	if made == nil {
+		return nil, nil
+	}
+	for _, r := range made.RequestMappings {
+		if r.ContainerName != container.Name {
+			continue
+		}
+		c := m.of(p, made.ResourceClaimName)
+		if c == nil || !m.ready(c) {
+			return nil, fmt.Errorf("resource claim %s is not prepared", made.ResourceClaimName)
+		}
+		names = append(names, c.names(r.RequestName)...)
+	}
+	return names, nil
 }
 
 // names are the CDI names of devices for a request; empty: for all.

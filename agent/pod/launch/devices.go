@@ -25,9 +25,10 @@ func devices(c *container) error {
 	return nil
 }
 
-// claims are the devices of the resource claims that the container asks for.
+// claims are the devices of the resource claims that the container asks for, and of the
+// one that was made for extended resources.
 func claims(c *container) error {
-	if len(c.Container.Resources.Claims) == 0 {
+	if len(c.Container.Resources.Claims) == 0 && c.Pod.Status.ExtendedResourceClaimStatus == nil {
 		return nil
 	}
 	names, err := c.CDI(c.Container)

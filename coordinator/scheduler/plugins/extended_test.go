@@ -57,7 +57,8 @@ func TestRequestsForExtendedResource(t *testing.T) {
 			return strings.TrimSuffix(strings.TrimPrefix(name, "container-"), "-request-0")
 		}
 		for _, r := range requests {
-			if r.Exactly.DeviceClassName != "gpu" || r.Exactly.AllocationMode != resourcev1.DeviceAllocationModeExactCount {
+			e := r.Exactly
+			if e.DeviceClassName != "gpu" || e.AllocationMode != resourcev1.DeviceAllocationModeExactCount {
 				t.Errorf("%s: request %+v", c.containers, r)
 			}
 			got = append(got, fmt.Sprintf("%s=%d", index(r.Name), r.Exactly.Count))
