@@ -135,6 +135,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
 	}
 	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims)
+	b.claims.Follow(p.pods.Poke)
 	b.claims.Drivers.Changed = func() { p.pods.RetrySetup(noDevices) }
 	p.static = &source.Static{
 		Dir:     b.cfg.StaticPodPath,
@@ -269,6 +270,7 @@ func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Man
 				QOS:      launch.QoS(p),
 				Restarts: pod.Restarts,
 				Now:      metav1.Now().Rfc3339Copy(),
+				Devices:  b.claims.Health,
 			}
 		},
 		Mirror: mirror,

@@ -23,6 +23,8 @@ type Facts struct {
 	// Restarts tells whether a container that ended so runs again.
 	Restarts func(p *corev1.Pod, c *corev1.Container, code int32) bool
 	Now      metav1.Time
+	// Devices is what is known of the devices of a container of the pod; nil: nothing.
+	Devices func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus
 }
 
 // For returns the pod's status. It is pure. What others own in the last status
@@ -168,6 +170,9 @@ func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
 	no := false
 	s.Started = &no
+	if !init && len(c.Resources.Claims) > 0 && b.f.Devices != nil {
+		s.AllocatedResourcesStatus = b.f.Devices(b.pod, c)
+	}
 	for _, m := range c.VolumeMounts {
 		vs := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {

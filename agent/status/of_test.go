@@ -244,3 +244,25 @@ func TestResources(t *testing.T) {
 		}
 	}
 }
+
+// Containers that ask for claims show what is known of their devices; init containers
+// do not, as upstream's.
+func TestDevicesInStatus(t *testing.T) {
+	asks := corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "d"}}}
+	p := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "i", Resources: asks}},
+		Containers:     []corev1.Container{{Name: "a", Resources: asks}, {Name: "b"}},
+	}}
+	f := facts()
+	f.Devices = func(_ *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
+		return []corev1.ResourceStatus{{Name: corev1.ResourceName("claim:d of " + c.Name)}}
+	}
+	s := For(p, &record.Pod{}, &record.Observed{}, f)
+	if got := s.ContainerStatuses[0].AllocatedResourcesStatus; len(got) != 1 || got[0].Name != "claim:d of a" {
+		t.Errorf("shown %v", got)
+	}
+	init := s.InitContainerStatuses[0].AllocatedResourcesStatus
+	if n := len(s.ContainerStatuses[1].AllocatedResourcesStatus) + len(init); n > 0 {
+		t.Errorf("%d are shown where nothing is to be", n)
+	}
+}

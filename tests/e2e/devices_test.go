@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	drahealthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -77,6 +78,7 @@ spec:
 // and a device node that behaves as /dev/zero.
 type deviceDriver struct {
 	drav1.UnimplementedDRAPluginServer
+	drahealthv1alpha1.UnimplementedDRAResourceHealthServer
 	file string
 
 	mu       sync.Mutex
@@ -115,6 +117,21 @@ func (d *deviceDriver) NodeUnprepareResources(_ context.Context, r *drav1.NodeUn
 	return out, os.RemoveAll(d.file)
 }
 
+// NodeWatchResources tells that the device is not well.
+func (d *deviceDriver) NodeWatchResources(_ *drahealthv1alpha1.NodeWatchResourcesRequest,
+	s drahealthv1alpha1.DRAResourceHealth_NodeWatchResourcesServer) error {
+	err := s.Send(&drahealthv1alpha1.NodeWatchResourcesResponse{Devices: []*drahealthv1alpha1.DeviceHealth{{
+		Device:                    &drahealthv1alpha1.DeviceIdentifier{PoolName: "node1", DeviceName: "only"},
+		Health:                    drahealthv1alpha1.HealthStatus_UNHEALTHY,
+		HealthCheckTimeoutSeconds: 3600,
+		Message:                   "it burns",
+	}}})
+	if err == nil {
+		<-s.Context().Done()
+	}
+	return err
+}
+
 func (d *deviceDriver) claims() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,6 +155,7 @@ func TestDevices(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	drav1.RegisterDRAPluginServer(server, d)
+	drahealthv1alpha1.RegisterDRAResourceHealthServer(server, d)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 	s.apply(equipped)
@@ -172,6 +190,11 @@ func TestDevices(t *testing.T) {
 	if got := strings.Fields(s.k(see...)); len(got) != 2 || got[0] != claim || got[1] != "4" {
 		t.Errorf("the container has %q, want %s and 4", got, claim)
 	}
+	harness.Eventually(t, "the pod's status tells of the device", func() (bool, string) {
+		out := s.k("get", "pod", "equipped", "-o", "jsonpath={range .status.containerStatuses[*]}{.name}"+
+			"{range .allocatedResourcesStatus[*]} {.name}{range .resources[*]} {.health} {.message}{end}{end}{'\\n'}{end}")
+		return strings.Contains(out, "with claim:d/r Unhealthy it burns\nwithout\n"), out
+	})
 	s.refused("No such file", "exec", "equipped", "-c", "without", "--", "ls", "/dev/shoal-e2e")
 	cluster.Kill(t, "agent")
 	answered() // by the next agent

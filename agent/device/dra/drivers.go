@@ -38,18 +38,31 @@ type Drivers struct {
 	Node   string
 	// Changed is called when a driver came or went; it may be nil.
 	Changed func()
-	Log     *slog.Logger
+	// HealthChanged is called when something else is known of a driver's devices than
+	// before, with which they are; it may be nil.
+	HealthChanged func(driver string, changed func(pool, device string) bool)
+	Log           *slog.Logger
 
 	mu    sync.Mutex
 	known map[string][]*driver // the newest last
 	left  map[string]time.Time // drivers that went away, until their devices are withdrawn
 	wake  chan struct{}        // something was put into left
+
+	followers sync.WaitGroup
 }
 
 type driver struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	drav1.DRAPluginClient
+	// end ends what follows the health of its devices.
+	end    context.CancelFunc
+	health map[deviceKey]report
+}
+
+func (d *driver) close() {
+	d.end()
+	_ = d.conn.Close()
 }
 
 // Register takes a driver that serves at endpoint; versions are the gRPC services
@@ -71,12 +84,15 @@ func (d *Drivers) Register(name, endpoint string, versions []string) error {
 	if !v1 {
 		n.DRAPluginClient = drav1beta1.V1Beta1ClientWrapper{DRAPluginClient: drav1beta1.NewDRAPluginClient(conn)}
 	}
+	ctx, end := context.WithCancel(context.Background())
+	n.end = end
 	d.mu.Lock()
 	if d.known == nil {
 		d.known = map[string][]*driver{}
 	}
 	d.known[name] = append(d.remove(name, endpoint), n)
 	delete(d.left, name)
+	d.followers.Go(func() { d.follow(ctx, name, n) })
 	d.mu.Unlock()
 	d.tell()
 	return nil
@@ -86,7 +102,7 @@ func (d *Drivers) Register(name, endpoint string, versions []string) error {
 func (d *Drivers) remove(name, endpoint string) []*driver {
 	return slices.DeleteFunc(d.known[name], func(o *driver) bool {
 		if o.endpoint == endpoint {
-			_ = o.conn.Close()
+			o.close()
 		}
 		return o.endpoint == endpoint
 	})
@@ -193,13 +209,14 @@ func (d *Drivers) Run(ctx context.Context) error {
 // close ends all connections.
 func (d *Drivers) close() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, list := range d.known {
 		for _, one := range list {
-			_ = one.conn.Close()
+			one.close()
 		}
 	}
 	d.known = nil
+	d.mu.Unlock()
+	d.followers.Wait()
 }
 
 // withdraw deletes the ResourceSlices of drivers that have been away for long, all

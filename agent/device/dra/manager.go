@@ -327,14 +327,19 @@ func (m *Manager) extended(p *corev1.Pod, container *corev1.Container) (names []
 func (c *Claim) names(request string) (names []string) {
 	for _, driver := range c.Drivers {
 		for _, d := range c.Prepared[driver] {
-			// A device may be one of several that were acceptable: "request/which".
-			mine := func(r string) bool { return r == request || resourceclaim.BaseRequestRef(r) == request }
-			if request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, mine) {
+			if d.serves(request) {
 				names = append(names, d.CDI...)
 			}
 		}
 	}
 	return names
+}
+
+// serves tells whether the device is for a request of its claim; "" is each of them. It
+// may be one of several that were acceptable: "request/which".
+func (d *Device) serves(request string) bool {
+	mine := func(r string) bool { return r == request || resourceclaim.BaseRequestRef(r) == request }
+	return request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, mine)
 }
 
 func (c *Claim) named() *drav1.Claim {
