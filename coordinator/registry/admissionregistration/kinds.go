@@ -42,6 +42,7 @@ func mutatingConfiguration() kind.Kind {
 			return validateHooks(mutatingHooks(c.Webhooks), mutatingHooks(old.Webhooks))
 		},
 		Spec:                    func(c *T) any { return c.Webhooks },
+		CountsEmpty:             true,
 		DenyUnconditionalUpdate: true,
 		AnyFinalizer:            true,
 		Columns:                 columns(),
@@ -70,6 +71,7 @@ func validatingConfiguration() kind.Kind {
 			return validateHooks(validatingHooks(c.Webhooks), validatingHooks(old.Webhooks))
 		},
 		Spec:                    func(c *T) any { return c.Webhooks },
+		CountsEmpty:             true,
 		DenyUnconditionalUpdate: true,
 		AnyFinalizer:            true,
 		Columns:                 columns(),

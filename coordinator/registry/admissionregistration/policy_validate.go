@@ -220,10 +220,6 @@ func (c *policyCheck) auditAnnotations(list []admissionregistrationv1.AuditAnnot
 				c.add(field.Invalid(at.Child("key"), c.name+"/"+a.Key, msg))
 			}
 		}
-		if seen[a.Key] {
-			c.add(field.Duplicate(at.Child("key"), a.Key))
-		}
-		seen[a.Key] = true
 		switch value := strings.TrimSpace(a.ValueExpression); {
 		case value == "":
 			c.add(field.Required(at.Child("valueExpression"), "valueExpression is not specified"))
@@ -233,6 +229,10 @@ func (c *policyCheck) auditAnnotations(list []admissionregistrationv1.AuditAnnot
 		default:
 			c.compile(&validatingpolicy.AuditAnnotationCondition{ValueExpression: a.ValueExpression}, true, at.Child("valueExpression"))
 		}
+		if seen[a.Key] {
+			c.add(field.Duplicate(at.Child("key"), a.Key))
+		}
+		seen[a.Key] = true
 	}
 }
 

@@ -55,7 +55,7 @@ func keepAllocated(v, old *corev1.Service) {
 		if s.ClusterIP == "" {
 			s.ClusterIP = o.ClusterIP
 		}
-		if len(s.ClusterIPs) == 0 && s.ClusterIP == o.ClusterIP {
+		if len(s.ClusterIPs) == 0 { // of another clusterIP, syncClusterIPs makes them
 			s.ClusterIPs = slices.Clone(o.ClusterIPs)
 		}
 	}
@@ -253,20 +253,23 @@ func validateAddresses(v, old *corev1.Service, p *field.Path) (errs field.ErrorL
 	if IsHeadless(v) {
 		return nil
 	}
+	families := sets.New[corev1.IPFamily]()
 	for i, ip := range s.ClusterIPs {
 		if i == 0 && ip == corev1.ClusterIPNone {
 			errs = append(errs, field.Invalid(p, s.ClusterIPs, "'None' must be the first and only value"))
 			continue
 		}
 		errs = append(errs, validation.IsValidIPForLegacyField(p.Index(i), ip, true, had)...)
+		families.Insert(familyOf(ip))
 	}
+	bad := len(errs) > 0
 	if len(s.ClusterIPs) > 2 {
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may only hold up to 2 values"))
 	}
-	if len(errs) > 0 {
+	if bad {
 		return errs
 	}
-	if len(s.ClusterIPs) == 2 && familyOf(s.ClusterIPs[0]) == familyOf(s.ClusterIPs[1]) {
+	if len(s.ClusterIPs) > 1 && len(families) < 2 {
 		errs = append(errs, field.Invalid(p, s.ClusterIPs, "may specify no more than one IP for each IP family"))
 	}
 	for i, ip := range s.ClusterIPs {

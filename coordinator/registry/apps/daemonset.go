@@ -2,21 +2,17 @@ package apps
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/shoal-project/shoal/coordinator/registry/amount"
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
@@ -50,17 +46,8 @@ func daemonSet() kind.Kind {
 			}
 			return podspec.TemplateWarnings(&d.Spec.Template, field.NewPath("spec", "template"))
 		},
-		Spec: func(d *appsv1.DaemonSet) any { return &d.Spec },
-		Store: func(_ *kind.Env, store *genericregistry.Store) {
-			store.BeginCreate = func(_ context.Context, obj runtime.Object,
-				_ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-				return func(context.Context, bool) {}, checkTemplateGeneration(obj)
-			}
-			store.BeginUpdate = func(_ context.Context, obj, _ runtime.Object,
-				_ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-				return func(context.Context, bool) {}, checkTemplateGeneration(obj)
-			}
-		},
+		Spec:     func(d *appsv1.DaemonSet) any { return &d.Spec },
+		Readable: checkTemplateGeneration,
 		Status: &kind.StatusOf[appsv1.DaemonSet]{
 			Copy: func(to, from *appsv1.DaemonSet) { to.Status = from.Status },
 			Update: func(_ context.Context, d, old *appsv1.DaemonSet) {
@@ -107,16 +94,10 @@ func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
 }
 
 // checkTemplateGeneration refuses an annotation that is no number.
-func checkTemplateGeneration(obj runtime.Object) error {
-	d, ok := obj.(*appsv1.DaemonSet)
-	if !ok {
-		return nil
-	}
+func checkTemplateGeneration(d *appsv1.DaemonSet) error {
 	if text, ok := d.Annotations[appsv1.DeprecatedTemplateGeneration]; ok {
-		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			return apierrors.NewBadRequest(
-				fmt.Sprintf("DaemonSet in version \"v1\" cannot be handled as a DaemonSet: %v", err))
-		}
+		_, err := strconv.ParseInt(text, 10, 64)
+		return err
 	}
 	return nil
 }
@@ -142,10 +123,10 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {
 	p, s := field.NewPath("spec"), &d.Spec
 	errs := workload{name: daemonSetName, kind: "DaemonSet", selector: s.Selector, template: &s.Template}.validate(p)
-	errs = append(errs,
-		validateCounts(p, count{"minReadySeconds", int64(s.MinReadySeconds)},
-			count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)})...)
-	return append(errs, validateUpdateStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
+	errs = append(errs, validateCounts(p, count{"minReadySeconds", int64(s.MinReadySeconds)},
+		count{"templateGeneration", templateGeneration(d)})...)
+	errs = append(errs, validateUpdateStrategy(&s.UpdateStrategy, p.Child("updateStrategy"))...)
+	return append(errs, validateCounts(p, count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)})...)
 }
 
 func validateUpdateStrategy(u *appsv1.DaemonSetUpdateStrategy, p *field.Path) field.ErrorList {
@@ -154,7 +135,7 @@ func validateUpdateStrategy(u *appsv1.DaemonSetUpdateStrategy, p *field.Path) fi
 		return nil
 	case appsv1.RollingUpdateDaemonSetStrategyType:
 	default:
-		return field.ErrorList{field.NotSupported(p.Child("type"), u.Type,
+		return field.ErrorList{field.NotSupported(p, u, // the whole of it, as upstream tells it
 			[]appsv1.DaemonSetUpdateStrategyType{appsv1.RollingUpdateDaemonSetStrategyType,
 				appsv1.OnDeleteDaemonSetStrategyType})}
 	}

@@ -81,10 +81,11 @@ func defaultDeployment(d *appsv1.Deployment) {
 
 func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 	p, s := field.NewPath("spec"), &d.Spec
-	errs := workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}.validate(p)
+	errs := validateCounts(p, count{"replicas", deref32(s.Replicas)})
+	errs = append(errs, workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}.validate(p)...)
 	errs = append(errs, validateStrategy(&s.Strategy, p.Child("strategy"))...)
 	errs = append(errs, validateCounts(p,
-		count{"replicas", deref32(s.Replicas)}, count{"minReadySeconds", int64(s.MinReadySeconds)},
+		count{"minReadySeconds", int64(s.MinReadySeconds)},
 		count{"revisionHistoryLimit", deref32(s.RevisionHistoryLimit)},
 		count{"progressDeadlineSeconds", deref32(s.ProgressDeadlineSeconds)})...)
 	if s.ProgressDeadlineSeconds != nil && *s.ProgressDeadlineSeconds <= s.MinReadySeconds {
@@ -110,7 +111,7 @@ func validateStrategy(s *appsv1.DeploymentStrategy, p *field.Path) field.ErrorLi
 		}
 		return errs
 	}
-	return field.ErrorList{field.NotSupported(p.Child("type"), s.Type,
+	return field.ErrorList{field.NotSupported(p, s, // the whole of it, as upstream tells it
 		[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType,
 			appsv1.RollingUpdateDeploymentStrategyType})}
 }

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
 const (
@@ -269,7 +268,7 @@ func validateContainerResource(s *autoscalingv2.ContainerResourceMetricSource, p
 	if s.Name == "" {
 		errs = append(errs, field.Required(p.Child("name"), "must specify a resource name"))
 	} else {
-		errs = append(errs, validateResourceName(s.Name, p.Child("name"))...)
+		errs = append(errs, podspec.ValidateContainerResourceName(s.Name, p.Child("name"))...)
 	}
 	if s.Container == "" {
 		errs = append(errs, field.Required(p.Child("container"), "must specify a container"))
@@ -280,16 +279,6 @@ func validateContainerResource(s *autoscalingv2.ContainerResourceMetricSource, p
 		}
 	}
 	return append(errs, validateUsage(&s.Target, p.Child("target"))...)
-}
-
-func validateResourceName(name corev1.ResourceName, p *field.Path) (errs field.ErrorList) {
-	errs = append(errs, fieldrule.Invalid(p, name, validation.IsQualifiedName(string(name)))...)
-	standard := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
-	if !strings.Contains(string(name), "/") && !slices.Contains(standard, name) &&
-		!strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-		errs = append(errs, field.Invalid(p, name, "must be a standard resource for containers"))
-	}
-	return errs
 }
 
 // validateUsage checks a target of which either the raw value or the

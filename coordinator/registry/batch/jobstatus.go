@@ -81,7 +81,8 @@ func (s *jobStatus) pods() {
 	terminating := ptr.Deref(now.Terminating, 0)
 	s.refuse((s.ends() || !ptr.Equal(now.Terminating, old.Terminating)) && finished(s.job) && terminating > 0,
 		"terminating", terminating, "terminating>0 is invalid for finished job")
-	s.refuse((now.Active != old.Active || !ptr.Equal(now.Ready, old.Ready)) && ptr.Deref(now.Ready, 0) > now.Active,
+	s.refuse((now.Active != old.Active || !ptr.Equal(now.Ready, old.Ready)) &&
+		now.Ready != nil && *now.Ready > now.Active,
 		"ready", ptr.Deref(now.Ready, 0), "cannot set more ready pods than active")
 	s.refuse(now.Failed < old.Failed, "failed", now.Failed, "cannot decrease the failed counter")
 	// An indexed job that is as wide as it is long may be made smaller.

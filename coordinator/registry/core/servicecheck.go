@@ -201,7 +201,7 @@ func validateTraffic(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
 	internal := p.Child("internalTrafficPolicy")
 	if s.InternalTrafficPolicy != nil {
 		errs = append(errs,
-			podspec.OneOf(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster,
+			podspec.Among(*s.InternalTrafficPolicy, internal, corev1.ServiceInternalTrafficPolicyCluster,
 				corev1.ServiceInternalTrafficPolicyLocal)...)
 	} else if allocate.HasNodePorts(v) || s.Type == corev1.ServiceTypeClusterIP {
 		errs = append(errs, field.Required(internal, ""))

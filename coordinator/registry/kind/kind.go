@@ -38,6 +38,9 @@ type Of[T any] struct {
 	// metadata.generation is raised by the registry whenever Spec differs. Fields
 	// of features that are off are dropped before (package gated).
 	Update func(ctx context.Context, obj, old *T)
+	// PlainNames: a generateName is the name as it is, for a kind whose names say what
+	// an object is (IPAddress).
+	PlainNames bool
 	// Validate and ValidateUpdate return upstream's error texts. ObjectMeta is
 	// validated by the registry already, with NameRule.
 	Validate       func(ctx context.Context, obj *T) field.ErrorList
@@ -54,6 +57,12 @@ type Of[T any] struct {
 	// Spec returns the part whose change raises metadata.generation; nil for a
 	// kind that has no generation.
 	Spec func(*T) any
+	// Readable refuses an object that upstream cannot read, before all else is looked at:
+	// who sends one gets "bad request". Optional.
+	Readable func(*T) error
+	// CountsEmpty tells that a list or map that becomes empty, where it was missing, or
+	// the other way round, raises the generation too.
+	CountsEmpty bool
 	// CountsDropped tells that a write raises the generation by fields alone that are
 	// dropped because their feature is off.
 	CountsDropped bool

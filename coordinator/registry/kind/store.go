@@ -182,7 +182,11 @@ func (d *declared[T]) Storages(env *Env, stores Stores) (map[string]rest.Storage
 	if store == nil {
 		return nil, fmt.Errorf("no store of %s", o.key())
 	}
-	main := &REST{Store: store, names: o.Names}
+	readable, err := d.readable(env.Scheme)
+	if err != nil {
+		return nil, err
+	}
+	main := &REST{Store: store, names: o.Names, readable: readable}
 	out := map[string]rest.Storage{o.Resource: main}
 	if o.Main != nil {
 		out[o.Resource] = o.Main(env, stores, main)
@@ -193,6 +197,7 @@ func (d *declared[T]) Storages(env *Env, stores Stores) (map[string]rest.Storage
 			return nil, err
 		}
 		status := newStatusREST(statusStrategy[T]{base}, store)
+		status.readable = readable
 		if out[o.Resource+"/status"] = status; !o.Status.NoTable {
 			out[o.Resource+"/status"] = shownStatus{status, store.TableConvertor}
 		}
@@ -210,7 +215,24 @@ func (n Names) key() string { return n.GroupVersion.Group + "/" + n.Resource }
 // REST serves a kind's main resource.
 type REST struct {
 	*genericregistry.Store
-	names Names
+	names    Names
+	readable *readable
+}
+
+// Create refuses what cannot be read, then creates.
+func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := r.readable.check(ctx, obj); err != nil {
+		return nil, err
+	}
+	return r.Store.Create(ctx, obj, validate, options)
+}
+
+// Update refuses what cannot be read, then updates.
+func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool,
+	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return r.Store.Update(ctx, name, r.readable.wrap(info), create, update, force, options)
 }
 
 // ShortNames are kubectl's abbreviations.
@@ -221,7 +243,8 @@ func (r *REST) Categories() []string { return r.names.Categories }
 
 // StatusREST serves /status.
 type StatusREST struct {
-	store *genericregistry.Store
+	store    *genericregistry.Store
+	readable *readable
 	rest.ResetFieldsStrategy
 }
 
@@ -258,5 +281,5 @@ func (r *StatusREST) Update(ctx context.Context, name string, info rest.UpdatedO
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
 	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	// A status is never created by an update, whatever the kind allows otherwise.
-	return r.store.Update(ctx, name, info, create, update, false, options)
+	return r.store.Update(ctx, name, r.readable.wrap(info), create, update, false, options)
 }

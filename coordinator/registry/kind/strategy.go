@@ -31,8 +31,18 @@ func newStrategy[T any](of *Of[T], scheme *runtime.Scheme) (strategy[T], error) 
 	if err != nil {
 		return strategy[T]{}, fmt.Errorf("fields of %s: %w", of.Resource, err)
 	}
-	return strategy[T]{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, of: of, off: off}, nil
+	s := strategy[T]{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, of: of, off: off}
+	if of.PlainNames {
+		s.NameGenerator = plainNames{}
+	}
+	return s, nil
 }
+
+// plainNames generates no names.
+type plainNames struct{}
+
+// GenerateName returns the base.
+func (plainNames) GenerateName(base string) string { return base }
 
 // DropOff clears the fields of features that are off, as every write does; for
 // subresources that write in a way of their own.
@@ -105,6 +115,7 @@ func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 	}
 	// Fields that are dropped have changed as well, for a kind that counts them.
 	raise := s.of.CountsDropped && !equality.Semantic.DeepEqual(s.of.Spec(t), s.of.Spec(o))
+	raise = raise || s.of.CountsEmpty && !reflect.DeepEqual(s.of.Spec(t), s.of.Spec(o))
 	s.off.Drop(t, o)
 	if s.of.Update != nil {
 		s.of.Update(ctx, t, o)

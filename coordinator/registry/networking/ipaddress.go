@@ -22,6 +22,7 @@ func ipAddress() kind.Kind {
 			GroupVersion: groupVersion, Resource: "ipaddresses", Singular: "ipaddress", ShortNames: []string{"ip"},
 			ClusterScoped: true, NameRule: isAddress, List: &networkingv1.IPAddressList{},
 		},
+		PlainNames: true,
 		Validate: func(_ context.Context, a *networkingv1.IPAddress) field.ErrorList {
 			return validateParent(a.Spec.ParentRef)
 		},

@@ -29,8 +29,9 @@ func networkPolicy() kind.Kind {
 		ValidateUpdate: func(_ context.Context, n, old *T) field.ErrorList {
 			return validateNetworkPolicy(&n.Spec, &old.Spec)
 		},
-		Warnings: func(_ context.Context, n, _ *T) []string { return cidrWarnings(&n.Spec) },
-		Spec:     func(n *T) any { return &n.Spec },
+		Warnings:    func(_ context.Context, n, _ *T) []string { return cidrWarnings(&n.Spec) },
+		Spec:        func(n *T) any { return &n.Spec },
+		CountsEmpty: true,
 		Columns: []metav1.TableColumnDefinition{
 			kind.NameColumn(),
 			kind.Column("Pod-Selector", "string", networkingv1.NetworkPolicySpec{}.SwaggerDoc()["podSelector"]),

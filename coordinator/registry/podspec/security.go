@@ -20,15 +20,12 @@ const maxSysctlName = 253
 
 func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.ErrorList) {
 	c, p := s.SecurityContext, specPath.Child("securityContext")
-	if s.HostUsers != nil && !*s.HostUsers {
-		errs = append(errs, validateUserNamespace(s, specPath)...)
-	}
-	errs = append(errs, validateHostProcess(s, specPath)...)
+	shared := field.ErrorList{}
 	if ptr.Deref(s.ShareProcessNamespace, false) && s.HostPID {
-		errs = append(errs, field.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled"))
+		shared = append(shared, field.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled"))
 	}
 	if c == nil {
-		return errs
+		return shared
 	}
 	if c.FSGroup != nil {
 		errs = append(errs, fieldrule.Invalid(p.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))...)
@@ -38,6 +35,7 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 		errs = append(errs,
 			fieldrule.Invalid(p.Child("supplementalGroups").Index(i), id, validation.IsValidGroupID(id))...)
 	}
+	errs = append(errs, shared...)
 	errs = append(errs, validateSysctls(s, p.Child("sysctls"))...)
 	if c.FSGroupChangePolicy != nil {
 		errs = append(errs,
@@ -61,6 +59,9 @@ func validatePodSecurity(s *corev1.PodSpec, specPath *field.Path) (errs field.Er
 
 // validateUserNamespace: what a pod with its own users may not share (KEP-127).
 func validateUserNamespace(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
+	if ptr.Deref(s.HostUsers, true) {
+		return nil
+	}
 	for _, f := range []struct {
 		name string
 		set  bool

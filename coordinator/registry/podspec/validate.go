@@ -25,7 +25,8 @@ type scope struct {
 
 func (s *scope) inPod() bool { return s.meta != nil }
 
-// Validate checks a pod's spec; meta is the pod's own, nil for a template.
+// Validate checks a pod's spec; meta is the pod's own, nil for a template. Causes come in
+// upstream's order.
 func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (errs field.ErrorList) {
 	s := &scope{spec: spec, meta: meta, grace: spec.TerminationGracePeriodSeconds, claims: sets.New[string]()}
 	for _, c := range spec.ResourceClaims {
@@ -41,23 +42,44 @@ func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (err
 	errs = append(errs, s.validateContainers(p)...)
 	errs = append(errs, s.validatePodLevel(p)...)
 	errs = append(errs, s.validateHostPorts(p.Child("containers"))...)
-	errs = append(errs, validateChoices(spec, p)...)
+	errs = append(errs, OneOf(spec.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways,
+		corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)...)
+	errs = append(errs, OneOf(spec.DNSPolicy, p.Child("dnsPolicy"), corev1.DNSClusterFirstWithHostNet,
+		corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)...)
 	errs = append(errs, metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)
 	errs = append(errs, validatePodSecurity(spec, p)...)
 	errs = append(errs, validateAffinity(spec.Affinity, p.Child("affinity"))...)
 	errs = append(errs, validateDNS(spec, p.Child("dnsConfig"))...)
 	errs = append(errs, validateGates(spec, p)...)
 	errs = append(errs, validateSpread(spec.TopologySpreadConstraints, p.Child("topologySpreadConstraints"))...)
-	errs = append(errs, validateNames(spec, p)...)
-	errs = append(errs, ValidateTolerations(spec.Tolerations, p.Child("tolerations"))...)
-	errs = append(errs, validateHostAliases(spec.HostAliases, p.Child("hostAliases"))...)
-	if spec.Overhead != nil {
-		errs = append(errs,
-			ValidateRequirements(&corev1.ResourceRequirements{Limits: spec.Overhead}, nil, p.Child("overhead"))...)
-	}
+	errs = append(errs, validateHostProcess(spec, p)...)
+	errs = append(errs, validateUserNamespace(spec, p)...)
+	errs = append(errs, validateHostnameOverride(spec, p.Child("hostnameOverride"))...)
+	errs = append(errs, optionalSubdomain(spec.ServiceAccountName, p.Child("serviceAccountName"))...)
+	errs = append(errs, optionalSubdomain(spec.NodeName, p.Child("nodeName"))...)
 	if d := spec.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
 		errs = append(errs,
 			field.Invalid(p.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
+	}
+	if spec.Hostname != "" {
+		errs = append(errs, dnsLabel(spec.Hostname, p.Child("hostname"))...)
+	}
+	if spec.Subdomain != "" {
+		errs = append(errs, dnsLabel(spec.Subdomain, p.Child("subdomain"))...)
+	}
+	errs = append(errs, ValidateTolerations(spec.Tolerations, p.Child("tolerations"))...)
+	errs = append(errs, validateHostAliases(spec.HostAliases, p.Child("hostAliases"))...)
+	errs = append(errs, optionalSubdomain(spec.PriorityClassName, p.Child("priorityClassName"))...)
+	if spec.RuntimeClassName != nil {
+		errs = append(errs, dnsSubdomain(*spec.RuntimeClassName, p.Child("runtimeClassName"))...)
+	}
+	if spec.PreemptionPolicy != nil {
+		errs = append(errs, OneOf(*spec.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority,
+			corev1.PreemptNever)...)
+	}
+	if spec.Overhead != nil {
+		errs = append(errs,
+			ValidateRequirements(&corev1.ResourceRequirements{Limits: spec.Overhead}, nil, p.Child("overhead"))...)
 	}
 	errs = append(errs, validateOS(spec, p)...)
 	return append(errs, s.validateFileKeyRefs(p)...)
@@ -103,41 +125,12 @@ func ValidateTemplateForWorkload(t *corev1.PodTemplateSpec, selector labels.Sele
 	return errs
 }
 
-func validateChoices(s *corev1.PodSpec, p *field.Path) field.ErrorList {
-	errs := OneOf(s.RestartPolicy, p.Child("restartPolicy"), corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure,
-		corev1.RestartPolicyNever)
-	errs = append(errs, OneOf(s.DNSPolicy, p.Child("dnsPolicy"),
-		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)...)
-	if s.PreemptionPolicy != nil {
-		errs = append(errs,
-			OneOf(*s.PreemptionPolicy, p.Child("preemptionPolicy"), corev1.PreemptLowerPriority, corev1.PreemptNever)...)
+// optionalSubdomain checks a name that may be missing.
+func optionalSubdomain(name string, p *field.Path) field.ErrorList {
+	if name == "" {
+		return nil
 	}
-	return errs
-}
-
-func validateNames(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {
-	subdomains := []struct{ child, value string }{
-		{"serviceAccountName", s.ServiceAccountName},
-		{"nodeName", s.NodeName},
-		{"priorityClassName", s.PriorityClassName},
-	}
-	if s.RuntimeClassName != nil && *s.RuntimeClassName == "" {
-		errs = append(errs, dnsSubdomain("", p.Child("runtimeClassName"))...)
-	} else if s.RuntimeClassName != nil {
-		subdomains = append(subdomains, struct{ child, value string }{"runtimeClassName", *s.RuntimeClassName})
-	}
-	for _, n := range subdomains {
-		if n.value != "" {
-			errs = append(errs, dnsSubdomain(n.value, p.Child(n.child))...)
-		}
-	}
-	if s.Hostname != "" {
-		errs = append(errs, dnsLabel(s.Hostname, p.Child("hostname"))...)
-	}
-	if s.Subdomain != "" {
-		errs = append(errs, dnsLabel(s.Subdomain, p.Child("subdomain"))...)
-	}
-	return append(errs, validateHostnameOverride(s, p.Child("hostnameOverride"))...)
+	return dnsSubdomain(name, p)
 }
 
 func validateHostnameOverride(s *corev1.PodSpec, p *field.Path) (errs field.ErrorList) {

@@ -104,7 +104,7 @@ func validateProvisioner(name string, p *field.Path) field.ErrorList {
 // validateTopologies refuses a term that says the same as one before, and one
 // that says nothing.
 func validateTopologies(terms []corev1.TopologySelectorTerm, p *field.Path) (errs field.ErrorList) {
-	seen := []map[string]sets.Set[string]{nil}
+	seen := make([]map[string]sets.Set[string], len(terms)) // upstream tells a term that says nothing so often
 	for i := range terms {
 		values, bad := validateTopology(&terms[i], p.Index(i).Child("matchLabelExpressions"))
 		errs = append(errs, bad...)
