@@ -210,13 +210,14 @@ func (s *Server) installForDescription() ([]*restful.Container, error) {
 	}, nil
 }
 
-// bare returns a copy of a schema without what server-side apply does not read.
+// bare returns a copy of a schema without what server-side apply does not read. It reads
+// formats: a time may be any scalar to it.
 func bare(s *spec.Schema) *spec.Schema {
 	if s == nil {
 		return nil
 	}
 	out := *s
-	out.Description, out.Title, out.Required, out.Example, out.Format = "", "", nil, nil, ""
+	out.Description, out.Title, out.Required, out.Example = "", "", nil, nil
 	out.Enum = nil
 	if s.Properties != nil {
 		out.Properties = make(map[string]spec.Schema, len(s.Properties))

@@ -82,7 +82,8 @@ func defaultDeployment(d *appsv1.Deployment) {
 func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 	p, s := field.NewPath("spec"), &d.Spec
 	errs := validateCounts(p, count{"replicas", deref32(s.Replicas)})
-	errs = append(errs, workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}.validate(p)...)
+	whole := workload{name: "deployment", kind: "ReplicaSet", selector: s.Selector, template: &s.Template}
+	errs = append(errs, whole.validate(p)...)
 	errs = append(errs, validateStrategy(&s.Strategy, p.Child("strategy"))...)
 	errs = append(errs, validateCounts(p,
 		count{"minReadySeconds", int64(s.MinReadySeconds)},
