@@ -29,7 +29,7 @@ func controllerRevision() kind.Kind {
 			if !bytes.Equal(r.Data.Raw, old.Data.Raw) {
 				var data any // none is shown as null
 				if len(r.Data.Raw) > 0 {
-					data = string(r.Data.Raw)
+					data = json.RawMessage(r.Data.Raw)
 				}
 				errs = append(errs, field.Invalid(field.NewPath("data"), data, "field is immutable"))
 			}
