@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ var (
 	index       = regexp.MustCompile(`\[[^\]]*\]`)
 	goValue     = regexp.MustCompile(`(?s)(Invalid|Unsupported) value: "?[{\[].*[}\]]"?: `)
 	forbidden   = regexp.MustCompile(`(?s)(Forbidden: [^\n]*)\n.*`)
-	version     = regexp.MustCompile(`(parsing "|in the precondition \(|in record \()\d+|(hash=|X509SHA256=)[0-9A-Fa-f]+`)
+	version     = regexp.MustCompile(`(parsing "|in the precondition \(|in record \(|resourceVersion:|in object meta: )\d+|(hash=|X509SHA256=)[0-9A-Fa-f]+`)
 	supported   = regexp.MustCompile(`supported values: ("[^"]*", )+"[^"]*"`)
 	binding     = regexp.MustCompile(`allowed by (Cluster)?RoleBinding "[^"]*" of (Cluster)?Role "[^"]*"` +
 		` to (User|Group|ServiceAccount) "[^"]*"`)
@@ -208,15 +209,15 @@ func compare(req request, up, here answer) []finding {
 	add := func(shared bool, format string, args ...any) {
 		out = append(out, finding{text: fmt.Sprintf(format, args...), shared: shared})
 	}
+	if req.Kind == "services" && bytes.Contains(up.Body, []byte("The range of valid IPs is 10.98.0.0/24")) {
+		add(false, "upstream's allocator looks for an address in the range of the seed alone")
+		return out
+	}
 	for _, w := range missing(up.Warnings, here.Warnings) {
 		add(true, "warning missing here: %s", generalWarning(w))
 	}
 	for _, w := range missing(here.Warnings, up.Warnings) {
 		add(true, "warning only here: %s", generalWarning(w))
-	}
-	if req.Kind == "services" && bytes.Contains(up.Body, []byte("The range of valid IPs is 10.98.0.0/24")) {
-		add(false, "upstream's allocator looks for an address in the range of the seed alone")
-		return out
 	}
 	switch {
 	case here.Code == 0 && up.Code == 0: // a handler of each ended in a panic
@@ -302,7 +303,8 @@ func (r request) withoutMadeName(s *metav1.Status) {
 		return
 	}
 	name := s.Details.Name
-	without := func(text string) string { return strings.ReplaceAll(text, name, o.Metadata.GenerateName+"NAME") }
+	quoted, clean := strings.Trim(strconv.Quote(name), `"`), o.Metadata.GenerateName+"NAME"
+	without := strings.NewReplacer(name, clean, quoted, clean).Replace
 	s.Message, s.Details.Name = without(s.Message), without(name)
 	for i := range s.Details.Causes {
 		s.Details.Causes[i].Message = without(s.Details.Causes[i].Message)

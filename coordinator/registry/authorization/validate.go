@@ -13,11 +13,11 @@ import (
 var specPath = field.NewPath("spec")
 
 func validateSpec(spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
-	errs := validateAttributes(spec.ResourceAttributes, spec.NonResourceAttributes)
+	errs := validateOneOf(spec.ResourceAttributes, spec.NonResourceAttributes)
 	if spec.User == "" && len(spec.Groups) == 0 {
 		errs = append(errs, field.Invalid(specPath.Child("user"), spec.User, "at least one of user or group must be specified"))
 	}
-	return errs
+	return append(errs, validateSelectors(spec.ResourceAttributes)...)
 }
 
 func validateLocal(r *authorizationv1.LocalSubjectAccessReview) field.ErrorList {
@@ -38,15 +38,23 @@ func validateLocal(r *authorizationv1.LocalSubjectAccessReview) field.ErrorList 
 
 func validateAttributes(resource *authorizationv1.ResourceAttributes,
 	path *authorizationv1.NonResourceAttributes) field.ErrorList {
-	var errs field.ErrorList
+	return append(validateOneOf(resource, path), validateSelectors(resource)...)
+}
+
+func validateOneOf(resource *authorizationv1.ResourceAttributes,
+	path *authorizationv1.NonResourceAttributes) (errs field.ErrorList) {
 	if resource != nil && path != nil {
 		errs = append(errs, field.Invalid(specPath.Child("nonResourceAttributes"), path, "cannot be specified in combination with resourceAttributes"))
 	}
 	if resource == nil && path == nil {
 		errs = append(errs, field.Invalid(specPath.Child("resourceAttributes"), path, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	}
+	return errs
+}
+
+func validateSelectors(resource *authorizationv1.ResourceAttributes) (errs field.ErrorList) {
 	if resource == nil {
-		return errs
+		return nil
 	}
 	at := field.NewPath("spec.resourceAttributes")
 	if s := resource.FieldSelector; s != nil {

@@ -398,9 +398,12 @@ func validateJobUpdate(_ context.Context, j, old *batchv1.Job) field.ErrorList {
 		errs = append(errs, apivalidation.ValidateImmutableField(now, before, p.Child(name))...)
 	}
 	errs = append(errs, validateSpec(s, p)...) // twice, as upstream
-	// elastic indexed job (KEP-3715)
-	if !(indexed(s) && ptr.Equal(s.Completions, s.Parallelism) && s.Completions != nil && o.Completions != nil) {
+	if !indexed(s) {
 		immutable("completions", s.Completions, o.Completions)
+	} else if c := s.Completions; c != nil && !ptr.Equal(c, o.Completions) && !ptr.Equal(c, s.Parallelism) {
+		// An elastic indexed job (KEP-3715) has as many completions as pods at a time.
+		errs = append(errs, field.Invalid(p.Child("completions"), s.Completions,
+			"can only be modified in tandem with spec.parallelism"))
 	}
 	immutable("selector", s.Selector, o.Selector)
 	errs = append(errs, validateTemplateUpdate(j, old, p)...)

@@ -255,8 +255,9 @@ type putter interface {
 func newFinalize(main *genericregistry.Store) rest.Storage {
 	return finalizeREST{newPart(main, part[corev1.Namespace]{
 		keep: func(n, old *corev1.Namespace) { n.Status = old.Status },
-		validate: func(n, _ *corev1.Namespace) field.ErrorList {
-			errs := kind.ValidateFinalizers(n)
+		validate: func(n, old *corev1.Namespace) field.ErrorList {
+			errs := apivalidation.ValidateObjectMetaUpdate(&n.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
+			errs = append(errs, kind.ValidateFinalizers(n)...)
 			for i, f := range n.Spec.Finalizers {
 				errs = append(errs, validateFinalizer(string(f), field.NewPath("spec", "finalizers").Index(i))...)
 			}

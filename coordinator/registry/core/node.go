@@ -225,6 +225,13 @@ var featureName = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*
 // validateFeatures wants names of features in order, each once.
 func validateFeatures(names []string, p *field.Path) (errs field.ErrorList) {
 	for i, name := range names {
+		switch { // an entry's place is told before its name
+		case i == 0:
+		case name == names[i-1]:
+			errs = append(errs, field.Duplicate(p.Index(i), name))
+		case name < names[i-1]:
+			errs = append(errs, field.Invalid(p.Index(i), name, "list must be sorted alphabetically"))
+		}
 		const longest = validation.DNS1123SubdomainMaxLength
 		fault := ""
 		if len(name) > longest {
@@ -235,13 +242,6 @@ func validateFeatures(names []string, p *field.Path) (errs field.ErrorList) {
 		}
 		if fault != "" {
 			errs = append(errs, field.Invalid(p.Index(i), name, fmt.Sprintf("invalid feature name %q: %s", name, fault)))
-		}
-		switch {
-		case i == 0:
-		case name == names[i-1]:
-			errs = append(errs, field.Duplicate(p.Index(i), name))
-		case name < names[i-1]:
-			errs = append(errs, field.Invalid(p.Index(i), name, "list must be sorted alphabetically"))
 		}
 	}
 	return errs

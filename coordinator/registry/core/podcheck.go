@@ -52,6 +52,7 @@ func validatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 		if len(l.now) != len(l.was) {
 			return append(errs, field.Forbidden(at.Child(l.name), "pod updates may not add or remove containers"))
 		}
+		errs = append(errs, podspec.ValidateImages(l.now, at.Child(l.name))...)
 	}
 	bad, stop := validateDeadline(p.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, at.Child("activeDeadlineSeconds"))
 	errs = append(errs, bad...)

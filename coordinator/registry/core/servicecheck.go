@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,7 @@ func validateService(v, old *corev1.Service) (errs field.ErrorList) {
 	errs = append(errs, podspec.OneOf(s.Type, p.Child("type"),
 		corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
 		corev1.ServiceTypeNodePort)...)
+	errs = append(errs, validatePortsTogether(s, p.Child("ports"))...)
 	errs = append(errs, validateBalancerFields(s, p)...)
 	return append(errs, validateTraffic(v, p)...)
 }
@@ -76,11 +78,7 @@ func validateExternalName(s *corev1.ServiceSpec, p *field.Path) (errs field.Erro
 }
 
 func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorList) {
-	type key struct {
-		protocol corev1.Protocol
-		port     int32
-	}
-	names, ports, nodePorts := sets.New[string](), map[key]bool{}, map[key]bool{}
+	names := sets.New[string]()
 	for i := range v.Spec.Ports {
 		sp, at := &v.Spec.Ports[i], p.Index(i)
 		if sp.Name == "" && len(v.Spec.Ports) > 1 {
@@ -100,22 +98,37 @@ func validateServicePorts(v *corev1.Service, p *field.Path) (errs field.ErrorLis
 				fieldrule.Invalid(at.Child("appProtocol"), *sp.AppProtocol,
 					validation.IsQualifiedName(*sp.AppProtocol))...)
 		}
-		if v.Spec.Type == corev1.ServiceTypeClusterIP && sp.NodePort != 0 {
-			errs = append(errs, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
+	}
+	return errs
+}
+
+// validatePortsTogether tells of node ports where there may be none, then of those that
+// are given twice, then of ports that are.
+func validatePortsTogether(s *corev1.ServiceSpec, p *field.Path) field.ErrorList {
+	type key struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	ports, nodePorts := map[key]bool{}, map[key]bool{}
+	var unwanted, nodePortsTwice, portsTwice field.ErrorList
+	for i := range s.Ports {
+		sp, at := &s.Ports[i], p.Index(i)
+		if s.Type == corev1.ServiceTypeClusterIP && sp.NodePort != 0 {
+			unwanted = append(unwanted, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
 		}
 		if k := (key{sp.Protocol, sp.NodePort}); sp.NodePort != 0 {
 			if nodePorts[k] {
-				errs = append(errs, field.Duplicate(at.Child("nodePort"), sp.NodePort))
+				nodePortsTwice = append(nodePortsTwice, field.Duplicate(at.Child("nodePort"), sp.NodePort))
 			}
 			nodePorts[k] = true
 		}
 		k := key{sp.Protocol, sp.Port}
 		if ports[k] {
-			errs = append(errs, field.Duplicate(at, shownPort{Protocol: sp.Protocol, Port: sp.Port}))
+			portsTwice = append(portsTwice, field.Duplicate(at, shownPort{Protocol: sp.Protocol, Port: sp.Port}))
 		}
 		ports[k] = true
 	}
-	return errs
+	return slices.Concat(unwanted, nodePortsTwice, portsTwice)
 }
 
 // shownPort is a port as upstream shows it, by the Go fields of its inner type.

@@ -84,12 +84,12 @@ func TestLimits(t *testing.T) {
 		check := func(n int) string {
 			s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 			limit.with(n)(s)
-			return validate(s).ToAggregate().Error()
+			return validate(s, nil).ToAggregate().Error()
 		}
 		t.Run(strings.ReplaceAll(limit.of, "/", "."), func(t *testing.T) {
 			s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 			limit.with(limit.most)(s)
-			if errs := validate(s); len(errs) > 0 {
+			if errs := validate(s, nil); len(errs) > 0 {
 				t.Errorf("%d: %v", limit.most, errs)
 			}
 			want := fmt.Sprintf("%s: Too many: %d: must have at most %d items", limit.of, limit.most+1, limit.most)

@@ -45,9 +45,9 @@ func endpointSlice() kind.Kind {
 		Default:  defaultPorts,
 		Create:   func(_ context.Context, s *discoveryv1.EndpointSlice) { dropTopology(s, nil) },
 		Update:   func(_ context.Context, s, old *discoveryv1.EndpointSlice) { dropTopology(s, old) },
-		Validate: func(_ context.Context, s *discoveryv1.EndpointSlice) field.ErrorList { return validate(s) },
+		Validate: func(_ context.Context, s *discoveryv1.EndpointSlice) field.ErrorList { return validate(s, nil) },
 		ValidateUpdate: func(_ context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
-			return append(validate(s),
+			return append(validate(s, old),
 				apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
 		},
 		Warnings: warnings,
@@ -160,12 +160,21 @@ func firstThree(all []string) string {
 	return strings.Join(all, ",")
 }
 
-func validate(s *discoveryv1.EndpointSlice) field.ErrorList {
+// validate checks a slice; endpoints that stay as they were have been checked.
+func validate(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 	errs := validateAddressType(s.AddressType)
 	errs = append(errs, validatePorts(s.Ports, field.NewPath("ports"))...)
+	bad := validateEndpoints(s)
+	if len(bad) > 0 && old != nil && equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) {
+		return errs
+	}
+	return append(errs, bad...)
+}
+
+func validateEndpoints(s *discoveryv1.EndpointSlice) (errs field.ErrorList) {
 	p := field.NewPath("endpoints")
 	if len(s.Endpoints) > maxEndpoints {
-		return append(errs, field.TooMany(p, len(s.Endpoints), maxEndpoints))
+		return field.ErrorList{field.TooMany(p, len(s.Endpoints), maxEndpoints)}
 	}
 	for i := range s.Endpoints {
 		errs = append(errs, validateEndpoint(&s.Endpoints[i], s.AddressType, p.Index(i))...)

@@ -62,6 +62,17 @@ func (s *scope) validateContainer(c *corev1.Container, p *field.Path) (errs fiel
 
 func (s *scope) hostUsers() bool { return s.spec.HostUsers == nil || *s.spec.HostUsers }
 
+// ValidateImages checks the images of containers. An update of a pod tells of them
+// once more, beside what is wrong with its spec as a whole.
+func ValidateImages(containers []corev1.Container, p *field.Path) (errs field.ErrorList) {
+	for i := range containers {
+		at := p.Index(i).Child("image")
+		errs = append(errs, required(containers[i].Image, at)...)
+		errs = append(errs, paddedImage(containers[i].Image, at)...)
+	}
+	return errs
+}
+
 func paddedImage(image string, p *field.Path) field.ErrorList {
 	if strings.TrimSpace(image) != image {
 		return field.ErrorList{field.Invalid(p, image, "must not have leading or trailing whitespace")}

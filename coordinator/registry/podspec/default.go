@@ -2,8 +2,8 @@ package podspec
 
 import (
 	"reflect"
-	"strings"
 
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
@@ -276,53 +276,15 @@ func DefaultClaim(s *corev1.PersistentVolumeClaimSpec) {
 // an image with neither tag nor digest has too. What is no image name is
 // IfNotPresent.
 func PullPolicy(image string) corev1.PullPolicy {
-	name, _, digested := strings.Cut(image, "@")
-	tag := "latest"
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		name, tag = name[:i], name[i+1:]
-	} else if digested {
-		tag = ""
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return corev1.PullIfNotPresent
 	}
-	if tag == "latest" && isRepository(name) {
+	if tagged, ok := reference.TagNameOnly(named).(reference.Tagged); ok && tagged.Tag() == "latest" {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent
 }
-
-// longestPath is the greatest length of an image's name without its registry; one
-// without both is in "library".
-const longestPath = 255
-
-// isRepository tells whether name is a registry's host, if any, and path
-// components of lower case letters and digits that '.', '_' and '-' separate.
-func isRepository(name string) bool {
-	parts := strings.Split(name, "/")
-	if host := parts[0]; len(parts) > 1 &&
-		(strings.ContainsAny(host, ".:") || host == "localhost" || strings.ToLower(host) != host) {
-		if host == "" || !isAlphanumeric(strings.ToLower(host)[0]) || !isAlphanumeric(strings.ToLower(host)[len(host)-1]) {
-			return false
-		}
-		parts = parts[1:]
-	} else if len(parts) == 1 {
-		parts = []string{"library", name}
-	}
-	if len(strings.Join(parts, "/")) > longestPath {
-		return false
-	}
-	for _, p := range parts {
-		if p == "" || !isAlphanumeric(p[0]) || !isAlphanumeric(p[len(p)-1]) {
-			return false
-		}
-		for i := range len(p) {
-			if !isAlphanumeric(p[i]) && p[i] != '.' && p[i] != '_' && p[i] != '-' {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func isAlphanumeric(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 
 func with(list corev1.ResourceList, name corev1.ResourceName, q quantity) corev1.ResourceList {
 	if list == nil {

@@ -16,11 +16,14 @@ import (
 )
 
 func TestPullPolicy(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0", 64)
 	for image, want := range map[string]corev1.PullPolicy{
 		"busybox": corev1.PullAlways, "busybox:latest": corev1.PullAlways, "reg:5000/a/b": corev1.PullAlways,
 		"busybox:1.36":    corev1.PullIfNotPresent,
 		"reg:5000/a/b:v1": corev1.PullIfNotPresent, "a@sha256:0123": corev1.PullIfNotPresent,
-		"a:latest@sha256:0123": corev1.PullAlways, "": corev1.PullIfNotPresent,
+		"a@" + digest: corev1.PullIfNotPresent, "a:latest@" + digest: corev1.PullAlways,
+		"a:latest@sha256:0123": corev1.PullIfNotPresent, "": corev1.PullIfNotPresent, "a..b": corev1.PullIfNotPresent,
+		strings.Repeat("a", 64): corev1.PullIfNotPresent, // what tells an image by its id
 	} {
 		if got := PullPolicy(image); got != want {
 			t.Errorf("%q: %s, want %s", image, got, want)

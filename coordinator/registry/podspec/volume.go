@@ -30,7 +30,7 @@ func (s *scope) validateVolumes(p *field.Path) (errs field.ErrorList) {
 		} else {
 			bad = append(bad, dnsLabel(v.Name, at.Child("name"))...)
 		}
-		if v.Ephemeral != nil && s.inPod() && s.meta.Name != "" && v.Name != "" {
+		if s.inPod() && s.meta.Name != "" && v.Name != "" && firstSource(&v.VolumeSource) == "Ephemeral" {
 			for _, msg := range apivalidation.NameIsDNSSubdomain(s.meta.Name+"-"+v.Name, false) {
 				bad = append(bad,
 					field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", s.meta.Name+"-"+v.Name, msg)))
@@ -96,6 +96,17 @@ var sourceOrder = []string{
 // ValidateVolumeSource checks that exactly one source is given and is sound.
 func ValidateVolumeSource(s *corev1.VolumeSource, p *field.Path) field.ErrorList {
 	return validateVolumeSource(s, p, true)
+}
+
+// firstSource is the source that is checked; "" for none.
+func firstSource(s *corev1.VolumeSource) string {
+	v := reflect.ValueOf(s).Elem()
+	for _, f := range sourceOrder {
+		if !v.FieldByName(f).IsNil() {
+			return f
+		}
+	}
+	return ""
 }
 
 // validateVolumeSource lets a template leave an image's reference open.
@@ -538,10 +549,11 @@ func ValidateClaim(s *corev1.PersistentVolumeClaimSpec, p *field.Path) (errs fie
 			Among(*s.VolumeMode, p.Child("volumeMode"), corev1.PersistentVolumeBlock,
 				corev1.PersistentVolumeFilesystem)...)
 	}
+	errs = append(errs, validateDataSources(s, p)...)
 	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
 		errs = append(errs, dnsSubdomain(*c, p.Child("volumeAttributesClassName"))...)
 	}
-	return append(errs, validateDataSources(s, p)...)
+	return errs
 }
 
 // validateDataSources checks what a claim's volume is filled from (KEP-1495).

@@ -29,6 +29,7 @@ func podDisruptionBudget() kind.Kind {
 			// Upstream has no rule but that of all names, which the registry checks.
 			NameRule: path.ValidatePathSegmentName,
 		},
+		OwnMeta: true, // told when nothing else is wrong
 		Create: func(_ context.Context, b *policyv1.PodDisruptionBudget) {
 			b.Status = policyv1.PodDisruptionBudgetStatus{}
 		},
