@@ -213,12 +213,6 @@ func compare(req request, up, here answer) []finding {
 		add(false, "upstream's allocator looks for an address in the range of the seed alone")
 		return out
 	}
-	for _, w := range missing(up.Warnings, here.Warnings) {
-		add(true, "warning missing here: %s", generalWarning(w))
-	}
-	for _, w := range missing(here.Warnings, up.Warnings) {
-		add(true, "warning only here: %s", generalWarning(w))
-	}
 	switch {
 	case here.Code == 0 && up.Code == 0: // a handler of each ended in a panic
 		return out
@@ -235,6 +229,14 @@ func compare(req request, up, here answer) []finding {
 	req.withoutMadeName(&hStatus)
 	if uFailed != hFailed && req.patchesDifferent() {
 		return out // what the patch is for is there on one side alone
+	}
+	if uFailed == hFailed { // a refusal comes before some warnings
+		for _, w := range missing(up.Warnings, here.Warnings) {
+			add(true, "warning missing here: %s", generalWarning(w))
+		}
+		for _, w := range missing(here.Warnings, up.Warnings) {
+			add(true, "warning only here: %s", generalWarning(w))
+		}
 	}
 	switch {
 	case uFailed && !hFailed:

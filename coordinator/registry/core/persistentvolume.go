@@ -95,7 +95,7 @@ var stableLabels = map[string]string{
 var sameButStable = func() conversion.Equalities {
 	same := equality.Semantic.Copy()
 	err := same.AddFunc(func(now, was corev1.NodeSelectorRequirement) bool {
-		if stableLabels[was.Key] == now.Key && now.Key != "" {
+		if stableLabels[was.Key] == now.Key { // no key is another rule's
 			was.Key = now.Key
 		}
 		return equality.Semantic.DeepEqual(now, was)

@@ -131,15 +131,18 @@ func validateRC(r *corev1.ReplicationController) field.ErrorList {
 
 func validateRCStatus(_ context.Context, r, _ *corev1.ReplicationController) (errs field.ErrorList) {
 	p, s := field.NewPath("status"), &r.Status
-	for _, c := range []struct {
+	counts := []struct {
 		name  string
 		value int64
 	}{
 		{"replicas", int64(s.Replicas)}, {"fullyLabeledReplicas", int64(s.FullyLabeledReplicas)},
 		{"readyReplicas", int64(s.ReadyReplicas)},
 		{"availableReplicas", int64(s.AvailableReplicas)}, {"observedGeneration", s.ObservedGeneration},
-	} {
+	}
+	for _, c := range counts {
 		errs = append(errs, apivalidation.ValidateNonnegativeField(c.value, p.Child(c.name))...)
+	}
+	for _, c := range counts {
 		if c.value > int64(s.Replicas) && c.name != "observedGeneration" {
 			errs = append(errs, field.Invalid(p.Child(c.name), c.value, "cannot be greater than status.replicas"))
 		}

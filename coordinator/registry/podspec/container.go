@@ -42,9 +42,6 @@ func (s *scope) validateContainer(c *corev1.Container, p *field.Path) (errs fiel
 		errs = append(errs, dnsLabel(c.Name, p.Child("name"))...)
 	}
 	errs = append(errs, required(c.Image, p.Child("image"))...)
-	if s.inPod() {
-		errs = append(errs, paddedImage(c.Image, p.Child("image"))...)
-	}
 	errs = append(errs, OneOf(c.TerminationMessagePolicy, p.Child("terminationMessagePolicy"),
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
 	errs = append(errs, validatePorts(c.Ports, p.Child("ports"))...)
@@ -69,6 +66,14 @@ func ValidateImages(containers []corev1.Container, p *field.Path) (errs field.Er
 		at := p.Index(i).Child("image")
 		errs = append(errs, required(containers[i].Image, at)...)
 		errs = append(errs, paddedImage(containers[i].Image, at)...)
+	}
+	return errs
+}
+
+// paddedImages checks what a template's containers need not keep to.
+func paddedImages(containers []corev1.Container, p *field.Path) (errs field.ErrorList) {
+	for i := range containers {
+		errs = append(errs, paddedImage(containers[i].Image, p.Index(i).Child("image"))...)
 	}
 	return errs
 }
@@ -143,6 +148,9 @@ func (s *scope) validateEphemeral(names sets.Set[string], p *field.Path) (errs f
 	for i := range s.spec.EphemeralContainers {
 		e, at := &s.spec.EphemeralContainers[i], p.Index(i)
 		errs = append(errs, s.validateContainer((*corev1.Container)(&e.EphemeralContainerCommon), at)...)
+		if s.inPod() {
+			errs = append(errs, paddedImage(e.Image, at.Child("image"))...)
+		}
 		if names.Has(e.Name) {
 			errs = append(errs, field.Duplicate(at.Child("name"), e.Name))
 		}

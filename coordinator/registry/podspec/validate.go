@@ -82,7 +82,12 @@ func Validate(spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path) (err
 			ValidateRequirements(&corev1.ResourceRequirements{Limits: spec.Overhead}, nil, p.Child("overhead"))...)
 	}
 	errs = append(errs, validateOS(spec, p)...)
-	return append(errs, s.validateFileKeyRefs(p)...)
+	errs = append(errs, s.validateFileKeyRefs(p)...)
+	if s.inPod() {
+		errs = append(errs, paddedImages(spec.Containers, p.Child("containers"))...)
+		errs = append(errs, paddedImages(spec.InitContainers, p.Child("initContainers"))...)
+	}
+	return errs
 }
 
 // ValidateTemplate checks the labels, annotations and spec of a pod template.

@@ -202,7 +202,7 @@ func validateSource(name string, s *corev1.VolumeSource, p *field.Path) field.Er
 		}
 		return errs
 	case "iscsi":
-		return ValidateISCSI(s.ISCSI, "must be valid format starting with iqn, eui, or naa", p)
+		return validateISCSI(s.ISCSI, "must be valid format starting with iqn, eui, or naa", p)
 	}
 	return validateLegacySource(name, s, p)
 }
@@ -285,12 +285,12 @@ func validateHostPath(h *corev1.HostPathVolumeSource, p *field.Path) field.Error
 		corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket)...)
 }
 
-// ValidateISCSI checks an iSCSI source; a persistent volume has the same fields. otherName
-// is what is wrong with a name of no known type.
-func ValidateISCSI(s *corev1.ISCSIVolumeSource, otherName string, p *field.Path) field.ErrorList {
+// validateISCSI checks an iSCSI source; otherName is what is wrong with a name of no known
+// type.
+func validateISCSI(s *corev1.ISCSIVolumeSource, otherName string, p *field.Path) field.ErrorList {
 	errs := append(required(s.TargetPortal, p.Child("targetPortal")), required(s.IQN, p.Child("iqn"))...)
 	if s.IQN != "" {
-		errs = append(errs, validateISCSIName(s.IQN, otherName, p.Child("iqn"))...)
+		errs = append(errs, ValidateISCSIName(s.IQN, otherName, p.Child("iqn"))...)
 	}
 	if s.Lun < 0 || s.Lun > 255 {
 		errs = append(errs, field.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255)))
@@ -299,7 +299,7 @@ func ValidateISCSI(s *corev1.ISCSIVolumeSource, otherName string, p *field.Path)
 		errs = append(errs, field.Required(p.Child("secretRef"), ""))
 	}
 	if s.InitiatorName != nil {
-		errs = append(errs, validateISCSIName(*s.InitiatorName, otherName, p.Child("initiatorname"))...)
+		errs = append(errs, ValidateISCSIName(*s.InitiatorName, otherName, p.Child("initiatorname"))...)
 	}
 	return errs
 }
@@ -312,7 +312,8 @@ var iscsiNames = map[string]*regexp.Regexp{
 	"naa": regexp.MustCompile(`^naa.[[:alnum:]]{32}$`),
 }
 
-func validateISCSIName(name, otherName string, p *field.Path) field.ErrorList {
+// ValidateISCSIName checks the name of a target or an initiator.
+func ValidateISCSIName(name, otherName string, p *field.Path) field.ErrorList {
 	form, known := iscsiNames[name[:min(3, len(name))]]
 	if !known {
 		return field.ErrorList{field.Invalid(p, name, otherName)}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 )
 
 const (
@@ -101,9 +101,9 @@ func validate(_ context.Context, c *schedulingv1.PriorityClass) field.ErrorList 
 			field.Forbidden(field.NewPath("value"),
 				fmt.Sprintf("maximum allowed value of a user defined priority is %v", maxUserValue)))
 	}
-	supported := []corev1.PreemptionPolicy{corev1.PreemptLowerPriority, corev1.PreemptNever}
-	if p := c.PreemptionPolicy; p != nil && !slices.Contains(supported, *p) {
-		errs = append(errs, field.NotSupported(field.NewPath("preemptionPolicy"), *p, supported))
+	if policy := c.PreemptionPolicy; policy != nil {
+		errs = append(errs, podspec.OneOf(*policy, field.NewPath("preemptionPolicy"),
+			corev1.PreemptLowerPriority, corev1.PreemptNever)...)
 	}
 	return errs
 }

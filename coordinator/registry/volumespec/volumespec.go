@@ -105,7 +105,7 @@ func ValidateInline(s *corev1.PersistentVolumeSpec, p *field.Path) (errs field.E
 	forbid(s.StorageClassName != "", "storageClassName", notInline)
 	forbid(s.VolumeMode != nil && *s.VolumeMode != corev1.PersistentVolumeFilesystem, "volumeMode",
 		"may not specify volumeMode other than Filesystem in the context of inline volumes")
-	return append(errs, validateAttributesClass(s, p)...)
+	return errs
 }
 
 func validateAccess(s *corev1.PersistentVolumeSpec, p *field.Path) (errs field.ErrorList) {
@@ -324,24 +324,36 @@ func validateReference(r *corev1.SecretReference, p *field.Path) (errs field.Err
 	return append(errs, fieldrule.Invalid(p.Child("namespace"), r.Namespace, validation.IsDNS1123Label(r.Namespace))...)
 }
 
-func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.Path) field.ErrorList {
-	like := corev1.ISCSIVolumeSource{
-		TargetPortal: s.TargetPortal, IQN: s.IQN, Lun: s.Lun, DiscoveryCHAPAuth: s.DiscoveryCHAPAuth,
-		SessionCHAPAuth: s.SessionCHAPAuth, InitiatorName: s.InitiatorName,
-	}
-	if s.SecretRef != nil {
-		like.SecretRef = &corev1.LocalObjectReference{Name: s.SecretRef.Name}
-	}
-	// Its path already ends in the name of the source.
-	errs := podspec.ValidateISCSI(&like, "must be valid format", p)
+func validateISCSI(s *corev1.ISCSIPersistentVolumeSource, name string, p *field.Path) (errs field.ErrorList) {
+	const form = "must be valid format"
+	errs = append(errs, need(s.TargetPortal, p.Child("targetPortal"))...)
 	if s.InitiatorName != nil && len(name+":"+s.TargetPortal) > 64 {
 		errs = append(errs, field.Invalid(p.Child("targetportal"), s.TargetPortal,
 			"Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified."))
 	}
-	if s.SecretRef != nil && s.SecretRef.Name == "" {
-		errs = append(errs, field.Required(p.Child("secretRef", "name"), ""))
+	if errs = append(errs, need(s.IQN, p.Child("iqn"))...); s.IQN != "" {
+		errs = append(errs, podspec.ValidateISCSIName(s.IQN, form, p.Child("iqn"))...)
+	}
+	if s.Lun < 0 || s.Lun > 255 {
+		errs = append(errs, field.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255)))
+	}
+	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
+		errs = append(errs, field.Required(p.Child("secretRef"), ""))
+	}
+	if s.SecretRef != nil {
+		errs = append(errs, need(s.SecretRef.Name, p.Child("secretRef", "name"))...)
+	}
+	if s.InitiatorName != nil {
+		errs = append(errs, podspec.ValidateISCSIName(*s.InitiatorName, form, p.Child("initiatorname"))...)
 	}
 	return errs
+}
+
+func need(value string, p *field.Path) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	return nil
 }
 
 // mountOptions are kept in an annotation by few kinds of volume only.
