@@ -12,9 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 
+	"github.com/shoal-project/shoal/coordinator/registry/fieldrule"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/registry/podspec"
 	"github.com/shoal-project/shoal/csi/locality"
@@ -225,9 +227,10 @@ func validateSize(q resource.Quantity, p *field.Path) field.ErrorList {
 // claimResource: "storage", or a name with a domain of its own.
 func claimResource(name corev1.ResourceName, p *field.Path) field.ErrorList {
 	domain, _, qualified := strings.Cut(string(name), "/")
+	if errs := fieldrule.Invalid(p, string(name), validation.IsQualifiedName(string(name))); len(errs) > 0 {
+		return errs
+	}
 	switch {
-	case name == "":
-		return field.ErrorList{field.Required(p, "resource name must be specified")}
 	case name == corev1.ResourceStorage:
 		return nil
 	case !qualified || strings.Contains(domain, "kubernetes.io"):
