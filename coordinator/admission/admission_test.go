@@ -314,10 +314,12 @@ func TestRuntimeClass(t *testing.T) {
 		change func(*corev1.Pod)
 		err    string
 	}{
-		"none":           {nil, ""},
-		"merged":         {named("vm", nil), ""},
-		"unknown":        {named("x", nil), `pod rejected: RuntimeClass "x" not found`},
-		"conflict":       {named("vm", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"vm": "no"} }), "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no"},
+		"none":     {nil, ""},
+		"merged":   {named("vm", nil), ""},
+		"unknown":  {named("x", nil), `pod rejected: RuntimeClass "x" not found`},
+		"conflict": {named("vm", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"vm": "no"} }), "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no"},
+		"overhead_empty": {func(p *corev1.Pod) { p.Spec.Overhead = corev1.ResourceList{} },
+			"pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 		"overhead_alone": {func(p *corev1.Pod) { p.Spec.Overhead = overhead }, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -89,7 +89,7 @@ func (r *runtimeClass) Validate(ctx context.Context, a admission.Attributes, _ a
 		}
 		return nil
 	}
-	if len(pod.Spec.Overhead) > 0 {
+	if pod.Spec.Overhead != nil { // an empty one too, as upstream
 		return forbid(a, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	}
 	return nil

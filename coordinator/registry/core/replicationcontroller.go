@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -23,7 +22,7 @@ func replicationController() kind.Kind {
 	validate := func(_ context.Context, r *corev1.ReplicationController) field.ErrorList { return validateRC(r) }
 	return kind.Of[corev1.ReplicationController]{
 		Names: kind.Names{
-			NameRule:     replicationControllerName,
+			NameRule:     kind.OnlyWhole,
 			GroupVersion: groupVersion, Resource: "replicationcontrollers", Singular: "replicationcontroller",
 			ShortNames: []string{"rc"}, Categories: []string{"all"}, List: &corev1.ReplicationControllerList{},
 		},
@@ -151,13 +150,4 @@ func validateRCStatus(_ context.Context, r, _ *corev1.ReplicationController) (er
 		errs = append(errs, field.Invalid(p.Child("availableReplicas"), s.AvailableReplicas, "cannot be greater than readyReplicas"))
 	}
 	return errs
-}
-
-// replicationControllerName is kind.OnlyWhole, in the words of upstream's declared rule
-// of this kind alone: lengths are bytes.
-func replicationControllerName(name string, prefix bool) []string {
-	if prefix {
-		return nil
-	}
-	return content.IsDNS1123Subdomain(name)
 }

@@ -289,7 +289,8 @@ func validateLevelSpec(spec *flowcontrolv1.PriorityLevelConfigurationSpec, p *fi
 			errs = append(errs, field.Forbidden(p.Child("limited"), "must be nil if the type is not Limited"))
 		}
 		if e := spec.Exempt; e != nil {
-			errs = append(errs, validateShares(e.NominalConcurrencyShares, e.LendablePercent, p.Child("exempt"))...)
+			errs = append(errs, validateShares(e.NominalConcurrencyShares, p.Child("exempt"))...)
+			errs = append(errs, validateLendable(e.LendablePercent, p.Child("exempt"))...)
 		}
 	case limited:
 		if spec.Exempt != nil {
@@ -308,10 +309,14 @@ func validateLevelSpec(spec *flowcontrolv1.PriorityLevelConfigurationSpec, p *fi
 	return errs
 }
 
-func validateShares(shares, lendable *int32, p *field.Path) (errs field.ErrorList) {
+func validateShares(shares *int32, p *field.Path) (errs field.ErrorList) {
 	if shares != nil && *shares < 0 {
 		errs = append(errs, field.Invalid(p.Child("nominalConcurrencyShares"), *shares, "must be a non-negative integer"))
 	}
+	return errs
+}
+
+func validateLendable(lendable *int32, p *field.Path) (errs field.ErrorList) {
 	if lendable != nil && (*lendable < 0 || *lendable > 100) {
 		errs = append(errs, field.Invalid(p.Child("lendablePercent"), *lendable, "must be between 0 and 100, inclusive"))
 	}
@@ -319,12 +324,17 @@ func validateShares(shares, lendable *int32, p *field.Path) (errs field.ErrorLis
 }
 
 func validateLimited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, p *field.Path) field.ErrorList {
-	errs := validateShares(l.NominalConcurrencyShares, l.LendablePercent, p)
+	errs := validateShares(l.NominalConcurrencyShares, p)
+	errs = append(errs, validateResponse(&l.LimitResponse, p.Child("limitResponse"))...)
+	errs = append(errs, validateLendable(l.LendablePercent, p)...)
 	if b := l.BorrowingLimitPercent; b != nil && *b < 0 {
 		errs = append(errs, field.Invalid(p.Child("borrowingLimitPercent"), *b, "if specified, must be a non-negative integer"))
 	}
+	return errs
+}
+
+func validateResponse(response *flowcontrolv1.LimitResponse, at *field.Path) (errs field.ErrorList) {
 	const queue, reject = flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject
-	response, at := l.LimitResponse, p.Child("limitResponse")
 	switch response.Type {
 	case reject:
 		if response.Queuing != nil {

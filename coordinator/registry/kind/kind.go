@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -155,12 +155,12 @@ type Names struct {
 }
 
 // OnlyWhole is a NameRule for kinds whose generateName may be anything that a name
-// in DNS comes of.
+// in DNS comes of. Upstream declares the rule of these, which tells lengths in bytes.
 func OnlyWhole(name string, prefix bool) []string {
 	if prefix {
 		return nil
 	}
-	return apivalidation.NameIsDNSSubdomain(name, false)
+	return content.IsDNS1123Subdomain(name)
 }
 
 // Kind is an Of[T] with its type erased, made by Of.Kind(); the registry builds
