@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/serving"
 )
@@ -58,6 +59,7 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 			Port:     b.cfg.Port,
 			Reserved: withheld(b.cfg, b.facts),
 			Runtime:  b.runtime.version,
+			Features: pod.DeclaredFeatures(),
 		},
 		Runtime:     b.runtime,
 		Images:      b.runtime.images,

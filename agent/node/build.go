@@ -32,6 +32,8 @@ type Input struct {
 	Images      []corev1.ContainerImage
 	// Handlers are what RuntimeClasses can ask for, by name.
 	Handlers []corev1.NodeRuntimeHandler
+	// Features are those that status.declaredFeatures names, in order.
+	Features []string
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
 	// InUse are volumes that must not be detached.
@@ -125,6 +127,7 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 	}
 	yes := true
 	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &yes}
+	s.DeclaredFeatures = in.Features
 	s.Images = in.Images
 	s.VolumesInUse = in.InUse
 	if in.Handlers != nil {

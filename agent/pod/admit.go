@@ -24,6 +24,9 @@ func Admit(p *corev1.Pod, others []*corev1.Pod, node *corev1.Node, allocatable c
 	if v := ports(p, others); v != nil {
 		return v
 	}
+	if v := unsupported(p); v != nil {
+		return v
+	}
 	if node == nil {
 		return nil
 	}

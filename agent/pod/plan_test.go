@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -262,6 +264,26 @@ func TestDeadline(t *testing.T) {
 	in.Now = t0.Add(5 * time.Second)
 	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
 		t.Errorf("after: %s", got)
+	}
+}
+
+// What a pod asks for of a newer node is refused, unless the node declares it.
+func TestFeatures(t *testing.T) {
+	want := []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits"}
+	if got := DeclaredFeatures(); !slices.Equal(got, want) {
+		t.Errorf("declared %v, want %v", got, want)
+	}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+		RestartPolicyRules: []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}}}}}
+	if v := Admit(p, nil, nil, nil); v != nil {
+		t.Errorf("restarts all: %v", v)
+	}
+	p.Spec.HostNetwork, p.Spec.HostUsers = true, ptr.To(false)
+	v := Admit(p, nil, nil, nil)
+	if v == nil || v.Reason != "PodFeatureUnsupported" || v.Message !=
+		"Pod requires node features that are not available: UserNamespacesHostNetworkSupport" {
+		t.Errorf("the host's network in a user namespace: %v", v)
 	}
 }
 

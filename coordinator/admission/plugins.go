@@ -53,6 +53,7 @@ func (c *Config) known() []plugin {
 		{name: "DefaultIngressClass", build: fixed(newDefaultIngressClass)},
 		{name: "DenyServiceExternalIPs", off: true, build: fixed(newDenyExternalIPs)},
 		{name: "PodTopologyLabels", build: fixed(newTopologyLabels)},
+		{name: "NodeDeclaredFeatureValidator", build: fixed(newNodeFeatures)},
 		{name: "PodResizeValidator", build: fixed(newPodResize)},
 		{name: "MutatingAdmissionPolicy", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
 			return newMutatingPolicies(c.Stop, config)

@@ -64,6 +64,42 @@ func TestPodResizeValidator(t *testing.T) {
 	}
 }
 
+// A change that the node does not declare to be able to make is refused.
+func TestNodeDeclaredFeatureValidator(t *testing.T) {
+	newer := placedNode("newer", nil)
+	newer.Status.DeclaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "Other"}
+	p, _ := connect(t, newNodeFeatures(), placedNode("older", nil), newer)
+	pod := func(node string, generation int64, cpu string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: generation}, Spec: corev1.PodSpec{
+			NodeName: node, InitContainers: []corev1.Container{{Name: "i"}},
+			Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
+	}
+	shorter := pod("older", 2, "2")
+	shorter.Spec.InitContainers = nil
+	for what, tt := range map[string]struct {
+		resource string
+		now      *corev1.Pod
+		message  string
+	}{
+		"declared":         {"pods/resize", pod("newer", 2, "2"), ""},
+		"nothing asked":    {"pods/resize", pod("older", 2, "1"), ""},
+		"nothing new":      {"pods/resize", pod("older", 1, "2"), ""},
+		"not on a node":    {"pods/resize", pod("", 2, "2"), ""},
+		"another part":     {"pods/status", pod("older", 2, "2"), ""},
+		"fewer containers": {"pods", shorter, ""},
+		"unknown node":     {"pods/resize", pod("gone", 2, "2"), `node "gone" not found`},
+		"not declared": {"pods/resize", pod("older", 2, "2"), "pod update requires features " +
+			`InPlacePodLevelResourcesVerticalScaling which are not available on node "older"`},
+	} {
+		err := admit(p, request{resource: tt.resource, namespace: "ns", name: "p", operation: admission.Update,
+			obj: tt.now, old: pod(tt.now.Spec.NodeName, 1, "1")})
+		if tt.message == "" && err != nil ||
+			tt.message != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.message)) {
+			t.Errorf("%s: %v, want %q", what, err, tt.message)
+		}
+	}
+}
+
 // A pod has its node's zone and region as labels; others of the node's are not copied.
 func TestPodTopologyLabels(t *testing.T) {
 	p, _ := connect(t, newTopologyLabels(), placedNode("plain", nil), placedNode("n",

@@ -21,26 +21,43 @@ const (
 	causeUnsupportedPlatform metav1.CauseType = "UnsupportedPlatform"
 )
 
-// podResize refuses resizes in place (KEP-1287) that the pod's node could never make.
-type podResize struct {
+// nodeReader is what the plugins share that look at a pod's node.
+type nodeReader struct {
 	*admission.Handler
 	nodes corelisters.NodeLister
 }
 
-func newPodResize() *podResize { return &podResize{Handler: admission.NewHandler(admission.Update)} }
-
 // SetExternalKubeInformerFactory takes the informer of nodes.
-func (p *podResize) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
-	p.nodes = f.Core().V1().Nodes().Lister()
-	p.SetReadyFunc(f.Core().V1().Nodes().Informer().HasSynced)
+func (r *nodeReader) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
+	r.nodes = f.Core().V1().Nodes().Lister()
+	r.SetReadyFunc(f.Core().V1().Nodes().Informer().HasSynced)
 }
 
 // ValidateInitialization says what is missing.
-func (p *podResize) ValidateInitialization() error {
-	if p.nodes == nil {
+func (r *nodeReader) ValidateInitialization() error {
+	if r.nodes == nil {
 		return fmt.Errorf("no informers")
 	}
 	return nil
+}
+
+// node is the node of a pod, or the refusal for want of it.
+func (r *nodeReader) node(a admission.Attributes, pod *corev1.Pod) (*corev1.Node, error) {
+	node, err := r.nodes.Get(pod.Spec.NodeName)
+	if apierrors.IsNotFound(err) {
+		return nil, admission.NewForbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
+	}
+	if err != nil {
+		return nil, admission.NewForbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err))
+	}
+	return node, nil
+}
+
+// podResize refuses resizes in place (KEP-1287) that the pod's node could never make.
+type podResize struct{ nodeReader }
+
+func newPodResize() *podResize {
+	return &podResize{nodeReader{Handler: admission.NewHandler(admission.Update)}}
 }
 
 // Validate compares what a pod on a node asks for with what the node has for pods.
@@ -56,12 +73,9 @@ func (p *podResize) Validate(_ context.Context, a admission.Attributes, _ admiss
 	if !p.WaitForReady() {
 		return admission.NewForbidden(a, errors.New("not yet ready to handle request"))
 	}
-	node, err := p.nodes.Get(pod.Spec.NodeName)
-	if apierrors.IsNotFound(err) {
-		return admission.NewForbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
-	}
+	node, err := p.node(a, pod)
 	if err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err))
+		return err
 	}
 	if system := node.Labels[corev1.LabelOSStable]; system != "" && system != string(corev1.Linux) {
 		return refuseResize(a, causeUnsupportedPlatform,

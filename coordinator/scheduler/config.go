@@ -261,7 +261,7 @@ func disabled(point string, set *configv1.PluginSet) (all bool, off map[string]b
 }
 
 // notYet are upstream's plugins that are not written yet; to disable them is no error.
-var notYet = []string{"NodeDeclaredFeatures", "GangScheduling"}
+var notYet = []string{"GangScheduling"}
 
 func unknown(path, name string) error {
 	return fmt.Errorf(".plugins%s: plugin %q does not exist; known are %s", path, name, strings.Join(plugins.Names(), ", "))

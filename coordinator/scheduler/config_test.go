@@ -46,7 +46,7 @@ profiles:
 		weights[w.Name()] = w.weight
 	}
 	if weights["NodeResourcesFit"] != 5 || weights["TaintToleration"] != 3 || weights["ImageLocality"] != 0 ||
-		len(built[0].filters) != 13 {
+		len(built[0].filters) != 14 {
 		t.Errorf("default-scheduler: weights %v, %d filters", weights, len(built[0].filters))
 	}
 	if p := built[1]; len(p.filters) != 1 || len(p.scores) != 1 || p.percentage != 100 || len(p.postFilter) != 0 {

@@ -38,6 +38,15 @@ func snapshot(t testing.TB, nodes []*corev1.Node, pods ...*corev1.Pod) *framewor
 	return s
 }
 
+func declares(features ...string) nodeOpt {
+	return func(n *corev1.Node) { n.Status.DeclaredFeatures = features }
+}
+
+func restartAll(p *corev1.Pod) {
+	p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
+		{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+}
+
 func required(terms ...corev1.NodeSelectorTerm) podOpt {
 	return podTerms(
 		&corev1.Affinity{
@@ -105,6 +114,10 @@ func TestPlace(t *testing.T) {
 		{"cordon tolerated DS-13", []*corev1.Node{testNode("a", "1", "1Gi", cordon)}, nil,
 			testPod("p",
 				tolerate(corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists})), "a"},
+		{"feature that one node declares", []*corev1.Node{testNode("a", "1", "1Gi", declares("Other")),
+			testNode("b", "1", "1Gi", declares("Other", "RestartAllContainersOnContainerExits"))}, nil,
+			testPod("p", restartAll), "b"},
+		{"feature that none declares", two, nil, testPod("p", restartAll), "2 node(s) didn't match Pod's required features"},
 		{"taint", []*corev1.Node{testNode("a", "1", "1Gi", taint("k", corev1.TaintEffectNoExecute)), b},
 			nil, testPod("p"), "b"},
 		{"soft taint avoided",

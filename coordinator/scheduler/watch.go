@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -120,6 +121,9 @@ func nodeActions(old, now *corev1.Node) (a framework.Action) {
 	}
 	if !reflect.DeepEqual(old.Status.Images, now.Status.Images) {
 		a |= framework.UpdateNodeImages
+	}
+	if !slices.Equal(old.Status.DeclaredFeatures, now.Status.DeclaredFeatures) {
+		a |= framework.UpdateNodeDeclaredFeature
 	}
 	if conditionsChanged(old, now) {
 		a |= framework.UpdateNodeCondition

@@ -19,6 +19,7 @@ const (
 	UpdateNodeTaint // taints or spec.unschedulable
 	UpdateNodeCondition
 	UpdateNodeImages
+	UpdateNodeDeclaredFeature
 	UpdatePodLabel
 	UpdatePodScaleDown
 	UpdatePodToleration
@@ -61,7 +62,8 @@ type Event struct {
 // actionNames are upstream's, for metrics.
 var actionNames = map[Action]string{
 	Add: "Add", Delete: "Delete", UpdateNodeAllocatable: "UpdateNodeAllocatable", UpdateNodeLabel: "UpdateNodeLabel",
-	UpdateNodeTaint: "UpdateNodeTaint", UpdateNodeCondition: "UpdateNodeCondition", UpdatePodLabel: "UpdatePodLabel",
+	UpdateNodeTaint: "UpdateNodeTaint", UpdateNodeCondition: "UpdateNodeCondition",
+	UpdateNodeDeclaredFeature: "UpdateNodeDeclaredFeature", UpdatePodLabel: "UpdatePodLabel",
 	UpdatePodScaleDown: "UpdatePodScaleDown", UpdatePodToleration: "UpdatePodToleration",
 	UpdatePodSchedulingGatesEliminated: "UpdatePodSchedulingGatesEliminated",
 	UpdatePodGeneratedResourceClaim:    "UpdatePodGeneratedResourceClaim",

@@ -46,6 +46,8 @@ func TestHints(t *testing.T) {
 	cordonedNode.Spec.Unschedulable = true
 	bare := node("4")
 	bare.Labels = nil
+	newer := node("4")
+	newer.Status.DeclaredFeatures = []string{"RestartAllContainersOnContainerExits"}
 	event := func(r framework.EventResource, a framework.Action, old, now any) framework.Event {
 		return framework.Event{Resource: r, Action: a, Old: old, New: now}
 	}
@@ -77,6 +79,10 @@ func TestHints(t *testing.T) {
 		{"other-port-freed", NodePortsName, event(framework.Pod, framework.Delete, podOn("n", 81), nil), false},
 		{"rival-gone", InterPodAffinityName, event(framework.Pod, framework.Delete, podOn("n"), nil), true},
 		{"stranger-gone", InterPodAffinityName, event(framework.Pod, framework.Delete, other, nil), false},
+		{"features-declared", NodeDeclaredFeaturesName,
+			event(framework.Node, framework.UpdateNodeDeclaredFeature, node("4"), newer), true},
+		{"features-as-before", NodeDeclaredFeaturesName,
+			event(framework.Node, framework.UpdateNodeTaint, newer, newer), false},
 		{"no-interest", NodeNameName, event(framework.Pod, framework.Delete, podOn("n"), nil), false},
 	}
 	for _, tt := range tests {

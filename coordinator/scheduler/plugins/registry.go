@@ -42,6 +42,8 @@ const (
 	BalancedAllocationName = "NodeResourcesBalancedAllocation"
 	ImageLocalityName      = "ImageLocality"
 	DefaultBinderName      = "DefaultBinder"
+
+	NodeDeclaredFeaturesName = "NodeDeclaredFeatures"
 )
 
 // Deps is what plugins may use of the world. In a pure placement all of it may
@@ -99,29 +101,31 @@ var Defaults = []Default{
 	{PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0},
 	{DefaultPreemptionName, 0},
 	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
+	{NodeDeclaredFeaturesName, 0},
 }
 
 // Registry maps the names of all plugins to their factories.
 var Registry = map[string]Factory{
-	SchedulingGatesName:    plain(func(*Deps) framework.Plugin { return schedulingGates{} }),
-	PrioritySortName:       plain(func(*Deps) framework.Plugin { return prioritySort{} }),
-	NodeUnschedulableName:  plain(func(*Deps) framework.Plugin { return nodeUnschedulable{} }),
-	NodeNameName:           plain(func(*Deps) framework.Plugin { return nodeName{} }),
-	TaintTolerationName:    plain(func(*Deps) framework.Plugin { return taintToleration{} }),
-	NodeAffinityName:       newNodeAffinity,
-	NodePortsName:          plain(func(*Deps) framework.Plugin { return nodePorts{} }),
-	NodeResourcesFitName:   newFit,
-	VolumeRestrictionsName: plain(func(d *Deps) framework.Plugin { return &volumeRestrictions{d.Storage} }),
-	NodeVolumeLimitsName:   plain(func(d *Deps) framework.Plugin { return &volumeLimits{d.Storage} }),
-	VolumeBindingName:      newVolumeBinding,
-	VolumeZoneName:         plain(func(d *Deps) framework.Plugin { return &volumeZone{d.Storage} }),
-	PodTopologySpreadName:  newSpread,
-	InterPodAffinityName:   newInterPodAffinity,
-	DynamicResourcesName:   plain(newDynamicResources),
-	DefaultPreemptionName:  newPreemption,
-	BalancedAllocationName: newBalancedAllocation,
-	ImageLocalityName:      plain(func(*Deps) framework.Plugin { return imageLocality{} }),
-	DefaultBinderName:      plain(func(d *Deps) framework.Plugin { return &defaultBinder{client: d.Client} }),
+	SchedulingGatesName:      plain(func(*Deps) framework.Plugin { return schedulingGates{} }),
+	PrioritySortName:         plain(func(*Deps) framework.Plugin { return prioritySort{} }),
+	NodeUnschedulableName:    plain(func(*Deps) framework.Plugin { return nodeUnschedulable{} }),
+	NodeDeclaredFeaturesName: plain(func(*Deps) framework.Plugin { return nodeFeatures{} }),
+	NodeNameName:             plain(func(*Deps) framework.Plugin { return nodeName{} }),
+	TaintTolerationName:      plain(func(*Deps) framework.Plugin { return taintToleration{} }),
+	NodeAffinityName:         newNodeAffinity,
+	NodePortsName:            plain(func(*Deps) framework.Plugin { return nodePorts{} }),
+	NodeResourcesFitName:     newFit,
+	VolumeRestrictionsName:   plain(func(d *Deps) framework.Plugin { return &volumeRestrictions{d.Storage} }),
+	NodeVolumeLimitsName:     plain(func(d *Deps) framework.Plugin { return &volumeLimits{d.Storage} }),
+	VolumeBindingName:        newVolumeBinding,
+	VolumeZoneName:           plain(func(d *Deps) framework.Plugin { return &volumeZone{d.Storage} }),
+	PodTopologySpreadName:    newSpread,
+	InterPodAffinityName:     newInterPodAffinity,
+	DynamicResourcesName:     plain(newDynamicResources),
+	DefaultPreemptionName:    newPreemption,
+	BalancedAllocationName:   newBalancedAllocation,
+	ImageLocalityName:        plain(func(*Deps) framework.Plugin { return imageLocality{} }),
+	DefaultBinderName:        plain(func(d *Deps) framework.Plugin { return &defaultBinder{client: d.Client} }),
 }
 
 // Names returns the known plugins, sorted.
