@@ -44,15 +44,11 @@ func newResourceQuota(config io.Reader) (admission.Interface, error) {
 	return &resourceQuota{QuotaAdmission: plugin, limited: len(c.LimitedResources) > 0}, nil
 }
 
-// SetDrainedNotification also gives the evaluators, which need it first.
-func (r *resourceQuota) SetDrainedNotification(stop <-chan struct{}) {
-	r.QuotaAdmission.SetDrainedNotification(stop)
-	r.SetQuotaConfiguration(generic.NewConfiguration(quota.Evaluators(nil), quota.Ignored()))
-}
-
-// SetExternalKubeInformerFactory takes the informer of quotas.
+// SetExternalKubeInformerFactory takes the informer of quotas, and those that the
+// evaluators read.
 func (r *resourceQuota) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
 	r.QuotaAdmission.SetExternalKubeInformerFactory(f)
+	r.SetQuotaConfiguration(generic.NewConfiguration(quota.Evaluators(nil, f), quota.Ignored()))
 	r.quotas = f.Core().V1().ResourceQuotas().Lister()
 	r.synced = f.Core().V1().ResourceQuotas().Informer().HasSynced
 }

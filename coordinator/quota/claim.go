@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apiserver/pkg/admission"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
@@ -98,55 +97,4 @@ func attributesClasses(c *corev1.PersistentVolumeClaim) (names []string) {
 // which quota.
 func ClaimChanged(old, c *corev1.PersistentVolumeClaim) bool {
 	return !quotav1.Equals(claimUsage(old), claimUsage(c)) || !slices.Equal(attributesClasses(old), attributesClasses(c))
-}
-
-var deviceClaims = countName(resourcev1.Resource("resourceclaims"))
-
-// newDevices counts what ResourceClaims may get of each device class.
-func newDevices(list generic.ListFuncByNamespace) quotav1.Evaluator {
-	return &evaluator[resourcev1.ResourceClaim]{
-		resource: resourcev1.Resource("resourceclaims"), list: list, usage: deviceUsage,
-		counts: func(name corev1.ResourceName) bool {
-			return name == deviceClaims || strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
-		},
-		charged: func(a admission.Attributes) bool { return onObject(a, true) },
-	}
-}
-
-func deviceUsage(c *resourcev1.ResourceClaim) corev1.ResourceList {
-	out := corev1.ResourceList{deviceClaims: count(1)}
-	add := func(class string, q resource.Quantity) {
-		name := corev1.ResourceName(class + corev1.ResourceClaimsPerClass)
-		sum := out[name]
-		sum.Add(q)
-		out[name] = sum
-	}
-	for i := range c.Spec.Devices.Requests {
-		r := &c.Spec.Devices.Requests[i]
-		if r.Exactly != nil {
-			add(r.Exactly.DeviceClassName, devices(r.Exactly.AllocationMode, r.Exactly.Count))
-		}
-		// Of alternatives, the worst one counts, class by class.
-		worst := map[string]resource.Quantity{}
-		for j := range r.FirstAvailable {
-			alt := &r.FirstAvailable[j]
-			if q := devices(alt.AllocationMode, alt.Count); q.Cmp(worst[alt.DeviceClassName]) > 0 {
-				worst[alt.DeviceClassName] = q
-			}
-		}
-		for class, q := range worst {
-			add(class, q)
-		}
-	}
-	return out
-}
-
-func devices(mode resourcev1.DeviceAllocationMode, n int64) resource.Quantity {
-	switch mode {
-	case resourcev1.DeviceAllocationModeExactCount:
-		return count(int(n))
-	case resourcev1.DeviceAllocationModeAll:
-		return count(resourcev1.AllocationResultsMaxSize)
-	}
-	return count(0)
 }

@@ -14,12 +14,14 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/client-go/informers"
 )
 
 // Evaluators returns those of the resources that are more than counted, and of
 // those whose count has a name of its own ("secrets"). list finds the objects to
-// count; admission charges one object at a time and needs none.
-func Evaluators(list quotav1.ListerForResourceFunc) []quotav1.Evaluator {
+// count; admission charges one object at a time and needs none. Of f, which is to be
+// started afterwards, the count of ResourceClaims reads classes, claims and pods.
+func Evaluators(list quotav1.ListerForResourceFunc, f informers.SharedInformerFactory) []quotav1.Evaluator {
 	listOf := func(gvr schema.GroupVersionResource) generic.ListFuncByNamespace {
 		return generic.ListResourceUsingListerFunc(list, gvr)
 	}
@@ -28,7 +30,7 @@ func Evaluators(list quotav1.ListerForResourceFunc) []quotav1.Evaluator {
 		newPods(listOf(core.WithResource("pods"))),
 		newServices(listOf(core.WithResource("services"))),
 		newClaims(listOf(core.WithResource("persistentvolumeclaims"))),
-		newDevices(listOf(resourcev1.SchemeGroupVersion.WithResource("resourceclaims"))),
+		newDevices(listOf(resourcev1.SchemeGroupVersion.WithResource("resourceclaims")), f),
 	}
 	for _, name := range []corev1.ResourceName{
 		corev1.ResourceConfigMaps, corev1.ResourceQuotas, corev1.ResourceReplicationControllers, corev1.ResourceSecrets,

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/utils/ptr"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -145,7 +146,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// What services, claims for storage and claims for devices take (RQ-10, RQ-15).
+// What services and claims for storage take (RQ-10, RQ-15).
 func TestOtherUsage(t *testing.T) {
 	no := false
 	ports := []corev1.ServicePort{{Port: 1}, {Port: 2, NodePort: 30001}}
@@ -179,24 +180,14 @@ func TestOtherUsage(t *testing.T) {
 	if q := claimUsage(grown)["requests.storage"]; q.String() != "2Gi" || !ClaimChanged(claim, grown) {
 		t.Errorf("a claim that holds more than it asks for: %s", q.String())
 	}
-	devices := &resourcev1.ResourceClaim{
-		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-			{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu",
-				AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 2}},
-			{FirstAvailable: []resourcev1.DeviceSubRequest{
-				{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
-				{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 3},
-				{DeviceClassName: "nic", AllocationMode: resourcev1.DeviceAllocationModeAll},
-			}},
-		}}}}
-	same(t, "a claim for devices", deviceUsage(devices), list("count/resourceclaims.resource.k8s.io", "1",
-		"gpu.deviceclass.resource.k8s.io/devices", "5", "nic.deviceclass.resource.k8s.io/devices", "32"))
 }
 
 // Which names are about which resource.
 func TestNames(t *testing.T) {
+	evaluators := Evaluators(nil, known(t, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/card")}}))
 	about := func(name corev1.ResourceName) (out []string) {
-		for _, e := range Evaluators(nil) {
+		for _, e := range evaluators {
 			if len(e.MatchingResources([]corev1.ResourceName{name})) > 0 {
 				out = append(out, e.GroupResource().String())
 			}
@@ -211,8 +202,11 @@ func TestNames(t *testing.T) {
 		"gold.storageclass.storage.k8s.io/requests.storage": {"persistentvolumeclaims"},
 		"gold.storageclass.storage.k8s.io/other":            nil,
 		"secrets":                                           {"secrets"}, "count/secrets": {"secrets"}, "configmaps": {"configmaps"},
-		"count/deployments.apps":                  nil,
-		"gpu.deviceclass.resource.k8s.io/devices": {"resourceclaims.resource.k8s.io"},
+		"count/deployments.apps":                          nil,
+		"gpu.deviceclass.resource.k8s.io/devices":         {"resourceclaims.resource.k8s.io"},
+		"requests.example.com/card":                       {"pods", "resourceclaims.resource.k8s.io"},
+		"requests.deviceclass.resource.kubernetes.io/gpu": {"pods", "resourceclaims.resource.k8s.io"},
+		"requests.deviceclass.resource.kubernetes.io/nic": {"pods"},
 	} {
 		if got := about(name); !slices.Equal(got, want) {
 			t.Errorf("%s is about %v, want %v", name, got, want)

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/shoal-project/shoal/coordinator/quota"
 )
@@ -25,7 +27,7 @@ func TestConcerns(t *testing.T) {
 	var got []string
 	hard := amounts("cpu", "1", "pods", "1", "count/fish.sea.example", "1", "count/events", "1",
 		"count/secrets", "1", "other", "1")
-	for gr := range concerns(hard, quota.Evaluators(nil)) {
+	for gr := range concerns(hard, quota.Evaluators(nil, informers.NewSharedInformerFactory(fake.NewClientset(), 0))) {
 		got = append(got, gr.String())
 	}
 	slices.Sort(got)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -69,7 +70,7 @@ func New(env controller.Env, deps Deps) *Controller {
 		loop:     controller.New("resource-quota", workers, env.Log),
 		monitors: &monitors{byResource: map[schema.GroupResource]*monitor{}},
 	}
-	c.registry = generic.NewRegistry(quota.Evaluators(c.lister))
+	c.registry = generic.NewRegistry(quota.Evaluators(c.lister, env.Informers))
 	c.loop.Reconciler = c
 	controller.Watch(c.loop, env.Informers.Core().V1().ResourceQuotas().Informer(), func(old, q *corev1.ResourceQuota) {
 		if q == nil {
@@ -85,6 +86,14 @@ func New(env controller.Env, deps Deps) *Controller {
 			c.loop.Add(controller.Key(q.Namespace, q.Name))
 		}
 	})
+	// A class decides which quotas the claims for its devices count in.
+	controller.Watch(c.loop, env.Informers.Resource().V1().DeviceClasses().Informer(),
+		func(old, class *resourcev1.DeviceClass) {
+			if old == nil || class == nil ||
+				!equality.Semantic.DeepEqual(old.Spec.ExtendedResourceName, class.Spec.ExtendedResourceName) {
+				c.addAll()
+			}
+		})
 	return c
 }
 
