@@ -50,7 +50,8 @@ func (p *nodeFeatures) Validate(_ context.Context, a admission.Attributes, _ adm
 	}
 	match, err := all.MatchNode(asked, node)
 	if err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err))
+		return admission.NewForbidden(a,
+			fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err))
 	}
 	if !match.IsMatch {
 		return admission.NewForbidden(a, fmt.Errorf("pod update requires features %s which are not available on node %q",

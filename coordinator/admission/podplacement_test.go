@@ -70,9 +70,10 @@ func TestNodeDeclaredFeatureValidator(t *testing.T) {
 	newer.Status.DeclaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "Other"}
 	p, _ := connect(t, newNodeFeatures(), placedNode("older", nil), newer)
 	pod := func(node string, generation int64, cpu string) *corev1.Pod {
+		asks := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: generation}, Spec: corev1.PodSpec{
 			NodeName: node, InitContainers: []corev1.Container{{Name: "i"}},
-			Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
+			Resources: &corev1.ResourceRequirements{Requests: asks}}}
 	}
 	shorter := pod("older", 2, "2")
 	shorter.Spec.InitContainers = nil

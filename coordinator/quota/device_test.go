@@ -68,7 +68,8 @@ func TestDeviceUsage(t *testing.T) {
 		c := claimOf(exactly("gpu", 4))
 		c.Name, c.CreationTimestamp = name, metav1.NewTime(time.Unix(second, 0))
 		c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
-		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: uid, Controller: ptr.To(true)}}
+		c.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Pod", Name: "p", UID: uid, Controller: ptr.To(true)}}
 		return c
 	}
 	unmarked := made("c", "1", 2)
