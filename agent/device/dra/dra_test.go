@@ -289,6 +289,28 @@ func TestPodGetsItsDevices(t *testing.T) {
 	}
 }
 
+// The devices of a claim that was deleted by force are given back before another claim
+// of its name is prepared.
+func TestClaimMadeAgain(t *testing.T) {
+	w := newWorld(t, claim("c", []string{"d.io"}, "p"))
+	d := w.driver("d.io")
+	p, q := pod("p", []string{"c"}, "c"), pod("q", []string{"c"}, "c")
+	w.ensure(p, "")
+	again := claim("c", []string{"d.io"}, "q")
+	again.UID = "again"
+	w.claims["ns/c"] = again
+	d.took()
+	d.set("not yet")
+	w.release(p, "not yet")
+	w.called(d, "unprepare ns/c/u-c")
+	w.ensure(q, "resource claim c: old ResourceClaim with same name c and different UID u-c still exists")
+	w.called(d, "")
+	d.set("")
+	w.release(p, "")
+	w.ensure(q, "")
+	w.called(d, "unprepare ns/c/u-c, prepare ns/c/again")
+}
+
 // A pod that asks for extended resources gets what the scheduler's claim for them has,
 // each container its own.
 func TestExtendedResources(t *testing.T) {

@@ -119,6 +119,9 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, name string, checkO
 	c := m.get(asked.UID)
 	if c == nil {
 		c = asked
+		if before := m.namesake(c); before != nil {
+			return fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists", before.Name, before.UID)
+		}
 	}
 	c = c.clone()
 	if c.Boot != m.Boot {
@@ -383,6 +386,19 @@ func (m *Manager) claimsOf(pod types.UID) (uids []types.UID) {
 	}
 	slices.Sort(uids)
 	return uids
+}
+
+// namesake is a claim of an earlier object of the same name, whose devices are not given
+// back yet: its pod was deleted by force. Drivers may know claims by their names.
+func (m *Manager) namesake(c *Claim) *Claim {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.known {
+		if other.UID != c.UID && other.Namespace == c.Namespace && other.Name == c.Name {
+			return other
+		}
+	}
+	return nil
 }
 
 func (m *Manager) get(uid types.UID) *Claim {
