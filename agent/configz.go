@@ -30,35 +30,46 @@ type kubeletConfiguration struct {
 
 	PreloadedImagesVerificationAllowlist []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
 
-	EnableDebuggingHandlers         bool              `json:"enableDebuggingHandlers"`
-	ClusterDomain                   string            `json:"clusterDomain,omitempty"`
-	ClusterDNS                      []string          `json:"clusterDNS,omitempty"`
-	NodeStatusReportFrequency       metav1.Duration   `json:"nodeStatusReportFrequency"`
-	NodeLeaseDurationSeconds        int32             `json:"nodeLeaseDurationSeconds,omitempty"`
-	CgroupRoot                      string            `json:"cgroupRoot,omitempty"`
-	CgroupsPerQOS                   bool              `json:"cgroupsPerQOS"`
-	CgroupDriver                    string            `json:"cgroupDriver,omitempty"`
-	SingleProcessOOMKill            bool              `json:"singleProcessOOMKill"`
-	CPUManagerPolicy                string            `json:"cpuManagerPolicy"`
-	MemoryManagerPolicy             string            `json:"memoryManagerPolicy"`
-	TopologyManagerPolicy           string            `json:"topologyManagerPolicy"`
-	MaxPods                         int               `json:"maxPods,omitempty"`
-	PodCIDR                         string            `json:"podCIDR,omitempty"`
-	PodPidsLimit                    *int64            `json:"podPidsLimit,omitempty"`
-	ResolverConfig                  string            `json:"resolvConf,omitempty"`
-	CPUCFSQuota                     bool              `json:"cpuCFSQuota"`
-	NodeStatusMaxImages             int               `json:"nodeStatusMaxImages"`
-	SerializeImagePulls             bool              `json:"serializeImagePulls"`
-	MaxParallelImagePulls           int               `json:"maxParallelImagePulls,omitempty"`
-	EvictionHard                    map[string]string `json:"evictionHard,omitempty"`
-	ContainerLogMaxSize             string            `json:"containerLogMaxSize,omitempty"`
-	ContainerLogMaxFiles            int               `json:"containerLogMaxFiles,omitempty"`
-	SystemReserved                  map[string]string `json:"systemReserved,omitempty"`
-	KubeReserved                    map[string]string `json:"kubeReserved,omitempty"`
-	EnforceNodeAllocatable          []string          `json:"enforceNodeAllocatable"`
-	AllowedUnsafeSysctls            []string          `json:"allowedUnsafeSysctls,omitempty"`
-	ShutdownGracePeriod             metav1.Duration   `json:"shutdownGracePeriod"`
-	ShutdownGracePeriodCriticalPods metav1.Duration   `json:"shutdownGracePeriodCriticalPods"`
+	EnableDebuggingHandlers      bool              `json:"enableDebuggingHandlers"`
+	ClusterDomain                string            `json:"clusterDomain,omitempty"`
+	ClusterDNS                   []string          `json:"clusterDNS,omitempty"`
+	NodeStatusReportFrequency    metav1.Duration   `json:"nodeStatusReportFrequency"`
+	NodeLeaseDurationSeconds     int32             `json:"nodeLeaseDurationSeconds,omitempty"`
+	CgroupRoot                   string            `json:"cgroupRoot,omitempty"`
+	CgroupsPerQOS                bool              `json:"cgroupsPerQOS"`
+	CgroupDriver                 string            `json:"cgroupDriver,omitempty"`
+	SingleProcessOOMKill         bool              `json:"singleProcessOOMKill"`
+	CPUManagerPolicy             string            `json:"cpuManagerPolicy"`
+	MemoryManagerPolicy          string            `json:"memoryManagerPolicy"`
+	TopologyManagerPolicy        string            `json:"topologyManagerPolicy"`
+	MaxPods                      int               `json:"maxPods,omitempty"`
+	PodCIDR                      string            `json:"podCIDR,omitempty"`
+	PodPidsLimit                 *int64            `json:"podPidsLimit,omitempty"`
+	ResolverConfig               string            `json:"resolvConf,omitempty"`
+	CPUCFSQuota                  bool              `json:"cpuCFSQuota"`
+	NodeStatusMaxImages          int               `json:"nodeStatusMaxImages"`
+	SerializeImagePulls          bool              `json:"serializeImagePulls"`
+	MaxParallelImagePulls        int               `json:"maxParallelImagePulls,omitempty"`
+	EvictionHard                 map[string]string `json:"evictionHard,omitempty"`
+	EvictionSoft                 map[string]string `json:"evictionSoft,omitempty"`
+	EvictionSoftGracePeriod      map[string]string `json:"evictionSoftGracePeriod,omitempty"`
+	EvictionMinimumReclaim       map[string]string `json:"evictionMinimumReclaim,omitempty"`
+	EvictionMaxPodGracePeriod    int32             `json:"evictionMaxPodGracePeriod,omitempty"`
+	MergeDefaultEvictionSettings bool              `json:"mergeDefaultEvictionSettings"`
+
+	EvictionPressureTransitionPeriod metav1.Duration   `json:"evictionPressureTransitionPeriod"`
+	ImageGCHighThresholdPercent      int               `json:"imageGCHighThresholdPercent"`
+	ImageGCLowThresholdPercent       int               `json:"imageGCLowThresholdPercent"`
+	ImageMinimumGCAge                metav1.Duration   `json:"imageMinimumGCAge"`
+	ImageMaximumGCAge                metav1.Duration   `json:"imageMaximumGCAge"`
+	ContainerLogMaxSize              string            `json:"containerLogMaxSize,omitempty"`
+	ContainerLogMaxFiles             int               `json:"containerLogMaxFiles,omitempty"`
+	SystemReserved                   map[string]string `json:"systemReserved,omitempty"`
+	KubeReserved                     map[string]string `json:"kubeReserved,omitempty"`
+	EnforceNodeAllocatable           []string          `json:"enforceNodeAllocatable"`
+	AllowedUnsafeSysctls             []string          `json:"allowedUnsafeSysctls,omitempty"`
+	ShutdownGracePeriod              metav1.Duration   `json:"shutdownGracePeriod"`
+	ShutdownGracePeriodCriticalPods  metav1.Duration   `json:"shutdownGracePeriodCriticalPods"`
 
 	ShutdownGracePeriodByPodPriority []config.ShutdownGracePeriod `json:"shutdownGracePeriodByPodPriority,omitempty"`
 
@@ -128,6 +139,16 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		SerializeImagePulls:                    c.MaxParallelImagePulls == 1,
 		MaxParallelImagePulls:                  c.MaxParallelImagePulls,
 		EvictionHard:                           c.EvictionHard,
+		EvictionSoft:                           c.EvictionSoft,
+		EvictionSoftGracePeriod:                c.EvictionSoftGracePeriod,
+		EvictionMinimumReclaim:                 c.EvictionMinimumReclaim,
+		EvictionMaxPodGracePeriod:              c.EvictionMaxPodGracePeriod,
+		MergeDefaultEvictionSettings:           c.MergeDefaultEvictionSettings,
+		EvictionPressureTransitionPeriod:       c.EvictionPressureTransitionPeriod,
+		ImageGCHighThresholdPercent:            c.ImageGCHighThresholdPercent,
+		ImageGCLowThresholdPercent:             c.ImageGCLowThresholdPercent,
+		ImageMinimumGCAge:                      c.ImageMinimumGCAge,
+		ImageMaximumGCAge:                      c.ImageMaximumGCAge,
 		ContainerLogMaxSize:                    c.ContainerLogMaxSize,
 		ContainerLogMaxFiles:                   c.ContainerLogMaxFiles,
 		SystemReserved:                         c.SystemReserved,

@@ -233,15 +233,17 @@ func build(
 	if show.manager != nil {
 		listeners = append(listeners, addresses(show.manager))
 	}
-	pressure := func() map[corev1.NodeConditionType]bool {
-		memory := evict.Signal{Available: host.MemoryAvailable(), Capacity: facts.MemoryBytes}
-		return evict.Pressure(cfg.EvictionHard, evict.Measure(cfg.RootDir, cfg.DataDir, memory))
+	eviction, images, err := newEviction(ctx, b, p, func() { self.Poke() })
+	if err != nil {
+		return nil, nil, err
 	}
-	self = newNode(b, pressure, group, p.volumes.VolumesInUse, listeners)
+	p.pods.Pressure = eviction.Conditions
+	self = newNode(b, eviction.Conditions, group, p.volumes.VolumesInUse, listeners)
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
+		eviction: eviction, images: images,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -290,7 +292,9 @@ type whole struct {
 	refresher *csi.Refresher
 	drivers   *csi.Drivers
 	// local is nil without the storage driver that ships with Shoal.
-	local *localStorage
+	local    *localStorage
+	eviction *evict.Node
+	images   *evict.Images
 }
 
 // tasks is what runs as long as the agent.
@@ -310,6 +314,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},
 		{"limits of local storage", newStorage(n.base, n.podParts).Run},
+		{"eviction", n.eviction.Run},
+		{"unused images", n.images.Run},
 		{"memory", func(ctx context.Context) error { process.Trim(ctx); return nil }},
 		{"watchdog", func(ctx context.Context) error {
 			manager.KeepAlive(ctx, func(context.Context) bool {

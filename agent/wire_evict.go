@@ -8,10 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 )
@@ -33,6 +35,132 @@ func newStorage(b base, p *podParts) *evict.Storage {
 		Period: evictionPeriod,
 		Log:    b.log,
 	}
+}
+
+// Of memory, tasks that had to wait for so much of a second have the node looked at
+// without delay.
+const memoryStall, stallWindow = 150 * time.Millisecond, time.Second
+
+// imagePeriod is how often the disk of images is looked at, as the kubelet's.
+const imagePeriod = 5 * time.Minute
+
+// newEviction keeps the node from running out of memory, disk and processes; changed
+// hears of other conditions. It looks at nothing before newPods has made the pods.
+func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evict.Node, *evict.Images, error) {
+	cfg := b.cfg
+	thresholds, err := evict.Settings{Hard: cfg.EvictionHard, Soft: cfg.EvictionSoft,
+		SoftGrace: cfg.EvictionSoftGracePeriod, MinimumReclaim: cfg.EvictionMinimumReclaim}.Thresholds()
+	if err != nil {
+		return nil, nil, err
+	}
+	stalled, err := host.WatchStall(ctx, "memory", memoryStall, stallWindow)
+	if err != nil {
+		b.log.Debug("the kernel does not tell of stalls for want of memory", "err", err)
+	}
+	warn := func(reason, message string) { b.events.Node(corev1.EventTypeWarning, reason, message) }
+	images := &evict.Images{
+		ImagePolicy: evict.ImagePolicy{High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
+			MinAge: cfg.ImageMinimumGCAge.Duration, MaxAge: cfg.ImageMaximumGCAge.Duration},
+		Store:   b.runtime.images,
+		Runtime: b.runtime,
+		Pods:    p.pods.Active,
+		Space: func() (evict.Signal, error) {
+			s, err := host.Space(cfg.DataDir)
+			return evict.Signal{Available: int64(s.Available), Capacity: int64(s.Bytes)}, err
+		},
+		Tell:   warn,
+		Period: imagePeriod,
+		Log:    b.log,
+	}
+	return &evict.Node{
+		Plan:     evict.Plan{Thresholds: thresholds, Transition: cfg.EvictionPressureTransitionPeriod.Duration},
+		MaxGrace: time.Duration(cfg.EvictionMaxPodGracePeriod) * time.Second,
+		Layout:   evict.Layout{ImageFS: !host.SameDisk(cfg.RootDir, cfg.DataDir)},
+		Signals: func() map[string]evict.Signal {
+			var pods evict.Signal
+			if g := b.runtime.groups; g != nil {
+				pods.Available, pods.Capacity = g.Memory()
+			}
+			memory := evict.Signal{Available: host.MemoryAvailable(), Capacity: b.facts.MemoryBytes}
+			return evict.Measure(cfg.RootDir, cfg.DataDir, memory, pods)
+		},
+		Pods: p.pods.Active,
+		Use: func(ctx context.Context, files bool) (func(*corev1.Pod) (evict.PodUse, bool), error) {
+			return podUses(ctx, b, p, files)
+		},
+		Free: images.DeleteUnused,
+		Evict: func(obj *corev1.Pod, message string, grace time.Duration) {
+			b.events.Event(obj, "", corev1.EventTypeWarning, evict.Reason, message)
+			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message},
+				&podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: message}, int64(grace.Seconds()))
+		},
+		Gone: func(obj *corev1.Pod) bool {
+			v, ok := p.pods.View(obj.UID)
+			return !ok || v.Ended
+		},
+		Tell:    warn,
+		Changed: changed,
+		Period:  evictionPeriod,
+		Stalled: stalled,
+		Log:     b.log,
+	}, images, nil
+}
+
+// podUses measures pods: all at once what the runtime tells, one by one the files of
+// those that are asked for.
+func podUses(ctx context.Context, b base, p *podParts, files bool) (func(*corev1.Pod) (evict.PodUse, bool), error) {
+	list, err := b.runtime.ListPodSandboxStats(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	told := map[string]evict.PodUse{}
+	for _, s := range list {
+		u := evict.PodUse{Containers: map[string]evict.ContainerUse{},
+			Memory:    int64(s.GetLinux().GetMemory().GetWorkingSetBytes().GetValue()),
+			Processes: int64(s.GetLinux().GetProcess().GetProcessCount().GetValue())}
+		for _, c := range s.GetLinux().GetContainers() {
+			w := c.GetWritableLayer()
+			u.Containers[c.GetAttributes().GetLabels()[launch.LabelContainerName]] = evict.ContainerUse{
+				Memory: int64(c.GetMemory().GetWorkingSetBytes().GetValue()),
+				Layer: evict.Files{Bytes: int64(w.GetUsedBytes().GetValue()),
+					Inodes: int64(w.GetInodesUsed().GetValue())}}
+		}
+		told[s.GetAttributes().GetMetadata().GetUid()] = u
+	}
+	walked := map[types.UID]bool{}
+	return func(obj *corev1.Pod) (evict.PodUse, bool) {
+		u, ok := told[string(obj.UID)]
+		if !ok || !files || walked[obj.UID] {
+			return u, ok
+		}
+		walked[obj.UID] = true
+		for name, c := range u.Containers {
+			c.Logs = filesBelow(ctx, filepath.Join(p.pods.Host.LogDir(obj), name))
+			u.Containers[name] = c
+		}
+		for i := range obj.Spec.Volumes {
+			v := &obj.Spec.Volumes[i]
+			if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
+				continue
+			}
+			if path, err := p.volumes.Path(obj, v.Name); err == nil {
+				f := filesBelow(ctx, path)
+				u.Volumes.Bytes += f.Bytes
+				u.Volumes.Inodes += f.Inodes
+			}
+		}
+		told[string(obj.UID)] = u
+		return u, true
+	}, nil
+}
+
+// filesBelow counts as far as it can: one that cannot be read counts nothing.
+func filesBelow(ctx context.Context, dir string) evict.Files {
+	bytes, inodes, err := beneath.Usage(ctx, dir)
+	if err != nil {
+		return evict.Files{}
+	}
+	return evict.Files{Bytes: bytes, Inodes: inodes}
 }
 
 // localUse is the local storage that a pod takes.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,7 +116,26 @@ type Config struct {
 	NodeStatusMaxImages       int               `json:"nodeStatusMaxImages,omitempty"`
 	SystemReserved            map[string]string `json:"systemReserved,omitempty"`
 	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
-	EvictionHard              map[string]string `json:"evictionHard,omitempty"`
+	// EvictionHard and EvictionSoft have pods evicted when less than that is left of a
+	// signal, by its name. EvictionHard of a file stands for all of the defaults, unless
+	// MergeDefaultEvictionSettings keeps those that it does not name.
+	EvictionHard                 map[string]string `json:"evictionHard,omitempty"`
+	EvictionSoft                 map[string]string `json:"evictionSoft,omitempty"`
+	EvictionSoftGracePeriod      map[string]string `json:"evictionSoftGracePeriod,omitempty"`
+	EvictionMinimumReclaim       map[string]string `json:"evictionMinimumReclaim,omitempty"`
+	MergeDefaultEvictionSettings bool              `json:"mergeDefaultEvictionSettings,omitempty"`
+	// EvictionMaxPodGracePeriod is how long a pod may take to end for a soft threshold,
+	// in seconds.
+	EvictionMaxPodGracePeriod        int32           `json:"evictionMaxPodGracePeriod,omitempty"`
+	EvictionPressureTransitionPeriod metav1.Duration `json:"evictionPressureTransitionPeriod,omitempty"`
+
+	// ImageGCHighThresholdPercent is how full the disk of images is when unused ones
+	// are deleted until it is ImageGCLowThresholdPercent full, the percentages of the
+	// disk; 100: never.
+	ImageGCHighThresholdPercent int             `json:"imageGCHighThresholdPercent,omitempty"`
+	ImageGCLowThresholdPercent  int             `json:"imageGCLowThresholdPercent,omitempty"`
+	ImageMinimumGCAge           metav1.Duration `json:"imageMinimumGCAge,omitempty"`
+	ImageMaximumGCAge           metav1.Duration `json:"imageMaximumGCAge,omitempty"`
 
 	// SeccompDefault gives containers that name no seccomp profile the runtime's
 	// default one. It is on unless the file says false.
@@ -240,6 +260,11 @@ func Default() Config {
 			"memory.available": "100Mi", "nodefs.available": "10%",
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
+		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
+		ImageGCHighThresholdPercent:      85,
+		ImageGCLowThresholdPercent:       80,
+		ImageMinimumGCAge:                metav1.Duration{Duration: 2 * time.Minute},
+
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
 		MaxParallelImagePulls:     10,
@@ -253,25 +278,31 @@ func Default() Config {
 
 // Load reads the file at path over c. Unknown fields are errors.
 func (c *Config) Load(path string) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	if err := yaml.UnmarshalStrict(data, c); err != nil {
-		return fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return nil
+	return c.read(path, func(data []byte) error { return yaml.UnmarshalStrict(data, c) })
 }
 
 // LoadKnown reads what it knows of the file at path over c: another version may
 // have written it.
 func (c *Config) LoadKnown(path string) error {
+	return c.read(path, func(data []byte) error { return yaml.Unmarshal(data, c) })
+}
+
+func (c *Config) read(path string, decode func([]byte) error) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
-	if err := yaml.Unmarshal(data, c); err != nil {
+	hard := c.EvictionHard
+	c.EvictionHard = nil
+	if err := decode(data); err != nil {
 		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	if c.EvictionHard == nil {
+		c.EvictionHard = hard
+	} else if c.MergeDefaultEvictionSettings {
+		own := c.EvictionHard
+		c.EvictionHard = maps.Clone(hard)
+		maps.Copy(c.EvictionHard, own)
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -65,6 +67,38 @@ func TestProcessLimits(t *testing.T) {
 	for _, want := range []string{"podPidsLimit: 0", `systemReserved: "pids" cannot be reserved`, `kubeReserved: pid: "-1" must not be negative`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}
+
+// Thresholds of a file stand for all defaults, unless it keeps those (NPE-15).
+func TestEvictionSettings(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"{}":                               Default().EvictionHard,
+		"evictionHard: {pid.available: 5}": {"pid.available": "5"},
+		"evictionHard: {}":                 {},
+		"{mergeDefaultEvictionSettings: true, evictionHard: {memory.available: 5%, nodefs.inodesFree: '0'}}": {
+			"memory.available": "5%", "nodefs.available": "10%", "nodefs.inodesFree": "0", "imagefs.available": "15%",
+			"imagefs.inodesFree": "5%"},
+	} {
+		file := filepath.Join(t.TempDir(), "agent.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse([]string{"--config", file})
+		if err != nil || !maps.Equal(c.EvictionHard, want) {
+			t.Errorf("%s: %v, %v", text, c.EvictionHard, err)
+		}
+	}
+	c := Default()
+	c.NodeName = "n"
+	c.EvictionMaxPodGracePeriod, c.ImageGCLowThresholdPercent, c.ImageMaximumGCAge.Duration = -1, 85, time.Minute
+	c.EvictionPressureTransitionPeriod.Duration = -1
+	err := c.Validate()
+	for _, field := range []string{"evictionMaxPodGracePeriod", "imageGCLowThresholdPercent", "imageMaximumGCAge",
+		"evictionPressureTransitionPeriod"} {
+		if err == nil || !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s is not told: %v", field, err)
 		}
 	}
 }

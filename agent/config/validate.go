@@ -111,6 +111,7 @@ func (c *Config) Validate() error {
 		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
 	}
 	c.validateReserved(bad)
+	c.validateReclaim(bad)
 	c.validateImages(bad)
 	if _, err := c.Level(); err != nil {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
@@ -141,6 +142,35 @@ func (c *Config) validateDirs(bad func(field, format string, args ...any)) {
 	}
 	if f := c.CheckpointKey(); !filepath.IsAbs(f) || strings.HasPrefix(filepath.Clean(f), c.CheckpointDir()+"/") {
 		bad("checkpointKeyFile", "%q must be an absolute path outside %s", f, c.CheckpointDir())
+	}
+}
+
+// validateReclaim checks when the node frees resources; thresholds are read by those
+// who act on them.
+func (c *Config) validateReclaim(bad func(field, format string, args ...any)) {
+	if c.EvictionMaxPodGracePeriod < 0 {
+		bad("evictionMaxPodGracePeriod", "%d must not be negative", c.EvictionMaxPodGracePeriod)
+	}
+	high, low := c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent
+	if high < 0 || high > 100 {
+		bad("imageGCHighThresholdPercent", "%d is not a percentage between 0 and 100", high)
+	}
+	if low < 0 || low >= high {
+		bad("imageGCLowThresholdPercent", "%d must be between 0 and imageGCHighThresholdPercent, %d", low, high)
+	}
+	for _, d := range []struct {
+		field string
+		metav1.Duration
+	}{
+		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod},
+		{"imageMinimumGCAge", c.ImageMinimumGCAge}, {"imageMaximumGCAge", c.ImageMaximumGCAge},
+	} {
+		if d.Duration.Duration < 0 {
+			bad(d.field, "%s must not be negative", d.Duration.Duration)
+		}
+	}
+	if d := c.ImageMaximumGCAge.Duration; d > 0 && d <= c.ImageMinimumGCAge.Duration {
+		bad("imageMaximumGCAge", "%s must be more than imageMinimumGCAge, %s", d, c.ImageMinimumGCAge.Duration)
 	}
 }
 

@@ -30,8 +30,7 @@ type Use struct {
 
 // Limited tells whether a pod is limited in its local storage, and may be evicted.
 func Limited(p *corev1.Pod) bool {
-	if p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority ||
-		p.Annotations["kubernetes.io/config.source"] == "file" {
+	if Critical(p) {
 		return false
 	}
 	if !storageLimit(p).IsZero() {

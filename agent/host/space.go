@@ -26,3 +26,13 @@ func Space(dir string) (FileSystem, error) {
 		InodesFree: st.Ffree,
 	}, nil
 }
+
+// SameDisk tells whether two directories are on one file system. When either cannot be
+// told it says so of them.
+func SameDisk(a, b string) bool {
+	var x, y unix.Stat_t
+	if unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil {
+		return true
+	}
+	return x.Dev == y.Dev
+}

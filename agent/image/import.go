@@ -72,6 +72,10 @@ func (s *Store) importFile(ctx context.Context, file string) ([]string, error) {
 	return s.importAll(ctx, idx.Manifests, file)
 }
 
+// pinnedLabel marks images that are not collected, as containerd's CRI plugin does:
+// those of archives, for nobody knows a registry that has them.
+const pinnedLabel, pinned = "io.cri-containerd.pinned", "pinned"
+
 func (s *Store) importAll(ctx context.Context, manifests []ocispec.Descriptor, file string) ([]string, error) {
 	var all []string
 	for _, m := range manifests {
@@ -85,7 +89,7 @@ func (s *Store) importAll(ctx context.Context, manifests []ocispec.Descriptor, f
 		if err := s.unpack(ctx, s.children(m), m); err != nil {
 			return nil, err
 		}
-		if _, err := s.publish(ctx, m, names); err != nil {
+		if _, err := s.publish(ctx, m, names, map[string]string{pinnedLabel: pinned}); err != nil {
 			return nil, err
 		}
 		all = append(all, names...)

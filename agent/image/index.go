@@ -28,7 +28,7 @@ type Image struct {
 	Size    int64    // bytes of compressed content
 	ChainID string   // its top layer
 	Config  ocispec.ImageConfig
-	Pinned  bool
+	Pinned  bool // not to be collected
 }
 
 // User is the user of the image's configuration: a number, or a name.
@@ -97,6 +97,7 @@ func (s *Store) reload(ctx context.Context) error {
 		if known, ok := idx.byID[img.ID]; ok {
 			img = known
 		}
+		img.Pinned = img.Pinned || rec.Labels[pinnedLabel] == pinned
 		idx.byID[img.ID] = img
 		idx.byName[rec.Name] = img
 		if strings.Contains(rec.Name, "@") {

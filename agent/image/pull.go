@@ -85,7 +85,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 	if _, byDigest := named.(reference.Digested); !byDigest {
 		names = append(names, named.String())
 	}
-	return s.publish(ctx, desc, names)
+	return s.publish(ctx, desc, names, nil)
 }
 
 // resolve asks the registry what a name stands for.
@@ -173,9 +173,10 @@ func (s *Store) unpack(ctx context.Context, handler images.Handler, desc ocispec
 	return nil
 }
 
-// publish makes an unpacked image known by names. Its files are on the disk
-// before its names are, so that a power failure leaves no half image.
-func (s *Store) publish(ctx context.Context, desc ocispec.Descriptor, names []string) (string, error) {
+// publish makes an unpacked image known by names, with labels. Its files are on the
+// disk before its names are, so that a power failure leaves no half image.
+func (s *Store) publish(ctx context.Context, desc ocispec.Descriptor, names []string,
+	labels map[string]string) (string, error) {
 	img, err := s.read(ctx, desc)
 	if err != nil {
 		return "", err
@@ -187,8 +188,8 @@ func (s *Store) publish(ctx context.Context, desc ocispec.Descriptor, names []st
 		return "", err
 	}
 	for _, n := range names {
-		rec := images.Image{Name: n, Target: desc}
-		_, err := s.images.Update(ctx, rec, "target")
+		rec := images.Image{Name: n, Target: desc, Labels: labels}
+		_, err := s.images.Update(ctx, rec, "target", "labels")
 		if errdefs.IsNotFound(err) {
 			_, err = s.images.Create(ctx, rec)
 		}

@@ -202,6 +202,9 @@ func (r *rig) list() string {
 			names = append(names, r.plain(name+"@"))
 		}
 		slices.Sort(names)
+		if i.Pinned {
+			names = append(names, "(pinned)")
+		}
 		lines = append(lines, fmt.Sprintf("%s: %s\n", r.files[i.ID], strings.Join(names, " ")))
 	}
 	slices.Sort(lines)

@@ -10,8 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -168,6 +171,26 @@ func hostPorts(p *corev1.Pod) []hostPort {
 	return out
 }
 
+// pressed tells why a node under pressure does not take a pod: it takes the system's;
+// where memory alone is short, those too that ask for some or tolerate the lack.
+func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *record.Verdict {
+	if len(conditions) == 0 || p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority {
+		return nil
+	}
+	if len(conditions) == 1 && conditions[corev1.NodeMemoryPressure] {
+		taint := &corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
+		if launch.QoS(p) != corev1.PodQOSBestEffort ||
+			schedulinghelper.TolerationsTolerateTaint(klog.Background(), p.Spec.Tolerations, taint, false) {
+			return nil
+		}
+	}
+	return &record.Verdict{Reason: "Evicted",
+		Message: fmt.Sprintf("The node had condition: %v. ", slices.Sorted(maps.Keys(conditions)))}
+}
+
+// criticalPriority is that of system-cluster-critical and above.
+const criticalPriority = 2000000000
+
 // admit decides once whether the node takes the pod.
 func (w *worker) admit(p *corev1.Pod, now time.Time) {
 	w.rec.Admitted, w.starting = metav1.NewTime(now), true
@@ -181,6 +204,9 @@ func (w *worker) admit(p *corev1.Pod, now time.Time) {
 	v := w.m.Sysctls.Admit(p)
 	if v == nil && w.m.Refuse != nil {
 		v = w.m.Refuse()
+	}
+	if v == nil && w.m.Pressure != nil {
+		v = pressed(p, w.m.Pressure())
 	}
 	if v == nil {
 		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)

@@ -112,6 +112,9 @@ type Manager struct {
 	// Refuse tells why the node takes no pods at all now, nil when it does;
 	// nil itself: it always does.
 	Refuse func() *record.Verdict
+	// Pressure are the conditions of pressure that the node is under, which it takes
+	// fewer pods in; nil: it is never under any.
+	Pressure func() map[corev1.NodeConditionType]bool
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *launch.Sysctls
 	// Handler is the runtime's name of what a RuntimeClass stands for.
@@ -420,12 +423,26 @@ func (m *Manager) Evict(uid types.UID, v record.Verdict, disrupted *record.Verdi
 		w.post(func() {
 			if w.rec.Ended == nil {
 				w.rec.Ended, w.rec.Disrupted = &v, disrupted
-				if grace >= 0 && w.rec.Stopping == nil {
-					w.rec.Stopping = &record.Stopping{Since: time.Now(), Grace: min(grace, defaultGrace(w.desired()))}
-				}
+				w.hasten(grace, time.Now())
 			}
 		})
 	}
+}
+
+// hasten has the pod end within a grace period, in seconds, if that is sooner than it
+// would; negative: within its own.
+func (w *worker) hasten(grace int64, now time.Time) {
+	p := w.desired()
+	if grace < 0 || p == nil {
+		return
+	}
+	next := &record.Stopping{Since: now, Grace: min(grace, defaultGrace(p))}
+	cur := w.rec.Stopping
+	if cur != nil && cur.Grace-int64(now.Sub(cur.Since)/time.Second) <= next.Grace {
+		return
+	}
+	w.rec.Stopping = next
+	w.quicken(cur)
 }
 
 // Pods returns every pod known, by UID, for the kubelet API and admission.

@@ -205,16 +205,22 @@ func (w *worker) retryLater(ctx context.Context, what string, err error) {
 func (w *worker) stopping(p *corev1.Pod, removed bool, now time.Time) {
 	before := w.rec.Stopping
 	w.rec.Stopping = stopping(p, w.rec, removed, now)
-	if w.rec.Stopping == nil || before == w.rec.Stopping {
-		return
+	if w.rec.Stopping != nil && before != w.rec.Stopping {
+		w.quicken(before)
 	}
-	for key, j := range w.busy {
-		switch {
-		case j.kind == Start || j.kind == Setup || j.kind == Hook || j.kind == Resize:
+}
+
+// quicken ends what a pod that ends does not need any more, and asks again to stop
+// containers that had more grace before.
+func (w *worker) quicken(before *record.Stopping) {
+	for _, j := range w.busy {
+		switch j.kind {
+		case Start, Setup, Hook, Resize:
 			j.cancel()
-		case j.kind == Stop && before != nil:
-			j.cancel() // asked again with less grace
-			_ = key
+		case Stop:
+			if before != nil {
+				j.cancel()
+			}
 		}
 	}
 }

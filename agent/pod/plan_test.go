@@ -287,6 +287,41 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// A node under pressure takes the system's pods; short of memory alone, those too that ask
+// for some or tolerate the lack.
+func TestPressed(t *testing.T) {
+	best := testPod(corev1.RestartPolicyAlways, "a")
+	burstable, tolerant, critical := best.DeepCopy(), best.DeepCopy(), best.DeepCopy()
+	burstable.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("1Mi")}
+	tolerant.Spec.Tolerations = []corev1.Toleration{
+		{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists}}
+	critical.Spec.Priority = ptr.To[int32](criticalPriority)
+	short := func(list ...corev1.NodeConditionType) map[corev1.NodeConditionType]bool {
+		out := map[corev1.NodeConditionType]bool{}
+		for _, c := range list {
+			out[c] = true
+		}
+		return out
+	}
+	memory, disk := short(corev1.NodeMemoryPressure), short(corev1.NodeDiskPressure)
+	both := short(corev1.NodeMemoryPressure, corev1.NodeDiskPressure)
+	for _, tt := range []struct {
+		pod        *corev1.Pod
+		conditions map[corev1.NodeConditionType]bool
+		want       string
+	}{
+		{best, nil, ""}, {best, memory, "[MemoryPressure]"}, {best, disk, "[DiskPressure]"},
+		{burstable, memory, ""}, {burstable, disk, "[DiskPressure]"}, {burstable, both, "[DiskPressure MemoryPressure]"},
+		{tolerant, memory, ""}, {tolerant, disk, "[DiskPressure]"}, {critical, both, ""},
+	} {
+		v := pressed(tt.pod, tt.conditions)
+		if (v == nil) != (tt.want == "") || v != nil && (v.Reason != "Evicted" ||
+			v.Message != "The node had condition: "+tt.want+". ") {
+			t.Errorf("%v: %v, want %q", tt.conditions, v, tt.want)
+		}
+	}
+}
+
 func TestAdmit(t *testing.T) {
 	p := testPod(corev1.RestartPolicyAlways, "a")
 	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80, Protocol: corev1.ProtocolTCP}}

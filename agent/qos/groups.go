@@ -86,6 +86,16 @@ func (g *Groups) Delete(path string) error {
 	return g.cgroups.Delete(path)
 }
 
+// Memory is what is left of the memory that pods may take together, and how much that
+// is in all, in bytes; zeros where they are not limited, or nothing tells.
+func (g *Groups) Memory() (available, limit int64) {
+	s, err := g.cgroups.Stat(g.Kubepods())
+	if err != nil || s.MemoryLimit == 0 {
+		return 0, 0
+	}
+	return int64(s.Available()), int64(s.MemoryLimit)
+}
+
 func (g *Groups) took(operation string, begin time.Time) { g.Operations.Since(begin, operation) }
 
 func (g *Groups) resources(l Limits) cgroup.Resources {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -165,12 +167,14 @@ func TestCoordinatorDiskFull(t *testing.T) {
 }
 
 // onFullDisk are pods on a node whose disk one of them fills to the last block, and
-// keeps full: large writes leave as much as a pod needs to start.
+// keeps full: large writes leave as much as a pod needs to start. They are the system's,
+// so that none is evicted.
 const onFullDisk = `
 apiVersion: v1
 kind: Pod
 metadata: {name: filler}
 spec:
+  priorityClassName: system-node-critical
   terminationGracePeriodSeconds: 0
   containers:
   - {name: c, image: "localhost/busybox:1", command: [sh, -c, "cat /dev/zero > /e/fill; dd if=/dev/zero bs=512 >> /e/fill;
@@ -182,6 +186,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: ends}
 spec:
+  priorityClassName: system-node-critical
   restartPolicy: Never
   containers:
   - {name: c, image: "localhost/busybox:1", command: [sh, -c, "while [ ! -f /h/go ]; do echo line; sleep 0.05; done; exit 7"],
@@ -225,7 +230,7 @@ func TestNodeDiskFull(t *testing.T) {
 	pressure("True")
 	c.Must(t, "run", "waits", "--image=localhost/busybox:1", "--", "sleep", "999")
 	c.Must(t, "run", "forced", "--image=localhost/busybox:1",
-		`--overrides={"spec":{"nodeName":"node1"}}`, "--", "sleep", "999")
+		`--overrides={"spec":{"nodeName":"node1","priorityClassName":"system-node-critical"}}`, "--", "sleep", "999")
 	shows := func(object, want string) {
 		t.Helper()
 		harness.Eventually(t, object+" tells "+want, func() (bool, string) {
@@ -248,6 +253,12 @@ func TestNodeDiskFull(t *testing.T) {
 	harness.Eventually(t, "exit code on a full disk", code)
 	c.Kill(t, "agent")
 	c.Must(t, "delete", "pod", "filler", "--timeout=60s")
+	harness.Eventually(t, "there is space", func() (bool, string) {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		return err == nil && st.Bavail*uint64(st.Bsize) > 60<<20, fmt.Sprint(st, err)
+	})
+	c.Kill(t, "agent") // a condition lasts for five minutes, but not over a restart
 	pressure("False")
 	c.Must(t, "wait", "pod/waits", "pod/forced", "--for=condition=Ready", "--timeout=60s")
 	if ok, seen := code(); !ok {

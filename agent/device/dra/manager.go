@@ -120,7 +120,8 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, name string, checkO
 	if c == nil {
 		c = asked
 		if before := m.namesake(c); before != nil {
-			return fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists", before.Name, before.UID)
+			return fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists",
+				before.Name, before.UID)
 		}
 	}
 	c = c.clone()

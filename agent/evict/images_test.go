@@ -1,0 +1,141 @@
+package evict
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// shelf is a runtime's images, of ten bytes each on a disk of a hundred.
+type shelf struct {
+	images     []*criv1.Image
+	containers []*criv1.Container
+	others     int64 // bytes that are not images'
+	stuck      bool
+}
+
+func (s *shelf) add(id string, pinned bool) {
+	s.images = append(s.images, &criv1.Image{Id: id, RepoTags: []string{id + ":latest"}, Size: 10, Pinned: pinned})
+}
+
+func (s *shelf) ids() string {
+	var out []string
+	for _, i := range s.images {
+		out = append(out, i.Id)
+	}
+	return strings.Join(out, " ")
+}
+
+func (s *shelf) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Image, error) {
+	return slices.Clone(s.images), nil
+}
+
+func (s *shelf) ImageStatus(_ context.Context, spec *criv1.ImageSpec, _ bool) (*criv1.ImageStatusResponse, error) {
+	for _, i := range s.images {
+		if slices.Contains(i.RepoTags, spec.Image) {
+			return &criv1.ImageStatusResponse{Image: i}, nil
+		}
+	}
+	return &criv1.ImageStatusResponse{}, nil
+}
+
+func (s *shelf) RemoveImage(_ context.Context, spec *criv1.ImageSpec) error {
+	if s.stuck {
+		return errors.New("stuck")
+	}
+	s.images = slices.DeleteFunc(s.images, func(i *criv1.Image) bool { return i.Id == spec.Image })
+	return nil
+}
+
+func (s *shelf) ListContainers(context.Context, *criv1.ContainerFilter) ([]*criv1.Container, error) {
+	return s.containers, nil
+}
+
+func (s *shelf) space() (Signal, error) {
+	return Signal{Available: 100 - s.others - 10*int64(len(s.images)), Capacity: 100}, nil
+}
+
+// Images go when the disk is full, the one used the longest ago first, and when nobody
+// used them for long; never those in use, pinned or young (GC-12..14).
+func TestImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		for _, id := range []string{"pinned", "container", "volume", "starting", "b", "a"} {
+			s.add(id, id == "pinned")
+		}
+		s.containers = []*criv1.Container{{ImageId: "container"}}
+		starting := &corev1.Pod{}
+		starting.Spec.Containers = []corev1.Container{{Image: "starting:latest"}}
+		starting.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: "volume:latest"}}}}
+		var told []string
+		m := &Images{ImagePolicy: ImagePolicy{High: 85, Low: 65, MinAge: 2 * time.Minute}, Store: s, Runtime: s,
+			Pods: func() []*corev1.Pod { return []*corev1.Pod{starting} }, Space: s.space,
+			Tell:   func(reason, message string) { told = append(told, reason+": "+message) },
+			Period: 5 * time.Minute, Log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		go m.Run(ctx)
+		at := func(minute int, want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.ids(); got != want || len(told) > 0 {
+				t.Errorf("minute %d: %s, want %s; told %q", minute, got, want, told)
+			}
+		}
+		at(0, "pinned container volume starting b a")
+		time.Sleep(6 * time.Minute)
+		at(6, "pinned container volume starting b a") // 60 %
+		s.containers = append(s.containers, &criv1.Container{Image: &criv1.ImageSpec{Image: "a"}})
+		time.Sleep(5 * time.Minute)
+		s.containers = s.containers[:1]
+		s.others = 25 // 85 %, so that 20 are to be freed
+		s.add("young", false)
+		s.others -= 10
+		time.Sleep(5 * time.Minute) // b was used before a; young came after the last look
+		at(16, "pinned container volume starting young")
+
+		s.others = 60
+		s.stuck = true
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if len(told) != 1 || !strings.HasPrefix(told[0], "ImageGCFailed: delete image young: stuck") {
+			t.Errorf("told %q", told)
+		}
+		told, s.stuck = nil, false
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if len(told) != 1 || s.ids() != "pinned container volume starting" ||
+			told[0] != "FreeDiskSpaceFailed: the disk of images is 110% full; to come below 65% takes 45 bytes, unused images had 10" {
+			t.Errorf("%s; told %q", s.ids(), told)
+		}
+		told, s.others = nil, 0
+		m.MaxAge = time.Hour
+		s.add("old", false)
+		time.Sleep(30 * time.Minute)
+		at(60, "pinned container volume starting old")
+		starting.Spec.Volumes = nil
+		time.Sleep(70 * time.Minute)
+		at(130, "pinned container starting")
+
+		s.add("new", false)
+		if err := m.DeleteUnused(ctx); err != nil {
+			t.Error(err)
+		}
+		at(130, "pinned container starting new")
+		time.Sleep(3 * time.Minute)
+		if err := m.DeleteUnused(ctx); err != nil {
+			t.Error(err)
+		}
+		at(133, "pinned container starting")
+		cancel()
+		synctest.Wait()
+	})
+}

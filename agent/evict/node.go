@@ -1,0 +1,170 @@
+package evict
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node looks at the node's signals and acts on them.
+type Node struct {
+	Plan Plan
+	// MaxGrace is the longest that a pod may take to end for a soft threshold.
+	MaxGrace time.Duration
+	Layout   Layout
+	// Signals measures what is left, Use what pods take, files only when they count.
+	// Pods are all that have not ended.
+	Signals func() map[string]Signal
+	Pods    func() []*corev1.Pod
+	Use     func(ctx context.Context, files bool) (func(*corev1.Pod) (PodUse, bool), error)
+	// Free deletes what nobody uses on the disk of images.
+	Free func(ctx context.Context) error
+	// Evict ends a pod within a grace period of at least a second, Gone tells whether
+	// it has ended.
+	Evict func(p *corev1.Pod, message string, grace time.Duration)
+	Gone  func(p *corev1.Pod) bool
+	// Tell writes a warning event of the node; Changed hears of other conditions.
+	Tell    func(reason, message string)
+	Changed func()
+	// Period is the time between two looks; Stalled has one made at once.
+	Period  time.Duration
+	Stalled <-chan struct{}
+	Log     *slog.Logger
+
+	mu         sync.Mutex
+	conditions map[corev1.NodeConditionType]bool
+	told       error
+}
+
+const (
+	// goneWithin is how long the next look waits for an evicted pod to be gone, as
+	// upstream: before that the signals do not show what its end frees.
+	goneWithin = 30 * time.Second
+	goneCheck  = 100 * time.Millisecond
+)
+
+// Conditions are those of pressure that hold.
+func (n *Node) Conditions() map[corev1.NodeConditionType]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.conditions)
+}
+
+// Run looks at the signals until ctx ends.
+func (n *Node) Run(ctx context.Context) error {
+	for {
+		if p := n.look(ctx, time.Now()); p != nil {
+			n.wait(ctx, p)
+			if ctx.Err() == nil {
+				continue
+			}
+		}
+		timer := time.NewTimer(n.Period)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-n.Stalled:
+			timer.Stop()
+		case <-timer.C: // disks and processes have no events
+		}
+	}
+}
+
+// wait waits for a pod's end. It has no event of its own, and it is waited for only
+// after an eviction.
+func (n *Node) wait(ctx context.Context, p *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	tick := time.NewTicker(goneCheck)
+	defer tick.Stop()
+	for !n.Gone(p) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// look takes a look at the signals, and returns the pod that it evicted, if any.
+func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
+	conditions, met := n.Plan.Step(now, n.Signals())
+	n.mu.Lock()
+	changed := !maps.Equal(conditions, n.conditions)
+	n.conditions = conditions
+	n.mu.Unlock()
+	if changed {
+		n.Changed()
+	}
+	if met == nil {
+		return nil
+	}
+	short := string(signals[met.Threshold.Signal].resource)
+	n.Tell("EvictionThresholdMet", "Attempting to reclaim "+short)
+	if n.frees(met.Threshold.Signal) {
+		if err := n.Free(ctx); err != nil && ctx.Err() == nil {
+			n.Log.Warn("unused images are not deleted", "err", err)
+		}
+		if n.Plan.Relieved(n.Signals()) {
+			n.Log.Info("enough is free again without an end of pods", "resource", short)
+			return nil
+		}
+	}
+	return n.end(ctx, met)
+}
+
+// frees tells whether the deletion of images helps (NPE-22).
+func (n *Node) frees(signal string) bool {
+	switch signal {
+	case ImageFSAvailable, ImageFSInodesFree:
+		return true
+	case NodeFSAvailable, NodeFSInodesFree:
+		return !n.Layout.ImageFS
+	}
+	return false
+}
+
+// end evicts the first pod by rank that may be, one a look.
+func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
+	condition := signals[met.Threshold.Signal].condition
+	use, err := n.Use(ctx, condition == corev1.NodeDiskPressure)
+	if err != nil {
+		n.Log.Warn("pods are not measured, their order is by priority alone", "err", err)
+		use = func(*corev1.Pod) (PodUse, bool) { return PodUse{}, false }
+	}
+	pods := slices.DeleteFunc(n.Pods(), func(p *corev1.Pod) bool { return Critical(p) })
+	if len(pods) == 0 {
+		if n.told == nil {
+			n.told = errors.New("no pod to evict")
+			n.Log.Warn("the node is short of a resource and has no pod that may be evicted",
+				"signal", met.Threshold.Signal, "available", met.Signal.Available)
+		}
+		return nil
+	}
+	n.told = nil
+	n.Layout.Rank(met.Threshold.Signal, pods, use)
+	p := pods[0]
+	u, _ := use(p)
+	grace := time.Second // upstream's for hard thresholds
+	if met.Grace > 0 {
+		grace = max(grace, n.MaxGrace)
+	}
+	message := met.Message(p, u)
+	n.Log.Info("a pod is evicted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "why", strings.TrimSpace(message))
+	n.Evict(p, message, grace)
+	return p
+}
+
+// Critical pods are never evicted: the system's by priority, and those of manifests.
+func Critical(p *corev1.Pod) bool {
+	return p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority ||
+		p.Annotations["kubernetes.io/config.source"] == "file"
+}
