@@ -18,6 +18,8 @@ import (
 type software struct {
 	name   string
 	module string // name@version on the module proxy, where it is of one
+	// pins are requirements of its go.mod (path@version) that stand for others.
+	pins []string
 	// archive is the name of the archive of its sources, where the proxy lacks a
 	// part of them. Its programs are modules of their own.
 	archive string
@@ -57,6 +59,9 @@ func (s software) make(ctx context.Context, cache, archives string) ([]string, e
 			return nil, err
 		}
 		if err := leaveOut(filepath.Join(src, "main.go"), s.without); err != nil {
+			return nil, err
+		}
+		if err := pin(filepath.Join(src, "go.mod"), s.pins); err != nil {
 			return nil, err
 		}
 		if err := upstream.Build(ctx, s.module, src, out, s.programs); err != nil {
@@ -126,6 +131,27 @@ func replaceModules(file, src string, modules []string) error {
 		}
 	}
 	return os.WriteFile(file, []byte(left), 0o644)
+}
+
+// pin changes versions that a go.mod requires.
+func pin(file string, modules []string) error {
+	if modules == nil {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(text), "\n")
+	for i, l := range lines {
+		for _, m := range modules {
+			path, version, _ := strings.Cut(m, "@")
+			if strings.HasPrefix(l, "\t"+path+" ") {
+				lines[i] = "\t" + path + " " + version
+			}
+		}
+	}
+	return os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o644)
 }
 
 // leaveOut removes imports of packages from a file.

@@ -41,6 +41,7 @@ var subjects = []subject{
 	localPath,
 	redis,
 	postgres,
+	database,
 	certManager,
 	argoRollouts,
 	traefik,

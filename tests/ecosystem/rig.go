@@ -24,6 +24,7 @@ type rig struct {
 	netns          map[string]string // of nodes
 	cache          string
 	work           string     // directory of what subjects write on the machine
+	volumes        string     // where the disk of the first node's volumes is mounted
 	subject        string     // whose checks are made
 	software       []software // that the subject was built of
 	passed, failed int
@@ -44,6 +45,9 @@ func (r *rig) start(archives []string) (err error) {
 			return err
 		}
 	}
+	if err := r.mountVolumes(); err != nil {
+		return err
+	}
 	if err := r.Up(); err != nil {
 		return err
 	}
@@ -63,7 +67,10 @@ func (r *rig) start(archives []string) (err error) {
 func (r *rig) stop() error {
 	var err error
 	if r.Cluster != nil {
-		err = r.Stop()
+		if r.volumes != "" {
+			err = errors.Join(r.Down(), r.unmountVolumes())
+		}
+		err = errors.Join(err, r.Stop())
 	}
 	return errors.Join(err, os.RemoveAll(r.work))
 }
