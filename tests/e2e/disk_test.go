@@ -300,6 +300,7 @@ func TestFullBeforeStart(t *testing.T) {
 		}
 		return err == nil, string(out)
 	})
+	c.Kill(t, "agent") // the condition that came with its start would last for five minutes
 	c.Must(t, "run", "after", "--image=localhost/nginx:1")
 	c.Must(t, "wait", "pod/after", "--for=condition=Ready", "--timeout=60s")
 }
