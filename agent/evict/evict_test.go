@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,9 +225,13 @@ func TestMessage(t *testing.T) {
 func TestNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		left := int64(50) // of 1000
+		var left atomic.Int64 // of 1000
+		left.Store(50)
+		var mu sync.Mutex
 		var done []string
 		tell := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
 			done = append(done, time.Since(begin).String()+" "+what)
 		}
 		system := named("system", criticalPriority)
@@ -235,13 +241,13 @@ func TestNode(t *testing.T) {
 			Plan: Plan{Thresholds: []Threshold{{Signal: ImageFSAvailable, Keep: Amount{Share: 0.1}}},
 				Transition: time.Minute},
 			Signals: func() map[string]Signal {
-				return map[string]Signal{ImageFSAvailable: {Available: left, Capacity: 1000}}
+				return map[string]Signal{ImageFSAvailable: {Available: left.Load(), Capacity: 1000}}
 			},
 			Pods: func() []*corev1.Pod { return slices.Clone(pods) },
 			Use: func(context.Context, bool) (func(*corev1.Pod) (PodUse, bool), error) {
 				return nil, errors.New("no answer")
 			},
-			Free: func(context.Context) error { tell("free"); left += 10; return nil },
+			Free: func(context.Context) error { tell("free"); left.Add(10); return nil },
 			Evict: func(p *corev1.Pod, _ string, grace time.Duration) {
 				tell("evict " + p.Name + " in " + grace.String())
 				going[p.Name] = time.Now().Add(5 * time.Second)
@@ -250,7 +256,7 @@ func TestNode(t *testing.T) {
 				if time.Now().Before(going[p.Name]) {
 					return false
 				}
-				left += 20
+				left.Add(20)
 				pods = slices.DeleteFunc(pods, func(q *corev1.Pod) bool { return p == q })
 				return true
 			},
@@ -262,6 +268,7 @@ func TestNode(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go n.Run(ctx)
 		time.Sleep(8 * time.Second)
+		synctest.Wait()
 		if !maps.Equal(n.Conditions(), map[corev1.NodeConditionType]bool{corev1.NodeDiskPressure: true}) {
 			t.Error(n.Conditions())
 		}
@@ -270,6 +277,7 @@ func TestNode(t *testing.T) {
 		const met = "EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
 		want := []string{"0s changed", "0s " + met, "0s free", "0s evict a in 1s", "5s " + met, "5s free",
 			"5s evict b in 1s"}
+		mu.Lock()
 		if len(done) < len(want) || !slices.Equal(done[:len(want)], want) {
 			t.Errorf("%q, want %q", done, want)
 		}
@@ -278,12 +286,15 @@ func TestNode(t *testing.T) {
 				t.Error(what)
 			}
 		}
-		left = 500
+		mu.Unlock()
+		left.Store(500)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
+		mu.Lock()
 		if len(n.Conditions()) > 0 || !strings.HasSuffix(done[len(done)-1], " changed") {
 			t.Errorf("%v after peace; %q", n.Conditions(), done)
 		}
+		mu.Unlock()
 		cancel()
 		synctest.Wait()
 	})
@@ -293,24 +304,24 @@ func TestNode(t *testing.T) {
 func TestStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stalled := make(chan struct{}, 1)
-		left := int64(500)
-		var evicted time.Duration
+		var left, evicted atomic.Int64
+		left.Store(500)
 		begin := time.Now()
 		n := &Node{
 			Plan: Plan{Thresholds: []Threshold{
 				{Signal: MemoryAvailable, Keep: Amount{Share: 0.1}, Grace: time.Nanosecond}}},
 			MaxGrace: 7 * time.Second,
-			Signals:  func() map[string]Signal { return map[string]Signal{MemoryAvailable: {left, 1000}} },
+			Signals:  func() map[string]Signal { return map[string]Signal{MemoryAvailable: {left.Load(), 1000}} },
 			Pods:     func() []*corev1.Pod { return []*corev1.Pod{named("a", 0)} },
 			Use: func(context.Context, bool) (func(*corev1.Pod) (PodUse, bool), error) {
 				return func(*corev1.Pod) (PodUse, bool) { return PodUse{}, true }, nil
 			},
 			Evict: func(_ *corev1.Pod, _ string, grace time.Duration) {
-				evicted = time.Since(begin)
+				evicted.Store(int64(time.Since(begin)))
 				if grace != 7*time.Second {
 					t.Errorf("grace %v", grace)
 				}
-				left = 500
+				left.Store(500)
 			},
 			Gone: func(*corev1.Pod) bool { return true }, Tell: func(string, string) {}, Changed: func() {},
 			Period: 10 * time.Second, Stalled: stalled, Log: slog.New(slog.DiscardHandler),
@@ -318,13 +329,15 @@ func TestStall(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go n.Run(ctx)
 		time.Sleep(2 * time.Second)
-		left = 10
+		synctest.Wait()
+		left.Store(10)
 		stalled <- struct{}{}
 		time.Sleep(time.Second)
 		stalled <- struct{}{}
 		time.Sleep(time.Second)
-		if evicted != 3*time.Second {
-			t.Errorf("evicted after %v", evicted)
+		synctest.Wait()
+		if at := time.Duration(evicted.Load()); at != 3*time.Second {
+			t.Errorf("evicted after %v", at)
 		}
 		cancel()
 		synctest.Wait()

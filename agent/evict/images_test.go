@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 // shelf is a runtime's images, of ten bytes each on a disk of a hundred.
 type shelf struct {
+	sync.Mutex
+	told       []string
 	images     []*criv1.Image
 	containers []*criv1.Container
 	others     int64 // bytes that are not images'
@@ -35,10 +38,14 @@ func (s *shelf) ids() string {
 }
 
 func (s *shelf) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Image, error) {
+	s.Lock()
+	defer s.Unlock()
 	return slices.Clone(s.images), nil
 }
 
 func (s *shelf) ImageStatus(_ context.Context, spec *criv1.ImageSpec, _ bool) (*criv1.ImageStatusResponse, error) {
+	s.Lock()
+	defer s.Unlock()
 	for _, i := range s.images {
 		if slices.Contains(i.RepoTags, spec.Image) {
 			return &criv1.ImageStatusResponse{Image: i}, nil
@@ -48,6 +55,8 @@ func (s *shelf) ImageStatus(_ context.Context, spec *criv1.ImageSpec, _ bool) (*
 }
 
 func (s *shelf) RemoveImage(_ context.Context, spec *criv1.ImageSpec) error {
+	s.Lock()
+	defer s.Unlock()
 	if s.stuck {
 		return errors.New("stuck")
 	}
@@ -56,10 +65,14 @@ func (s *shelf) RemoveImage(_ context.Context, spec *criv1.ImageSpec) error {
 }
 
 func (s *shelf) ListContainers(context.Context, *criv1.ContainerFilter) ([]*criv1.Container, error) {
+	s.Lock()
+	defer s.Unlock()
 	return s.containers, nil
 }
 
 func (s *shelf) space() (Signal, error) {
+	s.Lock()
+	defer s.Unlock()
 	return Signal{Available: 100 - s.others - 10*int64(len(s.images)), Capacity: 100}, nil
 }
 
@@ -76,65 +89,82 @@ func TestImages(t *testing.T) {
 		starting.Spec.Containers = []corev1.Container{{Image: "starting:latest"}}
 		starting.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
 			Image: &corev1.ImageVolumeSource{Reference: "volume:latest"}}}}
-		var told []string
-		m := &Images{ImagePolicy: ImagePolicy{High: 85, Low: 65, MinAge: 2 * time.Minute}, Store: s, Runtime: s,
-			Pods: func() []*corev1.Pod { return []*corev1.Pod{starting} }, Space: s.space,
-			Tell:   func(reason, message string) { told = append(told, reason+": "+message) },
+		m := &Images{
+			ImagePolicy: ImagePolicy{High: 85, Low: 65, MinAge: 2 * time.Minute, MaxAge: time.Hour},
+			Store:       s, Runtime: s,
+			Pods: func() []*corev1.Pod {
+				s.Lock()
+				defer s.Unlock()
+				return []*corev1.Pod{starting.DeepCopy()}
+			}, Space: s.space,
+			Tell: func(reason, message string) {
+				s.Lock()
+				defer s.Unlock()
+				s.told = append(s.told, reason+": "+message)
+			},
 			Period: 5 * time.Minute, Log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		go m.Run(ctx)
+		sleep := func(d time.Duration) { // the test holds the lock but while it sleeps
+			s.Unlock()
+			time.Sleep(d)
+			synctest.Wait()
+			s.Lock()
+		}
+		unused := func() {
+			s.Unlock()
+			defer s.Lock()
+			if err := m.DeleteUnused(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		s.Lock()
+		sleep(time.Second)
 		at := func(minute int, want string) {
 			t.Helper()
-			synctest.Wait()
-			if got := s.ids(); got != want || len(told) > 0 {
-				t.Errorf("minute %d: %s, want %s; told %q", minute, got, want, told)
+			if got := s.ids(); got != want || len(s.told) > 0 {
+				t.Errorf("minute %d: %s, want %s; told %q", minute, got, want, s.told)
 			}
 		}
 		at(0, "pinned container volume starting b a")
-		time.Sleep(6 * time.Minute)
+		sleep(6 * time.Minute)
 		at(6, "pinned container volume starting b a") // 60 %
 		s.containers = append(s.containers, &criv1.Container{Image: &criv1.ImageSpec{Image: "a"}})
-		time.Sleep(5 * time.Minute)
+		sleep(5 * time.Minute)
 		s.containers = s.containers[:1]
 		s.others = 25 // 85 %, so that 20 are to be freed
 		s.add("young", false)
 		s.others -= 10
-		time.Sleep(5 * time.Minute) // b was used before a; young came after the last look
+		sleep(5 * time.Minute) // b was used before a; young came after the last look
 		at(16, "pinned container volume starting young")
 
 		s.others = 60
 		s.stuck = true
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		if len(told) != 1 || !strings.HasPrefix(told[0], "ImageGCFailed: delete image young: stuck") {
-			t.Errorf("told %q", told)
+		sleep(5 * time.Minute)
+		if len(s.told) != 1 || !strings.HasPrefix(s.told[0], "ImageGCFailed: delete image young: stuck") {
+			t.Errorf("told %q", s.told)
 		}
-		told, s.stuck = nil, false
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		if len(told) != 1 || s.ids() != "pinned container volume starting" ||
-			told[0] != "FreeDiskSpaceFailed: the disk of images is 110% full; to come below 65% takes 45 bytes, unused images had 10" {
-			t.Errorf("%s; told %q", s.ids(), told)
+		s.told, s.stuck = nil, false
+		sleep(5 * time.Minute)
+		if len(s.told) != 1 || s.ids() != "pinned container volume starting" ||
+			s.told[0] != "FreeDiskSpaceFailed: the disk of images is 110% full; to come below 65% takes 45 bytes, unused images had 10" {
+			t.Errorf("%s; told %q", s.ids(), s.told)
 		}
-		told, s.others = nil, 0
-		m.MaxAge = time.Hour
+		s.told, s.others = nil, 0
 		s.add("old", false)
-		time.Sleep(30 * time.Minute)
+		sleep(30 * time.Minute)
 		at(60, "pinned container volume starting old")
 		starting.Spec.Volumes = nil
-		time.Sleep(70 * time.Minute)
+		sleep(70 * time.Minute)
 		at(130, "pinned container starting")
 
 		s.add("new", false)
-		if err := m.DeleteUnused(ctx); err != nil {
-			t.Error(err)
-		}
+		unused()
 		at(130, "pinned container starting new")
-		time.Sleep(3 * time.Minute)
-		if err := m.DeleteUnused(ctx); err != nil {
-			t.Error(err)
-		}
+		sleep(3 * time.Minute)
+		unused()
 		at(133, "pinned container starting")
+		s.Unlock()
 		cancel()
 		synctest.Wait()
 	})
