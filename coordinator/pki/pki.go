@@ -118,8 +118,9 @@ type Spec struct {
 	Groups []string
 	Names  []string
 	IPs    []net.IP
-	// Server makes a serving certificate; else it is a client's.
-	Server bool
+	// Server makes a serving certificate; else it is a client's. Client beside it makes
+	// one for both.
+	Server, Client bool
 	// Lifetime is CertLifetime when zero.
 	Lifetime time.Duration
 }
@@ -130,9 +131,12 @@ func (a *Authority) Issue(s Spec, now time.Time) (certPEM, keyPEM []byte, err er
 	if err != nil {
 		return nil, nil, fmt.Errorf("make key of %s: %w", s.User, err)
 	}
-	usage := x509.ExtKeyUsageClientAuth
+	usage := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if s.Server {
-		usage = x509.ExtKeyUsageServerAuth
+		usage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	}
+	if s.Server && s.Client {
+		usage = append(usage, x509.ExtKeyUsageClientAuth)
 	}
 	if s.Lifetime == 0 {
 		s.Lifetime = CertLifetime
@@ -142,7 +146,7 @@ func (a *Authority) Issue(s Spec, now time.Time) (certPEM, keyPEM []byte, err er
 		return nil, nil, err
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{usage}
+	template.ExtKeyUsage = usage
 	template.DNSNames, template.IPAddresses = s.Names, s.IPs
 	der, err := x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.key)
 	if err != nil {

@@ -1,0 +1,100 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"time"
+)
+
+// Members of the store trust nobody but who has a certificate of a CA that is for
+// nothing else: nodes have certificates of the cluster's. The file names are kubeadm's.
+const (
+	PeerCAFile   = "etcd/ca.crt"
+	PeerCertFile = "etcd/peer.crt"
+	PeerKeyFile  = "etcd/peer.key"
+)
+
+// EnsurePeer makes what a member of the store shows to others, and checks them with:
+// the CA when there is none, and a certificate for the addresses by which they reach it.
+func (d Dir) EnsurePeer(ips []net.IP, now time.Time) error {
+	if err := os.MkdirAll(d.Path("etcd"), 0o700); err != nil {
+		return fmt.Errorf("make keys: %w", err)
+	}
+	ca, err := d.ensureCA("etcd/ca", "shoal-etcd-ca", now)
+	if err != nil {
+		return err
+	}
+	return d.ensureCert("etcd/peer", ca, Spec{User: "shoal-etcd-peer", IPs: ips, Server: true, Client: true}, now)
+}
+
+// shared are the files that all coordinators of a cluster have alike, each with
+// whether a cluster may be without it.
+var shared = []struct {
+	name     string
+	optional bool
+	mode     os.FileMode
+}{
+	{CAFile, false, 0o644},
+	{"ca.key", false, 0o600},
+	{"front-proxy-ca.crt", false, 0o644},
+	{"front-proxy-ca.key", false, 0o600},
+	{"sa.key", false, 0o600},
+	{"sa.pub", true, 0o644},
+	{GossipKeyFile, false, 0o600},
+	{PeerCAFile, false, 0o644},
+	{"etcd/ca.key", false, 0o600},
+}
+
+// Shared reads the files that a further coordinator needs, by their names in the
+// directory.
+func (d Dir) Shared() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, f := range shared {
+		data, err := os.ReadFile(d.Path(f.name))
+		if errors.Is(err, fs.ErrNotExist) && f.optional {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the cluster's keys: %w", err)
+		}
+		files[f.name] = data
+	}
+	return files, nil
+}
+
+// Install writes what Shared has read at another coordinator. It fails, and writes
+// nothing, when a file is missing or unknown, or when the directory has keys of
+// another cluster.
+func (d Dir) Install(files map[string][]byte) error {
+	known := map[string]bool{}
+	for _, f := range shared {
+		known[f.name] = true
+		if files[f.name] == nil && !f.optional {
+			return fmt.Errorf("install the cluster's keys: %s is missing", f.name)
+		}
+	}
+	for name := range files {
+		if !known[name] {
+			return fmt.Errorf("install the cluster's keys: %q is none of them", name)
+		}
+	}
+	if old, err := os.ReadFile(d.Path(CAFile)); err == nil && string(old) != string(files[CAFile]) {
+		return fmt.Errorf("install the cluster's keys: %s has those of another cluster; move the directory away first",
+			d)
+	}
+	if err := os.MkdirAll(d.Path("etcd"), 0o700); err != nil {
+		return fmt.Errorf("install the cluster's keys: %w", err)
+	}
+	for _, f := range shared {
+		if files[f.name] == nil {
+			continue
+		}
+		if err := WriteFile(d.Path(f.name), files[f.name], f.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
