@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/storage"
@@ -27,19 +26,14 @@ func openEmbedded(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	disk := newSpace(cfg.Dir, cfg.Log)
-	disk.reserve()
+	e := &embedded{cfg: cfg, disk: newSpace(cfg.Dir, cfg.Log), errs: make(chan error, 1)}
+	e.disk.reserve()
 	setLibraries()
-	e, err := embed.StartEtcd(embedConfig(cfg))
-	if err != nil {
-		return nil,
-			fmt.Errorf(
-				"open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)",
-				cfg.Dir, err)
+	if err := e.start(); err != nil {
+		return nil, err
 	}
-	go electSelf(e.Server)
-	s := newStore(e, v3client.New(e.Server))
-	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: disk}
+	s := newStore(e, e.front())
+	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: e.disk}
 	s.compact()
 	return s, nil
 }
@@ -58,16 +52,19 @@ func setLibraries() {
 	}
 }
 
-func embedConfig(cfg Config) *embed.Config {
+func embedConfig(cfg Config) (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Dir = cfg.Dir
 	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil // clients are in the process
-	joinAlone(c)
 	c.SnapshotCount = snapshotEvery
 	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
 	c.MaxRequestBytes = 3 << 20
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log)))
-	return c
+	if cfg.Peers != nil {
+		return c, cfg.Peers.join(c)
+	}
+	joinAlone(c)
+	return c, nil
 }
 
 type allFeatures struct{ feature.FeatureSupportChecker }

@@ -38,7 +38,9 @@ func (s *Store) Forget(ctx context.Context) error {
 	if err := s.roomForCopy(); err != nil {
 		return err
 	}
-	if err := s.etcd.Server.Defragment(); err != nil {
+	r, release := s.etcd.acquire()
+	defer release()
+	if err := r.etcd.Server.Defragment(); err != nil {
 		return fmt.Errorf("defragment the store: %w", err)
 	}
 	return nil
@@ -46,8 +48,8 @@ func (s *Store) Forget(ctx context.Context) error {
 
 // roomForCopy fails when the disk is too full for a second database's file.
 func (s *Store) roomForCopy() error {
-	dir := s.etcd.Config().Dir
-	need := s.etcd.Server.Backend().SizeInUse() + spaceToCreate
+	dir := s.etcd.cfg.Dir
+	need := s.etcd.current().etcd.Server.Backend().SizeInUse() + spaceToCreate
 	if free, err := freeBytes(dir); err == nil && free < need {
 		return fmt.Errorf("defragment the store: %s has %s free and needs %s: free some space on its file system",
 			dir, mebibytes(free), mebibytes(need))

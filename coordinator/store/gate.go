@@ -4,38 +4,78 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// gate holds requests back until the embedded etcd has elected itself, and
-// writes that its disk has no space for.
+// gate holds requests back until the embedded etcd has a leader, and refuses those
+// that cannot succeed: where the majority of the members is out of reach, and writes
+// that its disk has no space for.
 type gate struct {
 	clientv3.KV
-	etcd  *embed.Etcd
+	etcd  *embedded
 	space *space
-	open  atomic.Bool
 }
 
 var errStopped = errors.New("store has stopped")
 
+// electionTime is more than members need to agree on a new leader, so that its
+// loss is a delay and no error.
+const electionTime = 4 * time.Second
+
 func (g *gate) wait(ctx context.Context) error {
-	if g.open.Load() {
+	r := g.etcd.current()
+	if !r.ready.Load() {
+		if err := r.waitReady(ctx); err != nil {
+			return err
+		}
+	}
+	if r.etcd.Server.Lead() != 0 {
 		return nil
 	}
+	return r.waitLeader(ctx)
+}
+
+// waitReady returns when etcd has a leader for the first time.
+func (r *running) waitReady(ctx context.Context) error {
 	select {
-	case <-g.etcd.Server.ReadyNotify():
-		g.open.Store(true)
+	case <-r.etcd.Server.ReadyNotify():
+		if err := endFirst(r.etcd.Config().Dir); err != nil {
+			return err
+		}
+		r.ready.Store(true)
 		return nil
-	case <-g.etcd.Server.StopNotify():
+	case <-r.etcd.Server.StopNotify():
 		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(startTimeout):
-		return fmt.Errorf("store is not ready after %s", startTimeout)
+		return fmt.Errorf("store is not ready after %s%s", startTimeout, r.missing())
+	}
+}
+
+// waitLeader waits for an election. A member without a leader is on the side of a
+// minority, where nothing can be written, and nothing read but from caches.
+func (r *running) waitLeader(ctx context.Context) error {
+	late := time.After(electionTime)
+	for {
+		changed := r.etcd.Server.LeaderChangedNotify()
+		if r.etcd.Server.Lead() != 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-r.etcd.Server.StopNotify():
+			return errStopped
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return apierrors.NewServiceUnavailable(
+				"the coordinators' store has no majority" + r.missing() +
+					": nothing is written, and only reads that may be old (resourceVersion=0) and watches are answered")
+		}
 	}
 }
 
@@ -47,7 +87,5 @@ func (g *gate) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 }
 
 func (g *gate) Txn(ctx context.Context) clientv3.Txn {
-	// An error shows when the transaction is committed.
-	_ = g.wait(ctx)
-	return &careful{Txn: g.KV.Txn(ctx), space: g.space}
+	return &careful{Txn: g.KV.Txn(ctx), space: g.space, refused: g.wait(ctx)}
 }

@@ -47,6 +47,8 @@ func expected(message string) bool {
 		strings.Contains(message, "cannot campaign at term") || // electSelf, until it can
 		strings.Contains(message, "setting up serving from embedded etcd failed") ||
 		strings.Contains(message, "simple token is not cryptographically signed") ||
+		strings.HasPrefix(message, "rejecting promote learner: learner is not ready") || // Vote, until it is
+		strings.HasPrefix(message, "prober detected unhealthy status") || // beside what tells the reason
 		// bbolt tells a failed write three times, then etcd tells it.
 		strings.HasPrefix(message, "writeAt failed") ||
 		strings.HasPrefix(message, "writing data failed") ||

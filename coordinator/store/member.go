@@ -12,19 +12,9 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// The embedded etcd is the only member of its cluster, and all that follows from
-// that is in this file. With a second one:
-//
-//   - joinAlone has to say where peers reach this member, and listen there with
-//     certificates: etcd's socket for peers asks nobody who they are; and to begin
-//     with the members that there are, not with itself.
-//   - ticks are heartbeats then, so both lengths have to be etcd's own again, and
-//     the log keeps what a follower that lags has to be sent (catchUpEntries).
-//   - electSelf does nothing, as it does already: members vote. Alone is false then,
-//     and a leader that died is followed when its Lease has ended.
-//
-// What does not change: clients stay in the process (gate), each member guards its
-// own disk (space), and compaction may run on all of them.
+// The embedded etcd as the only member of its cluster, and all that follows from that.
+// With others (Config.Peers, members.go) it listens for them, ticks as etcd does by
+// itself, and keeps in memory what a follower that lags has to be sent.
 const (
 	memberName = "shoal"
 	// It has nobody to send a heartbeat to: a tick is for nothing, and long.
@@ -35,7 +25,9 @@ const (
 
 // Alone tells whether no other process can write to the store: the embedded etcd is
 // the only member, and serves nobody but this process.
-func (s *Store) Alone() bool { return s.etcd != nil && len(s.etcd.Server.Cluster().Members()) == 1 }
+func (s *Store) Alone() bool {
+	return s.etcd != nil && len(s.etcd.current().etcd.Server.Cluster().Members()) == 1
+}
 
 // joinAlone makes a configuration that of a cluster's only member.
 func joinAlone(c *embed.Config) {
@@ -81,15 +73,20 @@ func electSelf(s *etcdserver.EtcdServer) {
 }
 
 // replayed tells whether raft has applied all that its log says is committed.
-// etcd publishes raft's own view nowhere else; it is that of the server that
-// was started last in this process.
 func replayed() bool {
+	status, ok := raftStatus()
+	return ok && status.Commit > 0 && status.Applied >= status.Commit
+}
+
+// raftStatus is raft's own view, which etcd publishes nowhere else; it is that of the
+// server that was started last in this process.
+func raftStatus() (status raft.Status, ok bool) {
 	f, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
-		return false
+		return status, false
 	}
-	status, ok := f.Value().(raft.Status)
-	return ok && status.Commit > 0 && status.Applied >= status.Commit
+	status, ok = f.Value().(raft.Status)
+	return status, ok
 }
 
 const electRetry = 2 * time.Millisecond

@@ -30,3 +30,25 @@ func TestElectAfterReplay(t *testing.T) {
 		s.Close()
 	}
 }
+
+// A first start that is cut short at any moment is no obstacle to the next.
+func TestFirstStartCutShort(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for i := range 12 {
+		cfg := Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+		s, err := Open(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond)
+		s.Close()
+		if s, err = Open(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.client.Put(ctx, "/k", "v"); err != nil {
+			t.Fatalf("cut after %d ms: %v", i, err)
+		}
+		s.Close()
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 )
 
@@ -19,14 +18,14 @@ func (s *Store) serveSize() {
 
 // sizeMonitor tells the size of an etcd's database.
 type sizeMonitor struct {
-	embedded *embed.Etcd // nil: the members that client knows are asked
+	embedded *embedded // nil: the members that client knows are asked
 	client   *clientv3.Client
 }
 
 // Monitor is the size that the first member which answers tells of.
 func (m sizeMonitor) Monitor(ctx context.Context) (etcdmetrics.StorageMetrics, error) {
 	if m.embedded != nil {
-		return etcdmetrics.StorageMetrics{Size: m.embedded.Server.Backend().Size()}, nil
+		return etcdmetrics.StorageMetrics{Size: m.embedded.current().etcd.Server.Backend().Size()}, nil
 	}
 	var failed []error
 	for _, endpoint := range m.client.Endpoints() {

@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	etcdkube "go.etcd.io/etcd/client/v3/kubernetes"
-	"go.etcd.io/etcd/server/v3/embed"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/utils/clock"
@@ -24,12 +23,15 @@ type Config struct {
 	Servers []string
 	// CAFile, CertFile and KeyFile secure the connections to Servers.
 	CAFile, CertFile, KeyFile string
-	Log                       *slog.Logger
+	// Peers makes the embedded etcd one member of several, or one that may get others;
+	// nil: it is the only one, and has no socket.
+	Peers *Peers
+	Log   *slog.Logger
 }
 
 // Store is an open connection to the state.
 type Store struct {
-	etcd      *embed.Etcd
+	etcd      *embedded // nil: outside
 	client    *etcdkube.Client
 	compactor etcd3.Compactor
 	stop      func() // ends compactor
@@ -63,7 +65,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return openEmbedded(cfg)
 }
 
-func newStore(e *embed.Etcd, c *clientv3.Client) *Store {
+func newStore(e *embedded, c *clientv3.Client) *Store {
 	kc := &etcdkube.Client{Client: c}
 	kc.Kubernetes = kc
 	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
@@ -85,7 +87,7 @@ func (s *Store) Err() <-chan error {
 	if s.etcd == nil {
 		return nil
 	}
-	return s.etcd.Err()
+	return s.etcd.errs
 }
 
 // WaitCaches returns when every watch cache made so far is filled: a list before
@@ -139,7 +141,7 @@ func (s *Store) Close() error {
 	}
 	err := s.client.Close()
 	if s.etcd != nil {
-		s.etcd.Close()
+		s.etcd.close()
 		err = nil // the in-process client's context was ours to cancel
 	}
 	if errors.Is(err, context.Canceled) {

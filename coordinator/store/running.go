@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+)
+
+// embedded is the etcd in this process and how requests reach it. When the only
+// member of a store becomes one of several (Grow), etcd has to be started again, with
+// other timing and with certificates: requests wait meanwhile, and watches that end go
+// on with the next one from where they were.
+type embedded struct {
+	cfg  Config
+	disk *space
+	errs chan error // what ended etcd, at most once
+
+	// mu is held for reading by each request, and for writing while etcd is stopped.
+	mu     sync.RWMutex
+	run    *running
+	closed bool
+}
+
+// running is one start of etcd.
+type running struct {
+	etcd   *embed.Etcd
+	client *clientv3.Client // of this start: in the process, without a socket
+	peers  *peerServer      // nil for the only member
+	ready  atomic.Bool
+}
+
+// ErrRemoved is of a member that the others have removed.
+var ErrRemoved = errors.New("this coordinator was removed from the cluster")
+
+// start starts etcd; mu is held, or nobody else has e yet.
+func (e *embedded) start() error {
+	cfg, err := embedConfig(e.cfg)
+	if err != nil {
+		return err
+	}
+	if e.cfg.Peers == nil {
+		if err := beginFirst(e.cfg.Dir); err != nil {
+			return err
+		}
+	}
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return explainStart(e.cfg, err)
+	}
+	r := &running{etcd: server, client: v3client.New(server.Server)}
+	if e.cfg.Peers != nil {
+		if r.peers, err = servePeers(server.Server, *e.cfg.Peers, e.cfg.Log); err != nil {
+			r.close()
+			return err
+		}
+	}
+	go electSelf(server.Server)
+	e.run = r
+	go e.follow(r)
+	return nil
+}
+
+func explainStart(cfg Config, err error) error {
+	return fmt.Errorf(
+		"open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)",
+		cfg.Dir, err)
+}
+
+// follow tells what ended a start of etcd, unless it was ended by us.
+func (e *embedded) follow(r *running) {
+	var err error
+	select {
+	case err = <-r.etcd.Err():
+	case <-r.etcd.Server.StopNotify():
+	}
+	e.mu.RLock()
+	ours := e.closed || e.run != r
+	e.mu.RUnlock()
+	if ours {
+		return
+	}
+	if r.etcd.Server.IsIDRemoved(uint64(r.etcd.Server.MemberID())) {
+		err = ErrRemoved
+	} else if err == nil {
+		err = errStopped
+	}
+	select {
+	case e.errs <- err:
+	default:
+	}
+}
+
+// current is etcd as it runs now. Who asks it something holds it by acquire.
+func (e *embedded) current() *running {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.run
+}
+
+// acquire is current for the time of a request, which etcd's next start waits for.
+func (e *embedded) acquire() (r *running, release func()) {
+	e.mu.RLock()
+	return e.run, e.mu.RUnlock
+}
+
+// restart ends etcd and starts it with another configuration, or with the old one
+// when that fails.
+func (e *embedded) restart(change func(*Config)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return errStopped
+	}
+	old := e.cfg
+	last := e.run
+	e.run = nil
+	last.close()
+	change(&e.cfg)
+	err := e.start()
+	if err == nil {
+		return nil
+	}
+	e.cfg = old
+	if again := e.start(); again != nil {
+		e.run = last // stopped: each request fails from now on
+		select {
+		case e.errs <- again:
+		default:
+		}
+	}
+	return err
+}
+
+func (e *embedded) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.run.close()
+}
+
+// close ends the connections last: by them a leader hands over.
+func (r *running) close() {
+	_ = r.client.Close() // of a context that was ours to cancel
+	r.etcd.Close()
+	r.peers.close()
+}
+
+// front is the client that the library uses: each request goes to the etcd that
+// runs by then.
+func (e *embedded) front() *clientv3.Client {
+	c := clientv3.NewCtxClient(context.Background(), clientv3.WithZapLogger(e.run.etcd.Server.Logger()))
+	c.KV, c.Watcher, c.Lease = frontKV{e}, frontWatcher{e}, frontLease{e}
+	return c
+}
