@@ -34,7 +34,36 @@ type Elector struct {
 	// Alone tells whether no other process can compete: a Lease that is held is that
 	// of one that died then, and is taken over at once. Nil: others can.
 	Alone func() bool
+	// Quick has a dead leader followed within five seconds, for a write a second: where
+	// coordinators share a store of their own. Nil: never.
+	Quick func() bool
 	Log   *slog.Logger
+}
+
+// pace is how the Lease is kept. The one that holds it writes its duration into it,
+// and others go by that: coordinators of two paces respect each other.
+type pace struct {
+	// duration is after which a dead leader is followed, deadline after which a living
+	// one without a renewal has stopped.
+	duration, deadline time.Duration
+	renewal, period    time.Duration
+}
+
+var (
+	calm  = pace{duration: duration, deadline: deadline, renewal: renewal, period: period}
+	quick = pace{
+		duration: 4 * time.Second,
+		deadline: 2500 * time.Millisecond,
+		renewal:  time.Second,
+		period:   500 * time.Millisecond,
+	}
+)
+
+func (e Elector) pace() pace {
+	if e.Quick != nil && e.Quick() {
+		return quick
+	}
+	return calm
 }
 
 // Leads fails unless some coordinator leads: scheduler and controllers run there.
@@ -47,7 +76,7 @@ func Leads(ctx context.Context, client kubernetes.Interface) error {
 	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil {
 		return fmt.Errorf("no coordinator leads: nobody holds Lease %s/%s", namespace, name)
 	}
-	if age := time.Since(s.RenewTime.Time); age > duration {
+	if age := time.Since(s.RenewTime.Time); age > durationOf(s) {
 		return fmt.Errorf("no coordinator leads: Lease %s/%s of %s was renewed %s ago", namespace, name,
 			*s.HolderIdentity, age.Round(time.Second))
 	}
@@ -67,7 +96,7 @@ func (e Elector) Run(ctx context.Context, lead func(ctx context.Context) error) 
 		if err != nil {
 			return nil // ctx ended
 		}
-		err = e.hold(ctx, lease, asked.Add(deadline), lead)
+		err = e.hold(ctx, lease, asked.Add(deadlineOf(lease)), lead)
 		if ctx.Err() != nil {
 			return err
 		}
@@ -97,7 +126,7 @@ func (e Elector) acquire(ctx context.Context) (lease *coordinationv1.Lease, aske
 			e.Log.Warn("cannot take leadership yet", "err", err)
 		}
 		// A Lease that is not renewed is an absence of events: look each period.
-		if !sleep(ctx, period) {
+		if !sleep(ctx, e.pace().period) {
 			return nil, asked, ctx.Err()
 		}
 	}
@@ -144,13 +173,29 @@ func (o *observed) expired(s coordinationv1.LeaseSpec, now time.Time) bool {
 	if *s.HolderIdentity != o.holder || !renew.Equal(&o.renew) {
 		*o = observed{holder: *s.HolderIdentity, renew: renew, at: now}
 	}
-	return now.Sub(o.at) > duration
+	return now.Sub(o.at) > durationOf(&s)
+}
+
+// durationOf is how long a Lease holds after its last renewal, as its holder has said.
+func durationOf(s *coordinationv1.LeaseSpec) time.Duration {
+	if s.LeaseDurationSeconds == nil || *s.LeaseDurationSeconds < 1 {
+		return duration
+	}
+	return time.Duration(*s.LeaseDurationSeconds) * time.Second
+}
+
+// deadlineOf is how long its holder may act without another renewal.
+func deadlineOf(l *coordinationv1.Lease) time.Duration {
+	if durationOf(&l.Spec) == quick.duration {
+		return quick.deadline
+	}
+	return deadline
 }
 
 // claim returns the record of our leadership, following old.
 func (e Elector) claim(old coordinationv1.LeaseSpec) coordinationv1.LeaseSpec {
 	now := metav1.NowMicro()
-	seconds, transitions := int32(duration/time.Second), int32(0)
+	seconds, transitions := int32(e.pace().duration/time.Second), int32(0)
 	if old.LeaseTransitions != nil {
 		transitions = *old.LeaseTransitions
 	}
@@ -177,7 +222,7 @@ func (e Elector) hold(
 	done := make(chan error, 1)
 	defer leads()()
 	go func() { done <- lead(leading) }()
-	pause := renewal
+	pause := e.pace().renewal
 	for {
 		select {
 		case err := <-done:
@@ -193,12 +238,12 @@ func (e Elector) hold(
 		next, err := e.renew(leading, lease, until)
 		switch {
 		case err == nil:
-			lease, until, pause = next, asked.Add(deadline), renewal
+			lease, until, pause = next, asked.Add(deadlineOf(next)), e.pace().renewal
 		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || !time.Now().Before(until):
 			stop()
 			return <-done
 		default:
-			pause = period
+			pause = e.pace().period
 		}
 	}
 }
@@ -207,7 +252,7 @@ func (e Elector) hold(
 func (e Elector) renew(
 	ctx context.Context, lease *coordinationv1.Lease, until time.Time,
 ) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(deadline/2, time.Until(until)))
+	ctx, cancel := context.WithTimeout(ctx, min(e.pace().deadline/2, time.Until(until)))
 	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, err
