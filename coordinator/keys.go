@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -60,7 +61,11 @@ func (s parts) renewKeys(ctx context.Context) {
 			return
 		case <-time.After(24 * time.Hour):
 		}
-		if err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now()); err != nil {
+		err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now())
+		if s.store.Embedded() && s.store.Several() {
+			err = errors.Join(err, keys(s.cfg).EnsurePeer([]net.IP{s.advertise}, time.Now()))
+		}
+		if err != nil {
 			s.log.Warn("certificates could not be renewed", "err", err)
 		}
 	}

@@ -49,7 +49,8 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
-	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load))
+	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
+		joinCommand(load), coordinatorsCommand(load))
 	return cmd
 }
 

@@ -100,12 +100,18 @@ func freePort(t *testing.T) int {
 // client waits until the coordinator is ready and returns an administrator's client.
 func client(t *testing.T, p *child, dir string, port int) kubernetes.Interface {
 	t.Helper()
+	return clientAt(t, p, dir, "127.0.0.1", port)
+}
+
+// clientAt does so where the coordinator serves at another address.
+func clientAt(t *testing.T, p *child, dir, ip string, port int) kubernetes.Interface {
+	t.Helper()
 	deadline := time.Now().Add(3 * time.Minute) // with the race detector, on a busy machine
 	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		out := dir + "/admin.kubeconfig"
 		cmd := command()
-		cmd.SetArgs([]string{"kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--group", "system:masters",
-			"--out", out})
+		cmd.SetArgs([]string{"kubeconfig", "--data-dir", dir, "--server", fmt.Sprintf("https://%s:%d", ip, port),
+			"--group", "system:masters", "--out", out})
 		if cmd.Execute() != nil {
 			if _, ended := p.wait(0); ended {
 				t.Fatalf("coordinator ended:\n%s", p.out)

@@ -82,9 +82,14 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		Client:   s.api.Client(),
 		Identity: leader.NewIdentity(hostName()),
 		Alone:    s.store.Alone,
+		Quick:    func() bool { return s.store.Embedded() && s.store.Several() },
 		Log:      s.log,
 	}
-	return []func(context.Context) error{
+	var ofMembers []func(context.Context) error
+	if s.members != nil {
+		ofMembers = append(ofMembers, unfailing(s.members.Forget), unfailing(s.showAddress))
+	}
+	return append(ofMembers, []func(context.Context) error{
 		s.announce,
 		s.gossip.Run,
 		s.store.FollowEncryption,
@@ -98,7 +103,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		s.onceReady(func(ctx context.Context) error {
 			return elector.Run(ctx, func(ctx context.Context) error { return s.lead(ctx, apiCtx) })
 		}),
-	}
+	}...)
 }
 
 // unfailing makes of what cannot fail what could.

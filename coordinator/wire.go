@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/leader"
+	"github.com/shoal-project/shoal/coordinator/members"
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -40,6 +41,7 @@ type parts struct {
 	auth      *auth.Auth
 	gossip    *gossip.Group
 	endpoints *apiendpoints.Publisher
+	members   *members.Server // nil with an outside etcd
 	advertise net.IP
 	port      int
 	begin     time.Time
@@ -123,19 +125,35 @@ func lockState(cfg config.Config) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// openState makes the keys while the store opens: both take their time.
+// openState makes the keys while the store opens: both take their time. One of several
+// members needs some of the keys first, and waits until it has a vote.
 func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *slog.Logger) (*store.Store, error) {
+	c := store.Config{
+		Dir: filepath.Join(cfg.StateDir(), "etcd"), Log: log,
+		Servers: cfg.EtcdServers, CAFile: cfg.EtcdCAFile, CertFile: cfg.EtcdCertFile, KeyFile: cfg.EtcdKeyFile,
+	}
+	m, err := readMember(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
+		p, err := peersOf(cfg, *m, advertise)
+		if err != nil {
+			return nil, err
+		}
+		c.Peers = &p
+	}
 	var st *store.Store
 	var g errgroup.Group
 	g.Go(func() error { return keys(cfg).Ensure(cluster(cfg, advertise), time.Now()) })
 	g.Go(func() (err error) {
-		st, err = store.Open(ctx, store.Config{
-			Dir: filepath.Join(cfg.StateDir(), "etcd"), Log: log,
-			Servers: cfg.EtcdServers, CAFile: cfg.EtcdCAFile, CertFile: cfg.EtcdCertFile, KeyFile: cfg.EtcdKeyFile,
-		})
+		st, err = store.Open(ctx, c)
+		if err == nil && m != nil {
+			err = st.Vote(ctx)
+		}
 		return err
 	})
-	err := g.Wait()
+	err = g.Wait()
 	if err == nil {
 		err = encryptStore(ctx, cfg, st, log)
 	}
@@ -203,8 +221,13 @@ func (s *parts) buildAPI(
 	if err != nil {
 		return nil, err
 	}
+	s.api = api // what others are answered from
 	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store, s.otherCoordinators)}
 	maps.Copy(handlers, a.Discovery)
+	if s.store.Embedded() {
+		s.members = s.newMembers()
+		handlers[members.Path] = s.members
+	}
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,

@@ -43,6 +43,9 @@ type Config struct {
 	GossipInsecure bool `json:"gossipInsecure,omitempty"`
 	// GossipJoin are members to join, host:port.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
+	// PeerPort is where members of the embedded store reach each other, once there are
+	// several; a coordinator alone does not listen there.
+	PeerPort int `json:"peerPort,omitempty"`
 	// EtcdServers are URLs of an outside etcd; empty: the embedded one.
 	EtcdServers  []string `json:"etcdServers,omitempty"`
 	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
@@ -101,6 +104,7 @@ func Default() Config {
 		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
+		PeerPort:       2380,
 		Audit:          defaultAudit(),
 		Authentication: defaultAuthentication(),
 		Authorization:  defaultAuthorization(),
@@ -126,6 +130,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.GossipPort, "gossip-port", c.GossipPort, "port of the gossip")
 	fs.BoolVar(&c.GossipInsecure, "gossip-insecure", c.GossipInsecure, "the gossip believes members without certificates (for load tests); no pods are routed then")
 	fs.StringSliceVar(&c.GossipJoin, "gossip-join", c.GossipJoin, "gossip members to join, host:port")
+	fs.IntVar(&c.PeerPort, "peer-port", c.PeerPort, "port where several coordinators' embedded stores reach each other; not open while there is one")
 	fs.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an outside etcd (default: embedded)")
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "CA of the outside etcd")
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
@@ -208,6 +213,9 @@ func (c Config) Validate() error {
 		if port < 0 || port > 65535 {
 			bad(field, strconv.Itoa(port), "give a port from 1 to 65535, or 0 for none")
 		}
+	}
+	if c.PeerPort < 1 || c.PeerPort > 65535 {
+		bad("peerPort", strconv.Itoa(c.PeerPort), "give a port from 1 to 65535")
 	}
 	services, err := Prefixes(c.ServiceCIDR)
 	if err != nil {

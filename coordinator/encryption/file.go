@@ -94,6 +94,17 @@ func (f File) write(c *apiserverv1.EncryptionConfiguration) error {
 	return nil
 }
 
+// Install writes what another coordinator's file has, if that is a configuration.
+func (f File) Install(data []byte) error {
+	if len(data) > maxFile {
+		return fmt.Errorf("write %s: the other coordinator's is longer than %d bytes", f, maxFile)
+	}
+	if err := yaml.UnmarshalStrict(data, &apiserverv1.EncryptionConfiguration{}); err != nil {
+		return fmt.Errorf("write %s: the other coordinator's is none: %w", f, err)
+	}
+	return pki.WriteFile(string(f), data, 0o600)
+}
+
 // Hash is what the API server's metrics call the file's content.
 func (f File) Hash() (string, error) {
 	data, err := os.ReadFile(string(f))

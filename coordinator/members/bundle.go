@@ -1,0 +1,96 @@
+package members
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Bundle is what makes a machine a coordinator of a cluster. Whoever has it has the
+// cluster.
+type Bundle struct {
+	// Files are those of pki.Dir.Shared; Encryption is the store's EncryptionConfiguration.
+	Files      map[string][]byte `json:"files"`
+	Encryption []byte            `json:"encryption"`
+	Settings   Settings          `json:"settings"`
+	// Join are the members' URLs, Gossip their addresses in the gossip.
+	Join   []string `json:"join"`
+	Gossip []string `json:"gossip"`
+}
+
+// Settings are fields of the configuration that all coordinators have alike.
+type Settings struct {
+	ServiceCIDR   string `json:"serviceCIDR"`
+	ClusterCIDR   string `json:"clusterCIDR"`
+	ClusterDNS    string `json:"clusterDNS"`
+	ClusterDomain string `json:"clusterDomain"`
+	NodePortRange string `json:"nodePortRange"`
+}
+
+// Sealed is a Bundle under a key that is made of a token's secret (HKDF with SHA-256,
+// AES-256-GCM).
+type Sealed struct {
+	Salt  []byte `json:"salt"`
+	Nonce []byte `json:"nonce"`
+	Data  []byte `json:"data"`
+}
+
+const (
+	sealInfo  = "shoal coordinator bundle v1"
+	keyBytes  = 32
+	saltBytes = 32
+)
+
+// Seal encrypts a bundle.
+func Seal(b Bundle, secret string) (Sealed, error) {
+	plain, err := json.Marshal(b)
+	if err != nil {
+		return Sealed{}, fmt.Errorf("seal the cluster's keys: %w", err)
+	}
+	s := Sealed{Salt: make([]byte, saltBytes)}
+	_, _ = rand.Read(s.Salt) // never fails
+	aead, err := cipherOf(secret, s.Salt)
+	if err != nil {
+		return Sealed{}, fmt.Errorf("seal the cluster's keys: %w", err)
+	}
+	s.Nonce = make([]byte, aead.NonceSize())
+	_, _ = rand.Read(s.Nonce)
+	s.Data = aead.Seal(nil, s.Nonce, plain, []byte(sealInfo))
+	return s, nil
+}
+
+// Open decrypts it.
+func (s Sealed) Open(secret string) (b Bundle, err error) {
+	aead, err := cipherOf(secret, s.Salt)
+	if err != nil {
+		return b, fmt.Errorf("open the cluster's keys: %w", err)
+	}
+	if len(s.Nonce) != aead.NonceSize() {
+		return b, errors.New("open the cluster's keys: the answer is cut short")
+	}
+	plain, err := aead.Open(nil, s.Nonce, s.Data, []byte(sealInfo))
+	if err != nil {
+		return b, errors.New("open the cluster's keys: they are not sealed with this token")
+	}
+	if err := json.Unmarshal(plain, &b); err != nil {
+		return b, fmt.Errorf("open the cluster's keys: %w", err)
+	}
+	return b, nil
+}
+
+func cipherOf(secret string, salt []byte) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, []byte(secret), salt, sealInfo, keyBytes)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}

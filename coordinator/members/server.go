@@ -1,0 +1,246 @@
+package members
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shoal-project/shoal/coordinator/store"
+)
+
+// Path is where coordinators are listed (GET), added (POST) and removed (DELETE, with
+// the parameter name). Group may add them, an administrator all of it.
+const (
+	Path  = "/shoal/v1/coordinators"
+	Group = "system:bootstrappers:shoal:coordinators"
+)
+
+// Store is what is asked of the store (store.Store).
+type Store interface {
+	Members() []store.Member
+	Grow(ctx context.Context, p store.Peers) error
+	AddLearner(ctx context.Context, peerURL string) error
+	Remove(ctx context.Context, id uint64) error
+	Inactive() []store.Member
+}
+
+// Server answers at Path on each coordinator.
+type Server struct {
+	Store Store
+	// Peers makes what this coordinator needs as a member, and keeps that it is one.
+	Peers func() (store.Peers, error)
+	// Bundle is what a newcomer gets.
+	Bundle func() (Bundle, error)
+	// Secret is that of the token that a user came with; an error for others.
+	Secret func(ctx context.Context, user string) (string, error)
+	// Spend counts a use of the token by a newcomer at a URL, once for each of these; an
+	// error when it has been used up.
+	Spend func(ctx context.Context, user, peerURL string) error
+	// Reaches tells whether a member answers.
+	Reaches func(ctx context.Context, peerURL string) bool
+	Log     *slog.Logger
+
+	joining sync.Mutex
+}
+
+// Request asks to become a member.
+type Request struct {
+	// Name is what the coordinator is called: its host's name.
+	Name string `json:"name"`
+	// PeerURL is where the others reach it: https://ADDRESS:PORT.
+	PeerURL string `json:"peerURL"`
+	// Replace has a member of that name which does not live any more go first.
+	Replace bool `json:"replace,omitempty"`
+}
+
+// Coordinator is a member in a list.
+type Coordinator struct {
+	Name    string `json:"name"`
+	URL     string `json:"url"`
+	State   string `json:"state"` // leader, follower, learner
+	Self    bool   `json:"self,omitempty"`
+	Reached bool   `json:"reached"`
+}
+
+// maxRequest bounds what a newcomer says.
+const maxRequest = 16 << 10
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var answer any
+	var err error
+	switch r.Method {
+	case http.MethodGet:
+		answer = s.list(r.Context())
+	case http.MethodPost:
+		answer, err = s.join(r)
+	case http.MethodDelete:
+		answer, err = struct{}{}, s.remove(r.Context(), r.URL.Query().Get("name"))
+	default:
+		err = refusal{http.StatusMethodNotAllowed, "use GET, POST or DELETE"}
+	}
+	if err != nil {
+		refused := refusal{http.StatusServiceUnavailable, err.Error()}
+		errors.As(err, &refused)
+		http.Error(w, refused.text, refused.code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// refusal is an error that is not the server's.
+type refusal struct {
+	code int
+	text string
+}
+
+func (r refusal) Error() string { return r.text }
+
+func refuse(code int, format string, args ...any) error {
+	return refusal{code, fmt.Sprintf(format, args...)}
+}
+
+func (s *Server) list(ctx context.Context) []Coordinator {
+	members := s.Store.Members()
+	out := make([]Coordinator, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		c := Coordinator{Name: m.Name, URL: m.URL, Self: m.Self, State: "follower"}
+		switch {
+		case m.Learner:
+			c.State = "learner"
+		case m.Leads:
+			c.State = "leader"
+		}
+		out[i] = c
+		wg.Go(func() { out[i].Reached = m.Self || s.Reaches(ctx, m.URL) })
+	}
+	wg.Wait()
+	return out
+}
+
+func (s *Server) join(r *http.Request) (Sealed, error) {
+	ctx := r.Context()
+	user, ok := request.UserFrom(ctx)
+	if !ok {
+		return Sealed{}, refuse(http.StatusUnauthorized, "come with a token")
+	}
+	secret, err := s.Secret(ctx, user.GetName())
+	if err != nil {
+		return Sealed{}, refuse(http.StatusForbidden,
+			"the keys are sealed with the secret of a join token, which %s has not: use a token of `shoal token create --coordinator`",
+			user.GetName())
+	}
+	var ask Request
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxRequest)).Decode(&ask); err != nil {
+		return Sealed{}, refuse(http.StatusBadRequest, "read the request: %v", err)
+	}
+	if err := ask.validate(); err != nil {
+		return Sealed{}, err
+	}
+	if !s.joining.TryLock() {
+		return Sealed{}, refuse(http.StatusConflict, "another coordinator is joining here: try again in some seconds")
+	}
+	defer s.joining.Unlock()
+	if err := s.admit(ctx, ask, user.GetName()); err != nil {
+		return Sealed{}, err
+	}
+	bundle, err := s.Bundle()
+	if err != nil {
+		return Sealed{}, err
+	}
+	s.Log.Info("a coordinator joins", "name", ask.Name, "address", ask.PeerURL, "token", user.GetName())
+	return Seal(bundle, secret)
+}
+
+// admit adds the newcomer to the members.
+func (s *Server) admit(ctx context.Context, ask Request, user string) error {
+	if err := s.replace(ctx, ask); err != nil {
+		return err
+	}
+	if err := s.Spend(ctx, user, ask.PeerURL); err != nil {
+		return refuse(http.StatusForbidden, "%v", err)
+	}
+	peers, err := s.Peers()
+	if err != nil {
+		return err
+	}
+	if err := s.Store.Grow(ctx, peers); err != nil {
+		return err
+	}
+	return s.Store.AddLearner(ctx, ask.PeerURL)
+}
+
+// replace removes a member that the newcomer takes the place of. One that has the same
+// name or address and lives is somebody else.
+func (s *Server) replace(ctx context.Context, ask Request) error {
+	for _, m := range s.Store.Members() {
+		if m.URL == ask.PeerURL && (m.Name == "" || m.Learner) {
+			continue // it asked before, and has not come
+		}
+		if m.Name != ask.Name && m.URL != ask.PeerURL {
+			continue
+		}
+		if s.Reaches(ctx, m.URL) && !m.Learner {
+			return refuse(http.StatusConflict,
+				"there is a coordinator %s at %s, and it lives: give this one another name with --name, or remove that one first (shoal coordinators remove %s)",
+				m.Name, m.URL, m.Name)
+		}
+		if !ask.Replace {
+			return refuse(http.StatusConflict,
+				"a coordinator %s at %s belongs to the cluster and does not answer: --replace has this one take its place",
+				m.Name, m.URL)
+		}
+		if err := s.Store.Remove(ctx, m.ID); err != nil {
+			return fmt.Errorf("remove %s, which is to be replaced: %w", m.Name, err)
+		}
+		s.Log.Info("a coordinator was removed, another takes its place", "name", m.Name, "address", m.URL)
+	}
+	return nil
+}
+
+func (s *Server) remove(ctx context.Context, name string) error {
+	members := s.Store.Members()
+	var names []string
+	for _, m := range members {
+		if m.Name != name && m.URL != name {
+			names = append(names, strings.TrimSpace(m.Name+" "+m.URL))
+			continue
+		}
+		if len(members) == 1 {
+			return refuse(http.StatusConflict, "%s is the only coordinator: stop it instead", name)
+		}
+		s.Log.Info("a coordinator is removed", "name", m.Name, "address", m.URL)
+		return s.Store.Remove(ctx, m.ID)
+	}
+	return refuse(http.StatusNotFound, "no coordinator is called %q; there are: %s", name, strings.Join(names, ", "))
+}
+
+func (r Request) validate() error {
+	if bad := validation.IsDNS1123Subdomain(r.Name); len(bad) > 0 {
+		return refuse(http.StatusBadRequest, "name %q: %s", r.Name, bad[0])
+	}
+	u, err := url.Parse(r.PeerURL)
+	if err != nil || u.Scheme != "https" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return refuse(http.StatusBadRequest, "peerURL %q: give https://ADDRESS:PORT", r.PeerURL)
+	}
+	ip := net.ParseIP(u.Hostname())
+	if ip == nil || ip.IsUnspecified() || ip.IsMulticast() || u.Port() == "" {
+		return refuse(http.StatusBadRequest,
+			"peerURL %q: give the address by which the other coordinators reach it (--advertise-address), and a port",
+			r.PeerURL)
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	bootstrap "k8s.io/cluster-bootstrap/token/api"
+)
+
+// Tokens are the Secrets of bootstrap tokens.
+type Tokens struct{ Client kubernetes.Interface }
+
+const (
+	// usesKey is how many machines may still join with a token, countedKey who has.
+	usesKey, countedKey = "shoal-uses", "shoal-counted"
+	spendTries          = 5
+)
+
+func (t Tokens) secret(ctx context.Context, user string) (*corev1.Secret, error) {
+	id, ok := strings.CutPrefix(user, bootstrap.BootstrapUserPrefix)
+	if !ok {
+		return nil, errors.New("not a token")
+	}
+	return t.Client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, bootstrap.BootstrapTokenSecretPrefix+id,
+		metav1.GetOptions{})
+}
+
+// Secret is that of the token that a user came with.
+func (t Tokens) Secret(ctx context.Context, user string) (string, error) {
+	s, err := t.secret(ctx, user)
+	if err != nil {
+		return "", err
+	}
+	return string(s.Data[bootstrap.BootstrapTokenSecretKey]), nil
+}
+
+// Spend counts a use of the token, but once for each newcomer, which may ask again.
+func (t Tokens) Spend(ctx context.Context, user, peerURL string) error {
+	for range spendTries {
+		s, err := t.secret(ctx, user)
+		if err != nil {
+			return err
+		}
+		counted := strings.Fields(strings.ReplaceAll(string(s.Data[countedKey]), ",", " "))
+		if slices.Contains(counted, peerURL) {
+			return nil
+		}
+		if left, limited := s.Data[usesKey]; limited {
+			n, err := strconv.Atoi(string(left))
+			if err != nil || n < 1 {
+				return errors.New("the token has been used by as many machines as it is for: make another with `shoal token create --coordinator`")
+			}
+			s.Data[usesKey] = []byte(strconv.Itoa(n - 1))
+		}
+		s.Data[countedKey] = []byte(strings.Join(append(counted, peerURL), ","))
+		_, err = t.Client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
+		if err == nil || !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("the token was written to by others %d times meanwhile: try again", spendTries)
+}
