@@ -101,7 +101,11 @@ func listCoordinators(ctx context.Context, c rest.Interface, out io.Writer) erro
 				alive++
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, m.URL, m.State, answers)
+		state := m.State
+		if m.Witness {
+			state += " (witness)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, m.URL, state, answers)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -120,7 +124,7 @@ func outlook(votes, alive int) string {
 	case spare < 0:
 		return "Too few answer: nothing can be written until one more is back."
 	case votes == 2:
-		return "Two coordinators agree only together: add a third, so that one may fail."
+		return "Two agree only together: add a third, or a witness, so that one may fail."
 	case spare == 0:
 		return "No further one may fail now."
 	case spare == 1:

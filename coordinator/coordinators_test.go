@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,13 +85,16 @@ func (f *three) token(o *one, uses string) string {
 
 // join runs the command by which a machine becomes a coordinator.
 func (f *three) join(o, by *one, token string, replace bool) error {
+	return f.joinAs(o, by, invitation{Token: token, Replace: replace})
+}
+
+func (f *three) joinAs(o, by *one, as invitation) error {
 	ca, err := os.ReadFile(keysOf(by.dir).Path(pki.CAFile))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	in, err := json.Marshal(invitation{
-		Servers: []string{net.JoinHostPort(by.ip, fmt.Sprint(by.port))}, CA: ca, Token: token, Replace: replace,
-	})
+	as.Servers, as.CA = []string{net.JoinHostPort(by.ip, fmt.Sprint(by.port))}, ca
+	in, err := json.Marshal(as)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -215,6 +220,48 @@ func TestThreeCoordinators(t *testing.T) {
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "alone-"}}, metav1.CreateOptions{})
 		return err
 	})
+}
+
+// Two coordinators and a witness: either of the two may die, and the other writes on.
+// The witness has none of the cluster's keys, and serves no API.
+func TestWitness(t *testing.T) {
+	f := newThree(t)
+	a, b, w := f.machine("a", "127.0.0.21"), f.machine("b", "127.0.0.22"), f.machine("w", "127.0.0.23")
+	f.start(a)
+	token := f.token(a, "3")
+	if err := f.join(b, a, token, false); err != nil {
+		t.Fatal(err)
+	}
+	f.start(b)
+	if err := f.joinAs(w, b, invitation{Token: token, Witness: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.child = coordinator(t, w.dir, w.port, w.args...)
+	soon(t, "it votes", func() error {
+		if !strings.Contains(w.out.String(), "witness votes") {
+			return errors.New(w.out.String())
+		}
+		return nil
+	})
+	f.showsAll(b, "w https://127.0.0.23:"+fmt.Sprint(f.peer)+" follower (witness) yes", "One may fail")
+	if left, err := filepath.Glob(string(keysOf(w.dir)) + "/*"); err != nil || len(left) != 1 {
+		t.Errorf("the witness has %v, %v", left, err)
+	}
+	if c, err := net.Dial("tcp", net.JoinHostPort(w.ip, fmt.Sprint(w.port))); err == nil {
+		c.Close()
+		t.Error("the witness serves an API")
+	}
+	acked, stop := f.writeAll(b)
+	a.kill()
+	began := time.Now()
+	stop()
+	t.Logf("written again %s after the kill", time.Since(began).Round(100*time.Millisecond))
+	f.hasAll(b, acked)
+	f.start(a)
+	acked, stop = f.writeAll(a)
+	b.kill()
+	stop()
+	f.hasAll(a, acked)
 }
 
 func readFile(t *testing.T, path string) string {

@@ -27,6 +27,7 @@ type invitation struct {
 	Token   string   `json:"token"`   // ID.SECRET
 	Name    string   `json:"name,omitempty"`
 	Replace bool     `json:"replace,omitempty"`
+	Witness bool     `json:"witness,omitempty"`
 }
 
 // maxInvitation bounds standard input.
@@ -72,17 +73,24 @@ func join(ctx context.Context, cfg config.Config, file string, in invitation) er
 	if advertise.IsLoopback() && !in.loopback() {
 		return errors.New("this machine has no address but loopback: give --advertise-address, by which the other coordinators reach it")
 	}
-	m := member{Name: in.Name}
+	m := member{Name: in.Name, Witness: in.Witness}
 	if m.Name == "" {
 		m.Name = memberName(cfg)
 	}
 	client := members.Client{Servers: in.Servers, CA: in.CA, Token: in.Token}
-	b, err := client.Ask(ctx, members.Request{Name: m.Name, PeerURL: peerURL(cfg, advertise), Replace: in.Replace})
+	b, err := client.Ask(ctx, members.Request{
+		Name: m.Name, PeerURL: peerURL(cfg, advertise), Replace: in.Replace, Witness: in.Witness,
+	})
 	if err != nil {
 		return err
 	}
 	m.Join = b.Join
-	if err := settle(cfg, file, b); err != nil {
+	if m.Witness {
+		err = keys(cfg).InstallPeer(b.Files)
+	} else {
+		err = settle(cfg, file, b)
+	}
+	if err != nil {
 		return err
 	}
 	// Written last: without it the next start begins a cluster of its own, and refuses.

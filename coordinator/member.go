@@ -28,6 +28,8 @@ type member struct {
 	Name string `json:"name"`
 	// Join are the other members' URLs, which a newcomer asks who they are.
 	Join []string `json:"join,omitempty"`
+	// Witness has a vote and a copy of the store, and serves no API.
+	Witness bool `json:"witness,omitempty"`
 }
 
 func memberFile(cfg config.Config) string { return filepath.Join(cfg.StateDir(), "member.json") }
@@ -60,14 +62,18 @@ func (m member) write(cfg config.Config) error {
 // maxPeers is what a handful of members have open, several times over.
 const maxPeers = 256
 
-// peersOf makes what a member shows to others, and says how they reach it.
+// peersOf makes what a member shows to others, and says how they reach it. A witness
+// was given what it shows.
 func peersOf(cfg config.Config, m member, advertise net.IP) (store.Peers, error) {
-	dir := keys(cfg)
-	if err := dir.EnsurePeer([]net.IP{advertise}, time.Now()); err != nil {
-		return store.Peers{}, err
+	dir, name := keys(cfg), members.WitnessPrefix+m.Name
+	if !m.Witness {
+		name = m.Name
+		if err := dir.EnsurePeer([]net.IP{advertise}, time.Now()); err != nil {
+			return store.Peers{}, err
+		}
 	}
 	return store.Peers{
-		Name:   m.Name,
+		Name:   name,
 		Listen: net.JoinHostPort(cfg.BindAddress, strconv.Itoa(cfg.PeerPort)),
 		URL:    peerURL(cfg, advertise),
 		CAFile: dir.Path(pki.PeerCAFile), CertFile: dir.Path(pki.PeerCertFile), KeyFile: dir.Path(pki.PeerKeyFile),
@@ -108,9 +114,12 @@ func (s *parts) becomeMember() (store.Peers, error) {
 func (s *parts) newMembers() *members.Server {
 	tokens := members.Tokens{Client: s.api.Client()}
 	return &members.Server{
-		Store:   s.store,
-		Peers:   s.becomeMember,
-		Bundle:  s.bundle,
+		Store:  s.store,
+		Peers:  s.becomeMember,
+		Bundle: s.bundle,
+
+		WitnessBundle: s.witnessBundle,
+
 		Secret:  tokens.Secret,
 		Spend:   tokens.Spend,
 		Reaches: s.reaches,
@@ -130,17 +139,30 @@ func (s *parts) bundle() (b members.Bundle, err error) {
 		ServiceCIDR: s.cfg.ServiceCIDR, ClusterCIDR: s.cfg.ClusterCIDR, ClusterDNS: s.cfg.ClusterDNS,
 		ClusterDomain: s.cfg.ClusterDomain, NodePortRange: s.cfg.NodePortRange,
 	}
-	for _, m := range s.store.Members() {
-		if m.Name != "" {
-			b.Join = append(b.Join, m.URL)
-		}
-	}
+	b.Join = s.memberURLs()
 	for _, m := range s.gossip.Members() {
 		if m.Role == gossip.RoleCoordinator && m.State.Up() {
 			b.Gossip = append(b.Gossip, m.Addr.String())
 		}
 	}
 	return b, nil
+}
+
+// witnessBundle is what makes a machine at an address a witness. Its certificate lasts
+// as long as the CA: it has no key to make another with.
+func (s *parts) witnessBundle(address net.IP) (b members.Bundle, err error) {
+	b.Join = s.memberURLs()
+	b.Files, err = keys(s.cfg).PeerFiles(address, time.Now())
+	return b, err
+}
+
+func (s *parts) memberURLs() (out []string) {
+	for _, m := range s.store.Members() {
+		if m.Name != "" {
+			out = append(out, m.URL)
+		}
+	}
+	return out
 }
 
 // reachTime is how long a member may take to say that it lives.

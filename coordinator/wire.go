@@ -63,6 +63,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
+	if m, err := readMember(cfg); err != nil || m != nil && m.Witness {
+		return errors.Join(err, runWitness(ctx, cfg, m, manager, log))
+	}
 	listener, err := listenAPI(cfg)
 	if err != nil {
 		return err

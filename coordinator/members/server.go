@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,10 +21,14 @@ import (
 )
 
 // Path is where coordinators are listed (GET), added (POST) and removed (DELETE, with
-// the parameter name). Group may add them, an administrator all of it.
+// the parameter name). Tokens of Group may add them, those of WitnessGroup witnesses
+// only, and an administrator may do the rest.
 const (
-	Path  = "/shoal/v1/coordinators"
-	Group = "system:bootstrappers:shoal:coordinators"
+	Path         = "/shoal/v1/coordinators"
+	Group        = "system:bootstrappers:shoal:coordinators"
+	WitnessGroup = "system:bootstrappers:shoal:witnesses"
+	// WitnessPrefix begins the names of witnesses, which no host's does.
+	WitnessPrefix = "witness:"
 )
 
 // Store is what is asked of the store (store.Store).
@@ -40,8 +45,10 @@ type Server struct {
 	Store Store
 	// Peers makes what this coordinator needs as a member, and keeps that it is one.
 	Peers func() (store.Peers, error)
-	// Bundle is what a newcomer gets.
-	Bundle func() (Bundle, error)
+	// Bundle is what a newcomer gets, WitnessBundle what a witness at an address does:
+	// nothing that it could use for more than to vote.
+	Bundle        func() (Bundle, error)
+	WitnessBundle func(address net.IP) (Bundle, error)
 	// Secret is that of the token that a user came with; an error for others.
 	Secret func(ctx context.Context, user string) (string, error)
 	// Spend counts a use of the token by a newcomer at a URL, once for each of these; an
@@ -62,6 +69,17 @@ type Request struct {
 	PeerURL string `json:"peerURL"`
 	// Replace has a member of that name which does not live any more go first.
 	Replace bool `json:"replace,omitempty"`
+	// Witness asks for a vote and a copy of the store, and for nothing else: no API is
+	// served there.
+	Witness bool `json:"witness,omitempty"`
+}
+
+// member is how the member is called that it becomes.
+func (r Request) member() string {
+	if r.Witness {
+		return WitnessPrefix + r.Name
+	}
+	return r.Name
 }
 
 // Coordinator is a member in a list.
@@ -69,6 +87,7 @@ type Coordinator struct {
 	Name    string `json:"name"`
 	URL     string `json:"url"`
 	State   string `json:"state"` // leader, follower, learner
+	Witness bool   `json:"witness,omitempty"`
 	Self    bool   `json:"self,omitempty"`
 	Reached bool   `json:"reached"`
 }
@@ -117,7 +136,8 @@ func (s *Server) list(ctx context.Context) []Coordinator {
 	out := make([]Coordinator, len(members))
 	var wg sync.WaitGroup
 	for i, m := range members {
-		c := Coordinator{Name: m.Name, URL: m.URL, Self: m.Self, State: "follower"}
+		name, witness := strings.CutPrefix(m.Name, WitnessPrefix)
+		c := Coordinator{Name: name, URL: m.URL, Self: m.Self, State: "follower", Witness: witness}
 		switch {
 		case m.Learner:
 			c.State = "learner"
@@ -150,6 +170,10 @@ func (s *Server) join(r *http.Request) (Sealed, error) {
 	if err := ask.validate(); err != nil {
 		return Sealed{}, err
 	}
+	if !ask.Witness && !slices.Contains(user.GetGroups(), Group) {
+		return Sealed{}, refuse(http.StatusForbidden,
+			"the token is for a witness: use --witness, or a token of `shoal token create --coordinator`")
+	}
 	if !s.joining.TryLock() {
 		return Sealed{}, refuse(http.StatusConflict, "another coordinator is joining here: try again in some seconds")
 	}
@@ -157,12 +181,23 @@ func (s *Server) join(r *http.Request) (Sealed, error) {
 	if err := s.admit(ctx, ask, user.GetName()); err != nil {
 		return Sealed{}, err
 	}
-	bundle, err := s.Bundle()
+	bundle, err := s.bundle(ask)
 	if err != nil {
 		return Sealed{}, err
 	}
-	s.Log.Info("a coordinator joins", "name", ask.Name, "address", ask.PeerURL, "token", user.GetName())
+	s.Log.Info("a coordinator joins", "name", ask.member(), "address", ask.PeerURL, "token", user.GetName())
 	return Seal(bundle, secret)
+}
+
+func (s *Server) bundle(ask Request) (Bundle, error) {
+	if !ask.Witness {
+		return s.Bundle()
+	}
+	u, err := url.Parse(ask.PeerURL)
+	if err != nil {
+		return Bundle{}, err
+	}
+	return s.WitnessBundle(net.ParseIP(u.Hostname()))
 }
 
 // admit adds the newcomer to the members.
@@ -190,7 +225,7 @@ func (s *Server) replace(ctx context.Context, ask Request) error {
 		if m.URL == ask.PeerURL && (m.Name == "" || m.Learner) {
 			continue // it asked before, and has not come
 		}
-		if m.Name != ask.Name && m.URL != ask.PeerURL {
+		if m.Name != ask.member() && m.URL != ask.PeerURL {
 			continue
 		}
 		if s.Reaches(ctx, m.URL) && !m.Learner {
@@ -215,7 +250,7 @@ func (s *Server) remove(ctx context.Context, name string) error {
 	members := s.Store.Members()
 	var names []string
 	for _, m := range members {
-		if m.Name != name && m.URL != name {
+		if strings.TrimPrefix(m.Name, WitnessPrefix) != name && m.URL != name {
 			names = append(names, strings.TrimSpace(m.Name+" "+m.URL))
 			continue
 		}

@@ -48,6 +48,39 @@ var shared = []struct {
 	{"etcd/ca.key", false, 0o600},
 }
 
+// PeerFiles makes a certificate for a member at another address, which has no CA's key.
+func (d Dir) PeerFiles(ip net.IP, now time.Time) (map[string][]byte, error) {
+	ca, err := d.loadCA("etcd/ca")
+	if err != nil {
+		return nil, err
+	}
+	cert, key, err := ca.Issue(Spec{
+		User: "shoal-etcd-peer", IPs: []net.IP{ip}, Server: true, Client: true, Lifetime: ca.Cert.NotAfter.Sub(now),
+	}, now)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{PeerCAFile: ca.PEM, PeerCertFile: cert, PeerKeyFile: key}, nil
+}
+
+// InstallPeer writes what PeerFiles has made.
+func (d Dir) InstallPeer(files map[string][]byte) error {
+	for _, name := range []string{PeerCAFile, PeerCertFile, PeerKeyFile} {
+		if files[name] == nil {
+			return fmt.Errorf("install the certificate: %s is missing", name)
+		}
+	}
+	if err := os.MkdirAll(d.Path("etcd"), 0o700); err != nil {
+		return fmt.Errorf("install the certificate: %w", err)
+	}
+	for _, name := range []string{PeerCAFile, PeerKeyFile, PeerCertFile} {
+		if err := WriteFile(d.Path(name), files[name], 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Shared reads the files that a further coordinator needs, by their names in the
 // directory.
 func (d Dir) Shared() (map[string][]byte, error) {

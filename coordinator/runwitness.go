@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/store"
+)
+
+// runWitness holds a copy of the store and votes, so that two coordinators can lose one
+// of them. It serves nobody but them, and has none of the cluster's keys.
+func runWitness(
+	ctx context.Context, cfg config.Config, m *member, manager process.ServiceManager, log *slog.Logger,
+) error {
+	if m == nil {
+		return nil // its file could not be read
+	}
+	begin := time.Now()
+	advertise, err := advertiseAddress(cfg)
+	if err != nil {
+		return err
+	}
+	peers, err := peersOf(cfg, *m, advertise)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, store.Config{Dir: filepath.Join(cfg.StateDir(), "etcd"), Peers: &peers, Log: log})
+	if err != nil {
+		return unlessStopped(ctx, err)
+	}
+	defer func() { _ = st.Close() }()
+	if err := st.Vote(ctx); err != nil {
+		return unlessStopped(ctx, err)
+	}
+	log.Info("witness votes", "address", peers.URL, "after", time.Since(begin).Round(time.Millisecond))
+	manager.Ready()
+	watched, stop := context.WithCancel(ctx)
+	defer stop()
+	go manager.KeepAlive(watched, func(context.Context) bool { return true })
+	go process.Trim(watched)
+	select {
+	case <-ctx.Done():
+		manager.Stopping()
+		return nil
+	case err := <-st.Err():
+		return fmt.Errorf("store: %w", err)
+	}
+}
