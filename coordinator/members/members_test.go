@@ -113,20 +113,22 @@ func TestJoin(t *testing.T) {
 		says      string
 		done      string
 	}{
-		"a newcomer":               {body: newcomer, code: 200, done: "grow, add https://192.0.2.3:2380"},
-		"without a token":          {who: "admin", body: newcomer, code: 403, says: "token create --coordinator"},
-		"a used token":             {body: `{"name": "c", "peerURL": "https://192.0.2.99:2380"}`, code: 403, says: "used up"},
-		"no request":               {body: `[`, code: 400, says: "read the request"},
-		"a bad name":               {body: `{"name": "C!", "peerURL": "https://192.0.2.3:2380"}`, code: 400, says: `name "C!"`},
-		"no address":               {body: `{"name": "c", "peerURL": "https://host:2380"}`, code: 400, says: "--advertise-address"},
-		"any address":              {body: `{"name": "c", "peerURL": "https://0.0.0.0:2380"}`, code: 400, says: "--advertise-address"},
-		"a path":                   {body: `{"name": "c", "peerURL": "https://192.0.2.3:2380/x"}`, code: 400, says: "give https://ADDRESS:PORT"},
-		"the name of a living one": {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380", "replace": true}`, alive: []string{second}, code: 409, says: "it lives"},
-		"the name of a dead one":   {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380"}`, code: 409, says: "--replace"},
+		"a newcomer":      {body: newcomer, code: 200, done: "grow, add https://192.0.2.3:2380"},
+		"without a token": {who: "admin", body: newcomer, code: 403, says: "token create --coordinator"},
+		"a used token":    {body: `{"name": "c", "peerURL": "https://192.0.2.99:2380"}`, code: 403, says: "used up"},
+		"no request":      {body: `[`, code: 400, says: "read the request"},
+		"a bad name":      {body: `{"name": "C!", "peerURL": "https://192.0.2.3:2380"}`, code: 400, says: `name "C!"`},
+		"no address":      {body: `{"name": "c", "peerURL": "https://host:2380"}`, code: 400, says: "--advertise-address"},
+		"any address":     {body: `{"name": "c", "peerURL": "https://0.0.0.0:2380"}`, code: 400, says: "--advertise-address"},
+		"a path":          {body: `{"name": "c", "peerURL": "https://192.0.2.3:2380/x"}`, code: 400, says: "give https://ADDRESS:PORT"},
+		"the name of a living one": {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380", "replace": true}`,
+			alive: []string{second}, code: 409, says: "it lives"},
+		"the name of a dead one": {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380"}`, code: 409, says: "--replace"},
 		"a witness": {who: "system:bootstrap:wwwwww", body: `{"name": "c", "peerURL": "https://192.0.2.3:2380", "witness": true}`,
 			code: 200, done: "grow, add https://192.0.2.3:2380"},
 		"a witness who wants all": {who: "system:bootstrap:wwwwww", body: newcomer, code: 403, says: "for a witness"},
-		"in place of a dead one":  {body: `{"name": "b", "peerURL": "https://192.0.2.2:2380", "replace": true}`, code: 200, done: "remove 2, grow, add https://192.0.2.2:2380"},
+		"in place of a dead one": {body: `{"name": "b", "peerURL": "https://192.0.2.2:2380", "replace": true}`,
+			code: 200, done: "remove 2, grow, add https://192.0.2.2:2380"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			f := &fakeStore{members: two()}
@@ -173,7 +175,8 @@ func TestRemove(t *testing.T) {
 		!strings.Contains(w.Body.String(), `no coordinator is called "x"; there are: a https://192.0.2.1:2380`) {
 		t.Errorf("an unknown one: %d %s", w.Code, w.Body)
 	}
-	if w := ask(server(f), "admin", http.MethodDelete, Path+"?name=b", ""); w.Code != 200 || strings.Join(f.done, "") != "remove 2" {
+	w := ask(server(f), "admin", http.MethodDelete, Path+"?name=b", "")
+	if w.Code != 200 || strings.Join(f.done, "") != "remove 2" {
 		t.Errorf("%d %s %v", w.Code, w.Body, f.done)
 	}
 	f.members = f.members[:1]
