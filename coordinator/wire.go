@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/apiendpoints"
 	"github.com/shoal-project/shoal/coordinator/encryption"
+	"github.com/shoal-project/shoal/coordinator/joining"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/leader"
 	"github.com/shoal-project/shoal/coordinator/members"
@@ -231,6 +232,7 @@ func (s *parts) buildAPI(
 		s.members = s.newMembers()
 		handlers[members.Path] = s.members
 	}
+	maps.Copy(handlers, joining.Handlers(s.joining(dir, api.Client())))
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,

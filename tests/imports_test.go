@@ -23,11 +23,11 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"agent/host", "agent/logs", "agent/metrics", "agent/plugins", "agent/tracing",
+		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/tracing",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
-		"coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
+		"coordinator/joinapi", "coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
 		"coordinator/store", "csi", "csi/csitest", "csi/locality", "csi/migration",
@@ -39,8 +39,8 @@ var layers = []struct {
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
-		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/members",
-		"coordinator/registry/allocate",
+		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
+		"coordinator/members", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",
@@ -77,7 +77,7 @@ var siblings = map[string][]string{
 // files.
 var across = map[string][]string{
 	"coordinator": {"agent/gossip", "agent/process"},
-	"agent/shoal": {"coordinator/config", "coordinator/pki"},
+	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 
 type pkg struct {

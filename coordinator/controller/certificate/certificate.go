@@ -159,6 +159,9 @@ func (r *reconciler) approveClient(ctx context.Context, c *certRequest, parsed *
 		if err != nil {
 			return fmt.Errorf("approve request %s: %w", c.Name, err)
 		}
+		if id := joinToken(c); allowed && id != "" {
+			return r.approveJoin(ctx, c, parsed, id)
+		}
 		if allowed {
 			return r.sayYes(ctx, c, way.message)
 		}
