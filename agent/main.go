@@ -62,7 +62,7 @@ func command(ctx context.Context, args []string) error {
 	if cleaning {
 		return cleanup(ctx, &cfg, purge, log)
 	}
-	if err := api.CheckCertificate(cfg.Kubeconfig, time.Now()); err != nil {
+	if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), time.Now()); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {

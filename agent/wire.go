@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -100,8 +101,13 @@ func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.
 		return nil, err
 	}
 	return api.Connect(api.Config{
-		Rest: rc, Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Failed: counts.ClientCertificateErrors.Increment,
-		Log: log,
+		Rest:       rc,
+		Kubeconfig: cfg.Kubeconfig,
+		NodeName:   cfg.NodeName,
+		Rotated:    cfg.RotatedCertificate(),
+		Known:      filepath.Join(cfg.DataDir, "coordinators.json"),
+		Failed:     counts.ClientCertificateErrors.Increment,
+		Log:        log,
 	})
 }
 
@@ -332,7 +338,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	}
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
-			task{"CSINode", n.csiNode.Run})
+			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
+			task{"client certificate", n.server.Renew})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers)...)
@@ -364,19 +371,10 @@ func (n whole) gossipTasks() []task {
 		}},
 		{"routes", func(ctx context.Context) error { return n.network.Run(ctx, n.group) }},
 	}
-	if n.group.Certificate() == nil {
-		return list
+	if n.server.Configured() {
+		list = append(list, task{"coordinators", n.followCoordinators})
 	}
-	use := func(c api.Credentials) error {
-		id, trust, err := gossip.Identify(n.cfg.NodeName, c.Cert, c.Key, c.CA)
-		if err != nil {
-			return err
-		}
-		n.group.SetIdentity(id, trust)
-		n.node.Poke() // shows the certificate to the API
-		return nil
-	}
-	return append(list, task{"gossip identity", func(ctx context.Context) error { return n.server.Follow(ctx, use) }})
+	return list
 }
 
 func (n whole) serviceTasks() []task {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -14,7 +15,7 @@ import (
 // certificate and its key, empty for none, and the cluster's CA. All are PEM.
 type Credentials struct{ Cert, Key, CA []byte }
 
-// Credentials are those of the connection, as they were read at the start.
+// Credentials are those that the kubeconfig of the start names, as they are now.
 func (s *Server) Credentials() (Credentials, error) {
 	if s.cfg.Rest == nil {
 		return Credentials{}, ErrNone
@@ -36,7 +37,11 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 	if err := rest.LoadTLSFiles(c); err != nil {
 		return Credentials{}, fmt.Errorf("kubeconfig %s: %w", s.cfg.Kubeconfig, err)
 	}
-	return Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}, nil
+	own := Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}
+	if next := rotated(s.cfg.Rotated, own); next != nil {
+		own.Cert, own.Key = next, next
+	}
+	return own, nil
 }
 
 // followEvery is how often the files of the credentials are looked at: a
@@ -44,8 +49,9 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 // ways that a watch loses.
 const followEvery = time.Minute
 
-// Follow has new credentials used when the kubeconfig, or a file that it names,
-// changes, until ctx ends. What cannot be used is told once, and tried again.
+// Follow has new credentials used, by new connections too, when the kubeconfig or a
+// file that it names changes, or when Renew has brought a certificate, until ctx ends.
+// What cannot be used is told once, and tried again.
 func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error {
 	if s.cfg.Rest == nil {
 		<-ctx.Done()
@@ -56,6 +62,7 @@ func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error 
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.renewed:
 		case <-time.After(followEvery):
 		}
 		now := s.files()
@@ -85,13 +92,52 @@ func (s *Server) take(use func(Credentials) error) error {
 	if err != nil {
 		return err
 	}
+	if err := s.connectWith(c); err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", s.cfg.Kubeconfig, err)
+	}
 	return use(c)
+}
+
+// connectWith has new connections made with other credentials, if they are others.
+func (s *Server) connectWith(c Credentials) error {
+	if s.way == nil {
+		return nil
+	}
+	s.using.Lock()
+	defer s.using.Unlock()
+	if bytes.Equal(c.Cert, s.used.Cert) && bytes.Equal(c.Key, s.used.Key) && bytes.Equal(c.CA, s.used.CA) {
+		return nil
+	}
+	if err := s.way.use(c); err != nil {
+		return err
+	}
+	s.used = c
+	poke(s.replaced)
+	return nil
+}
+
+// reload takes a certificate that Renew has brought.
+func (s *Server) reload() error {
+	c, err := s.Credentials()
+	if err != nil {
+		return err
+	}
+	defer poke(s.renewed) // Follow tells the others
+	return s.connectWith(c)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // files tells by size and time whether the files of the credentials are the same.
 func (s *Server) files() string {
 	var out strings.Builder
-	for _, path := range []string{s.cfg.Kubeconfig, s.cfg.Rest.CertFile, s.cfg.Rest.KeyFile, s.cfg.Rest.CAFile} {
+	for _, path := range []string{s.cfg.Kubeconfig, s.cfg.Rest.CertFile, s.cfg.Rest.KeyFile, s.cfg.Rest.CAFile,
+		s.cfg.Rotated} {
 		if info, err := os.Stat(path); err == nil {
 			fmt.Fprintln(&out, path, info.ModTime().UnixNano(), info.Size())
 		}
@@ -99,8 +145,8 @@ func (s *Server) files() string {
 	return out.String()
 }
 
-// CertificateEnd is when the client certificate that is in the kubeconfig now
-// expires, zero without one.
+// CertificateEnd is when the client certificate expires that is in the files now, zero
+// without one.
 func (s *Server) CertificateEnd() time.Time {
 	if s.cfg.Rest == nil {
 		return time.Time{}
@@ -109,5 +155,12 @@ func (s *Server) CertificateEnd() time.Time {
 	if err != nil || rc == nil {
 		return time.Time{}
 	}
-	return certificateEnd(rc)
+	c, err := s.read(rc)
+	if err != nil {
+		return time.Time{}
+	}
+	if leaf := firstCertificate(c.Cert); leaf != nil {
+		return leaf.NotAfter
+	}
+	return time.Time{}
 }

@@ -4,29 +4,27 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"os"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// CheckCertificate reads a kubeconfig file and tells a client certificate that
-// is not valid at now; no file is no error.
-func CheckCertificate(kubeconfig string, now time.Time) error {
+// CheckCertificate reads a kubeconfig file and the file of the certificate that came
+// after it, and tells a client certificate that is not valid at now; no file is no
+// error.
+func CheckCertificate(kubeconfig, rotatedFile string, now time.Time) error {
 	if kubeconfig == "" {
 		return nil
 	}
 	rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err == nil {
+		err = rest.LoadTLSFiles(rc)
+	}
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
-	data := rc.CertData
-	if len(data) == 0 && rc.CertFile != "" {
-		if data, err = os.ReadFile(rc.CertFile); err != nil {
-			return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-		}
-	}
-	block, _ := pem.Decode(data)
+	block, _ := pem.Decode(rc.CertData)
 	if block == nil {
 		return nil
 	}
@@ -34,9 +32,26 @@ func CheckCertificate(kubeconfig string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: client certificate: %w", kubeconfig, err)
 	}
+	if next := rotated(rotatedFile, Credentials{Cert: rc.CertData, CA: rc.CAData}); next != nil {
+		cert, kubeconfig = firstCertificate(next), rotatedFile
+	}
 	if now.After(cert.NotAfter) {
-		return fmt.Errorf("kubeconfig %s: the client certificate of %s expired on %s: make a new one with shoal-coordinator kubeconfig",
+		return fmt.Errorf("%s: the client certificate of %s expired on %s: join again (shoal leave --force, shoal join), "+
+			"or make a new kubeconfig with shoal-coordinator kubeconfig",
 			kubeconfig, cert.Subject.CommonName, cert.NotAfter.Format(time.RFC3339))
 	}
 	return nil
+}
+
+// firstCertificate is the first in PEM text; nil for none.
+func firstCertificate(data []byte) *x509.Certificate {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return c
 }

@@ -54,11 +54,11 @@ current-context: c, users: [{name: u, user: {client-certificate: cert.pem, clien
 	}{
 		{"", end.Add(time.Hour), ""},
 		{file, end, ""},
-		{file, end.Add(time.Second), "the client certificate of system:node:n1 expired on 2026-05-01T00:00:00Z: make a new one"},
+		{file, end.Add(time.Second), "the client certificate of system:node:n1 expired on 2026-05-01T00:00:00Z: join again"},
 		{file + "-none", end, "no such file"},
 	} {
 		got := ""
-		if err := CheckCertificate(tt.file, tt.now); err != nil {
+		if err := CheckCertificate(tt.file, "", tt.now); err != nil {
 			got = err.Error()
 		}
 		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {

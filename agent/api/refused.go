@@ -2,15 +2,11 @@ package api
 
 import (
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"log/slog"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/client-go/rest"
 )
 
 // tellRefusals logs, once until it is over, that the API server does not take
@@ -18,13 +14,13 @@ import (
 // nothing gets better by trying on.
 func (s *Server) tellRefusals() {
 	rc := s.cfg.Rest
-	ends := certificateEnd(rc)
-	remedy := "make a new kubeconfig on the coordinator's machine: shoal-coordinator kubeconfig --user system:node:" +
+	remedy := "join again (shoal leave --force, shoal join), or make a new kubeconfig on the coordinator's machine: " +
+		"shoal-coordinator kubeconfig --user system:node:" +
 		s.cfg.NodeName +
 		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"
 	log := s.cfg.Log.With("kubeconfig", s.cfg.Kubeconfig)
 	rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &refusals{next: next, log: log, remedy: remedy, ends: ends}
+		return &refusals{next: next, log: log, remedy: remedy, ends: s.CertificateEnd}
 	})
 }
 
@@ -32,7 +28,7 @@ type refusals struct {
 	next   http.RoundTripper
 	log    *slog.Logger
 	remedy string
-	ends   time.Time // of the client certificate; zero: there is none
+	ends   func() time.Time // of the client certificate; zero: there is none
 	told   atomic.Bool
 }
 
@@ -50,27 +46,10 @@ func (r *refusals) RoundTrip(req *http.Request) (*http.Response, error) {
 		r.told.Store(false)
 	case r.told.CompareAndSwap(false, true):
 		message := "the API server does not take this node's credential"
-		if !r.ends.IsZero() && time.Now().After(r.ends) {
-			message += ": the client certificate expired on " + r.ends.Format(time.RFC3339)
+		if ends := r.ends(); !ends.IsZero() && time.Now().After(ends) {
+			message += ": the client certificate expired on " + ends.Format(time.RFC3339)
 		}
 		r.log.Error(message, "remedy", r.remedy)
 	}
 	return resp, err
-}
-
-// certificateEnd is when the client certificate of a configuration expires.
-func certificateEnd(rc *rest.Config) time.Time {
-	data := rc.CertData
-	if len(data) == 0 && rc.CertFile != "" {
-		data, _ = os.ReadFile(rc.CertFile)
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return time.Time{}
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return time.Time{}
-	}
-	return cert.NotAfter
 }

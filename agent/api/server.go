@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,10 @@ type Config struct {
 	Rest       *rest.Config
 	Kubeconfig string
 	NodeName   string
+	// Rotated is the file of the certificate that Renew brings; empty: none is asked for.
+	Rotated string
+	// Known is the file that keeps where coordinators are; empty: it is not kept.
+	Known string
 	// Failed is called when changed credentials cannot be used; nil: nobody asks.
 	Failed func()
 	Log    *slog.Logger
@@ -51,21 +56,48 @@ type Server struct {
 	// Client is nil without a kubeconfig.
 	Client kubernetes.Interface
 	cfg    Config
+	way    *transport // nil: client-go makes the connections
+
+	using    sync.Mutex
+	used     Credentials
+	replaced chan struct{} // the certificate in use is another one
+	renewed  chan struct{} // the files have changed, by Renew
 }
 
 // Connect makes the client; nothing is sent yet.
 func Connect(cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, replaced: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 	if cfg.Rest == nil {
 		return s, nil
 	}
 	s.tellRefusals()
-	client, err := kubernetes.NewForConfig(cfg.Rest)
-	if err != nil {
+	if err := s.connect(); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
 	}
-	s.Client = client
 	return s, nil
+}
+
+func (s *Server) connect() (err error) {
+	if s.used, err = s.Credentials(); err != nil {
+		return err
+	}
+	rc := s.cfg.Rest
+	if s.way, err = newTransport(rc, s.cfg.NodeName, s.cfg.Known, s.used); err != nil {
+		return err
+	}
+	if s.way != nil {
+		rc = s.way.config(rc)
+	}
+	s.Client, err = kubernetes.NewForConfig(rc)
+	return err
+}
+
+// SetCoordinators takes where the gossip knows coordinators: the API is asked there
+// when the kubeconfig's does not answer, and connections to the dead are closed.
+func (s *Server) SetCoordinators(list []Coordinator) {
+	if s.way != nil {
+		s.way.coordinators.set(list)
+	}
 }
 
 // Configured tells whether there is a kubeconfig.

@@ -322,6 +322,10 @@ func (c *Config) VolumesDir() string {
 // CheckpointDir holds the records that start pods without a coordinator.
 func (c *Config) CheckpointDir() string { return filepath.Join(c.DataDir, "checkpoint") }
 
+// RotatedCertificate is the file of the client certificate that the agent has asked for
+// after the kubeconfig's.
+func (c *Config) RotatedCertificate() string { return filepath.Join(c.DataDir, "kubelet-client.pem") }
+
 // CheckpointKey is the file of the key that records are sealed with.
 func (c *Config) CheckpointKey() string {
 	if c.CheckpointKeyFile != "" {

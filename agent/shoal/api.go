@@ -2,102 +2,117 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
+	"slices"
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 )
-
-// kubeconfig is what this command needs of a kubeconfig file.
-type kubeconfig struct {
-	Clusters []struct {
-		Cluster struct {
-			Server                   string `json:"server"`
-			CertificateAuthorityData string `json:"certificate-authority-data"`
-		} `json:"cluster"`
-	} `json:"clusters"`
-	Users []struct {
-		User struct {
-			ClientCertificateData string `json:"client-certificate-data"`
-			ClientKeyData         string `json:"client-key-data"`
-		} `json:"user"`
-	} `json:"users"`
-}
 
 // api is a minimal client: the supervisor stays resident, so it links nothing
 // of client-go but a kubeconfig's types.
 type api struct {
 	server string
+	token  string // a bearer's; empty: the client certificate tells who asks
 	http   *http.Client
 }
 
-func connect(file string) (*api, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var k kubeconfig
-	if err := yaml.Unmarshal(data, &k); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if len(k.Clusters) == 0 || len(k.Users) == 0 {
-		return nil, fmt.Errorf("%s names no cluster and user; delete it and run `shoal up` again", file)
-	}
-	var pems [3][]byte
-	for i, text := range []string{k.Clusters[0].Cluster.CertificateAuthorityData, k.Users[0].User.ClientCertificateData,
-		k.Users[0].User.ClientKeyData} {
-		if pems[i], err = base64.StdEncoding.DecodeString(text); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	cert, err := tls.X509KeyPair(pems[1], pems[2])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pems[0])
-	return &api{server: k.Clusters[0].Cluster.Server, http: &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
-	}}}, nil
+// maxAnswer bounds what is read of one answer, but for those that go on for ever.
+const maxAnswer = 256 << 20
+
+// statusError is an answer that is no success.
+type statusError struct {
+	request string
+	code    int
+	// reason and message are those of an API's Status, or the text of the answer.
+	reason, message string
 }
 
-func (a *api) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.server+path, nil)
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%s: %s: %s", e.request, http.StatusText(e.code), e.message)
+}
+
+// answered tells whether an error is an answer with one of these codes.
+func answered(err error, codes ...int) bool {
+	var e *statusError
+	return errors.As(err, &e) && slices.Contains(codes, e.code)
+}
+
+// send makes a request; a body is sent as JSON. The caller closes what is answered.
+func (a *api) send(ctx context.Context, method, path, kind string, body any) (io.ReadCloser, error) {
+	var data io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		data = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.server+path, data)
 	if err != nil {
 		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("GET %s: %s: %s", path, resp.Status, body)
+		return nil, newStatusError(method+" "+path, resp.StatusCode, text)
 	}
 	return resp.Body, nil
 }
 
+func newStatusError(request string, code int, text []byte) error {
+	e := &statusError{request: request, code: code, message: strings.TrimSpace(string(text))}
+	var status struct{ Reason, Message string }
+	if json.Unmarshal(text, &status) == nil && status.Message != "" {
+		e.reason, e.message = status.Reason, status.Message
+	}
+	return e
+}
+
+func (a *api) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	return a.send(ctx, http.MethodGet, path, "", nil)
+}
+
 func (a *api) read(ctx context.Context, path string, into any) error {
-	body, err := a.get(ctx, path)
+	return a.do(ctx, http.MethodGet, path, nil, into)
+}
+
+// do makes a request and decodes the answer; into is nil for one of no matter.
+func (a *api) do(ctx context.Context, method, path string, body, into any) error {
+	kind := "application/json"
+	if method == http.MethodPatch {
+		kind = "application/merge-patch+json"
+	}
+	answer, err := a.send(ctx, method, path, kind, body)
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	return json.NewDecoder(body).Decode(into)
+	defer answer.Close()
+	limited := io.LimitReader(answer, maxAnswer)
+	if into == nil {
+		_, err = io.Copy(io.Discard, limited)
+		return err
+	}
+	return json.NewDecoder(limited).Decode(into)
 }
 
 // object is the little of any API object that is shown here.

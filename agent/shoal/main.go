@@ -33,7 +33,8 @@ func command() *cobra.Command {
 		Use: "shoal", Short: "Run and inspect a Shoal cluster on this machine",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand())
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
+		tokenCommand(), joinCommand(), leaveCommand())
 	return root
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -19,8 +18,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"sigs.k8s.io/yaml"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/process"
@@ -334,8 +331,9 @@ func credentials(ctx context.Context, o *options) error {
 	return nil
 }
 
-// renew looks once a day whether certificates end soon, and restarts the agent
-// with new ones: it reads them at its start, and its pods do not notice.
+// renew looks once a day whether the kubeconfigs end soon, and makes them anew. The
+// agent renews its own certificate long before that, and takes a newer kubeconfig
+// without a restart.
 func renew(ctx context.Context, o *options, said func(string, ...any)) {
 	for {
 		select {
@@ -343,26 +341,10 @@ func renew(ctx context.Context, o *options, said func(string, ...any)) {
 			return
 		case <-time.After(24 * time.Hour):
 		}
-		file := filepath.Join(o.agentDir(), "kubeconfig")
-		before := modified(file)
 		if err := credentials(ctx, o); err != nil {
 			said("certificates could not be renewed: %v", err)
-			continue
-		}
-		if p := running(o.path("log", "agent.pid"), agentBin); p != nil && !modified(file).Equal(before) {
-			said("the agent gets a renewed certificate")
-			_ = p.Signal(syscall.SIGTERM)
 		}
 	}
-}
-
-// modified is when a file was written.
-func modified(file string) time.Time {
-	info, err := os.Stat(file)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
 }
 
 // credential is what `shoal-coordinator credentials` reads.
@@ -420,11 +402,12 @@ func certificateOf(file string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	var k kubeconfig
-	if err := yaml.Unmarshal(data, &k); err == nil && len(k.Users) > 0 {
-		if data, err = base64.StdEncoding.DecodeString(k.Users[0].User.ClientCertificateData); err != nil {
+	if k, err := parseKubeconfig(data, file); err == nil {
+		id, err := k.identity(file)
+		if err != nil {
 			return nil, err
 		}
+		data = id.cert
 	}
 	return certificate(data)
 }

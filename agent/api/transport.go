@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+)
+
+// transport leads requests to a coordinator that lives, by the node's certificate of
+// now. With a new certificate new requests take new connections; what goes on upon the
+// old ones, watches above all, ends there in its own time.
+type transport struct {
+	coordinators *coordinators
+	plain        rest.Config // what else the kubeconfig says
+	current      atomic.Pointer[http.Transport]
+}
+
+// newTransport is nil for a kubeconfig whose connection others must make: without
+// verification, or with a program that says who asks.
+func newTransport(rc *rest.Config, node, file string, c Credentials) (*transport, error) {
+	u, err := url.Parse(rc.Host)
+	if err != nil || u.Scheme != "https" || rc.Insecure || rc.ExecProvider != nil || rc.AuthProvider != nil ||
+		len(c.CA) == 0 {
+		return nil, nil
+	}
+	t := &transport{plain: *rc, coordinators: &coordinators{
+		own: u.Host, ownName: rc.ServerName, node: node, file: file, dial: rc.Dial, conns: map[*conn]struct{}{},
+	}}
+	if u.Port() == "" {
+		t.coordinators.own = net.JoinHostPort(u.Hostname(), "443")
+	}
+	if rc.ServerName == "" {
+		t.coordinators.ownName = u.Hostname()
+	}
+	if rc.Dial == nil {
+		t.coordinators.dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
+	t.coordinators.restore()
+	return t, t.use(c)
+}
+
+// use has new connections made with these credentials.
+func (t *transport) use(c Credentials) error {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(c.CA) {
+		return errors.New("no certificate in the cluster's CA")
+	}
+	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, ServerName: t.plain.ServerName}
+	if len(c.Cert) > 0 {
+		pair, err := tls.X509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return fmt.Errorf("client certificate: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	next := utilnet.SetTransportDefaults(&http.Transport{
+		Proxy:               t.plain.Proxy,
+		TLSClientConfig:     conf,
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConnsPerHost: 25,
+		DisableCompression:  t.plain.DisableCompression,
+	})
+	next.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return t.coordinators.connect(ctx, network, handshake(next.TLSClientConfig))
+	}
+	if old := t.current.Swap(next); old != nil {
+		old.CloseIdleConnections()
+	}
+	return nil
+}
+
+// handshakeTime bounds the handshake with one coordinator.
+const handshakeTime = 10 * time.Second
+
+func handshake(conf *tls.Config) func(context.Context, net.Conn, string) (net.Conn, error) {
+	return func(ctx context.Context, c net.Conn, name string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+		defer cancel()
+		own := conf.Clone()
+		own.ServerName = name
+		verified := tls.Client(c, own)
+		return verified, verified.HandshakeContext(ctx)
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.current.Load().RoundTrip(r)
+}
+
+// config is the kubeconfig's with this transport in the place of its own.
+func (t *transport) config(rc *rest.Config) *rest.Config {
+	c := rest.CopyConfig(rc)
+	c.TLSClientConfig, c.Dial, c.Proxy, c.Transport = rest.TLSClientConfig{}, nil, nil, t
+	return c
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+const agentUnit = "shoal-agent.service"
+
+// agentUnitHere tells whether systemd runs this machine and has the agent's unit.
+func agentUnitHere(ctx context.Context) bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	return exec.CommandContext(ctx, "systemctl", "cat", agentUnit).Run() == nil
+}
+
+func systemctl(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("systemctl %v: %w: %s; see journalctl -u %s", args, err, bytes.TrimSpace(out), agentUnit)
+	}
+	return nil
+}
+
+// start has the agent run with its configuration, and waits until the node is Ready.
+func (o *joinOptions) start(ctx context.Context, m *machine, steps *steps) error {
+	command := "shoal-agent --config " + m.file
+	switch {
+	case o.noStart:
+		steps.done("node %s is set up; start its agent with `systemctl enable --now shoal-agent`, or: %s", m.name, command)
+		return nil
+	case !agentUnitHere(ctx) || m.file != agentConfigFile:
+		steps.done("start the agent, which no unit of this machine does with this configuration: %s", command)
+	default:
+		// Enabled first: a reboot from here on brings the node up.
+		if err := systemctl(ctx, "enable", "--quiet", agentUnit); err != nil {
+			return err
+		}
+		if err := systemctl(ctx, "restart", agentUnit); err != nil {
+			return err
+		}
+		steps.done("the agent runs (systemctl status shoal-agent)")
+	}
+	client, err := m.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	if err := waitNode(ctx, client, m.name, m.cfg.PodNetwork); err != nil {
+		return fmt.Errorf("node %s is not Ready after %s: see journalctl -u %s, and run `shoal join` again to go on waiting: %w",
+			m.name, o.timeout, agentUnit, err)
+	}
+	steps.done("node %s is Ready", m.name)
+	return nil
+}
+
+// waitNode returns when a node is Ready, or only lacks the pod network that somebody
+// is to bring.
+func waitNode(ctx context.Context, client *api, name, podNetwork string) error {
+	var last error
+	for {
+		ready, err := watchReady(ctx, client, &options{NodeName: name, PodNetwork: podNetwork})
+		if ready {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(last, ctx.Err())
+		case <-time.After(200 * time.Millisecond): // the watch ended early: the server restarts
+		}
+	}
+}
+
+// rotatedFile is where the agent keeps the certificate that it has asked for after
+// the kubeconfig's.
+const rotatedFile = "kubelet-client.pem"
+
+// client asks as this node, by its newest certificate.
+func (m *machine) client() (*api, error) {
+	file := m.kubeconfig()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	k, err := parseKubeconfig(data, file)
+	if err != nil {
+		return nil, err
+	}
+	id, err := k.identity(file)
+	if err != nil {
+		return nil, err
+	}
+	if rotated, err := os.ReadFile(filepath.Join(m.cfg.DataDir, rotatedFile)); err == nil && newer(rotated, id.cert) {
+		id.cert, id.key = rotated, rotated
+	}
+	cluster := k.Clusters[0].Cluster
+	return connectAs(cluster.Server, cluster.TLSServerName, id, file)
+}
+
+// newer tells whether a certificate in PEM began after another.
+func newer(a, b []byte) bool {
+	first, err := certificate(a)
+	if err != nil {
+		return false
+	}
+	second, err := certificate(b)
+	return err != nil || first.NotBefore.After(second.NotBefore)
+}
