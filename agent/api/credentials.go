@@ -63,6 +63,7 @@ func (s *Server) Follow(ctx context.Context, use func(Credentials) error) error 
 		case <-ctx.Done():
 			return nil
 		case <-s.renewed:
+			old = "" // the files may have been looked at since
 		case <-time.After(followEvery):
 		}
 		now := s.files()
