@@ -138,7 +138,7 @@ func explainDial(err error) error {
 		return errors.New("there is no route to it")
 	case errors.As(err, &dns):
 		return fmt.Errorf("its name is not known (%s)", dns.Err)
-	case errors.As(err, &record):
+	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return errors.New("what listens there does not speak TLS")
 	case errors.As(err, &refused):
 		return fmt.Errorf("what answers there is no coordinator, or one of an older version (%s)", http.StatusText(refused.code))
