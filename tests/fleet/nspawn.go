@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,11 @@ type container struct {
 	cmd        *exec.Cmd
 	done       chan struct{} // closed when nspawn has ended
 	leader     int           // the machine's first process
+	second     string        // name of a machine beside the first one; empty: it is the first
 }
+
+// group names the machine's control groups.
+func (c *container) group() string { return cmp.Or(c.second, lan) }
 
 // ownDirs are on the disk, outside the overlay.
 var ownDirs = []string{"var/lib/shoal", "var/lib/kubelet", "var/log"}
@@ -77,8 +82,8 @@ exec "$@"`
 
 // boot starts the machine and waits until its units are up.
 func (c *container) boot(ctx context.Context) error {
-	args := []string{"--net=/run/netns/" + lan, "--", "/bin/sh", "-c", launcher, "launcher", lan,
-		"systemd-nspawn", "-M", "machine", "-D", c.root, "--register=no", "--keep-unit", "--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
+	args := []string{"--net=/run/netns/" + lan, "--", "/bin/sh", "-c", launcher, "launcher", c.group(),
+		"systemd-nspawn", "-M", cmp.Or(c.second, "machine"), "-D", c.root, "--register=no", "--keep-unit", "--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
 		"--capability=all", "--system-call-filter=add_key keyctl bpf", "--resolv-conf=off", "--timezone=off", "--console=pipe"}
 	for _, d := range ownDirs {
 		args = append(args, "--bind="+filepath.Join(c.dir, d)+":/"+d)
@@ -176,12 +181,13 @@ func (c *container) remove() error {
 		c.log.Close()
 	}
 	errs := []error{syscall.Unmount(c.root, syscall.MNT_DETACH)}
-	if out, err := exec.Command("ip", "netns", "del", lan).CombinedOutput(); err != nil {
+	if c.second != "" { // the network is the first one's
+	} else if out, err := exec.Command("ip", "netns", "del", lan).CombinedOutput(); err != nil {
 		errs = append(errs, fmt.Errorf("remove the network: %w: %s", err, out))
 	}
 	// Deepest first; groups that the machine left.
 	out, err := exec.Command("/bin/sh", "-c",
-		"for c in /sys/fs/cgroup "+"/sys/fs/cgroup/*/; do [ ! -d $c/"+lan+" ] || find $c/"+lan+
+		"for c in /sys/fs/cgroup "+"/sys/fs/cgroup/*/; do [ ! -d $c/"+c.group()+" ] || find $c/"+c.group()+
 			" -depth -type d -exec rmdir {} +; done").CombinedOutput()
 	if err != nil {
 		errs = append(errs, fmt.Errorf("remove control groups: %w: %s", err, out))
