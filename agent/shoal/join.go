@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -249,12 +250,23 @@ func settings(ctx context.Context, server string, id identity) (node joinapi.Nod
 	return node, nil
 }
 
+// knownFile is where the agent keeps the addresses of coordinators.
+const knownFile = "coordinators.json"
+
 // write makes the files of a node, the kubeconfig last.
 func (m *machine) write(node joinapi.Node, server string, id identity) error {
 	if len(node.GossipKeys) > 0 {
 		if err := pki.WriteFile(m.path("gossip.key"), node.GossipKeys, 0o600); err != nil {
 			return err
 		}
+	}
+	// The agent has the other coordinators from its first start on.
+	others, err := json.Marshal(node.Servers)
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteFile(m.path(knownFile), others, 0o600); err != nil {
+		return err
 	}
 	kubeconfig := m.kubeconfig()
 	if err := m.configure(node, kubeconfig); err != nil {
