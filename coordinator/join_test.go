@@ -74,7 +74,8 @@ func (m joiningMachine) request(node, token string) (rest.Config, string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	data, err := cert.MakeCSR(key, &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, nil, nil)
+	subject := &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}
+	data, err := cert.MakeCSR(key, subject, nil, nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}

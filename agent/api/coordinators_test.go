@@ -115,7 +115,8 @@ func (ca *testCA) server(name string, handle func(http.ResponseWriter, *http.Req
 	clients.AddCert(ca.cert)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(handle))
 	s.EnableHTTP2 = true
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: clients}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.VerifyClientCertIfGiven,
+		ClientCAs: clients}
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.StartTLS()
 	ca.t.Cleanup(s.Close)

@@ -21,7 +21,8 @@ import (
 // signing is a cluster that signs what nodes ask for, as soon as they do.
 func (ca *testCA) signing(asked chan<- string) *fake.Clientset {
 	client := fake.NewClientset()
-	client.PrependReactor("create", "certificatesigningrequests", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	const resource = "certificatesigningrequests"
+	client.PrependReactor("create", resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
 		request := a.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
 		request.Name = request.GenerateName + "1"
 		block, _ := pem.Decode(request.Spec.Request)

@@ -117,7 +117,8 @@ func Decode(text string) (Token, error) {
 	in := json.NewDecoder(bytes.NewReader(data))
 	in.DisallowUnknownFields()
 	if err := in.Decode(&t); err != nil {
-		return Token{}, fmt.Errorf("join token: it says what this version does not know (%w); install the version that made it", err)
+		return Token{}, fmt.Errorf("join token: it says what this version does not know (%w); "+
+			"install the version that made it", err)
 	}
 	if _, err := in.Token(); !errors.Is(err, io.EOF) {
 		return Token{}, fmt.Errorf("join token: %w", errDamaged)
@@ -132,7 +133,8 @@ func Decode(text string) (Token, error) {
 func notOurs(text string) error {
 	number, _, found := strings.Cut(strings.TrimPrefix(text, family), ".")
 	if n, err := strconv.Atoi(number); err == nil && found && strings.HasPrefix(text, family) {
-		return fmt.Errorf("join token: it is of form %d, and this version reads form 1; install the version that made it", n)
+		return fmt.Errorf("join token: it is of form %d, and this version reads form 1; "+
+			"install the version that made it", n)
 	}
 	return fmt.Errorf("join token: it does not begin with %q; make one with `shoal token create` on a coordinator's machine",
 		prefix)

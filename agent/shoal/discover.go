@@ -141,7 +141,8 @@ func explainDial(err error) error {
 	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return errors.New("what listens there does not speak TLS")
 	case errors.As(err, &refused):
-		return fmt.Errorf("what answers there is no coordinator, or one of an older version (%s)", http.StatusText(refused.code))
+		return fmt.Errorf("what answers there is no coordinator, or one of an older version (%s)",
+			http.StatusText(refused.code))
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return errors.New("no answer in time: the port is closed by a firewall, or the machine is off")
 	}
@@ -185,7 +186,8 @@ func (f found) ask(ctx context.Context, t jointoken.Token, name string) error {
 	var refused *statusError
 	switch {
 	case answered(err, http.StatusUnauthorized) && t.Expired(now):
-		return fmt.Errorf("the token has expired on %s: make another with `shoal token create`", stamp(time.Unix(t.Expires, 0)))
+		return fmt.Errorf("the token has expired on %s: make another with `shoal token create`",
+			stamp(time.Unix(t.Expires, 0)))
 	case answered(err, http.StatusUnauthorized):
 		return errors.New("the cluster does not know the token any more: it was used up or deleted; make another with " +
 			"`shoal token create`")

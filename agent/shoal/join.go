@@ -178,7 +178,8 @@ func (m *machine) joined(t jointoken.Token) (bool, error) {
 	}
 	name := strings.TrimPrefix(cert.Subject.CommonName, "system:node:")
 	if name != m.name {
-		return false, fmt.Errorf("this machine is node %s of that cluster already, not %s: run `shoal leave` first", name, m.name)
+		return false, fmt.Errorf("this machine is node %s of that cluster already, not %s: run `shoal leave` first",
+			name, m.name)
 	}
 	return true, nil
 }

@@ -73,7 +73,8 @@ func (o *leaveOptions) leave(ctx context.Context, out io.Writer) error {
 				return fmt.Errorf("%w; --force leaves nevertheless, and the Node remains", err)
 			}
 			remains = true
-			steps.said("Node %s remains: %v; delete it where the API answers: kubectl delete node %s", m.name, err, m.name)
+			steps.said("Node %s remains: %v; delete it where the API answers: kubectl delete node %s", m.name, err,
+				m.name)
 		}
 	}
 	if err := o.removeCredentials(ctx, m); err != nil {

@@ -34,7 +34,8 @@ func (o *joinOptions) start(ctx context.Context, m *machine, steps *steps) error
 	command := "shoal-agent --config " + m.file
 	switch {
 	case o.noStart:
-		steps.done("node %s is set up; start its agent with `systemctl enable --now shoal-agent`, or: %s", m.name, command)
+		steps.done("node %s is set up; start its agent with `systemctl enable --now shoal-agent`, or: %s", m.name,
+			command)
 		return nil
 	case !agentUnitHere(ctx) || m.file != agentConfigFile:
 		steps.done("start the agent, which no unit of this machine does with this configuration: %s", command)

@@ -63,7 +63,8 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 	}
 	defer func() { err = errors.Join(err, second.remove()) }()
 	for _, c := range []*container{first, second} {
-		if err := errors.Join(r.install(ctx, c.root), r.images(filepath.Join(c.dir, "var/lib/shoal/images"))); err != nil {
+		images := filepath.Join(c.dir, "var/lib/shoal/images")
+		if err := errors.Join(r.install(ctx, c.root), r.images(images)); err != nil {
 			return err
 		}
 		if !r.step(ctx, "a machine boots", func(ctx context.Context) (string, error) { return "", c.boot(ctx) }) {
@@ -148,7 +149,7 @@ until_ 60 kubectl rollout status deployment/web --timeout=5s
 [ "$(kubectl get pods -l app=web -o jsonpath='{.items[*].spec.nodeName}' | tr ' ' '\n' | sort | tr '\n' ' ')" = "machine second " ]
 for pod in $(kubectl get pods -l app=web -o name); do
 	for ip in $(kubectl get pods -l app=web -o jsonpath='{.items[*].status.podIP}'); do
-		kubectl exec $pod -- wget -qO- -T 5 http://$ip:8080/ | grep -q web-
+		kubectl exec $pod -- sh -c "printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 $ip 8080" | grep -q '^web-'
 	done
 done
 kubectl get pods -o wide --no-headers | tr -s ' ' | cut -d' ' -f1,3,6,7`
@@ -160,7 +161,7 @@ func (r *rig) leaves(ctx context.Context, first, second *container) {
 shoal leave
 ! systemctl -q is-active shoal-agent; ! systemctl -q is-enabled shoal-agent
 for f in kubeconfig gossip.key kubelet-serving.pem kubelet-client.pem joining.key; do [ ! -e /var/lib/shoal/agent/$f ]; done
-[ -z "$(nft list tables)" ]; [ -z "$(pgrep -f conmon)" ]; ! ip link show shoal0 2>/dev/null
+[ -z "$(nft list tables)" ]; [ -z "$(pgrep -x conmon)" ]; ! ip link show shoal0 2>/dev/null
 shoal leave | tail -1`)
 	r.script(ctx, first, "the cluster has forgotten it, and runs its pods elsewhere", `
 [ "$(kubectl get nodes -o name)" = node/machine ]

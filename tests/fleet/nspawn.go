@@ -83,7 +83,8 @@ exec "$@"`
 // boot starts the machine and waits until its units are up.
 func (c *container) boot(ctx context.Context) error {
 	args := []string{"--net=/run/netns/" + lan, "--", "/bin/sh", "-c", launcher, "launcher", c.group(),
-		"systemd-nspawn", "-M", cmp.Or(c.second, "machine"), "-D", c.root, "--register=no", "--keep-unit", "--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
+		"systemd-nspawn", "-M", cmp.Or(c.second, "machine"), "-D", c.root, "--register=no", "--keep-unit",
+		"--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
 		"--capability=all", "--system-call-filter=add_key keyctl bpf", "--resolv-conf=off", "--timezone=off", "--console=pipe"}
 	for _, d := range ownDirs {
 		args = append(args, "--bind="+filepath.Join(c.dir, d)+":/"+d)

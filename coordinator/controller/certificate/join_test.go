@@ -83,7 +83,8 @@ func asks(t *testing.T, client *fake.Clientset, r controller.Reconciler, node, u
 		},
 	}
 	requests := client.CertificatesV1().CertificateSigningRequests()
-	_ = client.Tracker().Delete(certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"), "", request.Name)
+	resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+	_ = client.Tracker().Delete(resource, "", request.Name)
 	if _, err := requests.Create(t.Context(), request, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -151,9 +152,11 @@ func TestWhoseName(t *testing.T) {
 		"a dead node's": {tokenOf(nil), "n2", "Approved"},
 		"a live node's": {tokenOf(nil), "n1", "Denied " + joinapi.ReasonNameTaken},
 		"made for it":   {tokenOf(map[string]string{joinapi.ReplaceKey: "n1"}), "n1", "Approved"},
-		"for another":   {tokenOf(map[string]string{joinapi.ReplaceKey: "n2"}), "n1", "Denied " + joinapi.ReasonNameTaken},
-		"no token":      {nil, "new", "Denied " + joinapi.ReasonTokenUsedUp},
-		"no number":     {tokenOf(map[string]string{joinapi.UsesKey: "many"}), "new", "Denied " + joinapi.ReasonTokenUsedUp},
+		"for another": {tokenOf(map[string]string{joinapi.ReplaceKey: "n2"}), "n1",
+			"Denied " + joinapi.ReasonNameTaken},
+		"no token": {nil, "new", "Denied " + joinapi.ReasonTokenUsedUp},
+		"no number": {tokenOf(map[string]string{joinapi.UsesKey: "many"}), "new",
+			"Denied " + joinapi.ReasonTokenUsedUp},
 	} {
 		client, r := joins(t, tt.secret)
 		if got := asks(t, client, r, tt.node, "1"); got != tt.want {
