@@ -52,7 +52,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	var wg sync.WaitGroup
 	start(ctx, &wg, tasks, cancel)
 	untilEnd(ctx, manager)
-	wait(&wg, stopWait)
+	wait(&wg, patience(cfg))
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -81,6 +81,14 @@ func untilEnd(ctx context.Context, manager process.ServiceManager) {
 // stopWait is how long tasks may take to end. client-go's watches do not hear
 // of the end while they pause between tries.
 const stopWait = time.Second
+
+// patience is longer for a node that leaves: it takes leave of its neighbours.
+func patience(cfg *config.Config) time.Duration {
+	if leaves(cfg) {
+		return leaveWait
+	}
+	return stopWait
+}
 
 func wait(wg *sync.WaitGroup, limit time.Duration) {
 	done := make(chan struct{})
@@ -365,7 +373,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 
 func (n whole) gossipTasks() []task {
 	list := []task{
-		{"gossip", n.group.Run},
+		{"gossip", func(ctx context.Context) error { return runGossip(ctx, n.cfg, n.group) }},
 		{"backends", func(ctx context.Context) error {
 			return n.services.FollowMembers(ctx, n.group, addrs(n.facts.IPs))
 		}},

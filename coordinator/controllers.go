@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
@@ -63,7 +64,6 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/tokensecret"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
-	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // runner is one part that runs while this coordinator leads.
@@ -97,6 +97,8 @@ type controllerDeps struct {
 	Token func(*corev1.ServiceAccount, *corev1.Secret) (string, error)
 	// Signer signs certificate requests; nil: nobody does.
 	Signer certificate.Signer
+	// Lifetime is the longest of what it signs.
+	Lifetime time.Duration
 	// Reserved tells names and addresses that only one Node may have in a serving
 	// certificate, or none ("").
 	Reserved func(san string) (owner string, reserved bool)
@@ -170,7 +172,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 		add(clusterdns.New(env, d.ClusterDNS))
 	}
 	if d.Signer != nil {
-		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: pki.CertLifetime, Reserved: d.Reserved}))
+		add(certificate.New(env, certificate.Deps{Signer: d.Signer, Lifetime: d.Lifetime, Reserved: d.Reserved}))
 	}
 	if d.Grants != nil {
 		add(gossipgrant.New(env, *d.Grants))

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -15,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -69,7 +74,7 @@ func TestAgentFollowsCoordinators(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s, lists := followingAgent(t, one, port)
+	s, lists := followingAgent(t, one, port, "1h")
 	s.SetCoordinators([]api.Coordinator{{URL: addresses[0]}, {URL: addresses[1]}})
 	own := cache.NewListWatchFromClient(s.Client.CoreV1().RESTClient(), "nodes", "",
 		fields.OneTermEqualSelector("metadata.name", "n1"))
@@ -102,13 +107,82 @@ func TestAgentFollowsCoordinators(t *testing.T) {
 	}
 }
 
+// TestAgentRenewsItsCertificate: certificates of some seconds are followed by the next
+// ones, while a watch goes on and no request fails. SHOAL_ROTATIONS has it go on for so
+// many.
+func TestAgentRenewsItsCertificate(t *testing.T) {
+	t.Parallel()
+	rotations := 1
+	if text := os.Getenv("SHOAL_ROTATIONS"); text != "" {
+		var err error
+		if rotations, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const life = "15s"
+	dir, port := t.TempDir(), freePort(t)
+	p := coordinator(t, dir, port, "--cluster-signing-duration", life)
+	admin := client(t, p, dir, port)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	if _, err := admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := followingAgent(t, dir, port, life)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 2)
+	go func() { ended <- s.Renew(ctx) }()
+	rotated := make(chan struct{}, 1)
+	go func() {
+		ended <- s.Follow(ctx, func(api.Credentials) error { rotated <- struct{}{}; return nil })
+	}()
+	watch, err := s.Client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{
+		FieldSelector: "metadata.name=n1", ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := 0
+	for left := rotations; left > 0; {
+		select {
+		case <-rotated:
+			left--
+		case <-time.After(20 * time.Millisecond):
+		}
+		if _, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
+			t.Fatalf("request %d, with %d rotations to go: %v", requests, left, err)
+		}
+		requests++
+	}
+	patch := []byte(`{"metadata":{"annotations":{"mark":"the end"}}}`)
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	marked := func(e apiwatch.Event) bool {
+		n, ok := e.Object.(*corev1.Node)
+		return ok && n.Annotations["mark"] == "the end"
+	}
+	for e := range watch.ResultChan() {
+		if marked(e) {
+			watch.Stop()
+			cancel()
+			if err := errors.Join(<-ended, <-ended); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%d rotations, %d requests", rotations, requests)
+			return
+		}
+	}
+	t.Error("the watch was dropped")
+}
+
 // followingAgent is a node's connection, and how often it listed Nodes.
-func followingAgent(t *testing.T, dir string, port int) (*api.Server, *atomic.Int64) {
+func followingAgent(t *testing.T, dir string, port int, life string) (*api.Server, *atomic.Int64) {
 	t.Helper()
 	file := dir + "/n1.kubeconfig"
 	cmd := command()
 	cmd.SetArgs([]string{"kubeconfig", "--data-dir", dir, "--port", fmt.Sprint(port), "--user", "system:node:n1",
-		"--group", "system:nodes", "--out", file})
+		"--group", "system:nodes", "--lifetime", life, "--out", file})
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +192,8 @@ func followingAgent(t *testing.T, dir string, port int) (*api.Server, *atomic.In
 	}
 	lists := &atomic.Int64{}
 	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return countLists{next, lists} })
-	s, err := api.Connect(api.Config{Rest: rc, Kubeconfig: file, NodeName: "n1", Log: slog.New(slog.DiscardHandler)})
+	s, err := api.Connect(api.Config{Rest: rc, Kubeconfig: file, NodeName: "n1", Rotated: dir + "/n1.pem",
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

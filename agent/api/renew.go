@@ -33,6 +33,8 @@ const (
 	// A request that failed is made again after firstPause, doubled up to lastPause.
 	firstPause = time.Second
 	lastPause  = time.Minute
+	// backdate is by how much a signer lets certificates begin before they are made.
+	backdate = 5 * time.Minute
 	// lookEvery is how long a wait is at most: the clock may be set meanwhile.
 	lookEvery = time.Hour
 )
@@ -85,8 +87,12 @@ func (s *Server) renewAt(c *x509.Certificate) time.Time {
 	if c == nil || c.Subject.CommonName != nodeUser+s.cfg.NodeName {
 		return time.Now().AddDate(1000, 0, 0)
 	}
-	life := c.NotAfter.Sub(c.NotBefore)
-	return c.NotBefore.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))
+	begin := c.NotBefore
+	if backdated := begin.Add(backdate); backdated.Before(c.NotAfter) {
+		begin = backdated // else a life of minutes would be over from the start
+	}
+	life := c.NotAfter.Sub(begin)
+	return begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))
 }
 
 // leaf is the certificate in use.

@@ -326,6 +326,10 @@ func (c *Config) CheckpointDir() string { return filepath.Join(c.DataDir, "check
 // after the kubeconfig's.
 func (c *Config) RotatedCertificate() string { return filepath.Join(c.DataDir, "kubelet-client.pem") }
 
+// LeavingMark is the file that says, when the agent is stopped, that its node leaves the
+// cluster for good.
+func (c *Config) LeavingMark() string { return filepath.Join(c.DataDir, "leaving") }
+
 // CheckpointKey is the file of the key that records are sealed with.
 func (c *Config) CheckpointKey() string {
 	if c.CheckpointKeyFile != "" {

@@ -34,6 +34,8 @@ const (
 	// may have been deleted.
 	patience = 30 * time.Second
 	openTime = 15 * time.Minute
+	// backdate is by how much a signer lets certificates begin before they are made.
+	backdate = 5 * time.Minute
 	// A request that failed is made again after firstPause, doubled up to lastPause.
 	firstPause = time.Second
 	lastPause  = time.Minute
@@ -72,8 +74,12 @@ type signed struct {
 // newSigned chooses the time of renewal as upstream's kubelet does: at 70 to 90 %
 // of the certificate's life, so that nodes that joined together do not ask together.
 func newSigned(c tls.Certificate) *signed {
-	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
-	return &signed{c, c.Leaf.NotBefore.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))}
+	begin := c.Leaf.NotBefore
+	if backdated := begin.Add(backdate); backdated.Before(c.Leaf.NotAfter) {
+		begin = backdated // else a life of minutes would be over from the start
+	}
+	life := c.Leaf.NotAfter.Sub(begin)
+	return &signed{c, begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))}
 }
 
 func (m *Manager) waker() chan struct{} {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-project/shoal/coordinator/joinapi"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // leaveOptions are the flags of `shoal leave`.
@@ -107,6 +108,12 @@ func (o *leaveOptions) client(m *machine) (*api, error) {
 
 // end stops the agent, and has all removed that it made.
 func (o *leaveOptions) end(ctx context.Context, m *machine, steps *steps) error {
+	// The agent takes leave of its neighbours, who would look for a dead one for a day.
+	if exists(m.cfg.DataDir) {
+		if err := pki.WriteFile(m.cfg.LeavingMark(), nil, 0o600); err != nil {
+			return err
+		}
+	}
 	if agentUnitHere(ctx) && m.file == agentConfigFile {
 		if err := systemctl(ctx, "disable", "--quiet", "--now", agentUnit); err != nil {
 			return err
@@ -174,7 +181,8 @@ func (o *leaveOptions) forget(ctx context.Context, client *api, name string) err
 func (o *leaveOptions) removeCredentials(ctx context.Context, m *machine) error {
 	kubeconfig := m.kubeconfig()
 	for _, file := range []string{m.path("joining.key"), m.path("gossip.key"), m.path("kubelet-serving.pem"),
-		m.path(rotatedFile), m.path(knownFile), kubeconfig} {
+		m.path(rotatedFile), m.path(knownFile), m.cfg.LeavingMark(),
+		kubeconfig} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

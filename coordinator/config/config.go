@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -57,6 +58,9 @@ type Config struct {
 	// KubeletCertificateAuthority is a file of the CAs that sign kubelets' serving
 	// certificates; empty: the cluster's own; "none": they are not verified.
 	KubeletCertificateAuthority string `json:"kubeletCertificateAuthority,omitempty"`
+	// ClusterSigningDuration is how long a certificate lives at most that the cluster
+	// signs for a request: nodes' among them, which ask for the next one in time.
+	ClusterSigningDuration Duration `json:"clusterSigningDuration,omitempty"`
 	// NodeName is the Node on this machine: it alone gets a serving certificate
 	// for addresses that are the API server's too. Empty: the host's name.
 	NodeName string `json:"nodeName,omitempty"`
@@ -90,6 +94,9 @@ type Config struct {
 	LogLevel string `json:"logLevel,omitempty"`
 }
 
+// minSigning leaves nodes the time to ask for their next certificate.
+const minSigning = 10 * time.Second
+
 // StateDir is where a coordinator keeps its state; nothing else is in it.
 func (c Config) StateDir() string { return filepath.Join(c.DataDir, "coordinator") }
 
@@ -104,11 +111,12 @@ func Default() Config {
 		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
-		PeerPort:       2380,
-		Audit:          defaultAudit(),
-		Authentication: defaultAuthentication(),
-		Authorization:  defaultAuthorization(),
-		LogLevel:       "info",
+		PeerPort:               2380,
+		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
+		Audit:                  defaultAudit(),
+		Authentication:         defaultAuthentication(),
+		Authorization:          defaultAuthorization(),
+		LogLevel:               "info",
 	}
 }
 
@@ -138,6 +146,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EncryptionProviderConfig, "encryption-provider-config", c.EncryptionProviderConfig, "EncryptionConfiguration file: how values are encrypted in the store (default: encryption.yaml beside the other keys, made when missing)")
 	fs.StringVar(&c.KubeletCertificateAuthority, "kubelet-certificate-authority", c.KubeletCertificateAuthority,
 		"file of the CAs that sign kubelets' serving certificates (default: the cluster's own CA), none to verify nothing")
+	fs.Var(&c.ClusterSigningDuration, "cluster-signing-duration",
+		"how long certificates live at most that the cluster signs for requests, nodes' among them")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node on this machine (default: the host's name)")
 	fs.BoolVar(&c.NoLocalStorage, "no-local-storage", c.NoLocalStorage,
 		"make no CSIDriver and no StorageClass for driver local.shoal-project.io")
@@ -216,6 +226,9 @@ func (c Config) Validate() error {
 	}
 	if c.PeerPort < 1 || c.PeerPort > 65535 {
 		bad("peerPort", strconv.Itoa(c.PeerPort), "give a port from 1 to 65535")
+	}
+	if d := time.Duration(c.ClusterSigningDuration); d < minSigning {
+		bad("clusterSigningDuration", d.String(), "give at least "+minSigning.String())
 	}
 	services, err := Prefixes(c.ServiceCIDR)
 	if err != nil {

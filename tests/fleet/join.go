@@ -73,7 +73,7 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 	}
 	defer r.showOnFailure(first)
 	defer r.showAgent(second)
-	if !r.script(ctx, first, "the first machine has coordinator and agent", smallDisk+services) {
+	if !r.script(ctx, first, "the first machine has coordinator and agent", smallDisk+shortLived+services) {
 		return nil
 	}
 	r.script(ctx, second, "what is no token is refused with what to do", refusals)
@@ -83,18 +83,49 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 	r.script(ctx, second, "joining again changes nothing, with a token that is used up", joinedAgain)
 	r.script(ctx, first, "pods on both machines reach each other", crossTraffic)
 	r.leaves(ctx, first, second)
-	r.joins(ctx, first, second, "the machine joins again, with another token")
+	if r.joins(ctx, first, second, "the machine joins again, with another token") {
+		r.rotates(ctx, first, second)
+	}
 	return nil
 }
 
+// shortLived has nodes' certificates live for a minute.
+const shortLived = `printf 'clusterSigningDuration: 1m\n' >>/etc/shoal/coordinator.yaml` + "\n"
+
+// rotates: the second machine's client and serving certificates are renewed, while a
+// command is run in its pod each second.
+func (r *rig) rotates(ctx context.Context, first, second *container) {
+	what := "certificates of a minute are followed by the next, nothing fails or restarts"
+	r.step(ctx, what, func(ctx context.Context) (string, error) {
+		said, err := first.sh(ctx, apply(pod("steady", 0, "  nodeName: second"))+fmt.Sprintf(running, "steady")+`
+n=0; e=$(($(date +%s)+130))
+while [ $(date +%s) -lt $e ]; do kubectl exec steady -- true; kubectl logs steady >/dev/null; n=$((n+2)); sleep 1; done
+echo $n requests to the kubelet`)
+		if err != nil {
+			return said, err
+		}
+		on, err := second.sh(ctx, no+`journalctl -b -u shoal-agent -o cat >/tmp/journal
+grep -c 'has its next client certificate' /tmp/journal >/tmp/rotations
+[ $(cat /tmp/rotations) -ge 2 ]; [ $(grep -c 'has signed this node.s serving certificate' /tmp/journal) -ge 3 ]
+no grep -E 'does not take this node|is not renewed yet|Unauthorized' /tmp/journal
+systemctl show -P NRestarts shoal-agent | grep -qx 0
+echo $(cat /tmp/rotations) rotations`)
+		return said + "; " + on, err
+	})
+}
+
+// no fails when the command succeeds, which set -e does not see after a "!".
+const no = `no() { if "$@" >/tmp/no 2>&1; then echo "succeeded: $*"; cat /tmp/no; exit 1; fi; }
+`
+
 // refusals: nothing is written by what fails.
-const refusals = `
+const refusals = no + `
 refused() { want=$1; shift; if "$@" >/tmp/out 2>&1; then echo "succeeded: $*"; exit 1; fi; grep -q -- "$want" /tmp/out || { cat /tmp/out; exit 1; }; }
 ` + smallDisk + `
 refused 'make one with .shoal token create' shoal join abcdef.0123456789abcdef
 refused 'copy the whole line' shoal join shoal1.AAAAAAAA
 [ ! -e /var/lib/shoal/agent/kubeconfig ]
-! systemctl -q is-enabled shoal-agent
+no systemctl -q is-enabled shoal-agent
 shoal leave | tail -1 | cut -c1-60`
 
 // joins makes a token on the first machine and uses it on the second.
@@ -157,11 +188,11 @@ kubectl get pods -o wide --no-headers | tr -s ' ' | cut -d' ' -f1,3,6,7`
 // leaves: the node's pods go elsewhere, the API forgets it, the machine keeps nothing
 // that would open anything.
 func (r *rig) leaves(ctx context.Context, first, second *container) {
-	r.script(ctx, second, "shoal leave drains, and takes credentials away", `
+	r.script(ctx, second, "shoal leave drains, and takes credentials away", no+`
 shoal leave
-! systemctl -q is-active shoal-agent; ! systemctl -q is-enabled shoal-agent
+no systemctl -q is-active shoal-agent; no systemctl -q is-enabled shoal-agent
 for f in kubeconfig gossip.key kubelet-serving.pem kubelet-client.pem joining.key; do [ ! -e /var/lib/shoal/agent/$f ]; done
-[ -z "$(nft list tables)" ]; [ -z "$(pgrep -x conmon)" ]; ! ip link show shoal0 2>/dev/null
+[ -z "$(nft list tables)" ]; [ -z "$(pgrep -x conmon)" ]; no ip link show shoal0
 shoal leave | tail -1`)
 	r.script(ctx, first, "the cluster has forgotten it, and runs its pods elsewhere", `
 [ "$(kubectl get nodes -o name)" = node/machine ]
