@@ -36,7 +36,7 @@ func CheckCertificate(kubeconfig, rotatedFile string, now time.Time) error {
 		cert, kubeconfig = firstCertificate(next), rotatedFile
 	}
 	if now.After(cert.NotAfter) {
-		return fmt.Errorf("%s: the client certificate of %s expired on %s: join again (shoal leave --force, shoal join), "+
+		return fmt.Errorf("%s: the client certificate of %s expired on %s: join again with a new token (shoal join), "+
 			"or make a new kubeconfig with shoal-coordinator kubeconfig",
 			kubeconfig, cert.Subject.CommonName, cert.NotAfter.Format(time.RFC3339))
 	}

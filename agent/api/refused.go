@@ -14,7 +14,7 @@ import (
 // nothing gets better by trying on.
 func (s *Server) tellRefusals() {
 	rc := s.cfg.Rest
-	remedy := "join again (shoal leave --force, shoal join), or make a new kubeconfig on the coordinator's machine: " +
+	remedy := "join again with a new token (shoal join), or make a new kubeconfig on the coordinator's machine: " +
 		"shoal-coordinator kubeconfig --user system:node:" +
 		s.cfg.NodeName +
 		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"

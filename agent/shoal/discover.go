@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -42,7 +43,10 @@ type found struct {
 // the token's hash has signed. Nothing secret is sent before that is known.
 func discover(ctx context.Context, t jointoken.Token, caFile []byte) (found, error) {
 	var errs []error
-	for _, address := range t.Servers {
+	servers := slices.Clone(t.Servers)
+	// The nodes share the coordinators.
+	rand.Shuffle(len(servers), func(a, b int) { servers[a], servers[b] = servers[b], servers[a] })
+	for _, address := range servers {
 		f, err := discoverAt(ctx, t, address, caFile)
 		if err == nil {
 			return f, nil

@@ -100,12 +100,16 @@ const drainPause = time.Second
 // evictAll evicts until no pod is left. A budget that is used up says no for now.
 func evictAll(ctx context.Context, client *api, node string, steps *steps) error {
 	told := map[string]bool{}
+	var waiting []string
 	for {
 		pods, err := podsToDrain(ctx, client, node)
+		if ctx.Err() != nil && len(waiting) > 0 {
+			return lateError(waiting)
+		}
 		if err != nil || len(pods) == 0 {
 			return err
 		}
-		var waiting []string
+		waiting = nil
 		for _, p := range pods {
 			held, err := evict(ctx, client, p)
 			if err != nil {
@@ -119,10 +123,14 @@ func evictAll(ctx context.Context, client *api, node string, steps *steps) error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("these pods did not end in time: %s", strings.Join(waiting, ", "))
+			return lateError(waiting)
 		case <-time.After(drainPause):
 		}
 	}
+}
+
+func lateError(pods []string) error {
+	return fmt.Errorf("these pods did not end in time: %s", strings.Join(pods, ", "))
 }
 
 // evict asks for a pod's end; held says why it may not end yet.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,10 +106,7 @@ func (o *joinOptions) machine() (*machine, error) {
 	if err := m.load(); err != nil {
 		return nil, err
 	}
-	m.name = m.cfg.NodeName
-	if o.nodeName != "" {
-		m.name, m.changes["nodeName"] = o.nodeName, o.nodeName
-	}
+	m.name = cmp.Or(o.nodeName, m.cfg.NodeName)
 	if o.nodeIP != "" {
 		m.changes["nodeIP"] = o.nodeIP
 	}
@@ -122,6 +120,7 @@ func (o *joinOptions) machine() (*machine, error) {
 	if wrong := validation.IsDNS1123Subdomain(m.name); len(wrong) > 0 {
 		return nil, fmt.Errorf("--node-name %q: %s", m.name, wrong[0])
 	}
+	m.changes["nodeName"] = m.name // as the certificate has it, whatever the host is called later
 	var err error
 	if o.config, err = filepath.Abs(o.config); err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
@@ -168,6 +167,9 @@ func (m *machine) joined(t jointoken.Token) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if id, err = m.newest(id); err != nil {
+		return false, fmt.Errorf("%s: client certificate: %w", m.kubeconfig(), err)
+	}
 	if !slices.ContainsFunc(certificates(id.ca), isCA(t)) {
 		return false, fmt.Errorf("this machine is a node of another cluster, at %s: run `shoal leave` first",
 			k.Clusters[0].Cluster.Server)
@@ -181,15 +183,16 @@ func (m *machine) joined(t jointoken.Token) (bool, error) {
 		return false, fmt.Errorf("this machine is node %s of that cluster already, not %s: run `shoal leave` first",
 			name, m.name)
 	}
-	return true, nil
+	return time.Now().Before(cert.NotAfter), nil // else its pods wait for another certificate
 }
 
 // free finds what else uses this machine as a node.
 func (m *machine) free() error {
-	if o, err := load(defaultOptions().DataDir); err == nil && running(o.path("shoal.pid"), "shoal") != nil {
-		return fmt.Errorf("a cluster of `shoal up` runs on this machine: end it with `shoal down` first")
+	o, err := load(defaultOptions().DataDir)
+	if err == nil && o.agentDir() == m.cfg.DataDir && running(o.path("shoal.pid"), "shoal") != nil {
+		return errors.New("a cluster of `shoal up` runs on this machine: end it with `shoal down` first")
 	}
-	return os.MkdirAll(m.cfg.DataDir, 0o700)
+	return nil
 }
 
 // enter gets what the node needs of the cluster and writes it down.
@@ -207,6 +210,9 @@ func (o *joinOptions) enter(ctx context.Context, m *machine, t jointoken.Token, 
 	}
 	steps.done("coordinator at %s is of the token's cluster", cluster.server)
 	if err := cluster.ask(ctx, t, m.name); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.cfg.DataDir, 0o700); err != nil {
 		return err
 	}
 	key, keyPEM, err := joiningKey(m.path("joining.key"))

@@ -52,6 +52,9 @@ func (o *leaveOptions) leave(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := m.free(); err != nil {
+		return err
+	}
 	client, err := o.client(m)
 	if err != nil {
 		return err

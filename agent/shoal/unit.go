@@ -102,19 +102,27 @@ func (m *machine) client() (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rotated, err := os.ReadFile(filepath.Join(m.cfg.DataDir, rotatedFile)); err == nil && newer(rotated, id.cert) {
-		id.cert, id.key = rotated, rotated
+	if id, err = m.newest(id); err != nil {
+		return nil, err
 	}
 	cluster := k.Clusters[0].Cluster
 	return connectAs(cluster.Server, cluster.TLSServerName, id, file)
 }
 
-// newer tells whether a certificate in PEM began after another.
-func newer(a, b []byte) bool {
-	first, err := certificate(a)
+// newest is a kubeconfig's identity, by the certificate that came after it if there is
+// one.
+func (m *machine) newest(id identity) (identity, error) {
+	own, err := certificate(id.cert)
 	if err != nil {
-		return false
+		return id, err
 	}
-	second, err := certificate(b)
-	return err != nil || first.NotBefore.After(second.NotBefore)
+	data, err := os.ReadFile(filepath.Join(m.cfg.DataDir, rotatedFile))
+	if err != nil {
+		return id, nil
+	}
+	next, err := certificate(data)
+	if err == nil && next.NotBefore.After(own.NotBefore) && next.Subject.CommonName == own.Subject.CommonName {
+		id.cert, id.key = data, data
+	}
+	return id, nil
 }

@@ -13,6 +13,8 @@ package joinapi
 import (
 	"strconv"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Paths, on every coordinator's API port.
@@ -40,6 +42,7 @@ const (
 // Reasons of the conditions of requests that are denied.
 const (
 	ReasonNameTaken   = "NameTaken"
+	ReasonNameInvalid = "NameInvalid"
 	ReasonTokenUsedUp = "TokenUsedUp"
 )
 
@@ -86,6 +89,8 @@ func (a Attempt) Refusal() (reason, message string) {
 	case a.Uses != "" && !positive(a.Uses):
 		return ReasonTokenUsedUp,
 			"the token has been used by as many machines as it is for: make another with `shoal token create`"
+	case len(validation.IsDNS1123Subdomain(a.Name)) > 0:
+		return ReasonNameInvalid, "no Node can have that name: use a-z, 0-9, - and ., with --node-name"
 	case a.Alive && a.Replace != a.Name:
 		return ReasonNameTaken, "a live Node has the name " + a.Name + ": choose another with --node-name; if this machine " +
 			"is to take its place, make a token for that with `shoal token create --replace " + a.Name + "`"

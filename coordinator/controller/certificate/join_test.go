@@ -149,6 +149,7 @@ func TestWhoseName(t *testing.T) {
 		want   string
 	}{
 		"a new one":     {tokenOf(nil), "new", "Approved"},
+		"no name":       {tokenOf(nil), "A b", "Denied " + joinapi.ReasonNameInvalid},
 		"a dead node's": {tokenOf(nil), "n2", "Approved"},
 		"a live node's": {tokenOf(nil), "n1", "Denied " + joinapi.ReasonNameTaken},
 		"made for it":   {tokenOf(map[string]string{joinapi.ReplaceKey: "n1"}), "n1", "Approved"},
