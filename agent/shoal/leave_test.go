@@ -114,13 +114,27 @@ func TestDrain(t *testing.T) {
 		actions string
 		said    string
 	}{
-		"all go":           {&fakeNode{}, false, false, time.Minute, "", "cordon, evict a, evict b", "2 pods went"},
-		"a budget waits":   {&fakeNode{budget: 1}, false, false, time.Minute, "", "cordon, evict b, evict a", "pod ns/a waits"},
-		"nobody's pod":     {&fakeNode{}, true, false, time.Minute, "nobody makes these pods anew elsewhere: ns/bare", "cordon", ""},
-		"by force":         {&fakeNode{}, true, true, time.Minute, "", "cordon, evict a, evict b, evict bare", "3 pods went"},
-		"one stays":        {&fakeNode{stuck: true}, false, false, 2 * drainPause, "did not end in time: ns/a, ns/b", "cordon, evict a, evict b", ""},
-		"left before":      {&fakeNode{gone: true}, false, false, time.Minute, "", "", ""},
-		"a budget forbids": {&fakeNode{budget: 99}, false, false, 2 * drainPause, "did not end in time: ns/a, ns/b", "cordon", "waits"},
+		"all go": {
+			&fakeNode{}, false, false, time.Minute,
+			"", "cordon, evict a, evict b", "2 pods went"},
+		"a budget waits": {
+			&fakeNode{budget: 1}, false, false, time.Minute,
+			"", "cordon, evict b, evict a", "pod ns/a waits"},
+		"nobody's pod": {
+			&fakeNode{}, true, false, time.Minute,
+			"nobody makes these pods anew elsewhere: ns/bare", "cordon", ""},
+		"by force": {
+			&fakeNode{}, true, true, time.Minute,
+			"", "cordon, evict a, evict b, evict bare", "3 pods went"},
+		"one stays": {
+			&fakeNode{stuck: true}, false, false, 2 * drainPause,
+			"did not end in time: ns/a, ns/b", "cordon, evict a, evict b", ""},
+		"left before": {
+			&fakeNode{gone: true}, false, false, time.Minute,
+			"", "", ""},
+		"a budget forbids": {
+			&fakeNode{budget: 99}, false, false, 2 * drainPause,
+			"did not end in time: ns/a, ns/b", "cordon", "waits"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
