@@ -51,6 +51,10 @@ type coordinators struct {
 	mu     sync.Mutex
 	others []place
 	conns  map[*conn]struct{}
+	// useless counts answers in a row that are of no use, doubted says until when others
+	// are asked first; both by address.
+	useless map[string]int
+	doubted map[string]time.Time
 }
 
 type place struct {
@@ -131,16 +135,11 @@ func (c *coordinators) set(list []Coordinator) {
 	c.mu.Lock()
 	changed := !slices.Equal(next, c.others)
 	c.others = next
-	var lost []*conn
-	for held := range c.conns {
-		if slices.ContainsFunc(next, func(p place) bool { return p.dead && p.address == held.address }) {
-			lost = append(lost, held)
-		}
-	}
+	lost := c.connectionsTo(func(address string) bool {
+		return slices.ContainsFunc(next, func(p place) bool { return p.dead && p.address == address })
+	})
 	c.mu.Unlock()
-	for _, held := range lost {
-		_ = held.Close()
-	}
+	closeAll(lost)
 	if changed {
 		c.keep(next)
 	}
@@ -178,10 +177,28 @@ func replaceFile(path string, data []byte) error {
 	return err
 }
 
-// candidates are where to connect, in the order of preference: the dead come last.
-func (c *coordinators) candidates() []place {
+// candidates are where to connect, in the order of preference: those come last that
+// are doubted, and the dead.
+func (c *coordinators) candidates(now time.Time) []place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	list := c.places()
+	worth := func(p place) int {
+		switch {
+		case p.dead:
+			return 2
+		case c.doubted[p.address].After(now):
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b place) int { return cmp.Compare(worth(a), worth(b)) })
+	return list
+}
+
+// places are the kubeconfig's and the others, in this node's order. The caller holds
+// c.mu.
+func (c *coordinators) places() []place {
 	list := []place{{address: c.own, name: c.ownName}}
 	for _, p := range c.others {
 		if p.address != c.own {
@@ -192,15 +209,6 @@ func (c *coordinators) candidates() []place {
 	}
 	others := list[1:]
 	slices.SortFunc(others, func(a, b place) int { return cmp.Compare(c.rank(a.address), c.rank(b.address)) })
-	slices.SortStableFunc(list, func(a, b place) int {
-		switch {
-		case a.dead == b.dead:
-			return 0
-		case a.dead:
-			return 1
-		}
-		return -1
-	})
 	return list
 }
 
@@ -214,7 +222,7 @@ func (c *coordinators) rank(address string) uint64 {
 // connect returns the first connection that stands and is verified.
 func (c *coordinators) connect(ctx context.Context, network string,
 	verify func(context.Context, net.Conn, string) (net.Conn, error)) (net.Conn, error) {
-	return race(ctx, c.candidates(), nextAfter, func(ctx context.Context, p place) (net.Conn, error) {
+	return race(ctx, c.candidates(time.Now()), nextAfter, func(ctx context.Context, p place) (net.Conn, error) {
 		raw, err := c.dial(ctx, network, p.address)
 		if err != nil {
 			return nil, err

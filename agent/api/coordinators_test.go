@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
@@ -280,7 +281,7 @@ func TestOrder(t *testing.T) {
 		c := &coordinators{own: "192.0.2.1:6443", node: fmt.Sprint("n", i)}
 		c.set([]Coordinator{{URL: "https://192.0.2.1:6443", Dead: true}, {URL: "https://192.0.2.2:6443"},
 			{URL: "https://192.0.2.3:6443"}, {URL: "https://192.0.2.3:6443", Dead: true}})
-		list := c.candidates()
+		list := c.candidates(time.Now())
 		if len(list) != 3 || list[2].address != "192.0.2.1:6443" {
 			t.Fatalf("%v", list)
 		}
@@ -288,6 +289,54 @@ func TestOrder(t *testing.T) {
 	}
 	if len(count) != 2 || count["192.0.2.2:6443"] < 100 || count["192.0.2.3:6443"] < 100 {
 		t.Errorf("%v", count)
+	}
+}
+
+// TestMinority: a coordinator that lives and is of no use is left for a while, its
+// watches too, but only for another one.
+func TestMinority(t *testing.T) {
+	ca := newCA(t)
+	watching := make(chan struct{}, 1)
+	minority := ca.server("", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			http.Error(w, "the store has no majority", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.(http.Flusher).Flush()
+		watching <- struct{}{}
+		<-r.Context().Done()
+	})
+	majority := ca.server("", func(w http.ResponseWriter, _ *http.Request) { node(w, "majority") })
+	s := ca.connect(minority.URL, "")
+	watch, err := s.Client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-watching
+	for range 5 {
+		if _, err := asks(t.Context(), s); !apierrors.IsServiceUnavailable(err) {
+			t.Fatalf("alone it answers %v", err)
+		}
+	}
+	select {
+	case e := <-watch.ResultChan():
+		t.Fatalf("the watch at the only coordinator ended: %v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.SetCoordinators([]Coordinator{{URL: minority.URL}, {URL: majority.URL}})
+	if _, err := asks(t.Context(), s); !apierrors.IsServiceUnavailable(err) {
+		t.Fatal(err)
+	}
+	for range watch.ResultChan() { // an error, perhaps, then its end
+	}
+	wants(t, s, "majority")
+	first := func(now time.Time) string { return "https://" + s.way.coordinators.candidates(now)[0].address }
+	if got := first(time.Now()); got != majority.URL {
+		t.Errorf("%s is asked first", got)
+	}
+	if got := first(time.Now().Add(doubtFor + time.Second)); got != minority.URL {
+		t.Errorf("%s is asked first after a while", got)
 	}
 }
 

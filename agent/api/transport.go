@@ -35,6 +35,7 @@ func newTransport(rc *rest.Config, node, file string, c Credentials) (*transport
 	}
 	t := &transport{plain: *rc, coordinators: &coordinators{
 		own: u.Host, ownName: rc.ServerName, node: node, file: file, dial: rc.Dial, conns: map[*conn]struct{}{},
+		useless: map[string]int{}, doubted: map[string]time.Time{},
 	}}
 	if u.Port() == "" {
 		t.coordinators.own = net.JoinHostPort(u.Hostname(), "443")
@@ -63,6 +64,14 @@ func (t *transport) use(c Credentials) error {
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
+	t.replace(conf)
+	return nil
+}
+
+// renew has new requests take new connections, with the credentials of now.
+func (t *transport) renew() { t.replace(t.current.Load().TLSClientConfig.Clone()) }
+
+func (t *transport) replace(conf *tls.Config) {
 	next := utilnet.SetTransportDefaults(&http.Transport{
 		Proxy:               t.plain.Proxy,
 		TLSClientConfig:     conf,
@@ -76,7 +85,6 @@ func (t *transport) use(c Credentials) error {
 	if old := t.current.Swap(next); old != nil {
 		old.CloseIdleConnections()
 	}
-	return nil
 }
 
 // handshakeTime bounds the handshake with one coordinator.
@@ -91,11 +99,6 @@ func handshake(conf *tls.Config) func(context.Context, net.Conn, string) (net.Co
 		verified := tls.Client(c, own)
 		return verified, verified.HandshakeContext(ctx)
 	}
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	return t.current.Load().RoundTrip(r)
 }
 
 // config is the kubeconfig's with this transport in the place of its own.
