@@ -13,7 +13,7 @@
 //	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //
-//	api ──── kubeconfig ─> client, events, tokens, credentials    the way to the API server
+//	api ──── kubeconfig, gossip ─> client of a coordinator that lives, events, tokens, certificates
 //	qos ──── control groups of pods by quality of service
 //	host ─── the machine's facts and its use: memory, tasks, file systems, PSI
 //	tracing ─ spans of all this for a collector, where the configuration names one

@@ -9,5 +9,12 @@
 //	                                                        ├─ RequestToken  tokens of service accounts
 //	                                                        └─ Credentials   key, certificates; Follow: their changes
 //
+// The connections are the package's own, where a certificate proves who asks:
+//
+//	gossip: coordinators ─> SetCoordinators ─┐                ┌─ the kubeconfig's, unless it is dead or doubted
+//	file of the last run ────────────────────┴> coordinators ─┼─ the others, in an order of this node's
+//	503s, time-outs ─> judge: doubted ───────┘   (race)       └─ TLS: the cluster's CA, kubernetes.default.svc
+//	Renew ─> CertificateSigningRequest ─> kubelet-client.pem ─> new connections; old ones end with their watches
+//
 // A node without a kubeconfig has a Server too: its requests fail with ErrNone.
 package api
