@@ -98,7 +98,7 @@ func TestAgentFollowsCoordinators(t *testing.T) {
 	mark(admin, "both")
 	first.kill()
 	mark(atSecond, "without the first")
-	first = begin()
+	begin()
 	soon(t, "the first is back", ready(admin))
 	second.kill()
 	mark(admin, "without the second")
