@@ -363,6 +363,9 @@ func TestNextCertificate(t *testing.T) {
 	watching, more := make(chan struct{}), make(chan struct{})
 	server := ca.server("", func(w http.ResponseWriter, r *http.Request) {
 		serials.Store(r.TLS.PeerCertificates[0].SerialNumber.Int64(), true)
+		if r.ProtoMajor != 2 {
+			t.Errorf("%s: each watch takes a connection of its own", r.Proto)
+		}
 		if r.URL.Query().Get("watch") == "" {
 			node(w, "n1")
 			return
