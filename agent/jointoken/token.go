@@ -19,8 +19,13 @@ import (
 // Role is what a machine becomes.
 type Role string
 
-// RoleNode is the role of a machine that runs pods.
-const RoleNode Role = "node"
+// What a machine may become: one that runs pods, one of the cluster's coordinators, or
+// one that votes in their store.
+const (
+	RoleNode        Role = "node"
+	RoleCoordinator Role = "coordinator"
+	RoleWitness     Role = "witness"
+)
 
 // Token is what the text says.
 type Token struct {
@@ -142,9 +147,9 @@ func notOurs(text string) error {
 
 func (t Token) validate() error {
 	switch {
-	case t.Role != RoleNode:
-		return fmt.Errorf("it is for the role %.40q, and this version knows %q; install the version that made it",
-			string(t.Role), RoleNode)
+	case t.Role != RoleNode && t.Role != RoleCoordinator && t.Role != RoleWitness:
+		return fmt.Errorf("it is for the role %.40q, and this version knows %q, %q and %q; install the version that made it",
+			string(t.Role), RoleNode, RoleCoordinator, RoleWitness)
 	case len(t.Servers) == 0 || len(t.Servers) > MaxServers:
 		return fmt.Errorf("it has %d addresses, not 1 to %d", len(t.Servers), MaxServers)
 	case len(t.CA) != sha256.Size:

@@ -71,7 +71,7 @@ func swap(c byte) string {
 
 func TestLimits(t *testing.T) {
 	for name, change := range map[string]func(*Token){
-		"role":      func(t *Token) { t.Role = "coordinator" },
+		"role":      func(t *Token) { t.Role = "captain" },
 		"none":      func(t *Token) { t.Servers = nil },
 		"many":      func(t *Token) { t.Servers = make([]string, MaxServers+1) },
 		"no port":   func(t *Token) { t.Servers[0] = "192.0.2.1" },

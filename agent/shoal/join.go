@@ -31,6 +31,7 @@ const agentConfigFile = "/etc/shoal/agent.yaml"
 type joinOptions struct {
 	config, nodeName, nodeIP, caFile string
 	noStart                          bool
+	as                               coordinatorOptions
 	timeout                          time.Duration
 }
 
@@ -56,6 +57,7 @@ func joinCommand() *cobra.Command {
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of this node (default: that of the file, or of the default route)")
 	f.StringVar(&o.caFile, "ca-file", "", "the cluster's ca.crt, where coordinators answer nobody that they do not know")
 	f.BoolVar(&o.noStart, "no-start", false, "write the configuration and start nothing")
+	o.as.flags(f)
 	f.DurationVar(&o.timeout, "timeout", startTimeout, "how long the node may take to be Ready")
 	return c
 }
@@ -67,6 +69,12 @@ func (o *joinOptions) join(ctx context.Context, text string, out io.Writer) erro
 	t, err := jointoken.Decode(text)
 	if err != nil {
 		return err
+	}
+	if err := o.as.fits(t); err != nil {
+		return err
+	}
+	if o.as.coordinator || o.as.witness {
+		return o.joinCoordinators(ctx, t, steps)
 	}
 	if err := preflight(); err != nil {
 		return err

@@ -117,7 +117,7 @@ func (o *leaveOptions) end(ctx context.Context, m *machine, steps *steps) error 
 			return err
 		}
 	}
-	if agentUnitHere(ctx) && m.file == agentConfigFile {
+	if unitHere(ctx, agentUnit) && m.file == agentConfigFile {
 		if err := systemctl(ctx, "disable", "--quiet", "--now", agentUnit); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
-		tokenCommand(), joinCommand(), leaveCommand())
+		coordinatorsCommand(), tokenCommand(), joinCommand(), leaveCommand())
 	return root
 }
 

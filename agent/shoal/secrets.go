@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -43,7 +44,7 @@ func gossipCommand() *cobra.Command {
 	return c
 }
 
-func onCoordinator(cmd *cobra.Command, o *options, about, what string) error {
+func onCoordinator(cmd *cobra.Command, o *options, args ...string) error {
 	if err := o.complete(); err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func onCoordinator(cmd *cobra.Command, o *options, about, what string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{about, what}
+	about := strings.Join(args, " ")
 	if file := o.path("coordinator.yaml"); exists(file) { // written by `shoal up`; units have the default one
 		args = append(args, "--config", file)
 	} else if cmd.Flags().Changed("data-dir") {
@@ -65,7 +66,7 @@ func onCoordinator(cmd *cobra.Command, o *options, about, what string) error {
 		return errShown
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", about, what, err)
+		return fmt.Errorf("%s: %w", about, err)
 	}
 	return nil
 }

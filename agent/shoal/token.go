@@ -43,6 +43,30 @@ type tokenOptions struct {
 	uses       int
 	replace    string
 	servers    []string
+	// coordinator and witness make tokens of these roles.
+	coordinator, witness bool
+}
+
+// roles are the groups of tokens by what they make of a machine.
+var roles = map[jointoken.Role]string{
+	jointoken.RoleNode:        joinapi.NodesGroup,
+	jointoken.RoleCoordinator: joinapi.CoordinatorsGroup,
+	jointoken.RoleWitness:     joinapi.WitnessesGroup,
+}
+
+// role is what the flags ask for.
+func (o *tokenOptions) role() (jointoken.Role, error) {
+	switch {
+	case (o.coordinator || o.witness) && o.replace != "":
+		return "", errors.New("--replace names a Node: it goes with tokens of nodes only")
+	case o.coordinator && o.witness:
+		return "", errors.New("--coordinator or --witness: a token of a coordinator may be used for a witness")
+	case o.coordinator:
+		return jointoken.RoleCoordinator, nil
+	case o.witness:
+		return jointoken.RoleWitness, nil
+	}
+	return jointoken.RoleNode, nil
 }
 
 func tokenCommand() *cobra.Command {
@@ -58,6 +82,8 @@ func tokenCommand() *cobra.Command {
 	f.DurationVar(&o.ttl, "ttl", 24*time.Hour, "how long the token can be used")
 	f.IntVar(&o.uses, "uses", 1, "how many machines can join with it, 0 for any number")
 	f.StringVar(&o.replace, "replace", "", "name of a Node that a machine may take the place of though it lives")
+	f.BoolVar(&o.coordinator, "coordinator", false, "for a further coordinator: it gets the cluster's keys; keep the token as you keep these")
+	f.BoolVar(&o.witness, "witness", false, "for a machine that only votes in the coordinators' store")
 	f.StringSliceVar(&o.servers, "server", nil, "host:port of the API in the token (default: all coordinators that live)")
 	c.AddCommand(create,
 		&cobra.Command{
@@ -92,12 +118,16 @@ func (o *tokenOptions) create(ctx context.Context, out io.Writer) error {
 	if o.uses < 0 || o.uses > maxUses {
 		return fmt.Errorf("--uses %d: give 1 to %d, or 0 for any number", o.uses, maxUses)
 	}
+	role, err := o.role()
+	if err != nil {
+		return err
+	}
 	client, err := o.admin(ctx, o.kubeconfig)
 	if err != nil {
 		return err
 	}
 	expires := time.Now().Add(o.ttl)
-	t := jointoken.Token{Role: jointoken.RoleNode, Servers: o.servers, ID: randomText(6), Secret: randomText(16),
+	t := jointoken.Token{Role: role, Servers: o.servers, ID: randomText(6), Secret: randomText(16),
 		Expires: expires.Unix()}
 	if t.CA, err = caHash(ctx, client); err != nil {
 		return err
@@ -123,7 +153,7 @@ func (o *tokenOptions) secret(t jointoken.Token, expires time.Time) tokenSecret 
 		StringData: map[string]string{
 			"token-id": t.ID, "token-secret": t.Secret, "usage-bootstrap-authentication": "true",
 			"expiration":        expires.UTC().Format(time.RFC3339),
-			"auth-extra-groups": joinapi.NodesGroup,
+			"auth-extra-groups": roles[t.Role],
 			"description":       "made by shoal token create",
 		}}
 	if o.uses > 0 {
@@ -227,15 +257,27 @@ func (o *tokenOptions) list(ctx context.Context, out io.Writer) error {
 	slices.SortFunc(list.Items, func(a, b tokenSecret) int { return cmp.Compare(a.expiration(), b.expiration()) })
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	defer t.Flush()
-	fmt.Fprintln(t, "ID\tEXPIRES\tUSES LEFT\tREPLACES")
+	fmt.Fprintln(t, "ID\tFOR\tEXPIRES\tUSES LEFT\tREPLACES")
 	for _, s := range list.Items {
-		if !slices.Contains(strings.Split(string(s.Data["auth-extra-groups"]), ","), joinapi.NodesGroup) {
+		role := s.role()
+		if role == "" {
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Data["token-id"], cmp.Or(s.expiration(), "never"),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], role, cmp.Or(s.expiration(), "never"),
 			cmp.Or(string(s.Data[joinapi.UsesKey]), "any"), cmp.Or(string(s.Data[joinapi.ReplaceKey]), "-"))
 	}
 	return nil
+}
+
+// role is what the token makes of a machine; empty for tokens of others.
+func (s tokenSecret) role() jointoken.Role {
+	groups := strings.Split(string(s.Data["auth-extra-groups"]), ",")
+	for role, group := range roles {
+		if slices.Contains(groups, group) {
+			return role
+		}
+	}
+	return ""
 }
 
 func (s tokenSecret) expiration() string { return string(s.Data["expiration"]) }

@@ -13,18 +13,20 @@ import (
 
 const agentUnit = "shoal-agent.service"
 
-// agentUnitHere tells whether systemd runs this machine and has the agent's unit.
-func agentUnitHere(ctx context.Context) bool {
+// unitHere tells whether systemd runs this machine and has a unit.
+func unitHere(ctx context.Context, unit string) bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
-	return exec.CommandContext(ctx, "systemctl", "cat", agentUnit).Run() == nil
+	return exec.CommandContext(ctx, "systemctl", "cat", unit).Run() == nil
 }
 
+// systemctl has a unit, its last argument, do something.
 func systemctl(ctx context.Context, args ...string) error {
 	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("systemctl %v: %w: %s; see journalctl -u %s", args, err, bytes.TrimSpace(out), agentUnit)
+		return fmt.Errorf("systemctl %v: %w: %s; see journalctl -u %s", args, err, bytes.TrimSpace(out),
+			args[len(args)-1])
 	}
 	return nil
 }
@@ -37,7 +39,7 @@ func (o *joinOptions) start(ctx context.Context, m *machine, steps *steps) error
 		steps.done("node %s is set up; start its agent with `systemctl enable --now shoal-agent`, or: %s", m.name,
 			command)
 		return nil
-	case !agentUnitHere(ctx) || m.file != agentConfigFile:
+	case !unitHere(ctx, agentUnit) || m.file != agentConfigFile:
 		steps.done("start the agent, which no unit of this machine does with this configuration: %s", command)
 	default:
 		// Enabled first: a reboot from here on brings the node up.

@@ -29,8 +29,12 @@ const NameParameter = "name"
 
 // Of a join token's Secret in kube-system.
 const (
-	// NodesGroup is the group of tokens that nodes join with.
-	NodesGroup = "system:bootstrappers:shoal:nodes"
+	// NodesGroup is the group of tokens that nodes join with, CoordinatorsGroup and
+	// WitnessesGroup those of coordinators and of witnesses, which are not told what
+	// nodes are.
+	NodesGroup        = "system:bootstrappers:shoal:nodes"
+	CoordinatorsGroup = "system:bootstrappers:shoal:coordinators"
+	WitnessesGroup    = "system:bootstrappers:shoal:witnesses"
 	// UsesKey is how many machines may still join with the token; none: any number.
 	UsesKey = "shoal-uses"
 	// CountedKey has the UIDs of the requests that were counted, by commas.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shoal-project/shoal/coordinator/joinapi"
 	"github.com/shoal-project/shoal/coordinator/store"
 )
 
@@ -25,8 +26,8 @@ import (
 // only, and an administrator may do the rest.
 const (
 	Path         = "/shoal/v1/coordinators"
-	Group        = "system:bootstrappers:shoal:coordinators"
-	WitnessGroup = "system:bootstrappers:shoal:witnesses"
+	Group        = joinapi.CoordinatorsGroup
+	WitnessGroup = joinapi.WitnessesGroup
 	// WitnessPrefix begins the names of witnesses, which no host's does.
 	WitnessPrefix = "witness:"
 )

@@ -13,16 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
+
+	"github.com/shoal-project/shoal/coordinator/joinapi"
 )
 
 // Tokens are the Secrets of bootstrap tokens.
 type Tokens struct{ Client kubernetes.Interface }
 
-const (
-	// usesKey is how many machines may still join with a token, countedKey who has.
-	usesKey, countedKey = "shoal-uses", "shoal-counted"
-	spendTries          = 5
-)
+// spendTries is how often the Secret may have changed meanwhile.
+const spendTries = 5
 
 func (t Tokens) secret(ctx context.Context, user string) (*corev1.Secret, error) {
 	id, ok := strings.CutPrefix(user, bootstrap.BootstrapUserPrefix)
@@ -49,18 +48,18 @@ func (t Tokens) Spend(ctx context.Context, user, peerURL string) error {
 		if err != nil {
 			return err
 		}
-		counted := strings.Fields(strings.ReplaceAll(string(s.Data[countedKey]), ",", " "))
+		counted := strings.Fields(strings.ReplaceAll(string(s.Data[joinapi.CountedKey]), ",", " "))
 		if slices.Contains(counted, peerURL) {
 			return nil
 		}
-		if left, limited := s.Data[usesKey]; limited {
+		if left, limited := s.Data[joinapi.UsesKey]; limited {
 			n, err := strconv.Atoi(string(left))
 			if err != nil || n < 1 {
 				return errors.New("the token has been used by as many machines as it is for: make another with `shoal token create --coordinator`")
 			}
-			s.Data[usesKey] = []byte(strconv.Itoa(n - 1))
+			s.Data[joinapi.UsesKey] = []byte(strconv.Itoa(n - 1))
 		}
-		s.Data[countedKey] = []byte(strings.Join(append(counted, peerURL), ","))
+		s.Data[joinapi.CountedKey] = []byte(strings.Join(append(counted, peerURL), ","))
 		_, err = t.Client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
 		if err == nil || !apierrors.IsConflict(err) {
 			return err
