@@ -17,8 +17,8 @@ const (
 )
 
 // beside makes another machine on the first one's network; it does not run yet.
-func beside(first *container, dir string) (*container, error) {
-	c := &container{dir: dir, cache: first.cache, root: filepath.Join(dir, "root"), second: secondName}
+func beside(first *container, dir, name, address string) (*container, error) {
+	c := &container{dir: dir, cache: first.cache, root: filepath.Join(dir, "root"), second: name}
 	for _, d := range append([]string{"root", "upper", "work"}, ownDirs...) {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -27,11 +27,11 @@ func beside(first *container, dir string) (*container, error) {
 	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", filepath.Join(c.cache, "rootfs"),
 		filepath.Join(dir, "upper"), filepath.Join(dir, "work"))
 	if err := syscall.Mount("overlay", c.root, "overlay", 0, layers); err != nil {
-		return nil, fmt.Errorf("mount the second machine's root: %w", err)
+		return nil, fmt.Errorf("mount the root of %s: %w", name, err)
 	}
-	network := strings.Replace(files["etc/systemd/network/10-lan.network"], "10.97.0.2/", secondAddress+"/", 1)
+	network := strings.Replace(files["etc/systemd/network/10-lan.network"], "10.97.0.2/", address+"/", 1)
 	for name, text := range map[string]string{
-		"etc/hostname": secondName + "\n", "etc/systemd/network/10-lan.network": network,
+		"etc/hostname": name + "\n", "etc/systemd/network/10-lan.network": network,
 	} {
 		if err := os.WriteFile(filepath.Join(c.root, name), []byte(text), 0o644); err != nil {
 			return nil, errors.Join(err, c.remove())
@@ -57,7 +57,7 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, first.remove()) }()
-	second, err := beside(first, filepath.Join(r.dir, r.name+"-second"))
+	second, err := beside(first, filepath.Join(r.dir, r.name+"-second"), secondName, secondAddress)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"systemd", runSystemd},
 	{"join", runJoin},
+	{"coordinators", runCoordinators},
 	{"cgroup2", runCgroup2},
 }
 

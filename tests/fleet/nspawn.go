@@ -166,6 +166,13 @@ func (c *container) off(ctx context.Context) error {
 	}
 }
 
+// cut ends the machine as a power cut does.
+func (c *container) cut() {
+	_ = syscall.Kill(c.leader, syscall.SIGKILL)
+	_ = c.cmd.Process.Kill()
+	<-c.done
+}
+
 // remove ends the machine and takes away what was made for it.
 func (c *container) remove() error {
 	if c.done != nil {
