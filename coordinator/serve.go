@@ -87,7 +87,8 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 	}
 	var ofMembers []func(context.Context) error
 	if s.members != nil {
-		ofMembers = append(ofMembers, unfailing(s.members.Forget), unfailing(s.showAddress))
+		ofMembers = append(ofMembers, unfailing(s.members.Forget), unfailing(s.showAddress),
+			unfailing(s.snapshots.Run))
 	}
 	return append(ofMembers, []func(context.Context) error{
 		s.announce,

@@ -30,6 +30,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
+	"github.com/shoal-project/shoal/coordinator/snapshots"
 	"github.com/shoal-project/shoal/coordinator/store"
 )
 
@@ -42,7 +43,8 @@ type parts struct {
 	auth      *auth.Auth
 	gossip    *gossip.Group
 	endpoints *apiendpoints.Publisher
-	members   *members.Server // nil with an outside etcd
+	members   *members.Server   // nil with an outside etcd
+	snapshots *snapshots.Keeper // nil with an outside etcd
 	advertise net.IP
 	port      int
 	begin     time.Time
@@ -231,6 +233,10 @@ func (s *parts) buildAPI(
 	if s.store.Embedded() {
 		s.members = s.newMembers()
 		handlers[members.Path] = s.members
+		if s.snapshots, err = s.newKeeper(); err != nil {
+			return nil, err
+		}
+		handlers[snapshots.Path] = s.snapshots
 	}
 	maps.Copy(handlers, joining.Handlers(s.joining(dir, api.Client())))
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())

@@ -34,7 +34,7 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
-		coordinatorsCommand(), tokenCommand(), joinCommand(), leaveCommand())
+		coordinatorsCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand())
 	return root
 }
 

@@ -47,6 +47,14 @@ type Config struct {
 	// PeerPort is where members of the embedded store reach each other, once there are
 	// several; a coordinator alone does not listen there.
 	PeerPort int `json:"peerPort,omitempty"`
+	// SnapshotInterval is the time from one snapshot of the embedded store to the next, 0
+	// for none; SnapshotKeep is how many of these stay, in SnapshotDir (snapshots beside
+	// the other state when empty). With SnapshotPassphraseFile, whose first line is a
+	// passphrase, the cluster's keys are beside each, under it.
+	SnapshotInterval       Duration `json:"snapshotInterval,omitempty"`
+	SnapshotKeep           int      `json:"snapshotKeep,omitempty"`
+	SnapshotDir            string   `json:"snapshotDir,omitempty"`
+	SnapshotPassphraseFile string   `json:"snapshotPassphraseFile,omitempty"`
 	// EtcdServers are URLs of an outside etcd; empty: the embedded one.
 	EtcdServers  []string `json:"etcdServers,omitempty"`
 	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
@@ -100,6 +108,14 @@ const minSigning = 10 * time.Second
 // StateDir is where a coordinator keeps its state; nothing else is in it.
 func (c Config) StateDir() string { return filepath.Join(c.DataDir, "coordinator") }
 
+// SnapshotsDir is where snapshots of the store are.
+func (c Config) SnapshotsDir() string {
+	if c.SnapshotDir != "" {
+		return c.SnapshotDir
+	}
+	return filepath.Join(c.StateDir(), "snapshots")
+}
+
 // KeysDir is the directory of the cluster's keys and certificates (pki.Dir).
 func (c Config) KeysDir() string { return filepath.Join(c.StateDir(), "pki") }
 
@@ -112,6 +128,8 @@ func Default() Config {
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
 		PeerPort:               2380,
+		SnapshotInterval:       Duration(12 * time.Hour),
+		SnapshotKeep:           5,
 		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
 		Audit:                  defaultAudit(),
 		Authentication:         defaultAuthentication(),
@@ -139,6 +157,11 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.GossipInsecure, "gossip-insecure", c.GossipInsecure, "the gossip believes members without certificates (for load tests); no pods are routed then")
 	fs.StringSliceVar(&c.GossipJoin, "gossip-join", c.GossipJoin, "gossip members to join, host:port")
 	fs.IntVar(&c.PeerPort, "peer-port", c.PeerPort, "port where several coordinators' embedded stores reach each other; not open while there is one")
+	fs.Var(&c.SnapshotInterval, "snapshot-interval", "time between snapshots of the embedded store; 0: none")
+	fs.IntVar(&c.SnapshotKeep, "snapshot-keep", c.SnapshotKeep, "how many snapshots of the schedule are kept")
+	fs.StringVar(&c.SnapshotDir, "snapshot-dir", c.SnapshotDir, "directory of snapshots (default: snapshots beside the other state)")
+	fs.StringVar(&c.SnapshotPassphraseFile, "snapshot-passphrase-file", c.SnapshotPassphraseFile,
+		"file whose first line is the passphrase under which the cluster's keys go beside each snapshot (default: no keys)")
 	fs.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an outside etcd (default: embedded)")
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "CA of the outside etcd")
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "client certificate for the outside etcd")
@@ -222,6 +245,19 @@ func (c Config) Validate() error {
 	} {
 		if port < 0 || port > 65535 {
 			bad(field, strconv.Itoa(port), "give a port from 1 to 65535, or 0 for none")
+		}
+	}
+	if d := time.Duration(c.SnapshotInterval); d != 0 && d < time.Minute {
+		bad("snapshotInterval", d.String(), "give 1m at least, or 0 for no snapshots")
+	}
+	if c.SnapshotKeep < 1 {
+		bad("snapshotKeep", strconv.Itoa(c.SnapshotKeep), "give 1 or more")
+	}
+	for field, path := range map[string]string{
+		"snapshotDir": c.SnapshotDir, "snapshotPassphraseFile": c.SnapshotPassphraseFile,
+	} {
+		if path != "" && !strings.HasPrefix(path, "/") {
+			bad(field, path, "give an absolute path")
 		}
 	}
 	if c.PeerPort < 1 || c.PeerPort > 65535 {

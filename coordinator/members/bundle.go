@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"golang.org/x/crypto/scrypt"
 )
 
 // Bundle is what makes a machine a coordinator of a cluster. Whoever has it has the
@@ -93,4 +95,46 @@ func cipherOf(secret string, salt []byte) (cipher.AEAD, error) {
 		return nil, err
 	}
 	return cipher.NewGCM(block)
+}
+
+// Locked is a Bundle under a passphrase, which people choose: each guess at it costs
+// some tenths of a second and 64 MiB (scrypt, with what its authors advise for files).
+type Locked struct {
+	Salt   []byte `json:"salt"`
+	Sealed Sealed `json:"sealed"`
+}
+
+const scryptN, scryptR, scryptP = 1 << 16, 8, 1
+
+// Lock encrypts a bundle with a passphrase.
+func Lock(b Bundle, passphrase string) (Locked, error) {
+	l := Locked{Salt: make([]byte, saltBytes)}
+	_, _ = rand.Read(l.Salt) // never fails
+	secret, err := l.secret(passphrase)
+	if err != nil {
+		return l, err
+	}
+	l.Sealed, err = Seal(b, secret)
+	return l, err
+}
+
+// Unlock decrypts it.
+func (l Locked) Unlock(passphrase string) (Bundle, error) {
+	secret, err := l.secret(passphrase)
+	if err != nil {
+		return Bundle{}, err
+	}
+	b, err := l.Sealed.Open(secret)
+	if err != nil {
+		return b, errors.New("open the cluster's keys: the passphrase is another one, or the file is damaged")
+	}
+	return b, nil
+}
+
+func (l Locked) secret(passphrase string) (string, error) {
+	key, err := scrypt.Key([]byte(passphrase), l.Salt, scryptN, scryptR, scryptP, keyBytes)
+	if err != nil {
+		return "", fmt.Errorf("derive a key of the passphrase: %w", err)
+	}
+	return string(key), nil
 }

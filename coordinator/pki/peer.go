@@ -44,8 +44,8 @@ var shared = []struct {
 	{"sa.key", false, 0o600},
 	{"sa.pub", true, 0o644},
 	{GossipKeyFile, false, 0o600},
-	{PeerCAFile, false, 0o644},
-	{"etcd/ca.key", false, 0o600},
+	{PeerCAFile, true, 0o644}, // a coordinator that was always alone has none
+	{"etcd/ca.key", true, 0o600},
 }
 
 // PeerFiles makes a certificate for a member at another address, which has no CA's key.

@@ -81,11 +81,13 @@ systemctl -q is-active shoal-coordinator
 ss -Hltn | grep -q ':2380'; [ -z "$(ss -Hltn 'sport = :6443')" ]
 grep -E 'VmRSS|RssAnon' /proc/$(systemctl show -P MainPID shoal-coordinator)/status | tr -s '\t ' ' '`
 
-const asAdmin = "shoal-coordinator kubeconfig --user admin --group system:masters --server https://127.0.0.1:6443 --out /root/admin.kubeconfig\n"
+const asAdmin = "shoal-coordinator kubeconfig --user admin --group system:masters " +
+	"--server https://127.0.0.1:6443 --out /root/admin.kubeconfig\n"
 
 // survives: the first machine loses power.
 func (r *rig) survives(ctx context.Context, first, second *container) {
-	if !r.script(ctx, second, "a pod runs on the second machine", apply(pod("steady", 0, "  nodeName: second"))+
+	steady := apply(pod("steady", 0, "  nodeName: second"))
+	if !r.script(ctx, second, "a pod runs on the second machine", steady+
 		fmt.Sprintf(running, "steady")+hostPID+"pid_of steady >/tmp/pid; cat /tmp/pid") {
 		return
 	}
@@ -101,11 +103,13 @@ until_ 60 has node/second '.status.conditions[?(@.type=="Ready")].status' True
 [ "$(pid_of steady)" = "$(cat /tmp/pid)" ]; kill -0 $(cat /tmp/pid)
 has pod/steady '.status.containerStatuses[0].restartCount' 0
 kubectl get nodes --no-headers | tr -s ' '`)
-	r.script(ctx, second, "scheduler and controllers go on", strings.Replace(apply(web), "replicas: 2", "replicas: 1", 1)+`
+	one := strings.Replace(apply(web), "replicas: 2", "replicas: 1", 1)
+	r.script(ctx, second, "scheduler and controllers go on", one+`
 until_ 60 kubectl rollout status deployment/web --timeout=5s
 kubectl get lease -n kube-system shoal-coordinator -o jsonpath='{.spec.holderIdentity}' | cut -d_ -f1 | grep -x second
 shoal coordinators | tail -1`)
-	r.step(ctx, "the first machine is back: it has caught up, its Node is Ready", func(ctx context.Context) (string, error) {
+	back := "the first machine is back: it has caught up, its Node is Ready"
+	r.step(ctx, back, func(ctx context.Context) (string, error) {
 		if err := first.boot(ctx); err != nil {
 			return "", err
 		}

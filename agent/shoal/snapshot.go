@@ -1,0 +1,34 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// snapshotCommand runs what the coordinator's program does about copies of the store.
+func snapshotCommand() *cobra.Command {
+	o := defaultOptions()
+	c := &cobra.Command{
+		Use: "snapshot", Short: "Take, list and restore copies of the cluster's state; on a coordinator's machine",
+	}
+	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
+	var secretFile string
+	restore := &cobra.Command{
+		Use: "restore FILE", Short: "Make the state out of a snapshot; the coordinator must not run",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if secretFile != "" {
+				args = append(args, "--passphrase-file", secretFile)
+			}
+			return onCoordinator(cmd, o, append([]string{"snapshot", "restore"}, args...)...)
+		},
+	}
+	restore.Flags().StringVar(&secretFile, "passphrase-file", "", "passphrase of the keys beside the snapshot")
+	c.AddCommand(&cobra.Command{
+		Use: "save [FILE]", Short: "Take a snapshot; with FILE, copy it there", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onCoordinator(cmd, o, append([]string{"snapshot", "save"}, args...)...)
+		},
+	}, &cobra.Command{
+		Use: "list", Short: "List the snapshots on this machine", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return onCoordinator(cmd, o, "snapshot", "list") },
+	}, restore)
+	return c
+}

@@ -1,0 +1,129 @@
+package snapshots
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+type fakeStore struct{ fails bool }
+
+func (fakeStore) Size() int64 { return 1 << 10 }
+
+func (f *fakeStore) Snapshot(w io.Writer) error {
+	if f.fails {
+		return errors.New("broken")
+	}
+	_, err := io.WriteString(w, "data")
+	return err
+}
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return strings.Join(out, " ")
+}
+
+// The schedule takes one after another, keeps some, and leaves what an operator took;
+// one that fails leaves nothing, and the next comes at its time.
+func TestSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{}
+		k := &Keeper{
+			Store: s, Dir: filepath.Join(t.TempDir(), "snapshots"), Every: time.Hour, Keep: 2,
+			Keys: func() ([]byte, error) { return []byte("keys"), nil }, Log: slog.New(slog.DiscardHandler),
+		}
+		go k.Run(t.Context())
+		if _, err := k.Take(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		const own = "manual-20000101T000000Z.db manual-20000101T000000Z.keys"
+		for _, c := range []struct {
+			after time.Duration
+			fails bool
+			want  string
+		}{
+			{9 * time.Minute, false, own},
+			{2 * time.Minute, false, own + " scheduled-20000101T001000Z.db scheduled-20000101T001000Z.keys"},
+			{time.Hour, false, own + " scheduled-20000101T001000Z.db scheduled-20000101T001000Z.keys" +
+				" scheduled-20000101T011000Z.db scheduled-20000101T011000Z.keys"},
+			{time.Hour, false, own + " scheduled-20000101T011000Z.db scheduled-20000101T011000Z.keys" +
+				" scheduled-20000101T021000Z.db scheduled-20000101T021000Z.keys"},
+		} {
+			time.Sleep(c.after)
+			synctest.Wait()
+			if got := names(t, k.Dir); got != c.want {
+				t.Errorf("%s: %s", time.Now(), got)
+			}
+		}
+		s.fails = true
+		time.Sleep(time.Hour)
+		s.fails = false
+		synctest.Wait()
+		if got := names(t, k.Dir); strings.Contains(got, "T0310") && strings.Contains(got, ".db.partial") {
+			t.Errorf("what failed left %s", got)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := names(t, k.Dir); !strings.Contains(got, "scheduled-20000101T041000Z.db") {
+			t.Errorf("after one that failed: %s", got)
+		}
+	})
+}
+
+// A restart does not take another, and a clock that was ahead does not keep the next away.
+func TestDue(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	k := &Keeper{Every: 12 * time.Hour}
+	at := func(d time.Duration) Snapshot { return Snapshot{File: scheduled + "x", Time: now.Add(d)} }
+	for name, c := range map[string]struct {
+		list []Snapshot
+		want time.Duration
+	}{
+		"none":   {nil, soon},
+		"recent": {[]Snapshot{at(-30 * time.Hour), at(-time.Hour)}, 11 * time.Hour},
+		"old":    {[]Snapshot{at(-30 * time.Hour)}, soon},
+		"ahead":  {[]Snapshot{at(-2 * time.Hour), at(1000 * time.Hour)}, 10 * time.Hour},
+		"manual": {[]Snapshot{{File: manual + "x", Time: now}}, soon},
+	} {
+		if got := k.due(c.list, now, now); got != now.Add(c.want) {
+			t.Errorf("%s: in %s", name, got.Sub(now))
+		}
+	}
+}
+
+func TestServe(t *testing.T) {
+	k := &Keeper{Store: &fakeStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	for _, c := range []struct {
+		method, says string
+		code         int
+	}{
+		{"GET", "null", 200}, {"POST", "manual-", 200}, {"GET", "manual-", 200}, {"PUT", "use GET or POST", 405},
+	} {
+		w := httptest.NewRecorder()
+		k.ServeHTTP(w, httptest.NewRequest(c.method, Path, nil))
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
+			t.Errorf("%s: %d %s", c.method, w.Code, w.Body)
+		}
+	}
+	k.Store = &fakeStore{fails: true}
+	w := httptest.NewRecorder()
+	if k.ServeHTTP(w, httptest.NewRequest("POST", Path, nil)); w.Code != 500 || !strings.Contains(w.Body.String(), "broken") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
