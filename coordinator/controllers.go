@@ -105,6 +105,8 @@ type controllerDeps struct {
 	// KeepMounted: volumes stay at nodes that are not ready, until they are out of
 	// service.
 	KeepMounted bool
+	// Recyclers are the pods that empty volumes.
+	Recyclers persistentvolume.Recyclers
 	// Grants signs what nodes are given in the gossip; nil: nobody does.
 	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
@@ -179,7 +181,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	}
 	add(flowcontrol.New(env))
 	add(podgc.New(env))
-	add(persistentvolume.New(env))
+	add(persistentvolume.New(env, d.Recyclers))
 	add(attachdetach.New(env, attachdetach.Deps{KeepMounted: d.KeepMounted}))
 	add(ephemeral.New(env))
 	add(expand.New(env))

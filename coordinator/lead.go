@@ -52,7 +52,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDRs: clusterCIDRs,
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
-		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout,
+		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,
 		Token:   s.auth.Issuer.IssueLegacy,
 		Grants:  s.grants(ca, clusterCIDRs),
 		Config:  s.api.Loopback(),

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/auth"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/apiendpoints"
+	"github.com/shoal-project/shoal/coordinator/controller/persistentvolume"
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/joining"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
@@ -49,6 +50,7 @@ type parts struct {
 	port      int
 	begin     time.Time
 	manager   process.ServiceManager
+	recyclers persistentvolume.Recyclers
 	// ready is closed once the API is.
 	ready chan struct{}
 }
@@ -58,6 +60,10 @@ type parts struct {
 func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	begin := time.Now()
 	manager, err := process.TakeServiceManager()
+	if err != nil {
+		return err
+	}
+	recyclers, err := buildRecyclers(cfg.Recycler)
 	if err != nil {
 		return err
 	}
@@ -96,6 +102,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		port:      listener.Addr().(*net.TCPAddr).Port,
 		begin:     begin,
 		manager:   manager,
+		recyclers: recyclers,
 		ready:     make(chan struct{}),
 	}
 	if s.api, err = s.buildAPI(ctx, listener, monitors); err != nil {
@@ -112,6 +119,26 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		Log:    log,
 	}
 	return serve(ctx, s)
+}
+
+// buildRecyclers reads the pods that empty volumes, also where this coordinator never
+// leads: a file that is none is told at once.
+func buildRecyclers(cfg config.Recycler) (out persistentvolume.Recyclers, err error) {
+	out.HostPath = persistentvolume.Recycler{Least: cfg.PVRecyclerMinimumTimeoutHostpath,
+		EachGiB: cfg.PVRecyclerTimeoutIncrementHostpath}
+	out.NFS = persistentvolume.Recycler{Least: cfg.PVRecyclerMinimumTimeoutNFS,
+		EachGiB: cfg.PVRecyclerIncrementTimeoutNFS}
+	if file := cfg.PVRecyclerPodTemplateFilepathHostpath; file != "" {
+		if out.HostPath.Template, err = persistentvolume.ReadTemplate(file); err != nil {
+			return out, fmt.Errorf("pvRecyclerPodTemplateFilepathHostpath: %w", err)
+		}
+	}
+	if file := cfg.PVRecyclerPodTemplateFilepathNFS; file != "" {
+		if out.NFS.Template, err = persistentvolume.ReadTemplate(file); err != nil {
+			return out, fmt.Errorf("pvRecyclerPodTemplateFilepathNFS: %w", err)
+		}
+	}
+	return out, nil
 }
 
 // lockState takes the state directory for this process.

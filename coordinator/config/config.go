@@ -94,6 +94,7 @@ type Config struct {
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
+	Recycler
 	Audit
 	Admission
 	Authentication
@@ -131,6 +132,7 @@ func Default() Config {
 		SnapshotInterval:       Duration(12 * time.Hour),
 		SnapshotKeep:           5,
 		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
+		Recycler:               defaultRecycler(),
 		Audit:                  defaultAudit(),
 		Authentication:         defaultAuthentication(),
 		Authorization:          defaultAuthorization(),
@@ -181,6 +183,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
 		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
+	c.Recycler.addFlags(fs)
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
 	c.Authentication.addFlags(fs)
@@ -288,6 +291,7 @@ func (c Config) Validate() error {
 	if _, _, err := c.NodePorts(); err != nil {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
+	c.Recycler.validate(bad)
 	c.Audit.validate(bad)
 	c.Authentication.validate(bad)
 	c.Authorization.validate(bad)

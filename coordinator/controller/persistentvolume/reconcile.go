@@ -38,13 +38,14 @@ type reconciler struct {
 	classes    storagelisters.StorageClassLister
 	pods       cache.Indexer
 	places     *places
+	recyclers  Recyclers
 	recyclings recyclings
 	events     record.EventRecorder
 	loop       *controller.Loop
 }
 
 // New builds the controller.
-func New(env controller.Env) (*controller.Loop, error) {
+func New(env controller.Env, recyclers Recyclers) (*controller.Loop, error) {
 	loop := controller.New("persistentvolume-binder", 1, env.Log)
 	core, storage := env.Informers.Core().V1(), env.Informers.Storage().V1()
 	if err := controller.Index(core.Pods().Informer(), byClaim, claimsOf); err != nil {
@@ -54,7 +55,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		client: env.Client, volumes: core.PersistentVolumes().Lister(), claims: core.PersistentVolumeClaims().Lister(),
 		classes: storage.StorageClasses().Lister(), pods: core.Pods().Informer().GetIndexer(),
 		events: env.Recorder("persistentvolume-controller"), loop: loop,
-		recyclings: recyclings{list: map[string]*recycling{}},
+		recyclers: recyclers, recyclings: recyclings{list: map[string]*recycling{}},
 	}
 	loop.Reconciler = r
 	var err error

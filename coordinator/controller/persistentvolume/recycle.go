@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
@@ -20,12 +19,7 @@ import (
 // A volume of the policy Recycle is emptied by a pod, and free again then (PV-20,
 // PV-22). Its name is upstream's; whatever else has the name goes, since nobody knows
 // what it did.
-const (
-	recyclerNamespace = metav1.NamespaceDefault
-	recyclerPrefix    = "recycler-for-"
-	recyclerImage     = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
-	recyclerScript    = `test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)" || exit 1`
-)
+const recyclerPrefix = "recycler-for-"
 
 const (
 	// What fails is tried again after a while, ever longer.
@@ -41,6 +35,8 @@ const (
 type recycling struct {
 	// pod is the UID of the pod that is at work, "" for none.
 	pod types.UID
+	// namespace is that of the pod.
+	namespace string
 	// done: the volume is empty.
 	done  bool
 	fails int
@@ -48,37 +44,16 @@ type recycling struct {
 	until time.Time
 }
 
-// recyclable is what a recycler's pod mounts, and the least that it is given time for;
-// nil for a volume that cannot be emptied so.
-func recyclable(pv *corev1.PersistentVolume) (source *corev1.VolumeSource, least time.Duration) {
+// recyclable is what a recycler's pod mounts, nil for a volume that cannot be emptied so.
+func recyclable(pv *corev1.PersistentVolume) *corev1.VolumeSource {
 	switch s := &pv.Spec.PersistentVolumeSource; {
 	case s.HostPath != nil:
-		return &corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.HostPath.Path}}, time.Minute
+		return &corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.HostPath.Path}}
 	case s.NFS != nil:
 		nfs := &corev1.NFSVolumeSource{Server: s.NFS.Server, Path: s.NFS.Path}
-		return &corev1.VolumeSource{NFS: nfs}, 5 * time.Minute
+		return &corev1.VolumeSource{NFS: nfs}
 	}
-	return nil, 0
-}
-
-// recycler is the pod that empties a volume. It has half a minute for each GiB.
-func recycler(pv *corev1.PersistentVolume) *corev1.Pod {
-	source, least := recyclable(pv)
-	size := pv.Spec.Capacity[corev1.ResourceStorage]
-	limit := max(least, time.Duration(size.Value()>>30)*30*time.Second)
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: recyclerNamespace, Name: recyclerPrefix + pv.Name},
-		Spec: corev1.PodSpec{
-			ActiveDeadlineSeconds: ptr.To(int64(limit / time.Second)),
-			RestartPolicy:         corev1.RestartPolicyNever,
-			Volumes:               []corev1.Volume{{Name: "vol", VolumeSource: *source}},
-			Containers: []corev1.Container{{
-				Name: "pv-recycler", Image: recyclerImage,
-				Command: []string{"/bin/sh"}, Args: []string{"-c", recyclerScript},
-				VolumeMounts: []corev1.VolumeMount{{Name: "vol", MountPath: "/scrub"}},
-			}},
-		},
-	}
+	return nil
 }
 
 // recycle takes the emptying of a volume that has no claim any more one step further.
@@ -105,11 +80,13 @@ func (r *reconciler) recycle(ctx context.Context, pv *corev1.PersistentVolume) (
 		state.until = time.Now().Add(stillUsed)
 		return stillUsed, nil
 	}
-	pod, err := r.client.CoreV1().Pods(recyclerNamespace).Create(ctx, recycler(pv), metav1.CreateOptions{})
+	pod := r.recyclers.pod(pv)
+	state.namespace = pod.Namespace
+	pod, err = r.client.CoreV1().Pods(state.namespace).Create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		state.until = time.Now().Add(nameTaken)
-		return nameTaken, r.endRecycler(ctx, pv.Name, "")
+		return nameTaken, r.endRecycler(ctx, state.namespace, pv.Name, "")
 	case err != nil:
 		return r.notRecycled(ctx, pv, state, fmt.Sprintf("unexpected error creating recycler pod:  %v", err))
 	}
@@ -123,8 +100,7 @@ func (r *reconciler) stillReleased(ctx context.Context, pv *corev1.PersistentVol
 	if err != nil {
 		return nil, controller.IgnoreGone(err)
 	}
-	source, _ := recyclable(now)
-	if now.UID != pv.UID || now.DeletionTimestamp != nil || source == nil ||
+	if now.UID != pv.UID || now.DeletionTimestamp != nil || recyclable(now) == nil ||
 		now.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRecycle ||
 		now.Status.Phase != corev1.VolumeReleased && now.Status.Phase != corev1.VolumeFailed ||
 		now.Spec.ClaimRef == nil || now.Spec.ClaimRef.UID != pv.Spec.ClaimRef.UID {
@@ -155,7 +131,7 @@ func (r *reconciler) users(pv *corev1.PersistentVolume) (names []string) {
 // recycled looks at what became of the pod.
 func (r *reconciler) recycled(ctx context.Context, pv *corev1.PersistentVolume,
 	state *recycling) (time.Duration, error) {
-	pod, err := r.client.CoreV1().Pods(recyclerNamespace).Get(ctx, recyclerPrefix+pv.Name, metav1.GetOptions{})
+	pod, err := r.client.CoreV1().Pods(state.namespace).Get(ctx, recyclerPrefix+pv.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, err
 	}
@@ -168,7 +144,7 @@ func (r *reconciler) recycled(ctx context.Context, pv *corev1.PersistentVolume,
 		if why == "" {
 			why = "pod failed, pod.Status.Message unknown"
 		}
-		if err := r.endRecycler(ctx, pv.Name, r.recyclings.set(state, "")); err != nil {
+		if err := r.endRecycler(ctx, state.namespace, pv.Name, r.recyclings.set(state, "")); err != nil {
 			return 0, err
 		}
 		return r.notRecycled(ctx, pv, state, "failed to recycle volume: "+why)
@@ -176,7 +152,7 @@ func (r *reconciler) recycled(ctx context.Context, pv *corev1.PersistentVolume,
 		return 0, nil // its events wake the volume
 	}
 	state.done = true
-	if err := r.endRecycler(ctx, pv.Name, r.recyclings.set(state, "")); err != nil {
+	if err := r.endRecycler(ctx, state.namespace, pv.Name, r.recyclings.set(state, "")); err != nil {
 		return 0, err
 	}
 	return 0, r.emptied(ctx, pv)
@@ -204,12 +180,12 @@ func (r *reconciler) notRecycled(ctx context.Context, pv *corev1.PersistentVolum
 }
 
 // endRecycler deletes the pod of a volume's recycler, whatever it is where uid is "".
-func (r *reconciler) endRecycler(ctx context.Context, volume string, uid types.UID) error {
+func (r *reconciler) endRecycler(ctx context.Context, namespace, volume string, uid types.UID) error {
 	var only *metav1.Preconditions
 	if uid != "" {
 		only = metav1.NewUIDPreconditions(string(uid))
 	}
-	err := r.client.CoreV1().Pods(recyclerNamespace).Delete(ctx, recyclerPrefix+volume,
+	err := r.client.CoreV1().Pods(namespace).Delete(ctx, recyclerPrefix+volume,
 		metav1.DeleteOptions{Preconditions: only})
 	if apierrors.IsConflict(err) {
 		return nil // another of the name
@@ -219,8 +195,8 @@ func (r *reconciler) endRecycler(ctx context.Context, volume string, uid types.U
 
 // dropRecycling ends what was begun for a volume that is not to be emptied any more.
 func (r *reconciler) dropRecycling(ctx context.Context, volume string) error {
-	if pod := r.recyclings.forget(volume); pod != "" {
-		return r.endRecycler(ctx, volume, pod)
+	if state := r.recyclings.forget(volume); state.pod != "" {
+		return r.endRecycler(ctx, state.namespace, volume, state.pod)
 	}
 	return nil
 }
@@ -249,21 +225,21 @@ func (l *recyclings) set(state *recycling, pod types.UID) (was types.UID) {
 	return was
 }
 
-// forget drops a volume, and returns the pod that is at work for it.
-func (l *recyclings) forget(volume string) (pod types.UID) {
+// forget drops a volume, and returns how far it came.
+func (l *recyclings) forget(volume string) (state recycling) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if state := l.list[volume]; state != nil {
-		pod = state.pod
+	if s := l.list[volume]; s != nil {
+		state = *s
 	}
 	delete(l.list, volume)
-	return pod
+	return state
 }
 
 // volume is the one that the pod is at work for, "" for none.
 func (l *recyclings) volume(pod *corev1.Pod) string {
 	name, ok := strings.CutPrefix(pod.Name, recyclerPrefix)
-	if !ok || pod.Namespace != recyclerNamespace {
+	if !ok {
 		return ""
 	}
 	l.mu.Lock()

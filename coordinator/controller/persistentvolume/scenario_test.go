@@ -3,6 +3,8 @@ package persistentvolume_test
 import (
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,14 +22,40 @@ import (
 
 func TestMain(m *testing.M) { leak.Check(m) }
 
-func TestScenarios(t *testing.T) { controllertest.Play(t, persistentvolume.New) }
+func TestScenarios(t *testing.T) { controllertest.Play(t, build) }
+
+func build(env controller.Env) (*controller.Loop, error) {
+	return persistentvolume.New(env, persistentvolume.Recyclers{
+		HostPath: persistentvolume.Recycler{Least: 60, EachGiB: 30},
+		NFS:      persistentvolume.Recycler{Least: 300, EachGiB: 30},
+	})
+}
+
+// In these, a file has the pod that empties hostPath volumes.
+func TestTemplateScenarios(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	const text = `{apiVersion: v1, kind: Pod, metadata: {namespace: tools, generateName: x-}, spec: {
+		containers: [{name: wipe, image: wiper, volumeMounts: [{name: data, mountPath: /d}]}],
+		volumes: [{name: data, emptyDir: {}}, {name: other, emptyDir: {}}]}}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := persistentvolume.ReadTemplate(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controllertest.PlayDir(t, "testdata/template", func(env controller.Env) (*controller.Loop, error) {
+		return persistentvolume.New(env, persistentvolume.Recyclers{
+			HostPath: persistentvolume.Recycler{Template: pod, Least: 5, EachGiB: 7}})
+	})
+}
 
 // In these, snapshot s is at node n1, nobody tells where anywhere is, and others are
 // not there.
 func TestSnapshotScenarios(t *testing.T) {
 	controllertest.PlayDir(t, "testdata/snapshots", func(env controller.Env) (*controller.Loop, error) {
 		env.Client = withSnapshots{env.Client}
-		return persistentvolume.New(env)
+		return build(env)
 	})
 }
 

@@ -151,7 +151,7 @@ func planReleased(pv *corev1.PersistentVolume) volumeStep {
 					pv.Name))
 		}
 	case corev1.PersistentVolumeReclaimRecycle:
-		if source, _ := recyclable(pv); source != nil {
+		if recyclable(pv) != nil {
 			step.Recycle = pv.DeletionTimestamp == nil
 			return step
 		}
