@@ -47,8 +47,8 @@ func TestClaimed(t *testing.T) {
 		{"another kind",
 			corev1.PersistentVolumeSpec{
 				PersistentVolumeSource: corev1.PersistentVolumeSource{RBD: &corev1.RBDPersistentVolumeSource{}}},
-			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath, local, nfs and csi volumes are supported by this node yet`},
-		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : persistent volume pv: only local and csi volumes can have volumeMode Block`},
+			`MountVolume.SetUp failed for volume "v" : persistent volume pv: only hostPath, local, nfs, iscsi, fc and csi volumes are supported by this node yet`},
+		{"device", corev1.PersistentVolumeSpec{VolumeMode: &block}, `MountVolume.SetUp failed for volume "v" : persistent volume pv: only local, iscsi, fc and csi volumes can have volumeMode Block`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t),

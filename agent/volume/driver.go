@@ -30,6 +30,8 @@ type Volume struct {
 	Path string `json:"path,omitempty"`
 	// CSI is of volumes of storage drivers.
 	CSI *CSI `json:"csi,omitempty"`
+	// Disk is of volumes on disks of a storage network.
+	Disk *Disk `json:"disk,omitempty"`
 }
 
 // Owner names the pod of a volume.
@@ -61,7 +63,7 @@ type driver interface {
 
 	// Stage makes a persistent volume ready on this node, once for all pods
 	// that use it: never at the same time as Unstage or another Stage of it, and
-	// before the first Mount. It is not called for volumes without a claim. A
+	// before the first Mount. It is not called for volumes of a pod alone. A
 	// driver that has nothing to do for a node does nothing.
 	Stage(ctx context.Context, v *Volume) error
 

@@ -74,6 +74,19 @@ func TestDrivers(t *testing.T) {
 		"csiBlock": {{Volume: claimed("claim"), Persistent: device(csiVolume("pv-1", corev1.ReadWriteOnce))}},
 		"localBlock": {{Volume: claimed("claim"), Persistent: device(persistent(corev1.PersistentVolumeSource{
 			Local: &corev1.LocalVolumeSource{Path: blockDevice(t)}}))}},
+		"iscsi": {
+			{Volume: corev1.Volume{Name: "pod", VolumeSource: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{
+				TargetPortal: portal1, IQN: targetA}}}},
+			{Volume: claimed("claim"), Persistent: iscsiDisk("pv", targetB, 1)},
+		},
+		"iscsiBlock": {{Volume: claimed("claim"), Persistent: device(iscsiDisk("pv", targetB, 0))}},
+		"fc": {
+			{Volume: corev1.Volume{Name: "pod", VolumeSource: corev1.VolumeSource{FC: &corev1.FCVolumeSource{
+				WWIDs: []string{"3600"}}}}},
+			{Volume: claimed("claim"), Persistent: fcDisk("pv", corev1.FCVolumeSource{WWIDs: []string{"3600"}})},
+		},
+		"fcBlock": {{Volume: claimed("claim"),
+			Persistent: device(fcDisk("pv", corev1.FCVolumeSource{WWIDs: []string{"3600"}}))}},
 		"image": {
 			{Volume: corev1.Volume{Name: "image",
 				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}},
@@ -82,6 +95,14 @@ func TestDrivers(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager()
 	m.rows = nil // the node's
+	n := iscsiNet(t)
+	m.disks = n.node()
+	disk := n.Targets[targetA].Disks["0"]
+	for _, link := range []string{"dev/disk/by-id/scsi-3600", "dev/" + filepath.Base(disk)} {
+		if err := os.Symlink(disk, n.path(link)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	storage := &csitest.Driver{Name: "d", Mounts: csitest.Memory{},
 		Capabilities: []csipb.NodeServiceCapability_RPC_Type{stages}}
 	m.Drivers = oneDriver{&csi.Client{Driver: "d", Endpoint: storage.Serve(t)}}
@@ -132,6 +153,11 @@ func holdToContract(t *testing.T, w *world, m *Manager, d row, s Source) {
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
 	v := m.volume(p, s, d)
+	m.entry(p)
+	defer m.forget(p.UID)
+	if err := m.joinDisk(v); err != nil {
+		t.Fatal(err)
+	}
 	if again := m.volume(p, s, d); again.Path != v.Path {
 		t.Errorf("its path is %s, then %s", v.Path, again.Path)
 	}
@@ -185,9 +211,8 @@ func TestNoDriver(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Namespace: "ns"}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}}}
-	want := `MountVolume.SetUp failed for volume "v" : fc volumes are not supported, the node scans for no disks: ` +
-		"use a CSI driver for Fibre Channel"
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{}}}}
+	want := `MountVolume.SetUp failed for volume "v" : such volumes are not supported by this node yet`
 	if got := errText(m.Ensure(t.Context(), p)); got != want {
 		t.Errorf("got %s", got)
 	}
@@ -198,8 +223,7 @@ func TestNoDriver(t *testing.T) {
 		"gitRepo volumes are not supported: use an init container that clones the repository": {
 			GitRepo: &corev1.GitRepoVolumeSource{}},
 		"flexVolume drivers are not supported: use a CSI driver": {FlexVolume: &corev1.FlexVolumeSource{}},
-		"iscsi volumes are not supported, the node logs in to no targets: use a CSI driver for iSCSI": {
-			ISCSI: &corev1.ISCSIVolumeSource{}},
+		"fc needs targetWWNs with a lun, or wwids":               {FC: &corev1.FCVolumeSource{}},
 	} {
 		p.Spec.Volumes[0].VolumeSource = source
 		if got := errText(m.Ensure(t.Context(), p)); got != `MountVolume.SetUp failed for volume "v" : `+want {

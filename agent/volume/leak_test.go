@@ -1,9 +1,24 @@
 package volume
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
-func TestMain(m *testing.M) { leak.Check(m) }
+// TestMain lets the test be the programs of a node, too, that its tests start under
+// these names.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case "iscsiadm":
+		fakeISCSIAdm(os.Args[1:])
+	case "multipath":
+		fakeMultipath(os.Args[1:])
+	case "mortal-agent":
+		mortalAgent()
+	default:
+		leak.Check(m)
+	}
+}

@@ -94,6 +94,7 @@ type Manager struct {
 	// where nothing is mounted; nil on a node.
 	mounts mounter
 	rows   []row
+	disks  *diskNode
 }
 
 type entry struct {

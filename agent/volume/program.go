@@ -91,8 +91,13 @@ func unmountByProgram(ctx context.Context, target string) error {
 // program runs one of the node's programs, and leaves one behind that cannot be
 // killed.
 func program(ctx context.Context, name string, args ...string) (output string, err error) {
+	return programUpTo(ctx, programOutput, name, args...)
+}
+
+// programUpTo is program for one whose output is longer.
+func programUpTo(ctx context.Context, limit int, name string, args ...string) (output string, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	var out limited
+	out := limited{limit: limit}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
 	ended := make(chan error, 1)
@@ -116,11 +121,14 @@ func program(ctx context.Context, name string, args ...string) (output string, e
 }
 
 // limited keeps the begin of what is written to it.
-type limited struct{ strings.Builder }
+type limited struct {
+	strings.Builder
+	limit int
+}
 
 // Write implements io.Writer.
 func (l *limited) Write(p []byte) (int, error) {
-	l.Builder.Write(p[:min(len(p), programOutput-l.Len())])
+	l.Builder.Write(p[:min(len(p), l.limit-l.Len())])
 	return len(p), nil
 }
 

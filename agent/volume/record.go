@@ -83,6 +83,9 @@ func (m *Manager) record(ctx context.Context, v *Volume) error {
 	if v.Persistent != nil && onePod(v.Persistent) && m.shared(v) {
 		return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	}
+	if err := m.joinDisk(v); err != nil {
+		return err
+	}
 	return m.keep(v)
 }
 
@@ -122,9 +125,12 @@ func (m *Manager) volumesOf(e *entry) []*Volume {
 	return slices.Collect(maps.Values(e.volumes))
 }
 
-// device names what is staged: a driver's volume, which several PersistentVolumes may
-// be, or a PersistentVolume alone.
+// device names what is staged: a driver's volume or a disk, which several
+// PersistentVolumes may be, or a PersistentVolume alone.
 func (v *Volume) device() string {
+	if d := diskOf(v.Source); d != nil {
+		return d.key
+	}
 	csi, mode := v.Persistent.Spec.CSI, v.Persistent.Spec.VolumeMode
 	if csi == nil || mode != nil && *mode == corev1.PersistentVolumeBlock { // staged by its name
 		return v.Persistent.Name
@@ -134,7 +140,7 @@ func (v *Volume) device() string {
 
 // stage has the volume's driver make it ready on the node.
 func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
-	if v.Persistent == nil {
+	if !v.ofNode() {
 		return nil
 	}
 	done, err := m.staging(ctx, v)
@@ -185,7 +191,7 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 		return err
 	}
 	defer done()
-	if v.Persistent != nil && !m.shared(v) {
+	if v.ofNode() && !m.shared(v) {
 		m.setStaged(v, false)
 		if err := d.Unstage(ctx, v); err != nil {
 			return err
@@ -205,10 +211,15 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 // whether it is staged change together. A driver may take long for another pod: that
 // is not waited for beyond ctx.
 func (m *Manager) staging(ctx context.Context, v *Volume) (done func(), err error) {
-	if v.Persistent == nil {
+	if !v.ofNode() {
 		return func() {}, nil
 	}
-	name, mine := v.device(), make(chan struct{})
+	return m.exclusive(ctx, v.device())
+}
+
+// exclusive has what is named so to itself until done is called.
+func (m *Manager) exclusive(ctx context.Context, name string) (done func(), err error) {
+	mine := make(chan struct{})
 	for {
 		m.mu.Lock()
 		theirs := m.busy[name]
@@ -241,7 +252,7 @@ func (m *Manager) shared(v *Volume) bool {
 	defer m.mu.Unlock()
 	for _, e := range m.pods {
 		for _, o := range e.volumes {
-			if o.key() != v.key() && o.Persistent != nil && o.device() == v.device() {
+			if o.key() != v.key() && o.ofNode() && o.device() == v.device() {
 				return true
 			}
 		}

@@ -36,16 +36,23 @@ func (m *Manager) table() []row {
 	mounts := m.mounter()
 	storage := csiDriver{root: m.RootDir, node: m.NodeName, drivers: m.storageDrivers(), objects: m.Objects,
 		tokens: m.Tokens, mounts: mounts}
+	iscsi := diskDriver{plugin: "iscsi", users: m, mounts: mounts,
+		finder: iscsiFinder{diskNode: m.diskNode(), users: m, objects: m.Objects}}
+	fc := diskDriver{plugin: "fc", users: m, mounts: mounts, finder: fcFinder{m.diskNode()}}
 	return []row{
 		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
 		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},
 		{name: nfsRow, driver: nfsDriver{mounts: mounts}, claims: true},
+		{name: "iscsi", driver: iscsi, claims: true},
+		{name: "fc", driver: fc, claims: true},
 		{name: "image", driver: imageDriver{}},
 		{name: csiRow, claims: true, driver: storage},
 		{name: csiBlockRow, driver: csiBlockDriver{storage}},
 		{name: "localBlock", driver: localBlockDriver{}},
+		{name: "iscsiBlock", driver: diskBlockDriver{iscsi}},
+		{name: "fcBlock", driver: diskBlockDriver{fc}},
 	}
 }
 
@@ -68,14 +75,8 @@ func find(table []row, s Source) (row, error) {
 		return row{}, errors.New("gitRepo volumes are not supported: use an init container that clones the repository")
 	case s.Volume.FlexVolume != nil, s.Persistent != nil && s.Persistent.Spec.FlexVolume != nil:
 		return row{}, errors.New("flexVolume drivers are not supported: use a CSI driver")
-	case s.Volume.ISCSI != nil, s.Persistent != nil && s.Persistent.Spec.ISCSI != nil:
-		return row{}, errors.New("iscsi volumes are not supported, the node logs in to no targets: " +
-			"use a CSI driver for iSCSI")
-	case s.Volume.FC != nil, s.Persistent != nil && s.Persistent.Spec.FC != nil:
-		return row{}, errors.New("fc volumes are not supported, the node scans for no disks: " +
-			"use a CSI driver for Fibre Channel")
 	case s.block():
-		return row{}, fmt.Errorf("persistent volume %s: only local and csi volumes can have volumeMode Block",
+		return row{}, fmt.Errorf("persistent volume %s: only local, iscsi, fc and csi volumes can have volumeMode Block",
 			s.Persistent.Name)
 	case s.Persistent == nil:
 		return row{}, errors.New("such volumes are not supported by this node yet")
