@@ -13,7 +13,7 @@
 //
 // resolve asks what is behind a claim; that is one place, claim.go. Stage is for
 // all pods of the node that have a persistent volume, and Unstage for the last
-// of them; the volumes of a pod alone are not staged. A record does not tell
+// of them; the volumes of a pod alone are not staged, but disks are. A record does not tell
 // how far its volume came: after a crash it may be anywhere, so that a driver
 // does again what was done, and undoes what was not. Hence the next agent needs
 // the records alone, no pod and no API, to undo all that was made (Restore,
@@ -29,10 +29,18 @@
 //	           projected                                for configMap
 //	local      local, behind claims                     pods/UID/volumes                 no        unmounts it
 //	nfs        nfs, also behind claims                  pods/UID/volumes                 no        unmounts it
+//	iscsi, fc  disks of a network, also behind claims   pods/UID/volumes                 no        unmounts it
 //	image      image                                    nowhere: the runtime mounts it   no        nothing
 //	csi        csi, also behind claims                  below pods/UID/volumes           some      asks the driver
 //	csiBlock   csi behind claims, as devices            below pods/UID/volumeDevices     no        asks the driver
 //	localBlock local behind claims, as devices          where it says                    no        unlinks it
+//	iscsiBlock iscsi behind claims, as devices          below pods/UID/volumeDevices     no        unlinks it
+//	fcBlock    fc behind claims, as devices             below pods/UID/volumeDevices     no        unlinks it
+//
+// Disks of a storage network (disk.go) are made ready once for all pods of the node,
+// also for volumes of a pod itself. What finds them keeps nothing but the record: iscsi
+// (iscsi.go) knows its sessions by the name of its interface, fc (fc.go) the disks by
+// the links of udev.
 //
 // Volumes of storage drivers (csi.go) that must be attached to the node are in its
 // status.volumesInUse from their record on, before anything else, and until that is
