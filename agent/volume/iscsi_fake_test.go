@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -23,9 +24,10 @@ import (
 
 // storageNet is a network of iSCSI targets, and what a node knows of it, as files below
 // a directory: those of sysfs and of /dev, the records of open-iscsi, and log, which
-// has each command of iscsiadm. The program is this test under that name.
+// has each command of iscsiadm. What the program is told, the test does.
 type storageNet struct {
 	dir     string
+	out     strings.Builder        // of iscsiadm
 	wait    time.Duration          // for disks; none: long
 	Portals map[string]*fakePortal // by address and port
 	Targets map[string]*fakeTarget
@@ -66,11 +68,10 @@ func newStorageNet(t *testing.T) *storageNet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"iscsiadm", "mortal-agent"} {
-		if err := os.Symlink(exe, filepath.Join(n.dir, "bin", name)); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Symlink(exe, filepath.Join(n.dir, "bin/mortal-agent")); err != nil {
+		t.Fatal(err)
 	}
+	n.answers(t)
 	t.Setenv("PATH", filepath.Join(n.dir, "bin")+":"+os.Getenv("PATH"))
 	t.Setenv(fakeState, n.dir)
 	for host := 1; host < 5; host++ {
@@ -80,19 +81,64 @@ func newStorageNet(t *testing.T) *storageNet {
 	return n
 }
 
+// iscsiProgram is iscsiadm: it has the test answer. The reply's first line is its code.
+const iscsiProgram = `#!/bin/sh
+cd "$SHOAL_TEST_STORAGE" && mkfifo reply.$$ && echo "$$ $PPID $*" >requests || exit 99
+{ read -r code; cat; } <reply.$$
+rm reply.$$
+exit "$code"
+`
+
+// answers does what iscsiadm is told, until the test ends.
+func (n *storageNet) answers(t *testing.T) {
+	if err := os.WriteFile(n.path("bin/iscsiadm"), []byte(iscsiProgram), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	requests := fifo(t, n.path("requests"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines := bufio.NewScanner(requests)
+		for lines.Scan() {
+			fields := strings.Fields(lines.Text())
+			agent, err := strconv.Atoi(fields[1])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			now := readNet(n.dir)
+			code := now.answer(agent, fields[2:])
+			text := fmt.Sprintf("%d\n%s", code, now.out.String())
+			if err := os.WriteFile(n.path("reply."+fields[0]), []byte(text), 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = requests.Close() // it is read no more
+		<-done
+	})
+}
+
+// fifo makes one and reads it.
+func fifo(t *testing.T, path string) *os.File {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // scans has the kernel of this node look for disks when it is told to.
 func (n *storageNet) scans(t *testing.T, host int) {
 	dir := filepath.Join(n.dir, "sys/class/scsi_host", fmt.Sprint("host", host))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(filepath.Join(dir, "scan"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "scan"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := fifo(t, filepath.Join(dir, "scan"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -257,26 +303,23 @@ func (n *storageNet) closeSession(s string) {
 	}
 }
 
-// fakeISCSIAdm is iscsiadm, as far as the agent uses it. What is not known ends it.
-func fakeISCSIAdm(args []string) {
-	n := readNet(os.Getenv(fakeState))
+// answer is what iscsiadm does, as far as the agent uses it.
+func (n *storageNet) answer(agent int, args []string) (code int) {
 	f, err := os.OpenFile(n.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = fmt.Fprintln(f, strings.Join(args, " "))
 	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		panic(err)
 	}
 	die := n.Kill > 0 && strings.Count(n.log(), "\n") == n.Kill
-	if die && !n.After {
-		_ = syscall.Kill(os.Getppid(), syscall.SIGKILL)
-		os.Exit(1)
+	if !die || n.After {
+		code = n.run(args)
 	}
-	code := n.run(args)
 	if die {
-		_ = syscall.Kill(os.Getppid(), syscall.SIGKILL)
+		_ = syscall.Kill(agent, syscall.SIGKILL)
 	}
-	os.Exit(code)
+	return code
 }
 
 func (n *storageNet) run(args []string) int {
@@ -301,7 +344,7 @@ func (n *storageNet) run(args []string) int {
 	case "discoverydb new", "discoverydb delete", "discoverydb nonpersistent":
 		return n.discovery(o)
 	}
-	fmt.Fprintln(os.Stderr, "unknown:", args)
+	fmt.Fprintln(&n.out, "unknown:", args)
 	return 7
 }
 
@@ -320,10 +363,10 @@ func (n *storageNet) iface(o map[string]string) int {
 		n.must(map[string]string{"db/ifaces/" + o["-I"]: "# BEGIN RECORD\niface.iscsi_ifacename = " + o["-I"] +
 			"\niface.transport_name = tcp\niface.mtu = 0\n# END RECORD"})
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "iscsiadm: Could not read iface info for", o["-I"])
+		fmt.Fprintln(&n.out, "iscsiadm: Could not read iface info for", o["-I"])
 		return 7
 	case o["-o"] == "show":
-		fmt.Print(string(text))
+		n.out.Write(text)
 	case o["-o"] == "update":
 		text := setInRecord(string(text), map[string]string{o["-n"]: o["-v"]})
 		n.must(map[string]string{"db/ifaces/" + o["-I"]: text})
@@ -358,7 +401,7 @@ func (n *storageNet) nodeRecord(o map[string]string) int {
 	}
 	found := n.records(o)
 	if len(found) == 0 {
-		fmt.Fprintln(os.Stderr, "iscsiadm: No records found")
+		fmt.Fprintln(&n.out, "iscsiadm: No records found")
 		return 21
 	}
 	for _, path := range found {
@@ -392,7 +435,7 @@ func (n *storageNet) values(path string) map[string]string {
 func (n *storageNet) login(o map[string]string) int {
 	found := n.records(o)
 	if len(found) == 0 {
-		fmt.Fprintln(os.Stderr, "iscsiadm: No records found")
+		fmt.Fprintln(&n.out, "iscsiadm: No records found")
 		return 21
 	}
 	has := n.values(found[0])
@@ -402,10 +445,10 @@ func (n *storageNet) login(o map[string]string) int {
 	case n.NoDaemon:
 		return 20
 	case portal == nil || portal.Down || target == nil:
-		fmt.Fprintln(os.Stderr, "iscsiadm: initiator reported error (8 - connection timed out)")
+		fmt.Fprintln(&n.out, "iscsiadm: initiator reported error (8 - connection timed out)")
 		return 8
 	case target.Login != "" && (login != target.Login || has["node.session.auth.authmethod"] != "CHAP"):
-		fmt.Fprintln(os.Stderr, "iscsiadm: initiator reported error (24 - iSCSI login failed: authorization)")
+		fmt.Fprintln(&n.out, "iscsiadm: initiator reported error (24 - iSCSI login failed: authorization)")
 		return 24
 	case slices.Contains(n.sessions(), o["-I"]+" "+o["-T"]+" "+o["-p"]):
 		return 15
@@ -446,14 +489,14 @@ func (n *storageNet) discovery(o map[string]string) int {
 		_ = os.Remove(filepath.Dir(n.path(record)))
 		return 0
 	case portal == nil || portal.Down:
-		fmt.Fprintln(os.Stderr, "iscsiadm: Could not perform SendTargets discovery: encountered connection failure")
+		fmt.Fprintln(&n.out, "iscsiadm: Could not perform SendTargets discovery: encountered connection failure")
 		return 4
 	case portal.Search != "" && login != portal.Search:
 		return 24
 	}
 	for _, target := range slices.Sorted(maps.Keys(n.Targets)) {
 		for _, p := range slices.Sorted(maps.Keys(n.Portals)) {
-			fmt.Printf("%s,%d %s\n", p, n.Portals[p].Tag, target)
+			fmt.Fprintf(&n.out, "%s,%d %s\n", p, n.Portals[p].Tag, target)
 		}
 	}
 	return 0

@@ -12,8 +12,6 @@ import (
 // these names.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
-	case "iscsiadm":
-		fakeISCSIAdm(os.Args[1:])
 	case "multipath":
 		fakeMultipath(os.Args[1:])
 	case "mortal-agent":
