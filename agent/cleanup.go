@@ -60,8 +60,11 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, log))
 	}
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
-	// Where storage drivers staged volumes: they ended with the containers.
-	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "plugins", csi.Plugin)))
+	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}
+	errs = append(errs, disks.LeaveDisks(ctx))
+	// Where storage drivers staged volumes, which ended with the containers, and local
+	// devices were mounted.
+	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "plugins", filepath.Dir(csi.Plugin))))
 	if dir := cfg.VolumesDir(); dir != "" {
 		errs = append(errs, local.Detach(dir))
 	}

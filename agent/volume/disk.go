@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -122,6 +123,25 @@ func (m *Manager) using(v *Volume, is func(Source) bool) []*Volume {
 		}
 	}
 	return list
+}
+
+// LeaveDisks undoes, from the records alone, the volumes on disks of a storage network:
+// for a machine that no agent is to run on any more. Nothing has them by now.
+func (m *Manager) LeaveDisks(ctx context.Context) error {
+	if err := m.Restore(nil); err != nil {
+		return err
+	}
+	all, err := m.records().All()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if v := all[key]; v.Disk != nil {
+			errs = append(errs, m.undo(ctx, m.recorded(v.Pod.UID, v.Volume.Name)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // diskUsers is who has disks of this node (Manager).

@@ -169,13 +169,10 @@ func (n diskNode) remove(ctx context.Context, disks []string) error {
 	slices.Sort(disks)
 	for _, disk := range slices.Compact(disks) {
 		device, err := n.device(disk)
-		if err == nil {
-			err = idle(device)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
 		if err != nil {
+			continue // it is gone, or was never one
+		}
+		if err := idle(device); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := n.write(filepath.Join("block", disk, "device/delete"), "1"); err != nil {

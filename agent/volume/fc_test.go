@@ -151,6 +151,12 @@ func TestFCFailures(t *testing.T) {
 			func(n *storageNet) { n.wait = time.Millisecond }},
 		"names 36, 37": {corev1.FCVolumeSource{WWIDs: []string{"36", "37"}},
 			func(n *storageNet) { n.wait = time.Millisecond }},
+		"sdz is no block device": {corev1.FCVolumeSource{WWIDs: []string{"file"}}, func(n *storageNet) {
+			n.must(map[string]string{"dev/sdz": "not a disk"})
+			if err := os.Symlink("/elsewhere/sdz", n.path("dev/disk/by-id/scsi-file")); err != nil {
+				panic(err)
+			}
+		}},
 		"is no World Wide Name": {corev1.FCVolumeSource{TargetWWNs: []string{"../" + wwn1}}, nil},
 		"fc.wwids":              {corev1.FCVolumeSource{WWIDs: []string{"../../x"}}, nil},
 	} {

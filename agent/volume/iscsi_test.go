@@ -614,6 +614,25 @@ func TestISCSITakenOver(t *testing.T) {
 	}
 }
 
+// TestLeaveDisks: a machine that is left has neither mounts nor sessions nor records.
+func TestLeaveDisks(t *testing.T) {
+	n, w := iscsiNet(t), newWorld(t)
+	m := diskAgent(n, w, w, iscsiDisk("a0", targetA, 0), iscsiDisk("a1", targetA, 1))
+	p, q := csiPod("p", claimed("a0"), claimed("a1")), csiPod("q", claimed("a0"))
+	if err := errors.Join(m.Ensure(t.Context(), p), m.Ensure(t.Context(), q)); err != nil {
+		t.Fatal(err)
+	}
+	last := &Manager{RootDir: m.RootDir, Records: w.store(), mounts: w, disks: n.node()}
+	for range 2 {
+		if err := last.LeaveDisks(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := n.left(); len(left) > 0 || len(w.mounts) > 0 || w.records() != "" {
+		t.Errorf("left: %q, %v, %s", left, w.mounts, w.records())
+	}
+}
+
 // FuzzRecord: whatever a record has, values are set, once, and nothing else changes.
 func FuzzRecord(f *testing.F) {
 	f.Add("# BEGIN RECORD\nnode.name = a\nnode.session.auth.password = old\n# END RECORD\n", "secret")
