@@ -95,19 +95,20 @@ func (n diskNode) device(disk string) (string, error) {
 	return path, nil
 }
 
-// choose returns the device of a disk that shows itself as these: that of
-// dm-multipath, where it has one, since it works as long as one path does.
-func (n diskNode) choose(ctx context.Context, disks []string) (string, error) {
+// choose returns the device of a disk that shows itself as those that list tells: that of
+// dm-multipath, where it has one, since it works as long as one path does. Where there
+// are several paths it is waited for, if the node has the program.
+func (n diskNode) choose(ctx context.Context, list func() []string, several bool) (string, error) {
 	multipath := ""
 	look := func() bool {
-		for _, disk := range disks {
+		for _, disk := range list() {
 			if multipath = n.multipath(disk); multipath != "" {
 				return true
 			}
 		}
 		return false
 	}
-	if _, err := exec.LookPath("multipath"); !look() && err == nil && len(disks) > 1 {
+	if _, err := exec.LookPath("multipath"); !look() && several && err == nil {
 		if err := n.await(ctx, n.waitPaths, look); err != nil && ctx.Err() != nil {
 			return "", err
 		}
@@ -115,7 +116,10 @@ func (n diskNode) choose(ctx context.Context, disks []string) (string, error) {
 	if multipath != "" {
 		return n.device(multipath)
 	}
-	slices.Sort(disks)
+	disks := slices.Sorted(slices.Values(list()))
+	if len(disks) == 0 {
+		return "", errors.New("the disk is gone again")
+	}
 	return n.device(disks[0])
 }
 

@@ -77,18 +77,18 @@ type fcFinder struct{ diskNode }
 // find implements finder.
 func (f fcFinder) find(ctx context.Context, v *Volume) (string, error) {
 	source := fcOf(v.Source)
-	disks := f.disks(source)
-	if len(disks) == 0 {
+	list := func() []string { return f.disks(source) }
+	if len(list()) == 0 {
 		if err := f.rescan(source); err != nil {
 			return "", err
 		}
-		look := func() bool { disks = f.disks(source); return len(disks) > 0 }
+		look := func() bool { return len(list()) > 0 }
 		if err := f.await(ctx, f.wait, look); err != nil {
 			return "", errors.Join(fmt.Errorf("fc: this node sees no disk %s: the storage has to show it to the "+
 				"node's adapters, and the switches have to let them reach it", v.name()), f.missing(source), ctx.Err())
 		}
 	}
-	return f.choose(ctx, disks)
+	return f.choose(ctx, list, len(source.TargetWWNs) > 1 || len(list()) > 1)
 }
 
 // missing tells which names were looked for.

@@ -176,16 +176,16 @@ func (f iscsiFinder) find(ctx context.Context, v *Volume) (string, error) {
 	}
 	defer done()
 	// An agent that takes over asks the target for nothing, and the API for no password.
-	if disks := f.disks(f.sessions(i), i.lun); len(disks) > 0 && f.users.taken(v) {
-		return f.choose(ctx, disks)
+	list := func() []string { return f.disks(f.sessions(i), i.lun) }
+	if len(list()) > 0 && f.users.taken(v) {
+		return f.choose(ctx, list, false)
 	}
 	failed := f.logins(ctx, v, i)
 	sessions := f.sessions(i)
 	if len(sessions) == 0 {
 		return "", errors.Join(failed, ctx.Err())
 	}
-	var disks []string
-	look := func() bool { disks = f.disks(sessions, i.lun); return len(disks) > 0 }
+	look := func() bool { return len(list()) > 0 }
 	if !look() {
 		if err := f.scan(sessions, i.lun); err != nil {
 			return "", err
@@ -195,7 +195,7 @@ func (f iscsiFinder) find(ctx context.Context, v *Volume) (string, error) {
 				"the target has to have it, and to allow it to this initiator", i.target, i.lun), failed, ctx.Err())
 		}
 	}
-	return f.choose(ctx, disks)
+	return f.choose(ctx, list, len(sessions) > 1)
 }
 
 // logins logs in at each portal where there is no session. One is enough.

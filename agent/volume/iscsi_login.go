@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // What iscsiadm answers (iscsi_err.h of open-iscsi).
@@ -25,11 +26,21 @@ const (
 // and the portals of all targets that a server has.
 const iscsiOutput = 256 << 10
 
+// searchTimeout is how long a portal may take to tell its targets.
+const searchTimeout = 30 * time.Second
+
 // iscsiadm runs it. It is waited for to its end, whatever ctx says: who ended it would
 // not know whether iscsid goes on.
 func (f iscsiFinder) iscsiadm(ctx context.Context, args ...string) (output string, code int, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", -1, err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountTimeout)
 	defer cancel()
+	return f.run(ctx, args)
+}
+
+func (f iscsiFinder) run(ctx context.Context, args []string) (output string, code int, err error) {
 	output, err = programUpTo(ctx, iscsiOutput, "iscsiadm", args...)
 	var ended *exec.ExitError
 	switch {
@@ -103,11 +114,15 @@ func (l *login) makeNode(ctx context.Context, portal string, node []string) erro
 	if _, _, err := l.iscsiadm(ctx, append(made, "-o", "new")...); err != nil {
 		return err
 	}
-	if _, _, err := l.iscsiadm(ctx, append(node, "-o", "update", "-n", "node.startup", "-v", "manual")...); err != nil {
+	if err := l.set(ctx, node, "node.startup", "manual"); err != nil {
+		return err
+	}
+	// A portal that does not answer is left soon: a pod that waits is started again.
+	if err := l.set(ctx, node, "node.session.initial_login_retry_max", "1"); err != nil {
 		return err
 	}
 	// An open-iscsi before 2.0.874 does not know it, and looks for all disks.
-	_, _, _ = l.iscsiadm(ctx, append(node, "-o", "update", "-n", "node.session.scan", "-v", "manual")...)
+	_ = l.set(ctx, node, "node.session.scan", "manual")
 	if !l.chap {
 		return nil
 	}
@@ -116,6 +131,11 @@ func (l *login) makeNode(ctx context.Context, portal string, node []string) erro
 		return err
 	}
 	return l.writeSecrets(file, "node.session.auth.")
+}
+
+func (l *login) set(ctx context.Context, node []string, name, value string) error {
+	_, _, err := l.iscsiadm(ctx, append(node, "-o", "update", "-n", name, "-v", value)...)
+	return err
 }
 
 // search asks a portal for its targets, unless another told of it already. What it
@@ -130,7 +150,10 @@ func (l *login) search(ctx context.Context, portal string) error {
 			return err
 		}
 	}
-	out, _, err := l.iscsiadm(ctx, append(searchRecord(portal), "-I", l.iface(), "-o", "nonpersistent", "--discover")...)
+	// This may be cut off: iscsiadm asks by itself, and leaves nothing.
+	asked, cancel := context.WithTimeout(ctx, searchTimeout)
+	defer cancel()
+	out, _, err := l.run(asked, append(searchRecord(portal), "-I", l.iface(), "-o", "nonpersistent", "--discover"))
 	if err != nil {
 		return err
 	}

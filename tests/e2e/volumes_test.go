@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,4 +107,41 @@ ln -s `+away+` ..data_tmp`)
 	if data, err := os.ReadFile(secret); err != nil || !strings.HasSuffix(string(data), "root's own\n") {
 		t.Errorf("the file of the node was changed: %q, %v", data, err)
 	}
+}
+
+// TestDisksNeedTheirPrograms: where the node lacks what a disk of a storage network
+// needs, the pod's events name it, and the pod can go. VOL-28, VOL-55.
+func TestDisksNeedTheirPrograms(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("iscsiadm"); err == nil {
+		t.Skip("this machine has open-iscsi")
+	}
+	s := newSpace(t)
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: scsi}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: "localhost/busybox:1", command: [sleep, "3600"], volumeMounts: [{name: d, mountPath: /d}]}]
+  volumes: [{name: d, iscsi: {targetPortal: 192.0.2.1, iqn: "iqn.2020-01.com.example:a", lun: 0}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: fibre}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: "localhost/busybox:1", command: [sleep, "3600"], volumeMounts: [{name: d, mountPath: /d}]}]
+  volumes: [{name: d, fc: {targetWWNs: ["50060e801049cfd1"], lun: 0}}]
+`)
+	for pod, want := range map[string]string{
+		"scsi":  `MountVolume.WaitForAttach failed for volume "d" : iscsi: target iqn.2020-01.com.example:a at portal `,
+		"fibre": `MountVolume.WaitForAttach failed for volume "d" : fc: this node has no Fibre Channel adapter`,
+	} {
+		s.shows(want, "get", "events", "--field-selector", "involvedObject.name="+pod+",reason=FailedMount",
+			"-o", "jsonpath={.items[*].message}")
+	}
+	s.shows("install open-iscsi", "get", "events", "--field-selector", "involvedObject.name=scsi,reason=FailedMount",
+		"-o", "jsonpath={.items[*].message}")
+	s.k("delete", "pod", "scsi", "fibre", "--wait", "--timeout=60s")
 }
