@@ -8,10 +8,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	corev1 "k8s.io/api/core/v1"
+	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
@@ -22,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -30,10 +36,17 @@ import (
 	"github.com/shoal-project/shoal/csi/local"
 )
 
+// cleanupOptions say how far a cleanup goes.
+type cleanupOptions struct {
+	purge bool // its files too
+	// grace is the longest time that containers have to end by themselves.
+	grace time.Duration
+}
+
 // cleanup undoes all that an agent with this configuration made on the
-// machine: pods, mounts, namespaces, interfaces, nftables, cgroups; with purge
-// its files too. It may be repeated.
-func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logger) error {
+// machine: pods, mounts, namespaces, interfaces, nftables, cgroups. It may be
+// repeated.
+func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("cleanup must run as root")
 	}
@@ -44,7 +57,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	defer lock.Close()
 	if _, err := os.Stat(cfg.CheckpointDir()); errors.Is(err, fs.ErrNotExist) {
 		log.Debug("no agent ran with this configuration since the last cleanup")
-		return removeFiles(cfg, purge)
+		return removeFiles(cfg, o.purge)
 	}
 	kept, err := openStores(cfg, log)
 	if err != nil {
@@ -57,7 +70,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	}
 	var errs []error
 	if cfg.ContainerRuntimeEndpoint == "" {
-		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, log))
+		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, o.grace, log))
 	}
 	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}
@@ -84,7 +97,7 @@ func cleanup(ctx context.Context, cfg *config.Config, purge bool, log *slog.Logg
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
 		errs = append(errs, beneath.RemoveAll(dir))
 	}
-	errs = append(errs, emptyDir(cfg.PodLogsDir), unlink(cfg.ContainerLogsDir), removeFiles(cfg, purge))
+	errs = append(errs, emptyDir(cfg.PodLogsDir), unlink(cfg.ContainerLogsDir), removeFiles(cfg, o.purge))
 	return errors.Join(errs...)
 }
 
@@ -125,7 +138,8 @@ func removeData(dir string) error {
 // endContainers has the runtime remove everything; when it cannot be opened,
 // what it left is swept away without it.
 func endContainers(
-	ctx context.Context, cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger,
+	ctx context.Context, cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, grace time.Duration,
+	log *slog.Logger,
 ) error {
 	groups, err := cgroup.Open(tree(cfg).Driver)
 	if err != nil {
@@ -137,7 +151,41 @@ func endContainers(
 		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "err", err)
 		return runtime.Sweep(groups, rc)
 	}
+	stopContainers(ctx, r, grace, log)
 	return errors.Join(r.Cleanup(ctx), r.Close(ctx))
+}
+
+// stopContainers asks all that run to end, and waits for each as long as its pod
+// says, at most for limit. Who does not end in time is the cleanup's to kill.
+func stopContainers(ctx context.Context, r criapi.ContainerManager, limit time.Duration, log *slog.Logger) {
+	if limit <= 0 {
+		return
+	}
+	all, err := r.ListContainers(ctx, &criv1.ContainerFilter{
+		State: &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING}})
+	if err != nil {
+		log.Warn("containers are not asked to end", "err", err)
+		return
+	}
+	var wait sync.WaitGroup
+	for _, c := range all {
+		wait.Go(func() {
+			if err := r.StopContainer(ctx, c.Id, int64(podGrace(c, limit)/time.Second)); err != nil {
+				log.Warn("a container did not end as it was asked to", "container", c.Metadata.GetName(), "err", err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// podGrace is how long a container's pod lets it end, at most limit.
+func podGrace(c *criv1.Container, limit time.Duration) time.Duration {
+	seconds, err := strconv.ParseInt(c.Annotations[launch.AnnotationPodGrace], 10, 64)
+	if err != nil {
+		seconds = corev1.DefaultTerminationGracePeriodSeconds // a container of somebody else
+	}
+	seconds = max(min(seconds, int64(limit/time.Second)), 0) // what a pod says may not fit a Duration
+	return time.Duration(seconds) * time.Second
 }
 
 func emptyDir(dir string) error {

@@ -10,12 +10,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
@@ -33,7 +36,7 @@ func TestCleanupWithoutKey(t *testing.T) {
 		t.Fatal("the key is taken")
 	}
 	err := nstest.In(nstest.New(t), func() error {
-		return cleanup(t.Context(), &cfg, true, slog.New(slog.DiscardHandler))
+		return cleanup(t.Context(), &cfg, cleanupOptions{purge: true}, slog.New(slog.DiscardHandler))
 	})
 	if err != nil {
 		t.Error(err)
@@ -65,7 +68,7 @@ func TestCleanupBesideAnother(t *testing.T) {
 			return err
 		}
 		defer another.Close()
-		return cleanup(t.Context(), &cfg, true, log)
+		return cleanup(t.Context(), &cfg, cleanupOptions{purge: true}, log)
 	})
 	if err != nil {
 		t.Error(err)
@@ -83,7 +86,9 @@ func TestCleanupAroundMount(t *testing.T) {
 	}
 	cfg, log := cleanupConfig(t), slog.New(slog.DiscardHandler)
 	clean := func(purge bool) error {
-		return nstest.In(nstest.New(t), func() error { return cleanup(t.Context(), &cfg, purge, log) })
+		return nstest.In(nstest.New(t), func() error {
+			return cleanup(t.Context(), &cfg, cleanupOptions{purge: purge}, log)
+		})
 	}
 	if err := clean(false); err != nil {
 		t.Fatal(err)
@@ -146,11 +151,12 @@ func TestCleanupOfAnotherVersion(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := command(t.Context(), []string{"--config", file}); err == nil || !strings.Contains(err.Error(), "colour") {
+	err = command([]string{"--config", file}).ExecuteContext(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "colour") {
 		t.Errorf("an agent starts with an unknown field: %v", err)
 	}
 	err = nstest.In(nstest.New(t), func() error {
-		return command(t.Context(), []string{"cleanup", "--config", file, "--purge"})
+		return command([]string{"cleanup", "--config", file, "--purge", "--grace", "1s"}).ExecuteContext(t.Context())
 	})
 	if err != nil {
 		t.Error(err)
@@ -173,4 +179,20 @@ func cleanupConfig(t *testing.T) config.Config {
 		t.Fatal(err)
 	}
 	return cfg
+}
+
+// TestPodGrace: a container has its pod's grace period, at most what the cleanup gives.
+func TestPodGrace(t *testing.T) {
+	for said, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "0": 0, "60": time.Minute, "3600": time.Minute, "-3": 0,
+		"9223372036854775807": time.Minute, "soon": 30 * time.Second, "": 30 * time.Second,
+	} {
+		c := &criv1.Container{Annotations: map[string]string{launch.AnnotationPodGrace: said}}
+		if got := podGrace(c, time.Minute); got != want {
+			t.Errorf("%q: %s, want %s", said, got, want)
+		}
+	}
+	if got := podGrace(&criv1.Container{}, time.Second); got != time.Second {
+		t.Errorf("without one: %s", got)
+	}
 }

@@ -51,6 +51,7 @@ func command() *cobra.Command {
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
 		joinCommand(load), coordinatorsCommand(load), snapshotCommand(load))
+	process.AddManual(cmd)
 	return cmd
 }
 

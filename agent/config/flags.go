@@ -48,32 +48,40 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Parse returns the configuration of args: defaults, under the file that
 // --config names, under the flags.
-func Parse(args []string) (Config, error) { return parse(args, (*Config).Load) }
+func Parse(args []string) (Config, error) { return parse(args, false) }
 
 // ParseKnown is Parse for who undoes what an agent did: fields that this version
-// does not know do not keep it from that.
-func ParseKnown(args []string) (Config, error) { return parse(args, (*Config).LoadKnown) }
+// does not know do not keep it from that, and flags that are its own are not looked at.
+func ParseKnown(args []string) (Config, error) { return parse(args, true) }
 
-func parse(args []string, load func(c *Config, path string) error) (Config, error) {
+func parse(args []string, known bool) (Config, error) {
 	c := Default()
-	var file string
-	probe := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
-	probe.StringVar(&file, "config", "", "configuration file")
 	ignored := Default()
-	ignored.Flags(probe)
+	probe, file := flagSet(&ignored, known)
 	if err := probe.Parse(args); err != nil {
 		return c, err
 	}
-	if file != "" {
-		if err := load(&c, file); err != nil {
+	load := c.Load
+	if known {
+		load = c.LoadKnown
+	}
+	if *file != "" {
+		if err := load(*file); err != nil {
 			return c, err
 		}
 	}
-	fs := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
-	fs.StringVar(&file, "config", "", "configuration file")
-	c.Flags(fs)
+	fs, _ := flagSet(&c, known)
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
 	return c, c.Complete()
+}
+
+// flagSet are the flags that set c, and the one that names its file.
+func flagSet(c *Config, known bool) (*pflag.FlagSet, *string) {
+	fs := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
+	fs.ParseErrorsAllowlist.UnknownFlags = known
+	file := fs.String("config", "", "configuration file")
+	c.Flags(fs)
+	return fs, file
 }

@@ -18,13 +18,13 @@ const (
 	LabelPodUID        = "io.kubernetes.pod.uid"
 	LabelContainerName = "io.kubernetes.container.name"
 	AnnotationHash     = "io.kubernetes.container.hash"
+	AnnotationPodGrace = "io.kubernetes.pod.terminationGracePeriod"
 
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
 	annotationRestarts = "io.kubernetes.container.restartCount"
 	annotationTermPath = "io.kubernetes.container.terminationMessagePath"
 	annotationTermPol  = "io.kubernetes.container.terminationMessagePolicy"
-	annotationPodGrace = "io.kubernetes.pod.terminationGracePeriod"
 )
 
 // containerIdentity says which container it is, of what image, and where its
@@ -42,7 +42,7 @@ func containerIdentity(c *container) error {
 		annotationTermPol:  string(c.Container.TerminationMessagePolicy),
 	}
 	if g := c.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		c.config.Annotations[annotationPodGrace] = strconv.FormatInt(*g, 10)
+		c.config.Annotations[AnnotationPodGrace] = strconv.FormatInt(*g, 10)
 	}
 	return nil
 }
