@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 func main() {
@@ -34,7 +36,8 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
-		coordinatorsCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand())
+		coordinatorsCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(), credentialsCommand())
+	process.AddManual(root)
 	return root
 }
 

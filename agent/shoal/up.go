@@ -299,10 +299,6 @@ func endLeftovers(ctx context.Context, o *options) error {
 // credentials makes the admin's and the node's kubeconfig, where they are missing
 // or about to expire.
 func credentials(ctx context.Context, o *options) error {
-	bin, err := program(coordinatorBin)
-	if err != nil {
-		return err
-	}
 	server := fmt.Sprintf("https://127.0.0.1:%d", o.Port)
 	node := credential{User: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}, Server: server}
 	var missing []credential
@@ -316,14 +312,23 @@ func credentials(ctx context.Context, o *options) error {
 	if node.Out = filepath.Join(o.agentDir(), "kubeconfig"); !fresh(node.Out, ca) {
 		missing = append(missing, node)
 	}
+	return issue(ctx, o.path("coordinator.yaml"), missing)
+}
+
+// issue has the coordinator's program sign and write kubeconfigs.
+func issue(ctx context.Context, coordinatorFile string, missing []credential) error {
 	if len(missing) == 0 {
 		return nil
+	}
+	bin, err := program(coordinatorBin)
+	if err != nil {
+		return err
 	}
 	list, err := json.Marshal(missing)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, bin, "credentials", "--config", o.path("coordinator.yaml"))
+	cmd := exec.CommandContext(ctx, bin, "credentials", "--config", coordinatorFile)
 	cmd.Stdin = bytes.NewReader(list)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("issue certificates: %w: %s", err, out)
