@@ -119,7 +119,7 @@ func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.
 	})
 }
 
-const userAgent = "kubelet/" + node.Version + " shoal-agent"
+var userAgent = "kubelet/" + node.Version + " shoal-agent"
 
 // build makes every part, in the order in which they need each other, and returns
 // what runs as long as the agent, and what closes it.

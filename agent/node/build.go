@@ -14,8 +14,8 @@ import (
 )
 
 // Version is what the node says of itself: the level of the API and who wrote
-// it.
-const Version = "v1.36.3+shoal"
+// it. The linker may set it.
+var Version = "v1.36.3+shoal"
 
 // Input is all that Build looks at.
 type Input struct {
