@@ -57,7 +57,11 @@ func (r Runtime) KnownHoles(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionWait)
 	defer cancel()
 	out := &head{room: versionBytes}
-	cmd := exec.CommandContext(ctx, r.Path, "--version")
+	args := []string{"--version"}
+	if r.Root != "" { // else crun makes a directory of its own in /run for that, too
+		args = []string{"--root", r.Root, "--version"}
+	}
+	cmd := exec.CommandContext(ctx, r.Path, args...)
 	cmd.Stdout, cmd.WaitDelay = out, time.Second
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s --version: %w", r.Path, err)
