@@ -3,7 +3,8 @@
 
 VERSION  ?= v1.36.3+shoal
 PKG      := github.com/shoal-project/shoal
-LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
+LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 \
+	-X $(PKG)/agent/node.Version=$(VERSION) -X $(PKG)/coordinator/apiserver.gitVersion=$(firstword $(subst +, ,$(VERSION)))
 GO       ?= go
 BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-cni
 UP_FLAGS ?=
@@ -11,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -134,12 +135,21 @@ bin/csi-sanity: Makefile
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance
 
-fleet: build test-images kubectl ## whole machines with systemd: nspawn, and cgroup v2 in QEMU; SCENARIO=
+fleet: build bin/share test-images kubectl ## whole machines with systemd: nspawn, and cgroup v2 in QEMU; SCENARIO=
 	$(GO) build -o bin/fleet-rig ./tests/fleet
 	bin/fleet-rig -go $(GO) -only '$(SCENARIO)'
 
-install: build ## install programs, units and default configuration below DESTDIR
+install: build bin/share ## install programs, units and default configuration below DESTDIR
 	@hack/install.sh $(DESTDIR)
+
+deb rpm: build bin/share ## pack what `make install` installs; VERSION, GOARCH
+	@GO=$(GO) hack/package.sh $@ '$(VERSION)'
+
+# Completions and manual pages, made of the commands themselves by this machine,
+# whatever the programs are built for.
+bin/share: FORCE
+	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	for p in agent/shoal agent coordinator; do GOARCH='' $(GO) run -tags manual -ldflags '-s -w' ./$$p manual $@ || exit; done
 
 lint: ## gofmt, house rules, vet, staticcheck
 	@hack/lint.sh
