@@ -26,6 +26,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"systemd", runSystemd},
+	{"package", runPackage},
 	{"join", runJoin},
 	{"coordinators", runCoordinators},
 	{"cgroup2", runCgroup2},
@@ -35,7 +36,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
-	flag.StringVar(&o.only, "only", "", "run only this scenario: systemd, join or cgroup2")
+	flag.StringVar(&o.only, "only", "", "run only this scenario: systemd, package, join, coordinators or cgroup2")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")

@@ -22,6 +22,7 @@ const lan = "shoal-fleet"
 // with directories of its own where overlays cannot lie on an overlay.
 type container struct {
 	dir, cache string
+	own        []string // directories on the disk; nil: ownDirs
 	root       string
 	log        *os.File
 	cmd        *exec.Cmd
@@ -36,10 +37,18 @@ func (c *container) group() string { return cmp.Or(c.second, lan) }
 // ownDirs are on the disk, outside the overlay.
 var ownDirs = []string{"var/lib/shoal", "var/lib/kubelet", "var/log"}
 
+// onDisk are the machine's directories outside the overlay.
+func (c *container) onDisk() []string {
+	if c.own != nil {
+		return c.own
+	}
+	return ownDirs
+}
+
 // newContainer makes the machine's root and network; it does not run yet.
-func newContainer(ctx context.Context, dir, cache string) (*container, error) {
-	c := &container{dir: dir, cache: cache, root: filepath.Join(dir, "root")}
-	for _, d := range append([]string{"root", "upper", "work"}, ownDirs...) {
+func newContainer(ctx context.Context, dir, cache string, own ...string) (*container, error) {
+	c := &container{dir: dir, cache: cache, own: own, root: filepath.Join(dir, "root")}
+	for _, d := range append([]string{"root", "upper", "work"}, c.onDisk()...) {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
 		}
@@ -49,7 +58,7 @@ func newContainer(ctx context.Context, dir, cache string) (*container, error) {
 	if err := syscall.Mount("overlay", c.root, "overlay", 0, layers); err != nil {
 		return nil, fmt.Errorf("mount the machine's root: %w", err)
 	}
-	for _, d := range ownDirs {
+	for _, d := range c.onDisk() {
 		if err := os.MkdirAll(filepath.Join(c.root, d), 0o755); err != nil {
 			return nil, errors.Join(err, c.remove())
 		}
@@ -86,7 +95,7 @@ func (c *container) boot(ctx context.Context) error {
 		"systemd-nspawn", "-M", cmp.Or(c.second, "machine"), "-D", c.root, "--register=no", "--keep-unit",
 		"--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
 		"--capability=all", "--system-call-filter=add_key keyctl bpf", "--resolv-conf=off", "--timezone=off", "--console=pipe"}
-	for _, d := range ownDirs {
+	for _, d := range c.onDisk() {
 		args = append(args, "--bind="+filepath.Join(c.dir, d)+":/"+d)
 	}
 	c.cmd = exec.Command("nsenter", append(args, "-b")...)

@@ -19,6 +19,7 @@ import (
 var packages = []string{
 	"systemd", "systemd-sysv", "dbus", "libpam-systemd", "iproute2", "nftables", "runc", "crun", "conmon", "procps",
 	"util-linux", "kmod", "ca-certificates", "apparmor", "linux-image-cloud-amd64", "busybox-static", "curl",
+	"rpm",
 }
 
 // files of every machine; those of one kind of machine start when their

@@ -35,11 +35,8 @@ func (r *rig) images(dir string) error {
 const services = `
 systemd-sysusers
 systemd-tmpfiles --create
-systemctl enable -q --now shoal-coordinator
-shoal-coordinator kubeconfig --user admin --group system:masters --server https://127.0.0.1:6443 --out /root/admin.kubeconfig
-mkdir -p /var/lib/shoal/agent
-shoal-coordinator kubeconfig --user system:node:$(hostname) --group system:nodes --server https://127.0.0.1:6443 --out /var/lib/shoal/agent/kubeconfig
-systemctl enable -q --now shoal-agent
+systemctl enable -q --now shoal-coordinator shoal-agent
+ln -sf /etc/shoal/admin.kubeconfig /root/admin.kubeconfig
 until_ 240 kubectl wait --for=condition=Ready node --all --timeout=5s
 echo $(systemctl show -p Id,ActiveState,NRestarts shoal-coordinator shoal-agent)`
 
@@ -274,6 +271,6 @@ func (r *rig) showOnFailure(m machine) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
-	out, err := m.sh(ctx, "kubectl get pods -A; kubectl get events; kubectl describe nodes | sed -n 1,40p; kubectl get pods -A -o jsonpath='{.items[*].status.containerStatuses}'; journalctl -b -n 60 --no-pager -u shoal-agent -u shoal-coordinator -u systemd-logind; systemctl --failed --no-legend")
+	out, err := m.sh(ctx, "set +e; kubectl get pods -A; kubectl get events; kubectl describe nodes | sed -n 1,40p; kubectl get pods -A -o jsonpath='{.items[*].status.containerStatuses}'; journalctl -b -n 60 --no-pager -u shoal-agent -u shoal-coordinator -u systemd-logind; systemctl --failed --no-legend")
 	fmt.Println(out, err)
 }
