@@ -30,7 +30,7 @@ var layers = []struct {
 		"coordinator/joinapi", "coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
-		"coordinator/store", "csi", "csi/csitest", "csi/locality", "csi/migration",
+		"coordinator/store", "csi", "csi/btrfs", "csi/btrfs/btrfstest", "csi/csitest", "csi/locality", "csi/migration",
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
