@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -92,29 +94,43 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, internal(err, "volume %s", name)
 	}
-	kept, err := d.reserve(size)
+	kept, err := d.reserve(size, from.volume)
 	if err != nil {
 		return nil, err
 	}
 	defer kept()
-	rec := record{Name: r.GetName(), FSType: fsType, Source: from.of, Made: time.Now().UTC()}
-	if from.of != "" {
-		if rec.FSType != "" && from.fsType != rec.FSType {
-			return nil, status.Errorf(codes.InvalidArgument, "the source of volume %s has file system %q, not %q", name,
-				from.fsType, rec.FSType)
-		}
-		rec.FSType = from.fsType
-	}
-	err = d.volumes.put(name, rec, func(file string) error {
-		if from.of != "" {
-			return errors.Join(from.copy(ctx, file), os.Truncate(file, size))
-		}
-		return format(ctx, file, size, fsType)
-	})
-	if err != nil {
+	if err := d.makeVolume(ctx, name, size, record{Name: r.GetName(), FSType: fsType}, from); err != nil {
 		return nil, internal(err, "make volume %s", name)
 	}
 	return d.created(name, size, r.GetVolumeContentSource()), nil
+}
+
+func (d *Driver) makeVolume(ctx context.Context, name string, size int64, rec record, from *source) error {
+	rec.Made = time.Now().UTC()
+	if from.of != "" {
+		rec.Source = from.of
+		if rec.FSType != "" && from.FSType != rec.FSType || rec.FSType == "" && from.FSType == btrfsType {
+			return status.Errorf(codes.InvalidArgument, "the source of volume %s has file system %q, not %q", name,
+				from.FSType, rec.FSType)
+		}
+		rec.FSType = from.FSType
+	}
+	if rec.FSType == btrfsType {
+		rec.Size = size
+		if err := d.subvolumes.begin(); err != nil {
+			return status.Error(codes.ResourceExhausted, err.Error())
+		}
+	}
+	keeps := d.backEnd(rec.FSType)
+	err := d.volumes.put(name, &rec, func(dir string) error {
+		if from.of == "" {
+			return keeps.make(ctx, dir, rec, size)
+		}
+		charged, err := keeps.copy(ctx, from.dir, dir, size)
+		rec.Charged = from.charged(charged)
+		return err
+	})
+	return errors.Join(err, d.limit(rec.Charged))
 }
 
 func (d *Driver) created(id string, bytes int64, from *csipb.VolumeContentSource) *csipb.CreateVolumeResponse {
@@ -160,25 +176,6 @@ func within(bytes int64, r *csipb.CapacityRange) bool {
 	return bytes >= r.GetRequiredBytes() && (r.GetLimitBytes() == 0 || bytes <= r.GetLimitBytes())
 }
 
-// format makes an image with a file system on it, none where fsType is empty.
-func format(ctx context.Context, file string, size int64, fsType string) error {
-	if err := write(file, nil); err != nil {
-		return err
-	}
-	if err := os.Truncate(file, size); err != nil {
-		return err
-	}
-	// Blocks and sectors of 4 KiB: a loop device may have no smaller ones, where its
-	// file shares blocks with another for instance.
-	switch fsType {
-	case "ext4":
-		return run(ctx, "mkfs.ext4", "-F", "-q", "-b", "4096", "-m", "0", "-E", "nodiscard", file)
-	case "xfs":
-		return run(ctx, "mkfs.xfs", "-f", "-q", "-s", "size=4096", "-K", file)
-	}
-	return nil
-}
-
 // DeleteVolume implements csipb.ControllerServer.
 func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	name := r.GetVolumeId()
@@ -190,17 +187,18 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 		return nil, err
 	}
 	defer done()
-	if _, _, err := d.volumes.get(name); err == nil {
-		devices, err := attached(d.volumes.image(name))
+	rec, _, err := d.volumes.get(name)
+	if err == nil {
+		v, err := d.backEnd(rec.FSType).view(d.volumes.path(name))
 		if err != nil {
 			return nil, internal(err, "volume %s", name)
 		}
-		if len(devices) > 0 {
+		if v.used {
 			return nil, status.Errorf(codes.FailedPrecondition, "volume %s is in use on this node (%s)", name,
-				devices[0])
+				strings.Join(v.devices, ", "))
 		}
 	}
-	if err := d.volumes.remove(name); err != nil {
+	if err := errors.Join(d.volumes.remove(name), d.limit(rec.Charged)); err != nil {
 		return nil, internal(err, "delete volume %s", name)
 	}
 	return &csipb.DeleteVolumeResponse{}, nil
@@ -221,7 +219,7 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csipb.ControllerEx
 		return nil, err
 	}
 	defer done()
-	_, has, err := d.volumes.get(name)
+	rec, has, err := d.volumes.get(name)
 	if err != nil {
 		return nil, internal(err, "volume %s", name)
 	}
@@ -232,18 +230,28 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csipb.ControllerEx
 		}
 	}
 	if size > has {
-		kept, err := d.reserve(size - has)
+		kept, err := d.reserve(size-has, "")
 		if err != nil {
 			return nil, err
 		}
 		defer kept()
-		file := d.volumes.image(name)
-		if err := errors.Join(os.Truncate(file, size), synced(file)); err != nil {
+		if err := d.enlarge(name, rec, size); err != nil {
 			return nil, internal(err, "expand volume %s", name)
 		}
 		has = size
 	}
-	return &csipb.ControllerExpandVolumeResponse{CapacityBytes: has, NodeExpansionRequired: true}, nil
+	return &csipb.ControllerExpandVolumeResponse{
+		CapacityBytes: has, NodeExpansionRequired: rec.FSType != btrfsType}, nil
+}
+
+// enlarge gives a volume its new size.
+func (d *Driver) enlarge(name string, rec record, size int64) error {
+	if rec.FSType == btrfsType {
+		rec.Size = size
+		return errors.Join(d.volumes.change(name, rec), d.limit(map[string]int64{name: 0}))
+	}
+	file := d.volumes.image(name)
+	return errors.Join(os.Truncate(file, size), synced(file))
 }
 
 // GetCapacity implements csipb.ControllerServer.
@@ -325,6 +333,10 @@ func (d *Driver) supported(list []*csipb.VolumeCapability) (fsType string, err e
 	if blocks > 0 && fsType != "" {
 		return "", status.Error(codes.InvalidArgument, "one volume cannot be a file system and a plain device")
 	}
+	if fsType == btrfsType && d.subvolumes.lacks != "" {
+		return "", status.Errorf(codes.ResourceExhausted, "no volume with the file system btrfs: %s",
+			d.subvolumes.lacks)
+	}
 	return fsType, nil
 }
 
@@ -346,7 +358,7 @@ func usable(c *csipb.VolumeCapability) error {
 		return status.Error(codes.InvalidArgument, "volume_capability has no access type")
 	}
 	if t := c.GetMount().GetFsType(); t != "" && !fileSystems[t] {
-		return status.Errorf(codes.InvalidArgument, "file system %q: ext4 and xfs can be made", t)
+		return status.Errorf(codes.InvalidArgument, "file system %q: ext4, xfs and btrfs can be made", t)
 	}
 	return nil
 }
@@ -424,18 +436,19 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	if err != nil {
 		return nil, internal(err, "volume %s", r.GetSourceVolumeId())
 	}
-	kept, err := d.reserveSnapshot(r.GetSourceVolumeId())
+	kept, err := d.reserveSnapshot(r.GetSourceVolumeId(), of)
 	if err != nil {
 		return nil, err
 	}
 	defer kept()
-	rec = record{Name: r.GetName(), FSType: of.FSType, Source: r.GetSourceVolumeId(), Made: time.Now().UTC()}
-	err = d.snapshots.put(name, rec, func(file string) error {
-		return still(ctx, d.volumes.image(rec.Source), func(from string) error {
-			return d.snapshots.copied(from, file)
-		})
+	from := source{record: of, volume: r.GetSourceVolumeId(), dir: d.volumes.path(r.GetSourceVolumeId())}
+	rec = record{Name: r.GetName(), FSType: of.FSType, Size: of.Size, Source: from.volume, Made: time.Now().UTC()}
+	err = d.snapshots.put(name, &rec, func(dir string) error {
+		charged, err := d.backEnd(of.FSType).copy(ctx, from.dir, dir, 0)
+		rec.Charged = from.charged(charged)
+		return err
 	})
-	if err != nil {
+	if err := errors.Join(err, d.limit(rec.Charged)); err != nil {
 		return nil, internal(err, "make snapshot %s", name)
 	}
 	return &csipb.CreateSnapshotResponse{Snapshot: shown(name, rec, size)}, nil
@@ -460,7 +473,8 @@ func (d *Driver) DeleteSnapshot(_ context.Context, r *csipb.DeleteSnapshotReques
 		return nil, err
 	}
 	defer done()
-	if err := d.snapshots.remove(name); err != nil {
+	rec, _, _ := d.snapshots.get(name) // there may be none
+	if err := errors.Join(d.snapshots.remove(name), d.limit(rec.Charged)); err != nil {
 		return nil, internal(err, "delete snapshot %s", name)
 	}
 	return &csipb.DeleteSnapshotResponse{}, nil
@@ -496,17 +510,33 @@ func (d *Driver) ListSnapshots(_ context.Context, r *csipb.ListSnapshotsRequest)
 
 // source is what a volume is copied from.
 type source struct {
-	of, fsType string
-	copy       func(ctx context.Context, to string) error
+	record
+	of     string // what it is
+	volume string // its id, where it is a volume
+	dir    string
+}
+
+// charged is what a copy holds that counts for others: the source, and those for which
+// what it holds itself counts.
+func (s *source) charged(bytes int64) map[string]int64 {
+	all := maps.Clone(s.Charged)
+	if s.volume == "" || bytes == 0 {
+		return all
+	}
+	if all == nil {
+		all = map[string]int64{}
+	}
+	all[s.volume] = bytes
+	return all
 }
 
 // source finds it, and has size be large enough for it.
-func (d *Driver) source(s *csipb.VolumeContentSource, size *int64, limits *csipb.CapacityRange) (source, error) {
+func (d *Driver) source(s *csipb.VolumeContentSource, size *int64, limits *csipb.CapacityRange) (*source, error) {
 	if s == nil {
-		return source{}, nil
+		return &source{}, nil
 	}
 	if !d.shares {
-		return source{}, status.Errorf(codes.InvalidArgument,
+		return nil, status.Errorf(codes.InvalidArgument,
 			"volume_content_source: the disk of %s cannot share blocks between files", d.volumes.dir)
 	}
 	shelf, name, of := d.volumes, s.GetVolume().GetVolumeId(), "volume "
@@ -515,13 +545,15 @@ func (d *Driver) source(s *csipb.VolumeContentSource, size *int64, limits *csipb
 	}
 	rec, bytes, err := shelf.get(name)
 	if err != nil {
-		return source{}, internal(err, "%s%s", of, name)
+		return nil, internal(err, "%s%s", of, name)
 	}
 	*size = max(*size, bytes)
 	if limit := limits.GetLimitBytes(); limit != 0 && *size > limit {
-		return source{}, status.Errorf(codes.OutOfRange, "%s%s has %d bytes, more than the limit", of, name, bytes)
+		return nil, status.Errorf(codes.OutOfRange, "%s%s has %d bytes, more than the limit", of, name, bytes)
 	}
-	return source{of: of + name, fsType: rec.FSType, copy: func(ctx context.Context, to string) error {
-		return still(ctx, shelf.image(name), func(from string) error { return d.volumes.copied(from, to) })
-	}}, nil
+	from := &source{record: rec, of: of + name, dir: shelf.path(name)}
+	if s.GetSnapshot() == nil {
+		from.volume = name
+	}
+	return from, nil
 }

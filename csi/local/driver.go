@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const TopologyKey = locality.NodeKey
 const Version = "v1.36.3"
 
 // fileSystems are those that volumes can have.
-var fileSystems = map[string]bool{"ext4": true, "xfs": true}
+var fileSystems = map[string]bool{"ext4": true, "xfs": true, btrfsType: true}
 
 // Config is what New needs.
 type Config struct {
@@ -40,7 +41,7 @@ type Config struct {
 	// NodeID is the node's name.
 	NodeID string
 	// FSType is the file system of volumes that are asked for without one: ext4
-	// (also when empty) or xfs.
+	// (also when empty), xfs or btrfs.
 	FSType string
 	Log    *slog.Logger
 }
@@ -54,13 +55,16 @@ type Driver struct {
 	volumes, snapshots shelf
 	node, fsType       string
 	// shares: files of the directory can share blocks.
-	shares bool
-	log    *slog.Logger
+	shares     bool
+	subvolumes *subvolumes
+	log        *slog.Logger
 
 	// promises is held while room is looked for and given.
 	promises sync.Mutex
 	reserved int64 // bytes, for volumes that are being made
-	busy     busy
+	// limits is held while limits of subvolumes are worked out and set.
+	limits sync.Mutex
+	busy   busy
 }
 
 // New opens the directory, and ends what a driver that was killed had begun.
@@ -72,7 +76,7 @@ func New(c Config) (*Driver, error) {
 		c.FSType = "ext4"
 	}
 	if !fileSystems[c.FSType] {
-		return nil, fmt.Errorf("file system %q: ext4 and xfs can be made", c.FSType)
+		return nil, fmt.Errorf("file system %q: ext4, xfs and btrfs can be made", c.FSType)
 	}
 	d := &Driver{
 		volumes:   shelf{dir: filepath.Join(c.Directory, "volumes"), record: "volume.json"},
@@ -90,7 +94,11 @@ func New(c Config) (*Driver, error) {
 	if d.shares, err = shares(d.snapshots.dir); err != nil {
 		return nil, err
 	}
-	d.log.Debug("volumes are files on loop devices", "dir", c.Directory, "snapshots", d.shares)
+	if err := d.openSubvolumes(c); err != nil {
+		return nil, err
+	}
+	d.log.Info("volumes are files on loop devices, and with the file system btrfs subvolumes", "dir", c.Directory,
+		"snapshots", d.shares, "subvolumes", cmp.Or(d.subvolumes.lacks, "simple quotas limit them"))
 	return d, nil
 }
 

@@ -18,8 +18,9 @@ import (
 
 // life is all that happens to two volumes and a snapshot. Each call is right after
 // any of them, and what there is not any more is made again.
-func life(ctx context.Context, d *Driver, dir string) error {
+func life(ctx context.Context, d *Driver, dir, fsType string) error {
 	kinds := map[string]*csipb.VolumeCapability{"mounted": mountUse(), "device": blockUse()}
+	kinds["mounted"].GetMount().FsType = fsType
 	for _, name := range []string{"mounted", "device"} {
 		how, staged, target := kinds[name], filepath.Join(dir, name+"-staged"), filepath.Join(dir, name+"-target")
 		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{
@@ -45,6 +46,13 @@ func life(ctx context.Context, d *Driver, dir string) error {
 				return err
 			}
 		}
+		if name == "mounted" {
+			_, err := d.ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{VolumeId: name,
+				CapacityRange: &csipb.CapacityRange{RequiredBytes: 32 * mib}})
+			if err != nil {
+				return err
+			}
+		}
 		_, err = d.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: name, TargetPath: target})
 		if err != nil {
 			return err
@@ -66,9 +74,13 @@ func life(ctx context.Context, d *Driver, dir string) error {
 // each volume whole, or not at all, holds no writes, and goes on with the same calls
 // until there is nothing left.
 func TestKilled(t *testing.T) {
-	home := sharing(t)
+	t.Run("image", func(t *testing.T) { killedEverywhere(t, sharing(t), "ext4") })
+	t.Run("subvolume", func(t *testing.T) { killedEverywhere(t, simpleQuotas(t), "btrfs") })
+}
+
+func killedEverywhere(t *testing.T, home, fsType string) {
 	for step, dir := 1, t.TempDir(); ; step++ {
-		last, killed := untilKilled(t, home, dir, step)
+		last, killed := untilKilled(t, home, dir, fsType, step)
 		d := newDriver(t, home)
 		for _, s := range []shelf{d.volumes, d.snapshots} {
 			all, err := os.ReadDir(s.dir)
@@ -76,7 +88,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range all {
-				if _, size, err := s.get(e.Name()); err != nil || size != 16*mib {
+				if _, size, err := s.get(e.Name()); err != nil || size != 16*mib && size != 32*mib {
 					t.Errorf("killed when %s: %s has %d bytes, %v", last, e.Name(), size, err)
 				}
 			}
@@ -88,7 +100,7 @@ func TestKilled(t *testing.T) {
 			mount.Close()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		if err := life(ctx, d, dir); err != nil {
+		if err := life(ctx, d, dir, fsType); err != nil {
 			t.Fatalf("killed when %s: %v", last, err)
 		}
 		cancel()
@@ -110,12 +122,13 @@ func TestKilled(t *testing.T) {
 }
 
 // untilKilled has a process live the life until a step.
-func untilKilled(t *testing.T, home, dir string, step int) (last string, killed bool) {
+func untilKilled(t *testing.T, home, dir, fsType string, step int) (last string, killed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestLife$")
-	cmd.Env = append(os.Environ(), "LIFE_HOME="+home, "LIFE_DIR="+dir, "LIFE_STEP="+strconv.Itoa(step))
+	cmd.Env = append(os.Environ(), "LIFE_HOME="+home, "LIFE_DIR="+dir, "LIFE_STEP="+strconv.Itoa(step),
+		"LIFE_FS="+fsType)
 	out, err := cmd.CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if err == nil {
@@ -147,7 +160,7 @@ func TestLife(t *testing.T) {
 		}
 	}
 	d.snapshots.did = d.volumes.did
-	if err := life(context.Background(), d, os.Getenv("LIFE_DIR")); err != nil {
+	if err := life(context.Background(), d, os.Getenv("LIFE_DIR"), os.Getenv("LIFE_FS")); err != nil {
 		t.Fatal(err)
 	}
 }

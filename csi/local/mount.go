@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -88,15 +87,13 @@ func alias(a, b string) bool {
 	return true
 }
 
-// shownAt is where devices, or what is on them, are mounted beside where they are
-// staged; "" for nowhere.
-func shownAt(devices []string, staged string) (string, error) {
+// shownAt is where a volume is mounted beside where it is staged; "" for nowhere.
+func shownAt(v *view, staged string) (string, error) {
 	if real, err := filepath.EvalSymlinks(staged); err == nil {
 		staged = real
 	}
 	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		device := m.FSType == "devtmpfs" && slices.Contains(devices, filepath.Join("/dev", m.Root))
-		return alias(m.Mountpoint, staged) || !device && !of(m, devices), false
+		return alias(m.Mountpoint, staged) || !v.is(m), false
 	})
 	if err != nil || len(list) == 0 {
 		return "", err

@@ -2,15 +2,11 @@ package local
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
-	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -104,13 +100,13 @@ func (d *Driver) stageMount(ctx context.Context, name, path string, rec record,
 	case want != "" && want != rec.FSType:
 		return status.Errorf(codes.InvalidArgument, "volume %s has file system %s, not %s", name, rec.FSType, want)
 	}
-	file := d.volumes.image(name)
-	devices, err := attached(file)
+	keeps, dir := d.backEnd(rec.FSType), d.volumes.path(name)
+	v, err := keeps.view(dir)
 	if err != nil {
 		return err
 	}
 	if m, err := mounted(path); err != nil || m != nil {
-		if err == nil && !of(m, devices) {
+		if err == nil && !v.is(m) {
 			err = status.Errorf(codes.FailedPrecondition, "something else is mounted at %s", path)
 		}
 		return err
@@ -118,97 +114,7 @@ func (d *Driver) stageMount(ctx context.Context, name, path string, rec record,
 	if err := os.MkdirAll(path, 0o750); err != nil {
 		return err
 	}
-	device := ""
-	if len(devices) > 0 {
-		device = devices[0] // never two devices of one file
-	} else {
-		opened, err := attach(ctx, file, true)
-		if err != nil {
-			return err
-		}
-		defer opened.Close()
-		d.volumes.done("attached")
-		device = opened.Name()
-	}
-	if len(devices) == 0 && rec.FSType == "ext4" {
-		if err := enlarge(ctx, device); err != nil {
-			return err
-		}
-	}
-	flags, data := parsed(how.GetMountFlags())
-	if rec.FSType == "xfs" {
-		// A clone, or what is made of a snapshot, has its source's UUID: mounted beside it,
-		// XFS would refuse it.
-		data = strings.Trim(data+",nouuid", ",")
-	}
-	if err := unix.Mount(device, path, rec.FSType, flags, data); err != nil {
-		if errors.Is(err, unix.EINVAL) && len(how.GetMountFlags()) > 0 {
-			return status.Errorf(codes.InvalidArgument, "mount options %q are not those of %s: %v", how.GetMountFlags(),
-				rec.FSType, err)
-		}
-		return &os.PathError{Op: "mount", Path: path, Err: err}
-	}
-	d.volumes.done("staged")
-	if rec.FSType == "xfs" && flags&unix.MS_RDONLY == 0 {
-		// It grows while it is mounted only; where it has its size that is nothing.
-		if err := resize(ctx, rec.FSType, device, path); err != nil {
-			return errors.Join(err, unmount(path))
-		}
-	}
-	return nil
-}
-
-// enlarge has an ext4 that is not mounted fill its device, which was expanded, or
-// holds a copy of something smaller.
-func enlarge(ctx context.Context, device string) error {
-	fills, err := fillsDevice(device)
-	if err != nil || fills {
-		return err
-	}
-	if err := run(ctx, "e2fsck", "-f", "-p", device); err != nil {
-		return err
-	}
-	return run(ctx, "resize2fs", device)
-}
-
-// resize has a mounted file system fill its device.
-func resize(ctx context.Context, fsType, device, path string) error {
-	if fsType == "xfs" {
-		return run(ctx, "xfs_growfs", "-d", path)
-	}
-	fills, err := fillsDevice(device)
-	if err != nil || fills {
-		return err
-	}
-	if err := run(ctx, "resize2fs", device); err != nil {
-		// It is done without the capability when the volume is staged the next time.
-		return status.Errorf(codes.FailedPrecondition,
-			"ext4 grows while it is mounted with CAP_SYS_RESOURCE only: %v", err)
-	}
-	return nil
-}
-
-// fillsDevice tells whether an ext4 leaves less than one of its groups of blocks of
-// its device.
-func fillsDevice(device string) (bool, error) {
-	f, err := os.Open(device)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	var super [1024]byte
-	if _, err := f.ReadAt(super[:], 1024); err != nil {
-		return false, err
-	}
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return false, err
-	}
-	// ext4(5)'s superblock: s_blocks_count_lo, s_log_block_size, s_blocks_count_hi.
-	le := binary.LittleEndian
-	blocks := uint64(le.Uint32(super[0x4:])) | uint64(le.Uint32(super[0x150:]))<<32
-	block := uint64(1024) << min(le.Uint32(super[0x18:]), 6)
-	return blocks*block+granularity > uint64(size), nil
+	return keeps.mount(ctx, dir, path, rec, how)
 }
 
 // NodeUnstageVolume implements csipb.NodeServer.
@@ -251,30 +157,32 @@ func (d *Driver) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolume
 	if err := usable(r.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
-	if _, _, err := d.volumes.get(name); err != nil {
+	rec, _, err := d.volumes.get(name)
+	if err != nil {
 		return nil, internal(err, "volume %s", name)
 	}
-	if err := d.publish(name, r); err != nil {
+	if err := d.publish(name, rec, r); err != nil {
 		return nil, internal(err, "publish volume %s", name)
 	}
 	return &csipb.NodePublishVolumeResponse{}, nil
 }
 
-func (d *Driver) publish(name string, r *csipb.NodePublishVolumeRequest) error {
+func (d *Driver) publish(name string, rec record, r *csipb.NodePublishVolumeRequest) error {
 	path := r.GetTargetPath()
 	if m, err := mounted(path); err != nil || m != nil {
 		return err // published before
 	}
-	devices, err := attached(d.volumes.image(name))
+	v, err := d.backEnd(rec.FSType).view(d.volumes.path(name))
 	if err != nil {
 		return err
 	}
-	if len(devices) == 0 {
+	block := r.GetVolumeCapability().GetBlock() != nil
+	if !v.used || block && len(v.devices) == 0 {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged", name)
 	}
 	mode := r.GetVolumeCapability().GetAccessMode().GetMode()
 	if mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
-		other, err := shownAt(devices, r.GetStagingTargetPath())
+		other, err := shownAt(v, r.GetStagingTargetPath())
 		if err != nil {
 			return err
 		}
@@ -283,18 +191,18 @@ func (d *Driver) publish(name string, r *csipb.NodePublishVolumeRequest) error {
 		}
 	}
 	defer d.volumes.done("published")
-	if r.GetVolumeCapability().GetBlock() != nil {
+	if block {
 		if err := write(path, nil); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		d.volumes.done("file for the device made")
-		return bind(devices[0], path, false)
+		return bind(v.devices[0], path, false)
 	}
 	staged, err := mounted(r.GetStagingTargetPath())
 	if err != nil {
 		return err
 	}
-	if staged == nil || !of(staged, devices) {
+	if staged == nil || !v.is(staged) {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged at %s", name, r.GetStagingTargetPath())
 	}
 	if err := os.MkdirAll(path, 0o750); err != nil {
@@ -340,16 +248,14 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolume
 	if !within(size, &csipb.CapacityRange{RequiredBytes: r.GetCapacityRange().GetRequiredBytes()}) {
 		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes: expand it first", name, size)
 	}
-	devices, err := attached(d.volumes.image(name))
+	keeps := d.backEnd(rec.FSType)
+	v, err := keeps.view(d.volumes.path(name))
 	switch {
 	case err != nil:
-	case len(devices) == 0:
+	case !v.used:
 		err = status.Errorf(codes.FailedPrecondition, "volume %s is not staged", name)
 	default:
-		err = grown(devices)
-	}
-	if err == nil && rec.FSType != "" {
-		err = resize(ctx, rec.FSType, devices[0], path)
+		err = keeps.grow(ctx, v, rec, path)
 	}
 	if err != nil {
 		return nil, internal(err, "expand volume %s", name)
@@ -378,7 +284,7 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeSta
 	if err != nil {
 		return nil, internal(err, "volume %s at %s", name, path)
 	}
-	condition, err := d.condition(name)
+	condition, err := d.condition(name, rec)
 	if err != nil {
 		return nil, internal(err, "volume %s", name)
 	}
@@ -386,18 +292,9 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeSta
 		return &csipb.NodeGetVolumeStatsResponse{VolumeCondition: condition, Usage: []*csipb.VolumeUsage{
 			{Unit: csipb.VolumeUsage_BYTES, Total: size}}}, nil
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
+	usage, err := d.backEnd(rec.FSType).usage(d.volumes.path(name), path)
+	if err != nil {
 		return nil, internal(err, "volume %s at %s", name, path)
 	}
-	return &csipb.NodeGetVolumeStatsResponse{VolumeCondition: condition, Usage: []*csipb.VolumeUsage{
-		{
-			Unit: csipb.VolumeUsage_BYTES, Total: int64(st.Blocks) * st.Bsize,
-			Available: int64(st.Bavail) * st.Bsize, Used: int64(st.Blocks-st.Bfree) * st.Bsize,
-		},
-		{
-			Unit: csipb.VolumeUsage_INODES, Total: int64(st.Files), Available: int64(st.Ffree),
-			Used: int64(st.Files - st.Ffree),
-		},
-	}}, nil
+	return &csipb.NodeGetVolumeStatsResponse{VolumeCondition: condition, Usage: usage}, nil
 }

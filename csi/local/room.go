@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,16 +14,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reserve takes room for a volume until it is there; done gives it back.
-func (d *Driver) reserve(bytes int64) (done func(), err error) {
+// reserve takes room for a volume until it is there; done gives it back. A copy takes
+// the room for what its source, a volume, may write anew besides.
+func (d *Driver) reserve(bytes int64, source string) (done func(), err error) {
 	d.promises.Lock()
 	defer d.promises.Unlock()
+	if rec, _, err := d.volumes.get(source); err == nil && rec.FSType == btrfsType {
+		more, err := d.subvolumes.anew(d.volumes.path(source), rec.Size)
+		if err != nil {
+			return nil, internal(err, "look for room")
+		}
+		bytes += more
+	}
 	return d.take(bytes)
 }
 
 // reserveSnapshot takes room for what a volume writes anew when a snapshot keeps
 // what it has now.
-func (d *Driver) reserveSnapshot(volume string) (done func(), err error) {
+func (d *Driver) reserveSnapshot(volume string, rec record) (done func(), err error) {
+	if rec.FSType == btrfsType {
+		return d.reserve(0, volume)
+	}
 	d.promises.Lock()
 	defer d.promises.Unlock()
 	before, err := d.promised()
@@ -78,11 +90,14 @@ func (d *Driver) promised(kept ...string) (bytes int64, err error) {
 	}
 	sharing := len(kept) > 0
 	for _, id := range volumes {
-		var st unix.Stat_t
-		if err := unix.Stat(d.volumes.image(id), &st); err != nil {
+		owes, err := images{}.owes(d.volumes.path(id))
+		if errors.Is(err, fs.ErrNotExist) {
+			owes, err = d.subvolumes.owes(d.volumes.path(id))
+		}
+		if err != nil {
 			continue // it is being deleted
 		}
-		bytes += max(0, st.Size-st.Blocks*512)
+		bytes += owes
 		if d.shares && !sharing {
 			r, _, err := d.volumes.get(id)
 			sharing = err == nil && r.Source != ""
@@ -114,16 +129,21 @@ func (d *Driver) promised(kept ...string) (bytes int64, err error) {
 }
 
 // condition tells when others than the driver took the room that a volume was promised.
-func (d *Driver) condition(id string) (*csipb.VolumeCondition, error) {
+func (d *Driver) condition(id string, rec record) (*csipb.VolumeCondition, error) {
 	free, err := d.volumes.free()
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(d.volumes.image(id), &st); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: d.volumes.image(id), Err: err}
+	if rec.FSType == btrfsType {
+		if err := d.holds(id, rec.Size); err != nil {
+			return &csipb.VolumeCondition{Abnormal: true, Message: err.Error()}, nil
+		}
 	}
-	if lacks := st.Size - st.Blocks*512 - free; lacks > 0 {
+	owes, err := d.backEnd(rec.FSType).owes(d.volumes.path(id))
+	if err != nil {
+		return nil, err
+	}
+	if lacks := owes - free; lacks > 0 {
 		return &csipb.VolumeCondition{Abnormal: true, Message: fmt.Sprintf(
 			"the disk of %s lacks %d bytes for all that the volume may hold: free them, or writes to it will fail",
 			d.volumes.dir, lacks)}, nil

@@ -7,8 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"google.golang.org/grpc"
+
+	"github.com/shoal-project/shoal/csi/btrfs"
 )
 
 // maxRequest bounds what a client asks, in bytes.
@@ -39,7 +42,29 @@ func (d *Driver) Serve(ctx context.Context, l net.Listener) error {
 	d.Register(s)
 	stop := context.AfterFunc(ctx, s.GracefulStop)
 	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var strays sync.WaitGroup
+	strays.Go(func() { d.countStrays(ctx) })
+	defer strays.Wait()
+	defer cancel()
 	return s.Serve(l)
+}
+
+// Purge deletes the volumes and snapshots in a directory that are subvolumes: no removal
+// of files is sure to get through what a container made in them.
+func Purge(directory string) error {
+	for _, kind := range []string{"volumes", "snapshots"} {
+		list, err := filepath.Glob(filepath.Join(directory, kind, "*", data))
+		if err != nil {
+			return err
+		}
+		for _, path := range list {
+			if err := btrfs.Delete(path); err != nil && !errors.Is(err, btrfs.ErrNone) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Detach ends what the kernel still has of the volumes in a directory when nothing

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/csi/btrfs"
 )
 
 // record is what is kept of a volume or of a snapshot beside its image.
@@ -23,8 +25,13 @@ type record struct {
 	Name string `json:"name"`
 	// FSType is the file system on it, "" for a plain device.
 	FSType string `json:"fsType,omitempty"`
+	// Size is that of a volume that is a subvolume; images have their own.
+	Size int64 `json:"size,omitempty"`
 	// Source is what it was copied from.
 	Source string `json:"source,omitempty"`
+	// Charged is how much of what it holds counts for other volumes, at most: those
+	// that wrote it, by their ids. Images have none.
+	Charged map[string]int64 `json:"charged,omitempty"`
 	// Made is when.
 	Made time.Time `json:"made"`
 }
@@ -46,6 +53,7 @@ const (
 	making   = ".making-"
 	deleting = ".deleting-"
 	image    = "image"
+	data     = "data"
 	// maxRecord bounds the file of a record.
 	maxRecord = 64 << 10
 )
@@ -78,12 +86,20 @@ func (s shelf) open(undo func() error) error {
 	}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), making) || strings.HasPrefix(e.Name(), deleting) {
-			if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
+			if err := discard(filepath.Join(s.dir, e.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// discard deletes a directory with what is kept in it.
+func discard(dir string) error {
+	if err := btrfs.Delete(filepath.Join(dir, data)); err != nil && !errors.Is(err, btrfs.ErrNone) {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // ids are those of all that is there.
@@ -101,9 +117,11 @@ func (s shelf) ids() ([]string, error) {
 	return out, nil
 }
 
+func (s shelf) path(id string) string { return filepath.Join(s.dir, id) }
+
 func (s shelf) image(id string) string { return filepath.Join(s.dir, id, image) }
 
-// get reads a record and the image's size; fs.ErrNotExist when there is none.
+// get reads a record and the volume's size; fs.ErrNotExist when there is none.
 func (s shelf) get(id string) (r record, size int64, err error) {
 	if !plain.MatchString(id) {
 		return r, 0, fs.ErrNotExist
@@ -120,6 +138,10 @@ func (s shelf) get(id string) (r record, size int64, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, 0, fmt.Errorf("%s: %w", f.Name(), err)
 	}
+	if r.FSType == btrfsType {
+		_, err := os.Lstat(filepath.Join(s.dir, id, data))
+		return r, r.Size, err
+	}
 	info, err := os.Stat(s.image(id))
 	if err != nil {
 		return r, 0, err
@@ -127,10 +149,11 @@ func (s shelf) get(id string) (r record, size int64, err error) {
 	return r, info.Size(), nil
 }
 
-// put makes what fill puts into an image exist as id: whole, or not at all.
-func (s shelf) put(id string, r record, fill func(image string) error) (err error) {
+// put makes what fill puts into a directory exist as id: whole, or not at all. The
+// record is written after.
+func (s shelf) put(id string, r *record, fill func(dir string) error) (err error) {
 	tmp := filepath.Join(s.dir, making+id)
-	if err := os.RemoveAll(tmp); err != nil {
+	if err := discard(tmp); err != nil {
 		return err
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
@@ -139,13 +162,13 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 	s.done("directory made")
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(tmp))
+			err = errors.Join(err, discard(tmp))
 		}
 	}()
-	if err := fill(filepath.Join(tmp, image)); err != nil {
+	if err := fill(tmp); err != nil {
 		return err
 	}
-	s.done("image filled")
+	s.done("filled")
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -154,7 +177,7 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 		return err
 	}
 	s.done("record written")
-	if err := synced(filepath.Join(tmp, image), tmp); err != nil {
+	if err := synced(tmp); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, filepath.Join(s.dir, id)); err != nil {
@@ -164,13 +187,35 @@ func (s shelf) put(id string, r record, fill func(image string) error) (err erro
 	return synced(s.dir)
 }
 
+// change writes a record anew.
+func (s shelf) change(id string, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.dir, id)
+	fresh := filepath.Join(dir, s.record+".new")
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	if err := write(fresh, text); err != nil {
+		return err
+	}
+	s.done("new record written")
+	if err := os.Rename(fresh, filepath.Join(dir, s.record)); err != nil {
+		return err
+	}
+	s.done("record changed")
+	return synced(dir)
+}
+
 // remove deletes; nothing there is no error.
 func (s shelf) remove(id string) error {
 	if !plain.MatchString(id) {
 		return nil
 	}
 	tmp := filepath.Join(s.dir, deleting+id)
-	if err := os.RemoveAll(tmp); err != nil {
+	if err := discard(tmp); err != nil {
 		return err
 	}
 	if err := os.Rename(filepath.Join(s.dir, id), tmp); err != nil {
@@ -183,7 +228,7 @@ func (s shelf) remove(id string) error {
 	if err := synced(s.dir); err != nil {
 		return err
 	}
-	return os.RemoveAll(tmp)
+	return discard(tmp)
 }
 
 func write(path string, text []byte) error {
@@ -235,13 +280,6 @@ func copied(from, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, target.Close()) }()
 	return unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
-}
-
-// copied is copied, a step.
-func (s shelf) copied(from, to string) error {
-	err := copied(from, to)
-	s.done("copied")
-	return err
 }
 
 // shares tells whether files in a directory can share blocks, and which: without that,

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/shoal-project/shoal/csi/btrfs"
 )
 
 // disk is what the driver's directory is on.
@@ -38,11 +40,18 @@ type kind struct {
 var kinds = []kind{
 	{"ext4", "ext4", "mount", 64 << 20},
 	{"xfs", "xfs", "mount", 320 << 20}, // mkfs.xfs makes none below 300 MiB
+	{"btrfs", "btrfs", "mount", 64 << 20},
 	{"block", "ext4", "block", 64 << 20},
 }
 
 // lacks tells which program this machine has not.
 func lacks(d disk, k kind) string {
+	switch {
+	case k.fsType == "btrfs" && d.name != "btrfs":
+		return "volumes with the file system btrfs are subvolumes of the disk's own"
+	case k.fsType == "btrfs" && !btrfs.KernelHasSimple():
+		return "the kernel has no simple quotas (Linux 6.7)"
+	}
 	for _, program := range []string{d.mkfs[0], "mkfs." + k.fsType, "mount", "umount"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return "no " + program
@@ -52,7 +61,7 @@ func lacks(d disk, k kind) string {
 }
 
 // mount makes the disk in a directory, and returns where it is mounted.
-func (d disk) mount(ctx context.Context, dir string) (string, error) {
+func (d disk) mount(ctx context.Context, dir string, k kind) (string, error) {
 	file, at := filepath.Join(dir, "disk"), filepath.Join(dir, "mnt")
 	f, err := os.Create(file)
 	if err != nil {
@@ -64,7 +73,14 @@ func (d disk) mount(ctx context.Context, dir string) (string, error) {
 	if err := command(ctx, d.mkfs[0], append(d.mkfs[1:], file)...); err != nil {
 		return "", err
 	}
-	return at, command(ctx, "mount", "-t", d.name, "-o", "loop", file, at)
+	if err := command(ctx, "mount", "-t", d.name, "-o", "loop", file, at); err != nil || k.fsType != "btrfs" {
+		return at, err
+	}
+	top, err := os.Open(at)
+	if err != nil {
+		return "", err
+	}
+	return at, errors.Join(btrfs.Enable(top), top.Close())
 }
 
 // unmount fails while anything holds a file of the disk: a mount or a loop device

@@ -104,7 +104,7 @@ func runOne(ctx context.Context, o options, dir string, disk disk, kind kind, na
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	at, err := disk.mount(ctx, dir)
+	at, err := disk.mount(ctx, dir, kind)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func main() {
 		"socket at which the driver serves")
 	dir := flag.String("directory", "/var/lib/shoal/volumes", "where volumes are kept")
 	node := flag.String("node-id", host, "name of the node")
-	fsType := flag.String("fs-type", "ext4", "file system of volumes that are asked for without one: ext4, xfs")
+	fsType := flag.String("fs-type", "ext4", "file system of volumes that are asked for without one: ext4, xfs, btrfs")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
