@@ -23,7 +23,7 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/tracing",
+		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/quota", "agent/tracing",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
@@ -62,6 +62,7 @@ var siblings = map[string][]string{
 	"agent/cgroup":                 {"agent/host"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/network":                {"cni"},
+	"agent/quota":                  {"agent/beneath", "csi/btrfs"},
 	"cni/netconf":                  {"cni/podnet"},
 	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/pod":                    {"agent/pod/launch"},

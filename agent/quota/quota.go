@@ -1,0 +1,163 @@
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/csi/btrfs"
+)
+
+// ErrNone tells that a directory has no limit.
+var ErrNone = errors.New("the directory has no quota")
+
+// Disk limits directories of one file system.
+type Disk struct {
+	// How says by what.
+	How      string
+	projects *projects // nil on btrfs
+}
+
+// Open finds out how directories below one, which is there, can be limited. Where they
+// cannot, the disk is nil and why says what lacks.
+func Open(dir string) (d *Disk, why string, err error) {
+	if is, err := btrfs.On(dir); err != nil || is {
+		if err == nil {
+			d, why, err = openBtrfs(dir)
+		}
+		return d, why, err
+	}
+	m, err := mountOf(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	if m.FSType != "ext4" && m.FSType != "xfs" {
+		return nil, m.FSType + " has no quotas of directories", nil
+	}
+	options := strings.Split(m.VFSOptions, ",")
+	if !slices.Contains(options, "prjquota") && !slices.Contains(options, "pquota") {
+		return nil, m.FSType + " at " + m.Mountpoint + " is mounted without prjquota", nil
+	}
+	k := kernel{dir: dir}
+	if _, err := k.Use(0); err != nil {
+		return nil, fmt.Sprintf("the kernel does not tell of the project quotas of %s: %v", m.Mountpoint, err), nil
+	}
+	return &Disk{How: "project quotas of " + m.FSType, projects: newProjects(k)}, "", nil
+}
+
+func openBtrfs(dir string) (*Disk, string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	on, err := btrfs.Simple(f)
+	if err != nil || on {
+		return &Disk{How: "simple quotas of btrfs"}, "", err
+	}
+	return nil, "simple quotas of btrfs are off at " + dir + ": `btrfs quota enable --simple` turns them on " +
+		"(Linux 6.7)", nil
+}
+
+// mountOf is the mount that a directory is in.
+func mountOf(dir string) (*mountinfo.Info, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st); err != nil {
+		return nil, &fs.PathError{Op: "statx", Path: dir, Err: err}
+	}
+	list, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		is := uint64(m.ID) == st.Mnt_id
+		return !is, is
+	})
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("no mount has %s", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// Take gives a project that nobody has, or the same again after a restart; 0 where
+// directories need none.
+func (d *Disk) Take(project uint32) (uint32, error) {
+	if d.projects == nil {
+		return 0, nil
+	}
+	return d.projects.take(project)
+}
+
+// Give gives a project back that was removed, when nobody's record has it any more.
+func (d *Disk) Give(project uint32) {
+	if d.projects != nil {
+		d.projects.give(project)
+	}
+}
+
+// Mkdir makes a directory that takes at most so many bytes.
+func (d *Disk) Mkdir(path string, project uint32, bytes int64) error {
+	if d.projects != nil {
+		return d.projects.mkdir(path, project, bytes)
+	}
+	if err := btrfs.Create(path); err != nil {
+		return err
+	}
+	f, err := btrfs.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return btrfs.Limit(f, bytes)
+}
+
+// Used is what a directory that Mkdir made takes; ErrNone where nobody counts it. What
+// a process in the node's own user namespace made, it may have put into another project:
+// then ownUsers is false, and nothing is told.
+func (d *Disk) Used(path string, project uint32, ownUsers bool) (int64, error) {
+	switch {
+	case d.projects != nil && !ownUsers:
+		return 0, ErrNone
+	case d.projects != nil:
+		return d.projects.used(project)
+	}
+	f, err := btrfs.Open(path)
+	if errors.Is(err, btrfs.ErrNone) {
+		return 0, ErrNone
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if _, err := btrfs.Adopt(f); err != nil {
+		return 0, err
+	}
+	has, err := btrfs.Used(f)
+	if errors.Is(err, fs.ErrNotExist) { // somebody turned quotas off
+		return 0, ErrNone
+	}
+	return has.Bytes, err
+}
+
+// Remove deletes a directory that Mkdir made, and its limit. What is there that somebody
+// else made, is deleted as any other; nothing there is no error.
+func (d *Disk) Remove(path string, project uint32) error {
+	if err := Remove(path); err != nil || d.projects == nil || project == 0 {
+		return err
+	}
+	return d.projects.kernel.Limit(project, 0)
+}
+
+// Remove deletes a directory, which may be a subvolume.
+func Remove(path string) error {
+	if err := btrfs.Delete(path); !errors.Is(err, btrfs.ErrNone) {
+		return err
+	}
+	return beneath.RemoveAll(path)
+}
