@@ -29,6 +29,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/proxy"
+	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -94,6 +95,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	if err := errors.Join(errs...); err != nil {
 		return err // never delete files below something that is still mounted
 	}
+	errs = append(errs, removeEmptyDirs(cfg.RootDir))
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
 		errs = append(errs, beneath.RemoveAll(dir))
 	}
@@ -106,10 +108,40 @@ func removeFiles(cfg *config.Config, purge bool) error {
 	if !purge {
 		return nil
 	}
+	if err := removeSubvolumes(cfg); err != nil {
+		return err
+	}
 	return errors.Join(removeData(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
 		os.RemoveAll(filepath.Join(cfg.RootDir, "plugins", local.Name)),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
 		removeEmpty(cfg.RootDir))
+}
+
+// removeSubvolumes removes volumes that are subvolumes, where removeData would remove
+// them.
+func removeSubvolumes(cfg *config.Config) error {
+	dir := cfg.VolumesDir()
+	if !strings.HasPrefix(dir, cfg.DataDir+"/") {
+		return nil
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(cfg.DataDir))
+	for _, m := range mounts {
+		if m.Mountpoint != cfg.DataDir && strings.HasPrefix(dir+"/", m.Mountpoint+"/") {
+			return err // somebody else's disk
+		}
+	}
+	return errors.Join(err, local.Purge(dir))
+}
+
+// removeEmptyDirs removes those that have a quota: there is more to it than to remove
+// files.
+func removeEmptyDirs(root string) error {
+	list, err := filepath.Glob(filepath.Join(root, "pods/*/volumes/kubernetes.io~empty-dir/*"))
+	errs := []error{err}
+	for _, dir := range list {
+		errs = append(errs, quota.Remove(dir))
+	}
+	return errors.Join(errs...)
 }
 
 // removeData removes the data directory, or all that is in one that is a mount

@@ -172,6 +172,7 @@ func build(
 		return nil, nil, err
 	}
 	events := server.Recorder(ctx)
+	quotas := openQuotas(cfg, log)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
 	b := base{
@@ -196,6 +197,7 @@ func build(
 				Tokens:  tokens,
 				Claims:  objects,
 				Records: kept.volumes,
+				Quotas:  quotas,
 				Facts:   of,
 				Log:     log,
 

@@ -26,7 +26,9 @@ func newStorage(b base, p *podParts) *evict.Storage {
 	return &evict.Storage{
 		Pods:    p.pods.Active,
 		Changed: p.limits,
-		Measure: func(ctx context.Context, obj *corev1.Pod) (evict.Use, error) { return localUse(ctx, b, p, obj) },
+		Measure: func(ctx context.Context, obj *corev1.Pod, exactly bool) (evict.Use, error) {
+			return localUse(ctx, b, p, obj, exactly)
+		},
 		Evict: func(obj *corev1.Pod, message string) {
 			b.events.Event(obj, "", corev1.EventTypeWarning, evict.Reason, message)
 			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message}
@@ -163,8 +165,9 @@ func filesBelow(ctx context.Context, dir string) evict.Files {
 	return evict.Files{Bytes: bytes, Inodes: inodes}
 }
 
-// localUse is the local storage that a pod takes.
-func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod) (evict.Use, error) {
+// localUse is the local storage that a pod takes, by its files alone where it is to be
+// told exactly.
+func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod, exactly bool) (evict.Use, error) {
 	use := evict.Use{Containers: map[string]int64{}, Volumes: map[string]int64{}}
 	list, err := b.runtime.ListContainerStats(ctx, &criv1.ContainerStatsFilter{
 		LabelSelector: map[string]string{launch.LabelPodUID: string(obj.UID)}})
@@ -190,8 +193,14 @@ func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod) (evict.
 		if e != nil {
 			continue // not made yet
 		}
-		bytes, e := usage(ctx, path)
-		err = errors.Join(err, e)
+		bytes, counted := int64(0), false
+		if !exactly {
+			bytes, counted = p.volumes.Used(obj, v.Name)
+		}
+		if !counted {
+			bytes, e = usage(ctx, path)
+			err = errors.Join(err, e)
+		}
 		use.Volumes[v.Name] = bytes
 		if v.EmptyDir.Medium == corev1.StorageMediumDefault {
 			use.Disk += bytes

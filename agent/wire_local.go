@@ -8,6 +8,8 @@ import (
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/provision"
+	"github.com/shoal-project/shoal/agent/quota"
+	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/csi"
 	"github.com/shoal-project/shoal/csi/local"
 	"github.com/shoal-project/shoal/csi/locality"
@@ -45,6 +47,22 @@ func openLocalStorage(cfg *config.Config, log *slog.Logger) *localStorage {
 		return nil
 	}
 	return &localStorage{driver, l, socket}
+}
+
+// openQuotas is nil where the file system of pods' directories cannot limit them: then
+// what they take is measured.
+func openQuotas(cfg *config.Config, log *slog.Logger) volume.Quotas {
+	disk, why, err := quota.Open(cfg.RootDir)
+	switch {
+	case err != nil:
+		log.Warn("emptyDir volumes have no hard limit: what they take is measured", "err", err)
+		return nil
+	case disk == nil:
+		log.Info("emptyDir volumes have no hard limit: what they take is measured", "why", why)
+		return nil
+	}
+	log.Info("an emptyDir with a sizeLimit has a hard limit", "by", disk.How)
+	return disk
 }
 
 // tasks of the driver: to serve, to be known, and to make what claims ask for.

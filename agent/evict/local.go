@@ -89,7 +89,9 @@ type Storage struct {
 	Pods func() []*corev1.Pod
 	// Changed holds a token when pods came or changed.
 	Changed <-chan struct{}
-	Measure func(ctx context.Context, p *corev1.Pod) (Use, error)
+	// Measure tells what a pod takes: exactly by its files alone, else by what file
+	// systems count where they do, which costs little and is a little more.
+	Measure func(ctx context.Context, p *corev1.Pod, exactly bool) (Use, error)
 	Evict   func(p *corev1.Pod, message string)
 	// Period is the time between two looks at the pods that are limited; more where a
 	// look itself takes long.
@@ -151,7 +153,10 @@ func (s *Storage) wait(ctx context.Context, again bool, pause time.Duration) boo
 }
 
 func (s *Storage) look(ctx context.Context, p *corev1.Pod) (evicted bool) {
-	use, err := s.Measure(ctx, p)
+	use, err := s.Measure(ctx, p, false)
+	if err == nil && Exceeds(p, use) != "" {
+		use, err = s.Measure(ctx, p, true) // no pod ends for what is not its own
+	}
 	if err != nil {
 		s.Log.Debug("local storage of a pod is not measured", "pod", p.Namespace+"/"+p.Name, "err", err)
 		return false

@@ -75,6 +75,7 @@ func TestStorage(t *testing.T) {
 		var pods []*corev1.Pod
 		var bytes int64
 		var fault error
+		var shared int64 // what the file system counts beside the pod's own
 		looks, evicted := 0, 0
 		set := func(f func()) {
 			mu.Lock()
@@ -88,10 +89,13 @@ func TestStorage(t *testing.T) {
 				return list
 			},
 			Changed: changed,
-			Measure: func(context.Context, *corev1.Pod) (use Use, err error) {
+			Measure: func(_ context.Context, _ *corev1.Pod, exactly bool) (use Use, err error) {
 				set(func() {
 					looks++
 					use, err = Use{Containers: map[string]int64{"a": bytes}}, fault
+					if !exactly {
+						use.Containers["a"] += shared
+					}
 				})
 				return use, err
 			},
@@ -123,14 +127,16 @@ func TestStorage(t *testing.T) {
 		check("a limited pod", 1, 0)
 		step(func() { bytes, fault = 6<<20, errors.New("no answer") })
 		check("nobody knows", 2, 0)
-		step(func() { fault = nil })
-		check("too much", 3, 1)
+		step(func() { bytes, shared, fault = 5<<20, 1<<20, nil })
+		check("its files are not too much", 4, 0)
+		step(func() { bytes, shared = 6<<20, 0 })
+		check("too much", 6, 1)
 		step(func() {})
-		check("it ends", 3, 1)
+		check("it ends", 6, 1)
 		step(func() { pods = nil })
-		check("it has ended", 3, 1)
+		check("it has ended", 6, 1)
 		time.Sleep(time.Hour)
-		check("later", 3, 1)
+		check("later", 6, 1)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

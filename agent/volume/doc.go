@@ -23,7 +23,8 @@
 //
 //	driver     volumes                                  lies at                          follows   Unmount
 //	emptyDir   emptyDir, and those without a source     pods/UID/volumes, tmpfs if in    no        removes it
-//	                                                    memory
+//	                                                    memory, limited where the disk
+//	                                                    has quotas (quota.go)
 //	hostPath   hostPath, also behind claims             where it says                    no        nothing
 //	projected  secret, configMap, downwardAPI,          pods/UID/volumes, tmpfs but      yes       removes it
 //	           projected                                for configMap

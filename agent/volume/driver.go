@@ -32,6 +32,9 @@ type Volume struct {
 	CSI *CSI `json:"csi,omitempty"`
 	// Disk is of volumes on disks of a storage network.
 	Disk *Disk `json:"disk,omitempty"`
+	// Project is what an emptyDir is counted by where the file system has quotas of
+	// projects; 0 for none.
+	Project uint32 `json:"project,omitempty"`
 }
 
 // Owner names the pod of a volume.

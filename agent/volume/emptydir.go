@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,6 +20,8 @@ import (
 type emptyDirDriver struct {
 	fixed
 	mounts mounter
+	quotas Quotas
+	log    *slog.Logger
 }
 
 // Supports implements driver.
@@ -44,7 +47,7 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 	}
 	switch src.Medium {
 	case corev1.StorageMediumDefault:
-		return time.Time{}, makeDir(v.Path, mode, group)
+		return time.Time{}, makeDir(v.Path, mode, group, func(path string) error { return d.mkdir(path, v) })
 	case corev1.StorageMediumMemory:
 		// A tmpfs is sticky by itself, and users know it so.
 		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group}
@@ -58,12 +61,18 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 
 // Unmount implements driver.
 func (d emptyDirDriver) Unmount(_ context.Context, v *Volume) error {
-	return removeDir(d.mounts, v.Path)
+	if d.quotas == nil || hardLimit(v) == 0 {
+		return removeDir(d.mounts, v.Path)
+	}
+	if err := d.mounts.UnmountUnder(v.Path); err != nil {
+		return err
+	}
+	return d.quotas.Remove(v.Path, v.Project)
 }
 
 // makeDir makes a directory with its mode and group in one step, unless it is
 // there: a crash leaves none that is half made.
-func makeDir(path string, mode fs.FileMode, group *int64) error {
+func makeDir(path string, mode fs.FileMode, group *int64, mkdir func(string) error) error {
 	if _, err := os.Lstat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -75,7 +84,7 @@ func makeDir(path string, mode fs.FileMode, group *int64) error {
 	if err := beneath.RemoveAll(fresh); err != nil {
 		return err
 	}
-	if err := os.Mkdir(fresh, 0o700); err != nil {
+	if err := mkdir(fresh); err != nil {
 		return err
 	}
 	if group != nil {

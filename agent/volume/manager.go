@@ -41,6 +41,8 @@ type Manager struct {
 	RootDir string
 	Objects Objects
 	Tokens  Tokens
+	// Quotas may be nil: then nothing limits an emptyDir but what is measured.
+	Quotas Quotas
 	// Claims may be nil: then no claims are mounted.
 	Claims Claims
 	// Records may be nil: then nothing is taken over by the next agent.

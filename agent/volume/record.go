@@ -72,8 +72,12 @@ func (m *Manager) record(ctx context.Context, v *Volume) error {
 		if err := m.undo(ctx, old); err != nil {
 			return err
 		}
-	} else if old != nil {
-		v.Path = old.Path
+		old = nil
+	}
+	if old != nil {
+		v.Path, v.Project = old.Path, old.Project
+	} else {
+		m.takeProject(v)
 	}
 	done, err := m.staging(ctx, v)
 	if err != nil {
@@ -200,6 +204,7 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	if err := m.records().Delete(v.key()); err != nil {
 		return err
 	}
+	m.giveProject(v)
 	m.mu.Lock()
 	delete(m.pods[v.Pod.UID].volumes, v.Volume.Name)
 	m.mu.Unlock()

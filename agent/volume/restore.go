@@ -23,6 +23,9 @@ func (m *Manager) Restore(running []*corev1.Pod) error {
 			e.volumes = map[string]*Volume{}
 		}
 		e.volumes[v.Volume.Name] = v
+		if v.Project != 0 {
+			m.takeProject(v)
+		}
 	}
 	for _, p := range running {
 		m.entry(p).pod = p

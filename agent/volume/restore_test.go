@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // story is a life of two pods, of which both have the device.
@@ -37,7 +39,8 @@ func newStory(t *testing.T) *story {
 		LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}
 	s.first = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "first", UID: "u1"}}
 	s.first.Spec.Volumes = []corev1.Volume{
-		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: ptr.To(resource.MustParse("1Mi"))}}},
 		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			Medium: corev1.StorageMediumMemory}}},
 		configMap,
@@ -94,6 +97,9 @@ func (s *story) whole(m *Manager, p *corev1.Pod) (missing []string) {
 			missing = append(missing, err.Error())
 		}
 	}
+	if v := m.recorded(p.UID, "disk"); p == s.first && s.limits[v.Project] != 1<<20+1<<14+4<<20 {
+		missing = append(missing, fmt.Sprintf("limit of project %d: %v", v.Project, s.limits))
+	}
 	for _, name := range []string{"memory", "secret", "device"} {
 		path, err := m.Path(p, name)
 		if (err != nil || s.mounts[path] == "") && (p == s.first || name == "device") {
@@ -111,6 +117,9 @@ func (s *story) nothing() {
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.root, "kubelet/pods/*/*")); len(left) > 0 {
 		s.t.Errorf("left: %q", left)
+	}
+	if len(s.limits) > 0 {
+		s.t.Errorf("limits are left: %v", s.limits)
 	}
 	for _, dir := range []string{s.node, s.local} {
 		if _, err := os.Stat(filepath.Join(dir, "kept")); err != nil {
@@ -219,6 +228,7 @@ func TestWithoutRecords(t *testing.T) {
 	before.Records = nil
 	s.try(errors.Join(before.Ensure(t.Context(), s.first), before.Ensure(t.Context(), s.second)))
 	mounts, effects := s.String(), s.effects
+	clear(s.limits) // such an agent set none
 	s.silent = true
 	m := s.manager()
 	s.try(m.Restore([]*corev1.Pod{s.first, s.second}))

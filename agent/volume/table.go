@@ -40,7 +40,7 @@ func (m *Manager) table() []row {
 		finder: iscsiFinder{diskNode: m.diskNode(), users: m, objects: m.Objects}}
 	fc := diskDriver{plugin: "fc", users: m, mounts: mounts, finder: fcFinder{m.diskNode()}}
 	return []row{
-		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts}},
+		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, log: m.Log}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
 		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},

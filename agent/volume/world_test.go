@@ -34,6 +34,7 @@ type world struct {
 
 	mu     sync.Mutex
 	mounts map[string]string // by path; "node/NAME" is where a device is staged
+	limits map[uint32]int64  // by project, of directories
 	// left is how many effects are left to the agent, negative for no end.
 	left    int
 	effects int
@@ -45,6 +46,7 @@ func newWorld(t *testing.T) *world {
 		root:   t.TempDir(),
 		claims: map[string]*corev1.PersistentVolume{},
 		mounts: map[string]string{},
+		limits: map[uint32]int64{},
 		left:   -1,
 	}
 }
@@ -136,6 +138,7 @@ func (w *world) manager() *Manager {
 		},
 		Tokens:  tokens{},
 		Claims:  w,
+		Quotas:  &projectQuotas{w: w, taken: map[uint32]bool{}},
 		Records: mortalRecords{w: w, store: w.store()},
 		Facts:   func(*corev1.Pod) Facts { return Facts{} },
 		Log:     slog.New(slog.DiscardHandler),
