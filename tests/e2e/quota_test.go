@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-project/shoal/csi/btrfs"
+	"github.com/shoal-project/shoal/tests/harness"
+)
+
+const limitedByQuota = `
+{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: trusted},
+  provisioner: local.shoal-project.io, volumeBindingMode: WaitForFirstConsumer, allowVolumeExpansion: true,
+  parameters: {csi.storage.k8s.io/fstype: btrfs}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data}, spec: {storageClassName: trusted,
+  accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: writer}, spec: {terminationGracePeriodSeconds: 0,
+  securityContext: {fsGroup: 1234},
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}, {name: v, emptyDir: {sizeLimit: 64Mi}}],
+  containers: [{name: c, image: "localhost/busybox:1", command: [sleep, "3600"],
+    volumeMounts: [{name: data, mountPath: /data}, {name: v, mountPath: /v}]}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: greedy}, spec: {terminationGracePeriodSeconds: 0,
+  volumes: [{name: v, emptyDir: {sizeLimit: 32Mi}}],
+  containers: [{name: c, image: "localhost/busybox:1", volumeMounts: [{name: v, mountPath: /v}],
+    command: [sh, -c, "dd if=/dev/zero of=/v/f bs=1M count=200; ls -ls /v; sleep 3600"]}]}}
+`
+
+// TestQuotas has a node whose disk is btrfs with simple quotas: an emptyDir has a hard
+// limit, and its pod is evicted all the same; a claim's volume is a subvolume that grows
+// while it is used.
+func TestQuotas(t *testing.T) {
+	t.Parallel() // with a cluster of its own
+	if _, err := exec.LookPath("mkfs.btrfs"); err != nil || !btrfs.KernelHasSimple() {
+		t.Skip("no mkfs.btrfs, or no simple quotas (Linux 6.7)")
+	}
+	c := ownCluster(t, "quotas")
+	dir := filepath.Join(c.Dir, "agent", "local-volumes")
+	diskOf(t, c, dir, 1024, "mkfs.btrfs", "-q", "-m", "single")
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = btrfs.Enable(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Up("--root-dir", filepath.Join(dir, "kubelet")); err != nil {
+		t.Fatal(err)
+	}
+	c.MustWith(t, limitedByQuota, "apply", "-f", "-")
+	var log string
+	harness.Eventually(t, "the greedy pod is evicted", func() (bool, string) {
+		out, err := c.Kubectl("", "get", "pod", "greedy", "-o",
+			"jsonpath={.status.phase} {.status.reason}: {.status.message}")
+		log, _ = c.Kubectl("", "logs", "greedy")
+		return err == nil && out == `Failed Evicted: Usage of EmptyDir volume "v" exceeds the limit "32Mi". `,
+			fmt.Sprint(out, err, log)
+	})
+	if !strings.Contains(log, "Disk quota exceeded") {
+		t.Errorf("the greedy pod wrote what it wanted: %s", log)
+	}
+	c.Must(t, "wait", "pod/writer", "--for=condition=Ready", "--timeout=90s")
+	write := func(file string, count int) error {
+		_, err := c.Kubectl("", "exec", "writer", "--", "dd", "if=/dev/zero", "of="+file, "bs=1M",
+			fmt.Sprint("count=", count))
+		return err
+	}
+	if err := write("/v/f", 60); err != nil {
+		t.Errorf("what is allowed in an emptyDir: %v", err)
+	}
+	if err := write("/data/f", 70); err == nil || !strings.Contains(err.Error(), "Disk quota exceeded") {
+		t.Errorf("more than the volume may have: %v", err)
+	}
+	out := c.Must(t, "exec", "writer", "--", "stat", "-c", "%g %A", "/data")
+	if !strings.HasPrefix(out, "1234 drwxrws") {
+		t.Errorf("the volume is not the group's: %s", out)
+	}
+	c.Must(t, "patch", "pvc", "data", "--type=merge", "-p", `{"spec":{"resources":{"requests":{"storage":"128Mi"}}}}`)
+	harness.Eventually(t, "the claim has its size while it is used", func() (bool, string) {
+		out, err := c.Kubectl("", "get", "pvc", "data", "-o", "jsonpath={.status.capacity.storage}")
+		return err == nil && out == "128Mi", fmt.Sprint(out, err)
+	})
+	if err := write("/data/g", 40); err != nil {
+		t.Errorf("the volume did not grow: %v", err)
+	}
+	out = c.Must(t, "get", "pod", "writer", "-o",
+		"jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}")
+	if out != "Running 0" {
+		t.Errorf("writer is %s", out)
+	}
+	c.Must(t, "delete", "pod/writer", "pvc/data", "--timeout=60s")
+	harness.Eventually(t, "the volume is gone", func() (bool, string) {
+		left, err := filepath.Glob(filepath.Join(dir, "volumes/*"))
+		return err == nil && len(left) == 0, fmt.Sprint(left, err)
+	})
+}
