@@ -60,6 +60,7 @@ sed -i s/^ON_REMOVE=stop/ON_REMOVE=keep/ /etc/default/shoal
 apt-get purge -qqy shoal`+orTell+`
 not kill -0 $pid; grep '^shoal:' /tmp/apt`)
 	r.nothingLeft(ctx, c, "nothing is left of that either", before)
+	r.script(ctx, c, "remove with ON_REMOVE=drain waits for the pods to go", admin+drained)
 	r.script(ctx, c, "rpm installs, upgrades around the pod, and removes with it", admin+byRPM)
 	return nil
 }
@@ -265,6 +266,18 @@ until_ 60 kubectl logs keeper
 has pod/keeper '.status.containerStatuses[0].restartCount' 0
 [ ! -e /var/lib/shoal/removed ]
 sed -i s/^ON_REMOVE=keep/ON_REMOVE=stop/ /etc/default/shoal`
+
+// drained removes the package once no pod is left that nobody makes anew.
+var drained = install(1) + enable + runKeeper + `
+sed -i s/^ON_REMOVE=stop/ON_REMOVE=drain/ /etc/default/shoal
+if apt-get remove -qqy shoal >/tmp/apt 2>&1; then cat /tmp/apt; exit 1; fi
+grep keeper /tmp/apt; systemctl -q is-active shoal-agent
+kubectl delete pod keeper
+apt-get remove -qqy shoal` + orTell + `
+grep 'has forgotten' /tmp/apt
+[ ! -e /usr/bin/shoal ]; [ -z "$(nft list tables)" ]
+apt-get purge -qqy shoal` + orTell + `
+[ ! -e /var/lib/shoal ]`
 
 // stopped removes the package with its pods.
 const stopped = hostPID + `
