@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 
+	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/provision"
 	"github.com/shoal-project/shoal/agent/quota"
@@ -22,6 +23,8 @@ type localStorage struct {
 	driver   *local.Driver
 	listener net.Listener
 	socket   string
+	// unfinished lies beside the volumes, and goes where their disk goes.
+	unfinished *checkpoint.Store[provision.Unfinished]
 }
 
 // localCSI is the version of CSI that the driver speaks.
@@ -40,13 +43,18 @@ func openLocalStorage(cfg *config.Config, log *slog.Logger) *localStorage {
 		log.Error("this node keeps no volumes of its own; mend localVolumesDir and start the agent again", "err", err)
 		return nil
 	}
+	unfinished, err := checkpoint.Open[provision.Unfinished](filepath.Join(dir, "unfinished"), nil, log)
+	if err != nil {
+		log.Error("this node keeps no volumes of its own; mend localVolumesDir and start the agent again", "err", err)
+		return nil
+	}
 	socket := filepath.Join(cfg.RootDir, "plugins", local.Name, "csi.sock")
 	l, err := local.Listen(socket)
 	if err != nil {
 		log.Error("this node keeps no volumes of its own; mend rootDir and start the agent again", "err", err)
 		return nil
 	}
-	return &localStorage{driver, l, socket}
+	return &localStorage{driver, l, socket, unfinished}
 }
 
 // openQuotas is nil where the file system of pods' directories cannot limit them: then
@@ -90,6 +98,7 @@ func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
 		Driver:  client,
 		NodeUID: b.nodeUID,
 		Event:   b.events.Object,
+		Records: s.unfinished,
 		Log:     b.log.With("driver", locality.Driver),
 	}
 	return append(list, task{"local volumes", p.Run})

@@ -98,6 +98,30 @@ func (s *Store[T]) Put(key string, v *T) error {
 	return nil
 }
 
+// PutNow is Put for a record that is on the disk when it returns, so that not even a
+// crash of the machine loses it.
+func (s *Store[T]) PutNow(key string, v *T) error {
+	if err := s.Put(key, v); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range []string{s.path(key), s.dir} {
+		if err := synced(path); err != nil {
+			return fmt.Errorf("checkpoint %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func synced(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 func (s *Store[T]) write(key string, body []byte) error {
 	data, err := s.encode(key, body)
 	if err != nil {

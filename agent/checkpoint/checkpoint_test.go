@@ -287,3 +287,24 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestPutNow: a store that nobody closed has the record, and no half of one.
+func TestPutNow(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := openIn(t, dir, nil)
+	for _, value := range []string{"one", "two", "two"} {
+		if err := s.PutNow("a", &thing{1, value}); err != nil {
+			t.Fatal(err)
+		}
+		next, _ := openIn(t, dir, nil)
+		if got, err := next.Get("a"); err != nil || got == nil || got.S != value {
+			t.Errorf("got %+v, %v, want %s", got, err, value)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutNow("a", &thing{1, "three"}); err == nil {
+		t.Error("a record was put where no directory is")
+	}
+}

@@ -13,5 +13,7 @@
 // It watches the claims and volumes of this node alone (package locality), and works
 // on what changes; only the free space of the disk is looked at each minute. All is
 // safe to repeat: a volume has its name from its claim's UID, so an agent that was
-// killed goes on where it was.
+// killed goes on where it was. What it had begun for a claim that is gone by then, it
+// undoes: a record on the disk (Unfinished) is there before the driver is asked, and
+// goes when the API has the volume.
 package provision

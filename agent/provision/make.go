@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,9 +30,12 @@ const ours = "csi.storage.k8s.io/"
 
 // make makes the volume of a claim.
 func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	name := locality.VolumeName(claim.UID)
-	if p.volumes.get(key{name: name}) != nil {
+	name := volumeName(claim)
+	if p.volumes.get(key{name: name}) != nil || p.journal.wasTold(name) {
 		return nil // it will be bound
+	}
+	if !p.volumes.complete.Load() {
+		return nil // it may be there; the claim is looked at again
 	}
 	class, err := p.Client.StorageV1().StorageClasses().Get(ctx, storagehelper.GetPersistentVolumeClaimClass(claim),
 		metav1.GetOptions{})
@@ -63,6 +65,9 @@ func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeCl
 	p.tell(claimRef(claim), corev1.EventTypeNormal, "Provisioning",
 		"External provisioner is provisioning volume for claim %q", claim.Namespace+"/"+claim.Name)
 	defer p.changed()
+	if err := p.journal.begin(name, claim); err != nil {
+		return p.failed(claim, class.Name, err)
+	}
 	made, err := p.Driver.Create(ctx, call)
 	if csi.Full(err) {
 		_ = p.failed(claim, class.Name, err)
@@ -80,14 +85,24 @@ func (p *Provisioner) make(ctx context.Context, claim *corev1.PersistentVolumeCl
 	if err != nil {
 		return p.failed(claim, class.Name, err)
 	}
-	_, err = p.Client.CoreV1().PersistentVolumes().Create(ctx, newVolume(claim, class, call, made, p.Node),
-		metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := p.tellOf(ctx, claim, newVolume(claim, class, call, made, p.Node)); err != nil {
 		return p.failed(claim, class.Name, err)
 	}
 	p.tell(claimRef(claim), corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", name)
 	return nil
 }
+
+// tellOf records a volume that was made, and tells the API of it.
+func (p *Provisioner) tellOf(ctx context.Context, claim *corev1.PersistentVolumeClaim,
+	pv *corev1.PersistentVolume) error {
+	u := &Unfinished{Namespace: claim.Namespace, Claim: claim.Name, UID: claim.UID, Volume: pv}
+	if err := p.journal.put(pv.Name, u); err != nil {
+		return err
+	}
+	return p.announce(ctx, pv)
+}
+
+func volumeName(claim *corev1.PersistentVolumeClaim) string { return locality.VolumeName(claim.UID) }
 
 func (p *Provisioner) failed(claim *corev1.PersistentVolumeClaim, class string, err error) error {
 	err = fmt.Errorf("failed to provision volume with StorageClass %q: %w", class, err)

@@ -46,7 +46,10 @@ type Provisioner struct {
 	// Event tells of a claim or a volume.
 	Event func(of *corev1.ObjectReference, kind, reason, message string)
 	Log   *slog.Logger
+	// Records keeps what is unfinished when the agent ends.
+	Records Records
 
+	journal                  *journal
 	claims, volumes, classes *cached
 	queue                    workqueue.TypedRateLimitingInterface[key]
 	roomChanged              chan struct{}
@@ -65,12 +68,16 @@ const (
 )
 
 // Run works until ctx ends.
-func (p *Provisioner) Run(ctx context.Context) error {
+func (p *Provisioner) Run(ctx context.Context) (err error) {
+	if p.journal, err = openJournal(p.Records); err != nil {
+		return err
+	}
 	p.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstPause, lastPause))
 	p.roomChanged = make(chan struct{}, 1)
 	work := func(k key) { p.queue.Add(k) }
 	p.claims, p.volumes = newCached(work), newCached(work)
+	p.claims.whole, p.volumes.whole = p.complete, p.complete
 	p.classes = newCached(func(key) { p.changed() })
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -112,6 +119,7 @@ func (p *Provisioner) volumesHere() *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
+			o.ResourceVersion = "" // the newest: what an earlier agent told of has to be seen
 			return all.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -152,7 +160,10 @@ func (p *Provisioner) sync(ctx context.Context, k key) error {
 	}
 	claim, ok := p.claims.get(k).(*corev1.PersistentVolumeClaim)
 	if !ok || locality.AskedOf(claim) != p.Node || claim.DeletionTimestamp != nil {
-		return nil
+		claim = nil
+	}
+	if err := p.settle(ctx, k, claim); err != nil || claim == nil {
+		return err
 	}
 	if claim.Spec.VolumeName == "" {
 		return p.make(ctx, claim)
@@ -164,8 +175,9 @@ func (p *Provisioner) sync(ctx context.Context, k key) error {
 type cached struct {
 	cache.Store
 	heard func(key)
-	// complete: all that there was has been seen.
+	// complete: all that there was has been seen. whole, if set, is called then.
 	complete atomic.Bool
+	whole    func()
 }
 
 func newCached(heard func(key)) *cached {
@@ -233,6 +245,9 @@ func (c *cached) Replace(list []any, version string) error {
 			o.SetManagedFields(nil)
 			c.heard(key{o.GetNamespace(), o.GetName()})
 		}
+	}
+	if c.whole != nil {
+		c.whole()
 	}
 	return err
 }

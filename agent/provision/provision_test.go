@@ -131,6 +131,7 @@ func startWith(t *testing.T, extensions map[string]string, objects ...runtime.Ob
 		Node:    "n1",
 		Driver:  n.driver,
 		NodeUID: func() types.UID { return "n-uid" },
+		Records: &memory{},
 		Event: func(of *corev1.ObjectReference, _, reason, message string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -70,14 +70,19 @@ func (n *nodeRestriction) newVolume(ctx context.Context, node string, pv *corev1
 		c.ControllerExpandSecretRef != nil || c.NodeExpandSecretRef != nil {
 		return forbid(a, "node %q may not create volumes that name secrets", node)
 	}
-	if ref == nil || pv.Name != locality.VolumeName(ref.UID) {
+	if ref == nil || ref.UID == "" || pv.Name != locality.VolumeName(ref.UID) {
 		return forbid(a, "node %q may only create volumes that are named by the UID of their claim", node)
 	}
 	claim, err := n.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return admission.NewForbidden(a, fmt.Errorf("read claim %s/%s: %w", ref.Namespace, ref.Name, err))
 	}
-	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" || locality.AskedOf(claim) != node ||
+	if err != nil || claim.UID != ref.UID {
+		// No claim will ever have it: it is released, and reclaimed as its policy says. So
+		// the node tells of what it had made when the claim was deleted.
+		return nil
+	}
+	if claim.Spec.VolumeName != "" || locality.AskedOf(claim) != node ||
 		storagehelper.GetPersistentVolumeClaimClass(claim) != pv.Spec.StorageClassName {
 		return forbid(a, "node %q may only create volumes for claims that the scheduler gave to it: claim %s/%s is none",
 			node, ref.Namespace, ref.Name)

@@ -87,9 +87,12 @@ func TestNodeRestrictionLocalStorage(t *testing.T) {
 		})},
 		"claim_of_other_node": {obj: volume("there")},
 		"claim_bound":         {obj: volume("bound")},
-		"claim_gone":          {obj: volume("gone")},
-		"no_claim":            {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })},
-		"claim_of_same_name": {obj: volume("here", func(pv *corev1.PersistentVolume) {
+		"claim_gone":          {obj: volume("gone"), allow: true}, // it had been made before
+		"claim_unnamed": {obj: volume("gone", func(pv *corev1.PersistentVolume) {
+			pv.Name, pv.Spec.ClaimRef.UID = "pvc-", ""
+		})},
+		"no_claim": {obj: volume("here", func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })},
+		"claim_of_same_name_gone": {allow: true, obj: volume("here", func(pv *corev1.PersistentVolume) {
 			pv.Name, pv.Spec.ClaimRef.UID = "pvc-2", "2"
 		})},
 		"grow": {operation: admission.Update, old: volume("here"), allow: true,
