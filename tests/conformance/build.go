@@ -47,7 +47,7 @@ func build(ctx context.Context, cache string, o options) error {
 	}
 	switch {
 	case o.storage():
-		if err := buildSidecars(ctx, cache, o.archives); err != nil {
+		if err := upstream.BuildSidecars(ctx, cache, o.archives); err != nil {
 			return err
 		}
 	case o.labels != "":

@@ -108,7 +108,7 @@ func pack(cache, bin string, o options) (string, error) {
 	case o.labels != "":
 		out, list = filepath.Join(cache, "suite-wide.tar"), append(list, wideImages(cache)...)
 	}
-	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/sidecars.go",
+	current, err := newer(out, "tests/conformance/images.go", "tests/conformance/sidecars.go", "tests/upstream/sidecars.go",
 		"tests/conformance/served.go", "tests/conformance/rootfs.sh",
 		filepath.Join(bin, "test-images", "busybox.tar"), filepath.Join(bin, "test-images", "nginx.tar"))
 	if current || err != nil {

@@ -45,6 +45,10 @@ type daemons interface {
 	logs() string
 	// aside starts a process beside the system, on the first machine.
 	aside(name string, command ...string) error
+	// onNode is aside among the mounts of a node, which counts from 0.
+	onNode(node int, name string, command ...string) error
+	// kubeletDir is the directory of a node that storage drivers know.
+	kubeletDir(node int) string
 	// ended tells which process has ended, if one has.
 	ended() error
 }
@@ -177,8 +181,11 @@ func (h *host) start(machine int, name string, command ...string) (*process, err
 }
 
 // aside starts a process that does not belong to the system.
-func (h *host) aside(name string, command ...string) error {
-	p, err := h.run(0, name, command)
+func (h *host) aside(name string, command ...string) error { return h.beside(0, name, command) }
+
+// beside is aside on a machine.
+func (h *host) beside(machine int, name string, command []string) error {
+	p, err := h.run(machine, name, command)
 	if err == nil {
 		p.aside = true
 	}

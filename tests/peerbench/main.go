@@ -78,7 +78,10 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := build(ctx, o.cache, o.bin); err != nil || o.build {
+	if err := build(ctx, o.cache, o.bin); err != nil {
+		return err
+	}
+	if err := buildVolumes(ctx, o.cache, o.bin, steps); err != nil || o.build {
 		return err
 	}
 	tunables, err := saveTunables()
@@ -151,6 +154,7 @@ func steps() []step {
 		{"api", plane, (*bench).api},
 		{"schedule", unshared, (*bench).schedule},
 		{"hollow", unshared, (*bench).hollow},
+		{"volumes", unshared, (*bench).volumes},
 	}
 }
 

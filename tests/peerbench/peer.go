@@ -258,6 +258,13 @@ func (p *peer) join(ctx context.Context) error {
 
 func (p *peer) cut() error { return p.lan.Cut(2) }
 
+func (p *peer) onNode(node int, name string, command ...string) error {
+	n := p.nodes[node]
+	return p.beside(n.machine, name, n.inside(command...))
+}
+
+func (p *peer) kubeletDir(node int) string { return p.nodePath(p.nodes[node], "kubelet") }
+
 // stop lets pods' cgroups of a second node go too.
 func (p *peer) stop() error {
 	var errs []error

@@ -19,6 +19,7 @@ type shoal struct {
 	cluster *harness.Cluster
 	group   group
 	second  *harness.Agent
+	others  *host // runs what does not belong to the system
 }
 
 func startShoal(context.Context, options, stage) (*cluster, error) {
@@ -26,7 +27,7 @@ func startShoal(context.Context, options, stage) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shoal{cluster: c}
+	s := &shoal{cluster: c, others: &host{dir: c.Dir, netns: []string{c.NetNS}}}
 	out := &cluster{dir: c.Dir, netns: c.NetNS, address: c.Address, kubeconfig: c.Kubeconfig(),
 		podGroup: c.Name, daemons: s}
 	if s.group, err = newGroup(c.Name + "-daemons"); err != nil {
@@ -60,7 +61,9 @@ func onlyExample(dir string) error {
 }
 
 func (s *shoal) join(context.Context) (err error) {
-	s.second, err = s.cluster.Join(nodeTwo)
+	if s.second, err = s.cluster.Join(nodeTwo); err == nil {
+		s.others.netns = append(s.others.netns, s.second.NetNS)
+	}
 	return err
 }
 
@@ -73,10 +76,27 @@ func (s *shoal) logs() string { return s.cluster.Logs() }
 func (s *shoal) aside(string, ...string) error {
 	return errors.New("nothing runs beside a whole cluster")
 }
-func (s *shoal) ended() error { return nil }
+
+// onNode needs no mounts of its own: agents have those of the whole machine.
+func (s *shoal) onNode(node int, name string, command ...string) error {
+	return s.others.beside(node, name, command)
+}
+
+func (s *shoal) kubeletDir(node int) string {
+	if node == 0 {
+		return filepath.Join(s.cluster.Dir, "kubelet")
+	}
+	return filepath.Join(s.second.Dir, "kubelet")
+}
+
+func (s *shoal) ended() error { return s.others.ended() }
 
 func (s *shoal) stop() error {
-	return errors.Join(s.cluster.Stop(), removeGroups(s.cluster.Name+"-daemons"))
+	var errs []error
+	for _, p := range s.others.procs {
+		errs = append(errs, p.end())
+	}
+	return errors.Join(append(errs, s.cluster.Stop(), removeGroups(s.cluster.Name+"-daemons"))...)
 }
 
 // shoalPlane is a coordinator alone.
@@ -128,3 +148,7 @@ func (shoalPlane) join(context.Context) error {
 	return errors.New("a control plane alone has no nodes")
 }
 func (shoalPlane) cut() error { return errors.New("a control plane alone has no nodes") }
+func (shoalPlane) onNode(int, string, ...string) error {
+	return errors.New("a control plane alone has no nodes")
+}
+func (shoalPlane) kubeletDir(int) string { return "" }
