@@ -24,7 +24,7 @@ const testHandler = "test-handler"
 
 // startCluster starts a cluster whose nodes have the suite's images. After an
 // error the cluster, if there is one, has to be stopped as well.
-func startCluster(o options, archive string) (*harness.Cluster, error) {
+func startCluster(ctx context.Context, o options, archive string) (*harness.Cluster, error) {
 	c, err := harness.Prepare("cf")
 	if err != nil {
 		return c, err
@@ -55,6 +55,11 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 				harness.Machine(a, cfg)
 			}
 		})
+		if err == nil && o.storage() {
+			disk := filepath.Join(a.Dir, "disk")
+			a.Disk(disk)
+			err = newDisk(disk)
+		}
 		if err == nil {
 			err = a.Start()
 		}
@@ -72,11 +77,14 @@ func startCluster(o options, archive string) (*harness.Cluster, error) {
 	if err := waitForImport(suiteArchive, logs); err != nil {
 		return c, err
 	}
-	if o.machines() {
-		_, err := c.Kubectl("", "taint", "node", "node1", "node-role.kubernetes.io/control-plane:NoSchedule")
-		return c, err
+	if !o.machines() {
+		return c, labelZones(c, o.nodes, o.zones)
 	}
-	return c, labelZones(c, o.nodes, o.zones)
+	_, err = c.Kubectl("", "taint", "node", "node1", "node-role.kubernetes.io/control-plane:NoSchedule")
+	if err == nil && o.storage() {
+		err = installSnapshots(ctx, c, filepath.Dir(archive))
+	}
+	return c, err
 }
 
 // labelZones spreads the nodes over zones: specs of topology ask for three.

@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	c, err := startCluster(o, archive)
+	c, err := startCluster(ctx, o, archive)
 	if err != nil {
 		if c != nil && !o.keep {
 			err = errors.Join(err, c.Stop())

@@ -46,7 +46,8 @@ var labelSets = map[string]string{
 	"serial":  "!Conformance && !Flaky && !Slow && Serial && !Disruptive && Feature: isEmpty",
 	"slow":    "!Conformance && !Flaky && Slow && !Disruptive && Feature: isEmpty",
 	// Specs of a driver that a file describes are of no group.
-	"storage": "(sig-storage || !/^sig-/) && !Conformance && !Flaky && !Slow && !Serial && !Disruptive && Feature: isEmpty",
+	"storage": "(sig-storage || !/^sig-/) && !Conformance && !Flaky && !Slow && !Serial && !Disruptive" +
+		" && Feature: isSubsetOf VolumeSnapshotDataSource",
 	"devices": "Feature: containsAny DynamicResourceAllocation && !Feature: containsAny OffByDefault && !Alpha && !Flaky" +
 		" && !Slow && !Serial",
 }

@@ -19,7 +19,7 @@ var database = subject{
 	software: append([]software{
 		{
 			name:   "external-snapshotter",
-			module: "github.com/kubernetes-csi/external-snapshotter/v8@v8.6.0",
+			module: upstream.Snapshotter,
 			// It names an older one, in whose place its repository has a directory.
 			pins: []string{"github.com/kubernetes-csi/external-snapshotter/client/v8@v8.6.0"},
 			programs: []upstream.Program{
@@ -33,7 +33,7 @@ var database = subject{
 					entrypoint: "/snapshot-controller"},
 			},
 		},
-		{name: "external-snapshotter-client", module: "github.com/kubernetes-csi/external-snapshotter/client/v8@v8.6.0"},
+		{name: "external-snapshotter-client", module: upstream.SnapshotterClient},
 	}, postgres.software...),
 	run: runDatabase,
 }
@@ -182,37 +182,14 @@ func runDatabase(r *rig) {
 
 // installSnapshots does what docs/storage.md says, with sources that are here already.
 func (r *rig) installSnapshots() (string, error) {
-	dir := filepath.Join(r.work, "snapshots")
-	for from, to := range map[string]string{
-		"docs/snapshots": "snapshots",
-		filepath.Join(r.source("external-snapshotter-client"), "config", "crd"):                        "crd",
-		filepath.Join(r.source("external-snapshotter"), "deploy", "kubernetes", "snapshot-controller"): "controller",
-	} {
-		if err := os.CopyFS(filepath.Join(dir, to), os.DirFS(from)); err != nil {
-			return "", err
-		}
+	kustomization, class, err := upstream.Snapshots(filepath.Join(r.work, "snapshots"), r.source("external-snapshotter"),
+		r.source("external-snapshotter-client"), filepath.Join(r.Dir, "kubelet"))
+	if err != nil {
+		return "", err
 	}
-	const upstreams = "https://github.com/kubernetes-csi/external-snapshotter/"
-	for _, change := range [][3]string{
-		{"kustomization.yaml", upstreams + "client/config/crd?ref=v8.6.0", "../crd"},
-		{"kustomization.yaml", upstreams + "deploy/kubernetes/snapshot-controller?ref=v8.6.0", "../controller"},
-		{"snapshotter.yaml", "/var/lib/kubelet", filepath.Join(r.Dir, "kubelet")},
-	} {
-		file := filepath.Join(dir, "snapshots", change[0])
-		text, err := os.ReadFile(file)
-		if err == nil && !strings.Contains(string(text), change[1]) {
-			err = fmt.Errorf("%s has no %q", change[0], change[1])
-		}
-		if err == nil {
-			err = os.WriteFile(file, []byte(strings.ReplaceAll(string(text), change[1], change[2])), 0o600)
-		}
-		if err != nil {
-			return "", err
-		}
-	}
-	_, err := r.do("apply -k "+filepath.Join(dir, "snapshots"),
+	_, err = r.do("apply -k "+kustomization,
 		"wait crd/volumesnapshotclasses.snapshot.storage.k8s.io crd/volumesnapshots.snapshot.storage.k8s.io "+
-			"--for=condition=Established --timeout=60s", "apply -f "+filepath.Join(dir, "snapshots", "class.yaml"))()
+			"--for=condition=Established --timeout=60s", "apply -f "+class)()
 	if err != nil {
 		return "", err
 	}

@@ -22,6 +22,7 @@ type Agent struct {
 	host    int // its number on the lan
 	machine bool
 	config  string
+	disk    string // of a machine's volumes, "" for none
 	cmd     *exec.Cmd
 }
 

@@ -22,6 +22,10 @@ func Machine(a *Agent, cfg *agentconfig.Config) {
 	a.machine, cfg.RootDir = true, kubeletDir
 }
 
+// Disk has the machine keep its volumes on a disk of its own: an image of a file
+// system, which is removed with the machine.
+func (a *Agent) Disk(image string) { a.disk = image }
+
 // machineInit is a machine's PID 1. It ends with the agent, or removes what the
 // agent made and then ends, when it is told to.
 const machineInit = `set -e
@@ -30,6 +34,7 @@ mount --make-rprivate /
 mount --make-rshared /
 mount -t proc proc /proc
 mount --bind "$1" ` + kubeletDir + `
+[ -z "$4" ] || mount -o loop "$4" "$5"
 stopped=
 agent=
 trap 'stopped=1; kill -TERM $agent' TERM
@@ -42,13 +47,14 @@ while kill -0 $agent 2>/dev/null; do wait $agent; done
 
 // startMachine starts the machine with its agent.
 func (a *Agent) startMachine(logs *os.File) error {
-	for _, dir := range []string{kubeletDir, a.path("kubelet")} {
+	volumes := a.path("agent", "local-volumes")
+	for _, dir := range []string{kubeletDir, a.path("kubelet"), volumes} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
 	a.cmd = in(a.NetNS, "sh", "-c", machineInit, a.Name, a.path("kubelet"),
-		filepath.Join(a.cluster.Bin, "shoal-agent"), a.config)
+		filepath.Join(a.cluster.Bin, "shoal-agent"), a.config, a.disk, volumes)
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 	}
