@@ -47,7 +47,7 @@ type places struct {
 	// extension reads an object of an extension of the API, as JSON.
 	extension func(ctx context.Context, path string) ([]byte, error)
 	loop      *controller.Loop
-	given     map[string]*given // by claim; for the loop's one worker alone
+	given     map[string]*given // by claim; for who holds reconciler.choosing
 
 	mu      sync.Mutex
 	wanting map[string]bool // claims without a node, looked at when nodes change

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,15 +24,21 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-// Keys of the loop: volumes and claims have one queue, and one worker, so that
-// two claims are never bound to one volume at once.
+// Keys of the loop: volumes and claims have one queue.
 const (
 	volumeKey = "volume/"
 	claimKey  = "claim/"
 	byClaim   = "claim" // index of pods
 )
 
+// workers is how many claims and volumes are written to at once: a claim is bound by
+// four writes, and each waits for the disk.
+const workers = 8
+
 type reconciler struct {
+	// choosing: volumes are chosen for one claim after the other, so that two are never
+	// bound to one volume at once.
+	choosing   sync.Mutex
 	client     kubernetes.Interface
 	volumes    corelisters.PersistentVolumeLister
 	claims     corelisters.PersistentVolumeClaimLister
@@ -46,7 +53,7 @@ type reconciler struct {
 
 // New builds the controller.
 func New(env controller.Env, recyclers Recyclers) (*controller.Loop, error) {
-	loop := controller.New("persistentvolume-binder", 1, env.Log)
+	loop := controller.New("persistentvolume-binder", workers, env.Log)
 	core, storage := env.Informers.Core().V1(), env.Informers.Storage().V1()
 	if err := controller.Index(core.Pods().Informer(), byClaim, claimsOf); err != nil {
 		return nil, err
@@ -186,6 +193,9 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 }
 
 func (r *reconciler) claim(ctx context.Context, namespace, name string) (after time.Duration, err error) {
+	r.choosing.Lock()
+	chosen := sync.OnceFunc(r.choosing.Unlock)
+	defer chosen()
 	c, err := r.claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
 		r.places.forget(controller.Key(namespace, name))
@@ -210,6 +220,9 @@ func (r *reconciler) claim(ctx context.Context, namespace, name string) (after t
 	} else {
 		return r.place(ctx, c, step, v)
 	}
+	if step.Bind == nil || isFor(step.Bind, c) {
+		chosen() // what is left to write is this claim's alone
+	}
 	switch {
 	case step.Bind != nil:
 		err = r.bind(ctx, c, step.Bind)
@@ -224,6 +237,11 @@ func (r *reconciler) claim(ctx context.Context, namespace, name string) (after t
 		r.events.Event(c, step.Event.kind, step.Event.reason, step.Event.message)
 	}
 	return 0, err
+}
+
+// isFor tells whether a volume is kept for a claim, as those that are made for one.
+func isFor(pv *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
+	return pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID
 }
 
 // ask has a provisioner make the claim's volume.

@@ -201,8 +201,8 @@ func (r *reconciler) dropRecycling(ctx context.Context, volume string) error {
 	return nil
 }
 
-// recyclings are the volumes that are being emptied, by name. The loop's one worker
-// changes them, those who hear of pods read them.
+// recyclings are the volumes that are being emptied, by name. The worker that has one
+// changes it, those who hear of pods read it.
 type recyclings struct {
 	mu   sync.Mutex
 	list map[string]*recycling
