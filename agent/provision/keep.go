@@ -49,7 +49,11 @@ func (p *Provisioner) volume(ctx context.Context, pv *corev1.PersistentVolume) e
 	case err != nil:
 		return fmt.Errorf("delete volume %s: %w", pv.Name, err)
 	}
-	return p.release(ctx, pv)
+	if err := p.release(ctx, pv); err != nil {
+		return err
+	}
+	p.deleted.Store(pv.Name, pv.UID)
+	return nil
 }
 
 // release takes the finalizer off, whatever others do with theirs meanwhile.

@@ -51,8 +51,10 @@ type Provisioner struct {
 
 	journal                  *journal
 	claims, volumes, classes *cached
-	queue                    workqueue.TypedRateLimitingInterface[key]
-	roomChanged              chan struct{}
+	// deleted are volumes, by name, that the API is rid of before the watch shows it.
+	deleted     sync.Map
+	queue       workqueue.TypedRateLimitingInterface[key]
+	roomChanged chan struct{}
 }
 
 // key is a claim, or a volume where namespace is empty.
@@ -153,7 +155,11 @@ func (p *Provisioner) step(ctx context.Context) bool {
 func (p *Provisioner) sync(ctx context.Context, k key) error {
 	if k.namespace == "" {
 		pv, ok := p.volumes.get(k).(*corev1.PersistentVolume)
-		if !ok || locality.VolumeNode(pv) != p.Node {
+		if !ok {
+			p.deleted.Delete(k.name)
+			return nil
+		}
+		if uid, _ := p.deleted.Load(k.name); uid == pv.UID || locality.VolumeNode(pv) != p.Node {
 			return nil
 		}
 		return p.volume(ctx, pv)

@@ -391,3 +391,21 @@ func (d *disk) claim(t *testing.T) *corev1.PersistentVolumeClaim {
 	}
 	return c
 }
+
+// TestDeletedOnce: a volume that is deleted is shown once more, without its finalizer,
+// and the API refuses whatever else is asked about it then.
+func TestDeletedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk(class(), claim())
+		d.run(0)
+		d.deleteClaim(t)
+		stays := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil }
+		d.api.PrependReactor("delete", "persistentvolumes", stays) // others' finalizers keep it
+		if steps := d.run(0, func() { d.release(t) }).steps; !slices.Equal(steps, []string{"DeleteVolume"}) {
+			t.Errorf("steps %q", steps)
+		}
+		if pv := d.named(t); len(pv) != 1 || len(pv[0].Finalizers) > 0 {
+			t.Errorf("the API has %+v", pv)
+		}
+	})
+}
