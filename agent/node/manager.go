@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -42,10 +43,13 @@ type Manager struct {
 	Event func(kind, reason, message string)
 	Log   *slog.Logger
 
-	mu   sync.Mutex
-	node *corev1.Node
-	wake chan struct{}
-	once sync.Once
+	// order: versions of the Node are taken one after the other, and Seen is told in
+	// that order.
+	order sync.Mutex
+	mu    sync.Mutex
+	node  *corev1.Node
+	wake  chan struct{}
+	once  sync.Once
 }
 
 func (m *Manager) waker() chan struct{} {
@@ -76,7 +80,30 @@ func (m *Manager) UID() types.UID {
 	return ""
 }
 
+// set takes the Node as the watch shows it, which may be older than before: so it is
+// after a store was restored.
 func (m *Manager) set(n *corev1.Node) {
+	m.order.Lock()
+	defer m.order.Unlock()
+	m.take(n)
+}
+
+// written takes the Node as a request left it, unless the watch has shown a newer one
+// before the answer came: what others wrote meanwhile would be unknown until the next
+// change, as that a volume is attached.
+func (m *Manager) written(n *corev1.Node) {
+	m.order.Lock()
+	defer m.order.Unlock()
+	if now := m.Node(); now != nil && now.UID == n.UID {
+		order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, now.ResourceVersion)
+		if err == nil && order < 0 {
+			return
+		}
+	}
+	m.take(n)
+}
+
+func (m *Manager) take(n *corev1.Node) {
 	n.ManagedFields = nil
 	m.mu.Lock()
 	m.node = n
@@ -156,7 +183,7 @@ func (m *Manager) register(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m.set(n)
+		m.written(n)
 		return nil
 	}
 	if err != nil {
@@ -174,7 +201,7 @@ func (m *Manager) register(ctx context.Context) error {
 			return err
 		}
 	}
-	m.set(old)
+	m.written(old)
 	return nil
 }
 
@@ -202,7 +229,7 @@ func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 		return false, err
 	}
 	m.tell(old, n)
-	m.set(n)
+	m.written(n)
 	return true, nil
 }
 

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestHeard: the status is looked at again when somebody else changed what is
@@ -45,5 +47,23 @@ func TestHeard(t *testing.T) {
 				t.Errorf("%s: the status is not looked at", name)
 			}
 		}
+	}
+}
+
+// TestLateAnswer: the watch shows what others wrote after a request before the answer
+// to that comes.
+func TestLateAnswer(t *testing.T) {
+	version := func(v string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "1", ResourceVersion: v}}
+	}
+	var seen []string
+	m := &Manager{Seen: func(n *corev1.Node) { seen = append(seen, n.ResourceVersion) }}
+	m.written(version("9"))
+	m.set(version("11"))
+	m.written(version("10"))
+	m.written(version("12"))
+	m.set(version("3")) // of a store that was restored
+	if want := []string{"9", "11", "12", "3"}; !slices.Equal(seen, want) || m.Node().ResourceVersion != "3" {
+		t.Errorf("seen %q, want %q", seen, want)
 	}
 }

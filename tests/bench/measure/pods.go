@@ -75,9 +75,11 @@ func (p *Pods) Follow(ctx context.Context, group string, start func() error,
 		case e, ok := <-w.ResultChan():
 			if !ok {
 				// The server cuts off watchers that fall behind; they resume.
-				if w, err = p.Client.CoreV1().Pods(Namespace).Watch(ctx, opts); err != nil {
+				next, err := p.Client.CoreV1().Pods(Namespace).Watch(ctx, opts)
+				if err != nil {
 					return fmt.Errorf("follow pods of %s: %w", group, err)
 				}
+				w = next
 				continue
 			}
 			pod, isPod := e.Object.(*corev1.Pod)
