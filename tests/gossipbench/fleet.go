@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/shoal-project/shoal/agent/gossip"
+)
+
+// port is that of all members; each has an address of its own in 127.0.0.0/8.
+const port = 17946
+
+// coordinators is how many members are coordinators: the first ones, which all
+// join by, too.
+const coordinators = 3
+
+// member is one machine's part in the gossip; it keeps name, address, key and
+// grant over its deaths.
+type member struct {
+	name, ip string
+	id       *gossip.Identity
+	grant    []byte
+	role     gossip.Role
+
+	group *gossip.Group
+	link  *link
+	kill  context.CancelFunc
+	ended chan struct{}
+}
+
+// fleet is a group of members in this process that prove who they are, as in a
+// cluster: an authority, grants, a shared key, real sockets.
+type fleet struct {
+	net     *network
+	trust   gossip.Trust
+	keys    *gossip.Keyring
+	members []*member
+	watch   *watcher
+	wg      sync.WaitGroup
+}
+
+func newFleet(size int) (*fleet, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now(), NotAfter: time.Now().Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	shared := make([]byte, 32)
+	if _, err := rand.Read(shared); err != nil {
+		return nil, err
+	}
+	f := &fleet{net: &network{cut: map[[2]string]bool{}}, trust: gossip.Trust{cert}, watch: newWatcher()}
+	if f.keys, err = gossip.NewKeyring(shared); err != nil {
+		return nil, err
+	}
+	for i := range size {
+		m, err := newMember(i, key)
+		if err != nil {
+			return nil, err
+		}
+		f.members = append(f.members, m)
+	}
+	return f, nil
+}
+
+func newMember(i int, authority *ecdsa.PrivateKey) (*member, error) {
+	m := &member{name: fmt.Sprintf("machine-%03d", i), ip: fmt.Sprintf("127.20.%d.%d", i/250, i%250+1),
+		role: gossip.RoleAgent}
+	if i < coordinators {
+		m.role = gossip.RoleCoordinator
+	}
+	var err error
+	if m.id, err = gossip.NewIdentity(); err != nil {
+		return nil, err
+	}
+	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 250), byte(i % 250), 0}), 24)
+	m.grant, err = gossip.Grant{Role: m.role, Key: m.id.PublicKey(), PodCIDRs: []netip.Prefix{pods},
+		NodeIPs: []netip.Addr{netip.MustParseAddr(m.ip)}, Issued: time.Now(),
+		Expires: time.Now().Add(24 * time.Hour)}.Sign(m.name, authority)
+	return m, err
+}
+
+// start has a member begin, for the first time or after its death.
+func (f *fleet) start(m *member) error {
+	var err error
+	if m.link, err = newLink(f.net, m.ip); err != nil {
+		return err
+	}
+	var join []string
+	for _, c := range f.members[:min(coordinators, len(f.members))] {
+		join = append(join, fmt.Sprintf("%s:%d", c.ip, port))
+	}
+	m.group, err = gossip.New(gossip.Config{
+		Name: m.name, BindAddr: m.ip, BindPort: port, AdvertiseAddr: m.ip, Join: join,
+		Keys: f.keys, Trust: f.trust, Identity: m.id, Grant: m.grant,
+		Meta:      gossip.Meta{Role: m.role, Zone: "zone-a"},
+		Log:       slog.New(slog.DiscardHandler),
+		Transport: m.link,
+	})
+	if err != nil {
+		return err
+	}
+	var ctx context.Context
+	ctx, m.kill = context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	m.ended = ended
+	group := m.group
+	f.wg.Go(func() {
+		defer close(ended)
+		_ = group.Run(ctx)
+	})
+	f.wg.Go(func() { f.watch.follow(ctx, m.name, group) })
+	return nil
+}
+
+// startAll starts all members and returns when each sees all as alive.
+func (f *fleet) startAll(ctx context.Context) error {
+	for i, m := range f.members {
+		if err := f.start(m); err != nil {
+			return err
+		}
+		if i%20 == 19 { // machines boot in racks, not all in one millisecond
+			time.Sleep(500 * time.Millisecond)
+		}
+	}
+	return f.await(ctx, 15*time.Minute, "all members see each other", f.whole)
+}
+
+// whole tells whether each member that lives sees all others that do.
+func (f *fleet) whole() bool {
+	return f.watch.complete(len(f.members))
+}
+
+// await polls a condition of the whole fleet.
+func (f *fleet) await(ctx context.Context, limit time.Duration, what string, done func() bool) error {
+	for deadline := time.Now().Add(limit); !done(); {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: not within %v", what, limit)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (f *fleet) close() {
+	for _, m := range f.members {
+		if m.kill != nil {
+			m.kill()
+		}
+	}
+	f.wg.Wait()
+}
