@@ -376,6 +376,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 func (n whole) gossipTasks() []task {
 	list := []task{
 		{"gossip", func(ctx context.Context) error { return runGossip(ctx, n.cfg, n.group) }},
+		{"view of the gossip", func(ctx context.Context) error {
+			return n.group.ServeView(ctx, filepath.Join(n.cfg.RunDir, gossip.ViewSocket))
+		}},
 		{"backends", func(ctx context.Context) error {
 			return n.services.FollowMembers(ctx, n.group, addrs(n.facts.IPs))
 		}},

@@ -90,8 +90,11 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
 	}
-	if group != nil && group.Keys() != nil {
-		s.GossipKeys = group.Keys()
+	if group != nil {
+		s.GossipView = group.View
+		if group.Keys() != nil {
+			s.GossipKeys = group.Keys()
+		}
 	}
 	if b.spans != nil {
 		s.Traced = b.spans.Handler

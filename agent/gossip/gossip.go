@@ -42,11 +42,13 @@ type Group struct {
 	cfg  Config
 	log  *slog.Logger
 	list *memberlist.Memberlist
+	conf *memberlist.Config // its suspicion follows the group's size (timing.go)
 	book *book
 
 	mu          sync.Mutex // taken under memberlist's node lock: never call memberlist holding it
 	own         own
 	members     map[string]Member
+	trips       map[string]time.Duration // of the last probe of each that is up
 	subscribers []chan struct{}
 
 	update   sync.Mutex // one statement or end at a time
@@ -70,6 +72,7 @@ func New(cfg Config) (*Group, error) {
 		return nil, errors.New("gossip: member has no certificate to prove its name with")
 	}
 	g := &Group{cfg: cfg, log: cfg.Log, book: newBook(cfg.Name, cfg.Trust, cfg.Log), members: map[string]Member{},
+		trips:   map[string]time.Duration{},
 		granted: make(chan struct{}), restated: make(chan struct{}, 1), rekeyed: make(chan struct{}, 1)}
 	g.own.Meta, g.own.incarnation = cfg.Meta, 1 // memberlist's first
 	if cfg.Trust == nil {
@@ -90,6 +93,7 @@ func New(cfg Config) (*Group, error) {
 		mc.BindPort, mc.AdvertisePort = nt.GetAutoBindPort(), nt.GetAutoBindPort()
 		inner = nt
 	}
+	g.conf = mc
 	t := newGuard(g, inner)
 	mc.Transport = t
 	var err error
@@ -101,48 +105,6 @@ func New(cfg Config) (*Group, error) {
 
 // Keys are what members share; nil without.
 func (g *Group) Keys() *Keyring { return g.cfg.Keys }
-
-// memberlistConfig is the LAN profile, tuned: with at most three members a
-// death is declared after at most 1 s to be probed + 0.5 s for the probe + 2 s
-// of suspicion; with more, the first of many probers mostly finds it sooner
-// (after r rounds of 0.5 s with probability 1-exp(-r)) and the suspicion lasts 2
-// to 4 s. Awareness (Lifeguard) stays on, so that a starved
-// member blames itself first.
-func (g *Group) memberlistConfig() *memberlist.Config {
-	c := memberlist.DefaultLANConfig()
-	c.Name = g.cfg.Name
-	if g.cfg.BindAddr != "" {
-		c.BindAddr = g.cfg.BindAddr
-	}
-	switch g.cfg.BindPort {
-	case 0:
-		c.BindPort = DefaultPort
-	case -1:
-		c.BindPort = 0
-	default:
-		c.BindPort = g.cfg.BindPort
-	}
-	c.AdvertisePort = c.BindPort
-	c.AdvertiseAddr = g.cfg.AdvertiseAddr
-	c.ProbeInterval = 500 * time.Millisecond
-	c.ProbeTimeout = 300 * time.Millisecond
-	// The interval of probes, for both tickers begin together: one wake-up of an
-	// idle process, not two. Twice the nodes make news spread about as fast.
-	c.GossipInterval, c.GossipNodes = c.ProbeInterval, 6
-	c.SuspicionMult = 4
-	// A member that missed probes probes at most three times as slowly. The
-	// library's eight times left one that was silent for 1.5 s no probe within the
-	// suspicion by which to hear of it and contradict.
-	c.AwarenessMaxMultiplier = 3
-	c.SuspicionMaxTimeoutMult = 2
-	c.DeadNodeReclaimTime = time.Second // a machine may come back with another address
-	c.EnableCompression = false         // costs more than it saves at this message size
-	c.MsgpackUseNewTimeFormat = true
-	c.UDPBufferSize -= packetOverhead
-	c.Delegate, c.Events, c.Conflict = delegate{g}, delegate{g}, delegate{g}
-	c.Logger = newLogger(g.log)
-	return c
-}
 
 // Addr is the address that other members use, for a Join of theirs.
 func (g *Group) Addr() string { return g.list.LocalNode().Address() }

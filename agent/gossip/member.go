@@ -59,7 +59,11 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 		m.Since = old.Since
 	}
 	g.members[n.Name] = m
+	if !m.State.Up() {
+		delete(g.trips, n.Name)
+	}
 	g.forgetOld(m.Since)
+	g.fitSuspicion(g.up())
 	g.notify()
 }
 
@@ -74,6 +78,16 @@ func (g *Group) wordsOf(n *memberlist.Node, old Member) (Meta, Grant) {
 		return old.Meta, Grant{PodCIDRs: old.PodCIDRs, NodeIPs: old.NodeIPs, Issued: old.Granted}
 	}
 	return p.Meta, p.grant
+}
+
+// up counts the members that answer probes; the caller holds g.mu.
+func (g *Group) up() (n int) {
+	for _, m := range g.members {
+		if m.State.Up() {
+			n++
+		}
+	}
+	return n
 }
 
 func stateOf(up, leaving bool) State {

@@ -72,6 +72,8 @@ type Server struct {
 	Config any
 	// GossipKeys is nil on a node without them.
 	GossipKeys GossipKeys
+	// GossipView is how the node sees the members of the gossip; nil without one.
+	GossipView func() []gossip.View
 	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
 	Traced func(http.Handler) http.Handler
 	// Healthy is nil while the node works.
@@ -142,6 +144,7 @@ func (s *Server) handler() http.Handler {
 	read("/configz", s.configz, "configz", "proxy")
 	read(gossip.KeysPath, s.gossipKeys, "proxy")
 	mux.Handle("PUT "+gossip.KeysPath, s.Auth.allow(s.setGossipKeys, "proxy"))
+	read(gossip.MembersPath, s.gossipMembers, "proxy")
 	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
 	read("/logs/", s.nodeLogs, "log")
 	read("/stats/summary", s.summary, "stats")

@@ -36,7 +36,8 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
-		coordinatorsCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(), credentialsCommand())
+		coordinatorsCommand(), membersCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(),
+		credentialsCommand())
 	process.AddManual(root)
 	return root
 }

@@ -10,14 +10,18 @@ import (
 	"log/slog"
 	"math/big"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/gossip"
 )
 
-// port is that of all members; each has an address of its own in 127.0.0.0/8.
+// port is that of all members; each has an address of its own in 127.0.0.0/8,
+// below a number that tells two benches on one machine apart.
 const port = 17946
+
+var loopback = 20 + os.Getpid()%200
 
 // coordinators is how many members are coordinators: the first ones, which all
 // join by, too.
@@ -82,7 +86,7 @@ func newFleet(size int) (*fleet, error) {
 }
 
 func newMember(i int, authority *ecdsa.PrivateKey) (*member, error) {
-	m := &member{name: fmt.Sprintf("machine-%03d", i), ip: fmt.Sprintf("127.20.%d.%d", i/250, i%250+1),
+	m := &member{name: fmt.Sprintf("machine-%03d", i), ip: fmt.Sprintf("127.%d.%d.%d", loopback, i/250, i%250+1),
 		role: gossip.RoleAgent}
 	if i < coordinators {
 		m.role = gossip.RoleCoordinator

@@ -25,7 +25,9 @@ func (r *report) add(name string, d time.Duration) {
 	r.samples[name] = append(r.samples[name], d)
 }
 
-func (r *report) line(format string, args ...any) { r.lines = append(r.lines, fmt.Sprintf(format, args...)) }
+func (r *report) line(format string, args ...any) {
+	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+}
 
 func (r *report) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

@@ -1,0 +1,106 @@
+package gossip
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// MembersPath is where an agent shows its view of the group: in the kubelet's API,
+// and at ViewSocket in its run directory, which needs no API.
+const (
+	MembersPath = "/gossip/members"
+	ViewSocket  = "gossip.sock"
+)
+
+// View is what one member tells of another, or of itself.
+type View struct {
+	Name  string    `json:"name"`
+	Role  Role      `json:"role"`
+	State State     `json:"state"`
+	Since time.Time `json:"since"`
+	Addr  string    `json:"addr"`
+	Zone  string    `json:"zone,omitempty"`
+	// RoundTrip is that of the last probe, in seconds; 0: none was answered yet.
+	RoundTrip float64 `json:"roundTripSeconds,omitempty"`
+	Local     bool    `json:"local,omitempty"` // who tells this
+}
+
+// View is Members with what only this member knows of them.
+func (g *Group) View() []View {
+	list := []View{}
+	members := g.Members()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range members {
+		v := View{Name: m.Name, Role: m.Role, State: m.State, Since: m.Since, Zone: m.Zone,
+			RoundTrip: g.trips[m.Name].Seconds(), Local: m.Local}
+		if m.Addr.IsValid() {
+			v.Addr = m.Addr.String()
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// AckPayload implements memberlist.PingDelegate.
+func (delegate) AckPayload() []byte { return nil }
+
+// NotifyPingComplete keeps how long an answered probe took.
+func (d delegate) NotifyPingComplete(n *memberlist.Node, trip time.Duration, _ []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m, ok := d.members[n.Name]; ok && m.State.Up() {
+		d.trips[n.Name] = trip
+	}
+}
+
+// Limits of a request at the socket: a path is all that it holds.
+const (
+	viewTimeout = 5 * time.Second
+	viewHeaders = 4 << 10
+)
+
+// ServeView answers GET of MembersPath at a socket, for root alone, until ctx ends.
+func (g *Group) ServeView(ctx context.Context, socket string) error {
+	l, err := listenForRoot(socket)
+	if err != nil {
+		return fmt.Errorf("gossip: listen on %s: %w", socket, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+MembersPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(g.View())
+	})
+	srv := &http.Server{Handler: mux, ReadTimeout: viewTimeout, WriteTimeout: viewTimeout,
+		MaxHeaderBytes: viewHeaders}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("gossip: serve %s: %w", socket, err)
+	}
+	return nil
+}
+
+// listenForRoot takes the place of a socket that a killed process left.
+func listenForRoot(socket string) (net.Listener, error) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
