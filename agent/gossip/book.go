@@ -200,11 +200,11 @@ func (b *book) keep(p *peer) (*peer, error) {
 }
 
 // forget drops those that are not among the members any more.
-func (b *book) forget(known func(name string) bool) {
+func (b *book) forget(known map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := time.Now().Add(-forgetAfter)
-	maps.DeleteFunc(b.byName, func(name string, p *peer) bool { return !known(name) && p.since.Before(old) })
+	maps.DeleteFunc(b.byName, func(name string, p *peer) bool { return !known[name] && p.since.Before(old) })
 	maps.DeleteFunc(b.byID, func(_ keyID, p *peer) bool { return b.byName[p.name] != p })
 	maps.DeleteFunc(b.pairs, func(id keyID, _ *pair) bool { return b.byID[id] == nil })
 }

@@ -242,7 +242,7 @@ func (g *Group) keepUp(ctx context.Context) {
 			return
 		case <-refresh.C:
 			g.cfg.Keys.refresh(g.log)
-			g.book.forget(g.isMember)
+			g.tidy()
 			continue
 		case <-g.rekeyed:
 			g.meetAgain()
@@ -259,11 +259,16 @@ func (g *Group) keepUp(ctx context.Context) {
 	}
 }
 
-func (g *Group) isMember(name string) bool {
+// tidy has the book forget who is no member any more. The names are copied first:
+// who holds g.mu asks the book (observe), so that the book must not ask back.
+func (g *Group) tidy() {
+	known := map[string]bool{}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.members[name]
-	return ok
+	for name := range g.members {
+		known[name] = true
+	}
+	g.mu.Unlock()
+	g.book.forget(known)
 }
 
 // meetAgain shows the new key to some live members by streams; they pass it on.

@@ -13,7 +13,7 @@ func TestSuspicionFitsTheSize(t *testing.T) {
 		mult := suspicionMultFor(members)
 		// As memberlist computes it.
 		lasts := time.Duration(float64(mult) * max(1, math.Log10(float64(max(1, members)))) * float64(probeInterval))
-		if lasts < suspicionMin || lasts > 6*time.Second || members <= 5 && lasts > suspicionMin {
+		if lasts < suspicionMin || lasts > 6500*time.Millisecond || members <= 5 && lasts > suspicionMin {
 			t.Errorf("%d members: multiplier %d, %v", members, mult, lasts)
 		}
 	}

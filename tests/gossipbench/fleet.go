@@ -157,7 +157,9 @@ func (f *fleet) whole() bool {
 func (f *fleet) await(ctx context.Context, limit time.Duration, what string, done func() bool) error {
 	for deadline := time.Now().Add(limit); !done(); {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within %v", what, limit)
+			up, down, example := f.watch.state()
+			return fmt.Errorf("%s: not within %v: of %d pairs %d are up and %d down, as %s", what, limit,
+				len(f.members)*len(f.members), up, down, example)
 		}
 		select {
 		case <-ctx.Done():

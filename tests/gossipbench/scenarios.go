@@ -163,6 +163,7 @@ func (b *bench) pausing(ctx context.Context) error {
 	n := 0
 	for end := time.Now().Add(time.Duration(b.minutes * float64(time.Minute))); time.Now().Before(end); n++ {
 		m := b.members[rand.IntN(len(b.members))]
+		began := time.Now()
 		m.link.pause(true)
 		err := sleep(ctx, pauseFor)
 		m.link.pause(false)
@@ -172,9 +173,18 @@ func (b *bench) pausing(ctx context.Context) error {
 		if err := sleep(ctx, pauseEvery-pauseFor+rand.N(time.Second)); err != nil {
 			return err
 		}
+		b.tellLate(m, began)
 	}
 	b.out.line("%d pauses of %v", n, pauseFor)
 	return b.settle(ctx, "pauses of 3 s")
+}
+
+// tellLate prints when after a pause's begin somebody was called dead.
+func (b *bench) tellLate(paused *member, began time.Time) {
+	for _, a := range b.watch.since(began) {
+		b.out.line("%s calls %s dead %.2f s after %s began to pause", a.by, a.about, a.at.Sub(began).Seconds(),
+			paused.name)
+	}
 }
 
 // oneWay has one member not hear another, which hears it; all others do.

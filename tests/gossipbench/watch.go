@@ -143,6 +143,35 @@ func (w *watcher) complete(size int) bool {
 	return true
 }
 
+// since lists alarms from a time on.
+func (w *watcher) since(from time.Time) (out []alarm) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.alarms {
+		if a.at.After(from) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// state counts pairs of members by what the first believes of the second.
+func (w *watcher) state() (up, down int, example string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for by, view := range w.views {
+		for about, s := range view {
+			if s.up {
+				up++
+			} else {
+				down++
+				example = by + " of " + about
+			}
+		}
+	}
+	return up, down, example
+}
+
 // take returns the alarms since it was asked last.
 func (w *watcher) take() []alarm {
 	w.mu.Lock()
