@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -156,6 +156,9 @@ lint: ## gofmt, house rules, vet, staticcheck
 
 bench: setup build images ## measure speed and weight; prints one table; ARGS
 	$(GO) run ./tests/bench $(ARGS)
+
+gossip-bench: setup ## deaths, returns and false alarms in a gossip of many members in one process; ARGS
+	$(GO) run ./tests/gossipbench $(ARGS)
 
 peer-bench: setup build images ## the same workload against Shoal and upstream v1.36.3; ARGS
 	$(GO) build -o bin/peer-bench ./tests/peerbench
