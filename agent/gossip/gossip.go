@@ -145,8 +145,9 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 }
 
-// broadcastWait bounds the wait until a message was handed to some peer.
-const broadcastWait = 2 * time.Second
+// broadcastWait bounds the wait until a message was passed on as often as it is to
+// be: of two members eight times (RetransmitMult), once in each probeInterval.
+const broadcastWait = 10 * probeInterval
 
 // Leave tells the others that this end is planned, then ends the membership.
 func (g *Group) Leave() error {
