@@ -86,6 +86,7 @@ func newGossip(
 		Join:          cfg.Join,
 		Deny:          cidr.Parse(cfg.ClusterCIDR),
 		Meta:          gossip.Meta{Role: gossip.RoleAgent},
+		File:          filepath.Join(cfg.CheckpointDir(), "members.json"),
 		Log:           log,
 	}
 	if n := memory.Node(); n != nil {

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -32,6 +34,7 @@ type Config struct {
 	Grant         []byte         // of Identity; empty: SetGrant brings it, until then others do not hear this member
 	Deny          []netip.Prefix // sources that are not answered: pods
 	Meta          Meta
+	File          string // keeps the other nodes for the next start; empty: none are kept
 	Log           *slog.Logger
 
 	Transport memberlist.Transport // nil: UDP and TCP; tests give gossiptest's
@@ -50,6 +53,9 @@ type Group struct {
 	members     map[string]Member
 	trips       map[string]time.Duration // of the last probe of each that is up
 	subscribers []chan struct{}
+	unsaved     bool // members differ from those in the file
+
+	inFile []byte // what the file holds, as far as known; keepUp's
 
 	update   sync.Mutex // one statement or end at a time
 	stopped  bool
@@ -83,6 +89,7 @@ func New(cfg Config) (*Group, error) {
 			g.log.Debug("the kept gossip grant is of no use", "err", err)
 		}
 	}
+	g.recall()
 	mc := g.memberlistConfig()
 	inner := cfg.Transport
 	if inner == nil {
@@ -122,6 +129,7 @@ func (g *Group) Run(ctx context.Context) error {
 		return nil
 	case <-g.granted:
 	}
+	wg.Go(func() { g.giveUp(ctx) })
 	changed := g.Changed()
 	var j joiner
 	for {
@@ -195,7 +203,8 @@ type joiner struct {
 const (
 	joinDelayMin = time.Second
 	joinDelayMax = 30 * time.Second
-	joinLostMax  = 3 // lost members called in one round
+	joinLostMax  = 3  // lost members called in one round
+	joinAloneMax = 12 // of one that knows nobody alive
 )
 
 // attempt calls who is missing and returns when to look again; 0: when something changes.
@@ -205,16 +214,9 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 		j.delay, j.failed = 0, false
 		return 0
 	}
-	var failure error
-	for _, t := range targets {
-		if ctx.Err() != nil {
-			return 0
-		}
-		if _, err := g.list.Join([]string{t}); err != nil {
-			failure = err
-			continue
-		}
-		j.reach[t] = true
+	failure := j.call(g, targets)
+	if ctx.Err() != nil {
+		return 0
 	}
 	if failure == nil {
 		j.delay, j.failed = 0, false
@@ -228,17 +230,37 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 	return j.delay + rand.N(j.delay/4)
 }
 
+// call joins all targets at once: a machine without power answers nothing for seconds,
+// and the others are not to wait for that.
+func (j *joiner) call(g *Group, targets []string) error {
+	errs := make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, t := range targets {
+		wg.Go(func() { _, errs[i] = g.list.Join([]string{t}) })
+	}
+	wg.Wait()
+	for i, t := range targets {
+		if errs[i] == nil {
+			j.reach[t] = true
+		}
+	}
+	return cmp.Or(errs...)
+}
+
 // targets lists join addresses that belong to no live member and never
-// answered since the last loss, and some of the members that died.
+// answered since the last loss, and some of the members that died or were not heard
+// yet; where nobody is alive, also those that left.
 func (j *joiner) targets(g *Group) []string {
 	up := map[string]bool{}
-	var lost []string
+	var lost, left []string
 	g.mu.Lock()
 	for _, m := range g.members {
 		switch {
 		case m.State.Up():
 			up[m.Addr.String()] = true
-		case m.State == StateDead && m.Addr.IsValid():
+		case m.State == StateLeft && m.Addr.IsValid():
+			left = append(left, m.Addr.String())
+		case m.Addr.IsValid():
 			lost = append(lost, m.Addr.String())
 		}
 	}
@@ -253,8 +275,17 @@ func (j *joiner) targets(g *Group) []string {
 			targets = append(targets, t)
 		}
 	}
+	most := joinLostMax
+	if len(up) <= 1 {
+		lost, most = append(lost, left...), joinAloneMax
+	}
 	rand.Shuffle(len(lost), func(a, b int) { lost[a], lost[b] = lost[b], lost[a] })
-	return append(targets, lost[:min(len(lost), joinLostMax)]...)
+	for _, t := range lost[:min(len(lost), most)] {
+		if !slices.Contains(targets, t) {
+			targets = append(targets, t)
+		}
+	}
+	return targets
 }
 
 func withPort(addr string) string {

@@ -13,12 +13,14 @@ import (
 type State string
 
 // The states. alive -> leaving -> left is a planned end; alive -> dead a
-// failure; each of them goes back to alive when the member does.
+// failure; each of them goes back to alive when the member does. A start begins with
+// unheard, which ends as alive or, after some seconds, as dead.
 const (
 	StateAlive   State = "alive"
 	StateLeaving State = "leaving" // alive, but ends soon: no new traffic
 	StateLeft    State = "left"    // ended as planned
 	StateDead    State = "dead"    // stopped answering
+	StateUnheard State = "unheard" // alive before this process began, and not heard since
 )
 
 // Up tells whether the member answers probes.
@@ -62,6 +64,7 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 	if !m.State.Up() {
 		delete(g.trips, n.Name)
 	}
+	g.unsaved = true
 	g.forgetOld(m.Since)
 	g.fitSuspicion(g.up())
 	g.notify()

@@ -239,10 +239,12 @@ func (g *Group) keepUp(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			g.remember()
 			return
 		case <-refresh.C:
 			g.cfg.Keys.refresh(g.log)
 			g.tidy()
+			g.remember()
 			continue
 		case <-g.rekeyed:
 			g.meetAgain()

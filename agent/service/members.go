@@ -34,7 +34,7 @@ func (s *Source) FollowMembers(ctx context.Context, g Members, own []netip.Addr)
 func down(members []gossip.Member) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range members {
-		if m.Role == gossip.RoleAgent && m.State != gossip.StateAlive {
+		if m.Role == gossip.RoleAgent && m.State != gossip.StateAlive && m.State != gossip.StateUnheard {
 			out[m.Name] = true
 		}
 	}
