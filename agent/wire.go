@@ -219,6 +219,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	storage.Silent = p.offline.Silent
 	refresher := newRefresher(drivers, storage, log)
 	storage.Changed = func() {
 		p.volumes.Attachable()

@@ -93,6 +93,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	var p podParts
 	p.changed, p.limits = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.offline = &pod.Offline{Log: b.log}
+	b.objects.Silent, b.tokens.Silent = p.offline.Silent, p.offline.Silent
 	p.volumes = b.makeVolumes(func(obj *corev1.Pod) volume.Facts {
 		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj),
 			Allocatable: host.Allocatable}

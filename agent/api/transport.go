@@ -44,7 +44,7 @@ func newTransport(rc *rest.Config, node, file string, c Credentials) (*transport
 		t.coordinators.ownName = u.Hostname()
 	}
 	if rc.Dial == nil {
-		t.coordinators.dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+		t.coordinators.dial = (&net.Dialer{Timeout: connectTime, KeepAlive: 30 * time.Second}).DialContext
 	}
 	t.coordinators.restore()
 	return t, t.use(c)
@@ -86,6 +86,11 @@ func (t *transport) replace(conf *tls.Config) {
 		old.CloseIdleConnections()
 	}
 }
+
+// connectTime bounds connecting to one coordinator, whose kernel answers at once where
+// there is one: a lost packet is sent again after one second and after three. While it
+// lasts, a pod that asks for something waits.
+const connectTime = 5 * time.Second
 
 // handshakeTime bounds the handshake with one coordinator.
 const handshakeTime = 10 * time.Second

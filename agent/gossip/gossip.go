@@ -53,7 +53,6 @@ type Group struct {
 	members     map[string]Member
 	trips       map[string]time.Duration // of the last probe of each that is up
 	subscribers []chan struct{}
-	unsaved     bool // members differ from those in the file
 
 	inFile []byte // what the file holds, as far as known; keepUp's
 
@@ -63,6 +62,7 @@ type Group struct {
 	once     sync.Once     // closes it
 	restated chan struct{} // a new statement is due
 	rekeyed  chan struct{} // the key changed
+	changed  chan struct{} // members are to be written down
 }
 
 // New binds the sockets and starts answering probes. The group is looked for
@@ -79,7 +79,8 @@ func New(cfg Config) (*Group, error) {
 	}
 	g := &Group{cfg: cfg, log: cfg.Log, book: newBook(cfg.Name, cfg.Trust, cfg.Log), members: map[string]Member{},
 		trips:   map[string]time.Duration{},
-		granted: make(chan struct{}), restated: make(chan struct{}, 1), rekeyed: make(chan struct{}, 1)}
+		granted: make(chan struct{}), restated: make(chan struct{}, 1), rekeyed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1)}
 	g.own.Meta, g.own.incarnation = cfg.Meta, 1 // memberlist's first
 	if cfg.Trust == nil {
 		g.once.Do(func() { close(g.granted) })

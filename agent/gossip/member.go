@@ -64,7 +64,7 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 	if !m.State.Up() {
 		delete(g.trips, n.Name)
 	}
-	g.unsaved = true
+	poke(g.changed)
 	g.forgetOld(m.Since)
 	g.fitSuspicion(g.up())
 	g.notify()

@@ -232,19 +232,28 @@ func poke(c chan struct{}) {
 	}
 }
 
-// keepUp follows the key file, and says anew what is due, until ctx ends.
+// keepUp follows the key file, says anew what is due, and writes members down, until
+// ctx ends.
 func (g *Group) keepUp(ctx context.Context) {
 	refresh := time.NewTicker(refreshEvery)
 	defer refresh.Stop()
+	defer func() { _ = g.remember() }()
+	var write <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			g.remember()
 			return
+		case <-g.changed:
+			if write == nil {
+				write = time.After(rememberAfter) // they come and go in bursts
+			}
+			continue
+		case <-write:
+			write = g.rememberAgain()
+			continue
 		case <-refresh.C:
 			g.cfg.Keys.refresh(g.log)
 			g.tidy()
-			g.remember()
 			continue
 		case <-g.rekeyed:
 			g.meetAgain()

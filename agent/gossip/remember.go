@@ -33,6 +33,9 @@ const (
 	// knew before: it meets one of them within the second, and that one tells of all.
 	// After a power cut those that are not back yet are dead after it.
 	unheardFor = 5 * time.Second
+	// rememberAfter is how much later than a change the file is written, rememberFailed
+	// when it is tried again.
+	rememberAfter, rememberFailed = 2 * time.Second, time.Minute
 )
 
 // recall makes the nodes of the last run members. A file that cannot be read is none:
@@ -54,6 +57,7 @@ func (g *Group) recall() {
 		g.log.Warn("gossip: members of the last run are not known", "err", err)
 		return
 	}
+	g.inFile = data
 	g.recallAll(data, time.Now())
 }
 
@@ -102,23 +106,16 @@ func (g *Group) giveUp(ctx context.Context) {
 		if m.State == StateUnheard {
 			m.State, m.Since = StateDead, time.Now()
 			g.members[name] = m
-			g.unsaved = true
+			poke(g.changed)
 		}
 	}
 	g.notify()
 }
 
 // remember writes the nodes down, if there is something new about them.
-func (g *Group) remember() {
+func (g *Group) remember() error {
 	if g.cfg.File == "" || !g.book.verified() {
-		return
-	}
-	g.mu.Lock()
-	due := g.unsaved
-	g.unsaved = false
-	g.mu.Unlock()
-	if !due {
-		return
+		return nil
 	}
 	data, err := json.Marshal(g.toKeep())
 	if err == nil && !bytes.Equal(data, g.inFile) {
@@ -126,12 +123,18 @@ func (g *Group) remember() {
 	}
 	if err == nil {
 		g.inFile = data
-		return
 	}
-	g.mu.Lock()
-	g.unsaved = true
-	g.mu.Unlock()
+	return err
+}
+
+// rememberAgain is remember, and when to try again.
+func (g *Group) rememberAgain() <-chan time.Time {
+	err := g.remember()
+	if err == nil {
+		return nil
+	}
 	g.log.Warn("gossip: members are not kept for the next start, trying on", "err", err)
+	return time.After(rememberFailed)
 }
 
 func (g *Group) toKeep() []kept {

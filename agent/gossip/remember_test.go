@@ -28,7 +28,7 @@ func TestPowerCut(t *testing.T) {
 		for _, g := range all {
 			f.wait("join", time.Minute, func() bool { return len(g.Members()) == len(all) })
 		}
-		time.Sleep(2 * refreshEvery)
+		time.Sleep(2 * rememberAfter)
 		for _, stop := range f.stop {
 			stop()
 		}

@@ -24,6 +24,18 @@ const offlineAfter = 3 * time.Second
 // CutOff tells whether pods were started without the API.
 func (o *Offline) CutOff() bool { return o.cutOff.Load() }
 
+// Silent tells whether pods were started without the API and it is not heard since:
+// what was kept is used then without asking, for each question would wait until a
+// machine without power has not answered.
+func (o *Offline) Silent() bool {
+	select {
+	case <-o.Synced:
+		return false
+	default:
+		return o.CutOff()
+	}
+}
+
 // Run waits for the API, and lets the pods of m start when it stays silent.
 func (o *Offline) Run(ctx context.Context, m *Manager) error {
 	select {

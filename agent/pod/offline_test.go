@@ -21,6 +21,13 @@ func TestOffline(t *testing.T) {
 			if err := o.Run(t.Context(), &Manager{}); err != nil {
 				t.Error(err)
 			}
+			if o.Silent() != o.CutOff() {
+				t.Errorf("heard after %v: silent %v", heard, o.Silent())
+			}
+			time.Sleep(2 * offlineAfter)
+			if o.Silent() != (heard == 0) {
+				t.Errorf("heard after %v, later: silent %v", heard, o.Silent())
+			}
 			if want := heard == 0 || heard > offlineAfter; o.CutOff() != want {
 				t.Errorf("heard after %v: cut off %v", heard, o.CutOff())
 			}

@@ -35,6 +35,11 @@ func ClaimName(p *corev1.Pod, v *corev1.Volume) string {
 // API last said. A volume of a cloud is shown as its CSI driver's.
 func (o *Objects) Volume(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolume, error) {
 	r := ref{claim, p.Namespace, ClaimName(p, v)}
+	if o.Silent != nil && o.Silent() {
+		if known := o.KnownVolume(p, v); known != nil {
+			return known, nil
+		}
+	}
 	pv, err := o.bound(ctx, p, v)
 	if err == nil {
 		if err := o.Saved.Put(r.key(), &SavedObject{Volume: pv}); err != nil {

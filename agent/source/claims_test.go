@@ -49,6 +49,11 @@ func TestVolume(t *testing.T) {
 	if got, err := o.Volume(t.Context(), pod, v); err != nil || got.Name != "pv" {
 		t.Errorf("while the API is silent: %v, %v", got, err)
 	}
+	asked := len(client.Actions())
+	o.Silent = func() bool { return silent }
+	if got, err := o.Volume(t.Context(), pod, v); err != nil || got.Name != "pv" || len(client.Actions()) != asked {
+		t.Errorf("where it is known to be silent: %v, %v, and %d requests", got, err, len(client.Actions())-asked)
+	}
 	silent = false
 	claim.Status.Phase = corev1.ClaimLost
 	if _, err := client.CoreV1().PersistentVolumeClaims("ns").UpdateStatus(t.Context(), claim,

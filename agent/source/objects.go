@@ -69,7 +69,9 @@ type Objects struct {
 	Saved  Saved
 	// Changed is told of the namespace of every object that changed.
 	Changed func(namespace string)
-	Log     *slog.Logger
+	// Silent tells that it is in vain to ask the API; nil: it never is.
+	Silent func() bool
+	Log    *slog.Logger
 
 	ctx     context.Context
 	wg      sync.WaitGroup

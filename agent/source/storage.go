@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 
@@ -21,7 +22,9 @@ type Storage struct {
 	Client kubernetes.Interface
 	// Changed is called when a CSIDriver changed; it may be nil.
 	Changed func()
-	Log     *slog.Logger
+	// Silent tells that it is in vain to ask the API; nil: it never is.
+	Silent func() bool
+	Log    *slog.Logger
 
 	ctx  context.Context
 	wg   sync.WaitGroup
@@ -36,12 +39,28 @@ type Storage struct {
 // Start makes it ready; ctx bounds the watch.
 func (s *Storage) Start(ctx context.Context) { s.ctx, s.heard = ctx, make(chan struct{}) }
 
+var errSilent = errors.New("the API has not been heard since the start")
+
+// inVain is why nothing is asked; nil: the API may answer.
+func (s *Storage) inVain() error {
+	switch {
+	case s.Client == nil:
+		return errNoAPI
+	case s.Silent != nil && s.Silent():
+		return errSilent
+	}
+	return nil
+}
+
 // CSIDriver is the object of a driver as last heard, nil for none.
 func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	if s.Client == nil {
 		return nil, errNoAPI
 	}
 	s.once.Do(func() { s.wg.Go(s.follow) })
+	if err := s.inVain(); err != nil {
+		return nil, err
+	}
 	select {
 	case <-s.heard:
 	case <-ctx.Done():
@@ -57,16 +76,16 @@ func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDri
 
 // Attachment is a VolumeAttachment, which nodes may not watch.
 func (s *Storage) Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	if s.Client == nil {
-		return nil, errNoAPI
+	if err := s.inVain(); err != nil {
+		return nil, err
 	}
 	return s.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 }
 
 // Claim reads a claim, which nodes may not watch.
 func (s *Storage) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	if s.Client == nil {
-		return nil, errNoAPI
+	if err := s.inVain(); err != nil {
+		return nil, err
 	}
 	return s.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }

@@ -84,6 +84,17 @@ func TestCSIDriversOfASilentAPI(t *testing.T) {
 		if got := attaches(t, s, "a"); got != "connection refused" {
 			t.Errorf("got %s", got)
 		}
+		s.Silent = func() bool { return true }
+		asked := len(client.Actions())
+		for name, ask := range map[string]func() error{
+			"CSIDriver":  func() error { _, err := s.CSIDriver(t.Context(), "a"); return err },
+			"Attachment": func() error { _, err := s.Attachment(t.Context(), "a"); return err },
+			"Claim":      func() error { _, err := s.Claim(t.Context(), "ns", "a"); return err },
+		} {
+			if err := ask(); !errors.Is(err, errSilent) || len(client.Actions()) != asked {
+				t.Errorf("%s where it is known to be silent: %v, and %d requests", name, err, len(client.Actions())-asked)
+			}
+		}
 		cancel()
 		s.wg.Wait()
 		if _, err := (&Storage{}).CSIDriver(t.Context(), "a"); !errors.Is(err, errNoAPI) {

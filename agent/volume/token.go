@@ -15,6 +15,9 @@ import (
 // maxTokenAge is when a token is renewed at the latest.
 const maxTokenAge = 24 * time.Hour
 
+// silentWait is when a token is tried to be renewed again.
+const silentWait = time.Minute
+
 // SavedToken is a token with its times.
 type SavedToken struct {
 	Token   string    `json:"token"`
@@ -38,6 +41,8 @@ type TokenCache struct {
 	Request func(ctx context.Context, namespace, account string,
 		r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 	Saved Saved
+	// Silent tells that it is in vain to ask the API; nil: it never is.
+	Silent func() bool
 
 	mu sync.Mutex
 }
@@ -68,10 +73,13 @@ func (c *TokenCache) token(ctx context.Context, p *corev1.Pod, audience string, 
 	if at := renewAt(old); known && now.Before(at) {
 		return old, at, nil
 	}
+	if known && c.Silent != nil && c.Silent() {
+		return old, now.Add(silentWait), nil
+	}
 	got, err := c.Request(ctx, p.Namespace, account(p), request(p, audience, seconds))
 	if err != nil {
 		if known && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
-			return old, now.Add(time.Minute), nil
+			return old, now.Add(silentWait), nil
 		}
 		return SavedToken{}, time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
 	}
