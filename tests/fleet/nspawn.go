@@ -180,6 +180,14 @@ func (c *container) cut() {
 	_ = syscall.Kill(c.leader, syscall.SIGKILL)
 	_ = c.cmd.Process.Kill()
 	<-c.done
+	// The kernel takes the network apart later; until then nspawn finds the name taken.
+	link := "vb-" + cmp.Or(c.second, "machine")
+	for range 200 {
+		if exec.Command("nsenter", "--net=/run/netns/"+lan, "ip", "link", "show", link).Run() != nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // remove ends the machine and takes away what was made for it.
