@@ -53,6 +53,13 @@
 // contradict within a second; conditions flap, no pod is evicted without the
 // Lease.
 //
+// # What is known before anybody is heard
+//
+// A member keeps the other nodes' addresses and grants in a file (remember.go). After
+// a power cut that takes all coordinators, nodes find each other by it, have routes to
+// each other's pods at once, and know who is missing. What they say of themselves is
+// not kept: a machine whose clock was set back would not be believed any more.
+//
 // Without Config.Trust members are believed as they are, and give no pod ranges;
 // that is for load tests.
 package gossip

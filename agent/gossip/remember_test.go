@@ -67,7 +67,9 @@ func TestRestartForgetsNobody(t *testing.T) {
 		a, b, c := f.start(0), f.start(1, keeps), f.start(2)
 		f.wait("join", time.Minute, func() bool { return len(b.Members()) == 3 && len(c.Members()) == 3 })
 		f.start(3)
-		f.wait("join", time.Minute, func() bool { return stateIn(b, "m3") == StateAlive && stateIn(a, "m3") == StateAlive })
+		f.wait("join", time.Minute, func() bool {
+			return stateIn(b, "m3") == StateAlive && stateIn(a, "m3") == StateAlive
+		})
 		f.stop["m3"]()
 		f.wait("death", 12*time.Second, func() bool { return stateIn(b, "m3") == StateDead })
 		f.stop["m1"]()

@@ -92,7 +92,7 @@ func TestCSIDriversOfASilentAPI(t *testing.T) {
 			"Claim":      func() error { _, err := s.Claim(t.Context(), "ns", "a"); return err },
 		} {
 			if err := ask(); !errors.Is(err, errSilent) || len(client.Actions()) != asked {
-				t.Errorf("%s where it is known to be silent: %v, and %d requests", name, err, len(client.Actions())-asked)
+				t.Errorf("%s of an API that is silent: %v, and %d requests", name, err, len(client.Actions())-asked)
 			}
 		}
 		cancel()

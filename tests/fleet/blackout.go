@@ -275,8 +275,9 @@ func (b *blackout) shares(machines []*container) string {
 			want = append(want, p.name)
 		}
 	}
-	return fmt.Sprintf("for i in $(seq 40); do curl -s -S -m 2 http://%s/ || { echo request $i failed; exit 1; }; done >/tmp/answers.$$\n"+
-		"sort -u /tmp/answers.$$ >/tmp/who.$$; printf '%%s\\n' %s | sort | cmp - /tmp/who.$$ || { sort /tmp/answers.$$ | uniq -c; exit 1; }\n",
+	return fmt.Sprintf("for i in $(seq 40); do curl -s -S -m 2 http://%s/ || exit 1; done >/tmp/answers.$$\n"+
+		"sort -u /tmp/answers.$$ >/tmp/who.$$\n"+
+		"printf '%%s\\n' %s | sort | cmp - /tmp/who.$$ || { sort /tmp/answers.$$ | uniq -c; exit 1; }\n",
 		b.service, strings.Join(want, " "))
 }
 

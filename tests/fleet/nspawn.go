@@ -211,11 +211,19 @@ func (c *container) remove() error {
 		errs = append(errs, fmt.Errorf("remove the network: %w: %s", err, out))
 	}
 	// Deepest first; groups that the machine left.
-	out, err := exec.Command("/bin/sh", "-c",
-		"for c in /sys/fs/cgroup "+"/sys/fs/cgroup/*/; do [ ! -d $c/"+c.group()+" ] || find $c/"+c.group()+
-			" -depth -type d -exec rmdir {} +; done").CombinedOutput()
-	if err != nil {
-		errs = append(errs, fmt.Errorf("remove control groups: %w: %s", err, out))
+	// What ran in pods dies with the machine, but may take longer.
+	script := "for c in /sys/fs/cgroup /sys/fs/cgroup/*/; do [ ! -d $c/" + c.group() + " ] || find $c/" + c.group() +
+		" -depth -type d -exec rmdir {} + || bad=1; done; [ -z \"${bad:-}\" ]"
+	for try := 0; ; try++ {
+		out, err := exec.Command("/bin/sh", "-c", script).CombinedOutput()
+		if err == nil {
+			break
+		}
+		if try == 50 {
+			errs = append(errs, fmt.Errorf("remove control groups: %w: %s", err, out))
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
 	}
 	return errors.Join(errs...)
 }

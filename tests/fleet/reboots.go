@@ -29,7 +29,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
-      terminationGracePeriodSeconds: 20
+      terminationGracePeriodSeconds: 5
       nodeSelector: {web: "yes"}
       topologySpreadConstraints:
       - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: web}}, matchLabelKeys: [pod-template-hash]}
@@ -70,7 +70,7 @@ func runReboots(ctx context.Context, r *rig) (err error) {
 	defer r.showNodes(c)
 	asks := c.nodes[2]
 	ok = r.step(ctx, "a Service has a pod on each of three machines", func(ctx context.Context) (string, error) {
-		said, err := c.first.sh(ctx, "kubectl label nodes machine second third web=yes >/dev/null\n"+apply(shopFront)+spread)
+		said, err := c.first.sh(ctx, "kubectl label nodes machine second third web=yes\n"+apply(shopFront)+spread)
 		if err != nil {
 			return said, err
 		}

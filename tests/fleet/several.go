@@ -64,7 +64,8 @@ func (r *rig) newCluster(ctx context.Context, names ...string) (c cluster, remov
 			return c, remove, false, err
 		}
 	}
-	ok = r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }) &&
+	boots := func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }
+	ok = r.step(ctx, "the machines boot", boots) &&
 		r.script(ctx, c.first, "the first machine has coordinator and agent", loopDevices+smallDisk+services)
 	for _, m := range c.nodes {
 		ok = ok && r.becomesNode(ctx, c.first, m)
