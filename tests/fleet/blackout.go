@@ -350,7 +350,7 @@ func (b *blackout) same(ctx context.Context, before map[string]string) error {
 	}
 	for i := range pods {
 		if pods[i].restarts != "1" {
-			err = errors.Join(err, fmt.Errorf("%s has %s restarts, 1 is of the power cut", pods[i].name, pods[i].restarts))
+			err = errors.Join(err, fmt.Errorf("%s: %s restarts, 1 is the cut's", pods[i].name, pods[i].restarts))
 		}
 		pods[i].restarts = "0"
 	}
