@@ -41,6 +41,7 @@ spec:
 	s.sleeper("client")
 	s.gets("client", "http://web-1.db:8080", "Hello from pod web-1")
 	s.k("delete", "pod", "web-1")
+	s.shows("web-1", "get", "pods", "-o", "name") // to wait for it, it has to be there
 	s.ready("web-1")
 	s.gets("client", "http://web-1.db."+s.ns+".svc.cluster.local:8080", "Hello from pod web-1")
 	s.apply(fmt.Sprintf(set, 2, 2))
