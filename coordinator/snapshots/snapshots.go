@@ -118,7 +118,9 @@ func (k *Keeper) take(kind string, now time.Time) (s Snapshot, err error) {
 		}
 		s.Keys = true
 	}
-	s.Size, err = write(s.File, k.Store.Snapshot)
+	if s.Size, err = write(s.File, k.Store.Snapshot); err != nil && s.Keys {
+		err = errors.Join(err, os.Remove(base+keys))
+	}
 	return s, err
 }
 

@@ -8,17 +8,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-type fakeStore struct{ fails bool }
+type fakeStore struct{ fails atomic.Bool }
 
-func (fakeStore) Size() int64 { return 1 << 10 }
+func (*fakeStore) Size() int64 { return 1 << 10 }
 
 func (f *fakeStore) Snapshot(w io.Writer) error {
-	if f.fails {
+	if f.fails.Load() {
 		return errors.New("broken")
 	}
 	_, err := io.WriteString(w, "data")
@@ -71,11 +72,11 @@ func TestSchedule(t *testing.T) {
 				t.Errorf("%s: %s", time.Now(), got)
 			}
 		}
-		s.fails = true
+		s.fails.Store(true)
 		time.Sleep(time.Hour)
-		s.fails = false
 		synctest.Wait()
-		if got := names(t, k.Dir); strings.Contains(got, "T0310") && strings.Contains(got, ".db.partial") {
+		s.fails.Store(false)
+		if got := names(t, k.Dir); strings.Contains(got, "T031000Z") {
 			t.Errorf("what failed left %s", got)
 		}
 		time.Sleep(time.Hour)
@@ -121,7 +122,9 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %d %s", c.method, w.Code, w.Body)
 		}
 	}
-	k.Store = &fakeStore{fails: true}
+	broken := &fakeStore{}
+	broken.fails.Store(true)
+	k.Store = broken
 	w := httptest.NewRecorder()
 	if k.ServeHTTP(w, httptest.NewRequest("POST", Path, nil)); w.Code != 500 || !strings.Contains(w.Body.String(), "broken") {
 		t.Errorf("%d %s", w.Code, w.Body)
