@@ -67,8 +67,7 @@ func (f *three) token(o *one, uses string) string {
 	f.t.Helper()
 	const id, secret = "abcdef", "0123456789abcdef"
 	secrets := o.c.CoreV1().Secrets(metav1.NamespaceSystem)
-	_ = secrets.Delete(f.t.Context(), bootstrap.BootstrapTokenSecretPrefix+id, metav1.DeleteOptions{})
-	_, err := secrets.Create(f.t.Context(), &corev1.Secret{
+	secretOf := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: bootstrap.BootstrapTokenSecretPrefix + id},
 		Type:       bootstrap.SecretTypeBootstrapToken,
 		StringData: map[string]string{
@@ -76,10 +75,16 @@ func (f *three) token(o *one, uses string) string {
 			bootstrap.BootstrapTokenUsageAuthentication: "true", bootstrap.BootstrapTokenExtraGroupsKey: members.Group,
 			"shoal-uses": uses,
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		f.t.Fatal(err)
 	}
+	// A write that is on its way to a leader that goes may be made or not.
+	soon(f.t, "a token is made", func() error {
+		err := secrets.Delete(f.t.Context(), secretOf.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		_, err = secrets.Create(f.t.Context(), secretOf, metav1.CreateOptions{})
+		return err
+	})
 	return id + "." + secret
 }
 
