@@ -260,7 +260,10 @@ func TestNodeDiskFull(t *testing.T) {
 	})
 	c.Kill(t, "agent") // a condition lasts for five minutes, but not over a restart
 	pressure("False")
-	c.Must(t, "wait", "pod/waits", "pod/forced", "--for=condition=Ready", "--timeout=60s")
+	if _, err := c.Kubectl("", "wait", "pod/waits", "pod/forced", "--for=condition=Ready", "--timeout=60s"); err != nil {
+		out, _ := c.Kubectl("", "describe", "nodes,pods")
+		t.Fatal(err, out)
+	}
 	if ok, seen := code(); !ok {
 		t.Errorf("the exit code became %s", seen)
 	}
