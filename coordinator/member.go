@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -97,17 +98,31 @@ func memberName(cfg config.Config) string {
 	return hostName()
 }
 
-// becomeMember notes that this coordinator is one of several, from now on.
-func (s *parts) becomeMember() (store.Peers, error) {
+// member is what this coordinator is among others, or will be.
+func (s *parts) member() (member, error) {
 	m, err := readMember(s.cfg)
-	if err == nil && m == nil {
-		m = &member{Name: memberName(s.cfg)}
-		err = m.write(s.cfg)
+	if err != nil || m == nil {
+		return member{Name: memberName(s.cfg)}, err
 	}
+	return *m, nil
+}
+
+// peers are what this coordinator needs as one of several.
+func (s *parts) peers() (store.Peers, error) {
+	m, err := s.member()
 	if err != nil {
 		return store.Peers{}, err
 	}
-	return peersOf(s.cfg, *m, s.advertise)
+	return peersOf(s.cfg, m, s.advertise)
+}
+
+// keepMember notes that this coordinator is one of several, from now on.
+func (s *parts) keepMember() error {
+	m, err := s.member()
+	if err != nil {
+		return err
+	}
+	return m.write(s.cfg)
 }
 
 // newMembers answers who wants to join.
@@ -115,7 +130,8 @@ func (s *parts) newMembers() *members.Server {
 	tokens := members.Tokens{Client: s.api.Client()}
 	return &members.Server{
 		Store:  s.store,
-		Peers:  s.becomeMember,
+		Peers:  s.peers,
+		Keep:   s.keepMember,
 		Bundle: s.bundle,
 
 		WitnessBundle: s.witnessBundle,
@@ -192,6 +208,22 @@ func (s *parts) reaches(ctx context.Context, peerURL string) bool {
 	}
 	_ = answer.Body.Close()
 	return answer.StatusCode == http.StatusOK
+}
+
+// A start that waits says so once after patience, and tells the service manager that it
+// goes on: a copy of the store may take longer than a start may.
+const patience, longer = 10 * time.Second, time.Minute
+
+// patient is called while this member has no vote yet.
+func patient(manager process.ServiceManager, log *slog.Logger) func() {
+	begun, told := time.Now(), false
+	return func() {
+		manager.Starting(longer)
+		if !told && time.Since(begun) > patience {
+			told = true
+			log.Info("waiting for the other coordinators: for their majority, or for all that the store has")
+		}
+	}
 }
 
 // showAddress has the other members know where this one is now, as soon as they agree.

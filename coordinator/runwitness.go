@@ -34,7 +34,7 @@ func runWitness(
 		return unlessStopped(ctx, err)
 	}
 	defer func() { _ = st.Close() }()
-	if err := st.Vote(ctx); err != nil {
+	if err := st.Vote(ctx, patient(manager, log)); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	log.Info("witness votes", "address", peers.URL, "after", time.Since(begin).Round(time.Millisecond))

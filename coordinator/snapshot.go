@@ -61,12 +61,7 @@ const minPassphrase, maxPassphrase = 12, 4096
 
 // passphrase is the first line of a file.
 func passphrase(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPassphrase))
+	data, err := readUpTo(path, maxPassphrase)
 	if err != nil {
 		return "", err
 	}
@@ -239,6 +234,18 @@ func restoreSnapshot(cfg config.Config, file, secretFile string, out io.Writer) 
 	return nil
 }
 
+// maxKeys is more than the keys of any cluster take, sealed.
+const maxKeys = 1 << 20
+
+func readUpTo(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
 // restoreKeys brings the cluster's keys, where this machine has none.
 func restoreKeys(cfg config.Config, file, secretFile string) error {
 	_, err := os.Stat(keys(cfg).Path("ca.key"))
@@ -248,7 +255,7 @@ func restoreKeys(cfg config.Config, file, secretFile string) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("restore: %w", err)
 	}
-	data, err := os.ReadFile(keysBeside(file))
+	data, err := readUpTo(keysBeside(file), maxKeys)
 	if err != nil {
 		return fmt.Errorf(
 			"restore: this machine has none of the cluster's keys, without which no Secret can be read and no node is known: %w; put those of %s back from a backup",

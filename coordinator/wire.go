@@ -89,7 +89,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	st, err := openState(ctx, cfg, advertise, log)
+	st, err := openState(ctx, cfg, advertise, manager, log)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
@@ -160,7 +160,9 @@ func lockState(cfg config.Config) (unlock func(), err error) {
 
 // openState makes the keys while the store opens: both take their time. One of several
 // members needs some of the keys first, and waits until it has a vote.
-func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *slog.Logger) (*store.Store, error) {
+func openState(
+	ctx context.Context, cfg config.Config, advertise net.IP, manager process.ServiceManager, log *slog.Logger,
+) (*store.Store, error) {
 	c := store.Config{
 		Dir: filepath.Join(cfg.StateDir(), "etcd"), Log: log,
 		Servers: cfg.EtcdServers, CAFile: cfg.EtcdCAFile, CertFile: cfg.EtcdCertFile, KeyFile: cfg.EtcdKeyFile,
@@ -182,7 +184,7 @@ func openState(ctx context.Context, cfg config.Config, advertise net.IP, log *sl
 	g.Go(func() (err error) {
 		st, err = store.Open(ctx, c)
 		if err == nil && m != nil {
-			err = st.Vote(ctx)
+			err = st.Vote(ctx, patient(manager, log))
 		}
 		return err
 	})

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"time"
@@ -32,6 +33,12 @@ func TakeServiceManager() (ServiceManager, error) {
 
 // Ready tells that the process serves.
 func (m ServiceManager) Ready() { m.tell(daemon.SdNotifyReady) }
+
+// Starting tells that the start goes on, and may take so much longer: a service
+// manager's time-out for it counts from now (EXTEND_TIMEOUT_USEC of sd_notify(3)).
+func (m ServiceManager) Starting(longer time.Duration) {
+	m.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", longer.Microseconds()))
+}
 
 // Stopping tells that the process ends.
 func (m ServiceManager) Stopping() { m.tell(daemon.SdNotifyStopping) }

@@ -51,6 +51,7 @@ func server(s *fakeStore, alive ...string) *Server {
 	return &Server{
 		Store:         s,
 		Peers:         func() (store.Peers, error) { return store.Peers{}, nil },
+		Keep:          func() error { s.done = append(s.done, "keep"); return nil },
 		Bundle:        func() (Bundle, error) { return Bundle{Join: []string{"https://192.0.2.1:2380"}}, nil },
 		WitnessBundle: func(ip net.IP) (Bundle, error) { return Bundle{Join: []string{"witness at " + ip.String()}}, nil },
 		Secret: func(_ context.Context, name string) (string, error) {
@@ -113,7 +114,7 @@ func TestJoin(t *testing.T) {
 		says      string
 		done      string
 	}{
-		"a newcomer":      {body: newcomer, code: 200, done: "grow, add https://192.0.2.3:2380"},
+		"a newcomer":      {body: newcomer, code: 200, done: "grow, keep, add https://192.0.2.3:2380"},
 		"without a token": {who: "admin", body: newcomer, code: 403, says: "token create --coordinator"},
 		"a used token":    {body: `{"name": "c", "peerURL": "https://192.0.2.99:2380"}`, code: 403, says: "used up"},
 		"no request":      {body: `[`, code: 400, says: "read the request"},
@@ -124,14 +125,25 @@ func TestJoin(t *testing.T) {
 		"the name of a living one": {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380", "replace": true}`,
 			alive: []string{second}, code: 409, says: "it lives"},
 		"the name of a dead one": {body: `{"name": "b", "peerURL": "https://192.0.2.3:2380"}`, code: 409, says: "--replace"},
+		"by a used token in place of a dead one": {
+			body: `{"name": "b", "peerURL": "https://192.0.2.99:2380", "replace": true}`, code: 403, says: "used up",
+		},
+		"a learner that asks again": {body: `{"name": "l", "peerURL": "https://192.0.2.9:2380"}`,
+			code: 200, done: "remove 3, grow, keep, add https://192.0.2.9:2380"},
+		"a witness in place of a coordinator": {
+			who:  "system:bootstrap:wwwwww",
+			body: `{"name": "c", "peerURL": "https://192.0.2.2:2380", "witness": true, "replace": true}`,
+			code: 409, says: "a witness takes the place of witnesses only",
+		},
 		"a witness": {who: "system:bootstrap:wwwwww", body: `{"name": "c", "peerURL": "https://192.0.2.3:2380", "witness": true}`,
-			code: 200, done: "grow, add https://192.0.2.3:2380"},
+			code: 200, done: "grow, keep, add https://192.0.2.3:2380"},
 		"a witness who wants all": {who: "system:bootstrap:wwwwww", body: newcomer, code: 403, says: "for a witness"},
 		"in place of a dead one": {body: `{"name": "b", "peerURL": "https://192.0.2.2:2380", "replace": true}`,
-			code: 200, done: "remove 2, grow, add https://192.0.2.2:2380"},
+			code: 200, done: "remove 2, grow, keep, add https://192.0.2.2:2380"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			f := &fakeStore{members: two()}
+			learner := store.Member{ID: 3, Name: "l", URL: "https://192.0.2.9:2380", Learner: true}
+			f := &fakeStore{members: append(two(), learner)}
 			if c.who == "" {
 				c.who = "system:bootstrap:abcdef"
 			}

@@ -44,8 +44,10 @@ type Store interface {
 // Server answers at Path on each coordinator.
 type Server struct {
 	Store Store
-	// Peers makes what this coordinator needs as a member, and keeps that it is one.
+	// Peers makes what this coordinator needs as a member. Keep notes that it is one,
+	// once the store has grown: with the note its next start needs the peers' port.
 	Peers func() (store.Peers, error)
+	Keep  func() error
 	// Bundle is what a newcomer gets, WitnessBundle what a witness at an address does:
 	// nothing that it could use for more than to vote.
 	Bundle        func() (Bundle, error)
@@ -201,13 +203,14 @@ func (s *Server) bundle(ask Request) (Bundle, error) {
 	return s.WitnessBundle(net.ParseIP(u.Hostname()))
 }
 
-// admit adds the newcomer to the members.
+// admit adds the newcomer to the members. The token is counted first: with one that is
+// used up nobody is removed either.
 func (s *Server) admit(ctx context.Context, ask Request, user string) error {
-	if err := s.replace(ctx, ask); err != nil {
-		return err
-	}
 	if err := s.Spend(ctx, user, ask.PeerURL); err != nil {
 		return refuse(http.StatusForbidden, "%v", err)
+	}
+	if err := s.replace(ctx, ask); err != nil {
+		return err
 	}
 	peers, err := s.Peers()
 	if err != nil {
@@ -216,33 +219,48 @@ func (s *Server) admit(ctx context.Context, ask Request, user string) error {
 	if err := s.Store.Grow(ctx, peers); err != nil {
 		return err
 	}
+	if err := s.Keep(); err != nil {
+		return err
+	}
 	return s.Store.AddLearner(ctx, ask.PeerURL)
 }
 
-// replace removes a member that the newcomer takes the place of. One that has the same
-// name or address and lives is somebody else.
+// replace removes the members that the newcomer takes the place of. One that has the
+// same name or address and lives is somebody else.
 func (s *Server) replace(ctx context.Context, ask Request) error {
 	for _, m := range s.Store.Members() {
-		if m.URL == ask.PeerURL && (m.Name == "" || m.Learner) {
-			continue // it asked before, and has not come
-		}
 		if m.Name != ask.member() && m.URL != ask.PeerURL {
 			continue
 		}
-		if s.Reaches(ctx, m.URL) && !m.Learner {
-			return refuse(http.StatusConflict,
-				"there is a coordinator %s at %s, and it lives: give this one another name with --name, or remove that one first (shoal coordinators remove %s)",
-				m.Name, m.URL, m.Name)
-		}
-		if !ask.Replace {
-			return refuse(http.StatusConflict,
-				"a coordinator %s at %s belongs to the cluster and does not answer: --replace has this one take its place",
-				m.Name, m.URL)
+		if err := s.replaceable(ctx, m, ask); err != nil {
+			return err
 		}
 		if err := s.Store.Remove(ctx, m.ID); err != nil {
 			return fmt.Errorf("remove %s, which is to be replaced: %w", m.Name, err)
 		}
 		s.Log.Info("a coordinator was removed, another takes its place", "name", m.Name, "address", m.URL)
+	}
+	return nil
+}
+
+// replaceable tells why a member must stay.
+func (s *Server) replaceable(ctx context.Context, m store.Member, ask Request) error {
+	switch {
+	case m.Learner && m.URL == ask.PeerURL:
+		// It asked before. What it had by then is lost: who asks has no store. A member
+		// that comes back without what it has acknowledged would be no member.
+		return nil
+	case s.Reaches(ctx, m.URL) && !m.Learner:
+		return refuse(http.StatusConflict,
+			"there is a coordinator %s at %s, and it lives: give this one another name with --name, or remove that one first (shoal coordinators remove %s)",
+			m.Name, m.URL, m.Name)
+	case ask.Witness && !strings.HasPrefix(m.Name, WitnessPrefix):
+		return refuse(http.StatusConflict, "a coordinator %s belongs at %s: a witness takes the place of witnesses only",
+			m.Name, m.URL)
+	case !ask.Replace:
+		return refuse(http.StatusConflict,
+			"a coordinator %s at %s belongs to the cluster and does not answer: --replace has this one take its place",
+			m.Name, m.URL)
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		if _, err := k.take(scheduled, time.Now()); err != nil {
 			k.Log.Warn("no snapshot was taken", "dir", k.Dir, "next", k.Every, "err", err)
-			begun = time.Now().Add(k.Every - soon)
+			begun = time.Now().Add(k.Every - min(soon, k.Every))
 			continue
 		}
 		k.prune()

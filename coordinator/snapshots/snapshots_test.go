@@ -14,11 +14,15 @@ import (
 	"time"
 )
 
-type fakeStore struct{ fails atomic.Bool }
+type fakeStore struct {
+	fails atomic.Bool
+	tries atomic.Int64
+}
 
 func (*fakeStore) Size() int64 { return 1 << 10 }
 
 func (f *fakeStore) Snapshot(w io.Writer) error {
+	f.tries.Add(1)
 	if f.fails.Load() {
 		return errors.New("broken")
 	}
@@ -129,4 +133,19 @@ func TestServe(t *testing.T) {
 	if k.ServeHTTP(w, httptest.NewRequest("POST", Path, nil)); w.Code != 500 || !strings.Contains(w.Body.String(), "broken") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+}
+
+// A schedule of minutes that fails tries again at its next time, not at once.
+func TestFailingSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{}
+		s.fails.Store(true)
+		k := &Keeper{Store: s, Dir: t.TempDir(), Every: time.Minute, Keep: 1, Log: slog.New(slog.DiscardHandler)}
+		go k.Run(t.Context())
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if n := s.tries.Load(); n < 30 || n > 60 {
+			t.Errorf("tried %d times in an hour", n)
+		}
+	})
 }

@@ -119,17 +119,11 @@ func (s *Store) ShowAddress(ctx context.Context) error {
 // connected: etcd adds none before (5 s).
 const settleTime = 15 * time.Second
 
-// AddLearner adds a member, which has no vote before it has caught up. One that is
-// there by this URL already is no error: it may have been told so and died.
+// AddLearner adds a member, which has no vote before it has caught up.
 func (s *Store) AddLearner(ctx context.Context, peerURL string) error {
 	r, release := s.etcd.acquire()
 	defer release()
 	server := r.etcd.Server
-	for _, m := range server.Cluster().Members() {
-		if slices.Contains(m.PeerURLs, peerURL) {
-			return nil
-		}
-	}
 	urls, err := types.NewURLs([]string{peerURL})
 	if err != nil {
 		return fmt.Errorf("add member %s: %w", peerURL, err)
@@ -183,29 +177,40 @@ func (s *Store) Remove(ctx context.Context, id uint64) error {
 // leader finds it ready.
 const promoteEvery = 300 * time.Millisecond
 
-// Vote returns when this member has a vote. A new one first gets what the others have.
-func (s *Store) Vote(ctx context.Context) error {
+// Vote returns when this member has a vote. A new one first gets what the others have,
+// and any needs some of the others: both may take long. Meanwhile waits is called again
+// and again.
+func (s *Store) Vote(ctx context.Context, waits func()) error {
 	if s.etcd == nil {
 		return nil
 	}
 	r := s.etcd.current()
 	server := r.etcd.Server
-	// Before it has heard of the others it does not know that it is a learner.
-	if err := r.waitReady(ctx); err != nil {
-		return err
-	}
-	for server.IsLearner() {
+	for {
 		select {
 		case err := <-s.etcd.errs:
 			s.etcd.errs <- err
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-server.ReadyNotify():
+			// Before that it has not heard of the others, and does not know what it is.
+			if !server.IsLearner() {
+				return r.waitReady(ctx)
+			}
+			_, _ = server.PromoteMember(ctx, uint64(server.MemberID())) // refused until it is ready
+			sleep(ctx, promoteEvery)
 		case <-time.After(promoteEvery):
 		}
-		_, _ = server.PromoteMember(ctx, uint64(server.MemberID())) // refused until it is ready
+		waits()
 	}
-	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // Inactive are learners that have not been heard of lately. Only the member that

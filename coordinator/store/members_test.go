@@ -86,7 +86,7 @@ func (c *cluster) join(name string, by *Store) {
 		c.t.Fatal(err)
 	}
 	c.open(name, &p)
-	if err := c.stores[name].Vote(ctx); err != nil {
+	if err := c.stores[name].Vote(ctx, func() {}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -321,4 +321,30 @@ func TestMovedAddress(t *testing.T) {
 	})
 	c.stop("two")
 	soon(t, "it is part of the majority", func() bool { return c.put(c.stores["three"], "/k", "v") == nil })
+}
+
+// A store that cannot have others, as its port is taken, goes on alone.
+func TestGrowFails(t *testing.T) {
+	c := newCluster(t)
+	p := c.at("one")
+	c.open("one", nil)
+	one := c.stores["one"]
+	c.mustPut(one, "/before", "v")
+	taken, err := net.Listen("tcp", p.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if err := one.Grow(t.Context(), p); err == nil || !strings.Contains(err.Error(), "--peer-port") {
+		t.Errorf("on a port that is taken: %v", err)
+	}
+	if one.Several() || !one.Alone() || c.get(one, "/before") != "v" {
+		t.Error("it is not what it was")
+	}
+	c.mustPut(one, "/after", "v")
+	c.stop("one")
+	c.open("one", nil)
+	if c.get(c.stores["one"], "/after") != "v" {
+		t.Error("what was written afterwards is lost")
+	}
 }
