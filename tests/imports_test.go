@@ -64,6 +64,7 @@ var siblings = map[string][]string{
 	"agent/network":                {"cni"},
 	"agent/quota":                  {"agent/beneath", "csi/btrfs"},
 	"cni/netconf":                  {"cni/podnet"},
+	"coordinator/members":          {"coordinator/joining"},
 	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/pod":                    {"agent/pod/launch"},
 	"agent/proxy":                  {"agent/service"},

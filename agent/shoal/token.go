@@ -31,6 +31,8 @@ const (
 	tokenType   = "bootstrap.kubernetes.io/token"
 	// maxUses bounds --uses, and with it what one leaked token can do.
 	maxUses = 1000
+	// coordinatorTTL is the life of a token with which keys are given away.
+	coordinatorTTL = time.Hour
 	// minTTL leaves time to paste the token.
 	minTTL = time.Minute
 )
@@ -76,10 +78,15 @@ func tokenCommand() *cobra.Command {
 	c.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "an administrator's kubeconfig (default: the keys on this machine)")
 	create := &cobra.Command{
 		Use: "create", Short: "Print a token for `shoal join`", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.create(cmd.Context(), os.Stdout) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (o.coordinator || o.witness) && !cmd.Flags().Changed("ttl") {
+				o.ttl = coordinatorTTL
+			}
+			return o.create(cmd.Context(), os.Stdout)
+		},
 	}
 	f := create.Flags()
-	f.DurationVar(&o.ttl, "ttl", 24*time.Hour, "how long the token can be used")
+	f.DurationVar(&o.ttl, "ttl", 24*time.Hour, "how long the token can be used; one of a coordinator or a witness: 1h unless given")
 	f.IntVar(&o.uses, "uses", 1, "how many machines can join with it, 0 for any number")
 	f.StringVar(&o.replace, "replace", "", "name of a Node that a machine may take the place of though it lives")
 	f.BoolVar(&o.coordinator, "coordinator", false, "for a further coordinator: it gets the cluster's keys; keep the token as you keep these")

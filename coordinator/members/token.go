@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
 
-	"github.com/shoal-project/shoal/coordinator/joinapi"
+	"github.com/shoal-project/shoal/coordinator/joining"
 )
 
 // Tokens are the Secrets of bootstrap tokens.
@@ -48,19 +47,14 @@ func (t Tokens) Spend(ctx context.Context, user, peerURL string) error {
 		if err != nil {
 			return err
 		}
-		counted := strings.Fields(strings.ReplaceAll(string(s.Data[joinapi.CountedKey]), ",", " "))
-		if slices.Contains(counted, peerURL) {
+		if joining.UsedUp(s) && !joining.Counted(s, peerURL) {
+			return errors.New("the token has been used by as many machines as it is for: make another with `shoal token create --coordinator`")
+		}
+		next := joining.CountUse(s, peerURL, time.Now())
+		if next == nil {
 			return nil
 		}
-		if left, limited := s.Data[joinapi.UsesKey]; limited {
-			n, err := strconv.Atoi(string(left))
-			if err != nil || n < 1 {
-				return errors.New("the token has been used by as many machines as it is for: make another with `shoal token create --coordinator`")
-			}
-			s.Data[joinapi.UsesKey] = []byte(strconv.Itoa(n - 1))
-		}
-		s.Data[joinapi.CountedKey] = []byte(strings.Join(append(counted, peerURL), ","))
-		_, err = t.Client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
+		_, err = t.Client.CoreV1().Secrets(s.Namespace).Update(ctx, next, metav1.UpdateOptions{})
 		if err == nil || !apierrors.IsConflict(err) {
 			return err
 		}

@@ -165,18 +165,3 @@ func TestWhoseName(t *testing.T) {
 		}
 	}
 }
-
-// TestLongList: what was counted long ago is forgotten; the list stays short.
-func TestLongList(t *testing.T) {
-	s := tokenOf(map[string]string{joinapi.UsesKey: "1000"})
-	for i := range 200 {
-		s = countUse(s, fmt.Sprint("uid-", i), time.Now())
-	}
-	if n := len(counted(s)); n != maxCounted || string(s.Data[joinapi.UsesKey]) != "800" ||
-		counted(s)[n-1] != "uid-199" {
-		t.Errorf("%d counted, %s left", n, s.Data[joinapi.UsesKey])
-	}
-	if countUse(tokenOf(nil), "x", time.Now()) != nil {
-		t.Error("a token for any number of machines was counted")
-	}
-}
