@@ -18,8 +18,9 @@
 //	store       watch caches, encryption, etcd: embedded, or elsewhere
 //
 // Beside them: config (file and flags), pki (keys, certificates), encryption
-// (rotation of the store's keys), leader (the Lease), and of the agent's packages
-// gossip, as a member that only watches, and process. The layers are a table in
+// (rotation of the store's keys), leader (the Lease), members (coordinators that join
+// and leave), joining and joinapi (nodes that do), snapshots (copies of the store), and
+// of the agent's packages gossip, as a member that only watches, and process. The layers are a table in
 // tests/imports_test.go; docs/architecture.md walks a pod's way through them.
 //
 // This package puts them together and decides nothing else:
@@ -32,6 +33,9 @@
 //	gossip.go       this coordinator as a member of the gossip
 //	address.go      its name and address, the port; keys.go its certificates
 //	certnames.go    the names that no node's certificate may have
+//	member.go       this coordinator as one of several; runwitness.go: as a vote only
+//	joining.go      what machines that join are answered from
 //	encryption.go   the store's encryption at start
-//	credentials.go, secrets.go   the other commands: kubeconfigs, the store's keys
+//	credentials.go, secrets.go   the other commands: kubeconfigs, the store's keys;
+//	join.go, coordinators.go, snapshot.go   becoming a coordinator, listing them, copies
 package main

@@ -12,8 +12,11 @@
 //	   │          where each kind's values are                     resources.go
 //	   ▼
 //	Store, one client                                              store.go
-//	   ├── embedded etcd ── waits for its election                 embedded.go, gate.go
+//	   ├── embedded etcd ── waits for its election                 embedded.go, gate.go, first.go
+//	   │      │             started again when it gets others      running.go, front.go
 //	   │      ├── refuses writes before the disk is full           space.go
-//	   │      └── a member of a cluster: the only one              member.go
+//	   │      ├── a member of a cluster: the only one              member.go
+//	   │      │                          one of several            members.go, peers.go
+//	   │      └── copies of it, and back                           snapshot.go
 //	   └── outside etcd                                            outside.go
 package store
