@@ -522,11 +522,18 @@ func withoutOwn(v any) {
 	}
 }
 
-// ofOwnAPI tells whether a rule is of the API that the coordinator serves itself.
+// ofOwnAPI tells whether a rule is of the API that the coordinator serves itself:
+// a group that upstream leaves to an extension, or paths of the product's own.
 func ofOwnAPI(rule any) bool {
 	r, _ := rule.(map[string]any)
-	groups, _ := r["apiGroups"].([]any)
-	return len(groups) == 1 && groups[0] == "metrics.k8s.io"
+	if groups, _ := r["apiGroups"].([]any); len(groups) > 0 {
+		return len(groups) == 1 && groups[0] == "metrics.k8s.io"
+	}
+	urls, _ := r["nonResourceURLs"].([]any)
+	return len(urls) > 0 && !slices.ContainsFunc(urls, func(u any) bool {
+		path, _ := u.(string)
+		return !strings.HasPrefix(path, "/shoal/")
+	})
 }
 
 func kindOf(v any) string {
