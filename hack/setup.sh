@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what Shoal needs from the distribution; quick when all is there.
+# Installs what Shoal needs from the distribution; quick when all is there. With the
+# argument "machines" also what makes and runs whole machines, for tests.
 set -eu
 need=""
 want() { command -v "$1" >/dev/null 2>&1 || need="$need $2"; }
@@ -13,6 +14,10 @@ want pgrep procps
 want nsenter util-linux
 want busybox busybox-static # for tests
 want gcc "gcc libc6-dev" # for the tests' race detector
+if [ "${1:-}" = machines ]; then
+	want mmdebstrap mmdebstrap
+	want systemd-nspawn systemd-container
+fi
 if [ -n "$need" ]; then
 	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
 	command -v apt-get >/dev/null || { echo "setup: install these by hand:$need" >&2; exit 1; }

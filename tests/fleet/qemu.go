@@ -46,7 +46,7 @@ const bootTime = 8 * time.Minute
 // bootVM starts the machine; payload is packed into its second disk.
 func bootVM(ctx context.Context, dir, cache, payload, accel string) (*vm, error) {
 	second := filepath.Join(dir, "payload.img")
-	if err := makeDisk(ctx, second, payload, "2G"); err != nil {
+	if err := errors.Join(makeDisk(ctx, cache), pack(ctx, second, payload, "2G")); err != nil {
 		return nil, err
 	}
 	console, err := os.Create(filepath.Join(dir, "console.log"))

@@ -38,16 +38,18 @@ var files = map[string]string{
 	"etc/modules-load.d/fleet.conf": "virtio_console\nvirtio_net\n",
 }
 
-// makeRootfs makes cache/rootfs and, of it, cache/disk.img with vmlinuz and
-// initrd.img beside it; all stay until what goes into them changes.
+// needs fails when a program is not there, and names the package that has it.
+func needs(program, pkg string) error {
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("%s is not installed: apt-get install %s", program, pkg)
+	}
+	return nil
+}
+
+// makeRootfs makes cache/rootfs, which stays until what goes into it changes.
 func makeRootfs(ctx context.Context, cache string) error {
-	for _, tool := range []struct{ program, pkg string }{
-		{"mmdebstrap", "mmdebstrap"}, {"systemd-nspawn", "systemd-container"},
-		{"qemu-system-x86_64", "qemu-system-x86"}, {"mkfs.ext4", "e2fsprogs"},
-	} {
-		if _, err := exec.LookPath(tool.program); err != nil {
-			return fmt.Errorf("%s is not installed: apt-get install %s", tool.program, tool.pkg)
-		}
+	if err := errors.Join(needs("mmdebstrap", "mmdebstrap"), needs("systemd-nspawn", "systemd-container")); err != nil {
+		return err
 	}
 	root := filepath.Join(cache, "rootfs")
 	err := once(filepath.Join(cache, "packages"), packages, func() error {
@@ -61,10 +63,16 @@ func makeRootfs(ctx context.Context, cache string) error {
 	if err != nil {
 		return err
 	}
-	return once(filepath.Join(cache, "files"), files, func() error {
-		if err := customize(ctx, root); err != nil {
-			return err
-		}
+	return once(filepath.Join(cache, "files"), files, func() error { return customize(ctx, root) })
+}
+
+// makeDisk makes cache/disk.img of cache/rootfs, with vmlinuz and initrd.img beside it.
+func makeDisk(ctx context.Context, cache string) error {
+	if err := errors.Join(needs("qemu-system-x86_64", "qemu-system-x86"), needs("mkfs.ext4", "e2fsprogs")); err != nil {
+		return err
+	}
+	root := filepath.Join(cache, "rootfs")
+	return once(filepath.Join(cache, "disk"), []any{packages, files}, func() error {
 		for from, to := range map[string]string{"boot/vmlinuz-*": "vmlinuz", "boot/initrd.img-*": "initrd.img"} {
 			found, err := filepath.Glob(filepath.Join(root, from))
 			if err != nil || len(found) != 1 {
@@ -74,7 +82,7 @@ func makeRootfs(ctx context.Context, cache string) error {
 				return err
 			}
 		}
-		return makeDisk(ctx, filepath.Join(cache, "disk.img"), root, "4G")
+		return pack(ctx, filepath.Join(cache, "disk.img"), root, "4G")
 	})
 }
 
@@ -108,8 +116,8 @@ func customize(ctx context.Context, root string) error {
 		"fleet-cgroups", "fleet-shell")
 }
 
-// makeDisk packs a directory into a file system of a size; the file is sparse.
-func makeDisk(ctx context.Context, image, dir, size string) error {
+// pack packs a directory into a file system of a size; the file is sparse.
+func pack(ctx context.Context, image, dir, size string) error {
 	return command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E",
 		"lazy_itable_init=1", "-d", dir, image, size)
 }

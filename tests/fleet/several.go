@@ -38,6 +38,27 @@ systemd-tmpfiles --create loop.conf
 // newCluster makes, boots and joins machines; the returned function removes them, and
 // ok is false when a step failed.
 func (r *rig) newCluster(ctx context.Context, names ...string) (c cluster, remove func() error, ok bool, err error) {
+	c, remove, err = r.machines(ctx, names...)
+	if err != nil {
+		return c, remove, false, err
+	}
+	for _, m := range c.all() {
+		images := filepath.Join(m.dir, "var/lib/shoal/images")
+		if err := errors.Join(r.install(ctx, m.root), r.images(images)); err != nil {
+			return c, remove, false, err
+		}
+	}
+	ok = r.boots(ctx, c) &&
+		r.script(ctx, c.first, "the first machine has coordinator and agent", loopDevices+smallDisk+services)
+	for _, m := range c.nodes {
+		ok = ok && r.becomesNode(ctx, c.first, m)
+	}
+	return c, remove, ok, nil
+}
+
+// machines makes machines on one network, the first one and those of names; the
+// returned function removes them.
+func (r *rig) machines(ctx context.Context, names ...string) (c cluster, remove func() error, err error) {
 	remove = func() error {
 		var errs []error
 		for _, m := range c.nodes {
@@ -49,28 +70,20 @@ func (r *rig) newCluster(ctx context.Context, names ...string) (c cluster, remov
 		return errors.Join(errs...)
 	}
 	if c.first, err = newContainer(ctx, filepath.Join(r.dir, r.name), r.cache); err != nil {
-		return c, remove, false, err
+		return c, remove, err
 	}
 	for i, name := range names {
 		m, err := beside(c.first, filepath.Join(r.dir, r.name+"-"+name), name, fmt.Sprintf("10.97.0.%d", 3+i))
 		if err != nil {
-			return c, remove, false, err
+			return c, remove, err
 		}
 		c.nodes = append(c.nodes, m)
 	}
-	for _, m := range c.all() {
-		images := filepath.Join(m.dir, "var/lib/shoal/images")
-		if err := errors.Join(r.install(ctx, m.root), r.images(images)); err != nil {
-			return c, remove, false, err
-		}
-	}
-	boots := func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }
-	ok = r.step(ctx, "the machines boot", boots) &&
-		r.script(ctx, c.first, "the first machine has coordinator and agent", loopDevices+smallDisk+services)
-	for _, m := range c.nodes {
-		ok = ok && r.becomesNode(ctx, c.first, m)
-	}
-	return c, remove, ok, nil
+	return c, remove, nil
+}
+
+func (r *rig) boots(ctx context.Context, c cluster) bool {
+	return r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) })
 }
 
 func boot(ctx context.Context, m *container) error { return m.boot(ctx) }
