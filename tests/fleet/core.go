@@ -103,7 +103,8 @@ func (r *rig) losesPower(ctx context.Context, c cluster, m *container, ip string
 			if err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("NotReady after %.1f s, 20 of 20 requests answered after %.1f s", known.Seconds(), served.Seconds()), nil
+			return fmt.Sprintf("NotReady after %.1f s, 20 of 20 requests answered after %.1f s",
+				known.Seconds(), served.Seconds()), nil
 		}) && r.step(ctx, "it is back, with the pod that it had", func(ctx context.Context) (string, error) {
 		began := time.Now()
 		if err := m.boot(ctx); err != nil {

@@ -83,7 +83,9 @@ func (r *rig) machines(ctx context.Context, names ...string) (c cluster, remove 
 }
 
 func (r *rig) boots(ctx context.Context, c cluster) bool {
-	return r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) })
+	return r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) {
+		return "", each(ctx, c.all(), boot)
+	})
 }
 
 func boot(ctx context.Context, m *container) error { return m.boot(ctx) }
