@@ -50,7 +50,7 @@ const (
 	goneCheck  = 100 * time.Millisecond
 )
 
-// Conditions are those of pressure that hold.
+// Conditions are those of pressure that hold; nil before the first look.
 func (n *Node) Conditions() map[corev1.NodeConditionType]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +98,7 @@ func (n *Node) wait(ctx context.Context, p *corev1.Pod) {
 func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
 	conditions, met := n.Plan.Step(now, n.Signals())
 	n.mu.Lock()
-	changed := !maps.Equal(conditions, n.conditions)
+	changed := n.conditions == nil || !maps.Equal(conditions, n.conditions)
 	n.conditions = conditions
 	n.mu.Unlock()
 	if changed {

@@ -3,6 +3,7 @@ package node
 import (
 	"maps"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 
@@ -38,7 +39,8 @@ type Input struct {
 	NotReady string
 	// InUse are volumes that must not be detached.
 	InUse []corev1.UniqueVolumeName
-	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure.
+	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure. While it is
+	// nil, nobody has looked yet, and what the Node said before stays.
 	Pressure map[corev1.NodeConditionType]bool
 	Now      metav1.Time
 }
@@ -165,7 +167,13 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 		{corev1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
 			"kubelet has insufficient PID available", "kubelet has sufficient PID available"},
 	} {
-		if in.Pressure[p.t] {
+		short := in.Pressure[p.t]
+		if in.Pressure == nil {
+			short = slices.ContainsFunc(old, func(c corev1.NodeCondition) bool {
+				return c.Type == p.t && c.Status == corev1.ConditionTrue
+			})
+		}
+		if short {
 			add(corev1.NodeCondition{Type: p.t, Status: corev1.ConditionTrue, Reason: p.short, Message: p.bad})
 		} else {
 			add(corev1.NodeCondition{Type: p.t, Status: corev1.ConditionFalse, Reason: p.enough, Message: p.fine})

@@ -31,3 +31,29 @@ func TestBuildKeepsExtendedResources(t *testing.T) {
 		t.Errorf("removed by its owner, still allocatable: %v", n.Status.Allocatable)
 	}
 }
+
+// A full node that starts anew is not given pods before it has looked at its disk.
+func TestBuildKeepsPressureUntilItIsMeasured(t *testing.T) {
+	in := Input{Name: "n", Pressure: map[corev1.NodeConditionType]bool{corev1.NodeDiskPressure: true}}
+	n := Build(nil, in)
+	for _, step := range []struct {
+		what     string
+		pressure map[corev1.NodeConditionType]bool
+		want     corev1.ConditionStatus
+	}{
+		{"not looked yet", nil, corev1.ConditionTrue},
+		{"looked, and all is well", map[corev1.NodeConditionType]bool{}, corev1.ConditionFalse},
+		{"not looked yet", nil, corev1.ConditionFalse},
+	} {
+		in.Pressure = step.pressure
+		n = Build(n, in)
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeDiskPressure && c.Status != step.want {
+				t.Errorf("%s: %s, want %s", step.what, c.Status, step.want)
+			}
+			if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionFalse {
+				t.Errorf("%s: memory pressure %s", step.what, c.Status)
+			}
+		}
+	}
+}
