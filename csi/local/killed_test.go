@@ -14,6 +14,8 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // life is all that happens to two volumes and a snapshot. Each call is right after
@@ -64,10 +66,20 @@ func life(ctx context.Context, d *Driver, dir, fsType string) error {
 	}
 	_, err := d.DeleteSnapshot(ctx, &csipb.DeleteSnapshotRequest{SnapshotId: "snapshot"})
 	for name := range kinds {
-		_, e := d.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: name})
-		err = errors.Join(err, e)
+		err = errors.Join(err, deleted(ctx, d, name))
 	}
 	return err
+}
+
+// deleted deletes a volume as its users do, who ask again. A namespace of mounts that
+// another process made meanwhile keeps a volume in use until it is gone.
+func deleted(ctx context.Context, d *Driver, name string) error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		_, err := d.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: name})
+		if status.Code(err) != codes.FailedPrecondition || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // TestKilled kills a driver's process after each step that lasts: the next driver has

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -101,14 +102,24 @@ func shownAt(v *view, staged string) (string, error) {
 	return list[0].Mountpoint, nil
 }
 
-// unmount takes away all that is mounted at a path.
+// A process that is being started has all files open that its parent had, until it
+// executes its program: what was closed here can be open there for a moment longer.
+const busyFor, busyCheck = 2 * time.Second, 20 * time.Millisecond
+
+// unmount takes away all that is mounted at a path. What stays in use for longer than a
+// moment is an error, for the caller to try again.
 func unmount(path string) error {
-	for {
+	for end := time.Now().Add(busyFor); ; {
 		m, err := mounted(path)
 		if err != nil || m == nil {
 			return err
 		}
-		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
+		err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) && time.Now().Before(end) {
+			time.Sleep(busyCheck) // nothing tells of its end
+			continue
+		}
+		if err != nil {
 			return &os.PathError{Op: "unmount", Path: path, Err: err}
 		}
 	}
