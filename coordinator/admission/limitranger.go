@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/cache"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
@@ -25,11 +29,26 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 type limitRanger struct {
 	*admission.Handler
 	lister corelisters.LimitRangeLister
+	client kubernetes.Interface
+	asked  *cache.LRUExpireCache // namespaces without ranges: what a list said of them
+	asking singleflight.Group
 }
 
+// A namespace of which the informer knows no range is asked for, since one that was made
+// just now may not have come yet; how long the answer counts and how many are kept, as
+// upstream.
+const (
+	askedFor   = 30 * time.Second
+	askedSpace = 10000
+)
+
 func newLimitRanger() *limitRanger {
-	return &limitRanger{Handler: admission.NewHandler(admission.Create, admission.Update)}
+	return &limitRanger{Handler: admission.NewHandler(admission.Create, admission.Update),
+		asked: cache.NewLRUExpireCache(askedSpace)}
 }
+
+// SetExternalKubeClientSet takes the client that asks for ranges.
+func (l *limitRanger) SetExternalKubeClientSet(c kubernetes.Interface) { l.client = c }
 
 // SetExternalKubeInformerFactory takes the informer of limit ranges.
 func (l *limitRanger) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
@@ -39,19 +58,19 @@ func (l *limitRanger) SetExternalKubeInformerFactory(f informers.SharedInformerF
 
 // ValidateInitialization says what is missing.
 func (l *limitRanger) ValidateInitialization() error {
-	if l.lister == nil {
-		return fmt.Errorf("no informers")
+	if l.lister == nil || l.client == nil {
+		return fmt.Errorf("no informers or no client")
 	}
 	return nil
 }
 
 // Admit fills in defaults.
-func (l *limitRanger) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limitRanger) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := a.GetObject().(*corev1.Pod)
 	if !ok || !limited(a) {
 		return nil
 	}
-	ranges, err := l.ranges(a)
+	ranges, err := l.ranges(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -62,11 +81,11 @@ func (l *limitRanger) Admit(_ context.Context, a admission.Attributes, _ admissi
 }
 
 // Validate refuses what is outside of the limits, naming every one.
-func (l *limitRanger) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limitRanger) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !limited(a) {
 		return nil
 	}
-	ranges, err := l.ranges(a)
+	ranges, err := l.ranges(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -103,14 +122,40 @@ func limited(a admission.Attributes) bool {
 	return false
 }
 
-func (l *limitRanger) ranges(a admission.Attributes) ([]*corev1.LimitRange, error) {
+func (l *limitRanger) ranges(ctx context.Context, a admission.Attributes) ([]*corev1.LimitRange, error) {
 	ranges, err := l.lister.LimitRanges(a.GetNamespace()).List(labels.Everything())
+	if err == nil && len(ranges) == 0 {
+		ranges, err = l.ask(ctx, a.GetNamespace())
+	}
 	if err != nil {
 		return nil, forbid(a,
 			"unable to %s %v at this time because there was an error enforcing limit ranges", a.GetOperation(),
 			a.GetResource())
 	}
 	return ranges, nil
+}
+
+// ask lists a namespace's ranges, once for all that wait for the answer.
+func (l *limitRanger) ask(ctx context.Context, namespace string) ([]*corev1.LimitRange, error) {
+	if known, ok := l.asked.Get(namespace); ok {
+		return known.([]*corev1.LimitRange), nil
+	}
+	answer, err, _ := l.asking.Do(namespace, func() (any, error) {
+		list, err := l.client.CoreV1().LimitRanges(namespace).List(context.WithoutCancel(ctx), metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		var ranges []*corev1.LimitRange
+		for i := range list.Items {
+			ranges = append(ranges, &list.Items[i])
+		}
+		l.asked.Add(namespace, ranges, askedFor)
+		return ranges, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer.([]*corev1.LimitRange), nil
 }
 
 func setDefaults(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
