@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -139,6 +139,11 @@ fleet: build bin/share test-images kubectl ## whole machines with systemd: nspaw
 	@hack/setup.sh machines
 	$(GO) build -o bin/fleet-rig ./tests/fleet
 	bin/fleet-rig -go $(GO) -only '$(SCENARIO)'
+
+chaos: build bin/share test-images kubectl ## bad things happen to five machines under load; MINUTES, SEED
+	@hack/setup.sh machines
+	$(GO) build -o bin/fleet-rig ./tests/fleet
+	bin/fleet-rig -go $(GO) -only chaos -chaos-time $(or $(MINUTES),10)m $(if $(SEED),-seed $(SEED))
 
 install: build bin/share ## install programs, units and default configuration below DESTDIR
 	@hack/install.sh $(DESTDIR)

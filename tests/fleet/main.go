@@ -16,6 +16,8 @@ import (
 type options struct {
 	bin, cache, only, gotool, accel string
 	keep, quick                     bool
+	chaosTime                       time.Duration
+	seed                            uint64
 }
 
 // A scenario starts a machine of its own and reports steps on it.
@@ -33,6 +35,7 @@ var scenarios = []scenario{
 	{"blackout", runBlackout},
 	{"reboots", runReboots},
 	{"cgroup2", runCgroup2},
+	{"chaos", runChaos},
 }
 
 func main() {
@@ -40,10 +43,12 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
-		"run only this scenario: core, systemd, package, join, coordinators, blackout, reboots or cgroup2")
+		"run only this scenario: core, systemd, package, join, coordinators, blackout, reboots, cgroup2 or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
+	flag.DurationVar(&o.chaosTime, "chaos-time", 5*time.Minute, "how long bad things happen in the scenario chaos")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the scenario chaos: which of them")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -82,7 +87,7 @@ func run(ctx context.Context, o options) error {
 	}
 	var errs []error
 	for _, s := range scenarios {
-		if o.only != "" && o.only != s.name {
+		if o.only != "" && o.only != s.name || o.only == "" && s.name == "chaos" { // it takes as long as one likes
 			continue
 		}
 		r.name = s.name

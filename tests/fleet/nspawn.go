@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// lan is the network namespace that is the world outside the machine.
-const lan = "shoal-fleet"
+// lan is the network namespace that is the world outside the machines of this run.
+var lan = fmt.Sprintf("shoal-fleet-%d", os.Getpid())
 
 // container is a systemd-nspawn machine: an overlay of the root file system,
 // with directories of its own where overlays cannot lie on an overlay.
@@ -32,7 +32,7 @@ type container struct {
 }
 
 // group names the machine's control groups.
-func (c *container) group() string { return cmp.Or(c.second, lan) }
+func (c *container) group() string { return lan + "-" + nodeName(c) }
 
 // ownDirs are on the disk, outside the overlay.
 var ownDirs = []string{"var/lib/shoal", "var/lib/kubelet", "var/log"}
@@ -63,7 +63,6 @@ func newContainer(ctx context.Context, dir, cache string, own ...string) (*conta
 			return nil, errors.Join(err, c.remove())
 		}
 	}
-	_ = exec.Command("ip", "netns", "del", lan).Run() // of a run that was killed
 	for _, args := range []string{
 		"netns add " + lan, "-n " + lan + " link set lo up", "-n " + lan + " link add br0 type bridge",
 		"-n " + lan + " addr add 10.97.0.1/24 dev br0", "-n " + lan + " link set br0 up",

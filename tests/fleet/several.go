@@ -107,12 +107,17 @@ func each(ctx context.Context, all []*container, do func(context.Context, *conta
 
 // becomesNode has a machine join by a token.
 func (r *rig) becomesNode(ctx context.Context, first, m *container) bool {
+	return r.prepared(ctx, first, m, loopDevices+smallDisk)
+}
+
+// prepared has a machine join by a token, after a script.
+func (r *rig) prepared(ctx context.Context, first, m *container, script string) bool {
 	return r.step(ctx, "shoal join TOKEN: "+nodeName(m), func(ctx context.Context) (string, error) {
 		token, err := first.sh(ctx, "shoal token create")
 		if err != nil {
 			return "", err
 		}
-		if said, err := m.sh(ctx, loopDevices+smallDisk+"echo '"+token+"' | shoal join -"); err != nil {
+		if said, err := m.sh(ctx, script+"echo '"+token+"' | shoal join -"); err != nil {
 			return said, err
 		}
 		return first.sh(ctx, "until_ 20 kubectl wait --for=condition=Ready node/"+nodeName(m)+" --timeout=5s")
