@@ -32,6 +32,7 @@ type chaos struct {
 
 	mu        sync.Mutex
 	processes map[string]map[string]string // of pods, by machine and UID, since its boot
+	boots     map[string]int               // twice the number of them; odd while it is off
 	wrong     []string                     // what the watch over processes has found
 }
 
@@ -69,7 +70,7 @@ spec:
 // API told its clients, what runs and how soon all is well again.
 func runChaos(ctx context.Context, r *rig) (err error) {
 	fmt.Printf("chaos of %s, seed %d\n", r.chaosTime, r.seed)
-	c := &chaos{rig: r, processes: map[string]map[string]string{}}
+	c := &chaos{rig: r, processes: map[string]map[string]string{}, boots: map[string]int{}}
 	remove, err := c.setUp(ctx)
 	defer func() { err = errors.Join(err, remove()) }()
 	if err != nil || r.failed > 0 {
@@ -301,16 +302,24 @@ func (c *chaos) sick(ctx context.Context) error {
 
 // processesOf prints each process of each pod: its UID and its PID.
 const processesOf = `for f in /run/shoal/containers/*/config.json; do
+	[ -e $f ] || continue
 	uid=$(grep -o 'pods/[0-9a-f-]\{36\}/' $f | head -1 | cut -d/ -f2); [ -n "$uid" ] || continue
 	p=$(cat ${f%config.json}pid 2>/dev/null) || continue
 	kill -0 $p 2>/dev/null && echo $uid $p
 done; true`
 
-// reset forgets a machine's processes: they end.
-func (c *chaos) reset(m *container) {
+// down is said before a machine goes down and after it is up: its processes end.
+func (c *chaos) down(m *container) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.boots[nodeName(m)]++
 	delete(c.processes, nodeName(m))
+}
+
+func (c *chaos) boot(m *container) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.boots[nodeName(m)]
 }
 
 // watch looks at the processes of all machines from time to time: each of a pod has to
@@ -318,22 +327,26 @@ func (c *chaos) reset(m *container) {
 func (c *chaos) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = each(ctx, c.all(), func(ctx context.Context, m *container) error {
-			leader := m.leader
-			out, err := m.sh(ctx, processesOf)
-			if err != nil || m.leader != leader {
-				return nil // it is off
+			boot := c.boot(m)
+			if boot%2 != 0 {
+				return nil
 			}
-			c.look(m, out)
+			if out, err := m.sh(ctx, processesOf); err == nil {
+				c.look(m, boot, out)
+			}
 			return nil
 		})
 		sleep(ctx, 2*time.Second)
 	}
 }
 
-func (c *chaos) look(m *container, out string) {
+func (c *chaos) look(m *container, boot int, out string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	name := nodeName(m)
+	if c.boots[name] != boot {
+		return
+	}
 	now := map[string]string{}
 	for line := range strings.Lines(out) {
 		uid, pid, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -24,7 +24,8 @@ var faults = []fault{
 	{name: "coordinator stands still", coordinator: true, do: standsStill("shoal-coordinator")},
 	{name: "power cut", do: powerCut},
 	{name: "reboot", do: func(ctx context.Context, c *chaos, m *container, _ *rand.Rand) error {
-		c.reset(m)
+		c.down(m)
+		defer c.down(m)
 		return m.reboot(ctx)
 	}},
 	{name: "cut off", do: filtered("iifname \"%[1]s\" drop\noifname \"%[1]s\" drop")},
@@ -79,7 +80,8 @@ func during(ctx context.Context, m *container, begin string, d time.Duration, en
 }
 
 func powerCut(ctx context.Context, c *chaos, m *container, r *rand.Rand) error {
-	c.reset(m)
+	c.down(m)
+	defer c.down(m)
 	m.cut()
 	sleep(ctx, seconds(r, 0, 15))
 	return m.boot(context.WithoutCancel(ctx))

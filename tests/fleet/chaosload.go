@@ -112,6 +112,7 @@ func newLoad(ctx context.Context, kubeconfig []byte, addresses []string) (*apiLo
 		// A connection for each request that is under way: one that has died costs
 		// one request.
 		c.NextProtos = []string{"http/1.1"}
+		c.ServerName = "kubernetes.default.svc" // the address is whose turn it is
 		return kubernetes.NewForConfig(c)
 	}
 	l := &apiLoad{}
