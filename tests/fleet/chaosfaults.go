@@ -54,7 +54,7 @@ func sleep(ctx context.Context, d time.Duration) {
 func killed(unit string) func(context.Context, *chaos, *container, *rand.Rand) error {
 	return func(ctx context.Context, _ *chaos, m *container, r *rand.Rand) error {
 		for range 1 + r.IntN(3) {
-			if _, err := m.sh(ctx, "systemctl kill -s KILL "+unit+" || true"); err != nil {
+			if _, err := m.sh(ctx, "systemctl kill --kill-whom=main -s KILL "+unit+" || true"); err != nil {
 				return err
 			}
 			sleep(ctx, seconds(r, 0, 4))
@@ -65,7 +65,7 @@ func killed(unit string) func(context.Context, *chaos, *container, *rand.Rand) e
 
 func standsStill(unit string) func(context.Context, *chaos, *container, *rand.Rand) error {
 	return func(ctx context.Context, _ *chaos, m *container, r *rand.Rand) error {
-		return during(ctx, m, "systemctl kill -s STOP "+unit, seconds(r, 1, 12), "systemctl kill -s CONT "+unit)
+		return during(ctx, m, "systemctl kill --kill-whom=main -s STOP "+unit, seconds(r, 1, 12), "systemctl kill --kill-whom=main -s CONT "+unit)
 	}
 }
 
