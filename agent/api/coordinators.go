@@ -55,6 +55,9 @@ type coordinators struct {
 	// are asked first; both by address.
 	useless map[string]int
 	doubted map[string]time.Time
+	// waiting counts requests that wait for any of them, back is closed when one answers.
+	waiting int
+	back    chan struct{}
 }
 
 type place struct {

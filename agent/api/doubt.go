@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
@@ -20,6 +21,19 @@ const (
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	for {
+		answer, used, err := t.try(r)
+		if err == nil || used || !unreachable(err) || !patient(r) {
+			return answer, err
+		}
+		if t.coordinators.wait(r.Context(), t.connect) != nil {
+			return nil, err // it tells more than that the time is over
+		}
+	}
+}
+
+// try sends a request; used tells whether there was a connection for it.
+func (t *transport) try(r *http.Request) (*http.Response, bool, error) {
 	var used *conn
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		if c, ok := i.Conn.(*tls.Conn); ok {
@@ -28,7 +42,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}}
 	answer, err := t.current.Load().RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if used == nil || err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return answer, err
+		return answer, used != nil, err
 	}
 	useful := err == nil && answer.StatusCode != http.StatusServiceUnavailable
 	if lost := t.coordinators.judge(used.address, useful, time.Now()); len(lost) > 0 {
@@ -36,7 +50,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		// The last answer is still to be read: it says why.
 		time.AfterFunc(lastWords, func() { closeAll(lost) })
 	}
-	return answer, err
+	return answer, true, err
+}
+
+// connect makes a connection with the credentials of now.
+func (t *transport) connect(ctx context.Context) (net.Conn, error) {
+	return t.current.Load().DialTLSContext(ctx, "tcp", "")
 }
 
 // lastWords is how long connections stay that are given up.

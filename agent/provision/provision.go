@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/csi"
 	"github.com/shoal-project/shoal/csi/locality"
 )
@@ -194,7 +194,7 @@ func newCached(heard func(key)) *cached {
 func (c *cached) follow(ctx context.Context, name string, object runtime.Object, lw *cache.ListWatch) {
 	cache.NewReflectorWithOptions(listed{lw}, object, c, cache.ReflectorOptions{
 		Name:    name,
-		Backoff: backoff(),
+		Backoff: api.Retry(),
 	}).RunWithContext(ctx)
 }
 
@@ -203,11 +203,6 @@ type listed struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported implements what client-go asks.
 func (listed) IsWatchListSemanticsUnSupported() bool { return true }
-
-// backoff is how soon the API is asked again that did not answer.
-func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
-}
 
 func (c *cached) get(k key) any {
 	name := k.name

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/csi/locality"
 )
 
@@ -39,11 +40,11 @@ func (p *Provisioner) allClasses() *cache.ListWatch {
 // ends.
 func (p *Provisioner) tellRoom(ctx context.Context) {
 	told := map[string]int64{}
-	pause := backoff()
+	pause := api.Retry()
 	for {
 		again := roomEach
 		if err := p.tellAll(ctx, told); err == nil {
-			pause = backoff()
+			pause = api.Retry()
 		} else if ctx.Err() == nil {
 			again = pause.Step()
 			p.Log.Debug("the scheduler does not know how much room there is", "err", err, "again", again)

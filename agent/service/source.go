@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/api"
 )
 
 // Config of a Source.
@@ -315,7 +317,7 @@ func (s *Source) watchSlices(ctx context.Context) {
 
 func (s *Source) reflect(ctx context.Context, lw *cache.ListWatch, kind runtime.Object, st cache.ReflectorStore) {
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), kind, st,
-		cache.ReflectorOptions{Name: "service"})
+		cache.ReflectorOptions{Name: "service", Backoff: api.Retry()})
 	r.RunWithContext(ctx)
 }
 

@@ -4,17 +4,17 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/api"
 )
 
 // Handler takes what sources find.
@@ -60,15 +60,10 @@ func (a *API) Run(ctx context.Context) error {
 	a.Synced()
 	r := cache.NewReflectorWithOptions(podListWatch(a.Client, a.Node), &corev1.Pod{}, a, cache.ReflectorOptions{
 		Name:    "pods of this node",
-		Backoff: retry(),
+		Backoff: api.Retry(),
 	})
 	r.RunWithContext(ctx)
 	return nil
-}
-
-// retry is how soon a lost watch is tried again.
-func retry() *wait.Backoff {
-	return &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
 }
 
 func podListWatch(c kubernetes.Interface, node string) *cache.ListWatch {

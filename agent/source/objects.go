@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/api"
 )
 
 // SavedObject is an object that a pod refers to as kept over restarts: one of
@@ -201,7 +203,7 @@ func (o *Objects) follow(ctx context.Context, r ref, t *tracked) {
 	t.enough = enough
 	one := cache.NewReflectorWithOptions(onlyLists{o.listWatch(r, t)}, nil, object{o, r, t}, cache.ReflectorOptions{
 		Name:    r.key(),
-		Backoff: retry(),
+		Backoff: api.Retry(),
 	})
 	one.RunWithContext(watching)
 }

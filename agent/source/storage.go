@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/api"
 )
 
 // Storage is what the API says of storage drivers and of their volumes. CSIDrivers
@@ -116,7 +118,7 @@ func (s *Storage) follow() {
 	}
 	cache.NewReflectorWithOptions(onlyLists{lw}, &storagev1.CSIDriver{}, driverStore{s}, cache.ReflectorOptions{
 		Name:    "CSIDrivers",
-		Backoff: retry(),
+		Backoff: api.Retry(),
 	}).RunWithContext(s.ctx)
 }
 
