@@ -38,6 +38,8 @@ type Request struct {
 	Image      Image
 	Volumes    map[string]Image // by container path: mounts that are images
 	IDs        oci.IDs          // of the pod's user namespace
+	// Limit is how many bytes it may write beside its volumes, 0 for any.
+	Limit int64
 }
 
 // Image is a root file system and its configuration.
@@ -61,9 +63,11 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 		State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
+	m.takeProject(&c, req.Limit)
 	s := &slot{c: &c, exited: make(chan struct{})}
 	// Known before anything is made, so that a crash leaves nothing unknown.
 	if err := m.put(s, c); err != nil {
+		m.giveProject(&c)
 		return nil, err
 	}
 	m.mu.Lock()
@@ -82,6 +86,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 }
 
 func (m *Manager) prepare(req Request, c *Container) error {
+	m.makeLayer(c)
 	if err := m.makePrivate(c.ID, req.IDs); err != nil {
 		return fmt.Errorf("create container: %w", err)
 	}
