@@ -263,6 +263,15 @@ func (d diskDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.T
 	return time.Time{}, nil
 }
 
+// Grow implements grower. That the disk has grown is the node's to notice.
+func (d diskDriver) Grow(ctx context.Context, v *Volume) error {
+	device, err := d.find(ctx, v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.plugin, err)
+	}
+	return d.mounts.Resize(ctx, device, v.Disk.Global)
+}
+
 // Unmount implements driver. Only an empty directory is removed.
 func (d diskDriver) Unmount(ctx context.Context, v *Volume) error { return d.unmounted(ctx, v.Path) }
 
@@ -317,6 +326,9 @@ func (d diskBlockDriver) Stage(ctx context.Context, v *Volume) error {
 	}
 	return inStep(stepSetUpDevice, linkDevice(v.Disk.Global, device))
 }
+
+// Grow implements grower. A device shows its size by itself.
+func (d diskBlockDriver) Grow(context.Context, *Volume) error { return nil }
 
 // Mount implements driver.
 func (d diskBlockDriver) Mount(_ context.Context, _ *corev1.Pod, v *Volume) (time.Time, error) {
