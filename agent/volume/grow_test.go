@@ -76,7 +76,9 @@ func TestLocalGrows(t *testing.T) {
 			w.claims["data"] = pv
 			m := w.agent()
 			event := ""
-			m.Event = func(_ *corev1.Pod, _, kind, reason, message string) { event += kind + " " + reason + " " + message }
+			m.Event = func(_ *corev1.Pod, _, kind, reason, message string) {
+				event += kind + " " + reason + " " + message
+			}
 			w.claim = grows("")
 			w.claim.Status.Capacity = w.claim.Spec.Resources.Requests
 			if err := m.Ensure(t.Context(), p); err != nil {
