@@ -95,6 +95,11 @@ func (m *Manager) prepare(req Request, c *Container) error {
 			return fmt.Errorf("create container: %w", err)
 		}
 	}
+	if len(req.IDs.UIDs) > 0 {
+		if err := checkWay(m.cfg.RunDir); err != nil {
+			return err
+		}
+	}
 	if err := m.mountLogs(c, req.LogRoot); err != nil {
 		return err
 	}
@@ -166,6 +171,26 @@ func (m *Manager) pinPIDs(target, at string) error {
 		return fmt.Errorf("target container %q has ended: %w", t.ID, errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// checkWay refuses a directory that the root of a user namespace, who is nobody on the
+// node, cannot go through to its container: runtimes say of that no more than that some
+// permission is denied.
+func checkWay(dir string) error {
+	const search = 0o001
+	for ; ; dir = filepath.Dir(dir) {
+		st, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("create container: %w", err)
+		}
+		if st.Mode()&search == 0 {
+			return fmt.Errorf("a pod with hostUsers false cannot start: its users may not go through %s (mode %04o) to "+
+				"their container; `chmod o+x %s` lets them, or another run directory", dir, st.Mode().Perm(), dir)
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
 }
 
 // makePrivate makes the directories that hold all files of a container.

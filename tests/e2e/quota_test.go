@@ -33,6 +33,12 @@ const limitedByQuota = `
     volumeMounts: [{name: v, mountPath: /v}, {name: h, mountPath: /h}],
     command: [sh, -c, "dd if=/dev/zero of=/v/f bs=1M count=200 2>/h/said; sleep 3600"]}]}}
 ---
+{apiVersion: v1, kind: Pod, metadata: {name: own-users}, spec: {terminationGracePeriodSeconds: 0, hostUsers: false,
+  volumes: [{name: v, emptyDir: {sizeLimit: 32Mi}}, {name: w, emptyDir: {}}],
+  containers: [{name: c, image: "localhost/busybox:1", resources: {limits: {ephemeral-storage: 64Mi}},
+    volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}],
+    command: [sh, -c, "echo a > /v/f && echo b > /w/f && echo c > /f && exec sleep 3600"]}]}}
+---
 {apiVersion: v1, kind: Pod, metadata: {name: scribbler}, spec: {terminationGracePeriodSeconds: 0,
   volumes: [{name: h, hostPath: {path: %[1]s}}],
   containers: [{name: c, image: "localhost/busybox:1", resources: {limits: {ephemeral-storage: 32Mi}},
@@ -75,11 +81,12 @@ func TestQuotas(t *testing.T) {
 			return err == nil && out == "Failed Evicted: "+one.why, fmt.Sprint(out, err)
 		})
 		said, err := os.ReadFile(filepath.Join(host, one.file))
-		if err != nil || !strings.Contains(string(said), "Disk quota exceeded") {
+		// It says nothing where it was evicted before it had written as much as it can.
+		if err != nil || len(said) > 0 && !strings.Contains(string(said), "Disk quota exceeded") {
 			t.Errorf("%s wrote what it wanted: %s %v", one.pod, said, err)
 		}
 	}
-	c.Must(t, "wait", "pod/writer", "--for=condition=Ready", "--timeout=90s")
+	c.Must(t, "wait", "pod/writer", "pod/own-users", "--for=condition=Ready", "--timeout=90s")
 	write := func(file string, count int) error {
 		_, err := c.Kubectl("", "exec", "writer", "--", "dd", "if=/dev/zero", "of="+file, "bs=1M",
 			fmt.Sprint("count=", count))
@@ -106,15 +113,25 @@ func TestQuotas(t *testing.T) {
 	if err := write("/data/g", 40); err != nil {
 		t.Errorf("the volume did not grow: %v", err)
 	}
-	out = c.Must(t, "get", "pod", "writer", "-o",
-		"jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}")
-	if out != "Running 0" {
-		t.Errorf("writer is %s", out)
+	for _, pod := range []string{"writer", "own-users"} {
+		out = c.Must(t, "get", "pod", pod, "-o",
+			"jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}")
+		if out != "Running 0" {
+			t.Errorf("%s is %s", pod, out)
+		}
 	}
-	if layers, err := filepath.Glob(filepath.Join(dir, "containers/*/upper/f")); err != nil || len(layers) != 1 {
-		t.Errorf("what the writer wrote lies in %q, %v", layers, err)
-	} else if _, err := btrfs.Open(filepath.Dir(filepath.Dir(layers[0]))); err != nil {
-		t.Errorf("what it writes has no hard limit: %v", err)
+	out = c.Must(t, "exec", "own-users", "--", "stat", "-c", "%u", "/v/f", "/w/f", "/f")
+	if strings.Join(strings.Fields(out), " ") != "0 0 0" {
+		t.Errorf("the files of the pod's root belong to %s", out)
+	}
+	layers, err := filepath.Glob(filepath.Join(dir, "containers/*/upper/f"))
+	if err != nil || len(layers) != 2 {
+		t.Errorf("what containers wrote lies in %q, %v", layers, err)
+	}
+	for _, file := range layers {
+		if _, err := btrfs.Open(filepath.Dir(filepath.Dir(file))); err != nil {
+			t.Errorf("what is written has no hard limit: %v", err)
+		}
 	}
 	c.Must(t, "delete", "pod/writer", "pvc/data", "--timeout=60s")
 	harness.Eventually(t, "the volume is gone", func() (bool, string) {
