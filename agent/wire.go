@@ -152,7 +152,8 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, spans, log)
+	limits := openQuotas(cfg, log)
+	runtime, err := openContainers(ctx, cfg, facts, links.network, limits.layers, memory, kept, spans, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -172,7 +173,6 @@ func build(
 		return nil, nil, err
 	}
 	events := server.Recorder(ctx)
-	quotas := openQuotas(cfg, log)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
 	b := base{
@@ -197,7 +197,7 @@ func build(
 				Tokens:  tokens,
 				Claims:  objects,
 				Records: kept.volumes,
-				Quotas:  quotas,
+				Quotas:  limits.volumes,
 				Facts:   of,
 				Log:     log,
 

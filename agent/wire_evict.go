@@ -176,9 +176,14 @@ func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod, exactly
 	}
 	for _, c := range list {
 		name := c.GetAttributes().GetLabels()[launch.LabelContainerName]
-		use.Containers[name] += int64(c.GetWritableLayer().GetUsedBytes().GetValue())
+		bytes := int64(c.GetWritableLayer().GetUsedBytes().GetValue())
+		if exactly && b.runtime.builtin != nil {
+			if bytes, err = b.runtime.builtin.Files(ctx, c.GetAttributes().GetId()); err != nil {
+				return use, err
+			}
+		}
+		use.Containers[name] += bytes
 	}
-	err = nil
 	podrecord.EachContainer(obj, func(c *corev1.Container) {
 		bytes, e := usage(ctx, filepath.Join(p.pods.Host.LogDir(obj), c.Name))
 		use.Containers[c.Name] += bytes

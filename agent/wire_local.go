@@ -8,6 +8,8 @@ import (
 
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/provision"
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -57,19 +59,43 @@ func openLocalStorage(cfg *config.Config, log *slog.Logger) *localStorage {
 	return &localStorage{driver, l, socket, unfinished}
 }
 
-// openQuotas is nil where the file system of pods' directories cannot limit them: then
-// what they take is measured.
-func openQuotas(cfg *config.Config, log *slog.Logger) volume.Quotas {
-	disk, why, err := quota.Open(cfg.RootDir)
+// quotas limit directories of pods, and what containers write. Each is nil where the file
+// system cannot: then what they take is measured.
+type quotas struct {
+	volumes volume.Quotas
+	layers  container.Quotas
+}
+
+// openQuotas opens a file system once: its projects are given in one place.
+func openQuotas(cfg *config.Config, log *slog.Logger) (q quotas) {
+	volumes := openQuota(cfg.RootDir, "an emptyDir with a sizeLimit", log)
+	if volumes != nil {
+		q.volumes = volumes
+	}
+	if cfg.ContainerRuntimeEndpoint != "" {
+		return q
+	}
+	layers := volumes
+	if !host.SameDisk(cfg.RootDir, cfg.DataDir) {
+		layers = openQuota(cfg.DataDir, "what a container with an ephemeral-storage limit writes", log)
+	}
+	if layers != nil {
+		q.layers = layers
+	}
+	return q
+}
+
+// openQuota is nil where directories of the file system cannot be limited.
+func openQuota(dir, what string, log *slog.Logger) *quota.Disk {
+	disk, why, err := quota.Open(dir)
 	switch {
 	case err != nil:
-		log.Warn("emptyDir volumes have no hard limit: what they take is measured", "err", err)
-		return nil
+		log.Warn("there is no hard limit: what is used is measured", "of", what, "err", err)
 	case disk == nil:
-		log.Info("emptyDir volumes have no hard limit: what they take is measured", "why", why)
-		return nil
+		log.Info("there is no hard limit: what is used is measured", "of", what, "why", why)
+	default:
+		log.Info("there is a hard limit", "of", what, "by", disk.How)
 	}
-	log.Info("an emptyDir with a sizeLimit has a hard limit", "by", disk.How)
 	return disk
 }
 

@@ -31,6 +31,7 @@ var layers = []struct {
 		"coordinator/registry/amount", "coordinator/registry/kind", "coordinator/registry/podspec",
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
 		"coordinator/store", "csi", "csi/btrfs", "csi/btrfs/btrfstest", "csi/csitest", "csi/locality", "csi/migration",
+		"csi/storagenet",
 		"tests/transcript",
 	}},
 	{"mechanism", []string{

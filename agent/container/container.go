@@ -42,6 +42,10 @@ type Container struct {
 	ExitCode   int32
 	Reason     string // Completed, Error, OOMKilled, StartError, Unknown
 	Message    string
+	// Project is what the container's writes are counted by where the file system has
+	// projects, and HardLimit how many bytes they may take, 0 for any.
+	Project   uint32 `json:",omitempty"`
+	HardLimit int64  `json:",omitempty"`
 	// PodOOMs is the count of the pod's group when the container started or,
 	// killed for lack of memory, ended (systemd driver).
 	PodOOMs uint64 `json:",omitempty"`

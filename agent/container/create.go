@@ -38,6 +38,8 @@ type Request struct {
 	Image      Image
 	Volumes    map[string]Image // by container path: mounts that are images
 	IDs        oci.IDs          // of the pod's user namespace
+	// Limit is how many bytes it may write beside its volumes, 0 for any.
+	Limit int64
 }
 
 // Image is a root file system and its configuration.
@@ -61,9 +63,11 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 		State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
+	m.takeProject(&c, req.Limit)
 	s := &slot{c: &c, exited: make(chan struct{})}
 	// Known before anything is made, so that a crash leaves nothing unknown.
 	if err := m.put(s, c); err != nil {
+		m.giveProject(&c)
 		return nil, err
 	}
 	m.mu.Lock()
@@ -82,12 +86,18 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 }
 
 func (m *Manager) prepare(req Request, c *Container) error {
+	m.makeLayer(c)
 	if err := m.makePrivate(c.ID, req.IDs); err != nil {
 		return fmt.Errorf("create container: %w", err)
 	}
 	for _, d := range []string{m.upper(c.ID), filepath.Join(m.layer(c.ID), "work"), m.rootfs(c.ID)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("create container: %w", err)
+		}
+	}
+	if len(req.IDs.UIDs) > 0 {
+		if err := checkWay(m.cfg.RunDir); err != nil {
+			return err
 		}
 	}
 	if err := m.mountLogs(c, req.LogRoot); err != nil {
@@ -161,6 +171,26 @@ func (m *Manager) pinPIDs(target, at string) error {
 		return fmt.Errorf("target container %q has ended: %w", t.ID, errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// checkWay refuses a directory that the root of a user namespace, who is nobody on the
+// node, cannot go through to its container: runtimes say of that no more than that some
+// permission is denied.
+func checkWay(dir string) error {
+	const search = 0o001
+	for ; ; dir = filepath.Dir(dir) {
+		st, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("create container: %w", err)
+		}
+		if st.Mode()&search == 0 {
+			return fmt.Errorf("a pod with hostUsers false cannot start: its users may not go through %s (mode %04o) to "+
+				"their container; `chmod o+x %s` lets them, or another run directory", dir, st.Mode().Perm(), dir)
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
 }
 
 // makePrivate makes the directories that hold all files of a container.

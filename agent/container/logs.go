@@ -25,6 +25,13 @@ func (m *Manager) mountLogs(c *Container, root string) error {
 		return nil
 	}
 	dir, err := logs.OpenDir(root, filepath.Dir(c.LogPath))
+	if err == nil && c.HardLimit > 0 {
+		if err := m.limitLogs(c, root); err != nil {
+			m.cfg.Log.Warn("a container's logs have no hard limit; they are measured", "container", c.ID, "err", err)
+		}
+		dir.Close() // another may be in its place
+		dir, err = logs.OpenDir(root, filepath.Dir(c.LogPath))
+	}
 	if err != nil {
 		return fmt.Errorf("log directory: %w", err)
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Cgroups  *cgroup.Root
 	Host     oci.Host
 	OnChange func(c *Container) // after a start, an exit, a creation; must not block
+	Quotas   Quotas             // nil: nothing limits what containers write but what is measured
 	Seal     *checkpoint.Keys   // of the records; nil: in the clear
 	Log      *slog.Logger
 }
@@ -80,6 +81,7 @@ func Open(cfg Config) (*Manager, error) {
 		}
 		s := &slot{c: r.Container, exited: make(chan struct{})}
 		m.all[id] = s
+		m.retake(r.Container)
 		if r.State == Exited {
 			close(s.exited)
 		}

@@ -127,6 +127,7 @@ func (m *Manager) Remove(ctx context.Context, id string) error {
 	m.mu.Lock()
 	delete(m.all, id)
 	m.mu.Unlock()
+	m.giveProject(c)
 	return nil
 }
 
@@ -139,7 +140,8 @@ func (m *Manager) sweep(c *Container) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove container %q: %w", c.ID, err)
 	}
-	for _, p := range []string{m.bundle(c.ID), m.layer(c.ID), filepath.Join(m.exitDir(), c.ID)} {
+	errs = append(errs, m.removeLayer(c.ID, c.Project))
+	for _, p := range []string{m.bundle(c.ID), filepath.Join(m.exitDir(), c.ID)} {
 		errs = append(errs, beneath.RemoveAll(p))
 	}
 	return errors.Join(errs...)

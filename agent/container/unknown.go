@@ -54,7 +54,8 @@ func (m *Manager) RemoveUnknown(id string, groups []string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove container %q, which has no record: %w", id, err)
 	}
-	for _, p := range []string{m.bundle(id), m.layer(id), filepath.Join(m.exitDir(), id)} {
+	errs = append(errs, m.removeLayer(id, 0))
+	for _, p := range []string{m.bundle(id), filepath.Join(m.exitDir(), id)} {
 		errs = append(errs, beneath.RemoveAll(p))
 	}
 	return errors.Join(errs...)

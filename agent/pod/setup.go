@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/pod/launch"
+	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/record"
 )
 
@@ -168,7 +168,7 @@ func (m *Manager) purge(ctx context.Context, p *corev1.Pod, o *record.Observed) 
 		return err
 	}
 	if p.Name != "" {
-		errs = append(errs, beneath.RemoveAll(m.Host.LogDir(p)))
+		errs = append(errs, quota.RemoveTree(m.Host.LogDir(p)))
 	}
 	dir := m.Host.Dir(p)
 	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {

@@ -40,6 +40,27 @@ func (kernel) Set(dir *os.File, project uint32) error {
 	return nil
 }
 
+// On implements edge.
+func (k kernel) On(dir *os.File) (bool, error) {
+	var here, there unix.Stat_t
+	if err := unix.Stat(k.dir, &here); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: k.dir, Err: err}
+	}
+	if err := unix.Fstat(int(dir.Fd()), &there); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: dir.Name(), Err: err}
+	}
+	return here.Dev == there.Dev, nil
+}
+
+// Of implements edge.
+func (kernel) Of(dir *os.File) (uint32, error) {
+	var a fsxattr
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), getXattr, uintptr(unsafe.Pointer(&a))); e != 0 {
+		return 0, &fs.PathError{Op: "get the project", Path: dir.Name(), Err: e}
+	}
+	return a.project, nil
+}
+
 // diskQuota is struct if_dqblk of linux/quota.h.
 type diskQuota struct {
 	hard, soft         uint64 // KiB

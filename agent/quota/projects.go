@@ -7,9 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // firstProject is the first that is given, as upstream's.
@@ -28,6 +31,10 @@ type edge interface {
 	// Limit has a project take at most so many bytes; 0 for no limit.
 	Limit(project uint32, bytes int64) error
 	Use(project uint32) (Usage, error)
+	// On tells whether a directory is on the file system.
+	On(dir *os.File) (bool, error)
+	// Of tells the project of a directory.
+	Of(dir *os.File) (uint32, error)
 }
 
 // Usage is what is counted for a project.
@@ -103,15 +110,57 @@ func (p *projects) mkdir(path string, project uint32, bytes int64) error {
 	return p.kernel.Set(dir, project)
 }
 
-func (p *projects) used(project uint32) (int64, error) {
+func (p *projects) used(project uint32) (Usage, error) {
 	if project == 0 {
-		return 0, ErrNone
+		return Usage{}, ErrNone
 	}
 	has, err := p.kernel.Use(project)
 	if err == nil && has.Limit == 0 {
-		return 0, ErrNone
+		return Usage{}, ErrNone
 	}
-	return has.Bytes, err
+	return has, err
+}
+
+// share puts a directory into a project, with all that is made in it from now on.
+func (p *projects) share(path string, project uint32) error {
+	if project == 0 {
+		return errors.New("no project was given to " + path)
+	}
+	dir, err := openDir(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if there, err := p.kernel.On(dir); err != nil || !there {
+		return errors.Join(err, ErrNone)
+	}
+	return p.kernel.Set(dir, project)
+}
+
+// of is the project that mkdir gave a directory, 0 for none: what has that of its parent
+// was given it by somebody else.
+func (p *projects) of(path string) uint32 {
+	tell := func(path string) uint32 {
+		dir, err := openDir(path)
+		if err != nil {
+			return 0
+		}
+		defer dir.Close()
+		project, err := p.kernel.Of(dir)
+		if err != nil || project < firstProject {
+			return 0
+		}
+		return project
+	}
+	if own := tell(path); own != tell(filepath.Dir(path)) {
+		return own
+	}
+	return 0
+}
+
+// openDir opens a directory, not what a link at its path leads to.
+func openDir(path string) (*os.File, error) {
+	return os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
 // readProjects adds the projects that a file names; there may be no file.

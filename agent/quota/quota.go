@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -117,37 +118,93 @@ func (d *Disk) Mkdir(path string, project uint32, bytes int64) error {
 	return btrfs.Limit(f, bytes)
 }
 
+// Uncounted is the number of inodes where file systems do not count them.
+const Uncounted = -1
+
 // Used is what a directory that Mkdir made takes; ErrNone where nobody counts it. What
 // a process in the node's own user namespace made, it may have put into another project:
 // then ownUsers is false, and nothing is told.
-func (d *Disk) Used(path string, project uint32, ownUsers bool) (int64, error) {
+func (d *Disk) Used(path string, project uint32, ownUsers bool) (Usage, error) {
 	switch {
 	case d.projects != nil && !ownUsers:
-		return 0, ErrNone
+		return Usage{}, ErrNone
 	case d.projects != nil:
 		return d.projects.used(project)
 	}
 	f, err := btrfs.Open(path)
 	if errors.Is(err, btrfs.ErrNone) {
-		return 0, ErrNone
+		return Usage{}, ErrNone
 	}
 	if err != nil {
-		return 0, err
+		return Usage{}, err
 	}
 	defer f.Close()
 	if _, err := btrfs.Adopt(f); err != nil {
-		return 0, err
+		return Usage{}, err
 	}
 	has, err := btrfs.Used(f)
 	if errors.Is(err, fs.ErrNotExist) { // somebody turned quotas off
-		return 0, ErrNone
+		return Usage{}, ErrNone
 	}
-	return has.Bytes, err
+	return Usage{Bytes: has.Bytes, Inodes: Uncounted, Limit: has.Limit}, err
+}
+
+// Share limits another directory of the file system, which is there, on behalf of one
+// that Mkdir made: where there are projects both have one, and one limit. On btrfs it has
+// a limit of its own, if it is empty or a subvolume; what is made in it is deleted by
+// RemoveTree. Nothing below parent is followed. ErrNone where parent is on a disk that
+// cannot.
+func (d *Disk) Share(parent *os.File, name string, project uint32, bytes int64) error {
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name)
+	if d.projects != nil {
+		return d.projects.share(path, project)
+	}
+	if is, err := btrfs.On(filepath.Dir(path)); err != nil || !is {
+		return errors.Join(err, ErrNone)
+	}
+	if on, err := btrfs.Simple(parent); err != nil || !on {
+		return errors.Join(err, ErrNone)
+	}
+	f, err := btrfs.Open(path)
+	if errors.Is(err, btrfs.ErrNone) {
+		return d.replace(parent, name, bytes)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return btrfs.Limit(f, bytes)
+}
+
+// replace has a subvolume in the place of an empty directory.
+func (d *Disk) replace(parent *os.File, name string, bytes int64) error {
+	var st unix.Stat_t
+	fd := int(parent.Fd())
+	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil {
+		return &fs.PathError{Op: "remove an empty directory", Path: name, Err: err}
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)
+	if err := d.Mkdir(path, 0, bytes); err != nil {
+		return errors.Join(err, unix.Mkdirat(fd, name, st.Mode&0o7777))
+	}
+	f, err := btrfs.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Chown(int(st.Uid), int(st.Gid)), f.Chmod(fs.FileMode(st.Mode&0o777)))
 }
 
 // Remove deletes a directory that Mkdir made, and its limit. What is there that somebody
-// else made, is deleted as any other; nothing there is no error.
+// else made, is deleted as any other; nothing there is no error. Where no record tells
+// the project, 0, the directory itself does.
 func (d *Disk) Remove(path string, project uint32) error {
+	if d.projects != nil && project == 0 {
+		project = d.projects.of(path)
+	}
 	if err := Remove(path); err != nil || d.projects == nil || project == 0 {
 		return err
 	}
@@ -160,4 +217,35 @@ func Remove(path string) error {
 		return err
 	}
 	return beneath.RemoveAll(path)
+}
+
+// RemoveTree deletes a directory in which some may be subvolumes.
+func RemoveTree(path string) error {
+	if is, err := btrfs.On(path); err != nil || !is {
+		return beneath.RemoveAll(path) // it may be gone
+	}
+	return errors.Join(removeWithin(path), beneath.RemoveAll(path))
+}
+
+// removeWithin deletes the subvolumes that lie in a directory.
+func removeWithin(path string) error {
+	parent, err := beneath.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	dir, err := parent.OpenDir(filepath.Base(path), beneath.NoLinks)
+	if err != nil {
+		return nil // not a directory: there is nothing in it
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	errs := []error{err}
+	for _, name := range names {
+		err := btrfs.Delete(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name))
+		if !errors.Is(err, btrfs.ErrNone) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

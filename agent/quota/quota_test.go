@@ -23,9 +23,16 @@ const mib = 1 << 20
 // fake is a kernel with project quotas that notes what it is asked.
 type fake struct {
 	use map[uint32]Usage
+	of  map[string]uint32 // by a directory's base name
 	did []string
 	err error
 }
+
+// On implements edge.
+func (f *fake) On(*os.File) (bool, error) { return true, nil }
+
+// Of implements edge.
+func (f *fake) Of(dir *os.File) (uint32, error) { return f.of[filepath.Base(dir.Name())], f.err }
 
 // Set implements edge.
 func (f *fake) Set(dir *os.File, project uint32) error {
@@ -77,7 +84,7 @@ func TestProjects(t *testing.T) {
 		t.Errorf("got %q, want %q", kernel.did, want)
 	}
 	kernel.use[a] = Usage{Bytes: mib, Inodes: 3, Limit: 32 * mib}
-	if got, err := d.Used(path, a, true); err != nil || got != mib {
+	if got, err := d.Used(path, a, true); err != nil || got != kernel.use[a] {
 		t.Error(got, err)
 	}
 	if got, err := d.Used(path, a, false); !errors.Is(err, ErrNone) {
@@ -186,7 +193,7 @@ func projectQuota(t *testing.T, at string) {
 	if out, err := other("dd", "if=/dev/zero", "of="+filepath.Join(own, "f"), "bs=1M", "count=64"); err == nil {
 		t.Errorf("64 MiB are written: %s", out)
 	}
-	if got, err := d.Used(path, project, true); err != nil || got < 30*mib || got > 32*mib {
+	if got, err := d.Used(path, project, true); err != nil || got.Bytes < 30*mib || got.Bytes > 32*mib || got.Inodes < 3 {
 		t.Error(got, err)
 	}
 	if again, err := d.Take(0); err != nil || again == project {
@@ -307,12 +314,14 @@ func TestBtrfs(t *testing.T) {
 	if !errors.Is(err, unix.EDQUOT) {
 		t.Error(err)
 	}
-	if got, err := d.Used(path, 0, false); err != nil || got < 24*mib || got > 32*mib {
+	got, err := d.Used(path, 0, false)
+	if err != nil || got.Bytes < 24*mib || got.Bytes > 32*mib || got.Inodes != Uncounted {
 		t.Error(got, err)
 	}
 	if got, err := d.Used(other, 0, true); !errors.Is(err, ErrNone) {
 		t.Error(got, err)
 	}
+	shareOnBtrfs(t, d, at)
 	for _, dir := range []string{path, other, path} {
 		if err := d.Remove(dir, 0); err != nil {
 			t.Error(err)
@@ -320,5 +329,86 @@ func TestBtrfs(t *testing.T) {
 		if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 			t.Error(dir, err)
 		}
+	}
+}
+
+// shareOnBtrfs limits directories that are there: an empty one with its mode, one that is
+// a subvolume already; what has files stays as it is.
+func shareOnBtrfs(t *testing.T, d *Disk, at string) {
+	t.Helper()
+	logs := filepath.Join(at, "pod")
+	err := errors.Join(os.MkdirAll(filepath.Join(logs, "a"), 0o755), os.MkdirAll(filepath.Join(logs, "b"), 0o755),
+		os.WriteFile(filepath.Join(logs, "b", "f"), nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, err := os.Open(logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Close()
+	for range 2 {
+		if err := d.Share(parent, "a", 0, 8*mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, err := os.Stat(filepath.Join(logs, "a")); err != nil || st.Mode() != os.ModeDir|0o755 {
+		t.Error(st, err)
+	}
+	if err := os.WriteFile(filepath.Join(logs, "a", "f"), make([]byte, 16*mib), 0o600); !errors.Is(err, unix.EDQUOT) {
+		t.Error(err)
+	}
+	if err := d.Share(parent, "b", 0, 8*mib); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Error(err)
+	}
+	if err := RemoveTree(logs); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(logs); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := RemoveTree(logs); err != nil {
+		t.Error(err)
+	}
+	elsewhere, err := os.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	if err := d.Share(elsewhere, "self", 0, 8*mib); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+}
+
+// TestProjectsWithoutRecord removes a directory whose record is lost: it tells its project
+// itself, where it has not that of its parent.
+func TestProjectsWithoutRecord(t *testing.T) {
+	const own, parents = firstProject + 1, firstProject + 2
+	kernel := &fake{use: map[uint32]Usage{}, of: map[string]uint32{"own": own, "deep": parents, "top": parents, "low": 7}}
+	d := &Disk{projects: newProjects(kernel)}
+	top := filepath.Join(t.TempDir(), "top")
+	for _, name := range []string{"own", "deep", "low"} {
+		path := filepath.Join(top, name)
+		if err := errors.Join(os.MkdirAll(path, 0o700), d.Remove(path, 0)); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{fmt.Sprint("limit ", own, " 0")}; !slices.Equal(kernel.did, want) {
+		t.Errorf("got %q, want %q", kernel.did, want)
+	}
+	if err := os.Mkdir(filepath.Join(top, "logs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	parent, err := os.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Close()
+	kernel.did = nil
+	if err := d.Share(parent, "logs", own, mib); err != nil {
+		t.Error(err)
+	}
+	if want := []string{fmt.Sprint("set logs ", own)}; !slices.Equal(kernel.did, want) {
+		t.Errorf("got %q, want %q", kernel.did, want)
 	}
 }

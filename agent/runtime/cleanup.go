@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
+	"github.com/shoal-project/shoal/agent/quota"
 )
 
 // Cleanup kills and removes every container and sandbox, and then all that
@@ -46,6 +47,15 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("sweep container runtime: %w", err) // never delete through a mount
+	}
+	layers, err := filepath.Glob(filepath.Join(cfg.DataDir, "containers", "*"))
+	errs = append(errs, err)
+	for _, dir := range layers { // which may have a limit
+		if cfg.Quotas != nil {
+			errs = append(errs, cfg.Quotas.Remove(dir, 0))
+		} else {
+			errs = append(errs, quota.Remove(dir))
+		}
 	}
 	for _, dir := range []string{"sandboxes", "containers"} {
 		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, dir)),

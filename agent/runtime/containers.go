@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/sandbox"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -59,6 +61,11 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox,
 	}
 	if req.Namespaces, req.Target, err = r.namespaces(s, config); err != nil {
 		return container.Request{}, err
+	}
+	if limit := config.GetAnnotations()[quota.AnnotationLimit]; limit != "" {
+		if req.Limit, err = strconv.ParseInt(limit, 10, 64); err != nil {
+			return container.Request{}, badRequest("annotation %s: %v", quota.AnnotationLimit, err)
+		}
 	}
 	userns, err := sandbox.UserNamespace(s.Config)
 	if err != nil {

@@ -105,7 +105,7 @@ func (r *Runtime) measureContainer(
 		Processes: r.processes(c.Cgroup), Limits: c.Config.GetLinux().GetResources(),
 	}
 	if u, err := r.containers.Usage(ctx, c.ID); err == nil {
-		m.LayerBytes, m.LayerInodes = u.Bytes, u.Inodes
+		m.LayerBytes, m.LayerInodes = u.Bytes, max(u.Inodes, 0)
 	}
 	return m, nil
 }

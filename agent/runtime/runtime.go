@@ -44,8 +44,10 @@ type Config struct {
 	// KeepFree is how much of their file system images leave free, by its
 	// size, KeepInodes how many inodes; nil = nothing.
 	KeepFree, KeepInodes func(total uint64) uint64
-	Pulls                int // how many images are pulled at one time; 0 = no limit
-	Log                  *slog.Logger
+	// Quotas limit what containers write; nil = nothing does.
+	Quotas container.Quotas
+	Pulls  int // how many images are pulled at one time; 0 = no limit
+	Log    *slog.Logger
 }
 
 // Runtime implements the CRI's runtime and image services.
@@ -109,7 +111,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	r.containers, err = container.Open(container.Config{
 		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(),
 		Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
-		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Seal: cfg.Seal, Log: cfg.Log,
+		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Quotas: cfg.Quotas, Seal: cfg.Seal, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/sandbox"
 	"github.com/shoal-project/shoal/cni/podnet"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -47,10 +48,18 @@ func (r *Runtime) containerStats(ctx context.Context, c *container.Container) *c
 	if u, err := r.containers.Usage(ctx, c.ID); err == nil {
 		out.WritableLayer = &criv1.FilesystemUsage{
 			Timestamp: u.At.UnixNano(), FsId: &criv1.FilesystemIdentifier{Mountpoint: r.cfg.DataDir},
-			UsedBytes: u64(uint64(u.Bytes)), InodesUsed: u64(uint64(u.Inodes)),
+			UsedBytes: u64(uint64(u.Bytes)),
+		}
+		if u.Inodes != quota.Uncounted {
+			out.WritableLayer.InodesUsed = u64(uint64(u.Inodes))
 		}
 	}
 	return out
+}
+
+// Files is what a container wrote beside its volumes, by its files alone.
+func (r *Runtime) Files(ctx context.Context, id string) (bytes int64, err error) {
+	return r.containers.Files(ctx, id)
 }
 
 func cpu(s cgroup.Stats) *criv1.CpuUsage {
@@ -171,7 +180,7 @@ func (r *Runtime) ImageFsInfo(ctx context.Context) (*criv1.ImageFsInfoResponse, 
 	var layerBytes, layerInodes int64
 	for _, c := range r.containers.List() {
 		if u, err := r.containers.Usage(ctx, c.ID); err == nil {
-			layerBytes, layerInodes = layerBytes+u.Bytes, layerInodes+u.Inodes
+			layerBytes, layerInodes = layerBytes+u.Bytes, layerInodes+max(u.Inodes, 0)
 		}
 	}
 	return &criv1.ImageFsInfoResponse{

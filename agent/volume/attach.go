@@ -113,8 +113,8 @@ func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	var names []corev1.UniqueVolumeName
 	for _, e := range m.pods {
 		for _, v := range e.volumes {
-			if v.CSI != nil && v.CSI.InUse != "" {
-				names = append(names, v.CSI.InUse)
+			if name := v.inUse(); name != "" {
+				names = append(names, name)
 			}
 		}
 	}
@@ -122,9 +122,20 @@ func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	return slices.Compact(names)
 }
 
+// inUse is the volume's name in the Node's status, "" for one that need not be attached.
+func (v *Volume) inUse() corev1.UniqueVolumeName {
+	switch {
+	case v.CSI != nil:
+		return v.CSI.InUse
+	case v.Disk != nil:
+		return v.Disk.InUse
+	}
+	return ""
+}
+
 // tellInUse has the Node's status written.
 func (m *Manager) tellInUse(v *Volume) {
-	if v.CSI != nil && v.CSI.InUse != "" && m.InUseChanged != nil {
+	if v.inUse() != "" && m.InUseChanged != nil {
 		m.InUseChanged()
 	}
 }
@@ -173,6 +184,9 @@ func (m *Manager) describe(ctx context.Context, p *corev1.Pod, v *Volume) error 
 // awaitAttached waits until a volume is known to be in use and attached, which must
 // be before anything is done with it; it is no wait for one that need not be.
 func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
+	if v.Disk != nil && v.Disk.InUse != "" {
+		return m.awaitDisk(ctx, v)
+	}
 	if v.CSI == nil || v.CSI.InUse == "" || v.CSI.needNotAttach || v.CSI.published {
 		return nil
 	}
@@ -198,6 +212,29 @@ func (m *Manager) awaitAttached(ctx context.Context, v *Volume) error {
 			object.Spec.AttachRequired != nil && !*object.Spec.AttachRequired {
 			v.CSI.needNotAttach, v.CSI.Spec = true, &object.Spec
 			return m.keep(v)
+		}
+	}
+}
+
+// awaitDisk waits until the Node lists a disk of a storage network, which no other
+// node has then. One that is the pod's since the machine started was listed.
+func (m *Manager) awaitDisk(ctx context.Context, v *Volume) error {
+	if v.Disk.Taken == m.start() {
+		return nil
+	}
+	timeout := time.NewTimer(attachWait)
+	defer timeout.Stop()
+	for {
+		changed, ready := m.attachment(v.Disk.InUse)
+		if ready {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timeout.C:
+			return &Error{Step: stepWait, Err: context.DeadlineExceeded}
+		case <-changed:
 		}
 	}
 }

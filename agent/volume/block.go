@@ -77,6 +77,9 @@ func (localBlockDriver) Mount(_ context.Context, _ *corev1.Pod, v *Volume) (time
 	return time.Time{}, inStep(stepMap, linkDevice(v.Path, device))
 }
 
+// Grow implements grower. A device shows its size by itself.
+func (localBlockDriver) Grow(context.Context, *Volume) error { return nil }
+
 // Unmount implements driver.
 func (localBlockDriver) Unmount(_ context.Context, v *Volume) error { return unlinkDevice(v.Path) }
 

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/csi/storagenet"
 )
 
 // A disk of a storage network (iscsi, fc) is found on the node by this agent, mounted
@@ -31,6 +33,9 @@ type Disk struct {
 	// Taken names the machine's start since when the disk is the pods': before,
 	// somebody else could have had it.
 	Taken string `json:"taken,omitempty"`
+	// InUse is the disk's name in the Node's status, by which the cluster gives it to one
+	// node at a time; "" for a disk that the pod itself names.
+	InUse corev1.UniqueVolumeName `json:"inUse,omitempty"`
 	// Searches are the portals for which the agent made a record of how to ask them
 	// for their targets.
 	Searches []string `json:"searches,omitempty"`
@@ -72,8 +77,12 @@ func (m *Manager) joinDisk(v *Volume) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
+	name := m.nameInStatus(v)
 	if old := m.recorded(v.Pod.UID, v.Volume.Name); old != nil && old.Disk != nil && v.same(old) {
 		v.Disk = old.Disk
+		m.mu.Lock()
+		v.Disk.InUse = name // one of an agent that did not tell it
+		m.mu.Unlock()
 		return nil
 	}
 	only := v.readsOnly(d)
@@ -83,7 +92,7 @@ func (m *Manager) joinDisk(v *Volume) error {
 		if v.block() {
 			dir = filepath.Join(dir, "volumeDevices")
 		}
-		v.Disk = &Disk{Global: filepath.Join(dir, d.dir), ReadOnly: only}
+		v.Disk = &Disk{Global: filepath.Join(dir, d.dir), ReadOnly: only, InUse: name}
 		return nil
 	}
 	o := others[0]
@@ -95,8 +104,16 @@ func (m *Manager) joinDisk(v *Volume) error {
 		return fmt.Errorf("pod %s/%s of this node has the same disk, which is mounted read-only for it; "+
 			"it can be written when that pod is gone", o.Pod.Namespace, o.Pod.Name)
 	}
-	v.Disk = &Disk{Global: o.Disk.Global, ReadOnly: o.Disk.ReadOnly}
+	v.Disk = &Disk{Global: o.Disk.Global, ReadOnly: o.Disk.ReadOnly, InUse: name}
 	return nil
+}
+
+// nameInStatus is what the Node's status calls the disk of a PersistentVolume.
+func (m *Manager) nameInStatus(v *Volume) corev1.UniqueVolumeName {
+	if m.Storage == nil { // a node without an API: nobody would list it
+		return ""
+	}
+	return storagenet.Name(v.Persistent)
 }
 
 // readsOnly tells whether the pod only reads the disk: many nodes may do that at once.
@@ -263,6 +280,15 @@ func (d diskDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.T
 	return time.Time{}, nil
 }
 
+// Grow implements grower. That the disk has grown is the node's to notice.
+func (d diskDriver) Grow(ctx context.Context, v *Volume) error {
+	device, err := d.find(ctx, v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.plugin, err)
+	}
+	return d.mounts.Resize(ctx, device, v.Disk.Global)
+}
+
 // Unmount implements driver. Only an empty directory is removed.
 func (d diskDriver) Unmount(ctx context.Context, v *Volume) error { return d.unmounted(ctx, v.Path) }
 
@@ -317,6 +343,9 @@ func (d diskBlockDriver) Stage(ctx context.Context, v *Volume) error {
 	}
 	return inStep(stepSetUpDevice, linkDevice(v.Disk.Global, device))
 }
+
+// Grow implements grower. A device shows its size by itself.
+func (d diskBlockDriver) Grow(context.Context, *Volume) error { return nil }
 
 // Mount implements driver.
 func (d diskBlockDriver) Mount(_ context.Context, _ *corev1.Pod, v *Volume) (time.Time, error) {

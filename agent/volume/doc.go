@@ -43,7 +43,8 @@
 // (iscsi.go) knows its sessions by the name of its interface, fc (fc.go) the disks by
 // the links of udev.
 //
-// Volumes of storage drivers (csi.go) that must be attached to the node are in its
+// Volumes of storage drivers (csi.go) that must be attached to the node, and disks of
+// PersistentVolumes (disk.go), are in its
 // status.volumesInUse from their record on, before anything else, and until that is
 // deleted (attach.go): so nobody detaches what this node may have touched. Nothing
 // is done with them before the Node says that they are attached.

@@ -35,6 +35,10 @@ type Volume struct {
 	// Project is what an emptyDir is counted by where the file system has quotas of
 	// projects; 0 for none.
 	Project uint32 `json:"project,omitempty"`
+
+	// looked is when the claim of a volume that no storage driver makes was looked at for a
+	// new size.
+	looked time.Time
 }
 
 // Owner names the pod of a volume.

@@ -15,17 +15,33 @@ import (
 	"github.com/shoal-project/shoal/csi"
 )
 
-// growthEach is how often the claim of a volume is looked at whose driver can
-// expand it on the node: nodes may not watch claims.
+// growthEach is how often the claim of a volume is looked at that the node can expand:
+// nodes may not watch claims.
 const growthEach = time.Minute
 
 // stepGrow is the expansion of a volume.
 const stepGrow = "NodeExpandVolume"
 
+// grower is implemented by drivers, other than storage drivers, whose volumes can grow.
+type grower interface {
+	// Grow makes use of what the volume has become. It is called while it is mounted, and
+	// again after a failure; nothing to do is no error.
+	Grow(ctx context.Context, v *Volume) error
+}
+
+// expander brings a volume to a size.
+type expander func(ctx context.Context, size resource.Quantity) error
+
 // grow makes use of a volume's new size, once its claim waits for the node. What it
 // returns is when to look again, zero for never.
 func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again time.Time, err error) {
-	if v.Persistent == nil || !v.ofStorageDriver() || v.Persistent.Spec.ClaimRef == nil || csiOf(v.Source).readOnly {
+	if v.Persistent == nil || v.Persistent.Spec.ClaimRef == nil {
+		return time.Time{}, nil
+	}
+	if !v.ofStorageDriver() {
+		return m.growInTree(ctx, p, v)
+	}
+	if csiOf(v.Source).readOnly {
 		return time.Time{}, nil
 	}
 	now := time.Now()
@@ -41,14 +57,44 @@ func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again tim
 		return time.Time{}, nil
 	}
 	v.CSI.looked = now
-	again = now.Add(growthEach)
+	return m.growTo(ctx, p, v, func(ctx context.Context, size resource.Quantity) error {
+		call, err := m.expansion(ctx, v, can, size)
+		if err != nil {
+			return err
+		}
+		return client.Expand(ctx, call)
+	})
+}
+
+// growInTree is grow for volumes that no storage driver makes. Nobody but an
+// administrator makes these larger, and says so in the PersistentVolume.
+func (m *Manager) growInTree(ctx context.Context, p *corev1.Pod, v *Volume) (again time.Time, err error) {
+	d, err := made(m.table(), v)
+	if err != nil {
+		return time.Time{}, err
+	}
+	g, can := d.driver.(grower)
+	if !can || m.Storage == nil || v.Disk != nil && v.Disk.ReadOnly ||
+		v.Volume.PersistentVolumeClaim != nil && v.Volume.PersistentVolumeClaim.ReadOnly {
+		return time.Time{}, nil
+	}
+	if now := time.Now(); now.Before(v.looked.Add(growthEach)) {
+		return v.looked.Add(growthEach), nil
+	}
+	v.looked = time.Now()
+	return m.growTo(ctx, p, v, func(ctx context.Context, _ resource.Quantity) error { return g.Grow(ctx, v) })
+}
+
+// growTo has a volume brought to the size for which its claim waits.
+func (m *Manager) growTo(ctx context.Context, p *corev1.Pod, v *Volume, do expander) (again time.Time, err error) {
+	again = time.Now().Add(growthEach)
 	ref := v.Persistent.Spec.ClaimRef
 	claim, err := m.Storage.Claim(ctx, ref.Namespace, ref.Name)
 	if err != nil {
 		return again, nil // the API may be away: the volume is as it was
 	}
 	if !waitsForNode(claim) {
-		return v.grown(again, m.catchUp(ctx, p, v, client, can, claim))
+		return v.grown(again, m.catchUp(ctx, p, v, do, claim))
 	}
 	pv, err := m.Claims.Volume(ctx, p, &v.Volume)
 	if err != nil {
@@ -58,7 +104,7 @@ func (m *Manager) grow(ctx context.Context, p *corev1.Pod, v *Volume) (again tim
 	if !allowed {
 		return again, nil
 	}
-	return v.grown(again, m.expand(ctx, p, v, client, can, claim, size))
+	return v.grown(again, m.expand(ctx, p, v, do, claim, size))
 }
 
 // grown is when to look again after an expansion: never, where the driver does not
@@ -68,7 +114,10 @@ func (v *Volume) grown(again time.Time, err error) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if err != nil {
-		v.CSI.looked = time.Time{} // tried again as soon as what else fails
+		v.looked = time.Time{} // tried again as soon as what else fails
+		if v.CSI != nil {
+			v.CSI.looked = time.Time{}
+		}
 	}
 	return again, inStep(stepGrow, err)
 }
@@ -78,14 +127,14 @@ const noNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
 
 // catchUp expands a volume that another node has expanded, and said so: each node
 // that mounts a ReadWriteMany volume has to.
-func (m *Manager) catchUp(ctx context.Context, p *corev1.Pod, v *Volume, client *csi.Client, can csi.Capabilities,
+func (m *Manager) catchUp(ctx context.Context, p *corev1.Pod, v *Volume, do expander,
 	claim *corev1.PersistentVolumeClaim) error {
-	if !slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
+	if v.CSI == nil || !slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
 		return nil
 	}
 	size := claim.Status.Capacity[corev1.ResourceStorage]
 	if old := v.CSI.Size; old != nil && old.Cmp(size) < 0 && !metav1.HasAnnotation(claim.ObjectMeta, noNodeExpansion) {
-		if err := m.callExpand(ctx, p, v, client, can, size); err != nil {
+		if err := m.callExpand(ctx, p, v, do, size); err != nil {
 			return err
 		}
 	}
@@ -101,14 +150,9 @@ func (m *Manager) setSize(v *Volume, size resource.Quantity) error {
 	return m.keep(v)
 }
 
-// callExpand has the driver expand a volume, and the pod's events tell of it.
-func (m *Manager) callExpand(ctx context.Context, p *corev1.Pod, v *Volume, client *csi.Client, can csi.Capabilities,
-	size resource.Quantity) error {
-	call, err := m.expansion(ctx, v, can, size)
-	if err != nil {
-		return err
-	}
-	if err := client.Expand(ctx, call); err != nil {
+// callExpand has a volume expanded, and the pod's events tell of it.
+func (m *Manager) callExpand(ctx context.Context, p *corev1.Pod, v *Volume, do expander, size resource.Quantity) error {
+	if err := do(ctx, size); err != nil {
 		m.tell(p, corev1.EventTypeWarning, "VolumeResizeFailed",
 			"NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.Persistent.Name, err)
 		return err
@@ -138,8 +182,8 @@ func sizeOnNode(c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (s
 			state == corev1.PersistentVolumeClaimNodeResizeInProgress)
 }
 
-// expand has the driver expand a volume, and the claim say what came of it.
-func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *csi.Client, can csi.Capabilities,
+// expand has a volume expanded, and the claim say what came of it.
+func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, do expander,
 	claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
 	recovers := claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] != ""
 	if recovers {
@@ -151,7 +195,7 @@ func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *
 			return err
 		}
 	}
-	if err := m.callExpand(ctx, p, v, client, can, size); err != nil {
+	if err := m.callExpand(ctx, p, v, do, size); err != nil {
 		if recovers && csi.Final(err) {
 			// A claim that asks for less since then is the resizer's again.
 			wants := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -165,7 +209,7 @@ func (m *Manager) expand(ctx context.Context, p *corev1.Pod, v *Volume, client *
 		}
 		return err
 	}
-	if slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
+	if v.CSI != nil && slices.Contains(v.Persistent.Spec.AccessModes, corev1.ReadWriteMany) {
 		if err := m.setSize(v, size); err != nil {
 			return err
 		}

@@ -74,6 +74,9 @@ func (hollowMounter) Mount(context.Context, string, string, string, []string) er
 // Format implements mounter.
 func (hollowMounter) Format(context.Context, string, string, string, []string) error { return nil }
 
+// Resize implements mounter.
+func (hollowMounter) Resize(context.Context, string, string) error { return nil }
+
 // Unmount implements mounter.
 func (hollowMounter) Unmount(context.Context, string) error { return nil }
 

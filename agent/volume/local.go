@@ -86,6 +86,16 @@ func (d localDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.
 	return time.Time{}, nil
 }
 
+// Grow implements grower. A directory is as large as its disk.
+func (d localDriver) Grow(ctx context.Context, v *Volume) error {
+	source := v.Persistent.Spec.Local.Path
+	st, err := os.Stat(source)
+	if err != nil || st.IsDir() {
+		return err
+	}
+	return d.mounts.Resize(ctx, source, d.device(v))
+}
+
 // Unmount implements driver. Only an empty directory is removed.
 func (d localDriver) Unmount(ctx context.Context, v *Volume) error {
 	if v.Path == v.Persistent.Spec.Local.Path {

@@ -41,6 +41,8 @@ type mounter interface {
 	// Format mounts a device as Mount does, and makes a file system on it before where
 	// it has none.
 	Format(ctx context.Context, fstype, device, target string, options []string) error
+	// Resize has the file system of a device, which is mounted at target, fill it.
+	Resize(ctx context.Context, device, target string) error
 	// Unmount undoes Mount and Format; nothing there is no error.
 	Unmount(ctx context.Context, target string) error
 	// UnmountUnder takes away every mount at or below a directory.

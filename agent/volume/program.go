@@ -65,6 +65,13 @@ func (kernel) Format(_ context.Context, fstype, device, target string, options [
 	return programs.FormatAndMount(device, target, fstype, options)
 }
 
+// Resize implements mounter, by the programs that upstream uses too (resize2fs,
+// xfs_growfs, btrfs), waited for to their end as those of Format.
+func (kernel) Resize(_ context.Context, device, target string) error {
+	_, err := mount.NewResizeFs(utilexec.New()).Resize(device, target)
+	return err
+}
+
 // Unmount implements mounter. A server that does not answer in time has the mount
 // taken away without what was not written yet.
 func (kernel) Unmount(ctx context.Context, target string) error {

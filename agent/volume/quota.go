@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/quota"
 )
 
 // Quotas limit directories where the file system can.
@@ -18,19 +19,11 @@ type Quotas interface {
 	Mkdir(path string, project uint32, bytes int64) error
 	// Used is what a directory that Mkdir made takes, an error where that cannot be
 	// told: by what projects have it cannot where processes have the node's own users.
-	Used(path string, project uint32, ownUsers bool) (int64, error)
+	Used(path string, project uint32, ownUsers bool) (quota.Usage, error)
 	// Remove deletes one, and its limit. A directory that somebody else made is deleted
 	// too; one that is not there is no error.
 	Remove(path string, project uint32) error
 }
-
-// beyond is how much more than its limit an emptyDir can take, beside a part of the
-// limit: what a file system keeps about files is counted too. Who takes more than the
-// limit is evicted.
-const (
-	beyond     = 4 << 20
-	beyondPart = 64
-)
 
 // hardLimit is what an emptyDir on the disk can take, 0 for any.
 func hardLimit(v *Volume) int64 {
@@ -38,11 +31,7 @@ func hardLimit(v *Volume) int64 {
 	if src == nil || src.Medium != corev1.StorageMediumDefault || src.SizeLimit == nil || src.SizeLimit.Sign() <= 0 {
 		return 0
 	}
-	limit := src.SizeLimit.Value()
-	if hard := limit + limit/beyondPart + beyond; hard > limit {
-		return hard
-	}
-	return 0 // more than there are numbers for
+	return quota.Hard(src.SizeLimit.Value())
 }
 
 // mkdir makes an emptyDir's directory, limited where that is possible. A pod starts
@@ -90,6 +79,6 @@ func (m *Manager) Used(p *corev1.Pod, name string) (bytes int64, ok bool) {
 		return 0, false
 	}
 	ownUsers := p.Spec.HostUsers != nil && !*p.Spec.HostUsers
-	bytes, err := m.Quotas.Used(v.Path, v.Project, ownUsers)
-	return bytes, err == nil
+	has, err := m.Quotas.Used(v.Path, v.Project, ownUsers)
+	return has.Bytes, err == nil
 }

@@ -51,7 +51,9 @@ func (q *projectQuotas) Mkdir(path string, project uint32, bytes int64) error {
 }
 
 // Used implements Quotas.
-func (q *projectQuotas) Used(string, uint32, bool) (int64, error) { return 0, quota.ErrNone }
+func (q *projectQuotas) Used(string, uint32, bool) (quota.Usage, error) {
+	return quota.Usage{}, quota.ErrNone
+}
 
 // Remove implements Quotas.
 func (q *projectQuotas) Remove(path string, project uint32) error {

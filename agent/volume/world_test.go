@@ -35,6 +35,9 @@ type world struct {
 	mu     sync.Mutex
 	mounts map[string]string // by path; "node/NAME" is where a device is staged
 	limits map[uint32]int64  // by project, of directories
+	// resized are the devices whose file systems were to fill them, or could not.
+	resized   []string
+	resizeErr error
 	// left is how many effects are left to the agent, negative for no end.
 	left    int
 	effects int
@@ -204,6 +207,18 @@ func (w *world) Mount(_ context.Context, fstype, source, target string, options 
 // Format implements mounter.
 func (w *world) Format(ctx context.Context, fstype, device, target string, options []string) error {
 	return w.Mount(ctx, fstype, device, target, options)
+}
+
+// Resize implements mounter.
+func (w *world) Resize(_ context.Context, device, target string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mounts[target] == "" {
+		return fmt.Errorf("nothing is mounted at %s", target)
+	}
+	w.effect()
+	w.resized = append(w.resized, device)
+	return w.resizeErr
 }
 
 // Unmount implements mounter. What was seen there is the server's.

@@ -53,6 +53,10 @@ func Prepare(name string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Users of pods with a user namespace come through to their containers.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return nil, err
+	}
 	c := &Cluster{Dir: dir, Bin: bin, Name: filepath.Base(dir)}
 	// The lan's name also names interfaces' namespaces: keep it short.
 	if c.lan, err = newLAN("sh" + c.Name[len(c.Name)-8:]); err != nil {

@@ -10,6 +10,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
+	"github.com/shoal-project/shoal/agent/quota"
 )
 
 // Labels and annotations that the CRI's users know pods and containers by. The
@@ -40,6 +41,9 @@ func containerIdentity(c *container) error {
 		annotationRestarts: strconv.Itoa(int(c.Attempt)),
 		annotationTermPath: c.Container.TerminationMessagePath,
 		annotationTermPol:  string(c.Container.TerminationMessagePolicy),
+	}
+	if limit := c.Container.Resources.Limits.StorageEphemeral(); limit.Sign() > 0 {
+		c.config.Annotations[quota.AnnotationLimit] = strconv.FormatInt(limit.Value(), 10)
 	}
 	if g := c.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		c.config.Annotations[AnnotationPodGrace] = strconv.FormatInt(*g, 10)

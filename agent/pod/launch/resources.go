@@ -19,9 +19,9 @@ func Shares(milli int64) int64 {
 	return min(max(2, milli*1024/1000), 262144)
 }
 
-// quota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
+// cfsQuota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
 // kernel's least is 1 ms.
-func quota(milli int64) int64 {
+func cfsQuota(milli int64) int64 {
 	if milli == 0 {
 		return 0
 	}
@@ -148,7 +148,7 @@ func Resources(host *Host, p *corev1.Pod, c *corev1.Container) *criv1.LinuxConta
 	return &criv1.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
 		CpuPeriod:          cfsPeriod,
-		CpuQuota:           quota(limits.Cpu().MilliValue()),
+		CpuQuota:           cfsQuota(limits.Cpu().MilliValue()),
 		MemoryLimitInBytes: limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
 		Unified:            host.Unified,
@@ -224,14 +224,14 @@ func PodLimits(p *corev1.Pod) Limits {
 	}
 	l := Limits{CPUShares: Shares(req.value() + p.Spec.Overhead.Cpu().MilliValue()), CPUPeriod: cfsPeriod}
 	if cpuAll {
-		l.CPUQuota = quota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
+		l.CPUQuota = cfsQuota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
 	}
 	if memAll {
 		l.MemoryBytes = mem.value() + p.Spec.Overhead.Memory().Value()
 	}
 	if r := p.Spec.Resources; r != nil {
 		if !r.Limits.Cpu().IsZero() {
-			l.CPUQuota = quota(r.Limits.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
+			l.CPUQuota = cfsQuota(r.Limits.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
 		}
 		if !r.Limits.Memory().IsZero() {
 			l.MemoryBytes = r.Limits.Memory().Value() + p.Spec.Overhead.Memory().Value()

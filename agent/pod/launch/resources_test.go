@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/shoal-project/shoal/agent/quota"
 )
 
 func TestHugepages(t *testing.T) {
@@ -45,12 +47,33 @@ func TestMountsOuterFirst(t *testing.T) {
 	}
 }
 
+// TestStorageLimit tells the runtime how much a container may write, where that is limited.
+func TestStorageLimit(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
+	c := &p.Spec.Containers[0]
+	for limit, want := range map[string]string{"": "", "0": "", "2Mi": "2097152", "1k": "1000"} {
+		c.Resources.Limits = nil
+		if limit != "" {
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(limit)}
+		}
+		f := &Facts{Host: &Host{RootDir: t.TempDir()}, Pod: p, Container: c}
+		f.Services = func() ([]*corev1.Service, bool) { return nil, true }
+		config, _, err := Container(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.Annotations[quota.AnnotationLimit]; got != want {
+			t.Errorf("limit %q: the runtime is told %q, want %q", limit, got, want)
+		}
+	}
+}
+
 func TestPodLimits(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
 	if got := PodLimits(p); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
 		t.Errorf("best effort: %+v", got)
 	}
-	if Shares(500) != 512 || quota(500) != 50000 || quota(1) != 1000 {
+	if Shares(500) != 512 || cfsQuota(500) != 50000 || cfsQuota(1) != 1000 {
 		t.Error("conversion of CPU amounts")
 	}
 }

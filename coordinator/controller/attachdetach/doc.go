@@ -12,6 +12,9 @@
 //	   └─ the attacher ── deleted <──── out of volumesAttached <────────────────────┘
 //	      has detached it               and still not in volumesInUse
 //
+// Disks of storage networks (iscsi, fc) have no attacher and no VolumeAttachment: they go
+// from node to node by volumesAttached alone (disks.go).
+//
 // A volume that may be written at one node at a time goes to the next when its
 // VolumeAttachment is gone. All is read from the API: a coordinator that takes over
 // knows no less, but for how long a node has kept a volume that it should not.

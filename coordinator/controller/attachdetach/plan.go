@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/csi/storagenet"
 )
 
 const (
@@ -137,16 +138,19 @@ func multiAttach(pv string, pod *corev1.Pod, others []*corev1.Pod) string {
 	return fmt.Sprintf("Multi-Attach error for volume %q %s", pv, what)
 }
 
-// attached is what a Node's status should list: the volumes of the attachments that
-// stand, in order, and what is not CSI's. name finds an attachment's volume, "" for
-// unknown.
-func attached(have []corev1.AttachedVolume, standing []*storagev1.VolumeAttachment,
+// attached is what a Node's status should list: its disks, the volumes of the
+// attachments that stand, in order, and what is neither's. name finds an attachment's
+// volume, "" for unknown.
+func attached(have []corev1.AttachedVolume, disks []corev1.UniqueVolumeName, standing []*storagev1.VolumeAttachment,
 	name func(*storagev1.VolumeAttachment) corev1.UniqueVolumeName) (want []corev1.AttachedVolume) {
 	want = []corev1.AttachedVolume{}
 	for _, v := range have {
-		if !strings.HasPrefix(string(v.Name), csiPrefix) {
+		if !strings.HasPrefix(string(v.Name), csiPrefix) && !storagenet.Is(v.Name) {
 			want = append(want, v)
 		}
+	}
+	for _, n := range disks {
+		want = append(want, corev1.AttachedVolume{Name: n})
 	}
 	for _, va := range standing {
 		n := name(va)

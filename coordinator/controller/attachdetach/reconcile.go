@@ -27,11 +27,12 @@ import (
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/csi/migration"
+	"github.com/shoal-project/shoal/csi/storagenet"
 )
 
 const (
-	// The keys are "volume/" and the PersistentVolume's name, and "node/" and the
-	// Node's.
+	// The keys are "volume/" and the PersistentVolume's name, "node/" and the Node's, and
+	// diskKey.
 	volumeKey = "volume/"
 	nodeKey   = "node/"
 
@@ -86,6 +87,10 @@ type reconciler struct {
 	next map[string][]string
 	// reported is what was written last to a Node, by name.
 	reported map[string]reported
+	// disks are those of storage networks that a node has, waiting those for which it would
+	// have to be there; adopted tells whether all Nodes were asked for theirs.
+	disks, waiting map[string]map[corev1.UniqueVolumeName]bool
+	adopted        bool
 	// inUse is what a Node that is gone said that it had mounted.
 	inUse map[string][]corev1.UniqueVolumeName
 }
@@ -122,13 +127,22 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 		made: map[string]made{}, leaving: map[string]bool{}, unused: map[string]time.Time{},
 		told: map[string]telling{}, refused: map[string]map[string]bool{}, inUse: map[string][]corev1.UniqueVolumeName{},
 		next: map[string][]string{}, reported: map[string]reported{},
+		disks:   map[string]map[corev1.UniqueVolumeName]bool{},
+		waiting: map[string]map[corev1.UniqueVolumeName]bool{},
 	}
 	if err := r.indices(core.Pods().Informer(), attachments.Informer()); err != nil {
 		return nil, err
 	}
 	if err := controller.Index(core.PersistentVolumes().Informer(), byHandle, func(obj any) ([]string, error) {
-		if pv, ok := obj.(*corev1.PersistentVolume); ok && asDriven(pv).Spec.CSI != nil {
-			return []string{string(uniqueName(asDriven(pv).Spec.CSI))}, nil
+		pv, ok := obj.(*corev1.PersistentVolume)
+		if !ok {
+			return nil, nil
+		}
+		if name := storagenet.Name(pv); name != "" {
+			return []string{string(name)}, nil
+		}
+		if pv = asDriven(pv); pv.Spec.CSI != nil {
+			return []string{string(uniqueName(pv.Spec.CSI))}, nil
 		}
 		return nil, nil
 	}); err != nil {
@@ -138,12 +152,18 @@ func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
 	controller.Watch(r.loop, core.PersistentVolumeClaims().Informer(), func(old, c *corev1.PersistentVolumeClaim) {
 		if c != nil && c.Spec.VolumeName != "" && (old == nil || old.Spec.VolumeName == "") {
-			r.loop.Add(volumeKey + c.Spec.VolumeName)
+			r.add(c.Spec.VolumeName)
 		}
 	})
 	controller.Watch(r.loop, core.PersistentVolumes().Informer(), func(old, pv *corev1.PersistentVolume) {
-		if pv != nil && asDriven(pv).Spec.CSI != nil && (old == nil || !equality.Semantic.DeepEqual(old.Spec, pv.Spec)) {
-			r.loop.Add(volumeKey + pv.Name)
+		if old != nil && pv != nil && equality.Semantic.DeepEqual(old.Spec, pv.Spec) {
+			return
+		}
+		if pv != nil {
+			r.addVolume(pv)
+		}
+		if name := storagenet.Name(old); name != "" && name != storagenet.Name(pv) {
+			r.loop.Add(diskKey + string(name))
 		}
 	})
 	controller.Watch(r.loop, storage.CSIDrivers().Informer(), r.driverChanged)
@@ -201,7 +221,7 @@ func (r *reconciler) podChanged(old, pod *corev1.Pod) {
 		namespace, name, _ := cache.SplitMetaNamespaceKey(key)
 		c, err := r.claims.PersistentVolumeClaims(namespace).Get(name)
 		if err == nil && c.Spec.VolumeName != "" {
-			r.loop.Add(volumeKey + c.Spec.VolumeName)
+			r.add(c.Spec.VolumeName)
 		}
 	}
 }
@@ -284,6 +304,9 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 	if node == nil {
 		r.inUse[old.Name] = old.Status.VolumesInUse
 		delete(r.reported, old.Name)
+		if len(r.disks[old.Name]) == 0 {
+			delete(r.disks, old.Name)
+		}
 	} else {
 		delete(r.inUse, node.Name)
 	}
@@ -298,6 +321,9 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 	}
 	for _, va := range r.indexed(byNode, last.Name) {
 		r.loop.Add(volumeKey + *va.Spec.Source.PersistentVolumeName)
+	}
+	for _, name := range r.disksOf(last.Name) {
+		r.loop.Add(diskKey + string(name))
 	}
 }
 
@@ -333,10 +359,13 @@ func (r *reconciler) indexed(index, key string) (list []*storagev1.VolumeAttachm
 	return list
 }
 
-// Reconcile looks at one volume or at one node's status.
+// Reconcile looks at one volume or disk, or at one node's status.
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if node, ok := strings.CutPrefix(key, nodeKey); ok {
 		return 0, r.node(ctx, node)
+	}
+	if disk, ok := strings.CutPrefix(key, diskKey); ok {
+		return r.disk(ctx, corev1.UniqueVolumeName(disk))
 	}
 	return r.volume(ctx, strings.TrimPrefix(key, volumeKey))
 }
@@ -454,11 +483,19 @@ func (r *reconciler) isAttachmentOf(va *storagev1.VolumeAttachment, pv *corev1.P
 
 // users are the pods that need a volume, by node: none of one that is not attached.
 func (r *reconciler) users(pv *corev1.PersistentVolume) map[string][]*corev1.Pod {
-	users := map[string][]*corev1.Pod{}
-	if pv == nil || pv.Spec.CSI == nil || pv.Spec.ClaimRef == nil {
-		return users
+	if pv == nil || pv.Spec.CSI == nil {
+		return map[string][]*corev1.Pod{}
 	}
 	if d, err := r.drivers.Get(pv.Spec.CSI.Driver); err == nil && !needsAttach(d) {
+		return map[string][]*corev1.Pod{}
+	}
+	return r.usersOf(pv)
+}
+
+// usersOf are the pods that name a volume and need it at their node.
+func (r *reconciler) usersOf(pv *corev1.PersistentVolume) map[string][]*corev1.Pod {
+	users := map[string][]*corev1.Pod{}
+	if pv.Spec.ClaimRef == nil {
 		return users
 	}
 	ref := pv.Spec.ClaimRef
@@ -665,28 +702,8 @@ func (r *reconciler) detach(ctx context.Context, va *storagev1.VolumeAttachment)
 }
 
 // holder finds out what is known of the node of an attachment.
-func (r *reconciler) holder(va *storagev1.VolumeAttachment) (h holder, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.unused[va.Name].IsZero() {
-		r.unused[va.Name] = time.Now()
-	}
-	h.since = r.unused[va.Name]
-	node, err := r.nodes.Get(va.Spec.NodeName)
-	switch {
-	case apierrors.IsNotFound(err):
-		last, known := r.inUse[va.Spec.NodeName]
-		h.inUse = !known || inUse(last, va)
-		return h, nil
-	case err != nil:
-		return h, err
-	}
-	h.inUse, h.outOfService = inUse(node.Status.VolumesInUse, va), outOfService(node)
-	var changed time.Time
-	if h.ready, changed = ready(node); changed.After(h.since) {
-		h.since = changed
-	}
-	return h, nil
+func (r *reconciler) holder(va *storagev1.VolumeAttachment) (holder, error) {
+	return r.holderOf(va.Name, va.Spec.NodeName, func(list []corev1.UniqueVolumeName) bool { return inUse(list, va) })
 }
 
 func inUse(list []corev1.UniqueVolumeName, va *storagev1.VolumeAttachment) bool {
@@ -705,12 +722,14 @@ func (r *reconciler) report(ctx context.Context, name string, fresh bool) (*core
 	}
 	have := node.Status.VolumesAttached
 	r.mu.Lock()
+	r.adopt(node)
+	disks := slices.Collect(maps.Keys(r.disks[name]))
 	cached := node.ResourceVersion
 	if last, ok := r.reported[name]; ok && last.cached == cached {
 		have = last.list
 	}
 	r.mu.Unlock()
-	want := attached(have, r.standing(name), r.nameOf)
+	want := attached(have, disks, r.standing(name), r.nameOf)
 	if !fresh && equality.Semantic.DeepEqual(want, have) {
 		return node, nil
 	}
