@@ -78,7 +78,8 @@ func (o *upgradeOptions) run(ctx context.Context, out io.Writer) error {
 	}
 	defer lock.Close()
 	if old, err := upgradeDir.Load(); err == nil && old != nil && !old.Phase.Over() {
-		return fmt.Errorf("an upgrade to %s is under way: see `shoal upgrade status`", old.To)
+		fmt.Fprintf(out, "An upgrade to %s is under way already: this is what it says.\n", old.To)
+		return errors.Join(upgradeDir.Begin(ctx), follow(ctx, out))
 	}
 	steps := &steps{out: out, start: time.Now()}
 	record, err := o.prepare(ctx, steps)
