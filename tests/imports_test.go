@@ -41,7 +41,7 @@ var layers = []struct {
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
-		"coordinator/members", "coordinator/registry/allocate",
+		"coordinator/members", "coordinator/packages", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale", "coordinator/snapshots",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",

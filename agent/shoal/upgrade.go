@@ -35,6 +35,11 @@ const (
 type upgradeOptions struct {
 	to, from string
 	config   string
+	// Of a whole cluster.
+	all        bool
+	nodes      []string
+	kubeconfig string
+	id         string // of the wish that it is for
 }
 
 func upgradeCommand() *cobra.Command {
@@ -44,19 +49,43 @@ func upgradeCommand() *cobra.Command {
 		Long: `Checks the package and has its programs look at this machine's configuration, stops the coordinator and
 copies its store, installs the package, starts the services and watches them. When they do not get well, the old
 package comes back, and with it the old store where the new coordinator never served. Containers run on. It goes
-on when this command is ended; after a power cut the old version comes back.`,
+on when this command is ended; after a power cut the old version comes back.
+
+With --all, on a coordinator's machine or with --kubeconfig: all machines do this, those with a coordinator first
+and one by one, then those of one zone (topology.kubernetes.io/zone) together, or one by one. It stops at the first
+that goes back, and when it is ended; run again, it goes on with those that have another version.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), os.Stdout) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.all || len(o.nodes) > 0 {
+				return o.runFleet(cmd.Context(), os.Stdout)
+			}
+			return o.run(cmd.Context(), os.Stdout)
+		},
 	}
 	f := c.Flags()
 	f.StringVar(&o.to, "to", "", "a deb or an rpm, or the version of one in "+packagesDir)
 	f.StringVar(&o.from, "from", "", "the package of the present version, for the way back (default: that in "+packagesDir+
 		"; a deb is made of the installed files)")
 	f.StringVar(&o.config, "config", agentConfigFile, "the agent's configuration file")
+	f.BoolVar(&o.all, "all", false, "upgrade all machines of the cluster that have a node")
+	f.StringSliceVar(&o.nodes, "node", nil, "upgrade the machines of these nodes, as --all does")
 	_ = c.MarkFlagRequired("to") // it is there
-	c.AddCommand(&cobra.Command{
-		Use: "status", Short: "Tell how the last upgrade of this machine went", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return showUpgrade(os.Stdout) },
+	c.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "",
+		"with --all or --node: an administrator's kubeconfig (default: the keys on this machine)")
+	fleet := false
+	status := &cobra.Command{
+		Use: "status", Short: "Tell how the last upgrade of this machine went, or with --all that of each", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if fleet {
+				return o.showFleet(cmd.Context(), os.Stdout)
+			}
+			return showUpgrade(os.Stdout)
+		},
+	}
+	status.Flags().BoolVar(&fleet, "all", false, "list all nodes, with what they were asked for and how it went")
+	c.AddCommand(status, &cobra.Command{
+		Use: "asked", Short: "Do what this machine's Node is asked for", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.asked(cmd.Context(), os.Stdout) },
 	}, &cobra.Command{
 		Use: "run", Short: "Go on with an upgrade, as its unit does", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runUpgrade(cmd.Context()) },
@@ -118,7 +147,7 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 		return nil, err
 	}
 	r := &upgrade.Record{
-		Phase: upgrade.Prepared, Boot: boot, Begun: time.Now(), From: "v" + installed.Version,
+		Phase: upgrade.Prepared, ID: o.id, Boot: boot, Begun: time.Now(), From: "v" + installed.Version,
 		New: kept(next), Old: kept(installed), Units: upgrade.Running(ctx),
 	}
 	if len(r.Units) == 0 {
@@ -298,15 +327,11 @@ func follow(ctx context.Context, out io.Writer) error {
 	for {
 		r, err := upgradeDir.Load() // first: what is said before the end is in the file then
 		printed += printFrom(upgradeDir.Path("log"), printed, out)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case r.Phase == upgrade.Done:
-			return nil
-		case r.Phase == upgrade.Failed:
-			return fmt.Errorf("this machine needs a hand: %s", r.Why)
-		case r.Phase == upgrade.Returned:
-			return fmt.Errorf("%w, %s, after %.0f s: %s", upgrade.ErrReturned, r.From, r.Ended.Sub(r.Begun).Seconds(), r.Why)
+		}
+		if r.Phase.Over() {
+			return ended(r)
 		}
 		select {
 		case <-ctx.Done():
@@ -314,6 +339,17 @@ func follow(ctx context.Context, out io.Writer) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// ended is how an upgrade that is over went.
+func ended(r *upgrade.Record) error {
+	switch r.Phase {
+	case upgrade.Done:
+		return nil
+	case upgrade.Returned:
+		return fmt.Errorf("%w, %s, after %.0f s: %s", upgrade.ErrReturned, r.From, r.Ended.Sub(r.Begun).Seconds(), r.Why)
+	}
+	return fmt.Errorf("this machine needs a hand: %s", r.Why)
 }
 
 func printFrom(file string, at int64, out io.Writer) int64 {

@@ -42,6 +42,8 @@ func (p Phase) Over() bool { return p == Done || p == Returned || p == Failed }
 // Record is what is known of an upgrade.
 type Record struct {
 	Phase Phase `json:"phase"`
+	// ID is the wish's that it is for; empty of one that was begun on this machine.
+	ID string `json:"id,omitempty"`
 	// From and To are versions as the programs tell them: v1.36.3+shoal.
 	From string `json:"from"`
 	To   string `json:"to"`

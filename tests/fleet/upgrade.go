@@ -83,9 +83,8 @@ func (r *rig) brokenPackages(ctx context.Context, dir, bin string) error {
 		return err
 	}
 	for _, b := range broken {
-		wrong := filepath.Join(bin, "wrong")
-		err := errors.Join(os.RemoveAll(wrong), command(ctx, "cp", "-r", "--reflink=auto", bin, wrong+".part"),
-			os.Rename(wrong+".part", wrong), os.WriteFile(filepath.Join(wrong, b.program), []byte(b.text), 0o755))
+		wrong := bin + "-wrong"
+		err := errors.Join(command(ctx, "cp", "-r", bin, wrong), os.WriteFile(filepath.Join(wrong, b.program), []byte(b.text), 0o755))
 		if b.program != "shoal-agent" { // the agent tells the version
 			err = errors.Join(err, os.WriteFile(filepath.Join(wrong, "shoal-agent"), []byte(agentOf(b.version,
 				"exec /opt/fleet/real/shoal-agent \"$@\"")), 0o755))
