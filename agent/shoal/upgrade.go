@@ -147,7 +147,7 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 		return nil, err
 	}
 	r := &upgrade.Record{
-		Phase: upgrade.Prepared, ID: o.id, Boot: boot, Begun: time.Now(), From: "v" + installed.Version,
+		Phase: upgrade.Prepared, ID: o.id, Boot: boot, Begun: time.Now(), From: installed.Program(),
 		New: kept(next), Old: kept(installed), Units: upgrade.Running(ctx),
 	}
 	if len(r.Units) == 0 {
@@ -178,7 +178,11 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 
 // kept is where a package of a version is kept.
 func kept(p upgrade.Package) string {
-	return filepath.Join(packagesDir, strings.ReplaceAll("shoal_"+p.Version, "/", "_")+"."+p.Format)
+	return keptAs(p.Program(), p.Format)
+}
+
+func keptAs(version, format string) string {
+	return filepath.Join(packagesDir, "shoal_"+strings.TrimPrefix(version, "v")+"."+format)
 }
 
 // packageFile is the file that --to names, or that of a version among those kept.
@@ -186,9 +190,7 @@ func packageFile(to string, installed upgrade.Package) (string, error) {
 	if exists(to) {
 		return filepath.Abs(to)
 	}
-	of := installed
-	of.Version = strings.TrimPrefix(to, "v")
-	if file := kept(of); !strings.ContainsRune(to, '/') && exists(file) {
+	if file := keptAs(to, installed.Format); !strings.ContainsRune(to, '/') && exists(file) {
 		return file, nil
 	}
 	return "", fmt.Errorf("--to %s: there is no such file, and no package of such a version in %s", to, packagesDir)

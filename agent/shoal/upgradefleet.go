@@ -73,7 +73,7 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	f.wish = upgrade.Wish{Format: p.Format, Version: p.Version}
+	f.wish = upgrade.Wish{Format: p.Format, Version: p.Program()}
 	if f.wish.Digest, err = digestOf(o.to); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if len(waves) == 0 {
-		f.steps.done("all nodes have version %s", p.Version)
+		f.steps.done("all nodes have version %s", p.Program())
 		return nil
 	}
 	for _, server := range coordinators {
@@ -101,7 +101,7 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("give the package to the coordinator at %s: %w", server, err)
 		}
 	}
-	f.steps.done("%d coordinators have the package %s, %s", len(coordinators), p.Version, f.wish.Digest[:12])
+	f.steps.done("%d coordinators have the package %s, %s", len(coordinators), p.Program(), f.wish.Digest[:12])
 	for i, wave := range waves {
 		if err := f.gate(ctx); err != nil {
 			return fmt.Errorf("stopped before %s: %w", strings.Join(wave, ", "), err)
@@ -111,7 +111,7 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 				len(waves), err)
 		}
 	}
-	f.steps.done("all nodes run %s", p.Version)
+	f.steps.done("all nodes run %s", p.Program())
 	return nil
 }
 
@@ -195,7 +195,7 @@ func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([]
 			}
 			f.unready[name] = true
 		}
-		if meant && n.version() != "v"+strings.ReplaceAll(f.wish.Version, "~", "-") {
+		if meant && n.version() != f.wish.Version {
 			members = append(members, m)
 		}
 	}

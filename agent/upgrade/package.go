@@ -26,6 +26,16 @@ const packageName = "shoal"
 // Package is a package in a file, or the one that is installed.
 type Package struct{ Format, Name, Version, Arch string }
 
+// Program is the version as the programs tell it: without the packager's revision, and
+// with a pre-release after a hyphen.
+func (p Package) Program() string {
+	version := p.Version
+	if i := strings.LastIndexByte(version, '-'); p.Format == Deb && i > 0 {
+		version = version[:i]
+	}
+	return "v" + strings.Replace(version, "~", "-", 1)
+}
+
 // magic is what files of a format begin with.
 var magic = map[string]string{Deb: "!<arch>\n", RPM: "\xed\xab\xee\xdb"}
 
@@ -189,7 +199,11 @@ func Repack(ctx context.Context, installed Package, to, stage string) error {
 			return err
 		}
 	}
-	if err := stageFiles(ctx, stage); err != nil {
+	conffiles, err := stageFiles(ctx, stage)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(control, "conffiles"), []byte(conffiles), 0o644); err != nil {
 		return err
 	}
 	part := to + ".part"
@@ -199,36 +213,34 @@ func Repack(ctx context.Context, installed Package, to, stage string) error {
 	return errors.Join(os.Rename(part, to), SyncDir(filepath.Dir(to)))
 }
 
-// stageFiles copies the installed files. Of configuration that was changed the first
+// stageFiles copies the installed files, and lists those of configuration. Of configuration that was changed the first
 // state is known to nobody: a mark stands for it, so that dpkg goes on holding it for
 // changed.
-func stageFiles(ctx context.Context, stage string) error {
-	conffiles, err := output(ctx, "dpkg-query", "-W", "-f", "${Conffiles}\n", packageName)
+func stageFiles(ctx context.Context, stage string) (conffiles string, err error) {
+	known, err := output(ctx, "dpkg-query", "-W", "-f", "${Conffiles}\n", packageName)
 	if err != nil {
-		return err
+		return "", err
 	}
-	sums := map[string]string{}
-	for line := range strings.Lines(conffiles) {
-		if f := strings.Fields(line); len(f) >= 2 {
-			sums[f[0]] = f[1]
-		}
-	}
+	sums := sumsOf(known)
 	list, err := output(ctx, "dpkg-query", "-L", packageName)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for line := range strings.Lines(list) {
 		file := strings.TrimSpace(line)
 		info, err := os.Lstat(file)
 		if errors.Is(err, fs.ErrNotExist) && sums[file] == "" {
-			return fmt.Errorf("%s of this package is missing: install the package anew first", file)
+			return "", fmt.Errorf("%s of this package is missing: install the package anew first", file)
 		}
 		if err == nil && !info.Mode().IsRegular() {
 			continue
 		}
 		to := filepath.Join(stage, file)
+		if sums[file] != "" {
+			conffiles += file + "\n"
+		}
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			return err
+			return "", err
 		}
 		if want := sums[file]; want != "" && md5Of(file) != want {
 			err = os.WriteFile(to, []byte("# The administrator's file stays; this one stands for the package's.\n"), 0o644)
@@ -236,10 +248,22 @@ func stageFiles(ctx context.Context, stage string) error {
 			err = copyFile(file, to)
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return conffiles, nil
+}
+
+// sumsOf are the files of configuration that dpkg tells of, by name; a third word says
+// that the package has one no more.
+func sumsOf(conffiles string) map[string]string {
+	sums := map[string]string{}
+	for line := range strings.Lines(conffiles) {
+		if f := strings.Fields(line); len(f) == 2 {
+			sums[f[0]] = f[1]
+		}
+	}
+	return sums
 }
 
 // controlOf is the control file of what dpkg says of an installed package.

@@ -52,6 +52,19 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestProgram(t *testing.T) {
+	for _, c := range []struct{ format, version, want string }{
+		{Deb, "1.36.4+fleet.2-1", "v1.36.4+fleet.2"},
+		{Deb, "1.37.0~rc.1+meta-1", "v1.37.0-rc.1+meta"},
+		{RPM, "1.37.0~rc.1+meta", "v1.37.0-rc.1+meta"},
+		{Deb, "1.36.4", "v1.36.4"},
+	} {
+		if got := (Package{Format: c.format, Version: c.version}).Program(); got != c.want {
+			t.Errorf("%s of a %s: %s, not %s", c.version, c.format, got, c.want)
+		}
+	}
+}
+
 func TestFormat(t *testing.T) {
 	for text, want := range map[string]string{"!<arch>\ndebian": Deb, "\xed\xab\xee\xdb\x03": RPM, "!<ar": "", "": ""} {
 		file := filepath.Join(t.TempDir(), "package")
@@ -80,6 +93,13 @@ Description: first
 	const want = "Package: shoal\nVersion: 1.36.3\nDescription: first\n second\n .\n third\n"
 	if got := controlOf(status); got != want {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestSumsOf(t *testing.T) {
+	got := sumsOf("\n /etc/shoal/agent.yaml 0123\n /etc/old 4567 obsolete\n\n")
+	if len(got) != 1 || got["/etc/shoal/agent.yaml"] != "0123" {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -11,9 +11,12 @@ import (
 	"time"
 )
 
-// broken are builds that an upgrade has to come back from: programs that stand for
-// those of the second version, which lie in /opt/fleet/real.
-var broken = []struct{ name, version, program, text string }{
+// A build that is broken: one of its programs is another.
+type build struct{ name, version, program, text string }
+
+// broken are builds that an upgrade has to come back from. What stands for a program
+// may use those of the second version, which lie in /opt/fleet/real.
+var broken = []build{
 	{"3", "v1.36.5+refused", "shoal-coordinator", "#!/bin/sh\necho 'field serviceCIDR: no longer known' >&2\nexit 1\n"},
 	{"4", "v1.36.6+ends", "shoal-agent", agentOf("v1.36.6+ends", "exit 3")},
 	// It serves the API and writes to the store, and never says that it is ready.
@@ -83,33 +86,34 @@ func (r *rig) brokenPackages(ctx context.Context, dir, bin string) error {
 		return err
 	}
 	for _, b := range broken {
-		wrong := bin + "-wrong"
-		err := errors.Join(command(ctx, "cp", "-r", bin, wrong), os.WriteFile(filepath.Join(wrong, b.program), []byte(b.text), 0o755))
-		if b.program != "shoal-agent" { // the agent tells the version
-			err = errors.Join(err, os.WriteFile(filepath.Join(wrong, "shoal-agent"), []byte(agentOf(b.version,
-				"exec /opt/fleet/real/shoal-agent \"$@\"")), 0o755))
-		}
-		if err != nil {
-			return err
-		}
-		cmd := exec.CommandContext(ctx, filepath.Join(r.source, "hack", "package.sh"), Deb, b.version, dir)
-		cmd.Env = append(os.Environ(), "BIN="+wrong, "GO="+r.gotool)
-		out, err := cmd.Output()
-		if err != nil {
-			return fmt.Errorf("package.sh: %w: %s", err, out)
-		}
-		if err := os.Rename(strings.TrimSpace(string(out)), filepath.Join(dir, "shoal-"+b.name+".deb")); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(wrong); err != nil {
+		if err := r.brokenPackage(ctx, dir, bin, b); err != nil {
 			return err
 		}
 	}
 	return command(ctx, "cp", "-r", bin, filepath.Join(dir, "real"))
 }
 
-// Deb is the format of the packages here.
-const Deb = "deb"
+// brokenPackage makes a package of the programs in bin, but for one.
+func (r *rig) brokenPackage(ctx context.Context, dir, bin string, b build) error {
+	wrong := bin + "-wrong"
+	defer os.RemoveAll(wrong)
+	err := errors.Join(command(ctx, "cp", "-r", bin, wrong),
+		os.WriteFile(filepath.Join(wrong, b.program), []byte(b.text), 0o755))
+	if b.program != "shoal-agent" { // which tells the version
+		err = errors.Join(err, os.WriteFile(filepath.Join(wrong, "shoal-agent"), []byte(agentOf(b.version,
+			"exec /opt/fleet/real/shoal-agent \"$@\"")), 0o755))
+	}
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(r.source, "hack", "package.sh"), "deb", b.version, dir)
+	cmd.Env = append(os.Environ(), "BIN="+wrong, "GO="+r.gotool)
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("package.sh: %w: %s", err, out)
+	}
+	return os.Rename(strings.TrimSpace(string(out)), filepath.Join(dir, "shoal-"+b.name+".deb"))
+}
 
 // stays notes the pod's process, and defines what fails when it is another one.
 const stays = `
@@ -170,4 +174,122 @@ until_ 10 sh -c '[ ! -e /etc/systemd/system/shoal-upgrade.service ]'; shoal upgr
 	})
 	r.script(ctx, c, "its count of restarts begins anew", admin+`kubectl delete pod keeper --wait --grace-period=1
 `+apply(pod("keeper", 1, ""))+fmt.Sprintf(running, "keeper"))
+}
+
+// runUpgrades: three machines go to another version together, by one command on the
+// first of them; a build that fails on one of them stops it there.
+func runUpgrades(ctx context.Context, r *rig) (err error) {
+	dir := filepath.Join(r.dir, r.name)
+	made := filepath.Join(dir, "packages")
+	if !r.step(ctx, "packages of two versions, and of one that third does not run", func(ctx context.Context) (string, error) {
+		return "", errors.Join(r.packages(ctx, made, filepath.Join(dir, "bin")), r.brokenPackage(ctx, made, filepath.Join(dir, "bin"),
+			build{"3", "v1.36.5+third", "shoal-agent", agentOf("v1.36.5+third",
+				"[ $(hostname) != third ] || exit 3\nexec /opt/fleet/third \"$@\"")}),
+			r.buildOne(ctx, filepath.Join(made, "third"), "v1.36.5+third", "./agent"))
+	}) {
+		return nil
+	}
+	first, err := newContainer(ctx, filepath.Join(dir, "machine"), r.cache)
+	if err != nil {
+		return err
+	}
+	c := cluster{first: first}
+	defer func() {
+		for _, m := range c.nodes {
+			err = errors.Join(err, m.remove())
+		}
+		err = errors.Join(err, first.remove())
+	}()
+	for i, name := range []string{"second", "third"} {
+		m, err := beside(first, filepath.Join(dir, name), name, fmt.Sprintf("10.97.0.%d", 3+i))
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, m)
+	}
+	for _, m := range c.all() {
+		if err := r.unpackaged(ctx, m, made, m == first); err != nil {
+			return err
+		}
+	}
+	if !r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }) ||
+		!r.script(ctx, first, "the first has coordinator and agent", admin+install(1)+enable+runKeeper) {
+		return nil
+	}
+	defer r.showNodes(c)
+	for _, m := range c.nodes {
+		if _, err := m.sh(ctx, admin+install(1)); err != nil {
+			return err
+		}
+		if !r.becomesNode(ctx, first, m) {
+			return nil
+		}
+	}
+	r.script(ctx, first, "each has a pod", admin+"kubectl label nodes second third topology.kubernetes.io/zone=a\n"+
+		strings.ReplaceAll(apply(spreadPods), "\t", "  ")+`
+until_ 60 kubectl rollout status daemonset/each --timeout=5s
+`+containersOf+"containers >/tmp/containers; cat /tmp/containers")
+	r.script(ctx, first, "a build that fails on the third stops there, which goes back", admin+containersOf+`
+not shoal upgrade --to /opt/fleet/shoal-3.deb --all; grep 'node third: the old version runs again' /tmp/not
+shoal upgrade status --all
+has node/machine .status.nodeInfo.kubeletVersion v1.36.5+third; has node/second .status.nodeInfo.kubeletVersion v1.36.5+third
+has node/third .status.nodeInfo.kubeletVersion "$(/opt/fleet/first --version)"
+until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
+containers | diff /tmp/containers -`)
+	r.script(ctx, first, "who is no administrator makes no machine run anything", `
+export HOME=/tmp; digest=$(printf x | sha256sum | cut -d' ' -f1)
+ask() { curl -s -o /tmp/answer -w '%{http_code}' --cacert /var/lib/shoal/coordinator/pki/ca.crt "$@"; }
+[ "$(ask -X PUT --data x https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
+[ "$(ask https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
+token=$(kubectl create token default)
+[ "$(ask -H "Authorization: Bearer $token" -X PUT --data x https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
+[ "$(ask -H "Authorization: Bearer $token" https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
+export KUBECONFIG=/var/lib/shoal/agent/kubeconfig
+if kubectl annotate node second shoal-project.io/upgrade=x 2>/tmp/answer; then exit 1; fi; cut -c1-120 /tmp/answer`)
+	r.script(ctx, first, "a good one is gone to by all, and no container is started anew", admin+containersOf+`
+shoal upgrade --to /opt/fleet/shoal-2.deb --all
+[ "$(kubectl get nodes -o jsonpath='{.items[*].status.nodeInfo.kubeletVersion}')" = '`+
+		secondVersion+" "+secondVersion+" "+secondVersion+`' ]
+containers | diff /tmp/containers -
+shoal upgrade --to /opt/fleet/shoal-2.deb --all | grep 'all nodes have'`)
+	return nil
+}
+
+// spreadPods prints a DaemonSet.
+const spreadPods = `apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: each}
+spec:
+  selector: {matchLabels: {app: each}}
+  template:
+    metadata: {labels: {app: each}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: "localhost/busybox:1", command: [sleep, "1000000"]}]
+`
+
+// containersOf defines what lists every pod's container, with its restarts.
+const containersOf = `containers() { kubectl get pods -o jsonpath='{range .items[*]}{.spec.nodeName} {.metadata.name} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort; }
+`
+
+// unpackaged gives a machine what it needs to install the first version; the first one
+// gets all packages.
+func (r *rig) unpackaged(ctx context.Context, m *container, packages string, all bool) error {
+	fleet := filepath.Join(m.root, "opt/fleet")
+	if err := os.MkdirAll(fleet, 0o755); err != nil {
+		return err
+	}
+	if all {
+		if err := command(ctx, "cp", "-a", packages+"/.", fleet); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		command(ctx, "cp", "-a", filepath.Join(packages, "shoal-1.deb"), fleet),
+		command(ctx, "cp", filepath.Join(packages, "third"), fleet),
+		command(ctx, "cp", filepath.Join(r.bin, "shoal-agent"), filepath.Join(fleet, "first")),
+		os.Symlink(rootKubeconfig, filepath.Join(m.root, "root/admin.kubeconfig")),
+		command(ctx, "install", "-D", "-m", "755",
+			filepath.Join(r.bin, "kubectl"), filepath.Join(m.root, "usr/local/bin/kubectl")),
+		r.images(filepath.Join(m.dir, "var/lib/shoal/images")), r.images(fleet))
 }
