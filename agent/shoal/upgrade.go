@@ -304,7 +304,7 @@ func runUpgrade(ctx context.Context) error {
 		return err // undone at the next start
 	}
 	if err != nil {
-		steps.said("%v", err)
+		fmt.Fprintln(os.Stderr, "shoal:", err) // who waits reads the record
 	}
 	forget(r)
 	return upgradeDir.Clear(ctx)

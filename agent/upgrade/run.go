@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -152,7 +153,7 @@ func (u *Upgrade) forward(ctx context.Context, switched *time.Time) error {
 		}
 		u.Say("%s runs", strings.TrimSuffix(unit, ".service"))
 	}
-	if err := u.Machine.Well(watched, u.Record.To); err != nil {
+	if err := u.well(watched); err != nil {
 		return u.late(ctx, watched, err)
 	}
 	select {
@@ -164,6 +165,34 @@ func (u *Upgrade) forward(ctx context.Context, switched *time.Time) error {
 		return err
 	}
 	return u.Machine.Well(ctx, u.Record.To)
+}
+
+// steadyEach is how often units are looked at that should run.
+const steadyEach = time.Second
+
+// well waits for the node with the new version, but not longer than its units run.
+func (u *Upgrade) well(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(steadyEach):
+			}
+			if err := u.each(ctx, u.Machine.Steady, u.Record.Units...); err != nil && ctx.Err() == nil {
+				cancel(err)
+			}
+		}
+	})
+	err := u.Machine.Well(ctx, u.Record.To)
+	if fell := context.Cause(ctx); err != nil && fell != nil && !errors.Is(fell, context.DeadlineExceeded) {
+		err = fell
+	}
+	cancel(nil)
+	looking.Wait()
+	return err
 }
 
 // late says what a time-out was for.

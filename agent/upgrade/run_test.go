@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -284,6 +285,33 @@ func TestAnotherStart(t *testing.T) {
 	if err := next(t, f, u.Dir, "boot 1").Run(t.Context()); !errors.Is(err, ErrReturned) || f.pkg != "v1" {
 		t.Errorf("%v, with the package %s", err, f.pkg)
 	}
+}
+
+// falls has a node that never is well, and a unit that ends while it is waited for.
+type falls struct{ *fake }
+
+func (f falls) Well(ctx context.Context, version string) error {
+	if version == "v1" {
+		return f.fake.Well(ctx, version)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f falls) Steady(context.Context, string) error { return errors.New("it has ended") }
+
+// TestFalls: nobody waits for a node whose agent ends again and again.
+func TestFalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		u := begin(t, f, true)
+		u.Machine = falls{f}
+		began := time.Now()
+		err := u.Run(t.Context())
+		if !errors.Is(err, ErrReturned) || !strings.Contains(u.Record.Why, "it has ended") || time.Since(began) > 2*steadyEach {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
 }
 
 // TestInterruptedAtPrepared: what a reboot came before is not begun at another time.

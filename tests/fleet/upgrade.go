@@ -64,11 +64,11 @@ func runUpgrade(ctx context.Context, r *rig) (err error) {
 		hostPID+stays+`
 not shoal upgrade --to /opt/fleet/shoal-3.deb; grep 'no longer known' /tmp/not
 dpkg -s shoal | grep -q '^Version: 1.36.3'; pod_stays`)
-	r.script(ctx, c, "a build whose agent ends at its start is gone back from", admin+returns("4")+
-		"grep 'shoal-agent.service does not get ready' /tmp/not")
+	r.script(ctx, c, "a build whose agent ends at its start is gone back from",
+		admin+returns("4", "shoal-agent.service does not get ready"))
 	r.script(ctx, c, "one whose coordinator serves and never gets ready, and the old store with it", admin+
-		returns("5")+"grep 'the store is that of before' /tmp/not")
-	r.script(ctx, c, "one whose agent ends again and again after it was ready", admin+returns("6"))
+		returns("5", "the store is that of before"))
+	r.script(ctx, c, "one whose agent ends again and again after it was ready", admin+returns("6", "has ended after its start"))
 	r.powerCut(ctx, c)
 	r.script(ctx, c, "a good one is gone to", admin+around("shoal upgrade --to /opt/fleet/shoal-2.deb >/tmp/upgrade || { cat /tmp/upgrade; exit 1; }")+`
 [ ! -e /etc/systemd/system/shoal-upgrade.service ]; shoal upgrade status | grep '^done'
@@ -133,11 +133,11 @@ not shoal upgrade --to v1.36.9; grep 'no such file' /tmp/not
 [ ! -e /etc/systemd/system/shoal-upgrade.service ]`
 
 // returns upgrades to a broken build, and wants all as it was.
-func returns(number string) string {
+func returns(number, because string) string {
 	return hostPID + stays + `
 kubectl create configmap before-` + number + `
 not shoal upgrade --to /opt/fleet/shoal-` + number + `.deb
-grep 'the old version runs again' /tmp/not
+grep 'the old version runs again' /tmp/not >/tmp/ended; grep -q '` + because + `' /tmp/not || { cat /tmp/not; exit 1; }
 took=$(($(date +%s)-began)); [ $took -le 75 ]
 until_ 20 has node/machine .status.nodeInfo.kubeletVersion "$(shoal-agent --version)"
 until_ 30 kubectl wait --for=condition=Ready node --all --timeout=5s
@@ -145,7 +145,7 @@ dpkg -s shoal | grep -q '^Version: 1.36.3'; [ -z "$(dpkg -V shoal | grep -v /etc
 [ ! -e /etc/systemd/system/shoal-upgrade.service ]; not systemctl -q is-enabled shoal-upgrade
 until_ 30 kubectl logs keeper; pod_stays
 kubectl get configmap before-` + number + ` >/dev/null
-shoal upgrade status | grep '^returned'
+shoal upgrade status | grep -q '^returned'; cut -d: -f3- /tmp/ended | cut -c1-100
 sed -n 's/.*"\(tried\|back\)Seconds": \(.*\),*/\1 \2 s/p' /var/lib/shoal/upgrade/record.json
 `
 }
