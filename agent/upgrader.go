@@ -58,7 +58,8 @@ func (u *upgrader) Run(ctx context.Context) error {
 		switch {
 		case err != nil && id != err.Error():
 			id, again = err.Error(), nil
-			u.log.Warn("what the Node says of an upgrade is not heeded", "annotation", upgrade.WishAnnotation, "err", err)
+			u.log.Warn("what the Node says of an upgrade is not heeded",
+				"annotation", upgrade.WishAnnotation, "err", err)
 			continue
 		case wish == nil:
 			continue

@@ -64,8 +64,8 @@ that goes back, and when it is ended; run again, it goes on with those that have
 	}
 	f := c.Flags()
 	f.StringVar(&o.to, "to", "", "a deb or an rpm, or the version of one in "+packagesDir)
-	f.StringVar(&o.from, "from", "", "the package of the present version, for the way back (default: that in "+packagesDir+
-		"; a deb is made of the installed files)")
+	f.StringVar(&o.from, "from", "", "the package of the present version, for the way back (default: that in "+
+		packagesDir+"; a deb is made of the installed files)")
 	f.StringVar(&o.config, "config", agentConfigFile, "the agent's configuration file")
 	f.BoolVar(&o.all, "all", false, "upgrade all machines of the cluster that have a node")
 	f.StringSliceVar(&o.nodes, "node", nil, "upgrade the machines of these nodes, as --all does")
@@ -74,7 +74,8 @@ that goes back, and when it is ended; run again, it goes on with those that have
 		"with --all or --node: an administrator's kubeconfig (default: the keys on this machine)")
 	fleet := false
 	status := &cobra.Command{
-		Use: "status", Short: "Tell how the last upgrade of this machine went, or with --all that of each", Args: cobra.NoArgs,
+		Use: "status", Short: "Tell how the last upgrade of this machine went, or with --all that of each",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if fleet {
 				return o.showFleet(cmd.Context(), os.Stdout)
@@ -221,7 +222,8 @@ func (o *upgradeOptions) wayBack(ctx context.Context, r *upgrade.Record, install
 			return err
 		}
 	} else if p, err := upgrade.Inspect(ctx, from); err != nil || p != installed {
-		return errors.Join(fmt.Errorf("%s is not the package of version %s that is installed", from, installed.Version), err)
+		return errors.Join(fmt.Errorf("%s is not the package of version %s that is installed", from, installed.Version),
+			err)
 	} else if from != r.Old {
 		if err := upgrade.Place(from, r.Old); err != nil {
 			return err

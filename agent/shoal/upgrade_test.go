@@ -73,9 +73,11 @@ const nodeText = `{"metadata":{"name":"one"},"status":{"conditions":[{"type":"Re
 // TestLook: what makes a node well after an upgrade.
 func TestLook(t *testing.T) {
 	pods := func(id string) string {
-		return `{"items":[{"metadata":{"name":"p","namespace":"n","uid":"u"},"status":{"containerStatuses":[{"name":"c","ready":true,"containerID":"` + id + `"}]}}]}`
+		return `{"items":[{"metadata":{"name":"p","namespace":"n","uid":"u"},` +
+			`"status":{"containerStatuses":[{"name":"c","ready":true,"containerID":"` + id + `"}]}}]}`
 	}
-	r := &upgrade.Record{Node: "one", From: "v1", To: "v2", Containers: map[string]string{"u/n/p/c": "shoal://1", "gone/n/q/c": "x"}}
+	r := &upgrade.Record{Node: "one", From: "v1", To: "v2",
+		Containers: map[string]string{"u/n/p/c": "shoal://1", "gone/n/q/c": "x"}}
 	for _, c := range []struct{ name, ready, runs, container, wants, why string }{
 		{"well", "True", "v2", "shoal://1", "v2", ""},
 		{"the old one still", "True", "v1", "shoal://1", "v2", "has not told that it runs v2"},

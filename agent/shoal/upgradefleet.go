@@ -107,8 +107,8 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("stopped before %s: %w", strings.Join(wave, ", "), err)
 		}
 		if err := f.wave(ctx, wave); err != nil {
-			return fmt.Errorf("stopped, %d waves of %d are done; mend that and run it again, or take the others back: %w", i,
-				len(waves), err)
+			return fmt.Errorf("stopped, %d waves of %d are done; mend that and run it again, or take the others back: %w",
+				i, len(waves), err)
 		}
 	}
 	f.steps.done("all nodes run %s", p.Program())
@@ -191,7 +191,8 @@ func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([]
 		meant := len(only) == 0 || slices.Contains(only, name)
 		if !n.is("Ready") {
 			if meant {
-				return nil, fmt.Errorf("node %s is not Ready: mend that first, or leave it out by naming the others with --node", name)
+				return nil, fmt.Errorf("node %s is not Ready: mend that first, or leave it out by naming the others with --node",
+					name)
 			}
 			f.unready[name] = true
 		}

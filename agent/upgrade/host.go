@@ -39,7 +39,7 @@ func (h *Host) Stop(ctx context.Context, unit string) error {
 
 // Kill ends a unit's main process without asking it; others of the unit are left alone.
 func (h *Host) Kill(ctx context.Context, unit string) error {
-	_, _ = output(ctx, "systemctl", "kill", "-s", "KILL", "--kill-whom=main", unit) // none may run
+	_, _ = output(ctx, "systemctl", "kill", "-s", "KILL", "--kill-who=main", unit) // none may run
 	_, err := output(ctx, "systemctl", "stop", unit)
 	return err
 }
@@ -68,7 +68,7 @@ func (h *Host) Steady(ctx context.Context, unit string) error {
 }
 
 func (h *Host) show(ctx context.Context, unit, property string) (string, error) {
-	out, err := output(ctx, "systemctl", "show", "-P", property, unit)
+	out, err := output(ctx, "systemctl", "show", "--value", "-p", property, unit)
 	return strings.TrimSpace(out), err
 }
 

@@ -101,7 +101,8 @@ func Check(installed, next Package) error {
 	case next.Name != packageName:
 		return fmt.Errorf("it is the package %s, not %s", next.Name, packageName)
 	case next.Format != installed.Format:
-		return fmt.Errorf("it is of the form %s; this machine's packages are of the form %s", next.Format, installed.Format)
+		return fmt.Errorf("it is of the form %s; this machine's packages are of the form %s", next.Format,
+			installed.Format)
 	case next.Arch != installed.Arch:
 		return fmt.Errorf("it is for %s; this machine is %s", next.Arch, installed.Arch)
 	case next.Version == installed.Version:
@@ -213,6 +214,9 @@ func Repack(ctx context.Context, installed Package, to, stage string) error {
 	return errors.Join(os.Rename(part, to), SyncDir(filepath.Dir(to)))
 }
 
+// standIn is instead of a file that the administrator changed, and has in its place.
+const standIn = "# The administrator's file stays; this one stands for the package's.\n"
+
 // stageFiles copies the installed files, and lists those of configuration. Of configuration that was changed the first
 // state is known to nobody: a mark stands for it, so that dpkg goes on holding it for
 // changed.
@@ -243,7 +247,7 @@ func stageFiles(ctx context.Context, stage string) (conffiles string, err error)
 			return "", err
 		}
 		if want := sums[file]; want != "" && md5Of(file) != want {
-			err = os.WriteFile(to, []byte("# The administrator's file stays; this one stands for the package's.\n"), 0o644)
+			err = os.WriteFile(to, []byte(standIn), 0o644)
 		} else {
 			err = copyFile(file, to)
 		}

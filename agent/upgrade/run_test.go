@@ -171,11 +171,14 @@ func TestRun(t *testing.T) {
 		{name: "the package is not installed", alone: true, bad: map[string]error{"install v2": no}, phase: Returned,
 			disk: disk{"v1", "s+v1"}, why: "no"},
 		{name: "the new coordinator is never ready: what it wrote goes", alone: true,
-			bad: map[string]error{"start " + CoordinatorUnit + " v2": no}, phase: Returned, disk: disk{"v1", "s+v1"}, why: "no"},
-		{name: "one of several keeps its store: it may not forget", bad: map[string]error{"start " + CoordinatorUnit + " v2": no},
+			bad:   map[string]error{"start " + CoordinatorUnit + " v2": no},
+			phase: Returned, disk: disk{"v1", "s+v1"}, why: "no"},
+		{name: "one of several keeps its store: it may not forget",
+			bad:   map[string]error{"start " + CoordinatorUnit + " v2": no},
 			phase: Returned, disk: disk{"v1", "s+v2+v1"}, why: "no"},
 		{name: "the new agent does not start: what the new coordinator acknowledged stays", alone: true,
-			bad: map[string]error{"start " + AgentUnit + " v2": no}, phase: Returned, disk: disk{"v1", "s+v2+v1"}, why: "no"},
+			bad:   map[string]error{"start " + AgentUnit + " v2": no},
+			phase: Returned, disk: disk{"v1", "s+v2+v1"}, why: "no"},
 		{name: "the node is not well", alone: true, bad: map[string]error{"well v2": no}, phase: Returned,
 			disk: disk{"v1", "s+v2+v1"}, why: "no"},
 		{name: "the old coordinator cannot go on with what the new one left", alone: true,
@@ -184,7 +187,8 @@ func TestRun(t *testing.T) {
 			phase: Returned, disk: disk{"v1", "s+v1"}, why: "no"},
 		{name: "a unit ends again", alone: true, bad: map[string]error{"steady " + AgentUnit: no}, phase: Returned,
 			disk: disk{"v1", "s+v2+v1"}, why: "no"},
-		{name: "no way back", alone: true, bad: map[string]error{"well v2": no, "install v1": errors.New("full")}, phase: Failed,
+		{name: "no way back", alone: true, phase: Failed,
+			bad:  map[string]error{"well v2": no, "install v1": errors.New("full")},
 			disk: disk{"half", "s+v2"}, why: "no; and the old package cannot be installed: full"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -203,8 +207,8 @@ func TestRun(t *testing.T) {
 				t.Fatal(loadErr)
 			}
 			if r.Phase != c.phase || f.disk != c.disk || !strings.Contains(r.Why, c.why) {
-				t.Errorf("%s %+v because of %q, not %s %+v because of %q; it did %q", r.Phase, f.disk, r.Why, c.phase, c.disk,
-					c.why, f.deeds)
+				t.Errorf("%s %+v because of %q, not %s %+v because of %q; it did %q", r.Phase, f.disk, r.Why, c.phase,
+					c.disk, c.why, f.deeds)
 			}
 			if c.phase == Failed {
 				return
@@ -245,7 +249,8 @@ func TestPowerCuts(t *testing.T) {
 				err := last.Run(t.Context())
 				r := last.Record
 				if !errors.Is(err, ErrReturned) || r.Phase != Returned || f.pkg != "v1" {
-					t.Fatalf("cut in deeds %d and %d (of %d): %s with the package %s: %v", first, second, was, r.Phase, f.pkg, err)
+					t.Fatalf("cut in deeds %d and %d (of %d): %s with the package %s: %v",
+						first, second, was, r.Phase, f.pkg, err)
 				}
 				if strings.Contains(f.store, "half") || !strings.HasPrefix(f.store, "s") {
 					t.Fatalf("cut in deeds %d and %d: the store is %q", first, second, f.store)
@@ -308,7 +313,8 @@ func TestFalls(t *testing.T) {
 		u.Machine = falls{f}
 		began := time.Now()
 		err := u.Run(t.Context())
-		if !errors.Is(err, ErrReturned) || !strings.Contains(u.Record.Why, "it has ended") || time.Since(began) > 2*steadyEach {
+		if !errors.Is(err, ErrReturned) || !strings.Contains(u.Record.Why, "it has ended") ||
+			time.Since(began) > 2*steadyEach {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})

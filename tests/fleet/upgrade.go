@@ -70,7 +70,8 @@ dpkg -s shoal | grep -q '^Version: 1.36.3'; pod_stays`)
 		returns("5", "the store is that of before"))
 	r.script(ctx, c, "one whose agent ends again and again after it was ready", admin+returns("6", "has ended after its start"))
 	r.powerCut(ctx, c)
-	r.script(ctx, c, "a good one is gone to", admin+around("shoal upgrade --to /opt/fleet/shoal-2.deb >/tmp/upgrade || { cat /tmp/upgrade; exit 1; }")+`
+	r.script(ctx, c, "a good one is gone to", admin+
+		around("shoal upgrade --to /opt/fleet/shoal-2.deb >/tmp/upgrade || { cat /tmp/upgrade; exit 1; }")+`
 [ ! -e /etc/systemd/system/shoal-upgrade.service ]; shoal upgrade status | grep '^done'
 [ -z "$(dpkg -V shoal | grep -v /etc/shoal/agent.yaml)" ]; tail -1 /tmp/upgrade`)
 	r.script(ctx, c, "and gone back from, by the version's name", admin+hostPID+stays+`
@@ -152,7 +153,8 @@ sed -n 's/.*"\(tried\|back\)Seconds": \(.*\),*/\1 \2 s/p' /var/lib/shoal/upgrade
 
 // powerCut has the machine lose power while it watches a broken build.
 func (r *rig) powerCut(ctx context.Context, c *container) {
-	r.step(ctx, "power is lost while the new version is watched: the old one starts", func(ctx context.Context) (string, error) {
+	what := "power is lost while the new version is watched: the old one starts"
+	r.step(ctx, what, func(ctx context.Context) (string, error) {
 		said, err := c.sh(ctx, admin+`systemd-run -q --unit=upgrading shoal upgrade --to /opt/fleet/shoal-5.deb
 until_ 60 grep -q '"phase": "watching"' /var/lib/shoal/upgrade/record.json; dpkg -s shoal | grep ^Version`)
 		if err != nil {
@@ -181,8 +183,9 @@ until_ 10 sh -c '[ ! -e /etc/systemd/system/shoal-upgrade.service ]'; shoal upgr
 func runUpgrades(ctx context.Context, r *rig) (err error) {
 	dir := filepath.Join(r.dir, r.name)
 	made := filepath.Join(dir, "packages")
-	if !r.step(ctx, "packages of two versions, and of one that third does not run", func(ctx context.Context) (string, error) {
-		return "", errors.Join(r.packages(ctx, made, filepath.Join(dir, "bin")), r.brokenPackage(ctx, made, filepath.Join(dir, "bin"),
+	what, bin := "packages of two versions, and of one that third does not run", filepath.Join(dir, "bin")
+	if !r.step(ctx, what, func(ctx context.Context) (string, error) {
+		return "", errors.Join(r.packages(ctx, made, bin), r.brokenPackage(ctx, made, bin,
 			build{"3", "v1.36.5+third", "shoal-agent", agentOf("v1.36.5+third",
 				"[ $(hostname) != third ] || exit 3\nexec /opt/fleet/third \"$@\"")}),
 			r.buildOne(ctx, filepath.Join(made, "third"), "v1.36.5+third", "./agent"))
@@ -212,7 +215,8 @@ func runUpgrades(ctx context.Context, r *rig) (err error) {
 			return err
 		}
 	}
-	if !r.step(ctx, "the machines boot", func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }) ||
+	boots := func(ctx context.Context) (string, error) { return "", each(ctx, c.all(), boot) }
+	if !r.step(ctx, "the machines boot", boots) ||
 		!r.script(ctx, first, "the first has coordinator and agent", admin+install(1)+enable+runKeeper) {
 		return nil
 	}
@@ -245,7 +249,8 @@ token=$(kubectl create token default)
 [ "$(ask -H "Authorization: Bearer $token" -X PUT --data x https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
 [ "$(ask -H "Authorization: Bearer $token" https://127.0.0.1:6443/shoal/v1/packages?digest=$digest)" = 403 ]
 export KUBECONFIG=/var/lib/shoal/agent/kubeconfig
-if kubectl annotate node second shoal-project.io/upgrade=x 2>/tmp/answer; then exit 1; fi; cut -c1-120 /tmp/answer`)
+if kubectl patch node second --type=merge -p '{"metadata":{"annotations":{"shoal-project.io/upgrade":"x"}}}' 2>/tmp/answer; then exit 1; fi
+cut -c1-120 /tmp/answer`)
 	r.script(ctx, first, "a good one is gone to by all, and no container is started anew", admin+containersOf+`
 shoal upgrade --to /opt/fleet/shoal-2.deb --all
 [ "$(kubectl get nodes -o jsonpath='{.items[*].status.nodeInfo.kubeletVersion}')" = '`+
