@@ -27,16 +27,7 @@ func newUpgrader(log *slog.Logger) *upgrader {
 }
 
 // Heed takes every version of the Node, and does not block.
-func (u *upgrader) Heed(n *corev1.Node) {
-	select {
-	case <-u.seen: // an older one
-	default:
-	}
-	select {
-	case u.seen <- n:
-	default: // one came in between, and is looked at
-	}
-}
+func (u *upgrader) Heed(n *corev1.Node) { keepNewest(u.seen, n) }
 
 // Waits between tries of one wish.
 const firstAgain, lastAgain = 5 * time.Second, 5 * time.Minute
