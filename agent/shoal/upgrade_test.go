@@ -134,7 +134,7 @@ func TestPlanOfFleet(t *testing.T) {
 		{"nobody", []string{"x"}, nil, "no such node"},
 		{"one that has it", []string{"new"}, nil, ""},
 	} {
-		f := &fleetUpgrade{wish: upgrade.Wish{Version: "v1.36.4"}, steps: &steps{out: io.Discard}}
+		f := &fleetUpgrade{fleet: newFleet("", io.Discard), wish: upgrade.Wish{Version: "v1.36.4"}}
 		got, err := f.plan(nodes, []string{"10.0.0.2:6443"}, c.only)
 		if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: %v, not %q", c.name, err, c.why)

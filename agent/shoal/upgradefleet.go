@@ -22,45 +22,15 @@ import (
 	"github.com/shoal-project/shoal/agent/upgrade"
 )
 
-// What a wave may take: a machine gets the package, tries it, and goes back if need be.
-const (
-	wavePatience = 5 * time.Minute
-	gatePatience = time.Minute
-	lookEach     = 500 * time.Millisecond
-)
+// wavePatience is what a wave may take: a machine gets the package, tries it, and goes
+// back if need be.
+const wavePatience = 5 * time.Minute
 
 // fleetUpgrade has the machines of a cluster upgrade, a wave after the other.
 type fleetUpgrade struct {
-	cluster    *options
-	kubeconfig string
-	steps      *steps
-	client     *api
-	wish       upgrade.Wish
-	unready    map[string]bool // nodes that were not Ready before
+	fleet
+	wish upgrade.Wish
 }
-
-// fleetNode is what is looked at of a Node.
-type fleetNode struct {
-	object
-	Metadata struct {
-		Name                string
-		Labels, Annotations map[string]string
-	}
-	Status struct {
-		Addresses []struct{ Type, Address string }
-	}
-}
-
-// UnmarshalJSON reads the same text as the object and as the rest.
-func (n *fleetNode) UnmarshalJSON(data []byte) error {
-	type rest struct{ Metadata, Status any }
-	if err := json.Unmarshal(data, &rest{&n.Metadata, &n.Status}); err != nil {
-		return err
-	}
-	return json.Unmarshal(data, &n.object)
-}
-
-func (n *fleetNode) version() string { return n.object.Status.NodeInfo.KubeletVersion }
 
 func (n *fleetNode) result() upgrade.Result {
 	return upgrade.ParseResult(n.Metadata.Annotations[upgrade.ResultAnnotation])
@@ -68,7 +38,7 @@ func (n *fleetNode) result() upgrade.Result {
 
 // runFleet upgrades all machines, or those that --node names.
 func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
-	f := &fleetUpgrade{cluster: defaultOptions(), kubeconfig: o.kubeconfig, steps: &steps{out: out, start: time.Now()}}
+	f := &fleetUpgrade{fleet: newFleet(o.kubeconfig, out)}
 	p, err := upgrade.Inspect(ctx, o.to)
 	if err != nil {
 		return err
@@ -128,56 +98,16 @@ func digestOf(file string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// connect makes an administrator's client, which lives for a wave or so.
-func (f *fleetUpgrade) connect(ctx context.Context) (err error) {
-	f.client, err = f.cluster.admin(ctx, f.kubeconfig)
-	return err
-}
-
-func (f *fleetUpgrade) nodes(ctx context.Context) ([]*fleetNode, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	var list struct{ Items []*fleetNode }
-	if err := f.client.read(ctx, "/api/v1/nodes", &list); err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", explainDial(err))
-	}
-	return list.Items, nil
-}
-
-// coordinators are the addresses, host:port, of those that serve the API now.
-func (f *fleetUpgrade) coordinators(ctx context.Context) (servers []string, err error) {
-	var list struct {
-		Subsets []struct {
-			Addresses []struct{ IP string }
-			Ports     []struct{ Port int }
-		}
-	}
-	if err := f.client.read(ctx, "/api/v1/namespaces/default/endpoints/kubernetes", &list); err != nil {
-		return nil, fmt.Errorf("ask for the coordinators: %w", err)
-	}
-	for _, s := range list.Subsets {
-		for _, a := range s.Addresses {
-			for _, p := range s.Ports {
-				servers = append(servers, net.JoinHostPort(a.IP, strconv.Itoa(p.Port)))
-			}
-		}
-	}
-	if len(servers) == 0 {
-		return nil, errors.New("the Service kubernetes has no endpoints")
-	}
-	return servers, nil
-}
-
 // plan makes waves of the nodes that have another version; only are the names of those
 // that are meant, none means all.
 func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([][]string, error) {
-	f.unready = map[string]bool{}
-	names := map[string]bool{}
+	if err := f.note(nodes, only); err != nil {
+		return nil, err
+	}
 	var members []upgrade.Member
 	found := 0
 	for _, n := range nodes {
 		name := n.Metadata.Name
-		names[name] = true
 		m := upgrade.Member{Name: name, Zone: n.Metadata.Labels["topology.kubernetes.io/zone"]}
 		for _, a := range n.Status.Addresses {
 			m.Coordinator = m.Coordinator || slices.ContainsFunc(coordinators, func(server string) bool {
@@ -189,20 +119,8 @@ func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([]
 			found++
 		}
 		meant := len(only) == 0 || slices.Contains(only, name)
-		if !n.is("Ready") {
-			if meant {
-				return nil, fmt.Errorf("node %s is not Ready: mend that first, or leave it out by naming the others with --node",
-					name)
-			}
-			f.unready[name] = true
-		}
 		if meant && n.version() != f.wish.Version {
 			members = append(members, m)
-		}
-	}
-	for _, name := range only {
-		if !names[name] {
-			return nil, fmt.Errorf("--node %s: there is no such node", name)
 		}
 	}
 	if found < len(coordinators) {
@@ -244,58 +162,6 @@ func (a *api) upload(ctx context.Context, path string, body io.Reader) error {
 		return newStatusError("PUT "+path, resp.StatusCode, text)
 	}
 	return err
-}
-
-// gate waits until the cluster is as well as it was: all nodes Ready that were, and all
-// coordinators of the store answering, so that one may stop.
-func (f *fleetUpgrade) gate(ctx context.Context) error {
-	return f.until(ctx, gatePatience, func(ctx context.Context) (bool, error) {
-		if err := f.connect(ctx); err != nil {
-			return false, err
-		}
-		nodes, err := f.nodes(ctx)
-		if err != nil {
-			return false, err
-		}
-		for _, n := range nodes {
-			if !n.is("Ready") && !f.unready[n.Metadata.Name] {
-				return false, fmt.Errorf("node %s is not Ready", n.Metadata.Name)
-			}
-		}
-		var list []struct {
-			Name    string
-			Reached bool
-		}
-		if err := f.client.read(ctx, coordinatorsPath, &list); err != nil && !answered(err, http.StatusNotFound) {
-			return false, fmt.Errorf("ask for the members of the store: %w", err) // an outside etcd has none
-		}
-		for _, m := range list {
-			if !m.Reached {
-				return false, fmt.Errorf("coordinator %s does not answer", m.Name)
-			}
-		}
-		return true, nil
-	})
-}
-
-// coordinatorsPath is where the coordinators' store tells of its members.
-const coordinatorsPath = "/shoal/v1/coordinators"
-
-// until asks again until it is so, or the patience is over; the last error tells why.
-func (f *fleetUpgrade) until(ctx context.Context, patience time.Duration, so func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		ok, err := so(ctx)
-		if ok {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, fmt.Errorf("not within %s", patience))
-		case <-time.After(lookEach):
-		}
-	}
 }
 
 // wave asks nodes to upgrade, and waits for the result of each.
@@ -343,7 +209,7 @@ func (f *fleetUpgrade) wave(ctx context.Context, names []string) error {
 
 // showFleet lists the nodes with what they were asked and how it went.
 func (o *upgradeOptions) showFleet(ctx context.Context, out io.Writer) error {
-	f := &fleetUpgrade{cluster: defaultOptions(), kubeconfig: o.kubeconfig}
+	f := newFleet(o.kubeconfig, out)
 	if err := f.connect(ctx); err != nil {
 		return err
 	}
