@@ -139,12 +139,9 @@ func (f *fleet) gate(ctx context.Context) error {
 				return false, fmt.Errorf("node %s is not Ready", n.Metadata.Name)
 			}
 		}
-		var list []struct {
-			Name    string
-			Reached bool
-		}
-		if err := f.client.read(ctx, coordinatorsPath, &list); err != nil && !answered(err, http.StatusNotFound) {
-			return false, fmt.Errorf("ask for the members of the store: %w", err) // an outside etcd has none
+		list, err := f.members(ctx)
+		if err != nil {
+			return false, err
 		}
 		for _, m := range list {
 			if !m.Reached {
@@ -153,6 +150,20 @@ func (f *fleet) gate(ctx context.Context) error {
 		}
 		return true, nil
 	})
+}
+
+// storeMember is one of those that hold the cluster's state: a coordinator or a witness.
+type storeMember struct {
+	Name, URL string
+	Reached   bool
+}
+
+// members are those of the embedded store; none of an etcd outside.
+func (f *fleet) members(ctx context.Context) (list []storeMember, err error) {
+	if err := f.client.read(ctx, coordinatorsPath, &list); err != nil && !answered(err, http.StatusNotFound) {
+		return nil, fmt.Errorf("ask for the members of the store: %w", err)
+	}
+	return list, nil
 }
 
 // coordinatorsPath is where the coordinators' store tells of its members.

@@ -135,7 +135,8 @@ func TestPlanOfFleet(t *testing.T) {
 		{"one that has it", []string{"new"}, nil, ""},
 	} {
 		f := &fleetUpgrade{fleet: newFleet("", io.Discard), wish: upgrade.Wish{Version: "v1.36.4"}}
-		got, err := f.plan(nodes, []string{"10.0.0.2:6443"}, c.only)
+		got, err := f.plan(nodes, hostsOf([]string{"10.0.0.2:6443"},
+			[]storeMember{{URL: "https://10.0.0.2:2380"}, {URL: "http://127.0.0.1:1"}}), c.only)
 		if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: %v, not %q", c.name, err, c.why)
 		}

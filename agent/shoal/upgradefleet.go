@@ -58,7 +58,11 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	waves, err := f.plan(nodes, coordinators, o.nodes)
+	members, err := f.members(ctx)
+	if err != nil {
+		return err
+	}
+	waves, err := f.plan(nodes, hostsOf(coordinators, members), o.nodes)
 	if err != nil {
 		return err
 	}
@@ -98,9 +102,29 @@ func digestOf(file string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
+// hostsOf are the addresses of machines that have the API, or a member of the store.
+func hostsOf(coordinators []string, members []storeMember) (hosts []string) {
+	for _, server := range coordinators {
+		if host, _, err := net.SplitHostPort(server); err == nil {
+			hosts = append(hosts, host)
+		}
+	}
+	for _, m := range members { // one that is alone shows an address to nobody
+		u, err := url.Parse(m.URL)
+		if err != nil {
+			continue
+		}
+		if ip := net.ParseIP(u.Hostname()); ip != nil && !ip.IsLoopback() {
+			hosts = append(hosts, ip.String())
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
 // plan makes waves of the nodes that have another version; only are the names of those
 // that are meant, none means all.
-func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([][]string, error) {
+func (f *fleetUpgrade) plan(nodes []*fleetNode, hosts, only []string) ([][]string, error) {
 	if err := f.note(nodes, only); err != nil {
 		return nil, err
 	}
@@ -110,10 +134,7 @@ func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([]
 		name := n.Metadata.Name
 		m := upgrade.Member{Name: name, Zone: n.Metadata.Labels["topology.kubernetes.io/zone"]}
 		for _, a := range n.Status.Addresses {
-			m.Coordinator = m.Coordinator || slices.ContainsFunc(coordinators, func(server string) bool {
-				host, _, err := net.SplitHostPort(server)
-				return err == nil && host == a.Address
-			})
+			m.Coordinator = m.Coordinator || slices.Contains(hosts, a.Address)
 		}
 		if m.Coordinator {
 			found++
@@ -123,9 +144,9 @@ func (f *fleetUpgrade) plan(nodes []*fleetNode, coordinators, only []string) ([]
 			members = append(members, m)
 		}
 	}
-	if found < len(coordinators) {
-		f.steps.said("%d coordinators are on machines without a node: run `shoal upgrade --to FILE` there first",
-			len(coordinators)-found)
+	if found < len(hosts) {
+		f.steps.said("%d coordinators or witnesses are on machines without a node: run `shoal upgrade --to FILE` there first",
+			len(hosts)-found)
 	}
 	return upgrade.Waves(members), nil
 }

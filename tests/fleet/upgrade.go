@@ -19,16 +19,19 @@ type build struct{ name, version, program, text string }
 var broken = []build{
 	{"3", "v1.36.5+refused", "shoal-coordinator", "#!/bin/sh\necho 'field serviceCIDR: no longer known' >&2\nexit 1\n"},
 	{"4", "v1.36.6+ends", "shoal-agent", agentOf("v1.36.6+ends", "exit 3")},
-	// It serves the API and writes to the store, and never says that it is ready.
-	{"5", "v1.36.7+silent", "shoal-coordinator", `#!/bin/sh
-[ "$1" != check ] || exit 0
-unset NOTIFY_SOCKET
-exec /opt/fleet/real/shoal-coordinator "$@"
-`},
+	{"5", "v1.36.7+silent", "shoal-coordinator", silent},
 	// It says that it is ready at once, and ends a little later, again and again.
 	{"6", "v1.36.8+falls", "shoal-agent", agentOf("v1.36.8+falls",
 		"systemd-notify --ready --pid=$$; sleep 2; exit 4")},
 }
+
+// silent is a coordinator that serves the API and writes to the store, and never says
+// that it is ready.
+const silent = `#!/bin/sh
+[ "$1" != check ] || exit 0
+unset NOTIFY_SOCKET
+exec /opt/fleet/real/shoal-coordinator "$@"
+`
 
 // agentOf is an agent that passes for a version until it serves.
 func agentOf(version, serves string) string {
@@ -188,6 +191,10 @@ func runUpgrades(ctx context.Context, r *rig) (err error) {
 		return "", errors.Join(r.packages(ctx, made, bin), r.brokenPackage(ctx, made, bin,
 			build{"3", "v1.36.5+third", "shoal-agent", agentOf("v1.36.5+third",
 				"[ $(hostname) != third ] || exit 3\nexec /opt/fleet/third \"$@\"")}),
+			r.brokenPackage(ctx, made, bin, build{"4", "v1.36.6+silent", "shoal-coordinator", silent}),
+			r.brokenPackage(ctx, made, bin, build{"5", "v1.36.5+third", "shoal-agent", agentOf("v1.36.5+third",
+				"exec /opt/fleet/third \"$@\"")}),
+			command(ctx, "cp", "-r", bin, filepath.Join(made, "real")),
 			r.buildOne(ctx, filepath.Join(made, "third"), "v1.36.5+third", "./agent"))
 	}) {
 		return nil
@@ -257,7 +264,42 @@ shoal upgrade --to /opt/fleet/shoal-2.deb --all
 		secondVersion+" "+secondVersion+" "+secondVersion+`' ]
 containers | diff /tmp/containers -
 shoal upgrade --to /opt/fleet/shoal-2.deb --all | grep 'all nodes have'`)
+	if r.becomes(ctx, first, c.nodes[0], "coordinator") && r.becomes(ctx, first, c.nodes[1], "coordinator") {
+		r.upgradesCoordinators(ctx, first)
+	}
 	return nil
+}
+
+// writes notes each ConfigMap that the API has acknowledged, until it is stopped.
+const writes = `cat >/tmp/write.sh <<'END'
+export KUBECONFIG=/etc/shoal/admin.kubeconfig HOME=/tmp
+n=0; while [ ! -e /tmp/stop ]; do n=$((n+1))
+if kubectl create configmap written-$n --request-timeout=5s >/dev/null 2>&1; then echo written-$n >>/tmp/written; else echo $n >>/tmp/refused; fi
+done
+END
+rm -f /tmp/stop /tmp/written /tmp/refused; touch /tmp/refused; systemd-run -q --unit=writing /bin/sh /tmp/write.sh
+`
+
+// written fails when one of them is missing.
+const written = `touch /tmp/stop; sleep 1
+sort -u /tmp/written >/tmp/acknowledged; [ $(wc -l </tmp/acknowledged) -gt 20 ]
+kubectl get configmaps -o name | sed 's,.*/,,' | sort >/tmp/there; comm -23 /tmp/acknowledged /tmp/there >/tmp/lost
+echo $(wc -l </tmp/acknowledged) writes acknowledged, $(wc -l </tmp/refused) not, $(wc -l </tmp/lost) lost; [ ! -s /tmp/lost ]
+until_ 30 sh -c "shoal coordinators | tail -1 | grep 'One may fail'"
+`
+
+// upgradesCoordinators: three coordinators, one of which tries a build that never gets
+// ready, and then all of which go to another version, while somebody writes.
+func (r *rig) upgradesCoordinators(ctx context.Context, first *container) {
+	r.script(ctx, first, "of three coordinators the first comes back from a broken build, with the store of now",
+		admin+containersOf+writes+`
+not shoal upgrade --to /opt/fleet/shoal-4.deb --all; grep 'node machine: the old version runs again' /tmp/not | cut -c1-150
+shoal upgrade status | grep 'the store: kept'
+`+written+"containers | diff /tmp/containers -")
+	r.script(ctx, first, "all three go to another version, one by one", admin+containersOf+writes+`
+shoal upgrade --to /opt/fleet/shoal-5.deb --all
+[ "$(kubectl get nodes -o jsonpath='{.items[*].status.nodeInfo.kubeletVersion}')" = "$(for i in 1 2 3; do echo v1.36.5+third; done | xargs)" ]
+`+written+"containers | diff /tmp/containers -")
 }
 
 // spreadPods prints a DaemonSet.
