@@ -244,7 +244,7 @@ func (o *upgradeOptions) showFleet(ctx context.Context, out io.Writer) error {
 		asked, state, why := "-", "-", "-"
 		if w, err := upgrade.ParseWish(n.Metadata.Annotations[upgrade.WishAnnotation]); w != nil {
 			asked, state = w.Version, "under way"
-			if r := n.result(); r.ID == w.ID {
+			if r := n.result(); r.ID == w.ID && r.Phase.Over() {
 				state = string(r.Phase)
 				if r.Why != "" {
 					why = strconv.QuoteToGraphic(r.Why)
@@ -253,7 +253,7 @@ func (o *upgradeOptions) showFleet(ctx context.Context, out io.Writer) error {
 		} else if err != nil {
 			asked = "nothing that it heeds"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Metadata.Name, n.version(), asked, strconv.Quote(state), why)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Metadata.Name, n.version(), asked, state, why)
 	}
 	return t.Flush()
 }
