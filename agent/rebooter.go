@@ -67,7 +67,8 @@ func (r *rebooter) Run(ctx context.Context) error {
 		if text != last {
 			last, wait, again = text, firstAgain, nil
 			if err != nil {
-				r.log.Warn("what the Node says of a reboot is not heeded", "annotation", shutdown.RebootAnnotation, "err", err)
+				r.log.Warn("what the Node says of a reboot is not heeded",
+					"annotation", shutdown.RebootAnnotation, "err", err)
 			}
 		}
 		step := asked.Decide(node, r.boot)

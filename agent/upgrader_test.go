@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,9 +19,9 @@ import (
 // then again; what is no wish, or over, never.
 func TestUpgrader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		started := 0
+		var started atomic.Int32
 		u := newUpgrader(slog.New(slog.DiscardHandler))
-		u.start = func(context.Context) error { started++; return errors.New("no") }
+		u.start = func(context.Context) error { started.Add(1); return errors.New("no") }
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go func() { _ = u.Run(ctx) }()
@@ -32,8 +33,8 @@ func TestUpgrader(t *testing.T) {
 		}
 		expect := func(want int, when string) {
 			t.Helper()
-			if started != want {
-				t.Errorf("%s: started %d times, not %d", when, started, want)
+			if got := int(started.Load()); got != want {
+				t.Errorf("%s: started %d times, not %d", when, got, want)
 			}
 		}
 		wish := func(id string) string {
@@ -50,10 +51,9 @@ func TestUpgrader(t *testing.T) {
 		expect(2, "later")
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if started < 10 || started > 30 {
-			t.Errorf("started %d times within an hour", started)
+		if got := started.Swap(0); got < 10 || got > 30 {
+			t.Errorf("started %d times within an hour", got)
 		}
-		started = 0
 		node(wish("one"), `{"id":"one","phase":"returned"}`)
 		time.Sleep(time.Hour)
 		synctest.Wait()
