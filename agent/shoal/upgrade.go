@@ -132,7 +132,7 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 	if err != nil {
 		return nil, err
 	}
-	file, err := packageFile(o.to, installed)
+	file, err := packageFile(packagesDir, o.to, installed.Format)
 	if err != nil {
 		return nil, err
 	}
@@ -179,22 +179,24 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 
 // kept is where a package of a version is kept.
 func kept(p upgrade.Package) string {
-	return keptAs(p.Program(), p.Format)
+	return keptAs(packagesDir, p.Program(), p.Format)
 }
 
-func keptAs(version, format string) string {
-	return filepath.Join(packagesDir, "shoal_"+strings.TrimPrefix(version, "v")+"."+format)
+func keptAs(dir, version, format string) string {
+	return filepath.Join(dir, "shoal_"+strings.TrimPrefix(version, "v")+"."+format)
 }
 
 // packageFile is the file that --to names, or that of a version among those kept.
-func packageFile(to string, installed upgrade.Package) (string, error) {
+func packageFile(dir, to string, formats ...string) (string, error) {
 	if exists(to) {
 		return filepath.Abs(to)
 	}
-	if file := keptAs(to, installed.Format); !strings.ContainsRune(to, '/') && exists(file) {
-		return file, nil
+	for _, format := range formats {
+		if file := keptAs(dir, to, format); !strings.ContainsRune(to, '/') && exists(file) {
+			return file, nil
+		}
 	}
-	return "", fmt.Errorf("--to %s: there is no such file, and no package of such a version in %s", to, packagesDir)
+	return "", fmt.Errorf("--to %s: there is no such file, and no package of such a version in %s", to, dir)
 }
 
 // test has the new programs look at this machine.

@@ -165,3 +165,26 @@ func TestTell(t *testing.T) {
 		t.Errorf("%s", told)
 	}
 }
+
+// TestPackageFile: --to is a file, or the version of one that is kept.
+func TestPackageFile(t *testing.T) {
+	dir := t.TempDir()
+	given := filepath.Join(dir, "given.deb")
+	for _, file := range []string{given, keptAs(dir, "v1.36.4+a", upgrade.Deb)} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ to, format, want string }{
+		{given, upgrade.Deb, given},
+		{"v1.36.4+a", upgrade.Deb, filepath.Join(dir, "shoal_1.36.4+a.deb")},
+		{"1.36.4+a", upgrade.Deb, filepath.Join(dir, "shoal_1.36.4+a.deb")},
+		{"v1.36.4+a", upgrade.RPM, ""},
+		{"v1.36.5", upgrade.Deb, ""},
+		{"x/../1.36.4+a", upgrade.Deb, ""},
+	} {
+		if got, err := packageFile(dir, c.to, c.format); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s as %s: %q, %v", c.to, c.format, got, err)
+		}
+	}
+}

@@ -39,12 +39,16 @@ func (n *fleetNode) result() upgrade.Result {
 // runFleet upgrades all machines, or those that --node names.
 func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 	f := &fleetUpgrade{fleet: newFleet(o.kubeconfig, out)}
-	p, err := upgrade.Inspect(ctx, o.to)
+	file, err := packageFile(packagesDir, o.to, upgrade.Deb, upgrade.RPM)
+	if err != nil {
+		return err
+	}
+	p, err := upgrade.Inspect(ctx, file)
 	if err != nil {
 		return err
 	}
 	f.wish = upgrade.Wish{Format: p.Format, Version: p.Program()}
-	if f.wish.Digest, err = digestOf(o.to); err != nil {
+	if f.wish.Digest, err = digestOf(file); err != nil {
 		return err
 	}
 	if err := f.connect(ctx); err != nil {
@@ -71,7 +75,7 @@ func (o *upgradeOptions) runFleet(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	for _, server := range coordinators {
-		if err := f.put(ctx, server, o.to); err != nil {
+		if err := f.put(ctx, server, file); err != nil {
 			return fmt.Errorf("give the package to the coordinator at %s: %w", server, err)
 		}
 	}
