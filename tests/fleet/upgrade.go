@@ -273,8 +273,11 @@ shoal upgrade --to /opt/fleet/shoal-2.deb --all | grep 'all nodes have'`)
 // writes notes each ConfigMap that the API has acknowledged, until it is stopped.
 const writes = `cat >/tmp/write.sh <<'END'
 export KUBECONFIG=/etc/shoal/admin.kubeconfig HOME=/tmp
-n=0; while [ ! -e /tmp/stop ]; do n=$((n+1))
-if kubectl create configmap written-$n --request-timeout=5s >/dev/null 2>&1; then echo written-$n >>/tmp/written; else echo $n >>/tmp/refused; fi
+run=$(date +%s) n=0
+while [ ! -e /tmp/stop ]; do
+	n=$((n+1))
+	if kubectl create configmap written-$run-$n --request-timeout=5s >/dev/null 2>&1
+	then echo written-$run-$n >>/tmp/written; else echo $n >>/tmp/refused; fi
 done
 END
 rm -f /tmp/stop /tmp/written /tmp/refused; touch /tmp/refused; systemd-run -q --unit=writing /bin/sh /tmp/write.sh
