@@ -72,7 +72,8 @@ dpkg -s shoal | grep -q '^Version: 1.36.3'; pod_stays`)
 	r.script(ctx, c, "one whose coordinator serves and never gets ready, and the old store with it", admin+
 		returns("5", "the store is that of before"))
 	r.script(ctx, c, "one whose agent ends again and again after it was ready", admin+returns("6", "has ended after its start"))
-	r.powerCut(ctx, c)
+	r.powerCut(ctx, c, "power is lost while the package is replaced: the old version starts", "switching")
+	r.powerCut(ctx, c, "power is lost while the new version is watched: the old one starts", "watching")
 	r.script(ctx, c, "a good one is gone to", admin+
 		around("shoal upgrade --to /opt/fleet/shoal-2.deb >/tmp/upgrade || { cat /tmp/upgrade; exit 1; }")+`
 [ ! -e /etc/systemd/system/shoal-upgrade.service ]; shoal upgrade status | grep '^done'
@@ -154,12 +155,11 @@ sed -n 's/.*"\(tried\|back\)Seconds": \(.*\),*/\1 \2 s/p' /var/lib/shoal/upgrade
 `
 }
 
-// powerCut has the machine lose power while it watches a broken build.
-func (r *rig) powerCut(ctx context.Context, c *container) {
-	what := "power is lost while the new version is watched: the old one starts"
+// powerCut has the machine lose power in a phase of an upgrade to a broken build.
+func (r *rig) powerCut(ctx context.Context, c *container, what, phase string) {
 	r.step(ctx, what, func(ctx context.Context) (string, error) {
-		said, err := c.sh(ctx, admin+`systemd-run -q --unit=upgrading shoal upgrade --to /opt/fleet/shoal-5.deb
-until_ 60 grep -q '"phase": "watching"' /var/lib/shoal/upgrade/record.json; dpkg -s shoal | grep ^Version`)
+		said, err := c.sh(ctx, admin+`systemd-run -q --collect --unit=upgrading shoal upgrade --to /opt/fleet/shoal-5.deb
+until_ 60 grep -q '"phase": "`+phase+`"' /var/lib/shoal/upgrade/record.json; dpkg -s shoal | grep -E '^(Version|Status)'`)
 		if err != nil {
 			return said, err
 		}
