@@ -304,7 +304,7 @@ func runUpgrade(ctx context.Context) error {
 		Files: manager.Ready, Say: steps.done,
 	}
 	err = u.Run(ctx)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !r.Phase.Over() {
 		return err // undone at the next start
 	}
 	if err != nil {

@@ -107,7 +107,7 @@ func (h *Host) KeepStore(context.Context) error {
 		_, err = out.Write(sum.Sum(nil))
 	}
 	if err := errors.Join(err, out.Sync(), out.Close(), SyncDir(filepath.Dir(h.copied()))); err != nil {
-		return fmt.Errorf("copy the store: %w", err)
+		return errors.Join(fmt.Errorf("copy the store: %w", err), os.Remove(h.copied()))
 	}
 	return nil
 }

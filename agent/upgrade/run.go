@@ -217,8 +217,10 @@ func (u *Upgrade) back(ctx context.Context, why error) error {
 	}
 	replaced := r.Phase != Stopping
 	u.Say("going back to %s: %s", r.From, r.Why)
+	// A disk that takes no record keeps nobody from going back: what is written there
+	// leads to the same.
 	if err := u.phase(Returning); err != nil {
-		return u.end(ctx, Failed, err)
+		u.Say("%v", err)
 	}
 	if replaced {
 		err := u.each(ctx, u.Machine.Kill, r.Units...)
@@ -253,7 +255,10 @@ func (u *Upgrade) oldStore(ctx context.Context, replaced bool) error {
 		r.Store = "old"
 		u.Say("the store is that of before")
 	}
-	return u.Dir.Save(r)
+	if err := u.Dir.Save(r); err != nil {
+		u.Say("%v", err)
+	}
+	return nil
 }
 
 func (u *Upgrade) startOld(ctx context.Context) error {
@@ -266,9 +271,6 @@ func (u *Upgrade) startOld(ctx context.Context) error {
 				return err
 			}
 			r.Store = "old"
-			if err := u.Dir.Save(r); err != nil {
-				return err
-			}
 			err = u.start(ctx, unit)
 		}
 		if err != nil {
@@ -286,7 +288,8 @@ func (u *Upgrade) start(ctx context.Context, unit string) error {
 	return u.Machine.Start(ctx, unit)
 }
 
-// end writes down how it ended, unless the machine is shutting down.
+// end writes down how it ended, as soon as the disk takes it, unless the machine is
+// shutting down.
 func (u *Upgrade) end(ctx context.Context, p Phase, err error) error {
 	if ctx.Err() != nil {
 		return errors.Join(ctx.Err(), err)
@@ -296,5 +299,22 @@ func (u *Upgrade) end(ctx context.Context, p Phase, err error) error {
 	if p == Failed {
 		r.Why = err.Error()
 	}
-	return errors.Join(err, u.phase(p))
+	for told := false; ; {
+		saved := u.phase(p)
+		if saved == nil {
+			return err
+		}
+		if !told {
+			told = true
+			u.Say("it is over, but: %v", saved)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(saved, err)
+		case <-time.After(saveAgain):
+		}
+	}
 }
+
+// saveAgain is how long is waited for a disk that takes no record.
+const saveAgain = 5 * time.Second

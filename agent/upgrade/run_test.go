@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -316,6 +317,42 @@ func TestFalls(t *testing.T) {
 		if !errors.Is(err, ErrReturned) || !strings.Contains(u.Record.Why, "it has ended") ||
 			time.Since(began) > 2*steadyEach {
 			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// full has a disk that takes nothing any more once the store is copied.
+type full struct {
+	*fake
+	dir Dir
+}
+
+func (f full) KeepStore(ctx context.Context) error {
+	return errors.Join(f.fake.KeepStore(ctx), os.RemoveAll(string(f.dir)))
+}
+
+// TestFullDisk: where no record can be written the old programs run nevertheless, and
+// the end is written down when it can be.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		u := begin(t, f, true)
+		u.Machine = full{f, u.Dir}
+		go func() {
+			time.Sleep(3*saveAgain + time.Second)
+			synctest.Wait()
+			if f.running[CoordinatorUnit] != "v1" || f.running[AgentUnit] != "v1" {
+				t.Errorf("the old programs do not run: %v", f.running)
+			}
+			if err := os.MkdirAll(string(u.Dir), 0o700); err != nil {
+				t.Error(err)
+			}
+		}()
+		began := time.Now()
+		err := u.Run(t.Context())
+		r, loadErr := u.Dir.Load()
+		if !errors.Is(err, ErrReturned) || loadErr != nil || r.Phase != Returned || time.Since(began) < 3*saveAgain {
+			t.Errorf("%v, %v, %+v after %s", err, loadErr, r, time.Since(began))
 		}
 	})
 }
