@@ -36,7 +36,7 @@ func TestKeepStore(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	if info, err := os.Stat(h.copied()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("%v, %v", info, err)
 	}
 	if err := os.Remove(db); err != nil {
 		t.Fatal(err)
