@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/process"
 )
 
@@ -27,7 +28,9 @@ func command(args []string) *cobra.Command {
 	flags := config.Default()
 	root.PersistentFlags().String("config", "", "configuration file")
 	flags.Flags(root.PersistentFlags())
-	root.AddCommand(cleanupCommand(args))
+	root.Version = node.Version
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(cleanupCommand(args), checkCommand(args))
 	root.SetArgs(args)
 	process.AddManual(root)
 	return root
@@ -35,11 +38,8 @@ func command(args []string) *cobra.Command {
 
 // serve runs the node until ctx ends.
 func serve(ctx context.Context, args []string) error {
-	cfg, err := config.Parse(args)
+	cfg, err := validConfig(args)
 	if err != nil {
-		return err
-	}
-	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	log := newLogger(os.Stderr, &cfg)
@@ -61,6 +61,32 @@ func serve(ctx context.Context, args []string) error {
 	}
 	defer lock.Close()
 	return run(ctx, &cfg, log)
+}
+
+func validConfig(args []string) (config.Config, error) {
+	cfg, err := config.Parse(args)
+	if err != nil {
+		return cfg, err
+	}
+	return cfg, cfg.Validate()
+}
+
+// checkCommand is what new programs are asked before they are used on a machine.
+func checkCommand(args []string) *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Tell whether this program can serve with the configuration of this machine; nothing is changed",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := validConfig(args)
+			if err != nil {
+				return err
+			}
+			if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), time.Now()); err != nil {
+				return err
+			}
+			return cfg.CheckHost()
+		},
+	}
 }
 
 func cleanupCommand(args []string) *cobra.Command {

@@ -244,6 +244,9 @@ func build(
 	if shown != nil {
 		listeners = append(listeners, shown.Heed)
 	}
+	upgrades := newUpgrader(log)
+	reboots := newRebooter(server.Client, cfg.NodeName, facts.BootID, log)
+	listeners = append(listeners, upgrades.Heed, reboots.Heed)
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
@@ -260,7 +263,7 @@ func build(
 		return nil, nil, err
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
-		eviction: eviction, images: images,
+		eviction: eviction, images: images, upgrades: upgrades, reboots: reboots,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -312,6 +315,8 @@ type whole struct {
 	local    *localStorage
 	eviction *evict.Node
 	images   *evict.Images
+	upgrades *upgrader
+	reboots  *rebooter
 }
 
 // tasks is what runs as long as the agent.
@@ -350,7 +355,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
-			task{"client certificate", n.server.Renew})
+			task{"client certificate", n.server.Renew}, task{"upgrades", n.upgrades.Run},
+			task{"reboots", n.reboots.Run})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers)...)

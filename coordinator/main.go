@@ -50,9 +50,21 @@ func command() *cobra.Command {
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
-		joinCommand(load), coordinatorsCommand(load), snapshotCommand(load))
+		joinCommand(load), coordinatorsCommand(load), snapshotCommand(load), checkCommand(load))
 	process.AddManual(cmd)
 	return cmd
+}
+
+// checkCommand is what a new program is asked before it is used on a machine.
+func checkCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Tell whether this program takes the configuration of this machine; nothing is changed",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := load(cmd)
+			return err
+		},
+	}
 }
 
 // newLogger makes the one log of the process; what the libraries say comes into

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/leader"
 	"github.com/shoal-project/shoal/coordinator/members"
+	"github.com/shoal-project/shoal/coordinator/packages"
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
@@ -266,6 +267,9 @@ func (s *parts) buildAPI(
 			return nil, err
 		}
 		handlers[snapshots.Path] = s.snapshots
+	}
+	handlers[packages.Path] = &packages.Shelf{
+		Dir: filepath.Join(s.cfg.StateDir(), "packages"), Max: packages.MaxSize, Log: s.log,
 	}
 	maps.Copy(handlers, joining.Handlers(s.joining(dir, api.Client())))
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())

@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
 		coordinatorsCommand(), membersCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(),
-		credentialsCommand())
+		credentialsCommand(), upgradeCommand(), rebootCommand())
 	process.AddManual(root)
 	return root
 }

@@ -30,6 +30,8 @@ var scenarios = []scenario{
 	{"core", runCore},
 	{"systemd", runSystemd},
 	{"package", runPackage},
+	{"upgrade", runUpgrade},
+	{"upgrades", runUpgrades},
 	{"join", runJoin},
 	{"coordinators", runCoordinators},
 	{"blackout", runBlackout},
@@ -43,7 +45,7 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
-		"run only this scenario: core, systemd, package, join, coordinators, blackout, reboots, cgroup2 or chaos")
+		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, cgroup2 or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")

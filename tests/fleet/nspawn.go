@@ -157,6 +157,11 @@ func (c *container) reboot(ctx context.Context) error {
 	if _, err := c.sh(ctx, "systemctl --no-block reboot"); err != nil {
 		return err
 	}
+	return c.rebooted(ctx, old)
+}
+
+// rebooted waits until a machine whose first process was another one is up again.
+func (c *container) rebooted(ctx context.Context, old int) error {
 	err := c.find(ctx, old)
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -92,19 +92,26 @@ func (r *rig) packages(ctx context.Context, dir, bin string) error {
 
 // buildAs builds the programs of another version, with the linker's flags of the Makefile.
 func (r *rig) buildAs(ctx context.Context, dir, version string) error {
-	const product = "github.com/shoal-project/shoal/"
-	release, _, _ := strings.Cut(version, "+")
-	flags := "-s -w -X " + product + "agent/node.Version=" + version +
-		" -X " + product + "coordinator/apiserver.gitVersion=" + release
 	for name, source := range map[string]string{
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
 		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
 	} {
-		cmd := exec.CommandContext(ctx, r.gotool, "build", "-ldflags", flags, "-o", filepath.Join(dir, name), source)
-		cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", name, err, out)
+		if err := r.buildOne(ctx, filepath.Join(dir, name), version, source); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func (r *rig) buildOne(ctx context.Context, out, version, source string) error {
+	const product = "github.com/shoal-project/shoal/"
+	release, _, _ := strings.Cut(version, "+")
+	flags := "-s -w -X " + product + "agent/node.Version=" + version +
+		" -X " + product + "coordinator/apiserver.gitVersion=" + release
+	cmd := exec.CommandContext(ctx, r.gotool, "build", "-ldflags", flags, "-o", out, source)
+	cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", source, err, said)
 	}
 	return nil
 }

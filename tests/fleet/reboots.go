@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -85,8 +86,37 @@ func runReboots(ctx context.Context, r *rig) (err error) {
 			return drainAndReboot(ctx, c.first, m)
 		})
 	}
+	if ok {
+		r.rebootsAll(ctx, c)
+	}
 	r.script(ctx, asks, "no request has failed meanwhile", counted)
 	return nil
+}
+
+// rebootsAll: one command on the first machine reboots the three, that one last.
+func (r *rig) rebootsAll(ctx context.Context, c cluster) {
+	what := "shoal reboot of the three, its own machine last"
+	r.step(ctx, what, func(ctx context.Context) (string, error) {
+		began := time.Now()
+		if said, err := c.first.sh(ctx, "systemd-run -q --unit=reboots -p StandardOutput=file:/root/reboots "+
+			"shoal reboot --node machine,second,third"); err != nil {
+			return said, err
+		}
+		var took []string
+		for _, m := range []*container{c.nodes[0], c.nodes[1], c.first} {
+			if err := m.rebooted(ctx, m.leader); err != nil {
+				return "", fmt.Errorf("%s: %w", nodeName(m), err)
+			}
+			took = append(took, fmt.Sprintf("%s up after %.1f s", nodeName(m), time.Since(began).Seconds()))
+		}
+		said, err := c.first.sh(ctx, `until_ 60 kubectl get --raw /readyz
+until_ 120 kubectl wait --for=condition=Ready node --all --timeout=5s
+settled() { [ -z "$(kubectl get nodes -o jsonpath='{.items[*].spec.unschedulable}{.items[*].metadata.annotations.shoal-project\.io/reboot}')" ]; }
+until_ 60 settled
+until_ 120 kubectl rollout status deployment/web --timeout=5s >/dev/null
+cat /root/reboots`)
+		return strings.Join(took, ", ") + "; " + said, err
+	})
 }
 
 // spread waits until the pods of web are on three machines.
