@@ -50,6 +50,7 @@ func command() *cobra.Command {
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
+		keysCommand(load),
 		joinCommand(load), coordinatorsCommand(load), snapshotCommand(load))
 	process.AddManual(cmd)
 	return cmd
