@@ -60,6 +60,7 @@ var layers = []struct {
 
 // siblings are the imports within a layer that the design allows.
 var siblings = map[string][]string{
+	"agent/api":                    {"agent/trust"},
 	"agent/cgroup":                 {"agent/host"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/network":                {"cni"},

@@ -3,18 +3,17 @@ package api
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 const (
@@ -24,9 +23,6 @@ const (
 	// askAuthorities is how often a node asks by itself: a rotation of the CA has each
 	// node ask at each of its steps (LookAtAuthorities).
 	askAuthorities = 10 * time.Minute
-	// maxAuthorities bounds the answer, and maxCAs what is believed of it.
-	maxAuthorities = 64 << 10
-	maxCAs         = 8
 )
 
 // FollowAuthorities takes over the CAs that the cluster has, until ctx ends: a rotation
@@ -70,37 +66,15 @@ func (s *Server) LookAtAuthorities(ctx context.Context) error {
 		return fmt.Errorf("ask for the cluster's CA: %w", err)
 	}
 	defer func() { _ = body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(body, maxAuthorities))
+	data, err := io.ReadAll(io.LimitReader(body, trust.MaxBytes))
 	if err != nil {
 		return fmt.Errorf("ask for the cluster's CA: %w", err)
 	}
-	list, err := parseAuthorities(data)
+	list, err := trust.Parse(data)
 	if err != nil {
 		return fmt.Errorf("ask for the cluster's CA: %w", err)
 	}
 	return s.keepAuthorities(list)
-}
-
-// parseAuthorities reads certificates of CAs, and nothing else.
-func parseAuthorities(data []byte) (list []*x509.Certificate, err error) {
-	for {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
-			break
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, err
-		}
-		if !c.IsCA || len(list) == maxCAs {
-			return nil, errors.New("it is no list of CAs")
-		}
-		list = append(list, c)
-	}
-	if len(list) == 0 {
-		return nil, errors.New("there is no certificate in it")
-	}
-	return list, nil
 }
 
 // keepAuthorities writes the file, if it says something new. The kubeconfig that they
@@ -115,14 +89,14 @@ func (s *Server) keepAuthorities(list []*x509.Certificate) error {
 	for _, c := range list {
 		bundle = append(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
 	}
-	known := Authorities(s.cfg.Authorities, own)
+	known := trust.Read(s.cfg.Authorities, own)
 	if known == nil {
 		known = own
 	}
 	if bytes.Equal(bytes.TrimSpace(bundle), bytes.TrimSpace(known)) {
 		return nil
 	}
-	if err := replaceFile(s.cfg.Authorities, append(authoritiesHead(own), bundle...)); err != nil {
+	if err := replaceFile(s.cfg.Authorities, append(trust.Head(own), bundle...)); err != nil {
 		return err
 	}
 	s.cfg.Log.Info("the cluster has other CAs", "number", len(list), "signs", list[0].Subject.CommonName,
@@ -165,32 +139,6 @@ func (s *Server) kubeconfigCA() ([]byte, error) {
 	return c.CAData, nil
 }
 
-func authoritiesHead(kubeconfigCA []byte) []byte {
-	sum := sha256.Sum256(kubeconfigCA)
-	return []byte("# learned with " + hex.EncodeToString(sum[:]) + "\n")
-}
-
-// Authorities are those of the file, nil if it was learned with another kubeconfig.
-func Authorities(file string, kubeconfigCA []byte) []byte {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxAuthorities+1<<10))
-	if err != nil {
-		return nil
-	}
-	data, ok := bytes.CutPrefix(data, authoritiesHead(kubeconfigCA))
-	if !ok {
-		return nil
-	}
-	if _, err := parseAuthorities(data); err != nil {
-		return nil
-	}
-	return data
-}
-
 // outdated tells whether another CA signs than the one that has signed a certificate.
 // Only what the cluster has told says which one signs: a kubeconfig may list CAs in any
 // order.
@@ -199,7 +147,7 @@ func (s *Server) outdated(c *x509.Certificate) bool {
 	if err != nil {
 		return false
 	}
-	list, err := parseAuthorities(Authorities(s.cfg.Authorities, own))
+	list, err := trust.Parse(trust.Read(s.cfg.Authorities, own))
 	return err == nil && c.CheckSignatureFrom(list[0]) != nil
 }
 
@@ -218,7 +166,7 @@ func (s *Server) Trusted() (t Trusted, err error) {
 		return t, err
 	}
 	t.PEM = c.CA
-	if t.List, err = parseAuthorities(c.CA); err != nil {
+	if t.List, err = trust.Parse(c.CA); err != nil {
 		return t, err
 	}
 	leaf := firstCertificate(c.Cert)

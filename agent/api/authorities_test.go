@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 // TestAuthorities: what a coordinator that is believed says of the cluster's CAs counts
@@ -128,7 +130,7 @@ func TestAuthorities(t *testing.T) {
 		t.Error("the kubeconfig's certificate has not ended: the check above shows nothing")
 	}
 	for name, said := range map[string][]byte{"nothing": nil, "garbage": []byte("-----BEGIN"), "no_ca": cert,
-		"many": bytes.Repeat(next.pem, maxCAs+1)} {
+		"many": bytes.Repeat(next.pem, trust.MaxCAs+1)} {
 		t.Run(name, func(t *testing.T) {
 			say(said)
 			if err := again.LookAtAuthorities(t.Context()); err == nil {
@@ -152,9 +154,9 @@ func FuzzAuthorities(f *testing.F) {
 	f.Add(append(bytes.Clone(ca.pem), cert...))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		list, err := parseAuthorities(data)
+		list, err := trust.Parse(data)
 		other := func(c *x509.Certificate) bool { return !c.IsCA }
-		if err == nil && (len(list) == 0 || len(list) > maxCAs || slices.ContainsFunc(list, other)) {
+		if err == nil && (len(list) == 0 || len(list) > trust.MaxCAs || slices.ContainsFunc(list, other)) {
 			t.Errorf("%d were believed", len(list))
 		}
 	})

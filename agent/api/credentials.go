@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 // Credentials are what a kubeconfig holds, or the files it names: the client
@@ -38,7 +40,7 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("kubeconfig %s: %w", s.cfg.Kubeconfig, err)
 	}
 	own := Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}
-	if now := Authorities(s.cfg.Authorities, c.CAData); now != nil {
+	if now := trust.Read(s.cfg.Authorities, c.CAData); now != nil {
 		own.CA = now
 	}
 	if next := rotated(s.cfg.Rotated, own); next != nil {

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 // CheckCertificate reads a kubeconfig file and the files of the certificate and of the CAs
@@ -33,7 +35,7 @@ func CheckCertificate(kubeconfig, rotatedFile, casFile string, now time.Time) er
 		return fmt.Errorf("kubeconfig %s: client certificate: %w", kubeconfig, err)
 	}
 	cas := rc.CAData
-	if now := Authorities(casFile, cas); now != nil {
+	if now := trust.Read(casFile, cas); now != nil {
 		cas = now
 	}
 	if next := rotated(rotatedFile, Credentials{Cert: rc.CertData, CA: cas}); next != nil {

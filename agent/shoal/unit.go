@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	agentapi "github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 const agentUnit = "shoal-agent.service"
@@ -116,7 +116,7 @@ func (m *machine) client() (*api, error) {
 // newest is a kubeconfig's identity, by the certificate and the CAs that came after it if
 // there are any.
 func (m *machine) newest(id identity) (identity, error) {
-	if cas := agentapi.Authorities(m.cfg.ClusterCAs(), id.ca); cas != nil {
+	if cas := trust.Read(m.cfg.ClusterCAs(), id.ca); cas != nil {
 		id.ca = cas
 	}
 	own, err := certificate(id.cert)

@@ -1,5 +1,5 @@
 // Package trust is what an agent tells of the cluster's CAs to who rotates them: the
-// path in the kubelet's API, and the answer there.
+// path in the kubelet's API, the answer there, and the file of CAs that a node has learned.
 package trust
 
 import (
