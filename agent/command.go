@@ -43,7 +43,7 @@ func serve(ctx context.Context, args []string) error {
 		return err
 	}
 	log := newLogger(os.Stderr, &cfg)
-	if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), time.Now()); err != nil {
+	if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), cfg.ClusterCAs(), time.Now()); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {

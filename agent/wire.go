@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/plugins"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -113,9 +114,11 @@ func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.
 		Kubeconfig: cfg.Kubeconfig,
 		NodeName:   cfg.NodeName,
 		Rotated:    cfg.RotatedCertificate(),
-		Known:      filepath.Join(cfg.DataDir, "coordinators.json"),
-		Failed:     counts.ClientCertificateErrors.Increment,
-		Log:        log,
+
+		Authorities: cfg.ClusterCAs(),
+		Known:       filepath.Join(cfg.DataDir, "coordinators.json"),
+		Failed:      counts.ClientCertificateErrors.Increment,
+		Log:         log,
 	})
 }
 
@@ -303,8 +306,9 @@ type whole struct {
 	*podParts
 	links
 	certificate
-	group *gossip.Group // nil without a port for it
-	node  *node.Manager
+	group   *gossip.Group // nil without a port for it
+	node    *node.Manager
+	kubelet *server.Server // nil without a port for it
 	// csiNode is nil without an API.
 	csiNode *node.CSINode
 	plugins *plugins.Watcher
@@ -324,6 +328,14 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	rotator, err := newRotator(n.base, n.pods)
 	if err != nil {
 		return nil, err
+	}
+	if n.cfg.Port != 0 {
+		if n.kubelet, err = newServer(n.base, n.podParts, n.group, n.show); err != nil {
+			return nil, err
+		}
+		if n.server.Configured() {
+			n.kubelet.Authorities = n.authorities
+		}
 	}
 	list := []task{
 		{"pods", n.pods.Run},
@@ -355,8 +367,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
-			task{"client certificate", n.server.Renew}, task{"upgrades", n.upgrades.Run},
-			task{"reboots", n.reboots.Run})
+			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
+			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers)...)
@@ -373,11 +385,10 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.manager != nil {
 		list = append(list, task{"serving certificate", n.manager.Run})
 	}
-	if n.cfg.Port == 0 {
-		return list, nil
+	if n.kubelet != nil {
+		list = append(list, task{"kubelet API", n.kubelet.Run})
 	}
-	kubelet, err := newServer(n.base, n.podParts, n.group, n.show)
-	return append(list, task{"kubelet API", func(ctx context.Context) error { return kubelet.Run(ctx) }}), err
+	return list, nil
 }
 
 func (n whole) gossipTasks() []task {

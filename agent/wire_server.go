@@ -80,8 +80,7 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 	s := &server.Server{
 		Addr:        net.JoinHostPort(b.cfg.Address, strconv.Itoa(b.cfg.Port)),
 		Certificate: show,
-		ClientCAs:   cas,
-		Auth:        &server.Auth{Client: b.server.Client, ClientCAs: cas, NodeName: b.cfg.NodeName},
+		Auth:        &server.Auth{Client: b.server.Client, NodeName: b.cfg.NodeName},
 		Pods:        podsView{p.pods},
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
@@ -90,6 +89,7 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
 	}
+	s.Auth.SetClientCAs(cas)
 	if group != nil {
 		s.GossipView = group.View
 		if group.Keys() != nil {

@@ -95,6 +95,8 @@ type controllerDeps struct {
 	RootCA []byte
 	// Token signs the tokens of Secrets (*token.Issuer); nil: nobody does.
 	Token func(*corev1.ServiceAccount, *corev1.Secret) (string, error)
+	// Dropped tells whether the key of such a token is not accepted any more.
+	Dropped func(token string) bool
 	// Signer signs certificate requests; nil: nobody does.
 	Signer certificate.Signer
 	// Lifetime is the longest of what it signs.
@@ -146,7 +148,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(serviceaccount.New(env))
 	add(rootca.New(env, d.RootCA))
 	if d.Token != nil {
-		add(tokensecret.New(env, tokensecret.Deps{Token: d.Token, RootCA: d.RootCA}))
+		add(tokensecret.New(env, tokensecret.Deps{Token: d.Token, Dropped: d.Dropped, RootCA: d.RootCA}))
 	}
 	add(legacytoken.New(env, legacytoken.DefaultPeriod, legacytoken.DefaultInterval))
 	add(clusterroleaggregation.New(env))

@@ -20,7 +20,8 @@
 // Beside them: config (file and flags), pki (keys, certificates), encryption
 // (rotation of the store's keys), leader (the Lease), members (coordinators that join
 // and leave), joining and joinapi (nodes that do), snapshots (copies of the store), and
-// of the agent's packages gossip, as a member that only watches, and process. The layers are a table in
+// of the agent's packages gossip, as a member that only watches, process, and trust, what nodes believe.
+// rotation has all coordinators follow when keys change. The layers are a table in
 // tests/imports_test.go; docs/architecture.md walks a pod's way through them.
 //
 // This package puts them together and decides nothing else:
@@ -36,6 +37,7 @@
 //	member.go       this coordinator as one of several; runwitness.go: as a vote only
 //	joining.go      what machines that join are answered from
 //	encryption.go   the store's encryption at start
+//	sharedkeys.go   the keys that all coordinators have alike; rotate.go, rotatenodes.go: their change
 //	credentials.go, secrets.go   the other commands: kubeconfigs, the store's keys;
 //	join.go, coordinators.go, snapshot.go   becoming a coordinator, listing them, copies
 package main

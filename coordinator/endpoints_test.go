@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/url"
@@ -61,12 +62,51 @@ func TestTwoCoordinators(t *testing.T) {
 		return err
 	})
 	holder := leads(t, clientOfSecond, "")
+	rotatesOutside(t, one, other, port)
 	terminate(t, first)
 	soon(t, "the first is published no more", published(clientOfSecond, "192.0.2.2"))
 	if next := leads(t, clientOfSecond, holder); !strings.HasPrefix(next, hostName()+"_") {
 		t.Errorf("%s leads after %s", next, holder)
 	}
 	terminate(t, second)
+}
+
+// rotatesOutside has coordinators that have only an outside etcd in common use another
+// key; one that is gone for good is waited for until it is forgotten.
+func rotatesOutside(t *testing.T, one, other string, port int) {
+	t.Helper()
+	keys := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		cmd := command()
+		cmd.SetOut(&out)
+		cmd.SetArgs(append([]string{"keys", "--data-dir", one, "--port", fmt.Sprint(port)}, args...))
+		err := cmd.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	soon(t, "both have told their keys", func() error {
+		out, err := keys("status")
+		if err == nil && (!strings.Contains(out, "192.0.2.1") || !strings.Contains(out, "192.0.2.2")) {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+	if out, err := keys("rotate", "serviceaccount"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if readFile(t, keysOf(one).Path("sa.key")) != readFile(t, keysOf(other).Path("sa.key")) {
+		t.Error("they have different keys")
+	}
+	name := fmt.Sprintf("%s/192.0.2.2:%d", hostName(), port)
+	if out, err := keys("forget", name); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	soon(t, "it tells again, for it lives", func() error {
+		out, err := keys("status")
+		if err == nil && !strings.Contains(out, name) {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
 }
 
 // terminate stops a coordinator, which has to end well.

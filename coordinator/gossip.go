@@ -19,7 +19,7 @@ const coordinatorPrefix = "coordinator:"
 
 // buildGossip makes this coordinator a member with its own role. Its key lives
 // as long as the process; the cluster's CA, which is at hand, signs its grant.
-func buildGossip(s parts) (*gossip.Group, error) {
+func (s *parts) buildGossip() (*gossip.Group, error) {
 	ca, err := keys(s.cfg).CA()
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func buildGossip(s parts) (*gossip.Group, error) {
 		return nil, err
 	}
 	cfg := gossip.Config{
-		Name:          coordinatorPrefix + hostName() + "/" + s.external(),
+		Name:          s.gossipName(),
 		BindAddr:      s.cfg.GossipBind,
 		BindPort:      s.cfg.GossipPort,
 		AdvertiseAddr: s.advertise.String(),
@@ -51,23 +51,51 @@ func buildGossip(s parts) (*gossip.Group, error) {
 		s.log.Warn("the gossip stays on this machine: the cluster's CA has no ECDSA key, whose signatures are short enough for it")
 		cfg.BindAddr, cfg.AdvertiseAddr = "127.0.0.1", "127.0.0.1"
 	default:
-		if err := identify(&cfg, ca, time.Now()); err != nil {
+		if cfg.Trust, err = s.trusted(); err != nil {
+			return nil, err
+		}
+		if cfg.Identity, err = gossip.NewIdentity(); err != nil {
+			return nil, err
+		}
+		s.gossipID = cfg.Identity
+		if cfg.Grant, err = grantOf(cfg.Name, cfg.Identity, ca, time.Now()); err != nil {
 			return nil, err
 		}
 	}
 	return gossip.New(cfg)
 }
 
-func identify(cfg *gossip.Config, ca *pki.Authority, now time.Time) (err error) {
-	if cfg.Identity, err = gossip.NewIdentity(); err != nil {
+// grantOf is a coordinator's.
+func grantOf(name string, id *gossip.Identity, ca *pki.Authority, now time.Time) ([]byte, error) {
+	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: id.PublicKey(), Issued: now, Expires: ca.Cert.NotAfter}
+	return g.Sign(name, ca.Key())
+}
+
+// trusted are the cluster's CAs.
+func (s parts) trusted() ([]*x509.Certificate, error) {
+	files, err := keys(s.cfg).ReadFiles(pki.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	return files.Trusted()
+}
+
+// regrant has the gossip believe the CAs of now, and this member show a grant of the one
+// that signs.
+func (s parts) regrant(ca *pki.Authority, trusted []*x509.Certificate) error {
+	if s.gossip == nil || s.gossipID == nil {
+		return nil
+	}
+	s.gossip.SetIdentity(s.gossipID, trusted)
+	grant, err := grantOf(s.gossipName(), s.gossipID, ca, time.Now())
+	if err != nil {
 		return err
 	}
-	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: cfg.Identity.PublicKey(), Issued: now,
-		Expires: ca.Cert.NotAfter}
-	cfg.Trust = gossip.Trust{ca.Cert}
-	cfg.Grant, err = g.Sign(cfg.Name, ca.Key())
-	return err
+	return s.gossip.SetGrant(grant)
 }
+
+// gossipName is this coordinator's.
+func (s parts) gossipName() string { return coordinatorPrefix + hostName() + "/" + s.external() }
 
 func signsGrants(ca *pki.Authority) bool {
 	_, ok := ca.Key().Public().(*ecdsa.PublicKey)
@@ -75,7 +103,7 @@ func signsGrants(ca *pki.Authority) bool {
 }
 
 // grants is what nodes' grants are made with; nil when the gossip proves nothing.
-func (s parts) grants(ca *pki.Authority, pods []netip.Prefix) *gossipgrant.Deps {
+func (s parts) grants(ca *pki.Authority, trusted []*x509.Certificate, pods []netip.Prefix) *gossipgrant.Deps {
 	if s.cfg.GossipInsecure || !signsGrants(ca) {
 		return nil
 	}
@@ -83,7 +111,7 @@ func (s parts) grants(ca *pki.Authority, pods []netip.Prefix) *gossipgrant.Deps 
 	if err != nil {
 		return nil // the API server is not built then
 	}
-	return &gossipgrant.Deps{CA: ca.Cert, Key: ca.Key(), ClusterCIDRs: pods, ServiceCIDRs: services}
+	return &gossipgrant.Deps{CAs: trusted, Key: ca.Key(), ClusterCIDRs: pods, ServiceCIDRs: services}
 }
 
 // otherCoordinators are those that the gossip knows to live.

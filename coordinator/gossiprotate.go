@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-project/shoal/coordinator/config"
-	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/gossipkeys"
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
@@ -37,18 +34,9 @@ func rotateGossip(ctx context.Context, cfg config.Config, server string, out io.
 	if err != nil {
 		return err
 	}
-	api, err := encryption.NewAPI(c)
+	api, err := keysAPI(c)
 	if err != nil {
 		return err
-	}
-	state, err := api.State(ctx)
-	if err != nil {
-		return err
-	}
-	if len(state.Others) > 0 {
-		return fmt.Errorf(
-			"rotate gossip keys: other coordinators have key files of their own: %s; rotate by hand (docs/security.md), or stop them",
-			strings.Join(state.Others, ", "))
 	}
 	nodes, err := gossipkeys.NewNodes(c)
 	if err != nil {
@@ -56,6 +44,7 @@ func rotateGossip(ctx context.Context, cfg config.Config, server string, out io.
 	}
 	r := gossipkeys.Rotation{
 		File: keys(cfg).Path(pki.GossipKeyFile), Nodes: nodes, Settle: gossipkeys.Settle, Out: out,
+		Spread: spread(api, gossipSet, pki.GossipKeyFile),
 	}
 	return r.Run(ctx)
 }

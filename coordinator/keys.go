@@ -5,12 +5,15 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
 
+	"github.com/shoal-project/shoal/coordinator/auth/token"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/pki"
+	"github.com/shoal-project/shoal/coordinator/rotation"
 )
 
 // keys is where the cluster's keys and certificates are.
@@ -52,6 +55,21 @@ func certPool(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// dropServiceAccountKey ends a rotation of the key of service accounts, once no token can
+// be left that the old one has signed, but for those of Secrets, which are made anew.
+func (s parts) dropServiceAccountKey(ctx context.Context, now time.Time) error {
+	status, err := s.keys.Status(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := status.Of(pki.ServiceAccounts.Name)
+	if err != nil || set.Step != string(pki.Signing) || now.Sub(set.Since) < token.LongestLife {
+		return err
+	}
+	r := rotation.Rotation{Of: pki.ServiceAccounts, Dir: keys(s.cfg), API: s.keys, Out: io.Discard}
+	return r.Drop(ctx)
+}
+
 // renewKeys looks once a day for certificates that end in some months; the
 // server reads changed files by itself.
 func (s parts) renewKeys(ctx context.Context) {
@@ -67,6 +85,9 @@ func (s parts) renewKeys(ctx context.Context) {
 		}
 		if err != nil {
 			s.log.Warn("certificates could not be renewed", "err", err)
+		}
+		if err := s.dropServiceAccountKey(ctx, time.Now()); err != nil {
+			s.log.Warn("the old key of service accounts is accepted still", "err", err)
 		}
 	}
 }

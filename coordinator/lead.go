@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,9 +12,32 @@ import (
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 )
 
-// lead runs what only one coordinator does: the scheduler and the controllers.
-// Their informers live as long as process, for the next term.
+// lead runs what only one coordinator does: the scheduler and the controllers, which
+// begin again with new keys.
 func (s parts) lead(ctx, process context.Context) error {
+	for {
+		same, end := context.WithCancel(ctx)
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			select {
+			case <-s.changed:
+				end()
+			case <-same.Done():
+			}
+		})
+		err := s.leadOnce(same, process)
+		again := err == nil && same.Err() != nil && ctx.Err() == nil
+		end()
+		watching.Wait()
+		if !again {
+			return err
+		}
+	}
+}
+
+// leadOnce runs them until ctx ends. Their informers live as long as process, for the
+// next term.
+func (s parts) leadOnce(ctx, process context.Context) error {
 	list, err := s.leaders(process)
 	if err != nil {
 		return err
@@ -44,6 +68,10 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	trusted, err := s.trusted()
+	if err != nil {
+		return nil, err
+	}
 	reserved, err := s.apiNames()
 	if err != nil {
 		return nil, err
@@ -54,7 +82,8 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,
 		Token:   s.auth.Issuer.IssueLegacy,
-		Grants:  s.grants(ca, clusterCIDRs),
+		Dropped: s.auth.Issuer.Dropped,
+		Grants:  s.grants(ca, trusted, clusterCIDRs),
 		Config:  s.api.Loopback(),
 		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})

@@ -50,7 +50,7 @@ func command() *cobra.Command {
 		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
-		joinCommand(load), coordinatorsCommand(load), snapshotCommand(load), checkCommand(load))
+		keysCommand(load), joinCommand(load), coordinatorsCommand(load), snapshotCommand(load), checkCommand(load))
 	process.AddManual(cmd)
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -28,7 +29,7 @@ func secretsCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 				if err != nil {
 					return err
 				}
-				r, err := rotation(cfg, server)
+				r, err := secretsRotation(cfg, server)
 				if err != nil {
 					return err
 				}
@@ -46,12 +47,19 @@ func secretsCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 	return cmd
 }
 
-// rotation reaches the coordinator with a certificate for this purpose alone.
-func rotation(cfg config.Config, server string) (encryption.Rotation, error) {
+// secretsRotation reaches the coordinator with a certificate for this purpose alone.
+func secretsRotation(cfg config.Config, server string) (encryption.Rotation, error) {
 	r := encryption.Rotation{File: encryptionFile(cfg), Settle: encryption.Settle}
 	c, err := operator(cfg, server)
 	if err != nil {
 		return r, err
+	}
+	if ownEncryption(cfg) {
+		api, err := keysAPI(c)
+		if err != nil {
+			return r, err
+		}
+		r.Spread = spread(api, secretsSet, filepath.Base(string(r.File)))
 	}
 	r.API, err = encryption.NewAPI(c)
 	return r, err

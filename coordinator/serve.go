@@ -57,6 +57,7 @@ func serve(ctx context.Context, s parts) error {
 
 // prepare does what must be done before anybody is served.
 func (s parts) prepare(ctx context.Context) error {
+	s.keys.CatchUp(ctx)
 	if err := s.addStartSteps(); err != nil {
 		return err
 	}
@@ -95,6 +96,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		s.gossip.Run,
 		s.store.FollowEncryption,
 		unfailing(s.renewKeys),
+		unfailing(s.keys.Run),
 		unfailing(s.auth.FollowIssuers),
 		unfailing(s.auth.FollowAuthorizers),
 		unfailing(process.GatherTimers),
@@ -130,14 +132,6 @@ func (s parts) onceReady(run func(context.Context) error) func(context.Context) 
 // addStartSteps adds what the API needs before it is ready.
 func (s parts) addStartSteps() error {
 	dir := keys(s.cfg)
-	clientCA, err := os.ReadFile(dir.Path(pki.CAFile))
-	if err != nil {
-		return fmt.Errorf("load CA: %w", err)
-	}
-	frontCA, err := os.ReadFile(dir.Path("front-proxy-ca.crt"))
-	if err != nil {
-		return fmt.Errorf("load CA: %w", err)
-	}
 	client := s.api.Client()
 	if err := s.api.OnStart(apiserver.Step{Name: "rbac/bootstrap-roles", Run: func(ctx context.Context) error {
 		return auth.EnsureBootstrapPolicy(ctx, client)
@@ -148,11 +142,11 @@ func (s parts) addStartSteps() error {
 	if err != nil {
 		return err
 	}
-	steps := apiserver.System{
-		Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
-		ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
-		LocalStorage: !s.cfg.NoLocalStorage,
-	}.Steps(client)
+	system, err := s.system(dir)
+	if err != nil {
+		return err
+	}
+	steps := system.Steps(client)
 	return s.api.OnStart(append(append(steps, apiserver.LeaderSteps(client)...),
 		apiserver.Step{Name: "api-endpoints", Run: s.endpoints.Publish},
 		apiserver.Step{Name: "cluster-dns", Run: func(ctx context.Context) error {
@@ -165,6 +159,23 @@ func (s parts) addStartSteps() error {
 		}},
 		identity,
 	)...)
+}
+
+// system is what the API needs to have of itself.
+func (s parts) system(dir pki.Dir) (out apiserver.System, err error) {
+	clientCA, err := os.ReadFile(dir.Path(pki.CAFile))
+	if err != nil {
+		return out, fmt.Errorf("load CA: %w", err)
+	}
+	frontCA, err := os.ReadFile(dir.Path("front-proxy-ca.crt"))
+	if err != nil {
+		return out, fmt.Errorf("load CA: %w", err)
+	}
+	return apiserver.System{
+		Port: s.port, ServiceIP: serviceIP(s.cfg), ServiceCIDRs: serviceCIDRs(s.cfg),
+		ClientCA: clientCA, FrontProxyCA: frontCA, FrontProxyNames: []string{"front-proxy-client"},
+		LocalStorage: !s.cfg.NoLocalStorage,
+	}, nil
 }
 
 // serviceIP is the first address of the service range, the API's own.

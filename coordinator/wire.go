@@ -31,6 +31,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
+	"github.com/shoal-project/shoal/coordinator/rotation"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 	"github.com/shoal-project/shoal/coordinator/snapshots"
 	"github.com/shoal-project/shoal/coordinator/store"
@@ -44,9 +45,14 @@ type parts struct {
 	api       *apiserver.Server
 	auth      *auth.Auth
 	gossip    *gossip.Group
+	gossipID  *gossip.Identity // nil: it proves nothing
 	endpoints *apiendpoints.Publisher
 	members   *members.Server   // nil with an outside etcd
 	snapshots *snapshots.Keeper // nil with an outside etcd
+	kubelets  *kubelet.Transports
+	keys      *rotation.Member
+	// changed is told when keys have changed that controllers sign with.
+	changed   chan struct{}
 	advertise net.IP
 	port      int
 	begin     time.Time
@@ -105,11 +111,12 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		manager:   manager,
 		recyclers: recyclers,
 		ready:     make(chan struct{}),
+		changed:   make(chan struct{}, 1),
 	}
 	if s.api, err = s.buildAPI(ctx, listener, monitors); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	if s.gossip, err = buildGossip(s); err != nil {
+	if s.gossip, err = s.buildGossip(); err != nil {
 		return err
 	}
 	defer s.gossip.Close()
@@ -205,7 +212,11 @@ func (s *parts) buildAPI(
 	ctx context.Context, listener net.Listener, monitors []net.Listener,
 ) (*apiserver.Server, error) {
 	dir := keys(s.cfg)
-	env, err := kindEnv(s.cfg, dir)
+	var err error
+	if s.kubelets, err = kubeletTransports(s.cfg, dir); err != nil {
+		return nil, err
+	}
+	env, err := kindEnv(s.cfg, s.kubelets)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +269,13 @@ func (s *parts) buildAPI(
 		return nil, err
 	}
 	s.api = api // what others are answered from
-	handlers := map[string]http.Handler{encryption.StatePath: encryptionState(s.store, s.otherCoordinators)}
+	if s.keys, err = s.newKeys(); err != nil {
+		return nil, err
+	}
+	handlers := map[string]http.Handler{
+		rotation.Path:        s.keys,
+		encryption.StatePath: encryptionState(s.store, s.otherCoordinators),
+	}
 	maps.Copy(handlers, a.Discovery)
 	if s.store.Embedded() {
 		s.members = s.newMembers()
@@ -279,7 +296,7 @@ func (s *parts) buildAPI(
 	})
 }
 
-func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
+func kindEnv(cfg config.Config, kubelets *kubelet.Transports) (kind.Env, error) {
 	services, err := config.Prefixes(cfg.ServiceCIDR)
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("serviceCIDR: %w", err)
@@ -291,10 +308,6 @@ func kindEnv(cfg config.Config, dir pki.Dir) (kind.Env, error) {
 	first, last, err := cfg.NodePorts()
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("nodePortRange: %w", err)
-	}
-	kubelets, err := kubeletTransports(cfg, dir)
-	if err != nil {
-		return kind.Env{}, err
 	}
 	return kind.Env{
 		ServiceCIDRs:     services,
@@ -324,7 +337,11 @@ func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, err
 }
 
 func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger) (*auth.Auth, error) {
-	signer, err := dir.ServiceAccountKey()
+	files, err := dir.ReadFiles(pki.ServiceAccounts.Files...)
+	if err != nil {
+		return nil, err
+	}
+	signer, accepted, err := files.ServiceAccountKeys()
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +355,8 @@ func buildAuth(cfg config.Config, dir pki.Dir, external string, log *slog.Logger
 	}
 	return auth.New(auth.Config{
 		ClientCAs: clients, FrontProxyCAs: proxies, FrontProxyNames: []string{"front-proxy-client"},
-		Issuer: "https://kubernetes.default.svc." + cfg.ClusterDomain, SigningKey: signer, ExternalHost: external,
+		Issuer: "https://kubernetes.default.svc." + cfg.ClusterDomain, SigningKey: signer, VerifyKeys: accepted,
+		ExternalHost:   external,
 		Authentication: cfg.Authentication,
 		Authorization:  cfg.Authorization,
 		Log:            log,

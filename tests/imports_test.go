@@ -24,7 +24,7 @@ var layers = []struct {
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/quota", "agent/tracing",
-		"agent/upgrade",
+		"agent/trust", "agent/upgrade",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
@@ -43,7 +43,7 @@ var layers = []struct {
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
 		"coordinator/members", "coordinator/packages", "coordinator/registry/allocate",
-		"coordinator/registry/connect", "coordinator/registry/scale", "coordinator/snapshots",
+		"coordinator/registry/connect", "coordinator/registry/scale", "coordinator/rotation", "coordinator/snapshots",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",
 	}},
@@ -61,6 +61,7 @@ var layers = []struct {
 
 // siblings are the imports within a layer that the design allows.
 var siblings = map[string][]string{
+	"agent/api":                    {"agent/trust"},
 	"agent/cgroup":                 {"agent/host"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/network":                {"cni"},
@@ -80,7 +81,7 @@ var siblings = map[string][]string{
 // both daemons are, and what the operator's command knows of the coordinator's
 // files.
 var across = map[string][]string{
-	"coordinator": {"agent/gossip", "agent/process"},
+	"coordinator": {"agent/gossip", "agent/process", "agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 // Credentials are what a kubeconfig holds, or the files it names: the client
@@ -38,6 +40,9 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("kubeconfig %s: %w", s.cfg.Kubeconfig, err)
 	}
 	own := Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}
+	if now := trust.Read(s.cfg.Authorities, c.CAData); now != nil {
+		own.CA = now
+	}
 	if next := rotated(s.cfg.Rotated, own); next != nil {
 		own.Cert, own.Key = next, next
 	}
@@ -138,7 +143,7 @@ func poke(c chan struct{}) {
 func (s *Server) files() string {
 	var out strings.Builder
 	for _, path := range []string{s.cfg.Kubeconfig, s.cfg.Rest.CertFile, s.cfg.Rest.KeyFile, s.cfg.Rest.CAFile,
-		s.cfg.Rotated} {
+		s.cfg.Rotated, s.cfg.Authorities} {
 		if info, err := os.Stat(path); err == nil {
 			fmt.Fprintln(&out, path, info.ModTime().UnixNano(), info.Size())
 		}

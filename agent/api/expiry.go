@@ -8,12 +8,14 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
-// CheckCertificate reads a kubeconfig file and the file of the certificate that came
-// after it, and tells a client certificate that is not valid at now; no file is no
+// CheckCertificate reads a kubeconfig file and the files of the certificate and of the CAs
+// that came after it, and tells a client certificate that is not valid at now; no file is no
 // error.
-func CheckCertificate(kubeconfig, rotatedFile string, now time.Time) error {
+func CheckCertificate(kubeconfig, rotatedFile, casFile string, now time.Time) error {
 	if kubeconfig == "" {
 		return nil
 	}
@@ -32,7 +34,11 @@ func CheckCertificate(kubeconfig, rotatedFile string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: client certificate: %w", kubeconfig, err)
 	}
-	if next := rotated(rotatedFile, Credentials{Cert: rc.CertData, CA: rc.CAData}); next != nil {
+	cas := rc.CAData
+	if now := trust.Read(casFile, cas); now != nil {
+		cas = now
+	}
+	if next := rotated(rotatedFile, Credentials{Cert: rc.CertData, CA: cas}); next != nil {
 		cert, kubeconfig = firstCertificate(next), rotatedFile
 	}
 	if now.After(cert.NotAfter) {

@@ -58,7 +58,7 @@ current-context: c, users: [{name: u, user: {client-certificate: cert.pem, clien
 		{file + "-none", end, "no such file"},
 	} {
 		got := ""
-		if err := CheckCertificate(tt.file, "", tt.now); err != nil {
+		if err := CheckCertificate(tt.file, "", "", tt.now); err != nil {
 			got = err.Error()
 		}
 		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {

@@ -68,6 +68,7 @@ func (s *Server) Renew(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.replaced:
+			leaf = nil // the CA may be another one, which asks for another time
 		case <-time.After(wait):
 		}
 	}
@@ -86,6 +87,9 @@ func (s *Server) tellRenewal(err error, leaf *x509.Certificate) {
 func (s *Server) renewAt(c *x509.Certificate) time.Time {
 	if c == nil || c.Subject.CommonName != nodeUser+s.cfg.NodeName {
 		return time.Now().AddDate(1000, 0, 0)
+	}
+	if s.outdated(c) {
+		return time.Now()
 	}
 	begin := c.NotBefore
 	if backdated := begin.Add(backdate); backdated.Before(c.NotAfter) {
@@ -149,6 +153,9 @@ func (s *Server) renew(ctx context.Context, old *x509.Certificate) error {
 	next := s.leaf()
 	if next == nil || next.Equal(old) {
 		return errors.New("the signed certificate does not follow the one in use: it has another name or CA, or began before")
+	}
+	if s.outdated(next) {
+		return errors.New("the cluster has signed with the CA that goes")
 	}
 	s.cfg.Log.Info("the node has its next client certificate", "file", s.cfg.Rotated, "ends",
 		next.NotAfter.Format(time.RFC3339))

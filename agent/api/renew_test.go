@@ -100,7 +100,7 @@ func TestRenew(t *testing.T) {
 	if got := <-shown; got != next.SerialNumber.Int64() || !again.CertificateEnd().Equal(next.NotAfter) {
 		t.Errorf("certificate %d was shown after a restart, want %d", got, next.SerialNumber)
 	}
-	if err := CheckCertificate(kubeconfig, file, time.Now().Add(10*time.Minute)); err != nil {
+	if err := CheckCertificate(kubeconfig, file, "", time.Now().Add(10*time.Minute)); err != nil {
 		t.Errorf("the kubeconfig's certificate, which ended, counts: %v", err)
 	}
 	cancel()

@@ -44,6 +44,9 @@ type Config struct {
 	NodeName   string
 	// Rotated is the file of the certificate that Renew brings; empty: none is asked for.
 	Rotated string
+	// Authorities is the file of the cluster's CAs, which FollowAuthorities keeps; empty:
+	// those of the kubeconfig count.
+	Authorities string
 	// Known is the file that keeps where coordinators are; empty: it is not kept.
 	Known string
 	// Failed is called when changed credentials cannot be used; nil: nobody asks.
@@ -61,7 +64,8 @@ type Server struct {
 	using    sync.Mutex
 	used     Credentials
 	replaced chan struct{} // the certificate in use is another one
-	renewed  chan struct{} // the files have changed, by Renew
+	renewed  chan struct{} // the files have changed, by Renew or FollowAuthorities
+	asking   sync.Mutex    // for the authorities
 }
 
 // Connect makes the client; nothing is sent yet.

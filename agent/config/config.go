@@ -322,6 +322,9 @@ func (c *Config) VolumesDir() string {
 // CheckpointDir holds the records that start pods without a coordinator.
 func (c *Config) CheckpointDir() string { return filepath.Join(c.DataDir, "checkpoint") }
 
+// ClusterCAs is the file of the cluster's CAs that came after those of the kubeconfig.
+func (c *Config) ClusterCAs() string { return filepath.Join(c.DataDir, "cluster-ca.crt") }
+
 // RotatedCertificate is the file of the client certificate that the agent has asked for
 // after the kubeconfig's.
 func (c *Config) RotatedCertificate() string { return filepath.Join(c.DataDir, "kubelet-client.pem") }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -51,9 +52,11 @@ const (
 type Auth struct {
 	// Client is nil without an API: then certificates of system:masters are
 	// all that counts.
-	Client    kubernetes.Interface
-	ClientCAs *x509.CertPool
-	NodeName  string
+	Client   kubernetes.Interface
+	NodeName string
+
+	// clientCAs are of callers' certificates.
+	clientCAs atomic.Pointer[x509.CertPool]
 
 	once      sync.Once
 	questions chan struct{}
@@ -153,7 +156,11 @@ func (a *Auth) who(r *http.Request) (*user, error) {
 
 // certified is who the caller's certificate says, nil without a good one.
 func (a *Auth) certified(r *http.Request) *user {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || len(r.TLS.PeerCertificates) > maxChain || a.ClientCAs == nil {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || len(r.TLS.PeerCertificates) > maxChain {
+		return nil
+	}
+	roots := a.clientCAs.Load()
+	if roots == nil {
 		return nil
 	}
 	certs := r.TLS.PeerCertificates
@@ -161,7 +168,7 @@ func (a *Auth) certified(r *http.Request) *user {
 	for _, c := range certs[1:] {
 		middle.AddCert(c)
 	}
-	_, err := certs[0].Verify(x509.VerifyOptions{Roots: a.ClientCAs, Intermediates: middle,
+	_, err := certs[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: middle,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil || certs[0].Subject.CommonName == "" {
 		return nil

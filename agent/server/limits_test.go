@@ -225,8 +225,10 @@ func TestChains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := Auth{ClientCAs: x509.NewCertPool()}
-		a.ClientCAs.AddCert(cert)
+		var a Auth
+		pool := x509.NewCertPool()
+		pool.AddCert(cert)
+		a.SetClientCAs(pool)
 		for n, ok := range want {
 			r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: slices.Repeat([]*x509.Certificate{cert}, n)}}
 			if u := a.certified(r); (u != nil) != ok || ok && u.name != name {

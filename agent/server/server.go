@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/stats"
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 // Pod is a pod with what runs of it.
@@ -56,10 +56,8 @@ type GossipKeys interface {
 // Server is the API.
 type Server struct {
 	Addr string
-	// Certificate is what the server shows, asked for with each connection;
-	// ClientCAs who may show one to it.
+	// Certificate is what the server shows, asked for with each connection.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	ClientCAs   *x509.CertPool
 	Auth        *Auth
 	Pods        Pods
 	Sessions    Sessions
@@ -72,6 +70,8 @@ type Server struct {
 	Config any
 	// GossipKeys is nil on a node without them.
 	GossipKeys GossipKeys
+	// Authorities is nil on a node whose CAs nobody rotates.
+	Authorities Authorities
 	// GossipView is how the node sees the members of the gossip; nil without one.
 	GossipView func() []gossip.View
 	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
@@ -122,11 +122,22 @@ func (s *Server) http(ctx context.Context) *http.Server {
 		TLSConfig: &tls.Config{
 			MinVersion:     tls.VersionTLS12,
 			GetCertificate: s.Certificate,
-			ClientAuth:     tls.RequestClientCert,
-			ClientCAs:      s.ClientCAs,
 			NextProtos:     []string{"http/1.1"},
+			// The handshake tells callers which CAs' certificates they may show.
+			GetConfigForClient: s.forCaller,
 		},
 	}
+}
+
+// forCaller is the configuration with the CAs of now.
+func (s *Server) forCaller(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: s.Certificate,
+		ClientAuth:     tls.RequestClientCert,
+		ClientCAs:      s.Auth.clientCAs.Load(),
+		NextProtos:     []string{"http/1.1"},
+	}, nil
 }
 
 // handler is the list of all there is. Each route says what its callers must be
@@ -144,6 +155,7 @@ func (s *Server) handler() http.Handler {
 	read("/configz", s.configz, "configz", "proxy")
 	read(gossip.KeysPath, s.gossipKeys, "proxy")
 	mux.Handle("PUT "+gossip.KeysPath, s.Auth.allow(s.setGossipKeys, "proxy"))
+	mux.Handle("POST "+trust.Path, s.Auth.allow(s.authorities, "proxy"))
 	read(gossip.MembersPath, s.gossipMembers, "proxy")
 	read("/containerLogs/{namespace}/{pod}/{container}", s.containerLogs, "proxy")
 	read("/logs/", s.nodeLogs, "log")

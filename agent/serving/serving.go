@@ -47,7 +47,8 @@ type Manager struct {
 	NodeName string
 	// File holds certificate and key. Cluster is the CA of the cluster that the
 	// file must be of: another cluster's certificate is not used.
-	File    string
+	File string
+	// SetCluster replaces Cluster when the cluster's CAs change; the first signs.
 	Cluster []byte
 	// SelfSigned serves until there is a certificate of the cluster.
 	SelfSigned *tls.Certificate
@@ -59,8 +60,10 @@ type Manager struct {
 	wake    chan struct{}
 	current atomic.Pointer[signed]
 
-	mu     sync.Mutex
-	wanted *x509.CertificateRequest
+	mu sync.Mutex
+	// rotated: Cluster is another one than at the start, told by the cluster.
+	rotated bool
+	wanted  *x509.CertificateRequest
 	// outdated ends the wait for what is not wanted any more.
 	outdated context.CancelFunc
 }
@@ -69,17 +72,18 @@ type Manager struct {
 type signed struct {
 	tls.Certificate
 	renew time.Time
+	pem   []byte
 }
 
 // newSigned chooses the time of renewal as upstream's kubelet does: at 70 to 90 %
 // of the certificate's life, so that nodes that joined together do not ask together.
-func newSigned(c tls.Certificate) *signed {
+func newSigned(c tls.Certificate, pem []byte) *signed {
 	begin := c.Leaf.NotBefore
 	if backdated := begin.Add(backdate); backdated.Before(c.Leaf.NotAfter) {
 		begin = backdated // else a life of minutes would be over from the start
 	}
 	life := c.Leaf.NotAfter.Sub(begin)
-	return &signed{c, begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64())))}
+	return &signed{c, begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64()))), pem}
 }
 
 func (m *Manager) waker() chan struct{} {
@@ -194,7 +198,7 @@ func (m *Manager) due(r *x509.CertificateRequest, pause time.Duration) <-chan ti
 	if r == nil {
 		return nil
 	}
-	if c := m.current.Load(); c != nil && covers(c.Leaf, r) {
+	if c := m.current.Load(); c != nil && covers(c.Leaf, r) && m.Followed() {
 		pause = max(pause, time.Until(c.renew))
 	}
 	return time.After(pause)
@@ -235,6 +239,9 @@ func (m *Manager) obtain(ctx context.Context, r *x509.CertificateRequest, told *
 	}
 	if !covers(m.current.Load().Leaf, r) {
 		return errors.New("the signed certificate is not for all that was asked")
+	}
+	if !m.Followed() {
+		return errors.New("the cluster has signed with the CA that goes")
 	}
 	return nil
 }

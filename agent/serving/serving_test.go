@@ -232,3 +232,38 @@ func FuzzStored(f *testing.F) {
 		}
 	})
 }
+
+// TestNewCA: with another CA that signs a certificate of it is asked for, and kept for
+// the next start; a second CA that is only believed changes nothing.
+func TestNewCA(t *testing.T) {
+	s, next := newSigner(t, time.Hour), newSigner(t, time.Hour)
+	bundle := func(list ...*signer) (out []byte) {
+		for _, s := range list {
+			out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cert.Raw})...)
+		}
+		return out
+	}
+	file := filepath.Join(t.TempDir(), "serving.pem")
+	m := newManager(t, s, file)
+	m.Cluster = bundle(s)
+	stop := run(t, m)
+	m.Addresses(addresses("192.0.2.1"))
+	first := await(t, m, nil, "192.0.2.1")
+	m.SetCluster(bundle(s, next))
+	if !m.Followed() {
+		t.Error("a CA that does not sign yet is to have signed")
+	}
+	s.cert, s.key = next.cert, next.key
+	m.SetCluster(bundle(next, s))
+	await(t, m, first, "192.0.2.1")
+	if !m.Followed() {
+		t.Error("the new one has not signed")
+	}
+	stop()
+	again := newManager(t, s, file)
+	again.Cluster = bundle(next, s)
+	again.load()
+	if c, _ := again.Certificate(nil); c == again.SelfSigned || c.Leaf.CheckSignatureFrom(next.cert) != nil {
+		t.Error("it is not there after a restart")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
@@ -24,18 +25,62 @@ func (m *Manager) take(certPEM, keyPEM []byte) error {
 	if err != nil {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
-	if err := writeFile(m.File, bytes.Join([][]byte{m.header(), certPEM, keyPEM}, nil)); err != nil {
-		m.Log.Warn("the serving certificate is not kept for the next start", "err", err)
-	}
-	m.current.Store(newSigned(c))
+	pair := bytes.Join([][]byte{certPEM, keyPEM}, nil)
+	m.keep(pair)
+	m.current.Store(newSigned(c, pair))
 	m.Log.Info("the cluster has signed this node's serving certificate", "names", c.Leaf.DNSNames,
 		"addresses", c.Leaf.IPAddresses,
 		"until", c.Leaf.NotAfter.Format(time.RFC3339))
 	return nil
 }
 
+func (m *Manager) keep(pair []byte) {
+	if err := writeFile(m.File, append(m.header(), pair...)); err != nil {
+		m.Log.Warn("the serving certificate is not kept for the next start", "err", err)
+	}
+}
+
+// SetCluster takes the cluster's CAs of now. If another one signs, a certificate of it is
+// asked for; the one of before is shown meanwhile.
+func (m *Manager) SetCluster(cas []byte) {
+	m.mu.Lock()
+	same := bytes.Equal(m.Cluster, cas)
+	m.Cluster, m.rotated = cas, m.rotated || !same
+	m.mu.Unlock()
+	if same {
+		return
+	}
+	if c := m.current.Load(); c != nil {
+		m.keep(c.pem)
+	}
+	select {
+	case m.waker() <- struct{}{}:
+	default:
+	}
+}
+
+// Followed tells whether the CA that signs has signed the certificate that is shown, as
+// far as this is known: a kubeconfig may list CAs in any order.
+func (m *Manager) Followed() bool {
+	m.mu.Lock()
+	cas, rotated := m.Cluster, m.rotated
+	m.mu.Unlock()
+	c := m.current.Load()
+	if c == nil {
+		return false
+	}
+	block, _ := pem.Decode(cas)
+	if !rotated || block == nil {
+		return true
+	}
+	first, err := x509.ParseCertificate(block.Bytes)
+	return err != nil || c.Leaf.CheckSignatureFrom(first) == nil
+}
+
 // header is the file's first line: the cluster that the certificate is of.
 func (m *Manager) header() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	sum := sha256.Sum256(m.Cluster)
 	return []byte("cluster " + hex.EncodeToString(sum[:]) + "\n")
 }
@@ -43,28 +88,30 @@ func (m *Manager) header() []byte {
 // load takes the certificate of an earlier start, if it is of this cluster and
 // this node, and still good.
 func (m *Manager) load() {
-	c, err := m.read()
+	c, pair, err := m.read()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		m.Log.Info("the serving certificate of an earlier start is not used, a new one is asked for",
 			"file", m.File, "why", err)
 	default:
-		m.current.Store(newSigned(*c))
+		m.current.Store(newSigned(*c, pair))
 	}
 }
 
-func (m *Manager) read() (*tls.Certificate, error) {
+func (m *Manager) read() (*tls.Certificate, []byte, error) {
 	f, err := os.Open(m.File)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return m.decode(data)
+	c, err := m.decode(data)
+	pair, _ := bytes.CutPrefix(data, m.header())
+	return c, pair, err
 }
 
 func (m *Manager) decode(data []byte) (*tls.Certificate, error) {

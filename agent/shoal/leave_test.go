@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -235,6 +236,30 @@ func TestNewest(t *testing.T) {
 	}
 	if joined, err := m.joined(f.token()); !joined || err != nil {
 		t.Errorf("joined %t, %v", joined, err)
+	}
+	// The cluster's CA was changed since: the agent has learned of the new one.
+	rotated := newFakeCluster(t, nil)
+	k, err := os.ReadFile(m.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parseKubeconfig(k, m.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := parsed.identity(m.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	learned := append(fmt.Appendf(nil, "# learned with %x\n", sha256.Sum256(id.ca)), rotated.ca.PEM...)
+	if err := os.WriteFile(m.cfg.ClusterCAs(), learned, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if joined, err := m.joined(rotated.token()); !joined || err != nil {
+		t.Errorf("with a token of the new CA: joined %t, %v", joined, err)
+	}
+	if err := os.Remove(m.cfg.ClusterCAs()); err != nil {
+		t.Fatal(err)
 	}
 	write(issue(-time.Minute, time.Now().Add(time.Minute)))
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // certificates end on a second

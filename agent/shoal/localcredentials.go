@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,8 +26,7 @@ type local struct {
 // credentialsCommand is what the agent's unit runs before the agent: on the first
 // machine of a cluster nobody has to write a kubeconfig.
 func credentialsCommand() *cobra.Command {
-	l := local{agentFile: "/etc/shoal/agent.yaml", coordinatorFile: coordinatorconfig.DefaultFile,
-		admin: "/etc/shoal/admin.kubeconfig"}
+	l := servicesFiles()
 	c := &cobra.Command{
 		Use:   "credentials",
 		Short: "Write the kubeconfigs of this machine's agent and root, where they are missing or end soon",
@@ -40,6 +41,12 @@ cluster has signed. On other machines it does nothing. The unit shoal-agent.serv
 	f.StringVar(&l.coordinatorFile, "coordinator-config", l.coordinatorFile, "the coordinator's configuration file")
 	f.StringVar(&l.admin, "admin", l.admin, "the administrators' kubeconfig")
 	return c
+}
+
+// servicesFiles are where the package has the units read them.
+func servicesFiles() local {
+	return local{agentFile: "/etc/shoal/agent.yaml", coordinatorFile: coordinatorconfig.DefaultFile,
+		admin: "/etc/shoal/admin.kubeconfig"}
 }
 
 func (l local) write(ctx context.Context) error {
@@ -78,9 +85,9 @@ func (l local) write(ctx context.Context) error {
 	return issue(ctx, l.coordinatorFile, missing)
 }
 
-// due tells whether a kubeconfig is to be written: there is none, or the CA signed
-// it and it ends soon. What another CA signed is of another cluster, which this
-// machine joined.
+// due tells whether a kubeconfig is to be written: there is none, or one of the cluster's
+// CAs signed it and it ends soon, or they are others by now. What another CA signed is of
+// another cluster, which this machine joined.
 func due(file string, ca []byte) bool {
 	cert, err := certificateOf(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,6 +96,53 @@ func due(file string, ca []byte) bool {
 	if err != nil {
 		return false // it is somebody's: the agent says what is wrong with it
 	}
-	signer, err := certificate(ca)
-	return err == nil && cert.CheckSignatureFrom(signer) == nil && !fresh(file, ca)
+	ours := slices.ContainsFunc(certificates(ca), func(c *x509.Certificate) bool {
+		return cert.CheckSignatureFrom(c) == nil
+	})
+	return ours && (!fresh(file, ca) || !believes(file, ca))
+}
+
+// renewKubeconfigs has the kubeconfigs of `shoal up` follow the cluster's CAs.
+func (o *options) renewKubeconfigs(ctx context.Context, coordinatorFile string) error {
+	ca, err := os.ReadFile(o.keys().Path(pki.CAFile))
+	if err != nil {
+		return err
+	}
+	var missing []credential
+	for _, file := range []string{o.kubeconfig(), filepath.Join(o.agentDir(), "kubeconfig")} {
+		cert, err := certificateOf(file)
+		if err != nil || !due(file, ca) {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		k, err := parseKubeconfig(data, file)
+		if err != nil {
+			return err
+		}
+		missing = append(missing, credential{
+			User:   cert.Subject.CommonName,
+			Groups: cert.Subject.Organization,
+			Admin:  slices.Contains(cert.Subject.Organization, pki.AdminGroup),
+			Server: k.Clusters[0].Cluster.Server,
+			Out:    file,
+		})
+	}
+	return issue(ctx, coordinatorFile, missing)
+}
+
+// believes tells whether a kubeconfig has the same CAs.
+func believes(file string, ca []byte) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	k, err := parseKubeconfig(data, file)
+	if err != nil {
+		return true // a certificate
+	}
+	id, err := k.identity(file)
+	return err == nil && slices.EqualFunc(certificates(id.ca), certificates(ca), (*x509.Certificate).Equal)
 }

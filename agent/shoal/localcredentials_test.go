@@ -95,3 +95,32 @@ func check(t *testing.T, errs ...error) {
 		}
 	}
 }
+
+// TestLocalCredentialsFollow: at each step of a rotation of the CA the kubeconfigs are
+// made anew, to believe and to show what is right then, and once only.
+func TestLocalCredentialsFollow(t *testing.T) {
+	l, keys := localFiles(t)
+	check(t, keys.Ensure(pki.Cluster{}, time.Now()))
+	putOnPath(t, coordinatorBin)
+	check(t, l.write(t.Context()))
+	for _, cas := range []int{2, 2, 1} {
+		files, err := keys.ReadFiles(pki.CAs.Files...)
+		check(t, err)
+		_, files, err = pki.CAs.Next(files, time.Now())
+		check(t, err, keys.Replace(files, pki.CAs.Files...))
+		check(t, l.write(t.Context()))
+		trusted, err := files.Trusted()
+		check(t, err)
+		cert, err := certificateOf(l.admin)
+		check(t, err)
+		has := believes(l.admin, files[pki.CAFile])
+		if err := cert.CheckSignatureFrom(trusted[0]); err != nil || len(trusted) != cas || !has {
+			t.Errorf("%d CAs: %v, the kubeconfig believes them: %v", len(trusted), err, has)
+		}
+		before, err := os.ReadFile(l.admin)
+		check(t, err, l.write(t.Context()))
+		if after, err := os.ReadFile(l.admin); err != nil || string(after) != string(before) {
+			t.Errorf("it is written again: %v", err)
+		}
+	}
+}

@@ -36,6 +36,7 @@ func command() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
+		keysCommand(),
 		coordinatorsCommand(), membersCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(),
 		credentialsCommand(), upgradeCommand(), rebootCommand())
 	process.AddManual(root)

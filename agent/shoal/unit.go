@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/shoal-project/shoal/agent/trust"
 )
 
 const agentUnit = "shoal-agent.service"
@@ -111,9 +113,12 @@ func (m *machine) client() (*api, error) {
 	return connectAs(cluster.Server, cluster.TLSServerName, id, file)
 }
 
-// newest is a kubeconfig's identity, by the certificate that came after it if there is
-// one.
+// newest is a kubeconfig's identity, by the certificate and the CAs that came after it if
+// there are any.
 func (m *machine) newest(id identity) (identity, error) {
+	if cas := trust.Read(m.cfg.ClusterCAs(), id.ca); cas != nil {
+		id.ca = cas
+	}
 	own, err := certificate(id.cert)
 	if err != nil {
 		return id, err

@@ -127,6 +127,11 @@ func ensureClass(ctx context.Context, client kubernetes.Interface, class *schedu
 	return nil
 }
 
+// PublishAuthentication tells aggregated API servers of CAs that have changed.
+func (s System) PublishAuthentication(ctx context.Context, client kubernetes.Interface) error {
+	return ensureAuthenticationConfig(ctx, client, s)
+}
+
 // ensureAuthenticationConfig publishes how aggregated API servers authenticate
 // requests that this server sends on.
 func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface, s System) error {

@@ -63,7 +63,8 @@ type Config struct {
 	// Issuer of service account tokens; empty: DefaultIssuer.
 	Issuer string
 	// SigningKey signs service account tokens; VerifyKeys are further keys that
-	// are accepted (keys of the past, and of the future).
+	// are accepted (keys of the past, and of the future). SetServiceAccountKeys
+	// replaces both.
 	SigningKey crypto.Signer
 	VerifyKeys []crypto.PublicKey
 	// ExternalHost is the host:port that OpenID discovery tells.
@@ -90,6 +91,8 @@ type Auth struct {
 
 	objects *objects
 	issuers *issuer.Issuers
+	keys    *token.Keys
+	clients *certificates // nil: there are none
 }
 
 // New returns an Auth that knows certificates and nothing of the cluster's
@@ -105,28 +108,20 @@ func New(c Config) (*Auth, error) {
 		return nil, fmt.Errorf("auth: no service account signing key")
 	}
 	a := &Auth{Audiences: authenticator.Audiences{c.Issuer}, objects: &objects{}}
-	keys := append([]crypto.PublicKey{c.SigningKey.Public()}, c.VerifyKeys...)
 	var err error
-	if a.Issuer, err = token.NewIssuer(token.IssuerConfig{
-		Issuer: c.Issuer, Audiences: a.Audiences, Key: c.SigningKey, NodeUID: a.objects.nodeUID,
-	}); err != nil {
+	if a.keys, err = token.NewKeys(c.SigningKey, c.VerifyKeys...); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
-	if a.Discovery, err = token.Discovery(c.Issuer, c.ExternalHost, keys); err != nil {
-		return nil, fmt.Errorf("auth: %w", err)
-	}
-	serviceAccounts, err := token.NewAuthenticator(token.AuthenticatorConfig{
-		Issuer: c.Issuer, Audiences: a.Audiences, Keys: keys, Objects: a.objects,
+	a.Issuer = token.NewIssuer(token.IssuerConfig{
+		Issuer: c.Issuer, Audiences: a.Audiences, Keys: a.keys, NodeUID: a.objects.nodeUID,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("auth: %w", err)
-	}
-	legacy, err := token.NewLegacyAuthenticator(token.LegacyConfig{
-		Audiences: a.Audiences, Keys: keys, Objects: a.objects, Log: c.Log,
+	a.Discovery = token.Discovery(c.Issuer, c.ExternalHost, a.keys)
+	serviceAccounts := token.NewAuthenticator(token.AuthenticatorConfig{
+		Issuer: c.Issuer, Audiences: a.Audiences, Keys: a.keys, Objects: a.objects,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("auth: %w", err)
-	}
+	legacy := token.NewLegacyAuthenticator(token.LegacyConfig{
+		Audiences: a.Audiences, Keys: a.keys, Objects: a.objects, Log: c.Log,
+	})
 	if a.issuers, err = issuer.New(
 		issuer.Config{Authentication: c.Authentication, Audiences: a.Audiences, Disallowed: []string{c.Issuer},
 			Log: c.Log}); err != nil {
@@ -146,11 +141,31 @@ func New(c Config) (*Auth, error) {
 		tokens = append(tokens, reviewer)
 	}
 	a.Token = token.Bounded{Token: cache.New(tokenunion.New(tokens...), false, tokenCacheTTL, 0)}
-	a.Authenticator = newRequestAuthenticator(c, a.Audiences, a.Token, a.anonymous(c.Authentication.AnonymousAuth))
+	if c.ClientCAs != nil {
+		a.clients = newCertificates(c.ClientCAs)
+	}
+	a.Authenticator = newRequestAuthenticator(c, a.clients, a.Audiences, a.Token,
+		a.anonymous(c.Authentication.AnonymousAuth))
 	if a.Authorizer, err = newAuthorizer(c); err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// SetServiceAccountKeys has tokens signed with another key, and those accepted that are
+// signed with it or one of the others.
+func (a *Auth) SetServiceAccountKeys(signer crypto.Signer, others ...crypto.PublicKey) error {
+	if err := a.keys.Set(signer, others...); err != nil {
+		return fmt.Errorf("auth: %w", err)
+	}
+	return nil
+}
+
+// SetClientCAs has client certificates accepted that these have signed, and no others.
+func (a *Auth) SetClientCAs(pool *x509.CertPool) {
+	if a.clients != nil {
+		a.clients.trust(pool)
+	}
 }
 
 // newTokenWebhook asks a service who a token's holder is.
@@ -190,14 +205,14 @@ func (a *Auth) FollowAuthorizers(ctx context.Context) { a.Authorizer.chain.Run(c
 
 // newRequestAuthenticator joins the ways to say who one is. A bad credential is
 // an error, never anonymous.
-func newRequestAuthenticator(c Config, audiences authenticator.Audiences, tokens authenticator.Token,
-	anonymous authenticator.Request) authenticator.Request {
+func newRequestAuthenticator(c Config, clients *certificates, audiences authenticator.Audiences,
+	tokens authenticator.Token, anonymous authenticator.Request) authenticator.Request {
 	var chain []authenticator.Request
 	if c.FrontProxyCAs != nil {
 		chain = append(chain, authenticator.WrapAudienceAgnosticRequest(audiences, frontProxy(c)))
 	}
-	if c.ClientCAs != nil {
-		chain = append(chain, newCertificates(c.ClientCAs))
+	if clients != nil {
+		chain = append(chain, clients)
 	}
 	chain = append(chain, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	known := group.NewAuthenticatedGroupAdder(union.New(chain...))

@@ -23,10 +23,9 @@ const (
 // many requests over one connection. The TLS handshake has proven that the
 // client holds the key.
 type certificates struct {
+	mu     sync.RWMutex
 	verify *x509request.Authenticator
-
-	mu    sync.RWMutex
-	known map[string]verified // by the leaf's DER
+	known  map[string]verified // by the leaf's DER
 }
 
 type verified struct {
@@ -35,10 +34,17 @@ type verified struct {
 }
 
 func newCertificates(roots *x509.CertPool) *certificates {
-	return &certificates{
-		verify: x509request.NewDynamic(verifier(roots), x509request.CommonNameUserConversion),
-		known:  map[string]verified{},
-	}
+	c := &certificates{}
+	c.trust(roots)
+	return c
+}
+
+// trust has these CAs believed, and no others.
+func (c *certificates) trust(roots *x509.CertPool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.verify = x509request.NewDynamic(verifier(roots), x509request.CommonNameUserConversion)
+	c.known = map[string]verified{}
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -53,20 +59,26 @@ func (c *certificates) authenticate(req *http.Request, now time.Time) (*authenti
 	leaf := req.TLS.PeerCertificates[0]
 	c.mu.RLock()
 	v, ok := c.known[string(leaf.Raw)]
+	verify := c.verify
 	c.mu.RUnlock()
 	if ok && now.Before(v.until) {
 		return v.response, true, nil
 	}
-	resp, ok, err := c.verify.AuthenticateRequest(req)
+	resp, ok, err := verify.AuthenticateRequest(req)
 	if err == nil && ok {
-		c.remember(leaf, verified{response: resp, until: earliestEnd(req.TLS.PeerCertificates, now.Add(certificateTTL))})
+		until := earliestEnd(req.TLS.PeerCertificates, now.Add(certificateTTL))
+		c.remember(verify, leaf, verified{response: resp, until: until})
 	}
 	return resp, ok, err
 }
 
-func (c *certificates) remember(leaf *x509.Certificate, v verified) {
+// remember keeps what was verified, unless others are believed since.
+func (c *certificates) remember(by *x509request.Authenticator, leaf *x509.Certificate, v verified) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.verify != by {
+		return
+	}
 	if len(c.known) >= maxCertificates {
 		clear(c.known)
 	}

@@ -94,7 +94,7 @@ func TestLongChains(t *testing.T) {
 	ours := newAuthority(t)
 	roots := x509.NewCertPool()
 	roots.AddCert(ours.cert)
-	a := newRequestAuthenticator(Config{ClientCAs: roots}, nil, nil, nil)
+	a := newRequestAuthenticator(Config{}, newCertificates(roots), nil, nil, nil)
 	for n, want := range map[int]bool{1: true, maxChain: true, maxChain + 1: false} {
 		req := ours.request(t, "anna", time.Hour)
 		for len(req.TLS.PeerCertificates) < n {

@@ -28,10 +28,11 @@ func TestSecretToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	issuer, err := token.NewIssuer(token.IssuerConfig{Issuer: auth.DefaultIssuer, Key: signer})
+	keys, err := token.NewKeys(signer)
 	if err != nil {
 		t.Fatal(err)
 	}
+	issuer := token.NewIssuer(token.IssuerConfig{Issuer: auth.DefaultIssuer, Keys: keys})
 	secrets := c.admin.CoreV1().Secrets("robots")
 	add := func(name string, labels map[string]string) string {
 		t.Helper()

@@ -77,11 +77,23 @@ func (f File) write(c *apiserverv1.EncryptionConfiguration) error {
 			"write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig",
 			f)
 	}
+	data, err := f.encode(c)
+	if err != nil {
+		return err
+	}
+	return f.replace(data)
+}
+
+func (f File) encode(c *apiserverv1.EncryptionConfiguration) ([]byte, error) {
 	data, err := yaml.Marshal(c)
 	if err != nil {
-		return fmt.Errorf("write encryption configuration %s: %w", f, err)
+		return nil, fmt.Errorf("write encryption configuration %s: %w", f, err)
 	}
-	if err := pki.WriteFile(string(f), append([]byte(head), data...), 0o600); err != nil {
+	return append([]byte(head), data...), nil
+}
+
+func (f File) replace(data []byte) error {
+	if err := pki.WriteFile(string(f), data, 0o600); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(string(f)))
@@ -102,7 +114,7 @@ func (f File) Install(data []byte) error {
 	if err := yaml.UnmarshalStrict(data, &apiserverv1.EncryptionConfiguration{}); err != nil {
 		return fmt.Errorf("write %s: the other coordinator's is none: %w", f, err)
 	}
-	return pki.WriteFile(string(f), data, 0o600)
+	return f.replace(data)
 }
 
 // Hash is what the API server's metrics call the file's content.

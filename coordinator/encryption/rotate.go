@@ -58,6 +58,9 @@ type Rotation struct {
 	API    API
 	Settle time.Duration
 	Out    io.Writer
+	// Spread has all coordinators, this one among them, use other content in the place of
+	// the file's; nil: the file is written, and only one coordinator may run.
+	Spread func(ctx context.Context, old, data []byte) error
 }
 
 // Run makes a new key, rewrites with it what is stored, and drops the old keys.
@@ -119,7 +122,7 @@ func (r Rotation) possible(ctx context.Context, c *apiserverv1.EncryptionConfigu
 	if err != nil {
 		return err
 	}
-	if len(s.Others) > 0 {
+	if len(s.Others) > 0 && r.Spread == nil {
 		return fmt.Errorf(
 			"rotate: other coordinators write with keys of their own files: %s; change the file of each by hand, in upstream's four steps, or stop them",
 			strings.Join(s.Others, ", "))
@@ -155,7 +158,7 @@ func (r Rotation) drop(ctx context.Context) error {
 		return nil
 	})
 	if err != nil { // the keys are in no other file
-		return errors.Join(err, r.File.write(c))
+		return errors.Join(err, r.write(context.WithoutCancel(ctx), c))
 	}
 	return nil
 }
@@ -186,11 +189,27 @@ func (r Rotation) step(ctx context.Context, did string, change func(*apiserverv1
 	if err := change(c); err != nil {
 		return err
 	}
-	if err := r.File.write(c); err != nil {
+	if err := r.write(ctx, c); err != nil {
 		return err
 	}
 	fmt.Fprintln(r.Out, did, r.File)
 	return r.live(ctx)
+}
+
+// write has the coordinators use a configuration.
+func (r Rotation) write(ctx context.Context, c *apiserverv1.EncryptionConfiguration) error {
+	if r.Spread == nil {
+		return r.File.write(c)
+	}
+	old, err := os.ReadFile(string(r.File))
+	if err != nil {
+		return fmt.Errorf("read encryption configuration: %w", err)
+	}
+	data, err := r.File.encode(c)
+	if err != nil {
+		return err
+	}
+	return r.Spread(ctx, old, data)
 }
 
 func (r Rotation) live(ctx context.Context) error {

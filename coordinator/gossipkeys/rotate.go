@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/gossip"
-	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // Settle is longer than a coordinator takes to see that its key file has changed.
@@ -36,6 +35,9 @@ type Rotation struct {
 	Nodes  Nodes
 	Settle time.Duration
 	Out    io.Writer
+	// Spread has all coordinators, this one among them, have other content in the place
+	// of the file's.
+	Spread func(ctx context.Context, old, data []byte) error
 }
 
 // steps of a rotation, as the key file's comment has them.
@@ -107,7 +109,7 @@ func (r Rotation) Run(ctx context.Context) error {
 			return fmt.Errorf("make gossip key: %w", err)
 		}
 		s = state{added, append(s.keys, base64.StdEncoding.EncodeToString(raw))}
-		if err := r.write(s); err != nil {
+		if err := r.write(ctx, s); err != nil {
 			return err
 		}
 	} else {
@@ -125,7 +127,7 @@ func (r Rotation) Run(ctx context.Context) error {
 		case dropping:
 			s.step = ""
 		}
-		if err := r.write(s); err != nil {
+		if err := r.write(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -183,7 +185,13 @@ func (r Rotation) read() (state, error) {
 	return s, nil
 }
 
-func (r Rotation) write(s state) error { return pki.WriteFile(r.File, s.file(), 0o600) }
+func (r Rotation) write(ctx context.Context, s state) error {
+	old, err := os.ReadFile(r.File)
+	if err != nil {
+		return fmt.Errorf("rotate gossip keys: %w", err)
+	}
+	return r.Spread(ctx, old, s.file())
+}
 
 // lock keeps a second rotation away while this process lives.
 func (r Rotation) lock() (unlock func(), err error) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 // fleet is three nodes; the coordinator's keys are the file's.
@@ -81,7 +82,8 @@ func (f *fleet) check() {
 
 func (f *fleet) rotation() (Rotation, *bytes.Buffer) {
 	out := &bytes.Buffer{}
-	return Rotation{File: f.file, Nodes: f, Out: out}, out
+	spread := func(_ context.Context, _, data []byte) error { return pki.WriteFile(f.file, data, 0o600) }
+	return Rotation{File: f.file, Nodes: f, Out: out, Spread: spread}, out
 }
 
 func (f *fleet) rotated(before []string) {

@@ -54,6 +54,14 @@ func New(c Config) (*Transports, error) {
 	return t, nil
 }
 
+// SetAuthorities has other CAs believed, by new connections.
+func (t *Transports) SetAuthorities(pool *x509.CertPool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.config.Authorities = pool
+	t.byNode.Clear()
+}
+
 // To returns the transport to a node's kubelet.
 func (t *Transports) To(node string) http.RoundTripper {
 	t.mu.Lock()

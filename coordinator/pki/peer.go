@@ -43,6 +43,9 @@ var shared = []struct {
 	{"front-proxy-ca.key", false, 0o600},
 	{"sa.key", false, 0o600},
 	{"sa.pub", true, 0o644},
+	{saNextKey, true, 0o600}, // of a rotation that is under way
+	{caNextKey, true, 0o600},
+	{caOldKey, true, 0o600},
 	{GossipKeyFile, false, 0o600},
 	{PeerCAFile, true, 0o644}, // a coordinator that was always alone has none
 	{"etcd/ca.key", true, 0o600},

@@ -59,6 +59,9 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("make keys: %w", err)
 	}
+	if err := d.finishReplace(); err != nil {
+		return err
+	}
 	ca, err := d.ensureCA("ca", "shoal-ca", now)
 	if err != nil {
 		return err
@@ -98,7 +101,18 @@ func ServingNames(c Cluster) ([]string, []net.IP) {
 }
 
 // CA loads the cluster's certificate authority.
-func (d Dir) CA() (*Authority, error) { return d.loadCA("ca") }
+func (d Dir) CA() (*Authority, error) {
+	for until := time.Now().Add(replaceTime); ; time.Sleep(10 * time.Millisecond) {
+		ca, err := d.loadCA("ca")
+		if err != nil || same(ca.key.Public(), ca.Cert.PublicKey) {
+			return ca, err
+		}
+		if time.Now().After(until) { // else the coordinator replaces both just now
+			return nil, fmt.Errorf("load %s: the key is not that of the first certificate in %s; put both back from a backup",
+				d.Path("ca.key"), CAFile)
+		}
+	}
+}
 
 // Authority signs certificates.
 type Authority struct {
@@ -182,25 +196,15 @@ func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 	if _, err := os.Stat(d.Path(name + ".crt")); err == nil {
 		return nil, fmt.Errorf("load %s: the key is missing; put it back from a backup", d.Path(name+".key"))
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, keyPEM, err := newKey()
 	if err != nil {
 		return nil, fmt.Errorf("make %s: %w", name, err)
 	}
-	template, err := newTemplate(pkix.Name{CommonName: subject}, now, CALifetime)
+	certPEM, err := newCA(key, subject, now)
 	if err != nil {
 		return nil, err
 	}
-	template.IsCA = true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("make %s: %w", name, err)
-	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.writePair(name, encodeCert(der), keyPEM); err != nil {
+	if err := d.writePair(name, certPEM, keyPEM); err != nil {
 		return nil, err
 	}
 	return d.loadCA(name)
@@ -291,20 +295,15 @@ func (d Dir) ensureServiceAccountKey() error {
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, keyPEM, err := newKey()
 	if err != nil {
 		return fmt.Errorf("make service account key: %w", err)
 	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	public, err := encodePublic(key.Public())
 	if err != nil {
 		return fmt.Errorf("make service account key: %w", err)
 	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return err
-	}
-	if err := WriteFile(d.Path("sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}),
-		0o644); err != nil {
+	if err := WriteFile(d.Path("sa.pub"), public, 0o644); err != nil {
 		return err
 	}
 	return WriteFile(d.Path("sa.key"), keyPEM, 0o600)
@@ -366,6 +365,9 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	}
 	return nil
 }
+
+// EncodeCertificate returns a certificate in PEM.
+func EncodeCertificate(c *x509.Certificate) []byte { return encodeCert(c.Raw) }
 
 func encodeCert(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})

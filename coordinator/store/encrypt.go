@@ -120,6 +120,14 @@ func (s *Store) FollowEncryption(ctx context.Context) error {
 	}
 }
 
+// ReloadEncryption takes over a change of the file now.
+func (s *Store) ReloadEncryption(ctx context.Context) error {
+	if s.encryption == nil {
+		return nil
+	}
+	return s.reload(ctx)
+}
+
 // reload uses the file's content if it has changed and everything stored can be
 // read with it.
 func (s *Store) reload(ctx context.Context) error {

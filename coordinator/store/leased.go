@@ -73,9 +73,13 @@ func (l *Leased) List(ctx context.Context) ([]string, error) {
 // Follow calls changed once it watches, and at each change, until ctx ends. It
 // returns an error when the watch broke: call it again.
 func (l *Leased) Follow(ctx context.Context, changed func()) error {
+	return follow(ctx, l.client, l.prefix, changed)
+}
+
+func follow(ctx context.Context, client *clientv3.Client, prefix string, changed func()) error {
 	last := errors.New("it was closed")
 	led := clientv3.WithRequireLeader(ctx) // so that a server cut off from the others ends it
-	for r := range l.client.Watch(led, l.prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
+	for r := range client.Watch(led, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
 		if err := r.Err(); err != nil {
 			last = err
 		} else {
@@ -85,5 +89,5 @@ func (l *Leased) Follow(ctx context.Context, changed func()) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("watch %s: %w", l.prefix, last)
+	return fmt.Errorf("watch %s: %w", prefix, last)
 }

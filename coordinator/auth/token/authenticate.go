@@ -2,7 +2,6 @@ package token
 
 import (
 	"context"
-	"crypto"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +32,7 @@ type Objects interface {
 type AuthenticatorConfig struct {
 	Issuer    string
 	Audiences []string // the API server's
-	Keys      []crypto.PublicKey
+	Keys      *Keys
 	Objects   Objects
 }
 
@@ -42,17 +40,10 @@ type AuthenticatorConfig struct {
 // that every object the token is bound to still exists.
 type Authenticator struct {
 	AuthenticatorConfig
-	keys *jose.JSONWebKeySet
 }
 
 // NewAuthenticator returns an authenticator for tokens signed with any of the keys.
-func NewAuthenticator(c AuthenticatorConfig) (*Authenticator, error) {
-	keys, err := keySet(c.Keys)
-	if err != nil {
-		return nil, fmt.Errorf("token authenticator: %w", err)
-	}
-	return &Authenticator{AuthenticatorConfig: c, keys: keys}, nil
-}
+func NewAuthenticator(c AuthenticatorConfig) *Authenticator { return &Authenticator{c} }
 
 // AuthenticateToken implements authenticator.Token. Tokens of other issuers are
 // left to others: not ok and no error.
@@ -111,9 +102,10 @@ func (a *Authenticator) open(ctx context.Context, token string, public *jwt.Clai
 
 // verify tries the key that the token names.
 func (a *Authenticator) verify(parsed *jwt.JSONWebToken, out ...any) error {
-	keys := a.keys.Keys
+	known := a.Keys.public()
+	keys := known.Keys
 	if id := parsed.Headers[0].KeyID; id != "" {
-		keys = a.keys.Key(id)
+		keys = known.Key(id)
 	}
 	err := errors.New("invalid signature, no keys found")
 	for i := range keys {

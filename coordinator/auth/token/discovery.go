@@ -1,11 +1,9 @@
 package token
 
 import (
-	"crypto"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 )
 
 // The paths of OpenID discovery (KEP-1393).
@@ -16,41 +14,30 @@ const (
 
 // Discovery returns the handlers of ConfigPath and KeysPath. host is the
 // server's external host:port for the key set's URL.
-func Discovery(issuer, host string, keys []crypto.PublicKey) (map[string]http.Handler, error) {
-	set, err := keySet(keys)
-	if err != nil {
-		return nil, fmt.Errorf("openid discovery: %w", err)
-	}
-	var algs []string
-	for _, k := range set.Keys {
-		algs = append(algs, k.Algorithm)
-	}
-	slices.Sort(algs)
-	config := struct {
-		Issuer        string   `json:"issuer"`
-		KeysURI       string   `json:"jwks_uri"`
-		ResponseTypes []string `json:"response_types_supported"`
-		SubjectTypes  []string `json:"subject_types_supported"`
-		Algorithms    []string `json:"id_token_signing_alg_values_supported"`
-	}{issuer, "https://" + host + KeysPath, []string{"id_token"}, []string{"public"}, slices.Compact(algs)}
-	configJSON, err := json.Marshal(config)
-	if err != nil {
-		return nil, fmt.Errorf("openid discovery: %w", err)
-	}
-	setJSON, err := json.Marshal(set)
-	if err != nil {
-		return nil, fmt.Errorf("openid discovery: %w", err)
-	}
+func Discovery(issuer, host string, keys *Keys) map[string]http.Handler {
 	return map[string]http.Handler{
-		ConfigPath: fixed("application/json", configJSON),
-		KeysPath:   fixed("application/jwk-set+json", setJSON),
-	}, nil
+		ConfigPath: show("application/json", func() any {
+			return struct {
+				Issuer        string   `json:"issuer"`
+				KeysURI       string   `json:"jwks_uri"`
+				ResponseTypes []string `json:"response_types_supported"`
+				SubjectTypes  []string `json:"subject_types_supported"`
+				Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+			}{issuer, "https://" + host + KeysPath, []string{"id_token"}, []string{"public"}, keys.current.Load().algs}
+		}),
+		KeysPath: show("application/jwk-set+json", func() any { return keys.public() }),
+	}
 }
 
-func fixed(contentType string, body []byte) http.Handler {
+func show(contentType string, what func() any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		body, err := json.Marshal(what())
+		if err != nil {
+			http.Error(w, fmt.Sprintf("openid discovery: %v", err), http.StatusInternalServerError)
+			return
+		}
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		w.Write(body)
+		_, _ = w.Write(body)
 	})
 }

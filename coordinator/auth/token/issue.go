@@ -1,12 +1,10 @@
 package token
 
 import (
-	"crypto"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +21,10 @@ const (
 
 	extendedLifetime = 365 * 24 * time.Hour
 )
+
+// LongestLife is that of tokens of pods. A request may ask for a longer one, which ends
+// with its key (docs/security.md).
+const LongestLife = extendedLifetime
 
 // claims are the private claims of a service account token, under
 // "kubernetes.io".
@@ -48,7 +50,7 @@ type ref struct {
 type Issuer struct {
 	issuer    string
 	audiences []string
-	signer    jose.Signer
+	keys      *Keys
 	nodeUID   func(name string) string
 }
 
@@ -56,19 +58,15 @@ type Issuer struct {
 type IssuerConfig struct {
 	Issuer    string   // the "iss" claim, an https URL
 	Audiences []string // the API server's; used when a request names none
-	Key       crypto.Signer
+	Keys      *Keys
 	// NodeUID returns the UID of a node for the tokens of its pods, "" when it
 	// is not known.
 	NodeUID func(name string) string
 }
 
 // NewIssuer returns an issuer; the key decides the algorithm (P-256: ES256).
-func NewIssuer(c IssuerConfig) (*Issuer, error) {
-	signer, err := newSigner(c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("token issuer: %w", err)
-	}
-	return &Issuer{issuer: c.Issuer, audiences: c.Audiences, signer: signer, nodeUID: c.NodeUID}, nil
+func NewIssuer(c IssuerConfig) *Issuer {
+	return &Issuer{issuer: c.Issuer, audiences: c.Audiences, keys: c.Keys, nodeUID: c.NodeUID}
 }
 
 // Issue signs a token that lives for the given seconds or, when bound is a Pod,
@@ -102,7 +100,7 @@ func (i *Issuer) issue(now time.Time, sa *corev1.ServiceAccount, audiences []str
 		Expiry:    jwt.NewNumericDate(now.Add(lifetime)),
 		ID:        uuid.NewString(),
 	}
-	token, err := jwt.Signed(i.signer).Claims(private).Claims(public).Claims(audience{audiences}).Serialize()
+	token, err := jwt.Signed(i.keys.signer()).Claims(private).Claims(public).Claims(audience{audiences}).Serialize()
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
 	}
@@ -113,6 +111,9 @@ func (i *Issuer) issue(now time.Time, sa *corev1.ServiceAccount, audiences []str
 type audience struct {
 	Audiences []string `json:"aud"`
 }
+
+// Dropped tells whether a token was signed with a key that is not accepted any more.
+func (i *Issuer) Dropped(token string) bool { return i.keys.Dropped(token) }
 
 // Audiences are those of a token for which none are asked.
 func (i *Issuer) Audiences() []string { return slices.Clone(i.audiences) }

@@ -9,9 +9,73 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 )
+
+// Keys are what tokens are signed with, and what they may be signed with. They may be
+// replaced while they are in use.
+type Keys struct{ current atomic.Pointer[keys] }
+
+type keys struct {
+	signer jose.Signer
+	public *jose.JSONWebKeySet
+	algs   []string
+}
+
+// NewKeys returns keys for Set.
+func NewKeys(signer crypto.Signer, others ...crypto.PublicKey) (*Keys, error) {
+	k := &Keys{}
+	return k, k.Set(signer, others...)
+}
+
+// Set has tokens signed by signer from now on, and accepted that it or one of the
+// others has signed.
+func (k *Keys) Set(signer crypto.Signer, others ...crypto.PublicKey) error {
+	all := []crypto.PublicKey{signer.Public()}
+	for _, o := range others {
+		if !slices.ContainsFunc(all, func(a crypto.PublicKey) bool { return equal(a, o) }) {
+			all = append(all, o)
+		}
+	}
+	public, err := keySet(all)
+	if err != nil {
+		return err
+	}
+	next := &keys{public: public}
+	if next.signer, err = newSigner(signer); err != nil {
+		return err
+	}
+	for _, key := range public.Keys {
+		next.algs = append(next.algs, key.Algorithm)
+	}
+	slices.Sort(next.algs)
+	next.algs = slices.Compact(next.algs)
+	k.current.Store(next)
+	return nil
+}
+
+func equal(a, b crypto.PublicKey) bool {
+	e, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && e.Equal(b)
+}
+
+// Dropped tells whether a token says that a key has signed it which is not accepted (any
+// more). It is not verified.
+func (k *Keys) Dropped(token string) bool {
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil || len(parsed.Headers) == 0 {
+		return false
+	}
+	id := parsed.Headers[0].KeyID
+	return id != "" && len(k.public().Key(id)) == 0
+}
+
+func (k *Keys) signer() jose.Signer         { return k.current.Load().signer }
+func (k *Keys) public() *jose.JSONWebKeySet { return k.current.Load().public }
 
 // algorithms are those that tokens may be signed with.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256}

@@ -2,7 +2,6 @@ package token
 
 import (
 	"context"
-	"crypto"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
@@ -42,7 +41,7 @@ type legacyClaims struct {
 // IssueLegacy signs the token of a Secret. It has no end: it is good as long as
 // the Secret holds it and the account exists.
 func (i *Issuer) IssueLegacy(sa *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
-	token, err := jwt.Signed(i.signer).Claims(legacyClaims{
+	token, err := jwt.Signed(i.keys.signer()).Claims(legacyClaims{
 		ServiceAccountName: sa.Name,
 		ServiceAccountUID:  string(sa.UID),
 		SecretName:         secret.Name,
@@ -67,7 +66,7 @@ type LegacyObjects interface {
 // LegacyConfig is what NewLegacyAuthenticator needs.
 type LegacyConfig struct {
 	Audiences []string // the API server's
-	Keys      []crypto.PublicKey
+	Keys      *Keys
 	Objects   LegacyObjects
 	Log       *slog.Logger
 }
@@ -82,15 +81,12 @@ type LegacyAuthenticator struct {
 
 // NewLegacyAuthenticator returns an authenticator for tokens signed with any of
 // the keys.
-func NewLegacyAuthenticator(c LegacyConfig) (*LegacyAuthenticator, error) {
+func NewLegacyAuthenticator(c LegacyConfig) *LegacyAuthenticator {
 	registerLegacyMetrics()
-	tokens, err := NewAuthenticator(AuthenticatorConfig{
+	tokens := NewAuthenticator(AuthenticatorConfig{
 		Issuer: LegacyIssuer, Audiences: c.Audiences, Keys: c.Keys, Objects: c.Objects,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &LegacyAuthenticator{tokens: tokens, objects: c.Objects, log: c.Log}, nil
+	return &LegacyAuthenticator{tokens: tokens, objects: c.Objects, log: c.Log}
 }
 
 // AuthenticateToken implements authenticator.Token. Tokens of other issuers are

@@ -2,7 +2,6 @@ package token
 
 import (
 	"context"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -37,18 +36,14 @@ func newLegacyPair(t *testing.T, m *tracked) (*Issuer, *LegacyAuthenticator) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := NewIssuer(IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Key: key})
+	keys, err := NewKeys(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewLegacyAuthenticator(LegacyConfig{
-		Audiences: []string{issuer}, Keys: []crypto.PublicKey{key.Public()}, Objects: m,
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return i, a
+	return NewIssuer(IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Keys: keys}),
+		NewLegacyAuthenticator(LegacyConfig{
+			Audiences: []string{issuer}, Keys: keys, Objects: m, Log: slog.New(slog.DiscardHandler),
+		})
 }
 
 func TestLegacyToken(t *testing.T) {

@@ -63,18 +63,14 @@ func newPair(t testing.TB, m *memory) (*Issuer, *Authenticator) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := NewIssuer(
-		IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Key: key, NodeUID: func(string) string { return "node-1" }})
+	keys, err := NewKeys(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewAuthenticator(
-		AuthenticatorConfig{Issuer: issuer, Audiences: []string{issuer},
-			Keys: []crypto.PublicKey{key.Public()}, Objects: m})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return i, a
+	i := NewIssuer(
+		IssuerConfig{Issuer: issuer, Audiences: []string{issuer}, Keys: keys, NodeUID: func(string) string { return "node-1" }})
+	return i, NewAuthenticator(
+		AuthenticatorConfig{Issuer: issuer, Audiences: []string{issuer}, Keys: keys, Objects: m})
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -272,10 +268,11 @@ func TestBootstrap(t *testing.T) {
 
 func TestDiscovery(t *testing.T) {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	handlers, err := Discovery(issuer, "10.0.0.1:6443", []crypto.PublicKey{key.Public()})
+	set, err := NewKeys(key)
 	if err != nil {
 		t.Fatal(err)
 	}
+	handlers := Discovery(issuer, "10.0.0.1:6443", set)
 	rec := httptest.NewRecorder()
 	handlers[ConfigPath].ServeHTTP(rec, httptest.NewRequest("GET", ConfigPath, nil))
 	var config map[string]any
@@ -289,6 +286,54 @@ func TestDiscovery(t *testing.T) {
 	handlers[KeysPath].ServeHTTP(rec, httptest.NewRequest("GET", KeysPath, nil))
 	if body := rec.Body.String(); !strings.Contains(body, `"alg":"ES256"`) || strings.Contains(body, `"d":`) {
 		t.Errorf("keys %s", body)
+	}
+}
+
+// Tokens of a key that does not sign any more are good for as long as it is accepted,
+// and the key set shows it as long.
+func TestSetKeys(t *testing.T) {
+	m := newMemory()
+	i, a := newPair(t, m)
+	accepted := func(token string) bool {
+		t.Helper()
+		_, ok, _ := a.AuthenticateToken(t.Context(), token)
+		return ok
+	}
+	issue := func() string {
+		t.Helper()
+		token, _, err := i.Issue(m.sa, nil, 3600, m.pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	set := func(signer crypto.Signer, others ...crypto.PublicKey) (shown int) {
+		t.Helper()
+		if err := a.Keys.Set(signer, others...); err != nil {
+			t.Fatal(err)
+		}
+		rec := httptest.NewRecorder()
+		Discovery(issuer, "h", a.Keys)[KeysPath].ServeHTTP(rec, httptest.NewRequest("GET", KeysPath, nil))
+		return strings.Count(rec.Body.String(), `"kid"`)
+	}
+	one, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	two, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if n := set(one, two.Public(), one.Public()); n != 2 {
+		t.Errorf("%d keys are shown", n)
+	}
+	old := issue()
+	if n := set(two, one.Public()); n != 2 || !accepted(old) {
+		t.Errorf("%d keys, the old token accepted: %v", n, accepted(old))
+	}
+	next := issue()
+	if i.Dropped(old) || i.Dropped(next) || i.Dropped("a.b.c") {
+		t.Error("an accepted key, or none, is said to be dropped")
+	}
+	if n := set(two); n != 1 || accepted(old) || !accepted(next) {
+		t.Errorf("%d keys, the old token accepted: %v, the new one: %v", n, accepted(old), accepted(next))
+	}
+	if !i.Dropped(old) || i.Dropped(next) {
+		t.Error("the old token's key is dropped, and the new one's not")
 	}
 }
 

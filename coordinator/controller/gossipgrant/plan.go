@@ -30,8 +30,10 @@ type ranges struct {
 // plan returns what the node is given. Of its ranges those that lie outside the
 // cluster's, or that an older node has, are left out: an agent makes its own
 // Node and may write into it what it likes.
-func plan(node *corev1.Node, others []*corev1.Node, ca *x509.Certificate, r ranges, now time.Time) (gossip.Grant, error) {
-	cert, err := certificate(node, ca, now)
+func plan(
+	node *corev1.Node, others []*corev1.Node, cas []*x509.Certificate, r ranges, now time.Time,
+) (gossip.Grant, error) {
+	cert, err := certificate(node, cas, now)
 	if err != nil {
 		return gossip.Grant{}, err
 	}
@@ -49,7 +51,7 @@ func plan(node *corev1.Node, others []*corev1.Node, ca *x509.Certificate, r rang
 }
 
 // certificate is the node's client certificate, if it is one.
-func certificate(node *corev1.Node, ca *x509.Certificate, now time.Time) (*x509.Certificate, error) {
+func certificate(node *corev1.Node, cas []*x509.Certificate, now time.Time) (*x509.Certificate, error) {
 	text := node.Annotations[gossip.CertificateAnnotation]
 	if len(text) > maxCertificate {
 		return nil, fmt.Errorf("annotation %s is longer than %d bytes", gossip.CertificateAnnotation, maxCertificate)
@@ -67,7 +69,9 @@ func certificate(node *corev1.Node, ca *x509.Certificate, now time.Time) (*x509.
 			cert.Subject.CommonName)
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(ca)
+	for _, ca := range cas {
+		roots.AddCert(ca)
+	}
 	opts := x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	if _, err := cert.Verify(opts); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", gossip.CertificateAnnotation, err)

@@ -54,6 +54,7 @@ var cluster = ranges{[]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, []n
 // TestPlan: a Node that its agent wrote gives it nothing that is another's.
 func TestPlan(t *testing.T) {
 	ca := authority(t)
+	trusted := []*x509.Certificate{ca.Cert}
 	cert := certificateOf(t, ca, pki.Spec{User: "system:node:n", Groups: []string{"system:nodes"}})
 	old := node("old", "", time.Hour, "10.244.5.0/24")
 	for _, tt := range []struct {
@@ -67,12 +68,12 @@ func TestPlan(t *testing.T) {
 		{"an older node's", []string{"10.244.5.128/25", "10.244.6.0/24"}, "[10.244.6.0/24]"},
 		{"Services", []string{"10.96.0.0/24"}, "[]"},
 	} {
-		got, err := plan(node("n", cert, time.Minute, tt.cidrs...), []*corev1.Node{old}, ca.Cert, cluster, time.Now())
+		got, err := plan(node("n", cert, time.Minute, tt.cidrs...), []*corev1.Node{old}, trusted, cluster, time.Now())
 		if err != nil || fmt.Sprint(got.PodCIDRs) != tt.want || fmt.Sprint(got.NodeIPs) != "[192.0.2.7]" {
 			t.Errorf("%s: %v %v, %v", tt.name, got.PodCIDRs, got.NodeIPs, err)
 		}
 	}
-	elder, err := plan(node("n", cert, 2*time.Hour, "10.244.5.0/24"), []*corev1.Node{old}, ca.Cert, cluster, time.Now())
+	elder, err := plan(node("n", cert, 2*time.Hour, "10.244.5.0/24"), []*corev1.Node{old}, trusted, cluster, time.Now())
 	if err != nil || len(elder.PodCIDRs) != 1 {
 		t.Errorf("the older node lost its range: %v, %v", elder, err)
 	}
@@ -80,13 +81,14 @@ func TestPlan(t *testing.T) {
 	for _, a := range []string{"127.0.0.1", "10.96.0.10", "10.244.5.1", "0.0.0.0", "224.0.0.1"} {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
-	if got, err := plan(n, nil, ca.Cert, cluster, time.Now()); err != nil || len(got.NodeIPs) != 1 {
+	if got, err := plan(n, nil, trusted, cluster, time.Now()); err != nil || len(got.NodeIPs) != 1 {
 		t.Errorf("addresses %v, %v", got.NodeIPs, err)
 	}
 }
 
 func TestWhoseCertificate(t *testing.T) {
 	ca := authority(t)
+	trusted := []*x509.Certificate{ca.Cert}
 	nodes := []string{"system:nodes"}
 	for name, tt := range map[string]struct{ cert, want string }{
 		"another node's":        {certificateOf(t, ca, pki.Spec{User: "system:node:m", Groups: nodes}), "is that of"},
@@ -99,7 +101,7 @@ func TestWhoseCertificate(t *testing.T) {
 		"no certificate":         {"AAAA", "annotation"},
 		"more than there can be": {strings.Repeat("A", maxCertificate+1), "longer"},
 	} {
-		if _, err := plan(node("n", tt.cert, 0), nil, ca.Cert, cluster, time.Now()); err == nil ||
+		if _, err := plan(node("n", tt.cert, 0), nil, trusted, cluster, time.Now()); err == nil ||
 			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -111,7 +113,7 @@ func FuzzCertificate(f *testing.F) {
 	f.Add("AAAA")
 	f.Add(base64.StdEncoding.EncodeToString([]byte{0x30, 0x82, 0x01, 0x02}))
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, err := certificate(node("n", text, 0), &x509.Certificate{}, time.Now()); err == nil {
+		if _, err := certificate(node("n", text, 0), []*x509.Certificate{{}}, time.Now()); err == nil {
 			t.Error("a certificate of nobody was believed")
 		}
 	})

@@ -26,7 +26,8 @@ import (
 
 // Deps are what grants are signed with, and the ranges of the cluster.
 type Deps struct {
-	CA  *x509.Certificate
+	// CAs are believed; the first one's Key signs.
+	CAs []*x509.Certificate
 	Key crypto.Signer
 	// ClusterCIDRs hold all pods, ServiceCIDRs all Services.
 	ClusterCIDRs, ServiceCIDRs []netip.Prefix
@@ -41,14 +42,15 @@ type reconciler struct {
 	events record.EventRecorder
 	nodes  corelisters.NodeLister
 	deps   Deps
-	trust  gossip.Trust
+	// trust is who signs: what another CA has signed is signed anew.
+	trust gossip.Trust
 }
 
 // New builds the controller; its keys are nodes.
 func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
 	r := &reconciler{client: env.Client, events: env.Recorder("gossip-grants"), nodes: nodes.Lister(), deps: deps,
-		trust: gossip.Trust{deps.CA}}
+		trust: gossip.Trust(deps.CAs[:1])}
 	loop := controller.New("gossipgrant", 4, env.Log)
 	loop.Reconciler = r
 	controller.Watch(loop, nodes.Informer(), func(old, node *corev1.Node) {
@@ -84,7 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	want, err := plan(node, all, r.deps.CA, ranges{r.deps.ClusterCIDRs, r.deps.ServiceCIDRs}, now)
+	want, err := plan(node, all, r.deps.CAs, ranges{r.deps.ClusterCIDRs, r.deps.ServiceCIDRs}, now)
 	if err != nil {
 		r.events.Eventf(node, corev1.EventTypeWarning, "GossipGrantRefused",
 			"Node %s gets no gossip grant: %v", node.Name, err)

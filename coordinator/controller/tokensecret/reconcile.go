@@ -28,6 +28,9 @@ const (
 type Deps struct {
 	// Token signs the token of a Secret.
 	Token func(*corev1.ServiceAccount, *corev1.Secret) (string, error)
+	// Dropped tells whether a token's key is not accepted any more: then it is made anew;
+	// nil: no key ever is.
+	Dropped func(token string) bool
 	// RootCA is the PEM bundle that the API server is verified with.
 	RootCA []byte
 }
@@ -128,9 +131,20 @@ func (r *reconciler) delete(ctx context.Context, s *corev1.Secret) error {
 	return controller.IgnoreGone(err)
 }
 
+// withoutDropped is the Secret, without a token whose key was dropped.
+func (r *reconciler) withoutDropped(s *corev1.Secret) *corev1.Secret {
+	token := s.Data[corev1.ServiceAccountTokenKey]
+	if r.Dropped == nil || len(token) == 0 || !r.Dropped(string(token)) {
+		return s
+	}
+	s = s.DeepCopy()
+	delete(s.Data, corev1.ServiceAccountTokenKey)
+	return s
+}
+
 // fill works on what the API has: a token is written once, never over another.
 func (r *reconciler) fill(ctx context.Context, cached *corev1.Secret, sa *corev1.ServiceAccount) error {
-	if complete(cached, r.RootCA) {
+	if complete(r.withoutDropped(cached), r.RootCA) {
 		return nil
 	}
 	secrets := r.client.CoreV1().Secrets(cached.Namespace)
@@ -138,7 +152,9 @@ func (r *reconciler) fill(ctx context.Context, cached *corev1.Secret, sa *corev1
 	if err != nil {
 		return controller.IgnoreGone(err)
 	}
-	if live.ResourceVersion != cached.ResourceVersion || complete(live, r.RootCA) {
+	stale := live.ResourceVersion != cached.ResourceVersion
+	live = r.withoutDropped(live)
+	if stale || complete(live, r.RootCA) {
 		return nil // an event tells of the newer one
 	}
 	filled, err := fill(live, sa, r.RootCA, r.Token)
