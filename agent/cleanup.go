@@ -177,7 +177,7 @@ func endContainers(
 	if err != nil {
 		return err
 	}
-	rc := runtimeConfig(cfg, n, seal, log)
+	rc := runtimeConfig(cfg, n, seal, nil, log)
 	r, err := runtime.Open(ctx, rc)
 	if err != nil {
 		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "err", err)

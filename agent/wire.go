@@ -152,7 +152,11 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, spans, log)
+	guard, err := newGuard(cfg, server, facts.BootID, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	runtime, err := openContainers(ctx, cfg, facts, links.network, memory, kept, spans, guard, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -186,6 +190,7 @@ func build(
 		tokens:   tokens,
 		runtime:  runtime,
 		claims:   claims,
+		guard:    guard,
 		services: services,
 		counts:   counts,
 		spans:    spans,
@@ -351,6 +356,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew})
+	}
+	if n.guard != nil {
+		list = append(list, task{"fence", n.guard.Run})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers)...)

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
@@ -48,7 +49,9 @@ func tree(cfg *config.Config) qos.Tree {
 	return qos.Tree{Driver: cgroup.Driver(cfg.CgroupDriver), Root: cfg.CgroupRoot}
 }
 
-func runtimeConfig(cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, log *slog.Logger) runtime.Config {
+func runtimeConfig(
+	cfg *config.Config, n *network.Manager, seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
+) runtime.Config {
 	return runtime.Config{
 		DataDir:    cfg.DataDir,
 		RunDir:     cfg.RunDir,
@@ -60,6 +63,7 @@ func runtimeConfig(cfg *config.Config, n *network.Manager, seal *checkpoint.Keys
 		Network:    n,
 		Pause:      pauseProgram(log),
 		Seal:       seal,
+		MayRun:     mayRun(guard),
 		KeepFree:   evict.Keep(cfg.EvictionHard, "imagefs.available"),
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
 		Pulls:      cfg.MaxParallelImagePulls,
@@ -93,19 +97,19 @@ func handlers(cfg *config.Config) map[string]oci.Runtime {
 // openContainers opens the runtime that the configuration chooses.
 func openContainers(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, memory *node.Memory, kept stores,
-	spans *tracing.Tracer, log *slog.Logger,
+	spans *tracing.Tracer, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
 	if cfg.ContainerRuntimeEndpoint != "" {
 		return connectRuntime(ctx, cfg, memory, spans, log)
 	}
-	return openRuntime(ctx, cfg, facts, n, kept.seal, log)
+	return openRuntime(ctx, cfg, facts, n, kept.seal, guard, log)
 }
 
 // openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
 // that a crash or a reboot took.
 func openRuntime(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager,
-	seal *checkpoint.Keys, log *slog.Logger,
+	seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
 	tasks, err := host.ReadTasks()
 	if err != nil {
@@ -124,7 +128,7 @@ func openRuntime(
 	if err != nil {
 		return containers{}, err
 	}
-	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, seal, log))
+	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, seal, guard, log))
 	if err != nil {
 		return containers{}, err
 	}

@@ -99,6 +99,7 @@ func (r *rig) buildAs(ctx context.Context, dir, version string) error {
 	for name, source := range map[string]string{
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
 		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
+		"shoal-fence": "./agent/fence/shoal-fence",
 	} {
 		cmd := exec.CommandContext(ctx, r.gotool, "build", "-ldflags", flags, "-o", filepath.Join(dir, name), source)
 		cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")

@@ -1,0 +1,67 @@
+// Command shoal-fence stops pods that must not outlive their node's hold on them when
+// the agent is dead or hangs (package fence/keeper). The agent starts it before the first such
+// pod; it ends by itself after the last.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/fence/keeper"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "shoal-fence:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var k keeper.Keeper
+	flag.StringVar(&k.Path, "directory", "", "shared with the agent")
+	watchdog := flag.String("watchdog", "", "watchdog device, written to every second")
+	reset := flag.Bool("reset", false, "reset the machine when pods cannot be stopped in time")
+	flag.Parse()
+	if k.Path == "" {
+		return errors.New("-directory must be given")
+	}
+	k.Say = func(s string) { fmt.Fprintln(os.Stderr, "shoal-fence:", s) }
+	var err error
+	if *watchdog != "" {
+		if k.Watchdog, err = keeper.OpenWatchdog(*watchdog); err != nil {
+			return err
+		}
+	}
+	if *reset {
+		k.Reset = func() {
+			if err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART); err != nil {
+				k.Say("cannot reset the machine: " + err.Error())
+			}
+		}
+	}
+	prefer(k.Say)
+	// A session that ends takes nobody with it; only SIGKILL does.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	return k.Run(context.Background())
+}
+
+// prefer has the process run when memory and processor are short. What is refused is
+// said, and does not keep it from its work.
+func prefer(say func(string)) {
+	debug.SetMemoryLimit(16 << 20)
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -20); err != nil {
+		say("cannot take a higher priority: " + err.Error())
+	}
+	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+		say("cannot stay in memory: " + err.Error())
+	}
+}
