@@ -283,10 +283,8 @@ func (g *Guard) fenced(raised string) {
 	if n > 0 {
 		g.Log.Warn("the cluster replaces pods of this node: those that must not run twice are stopped", "fence", raised)
 	}
-	if err != nil {
-		g.Log.Warn("the keeper is not told", "err", err)
-	}
-	if g.stop() != nil {
+	if err = errors.Join(err, g.stop()); err != nil {
+		g.Log.Warn("the cluster is not told yet that pods are stopped", "err", err)
 		poke(g.renew) // the next answer shows the fence again
 		return
 	}

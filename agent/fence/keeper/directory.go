@@ -101,12 +101,12 @@ func (d Directory) Targets() (map[string]Target, error) {
 
 // lock takes the keeper's place; false: it is taken.
 func (d Directory) lock() (*os.File, bool, error) {
-	f, err := os.OpenFile(filepath.Join(d.Path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := d.open()
 	if err != nil {
 		return nil, false, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return nil, false, f.Close()
 	}
 	if err != nil {
@@ -115,13 +115,23 @@ func (d Directory) lock() (*os.File, bool, error) {
 	return f, true, nil
 }
 
-// Kept tells whether a keeper lives.
+func (d Directory) open() (*os.File, error) {
+	return os.OpenFile(filepath.Join(d.Path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+}
+
+// Kept tells whether a keeper lives. It only asks: taking the place for a moment would
+// turn away a keeper that comes.
 func (d Directory) Kept() (bool, error) {
-	f, free, err := d.lock()
-	if err != nil || !free {
-		return err == nil, err
+	f, err := d.open()
+	if err != nil {
+		return false, err
 	}
-	return false, f.Close()
+	defer f.Close()
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+		return false, err
+	}
+	return l.Type != unix.F_UNLCK, nil
 }
 
 func read(file string, into any) error {

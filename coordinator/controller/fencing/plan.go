@@ -16,8 +16,6 @@ const (
 	silence = fence.Length * 6 / 10
 	// longSilence is that of a node that renews as usual, each ten seconds.
 	longSilence = 15 * time.Second
-	// longest is what a hold is believed to last at most.
-	longest = time.Hour
 )
 
 // seen is what is known of a node.
