@@ -22,7 +22,8 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
-		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
+		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
+		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/quota", "agent/tracing",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",

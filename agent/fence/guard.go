@@ -177,6 +177,7 @@ func (g *Guard) register(pod *corev1.Pod) error {
 		return err
 	}
 	g.pods[pod.UID] = &guarded{target: t}
+	poke(g.renew) // from now on others have to know, and it is renewed more often
 	return nil
 }
 
@@ -238,18 +239,27 @@ func (g *Guard) Answered(ctx context.Context, started time.Duration, l *coordina
 		return
 	}
 	g.mu.Lock()
-	active, past := len(g.pods) > 0, g.raised != "" || keeper.Clock() >= g.deadline
+	past := g.raised != "" || keeper.Clock() >= g.deadline
 	g.mu.Unlock()
-	if active {
-		if err := g.keep(ctx); err != nil {
-			g.Log.Warn("the node's hold on its pods is not renewed", "err", err)
-			return
-		}
+	if CoveredFor(l) == 0 {
+		g.unfenced() // nobody would know that pods are stopped in time, nor replace them
+		return
+	}
+	if err := g.keep(ctx); err != nil {
+		g.Log.Warn("the node's hold on its pods is not renewed", "err", err)
+		return
 	}
 	if past && g.stop() != nil { // what should have ended at the deadline must have, before it may start again
 		return
 	}
 	g.hold(started+Length, past)
+}
+
+// unfenced notes that there is no fence.
+func (g *Guard) unfenced() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.raised, g.stopped = "", ""
 }
 
 // hold moves the deadline. The keeper's comes first: it may be later than the agent's,

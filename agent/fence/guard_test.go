@@ -81,7 +81,11 @@ func (n *node) runs(pod *corev1.Pod) (ended <-chan struct{}) {
 }
 
 func (n *node) answer(began time.Duration, annotations map[string]string) {
-	n.Answered(n.t.Context(), began, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	now := metav1.NowMicro()
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
+	l.Spec.RenewTime = &now
+	SetCovered(l, Length)
+	n.Answered(n.t.Context(), began, l)
 }
 
 func (n *node) marked(have map[string]string) map[string]string {
@@ -139,6 +143,14 @@ func TestAHoldCountsFromTheStartOfTheRequest(t *testing.T) {
 	n.answer(n.Now()-Length, nil)
 	if n.Held() {
 		t.Error("the answer came when it was over")
+	}
+}
+
+func TestANodeHoldsOnlyWhatOthersKnowOf(t *testing.T) {
+	n := newNode(t, filepath.Join(t.TempDir(), "boot"))
+	n.Answered(t.Context(), n.Now(), &coordinationv1.Lease{})
+	if n.Held() {
+		t.Error("a renewal before there were such pods says nothing of them")
 	}
 }
 

@@ -372,7 +372,7 @@ func TestNeverTwoWriters(t *testing.T) {
 	}
 	replaced := unreachable(all, func(w world) bool { return w.successor })
 	if len(replaced) > 0 {
-		t.Errorf("%d states, the first %+v, from which a node that is lost for good is not replaced", len(replaced), replaced[0])
+		t.Errorf("%d states, the first %+v, from which a pod is not replaced", len(replaced), replaced[0])
 	}
 }
 

@@ -41,7 +41,7 @@ spec:
       - name: db
         image: localhost/busybox:1
         env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
-        command: [sh, -c, 'read id </proc/sys/kernel/random/uuid; n=0; while true; do n=$((n+1)); echo "$id $NODE $n" >>/data/log; usleep 20000; done']
+        command: [sh, -c, 'read id </proc/sys/kernel/random/uuid; n=0; while true; do n=$((n+1)); echo "$id $NODE $n" >>/data/log; sleep 0.02; done']
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
   - metadata: {name: data}
@@ -97,16 +97,15 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 	}
 	defer r.showNodes(c)
 	f := &fencing{rig: r, cluster: c}
-	if !r.script(ctx, c.first, "a database writes", "kubectl label nodes second third db=yes >/dev/null\n"+apply(database)+
-		"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
+	if !r.script(ctx, c.first, "a database writes",
+		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database)+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
 		return nil
 	}
 	faults := r.faults()
 	for i := range r.cuts {
 		at := faults[i%len(faults)]
-		if !r.step(ctx, fmt.Sprintf("%d: its machine %s", i+1, at.name), func(ctx context.Context) (string, error) {
-			return f.fail(ctx, at)
-		}) {
+		fails := func(ctx context.Context) (string, error) { return f.fail(ctx, at) }
+		if !r.step(ctx, fmt.Sprintf("%d: its machine %s", i+1, at.name), fails) {
 			break
 		}
 	}
@@ -114,8 +113,9 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 	r.step(ctx, "never have two written", func(context.Context) (string, error) {
 		runs, lines, err := writers(filepath.Join(r.shared, "log"))
 		if len(f.took) > 0 && err == nil {
-			return fmt.Sprintf("%d lines of %d runs; the next wrote after %.1f s (median), %.1f s (longest of %d)", lines, runs,
-				f.took[len(f.took)/2].Seconds(), f.took[len(f.took)-1].Seconds(), len(f.took)), nil
+			half, longest := f.took[len(f.took)/2].Seconds(), f.took[len(f.took)-1].Seconds()
+			return fmt.Sprintf("%d lines of %d runs; the next wrote after %.1f s (median), %.1f s (longest of %d)",
+				lines, runs, half, longest, len(f.took)), nil
 		}
 		return "", err
 	})
@@ -165,7 +165,8 @@ func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
 			break
 		}
 		if time.Since(began) > time.Minute {
-			return "", errors.Join(fmt.Errorf("nobody else writes after a minute; it wrote for %s more", stopped), at.end(ctx, m))
+			late := fmt.Errorf("nobody else writes after a minute; it wrote for %s more", stopped)
+			return "", errors.Join(late, at.end(ctx, m))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -178,7 +179,7 @@ func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
 		return "", err
 	}
 	said, err := f.first.sh(ctx, "until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2\n"+
-		"free() { [ -z \"$(kubectl -n kube-node-lease get lease "+name+` -o jsonpath='{.metadata.annotations.fence\.shoal\.io/raised}')" ]; }`+"\n"+
+		"free() { ! kubectl -n kube-node-lease get lease "+name+" -o yaml | grep -q fence.shoal.io/raised; }\n"+
 		"until_ 60 free; until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2")
 	if err != nil {
 		return said, err

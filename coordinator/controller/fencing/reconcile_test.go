@@ -100,7 +100,8 @@ func (f *rig) annotate(key, value string) {
 	f.t.Helper()
 	l := f.lease()
 	l.Annotations[key] = value
-	if _, err := f.client.CoordinationV1().Leases(l.Namespace).Update(f.t.Context(), l, metav1.UpdateOptions{}); err != nil {
+	_, err := f.client.CoordinationV1().Leases(l.Namespace).Update(f.t.Context(), l, metav1.UpdateOptions{})
+	if err != nil {
 		f.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -218,10 +219,10 @@ func TestVolumes(t *testing.T) {
 			delete(p.Annotations, fence.PolicyAnnotation)
 			return p
 		}(), moves: true},
-		"of-a-driver-without":  {source: csi("plain")},
-		"nfs":                  {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
-		"iscsi":                {source: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}},
-		"a-directory-of-hosts": {source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}, moves: true},
+		"of-a-driver-without": {source: csi("plain")},
+		"nfs":                 {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
+		"iscsi":               {source: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}},
+		"directory":           {source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}, moves: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -233,7 +234,8 @@ func TestVolumes(t *testing.T) {
 				objects := []runtime.Object{l, claim.DeepCopy(), using("p"), va,
 					&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"},
 						Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: tt.source}},
-					&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no}},
+					&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "plain"},
+						Spec: storagev1.CSIDriverSpec{AttachRequired: &no}},
 				}
 				if tt.more != nil {
 					objects = append(objects, tt.more)
