@@ -2,6 +2,7 @@ package fence
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -296,7 +297,15 @@ func TestCovered(t *testing.T) {
 		t.Error("nothing was said")
 	}
 	SetCovered(l, Length)
-	if CoveredFor(l) != Length {
+	b, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := &coordinationv1.Lease{}
+	if err := json.Unmarshal(b, kept); err != nil {
+		t.Fatal(err)
+	}
+	if CoveredFor(l) != Length || CoveredFor(kept) != Length {
 		t.Error("said for this renewal")
 	}
 	Raise(l)

@@ -8,6 +8,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // PolicyAnnotation of a Pod says what becomes of it when its node is isolated.
@@ -72,13 +73,18 @@ const (
 // SetCovered says on a Lease that is about to be written that its node stops its pods
 // length after the renewal at the latest.
 func SetCovered(l *coordinationv1.Lease, length time.Duration) {
-	set(l, Covered, length.String()+" "+l.Spec.RenewTime.UTC().Format(time.RFC3339Nano))
+	set(l, Covered, length.String()+" "+renewal(l))
+}
+
+// renewal is the time of a Lease's renewal as the API keeps it: in microseconds.
+func renewal(l *coordinationv1.Lease) string {
+	return l.Spec.RenewTime.UTC().Format(metav1.RFC3339Micro)
 }
 
 // CoveredFor is what SetCovered said with the last renewal; 0: nothing.
 func CoveredFor(l *coordinationv1.Lease) time.Duration {
-	length, renewal, ok := strings.Cut(l.Annotations[Covered], " ")
-	if !ok || l.Spec.RenewTime == nil || renewal != l.Spec.RenewTime.UTC().Format(time.RFC3339Nano) {
+	length, at, ok := strings.Cut(l.Annotations[Covered], " ")
+	if !ok || l.Spec.RenewTime == nil || at != renewal(l) {
 		return 0
 	}
 	d, err := time.ParseDuration(length)

@@ -222,7 +222,8 @@ func TestVolumes(t *testing.T) {
 		"of-a-driver-without": {source: csi("plain")},
 		"nfs":                 {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
 		"iscsi":               {source: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}},
-		"directory":           {source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}, moves: true},
+		"shared": {
+			source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}, moves: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
