@@ -61,6 +61,18 @@ func newGuard(cfg *config.Config, server *api.Server, boot string, log *slog.Log
 
 func fenceDir(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "fence") }
 
+// endKeepers ends the process that stops pods: they have ended.
+func endKeepers(cfg *config.Config) error {
+	list, err := os.ReadDir(fenceDir(cfg))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range list {
+		err = errors.Join(err, keeper.Directory{Path: filepath.Join(fenceDir(cfg), e.Name())}.End())
+	}
+	return err
+}
+
 func removeOthers(dir, keep string) error {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,7 +113,35 @@ func (d Directory) lock() (*os.File, bool, error) {
 	if err != nil {
 		return nil, false, withClosed(f, err)
 	}
+	if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid()))); err != nil {
+		return nil, false, withClosed(f, err)
+	}
 	return f, true, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// End ends the keeper, if there is one: its pods have ended.
+func (d Directory) End() error {
+	for end := Clock() + killWait; ; time.Sleep(time.Millisecond) {
+		kept, err := d.Kept()
+		if err != nil || !kept {
+			return err
+		}
+		if Clock() > end {
+			return fmt.Errorf("the keeper of %s does not end", d.Path)
+		}
+		b, err := os.ReadFile(filepath.Join(d.Path, "lock"))
+		if err != nil {
+			return err
+		}
+		if pid, _ := strconv.Atoi(string(b)); pid > 1 && pid != os.Getpid() {
+			_ = unix.Kill(pid, unix.SIGKILL) // it holds the lock, so the number is its own
+		}
+	}
 }
 
 func (d Directory) open() (*os.File, error) {

@@ -156,6 +156,43 @@ func TestTheMachineIsResetWhenAPodDoesNotEnd(t *testing.T) {
 	}
 }
 
+// TestMain's process would be ended with its own keeper, so that one is another process.
+func TestEnd(t *testing.T) {
+	d := directory(t)
+	if err := d.End(); err != nil {
+		t.Errorf("nobody keeps: %v", err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKeepUntilKilled$")
+	cmd.Env = append(os.Environ(), keepIn+"="+d.Path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done })
+	for kept := false; !kept; time.Sleep(time.Millisecond) {
+		var err error
+		if kept, err = d.Kept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.End(); err != nil {
+		t.Error(err)
+	}
+	<-done
+}
+
+const keepIn = "SHOAL_TEST_KEEP_IN"
+
+func TestKeepUntilKilled(t *testing.T) {
+	path := os.Getenv(keepIn)
+	if path == "" {
+		t.Skip("the other half of TestEnd")
+	}
+	k := Keeper{Directory: Directory{Path: path}, Say: func(string) {}}
+	t.Error(k.Run(t.Context()))
+}
+
 func TestAZombieHasEnded(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {
