@@ -57,7 +57,12 @@ func keep(t *testing.T, d Directory) {
 			t.Error(err)
 		}
 	})
-	for kept := false; !kept; {
+	waitKept(t, d)
+}
+
+func waitKept(t *testing.T, d Directory) {
+	t.Helper()
+	for kept := false; !kept; time.Sleep(time.Millisecond) {
 		var err error
 		if kept, err = d.Kept(); err != nil {
 			t.Fatal(err)
@@ -129,10 +134,13 @@ func TestAKeeperEndsWithItsDirectory(t *testing.T) {
 	d := directory(t)
 	done := make(chan error, 1)
 	go func() { done <- (&Keeper{Directory: d, Say: func(s string) { t.Log(s) }}).Run(t.Context()) }()
+	waitKept(t, d)
 	if err := os.RemoveAll(d.Path); err != nil {
 		t.Fatal(err)
 	}
-	<-done // an error, when it had not begun yet
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestTheMachineIsResetWhenAPodDoesNotEnd(t *testing.T) {
@@ -170,12 +178,7 @@ func TestEnd(t *testing.T) {
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done })
-	for kept := false; !kept; time.Sleep(time.Millisecond) {
-		var err error
-		if kept, err = d.Kept(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	waitKept(t, d)
 	if err := d.End(); err != nil {
 		t.Error(err)
 	}
