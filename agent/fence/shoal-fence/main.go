@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -61,7 +62,33 @@ func prefer(say func(string)) {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -20); err != nil {
 		say("cannot take a higher priority: " + err.Error())
 	}
-	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+	if err := stayInMemory(); err != nil {
 		say("cannot stay in memory: " + err.Error())
 	}
+}
+
+// largest is the size of mappings from which on they are what the runtime sets aside: all
+// of it locked would be 40 MB.
+const largest = 4 << 20
+
+// stayInMemory locks the program, its data and the heap that it has: it must not wait for
+// the disk whose failure it is there for.
+func stayInMemory() error {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		var mode string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); n != 3 || mode[0] != 'r' || to-from > largest {
+			continue
+		}
+		_, _, errno := unix.Syscall(unix.SYS_MLOCK, from, to-from, 0)
+		// The kernel's own pages are always there.
+		if errno != 0 && !strings.Contains(line, "[v") {
+			return fmt.Errorf("lock %s: %w", strings.TrimSpace(line), errno)
+		}
+	}
+	return nil
 }
