@@ -72,8 +72,7 @@ func (r *rig) faults() []fault {
 		{"is cut off the network", link("down"), link("up")},
 		{"has an agent that hangs", signal("systemctl kill -s STOP --kill-whom=main shoal-agent"),
 			signal("systemctl kill -s CONT --kill-whom=main shoal-agent")},
-		{"has no agent any more", signal("systemctl mask --runtime shoal-agent 2>/dev/null; systemctl kill -s KILL --kill-whom=main shoal-agent; systemctl stop shoal-agent"),
-			signal("systemctl unmask --runtime shoal-agent 2>/dev/null; systemctl start shoal-agent")},
+		{"has no agent any more", signal("systemctl stop shoal-agent"), signal("systemctl start shoal-agent")},
 		{"is cut off with an agent that was just killed", func(ctx context.Context, m *container) error {
 			err := link("down")(ctx, m)
 			_, killed := m.sh(ctx, "systemctl kill -s KILL --kill-whom=main shoal-agent")
