@@ -122,6 +122,9 @@ func startKeeper(ctx context.Context, cfg *config.Config, dir keeper.Directory) 
 		}
 		select {
 		case err := <-ended:
+			if kept, kerr := dir.Kept(); kept && kerr == nil {
+				return nil // another was first
+			}
 			return fmt.Errorf("shoal-fence has ended: %w", errors.Join(err, errors.New("see the log")))
 		case <-ctx.Done():
 			return errors.New("shoal-fence does not keep yet")
