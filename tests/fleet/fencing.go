@@ -165,7 +165,8 @@ func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
 		}
 		if time.Since(began) > time.Minute {
 			late := fmt.Errorf("nobody else writes after a minute; it wrote for %s more", stopped)
-			return "", errors.Join(late, at.end(ctx, m))
+			seen, _ := f.first.sh(ctx, evidence)
+			return seen, errors.Join(late, errors.New(seen), at.end(ctx, m))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -189,6 +190,11 @@ func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
 	return fmt.Sprintf("the last line of the old after %.1f s, the first of the new after %.1f s",
 		stopped.Seconds(), took.Seconds()), nil
 }
+
+// evidence tells why nobody writes.
+const evidence = `kubectl get pods -o wide; kubectl describe pod db-0 | tail -12
+kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.taints} {.status.conditions[*].status}{"\n"}{end}'
+kubectl -n kube-node-lease get leases -o jsonpath='{range .items[*]}{.metadata} {.spec}{"\n"}{end}'; kubectl get events | tail -12; df -h / /var/lib/shoal`
 
 // lastWriter is the run of the container that wrote the last whole line, and its machine.
 func lastWriter(log string) (id, node string, err error) {

@@ -317,7 +317,7 @@ func (r *reconciler) lift(ctx context.Context, lease *coordinationv1.Lease) erro
 	}
 	if l.Annotations[fence.Lifting] != raised {
 		l.Annotations[fence.Lifting] = raised
-		if l, err = leases.Update(ctx, l, metav1.UpdateOptions{}); err != nil {
+		if _, err := leases.Update(ctx, l, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
 	}

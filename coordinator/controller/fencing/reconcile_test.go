@@ -213,12 +213,7 @@ func TestVolumes(t *testing.T) {
 		moves, detaches bool
 	}{
 		"attached": {source: csi("attaches"), moves: true, detaches: true},
-		"attached-and-shared": {source: csi("attaches"), more: func() *corev1.Pod {
-			p := using("o")
-			p.UID = "uid-2"
-			delete(p.Annotations, fence.PolicyAnnotation)
-			return p
-		}(), moves: true},
+		"attached-and-shared": {source: csi("attaches"), more: stays(using("o")), moves: true},
 		"of-a-driver-without": {source: csi("plain")},
 		"nfs":                 {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
 		"iscsi":               {source: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}},
