@@ -179,7 +179,8 @@ func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
 		return "", err
 	}
 	said, err := f.first.sh(ctx, "until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2\n"+
-		"free() { ! kubectl -n kube-node-lease get lease "+name+" -o yaml | grep -q fence.shoal.io/raised; }\n"+
+		"free() { l=$(kubectl -n kube-node-lease get lease "+name+" -o yaml) &&\n"+
+		"! echo \"$l\" | grep -q fence.shoal.io/raised; }\n"+
 		"until_ 60 free; until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2")
 	if err != nil {
 		return said, err

@@ -212,7 +212,7 @@ func TestVolumes(t *testing.T) {
 		more            *corev1.Pod
 		moves, detaches bool
 	}{
-		"attached": {source: csi("attaches"), moves: true, detaches: true},
+		"attached":            {source: csi("attaches"), moves: true, detaches: true},
 		"attached-and-shared": {source: csi("attaches"), more: stays(using("o")), moves: true},
 		"of-a-driver-without": {source: csi("plain")},
 		"nfs":                 {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
