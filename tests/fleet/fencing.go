@@ -48,14 +48,14 @@ spec:
     spec: {storageClassName: "", volumeName: shared, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 `
 
-// fault is what happens to the machine that has the database.
-type fault struct {
+// failure is what happens to the machine that has the database.
+type failure struct {
 	name string
 	// begin makes it happen, end undoes it.
 	begin, end func(context.Context, *container) error
 }
 
-func (r *rig) faults() []fault {
+func (r *rig) failures() []failure {
 	link := func(state string) func(context.Context, *container) error {
 		return func(ctx context.Context, m *container) error {
 			return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+nodeName(m), state)
@@ -67,7 +67,7 @@ func (r *rig) faults() []fault {
 			return err
 		}
 	}
-	return []fault{
+	return []failure{
 		{"loses power", func(_ context.Context, m *container) error { m.cut(); return nil }, boot},
 		{"is cut off the network", link("down"), link("up")},
 		{"has an agent that hangs", signal("systemctl kill -s STOP --kill-whom=main shoal-agent"),
@@ -100,9 +100,9 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database)+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
 		return nil
 	}
-	faults := r.faults()
+	failures := r.failures()
 	for i := range r.cuts {
-		at := faults[i%len(faults)]
+		at := failures[i%len(failures)]
 		fails := func(ctx context.Context) (string, error) { return f.fail(ctx, at) }
 		if !r.step(ctx, fmt.Sprintf("%d: its machine %s", i+1, at.name), fails) {
 			break
@@ -128,7 +128,7 @@ type fencing struct {
 }
 
 // fail has one fault happen, waits until another machine writes, and undoes it.
-func (f *fencing) fail(ctx context.Context, at fault) (string, error) {
+func (f *fencing) fail(ctx context.Context, at failure) (string, error) {
 	log := filepath.Join(f.shared, "log")
 	id, name, err := lastWriter(log)
 	if err != nil {
