@@ -50,9 +50,15 @@ func run() error {
 		}
 	}
 	prefer(k.Say)
-	// A session that ends takes nobody with it; only SIGKILL does.
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	return k.Run(context.Background())
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP) // a session that ends takes nobody with it
+	// The machine shuts down, and waits for this process: its pods must not outlive it.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := k.Run(ctx); err != nil || ctx.Err() == nil {
+		return err
+	}
+	targets, err := k.Targets()
+	return errors.Join(err, keeper.Stop(targets))
 }
 
 // prefer has the process run when memory and processor are short. What is refused is
