@@ -73,7 +73,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	if cfg.ContainerRuntimeEndpoint == "" {
 		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, o.grace, log))
 	}
-	errs = append(errs, volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
+	errs = append(errs, endKeepers(cfg), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}
 	errs = append(errs, disks.LeaveDisks(ctx))
 	// Where storage drivers staged volumes, which ended with the containers, and local
@@ -177,7 +177,8 @@ func endContainers(
 	if err != nil {
 		return err
 	}
-	rc := runtimeConfig(cfg, n, openQuotas(cfg, slog.New(slog.DiscardHandler)).layers, seal, log)
+	limits := openQuotas(cfg, slog.New(slog.DiscardHandler)).layers
+	rc := runtimeConfig(cfg, n, limits, seal, nil, log)
 	r, err := runtime.Open(ctx, rc)
 	if err != nil {
 		log.Warn("the container runtime cannot be opened; its leftovers are removed without it", "err", err)

@@ -81,7 +81,7 @@ func checkCommand(args []string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), time.Now()); err != nil {
+			if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), cfg.ClusterCAs(), time.Now()); err != nil {
 				return err
 			}
 			return cfg.CheckHost()

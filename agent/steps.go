@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/qos"
@@ -17,15 +18,19 @@ import (
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
 // Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
-// nil where the runtime makes control groups.
+// nil where the runtime makes control groups, guard where no pod is stopped by time.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
-	claims *dra.Manager,
+	claims *dra.Manager, guard *fence.Guard,
 ) []pod.Step {
-	list := []pod.Step{
+	var list []pod.Step
+	if guard != nil { // before anything of the pod is mounted
+		list = append(list, pod.Step{Name: "fence", Ensure: permit(guard), Release: unguard(guard)})
+	}
+	list = append(list, []pod.Step{
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
 		{Name: "volumes", Ensure: ensureVolumes(volumes), Release: releaseVolumes(volumes)},
-	}
+	}...)
 	if groups != nil {
 		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
 	}

@@ -156,7 +156,11 @@ func build(
 		return nil, nil, err
 	}
 	limits := openQuotas(cfg, log)
-	runtime, err := openContainers(ctx, cfg, facts, links.network, limits.layers, memory, kept, spans, log)
+	guard, err := newGuard(cfg, server, facts.BootID, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	runtime, err := openContainers(ctx, cfg, facts, links.network, limits.layers, memory, kept, spans, guard, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -189,6 +193,7 @@ func build(
 		tokens:   tokens,
 		runtime:  runtime,
 		claims:   claims,
+		guard:    guard,
 		services: services,
 		counts:   counts,
 		spans:    spans,
@@ -369,6 +374,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
 			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run})
+	}
+	if n.guard != nil {
+		list = append(list, task{"fence", n.guard.Run})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers)...)

@@ -69,7 +69,7 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 		Leaving:     b.leaving,
 		InUse:       inUse,
 	}
-	return &node.Manager{
+	m := &node.Manager{
 		Client:       b.server.Client,
 		Name:         b.cfg.NodeName,
 		Input:        describer.Describe,
@@ -83,6 +83,10 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 		Event: b.events.Node,
 		Log:   b.log,
 	}
+	if b.guard != nil {
+		m.Fence = b.guard
+	}
+	return m
 }
 
 func zone(s *service.Source) listener {

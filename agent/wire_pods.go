@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
@@ -44,6 +45,7 @@ type base struct {
 	tokens   *volume.TokenCache
 	runtime  containers
 	claims   *dra.Manager
+	guard    *fence.Guard    // nil where no pod is stopped by time
 	services *service.Source // nil on a hollow node that plays none
 	counts   *metrics.Agent  // nil on a hollow node
 	spans    *tracing.Tracer // nil: nothing is traced
@@ -135,7 +137,11 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.counts != nil {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims)
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.guard)
+	if b.guard != nil {
+		p.pods.Permit = b.guard.Permit
+		b.guard.Changed = func() { p.pods.RetrySetup(isolated) }
+	}
 	b.claims.Follow(p.pods.Poke)
 	b.claims.Drivers.Changed = func() { p.pods.RetrySetup(noDevices) }
 	p.static = &source.Static{
@@ -194,6 +200,9 @@ func (p *podParts) tell() {
 func (p *podParts) takeOver(ctx context.Context, b base) error {
 	records, err := b.kept.pods.All()
 	if err != nil {
+		return err
+	}
+	if err := guardRunning(b.guard, records); err != nil {
 		return err
 	}
 	var mounted []*corev1.Pod

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
@@ -50,7 +51,8 @@ func tree(cfg *config.Config) qos.Tree {
 }
 
 func runtimeConfig(
-	cfg *config.Config, n *network.Manager, limits container.Quotas, seal *checkpoint.Keys, log *slog.Logger,
+	cfg *config.Config, n *network.Manager, limits container.Quotas, seal *checkpoint.Keys, guard *fence.Guard,
+	log *slog.Logger,
 ) runtime.Config {
 	return runtime.Config{
 		DataDir:    cfg.DataDir,
@@ -64,6 +66,7 @@ func runtimeConfig(
 		Pause:      pauseProgram(log),
 		Quotas:     limits,
 		Seal:       seal,
+		MayRun:     mayRun(guard),
 		KeepFree:   evict.Keep(cfg.EvictionHard, "imagefs.available"),
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
 		Pulls:      cfg.MaxParallelImagePulls,
@@ -97,19 +100,19 @@ func handlers(cfg *config.Config) map[string]oci.Runtime {
 // openContainers opens the runtime that the configuration chooses.
 func openContainers(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, limits container.Quotas,
-	memory *node.Memory, kept stores, spans *tracing.Tracer, log *slog.Logger,
+	memory *node.Memory, kept stores, spans *tracing.Tracer, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
 	if cfg.ContainerRuntimeEndpoint != "" {
 		return connectRuntime(ctx, cfg, memory, spans, log)
 	}
-	return openRuntime(ctx, cfg, facts, n, limits, kept.seal, log)
+	return openRuntime(ctx, cfg, facts, n, limits, kept.seal, guard, log)
 }
 
 // openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
 // that a crash or a reboot took.
 func openRuntime(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, limits container.Quotas,
-	seal *checkpoint.Keys, log *slog.Logger,
+	seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
 	tasks, err := host.ReadTasks()
 	if err != nil {
@@ -128,7 +131,7 @@ func openRuntime(
 	if err != nil {
 		return containers{}, err
 	}
-	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, limits, seal, log))
+	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, limits, seal, guard, log))
 	if err != nil {
 		return containers{}, err
 	}

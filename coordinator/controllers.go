@@ -38,6 +38,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslicemirroring"
 	"github.com/shoal-project/shoal/coordinator/controller/ephemeral"
 	"github.com/shoal-project/shoal/coordinator/controller/expand"
+	"github.com/shoal-project/shoal/coordinator/controller/fencing"
 	"github.com/shoal-project/shoal/coordinator/controller/flowcontrol"
 	"github.com/shoal-project/shoal/coordinator/controller/garbagecollector"
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
@@ -196,6 +197,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(disruption.NewStale(env))
 	add(horizontalpodautoscaling.New(env, horizontalpodautoscaling.Deps{Scales: scales, Metrics: metrics}))
 	add(nodehealth.New(env, d.Members))
+	add(fencing.New(env))
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))

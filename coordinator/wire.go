@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/admission"
@@ -264,6 +265,8 @@ func (s *parts) buildAPI(
 		Enable:     s.cfg.EnableAdmissionPlugins,
 		Disable:    s.cfg.DisableAdmissionPlugins,
 		ConfigFile: s.cfg.AdmissionControlConfigFile,
+
+		WhenIsolated: fence.Policy(s.cfg.WhenIsolated),
 	})
 	if err != nil {
 		return nil, err

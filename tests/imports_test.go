@@ -22,7 +22,8 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
-		"agent/gossip/gossiptest", "agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
+		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
+		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/quota", "agent/tracing",
 		"agent/trust", "agent/upgrade",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
@@ -54,7 +55,7 @@ var layers = []struct {
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},
 	{"wiring",
-		[]string{"agent", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver",
+		[]string{"agent", "agent/fence/shoal-fence", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver",
 			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
@@ -63,6 +64,7 @@ var layers = []struct {
 var siblings = map[string][]string{
 	"agent/api":                    {"agent/trust"},
 	"agent/cgroup":                 {"agent/host"},
+	"agent/fence":                  {"agent/fence/keeper"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/network":                {"cni"},
 	"agent/quota":                  {"agent/beneath", "csi/btrfs"},
@@ -81,7 +83,7 @@ var siblings = map[string][]string{
 // both daemons are, and what the operator's command knows of the coordinator's
 // files.
 var across = map[string][]string{
-	"coordinator": {"agent/gossip", "agent/process", "agent/trust"},
+	"coordinator": {"agent/fence", "agent/gossip", "agent/process", "agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

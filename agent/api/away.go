@@ -46,7 +46,7 @@ func patient(r *http.Request) bool {
 // wait share one who looks.
 func (c *coordinators) wait(ctx context.Context, connect func(context.Context) (net.Conn, error)) error {
 	c.mu.Lock()
-	if c.waiting == 0 {
+	if c.back == nil { // nobody looks
 		c.back = make(chan struct{})
 		go c.look(c.back, connect)
 	}

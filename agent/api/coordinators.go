@@ -55,7 +55,8 @@ type coordinators struct {
 	// are asked first; both by address.
 	useless map[string]int
 	doubted map[string]time.Time
-	// waiting counts requests that wait for any of them, back is closed when one answers.
+	// waiting counts requests that wait for any of them; back is closed when one answers, and
+	// nil while nobody looks.
 	waiting int
 	back    chan struct{}
 }

@@ -142,6 +142,10 @@ func (r *Root) memberships(path string) []string {
 	return out
 }
 
+// Directories are the directories of a group below which every process of it is listed,
+// whether the group exists or not.
+func (r *Root) Directories(path string) []string { return r.memberships(path) }
+
 // main is the directory that tells whether a group exists.
 func (r *Root) main(path string) string { return r.memberships(path)[0] }
 

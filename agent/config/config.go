@@ -148,6 +148,11 @@ type Config struct {
 	// wait for their turn.
 	MaxParallelImagePulls int `json:"maxParallelImagePulls,omitempty"`
 
+	// WatchdogDevice is written to while pods that must be stopped in time are as they
+	// should be (docs/fencing.md); empty: none. ResetUnstoppable resets the machine when
+	// they cannot be stopped.
+	WatchdogDevice   string `json:"watchdogDevice,omitempty"`
+	ResetUnstoppable bool   `json:"resetUnstoppable,omitempty"`
 	// SingleProcessOOMKill has the kernel end one process for lack of memory,
 	// not the container as a whole. It does so anyway where groups are v1.
 	SingleProcessOOMKill bool `json:"singleProcessOOMKill,omitempty"`

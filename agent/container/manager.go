@@ -30,7 +30,10 @@ type Config struct {
 	OnChange func(c *Container) // after a start, an exit, a creation; must not block
 	Quotas   Quotas             // nil: nothing limits what containers write but what is measured
 	Seal     *checkpoint.Keys   // of the records; nil: in the clear
-	Log      *slog.Logger
+	// MayRun is asked when a container's process exists and is about to run its program;
+	// nil: all may.
+	MayRun func(c *Container) error
+	Log    *slog.Logger
 }
 
 // Manager owns the node's containers.
@@ -125,6 +128,10 @@ func (m *Manager) releaseHalfStarted(c *Container) {
 	if err != nil {
 		return
 	}
+	if err := m.mayRun(c); err != nil {
+		m.endCreated(rt, c)
+		return
+	}
 	switch {
 	case rt.Direct():
 		err = rt.Release(c.ID)
@@ -133,6 +140,24 @@ func (m *Manager) releaseHalfStarted(c *Container) {
 	}
 	if err != nil && !errors.Is(err, oci.ErrNotCreated) {
 		m.cfg.Log.Warn("cannot let a created container run", "container", c.ID, "err", err)
+	}
+}
+
+func (m *Manager) mayRun(c *Container) error {
+	if m.cfg.MayRun == nil {
+		return nil
+	}
+	return m.cfg.MayRun(c)
+}
+
+// endCreated ends a container that has not run its program, and leaves one alone that
+// has: its pod is stopped by others when it must be.
+func (m *Manager) endCreated(rt oci.Runtime, c *Container) {
+	if !m.waits(rt, c.ID) {
+		return
+	}
+	if err := m.cfg.Cgroups.Kill(c.Cgroup); err != nil {
+		m.cfg.Log.Warn("cannot end a container that may not run", "container", c.ID, "err", err)
 	}
 }
 

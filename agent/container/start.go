@@ -95,6 +95,9 @@ func (m *Manager) start(c *Container) error {
 	if err := m.records.Put(c.ID, &record{c}); err != nil {
 		return err
 	}
+	if err := m.mayRun(c); err != nil {
+		return err
+	}
 	if !rt.Direct() {
 		return m.runtimeStart(rt, c.ID)
 	}

@@ -3,14 +3,12 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,6 +35,8 @@ type Manager struct {
 	LeaseSeconds int32
 	// Report is how often the status is sent although nothing changed.
 	Report time.Duration
+	// Fence is told of renewals, nil: nothing depends on them.
+	Fence Fence
 	// Seen takes every version of the Node that the API has.
 	Seen func(n *corev1.Node)
 	// Event tells of the node.
@@ -318,60 +318,4 @@ func (h nodeStore) Replace(list []any, _ string) error {
 func stale(old, n *corev1.Node) bool {
 	return !equality.Semantic.DeepEqual(old.Status.Capacity, n.Status.Capacity) ||
 		!equality.Semantic.DeepEqual(strip(old.Status).Conditions, strip(n.Status).Conditions)
-}
-
-// lease renews the node's Lease until ctx ends.
-func (m *Manager) lease(ctx context.Context) {
-	var held *coordinationv1.Lease
-	for ctx.Err() == nil {
-		err := m.patiently(ctx, "renew the node's lease", func(ctx context.Context) error {
-			l, err := m.renew(ctx, held)
-			if held = l; err != nil {
-				held = nil // what clients return with an error is no Lease
-			}
-			return err
-		})
-		if err != nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(m.LeaseSeconds) * time.Second / 4):
-		}
-	}
-}
-
-const leases = "kube-node-lease"
-
-func (m *Manager) renew(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	c := m.Client.CoordinationV1().Leases(leases)
-	now := metav1.NowMicro()
-	if held != nil {
-		l := held.DeepCopy()
-		l.Spec.RenewTime = &now
-		got, err := c.Update(ctx, l, metav1.UpdateOptions{})
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil, errors.Join(errors.New("the lease was changed by another"), err)
-		}
-		return got, err
-	}
-	l, err := c.Get(ctx, m.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: leases}}
-		if n := m.Node(); n != nil {
-			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
-		}
-		l.Spec = m.leaseSpec(now)
-		return c.Create(ctx, l, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return nil, err
-	}
-	l.Spec = m.leaseSpec(now)
-	return c.Update(ctx, l, metav1.UpdateOptions{})
-}
-
-func (m *Manager) leaseSpec(now metav1.MicroTime) coordinationv1.LeaseSpec {
-	name, seconds := m.Name, m.LeaseSeconds
-	return coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
 }

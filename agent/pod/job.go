@@ -28,6 +28,11 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerConfigError", err)
 	}
+	if w.m.Permit != nil {
+		if err := w.m.Permit(ctx, f.Pod); err != nil {
+			return w.createFailed(ctx, f, reasonIsolated, err)
+		}
+	}
 	id, err := w.m.Runtime.CreateContainer(ctx, sandbox, config, sc)
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerError", err)
@@ -197,7 +202,11 @@ func (m *Manager) ResyncObjects(namespace string) {
 	}
 }
 
-// RetrySetup has pods whose setup failed for a reason tried again at once.
+// reasonIsolated is why a container waits that must not run while the node is isolated.
+const reasonIsolated = "Isolated"
+
+// RetrySetup has pods whose setup failed for a reason, or a container's start, tried
+// again at once.
 func (m *Manager) RetrySetup(reason string) {
 	m.mu.Lock()
 	workers := m.list()
@@ -206,6 +215,11 @@ func (m *Manager) RetrySetup(reason string) {
 		w.post(func() {
 			if w.rec.Fault != nil && w.rec.Fault.Reason == reason {
 				w.rec.Retry = time.Time{}
+			}
+			for _, c := range w.rec.Containers {
+				if c.Fault != nil && c.Fault.Reason == reason {
+					c.Retry = time.Time{}
+				}
 			}
 		})
 	}

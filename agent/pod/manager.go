@@ -112,6 +112,9 @@ type Manager struct {
 	// Refuse tells why the node takes no pods at all now, nil when it does;
 	// nil itself: it always does.
 	Refuse func() *record.Verdict
+	// Permit lets a container start that must not run everywhere, or tells why not now;
+	// nil: all may.
+	Permit func(context.Context, *corev1.Pod) error
 	// Pressure are the conditions of pressure that the node is under, which it takes
 	// fewer pods in; nil: it is never under any.
 	Pressure func() map[corev1.NodeConditionType]bool

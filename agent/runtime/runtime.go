@@ -46,6 +46,9 @@ type Config struct {
 	KeepFree, KeepInodes func(total uint64) uint64
 	// Quotas limit what containers write; nil = nothing does.
 	Quotas container.Quotas
+	// MayRun is asked, with the UID of the pod, when a container's process exists and is
+	// about to run its program; nil: all may.
+	MayRun func(podUID string) error
 	Pulls  int // how many images are pulled at one time; 0 = no limit
 	Log    *slog.Logger
 }
@@ -108,7 +111,12 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())
 	}
+	var mayRun func(*container.Container) error
+	if cfg.MayRun != nil {
+		mayRun = func(c *container.Container) error { return cfg.MayRun(c.Config.GetLabels()[podUIDLabel]) }
+	}
 	r.containers, err = container.Open(container.Config{
+		MayRun:  mayRun,
 		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(),
 		Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
 		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Quotas: cfg.Quotas, Seal: cfg.Seal, Log: cfg.Log,
@@ -182,6 +190,9 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 	}
 	return cfg, nil
 }
+
+// podUIDLabel is what the kubelet names a container's pod by.
+const podUIDLabel = "io.kubernetes.pod.uid"
 
 // Close lets go of the state; containers go on.
 func (r *Runtime) Close(context.Context) error {

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
+
+	"github.com/shoal-project/shoal/agent/fence"
 )
 
 // Config is what the plugins need of the server.
@@ -40,6 +42,8 @@ type Config struct {
 	// Enable and Disable name plugins, ConfigFile is an AdmissionConfiguration.
 	Enable, Disable []string
 	ConfigFile      string
+	// WhenIsolated is the policy of pods that name none; empty: they stay.
+	WhenIsolated fence.Policy
 	// Stop is closed when the server has drained; nil: the process's end.
 	Stop <-chan struct{}
 }

@@ -55,6 +55,7 @@ func (c *Config) known() []plugin {
 		{name: "PodTopologyLabels", build: fixed(newTopologyLabels)},
 		{name: "NodeDeclaredFeatureValidator", build: fixed(newNodeFeatures)},
 		{name: "PodResizeValidator", build: fixed(newPodResize)},
+		{name: "PodIsolationPolicy", build: fixed(func() *isolationPolicy { return newIsolationPolicy(c.WhenIsolated) })},
 		{name: "MutatingAdmissionPolicy", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
 			return newMutatingPolicies(c.Stop, config)
 		}},

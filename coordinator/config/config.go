@@ -78,6 +78,9 @@ type Config struct {
 	// ready for six minutes, only from one with the taint
 	// node.kubernetes.io/out-of-service.
 	DisableForceDetachOnTimeout bool `json:"disableForceDetachOnTimeout,omitempty"`
+	// WhenIsolated is what becomes of pods that do not say it by the annotation
+	// shoal.io/when-isolated: stay, stop or stop-if-replaced. Empty: they stay.
+	WhenIsolated string `json:"whenIsolated,omitempty"`
 	// NoLocalStorage: the cluster gets no CSIDriver and no StorageClass for the storage
 	// driver that ships with Shoal.
 	NoLocalStorage bool `json:"noLocalStorage,omitempty"`
@@ -178,6 +181,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"make no CSIDriver and no StorageClass for driver local.shoal-project.io")
 	fs.BoolVar(&c.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", c.DisableForceDetachOnTimeout,
 		"take volumes from nodes that are out of service only, not from those that were not ready for six minutes")
+	fs.StringVar(&c.WhenIsolated, "when-isolated", c.WhenIsolated,
+		"what becomes of pods on isolated nodes unless annotation shoal.io/when-isolated says it: stay, stop or stop-if-replaced (default stay)")
 	fs.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "KubeSchedulerConfiguration v1 file")
 	fs.Var((*switches)(&c.RuntimeConfig), "runtime-config", "built-in APIs to turn off or on, key=true|false: api/all, api/ga, api/beta, api/alpha, group/version, group/version/resource")
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
@@ -227,6 +232,11 @@ func (c Config) Validate() error {
 	}
 	if c.EncryptionProviderConfig != "" && !strings.HasPrefix(c.EncryptionProviderConfig, "/") {
 		bad("encryptionProviderConfig", c.EncryptionProviderConfig, "give an absolute path")
+	}
+	switch c.WhenIsolated {
+	case "", "stay", "stop", "stop-if-replaced":
+	default:
+		bad("whenIsolated", c.WhenIsolated, "give stay, stop or stop-if-replaced")
 	}
 	checkAddr := func(field, value string) {
 		if _, err := netip.ParseAddr(value); err != nil {

@@ -18,6 +18,7 @@ type options struct {
 	keep, quick                     bool
 	chaosTime                       time.Duration
 	seed                            uint64
+	cuts                            int
 }
 
 // A scenario starts a machine of its own and reports steps on it.
@@ -36,6 +37,7 @@ var scenarios = []scenario{
 	{"coordinators", runCoordinators},
 	{"blackout", runBlackout},
 	{"reboots", runReboots},
+	{"fencing", runFencing},
 	{"cgroup2", runCgroup2},
 	{"chaos", runChaos},
 }
@@ -45,12 +47,14 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
-		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, cgroup2 or chaos")
+		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, "+
+			"fencing, cgroup2 or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
 	flag.DurationVar(&o.chaosTime, "chaos-time", 5*time.Minute, "how long bad things happen in the scenario chaos")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the scenario chaos: which of them")
+	flag.IntVar(&o.cuts, "cuts", 5, "how often the machine of a database fails in the scenario fencing")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -110,6 +114,7 @@ type rig struct {
 	source         string // of the product
 	dir            string // of this run
 	name           string // of the scenario
+	shared         string // directory of this machine that all of the scenario's have at /shared; empty: none
 	passed, failed int
 }
 

@@ -28,6 +28,7 @@ type container struct {
 	cmd        *exec.Cmd
 	done       chan struct{} // closed when nspawn has ended
 	leader     int           // the machine's first process
+	shared     string        // a directory of the world that the machine has at /shared; empty: none
 	second     string        // name of a machine beside the first one; empty: it is the first
 }
 
@@ -96,6 +97,9 @@ func (c *container) boot(ctx context.Context) error {
 		"--capability=all", "--system-call-filter=add_key keyctl bpf", "--resolv-conf=off", "--timezone=off", "--console=pipe"}
 	for _, d := range c.onDisk() {
 		args = append(args, "--bind="+filepath.Join(c.dir, d)+":/"+d)
+	}
+	if c.shared != "" {
+		args = append(args, "--bind="+c.shared+":/shared")
 	}
 	c.cmd = exec.Command("nsenter", append(args, "-b")...)
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log

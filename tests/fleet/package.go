@@ -95,6 +95,7 @@ func (r *rig) buildAs(ctx context.Context, dir, version string) error {
 	for name, source := range map[string]string{
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
 		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
+		"shoal-fence": "./agent/fence/shoal-fence",
 	} {
 		if err := r.buildOne(ctx, filepath.Join(dir, name), version, source); err != nil {
 			return err

@@ -72,11 +72,13 @@ func (r *rig) machines(ctx context.Context, names ...string) (c cluster, remove 
 	if c.first, err = newContainer(ctx, filepath.Join(r.dir, r.name), r.cache); err != nil {
 		return c, remove, err
 	}
+	c.first.shared = r.shared
 	for i, name := range names {
 		m, err := beside(c.first, filepath.Join(r.dir, r.name+"-"+name), name, fmt.Sprintf("10.97.0.%d", 3+i))
 		if err != nil {
 			return c, remove, err
 		}
+		m.shared = r.shared
 		c.nodes = append(c.nodes, m)
 	}
 	return c, remove, nil

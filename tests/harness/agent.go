@@ -115,6 +115,9 @@ func (a *Agent) Kill() error {
 	return err
 }
 
+// Signal sends the agent's process a signal.
+func (a *Agent) Signal(s syscall.Signal) error { return a.cmd.Process.Signal(s) }
+
 // Stop ends the agent and removes all that it made.
 func (a *Agent) Stop() error {
 	a.cluster.agents = slices.DeleteFunc(a.cluster.agents, func(other *Agent) bool { return other == a })

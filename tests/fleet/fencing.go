@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// database prints a StatefulSet whose pod writes into a directory that all machines
+// share, line by line: which run of the container, on which machine, how manieth line.
+// The file's order is that of the writes, whatever clocks say.
+const database = `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: shared}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: ""
+  claimRef: {namespace: default, name: data-db-0}
+  hostPath: {path: /shared}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata:
+      labels: {app: db}
+      annotations: {shoal.io/when-isolated: stop}
+    spec:
+      nodeSelector: {db: "yes"}
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: db
+        image: localhost/busybox:1
+        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        command: [sh, -c, 'read id </proc/sys/kernel/random/uuid; n=0; while true; do n=$((n+1)); echo "$id $NODE $n" >>/data/log; sleep 0.02; done']
+        volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {storageClassName: "", volumeName: shared, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+`
+
+// failure is what happens to the machine that has the database.
+type failure struct {
+	name string
+	// begin makes it happen, end undoes it.
+	begin, end func(context.Context, *container) error
+}
+
+func (r *rig) failures() []failure {
+	link := func(state string) func(context.Context, *container) error {
+		return func(ctx context.Context, m *container) error {
+			return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+nodeName(m), state)
+		}
+	}
+	signal := func(script string) func(context.Context, *container) error {
+		return func(ctx context.Context, m *container) error {
+			_, err := m.sh(ctx, script)
+			return err
+		}
+	}
+	return []failure{
+		{"loses power", func(_ context.Context, m *container) error { m.cut(); return nil }, boot},
+		{"is cut off the network", link("down"), link("up")},
+		{"has an agent that hangs", signal("systemctl kill -s STOP --kill-whom=main shoal-agent"),
+			signal("systemctl kill -s CONT --kill-whom=main shoal-agent")},
+		{"has no agent any more", signal("systemctl stop shoal-agent"), signal("systemctl start shoal-agent")},
+		{"is cut off with an agent that was just killed", func(ctx context.Context, m *container) error {
+			err := link("down")(ctx, m)
+			_, killed := m.sh(ctx, "systemctl kill -s KILL --kill-whom=main shoal-agent")
+			return errors.Join(err, killed)
+		}, link("up")},
+	}
+}
+
+// runFencing: the machine of a database fails in several ways; another writes in its
+// stead in time, and never do two write.
+func runFencing(ctx context.Context, r *rig) (err error) {
+	r.shared = filepath.Join(r.dir, r.name+"-shared")
+	defer func() { r.shared = "" }()
+	if err := os.MkdirAll(r.shared, 0o777); err != nil {
+		return err
+	}
+	c, remove, ok, err := r.newCluster(ctx, "second", "third")
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil || !ok {
+		return err
+	}
+	defer r.showNodes(c)
+	f := &fencing{rig: r, cluster: c}
+	if !r.script(ctx, c.first, "a database writes",
+		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database)+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
+		return nil
+	}
+	failures := r.failures()
+	for i := range r.cuts {
+		at := failures[i%len(failures)]
+		fails := func(ctx context.Context) (string, error) { return f.fail(ctx, at) }
+		if !r.step(ctx, fmt.Sprintf("%d: its machine %s", i+1, at.name), fails) {
+			break
+		}
+	}
+	slices.Sort(f.took)
+	r.step(ctx, "never have two written", func(context.Context) (string, error) {
+		runs, lines, err := writers(filepath.Join(r.shared, "log"))
+		if len(f.took) > 0 && err == nil {
+			half, longest := f.took[len(f.took)/2].Seconds(), f.took[len(f.took)-1].Seconds()
+			return fmt.Sprintf("%d lines of %d runs; the next wrote after %.1f s (median), %.1f s (longest of %d)",
+				lines, runs, half, longest, len(f.took)), nil
+		}
+		return "", err
+	})
+	return nil
+}
+
+type fencing struct {
+	*rig
+	cluster
+	took []time.Duration
+}
+
+// fail has one fault happen, waits until another machine writes, and undoes it.
+func (f *fencing) fail(ctx context.Context, at failure) (string, error) {
+	log := filepath.Join(f.shared, "log")
+	id, name, err := lastWriter(log)
+	if err != nil {
+		return "", err
+	}
+	var m *container
+	for _, n := range f.nodes {
+		if nodeName(n) == name {
+			m = n
+		}
+	}
+	if m == nil {
+		return "", fmt.Errorf("machine %q writes", name)
+	}
+	began := time.Now()
+	if err := at.begin(ctx, m); err != nil {
+		return "", err
+	}
+	var stopped time.Duration
+	size := int64(0)
+	for {
+		now, where, err := lastWriter(log)
+		if err != nil {
+			return "", err
+		}
+		if info, err := os.Stat(log); err == nil && info.Size() != size {
+			size = info.Size()
+			if now == id {
+				stopped = time.Since(began)
+			}
+		}
+		if now != id && where != name {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			late := fmt.Errorf("nobody else writes after a minute; it wrote for %s more", stopped)
+			seen, _ := f.first.sh(ctx, evidence)
+			return seen, errors.Join(late, errors.New(seen), at.end(ctx, m))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	took := time.Since(began)
+	f.took = append(f.took, took)
+	if err := at.end(ctx, m); err != nil {
+		return "", err
+	}
+	if _, _, err := writers(log); err != nil {
+		return "", err
+	}
+	said, err := f.first.sh(ctx, "until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2\n"+
+		"free() { l=$(kubectl -n kube-node-lease get lease "+name+" -o yaml) &&\n"+
+		"! echo \"$l\" | grep -q fence.shoal.io/raised; }\n"+
+		"until_ 60 free; until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2")
+	if err != nil {
+		return said, err
+	}
+	if took > 30*time.Second {
+		return "", fmt.Errorf("the next wrote after %.1f s", took.Seconds())
+	}
+	return fmt.Sprintf("the last line of the old after %.1f s, the first of the new after %.1f s",
+		stopped.Seconds(), took.Seconds()), nil
+}
+
+// evidence tells why nobody writes.
+const evidence = `kubectl get pods -o wide; kubectl describe pod db-0 | tail -12
+kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.taints} {.status.conditions[*].status}{"\n"}{end}'
+kubectl -n kube-node-lease get leases -o jsonpath='{range .items[*]}{.metadata} {.spec}{"\n"}{end}'; kubectl get events | tail -12; df -h / /var/lib/shoal`
+
+// lastWriter is the run of the container that wrote the last whole line, and its machine.
+func lastWriter(log string) (id, node string, err error) {
+	for range 200 {
+		b, err := os.ReadFile(log)
+		if err != nil {
+			return "", "", err
+		}
+		whole := strings.Split(string(b[:strings.LastIndexByte(string(b), '\n')+1]), "\n")
+		if len(whole) > 1 {
+			if f := strings.Fields(whole[len(whole)-2]); len(f) == 3 {
+				return f[0], f[1], nil
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return "", "", errors.New("nobody has written")
+}
+
+// writers counts the runs of the container in the log. One that writes after another has
+// begun is an error: both wrote.
+func writers(log string) (runs, lines int, err error) {
+	b, err := os.ReadFile(log)
+	if err != nil {
+		return 0, 0, err
+	}
+	seen := map[string]bool{}
+	last := ""
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 3 || !strings.HasSuffix(line, "\n") {
+			return runs, lines, fmt.Errorf("line %d is torn: %q", lines+1, line)
+		}
+		lines++
+		if f[0] == last {
+			continue
+		}
+		if seen[f[0]] {
+			return runs, lines, fmt.Errorf("line %d: %s wrote again after %s had begun", lines, f[0], last)
+		}
+		seen[f[0]], last = true, f[0]
+		runs++
+	}
+	return runs, lines, nil
+}
