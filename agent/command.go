@@ -81,7 +81,8 @@ func checkCommand(args []string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), cfg.ClusterCAs(), time.Now()); err != nil {
+			err = api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), cfg.ClusterCAs(), time.Now())
+			if err != nil {
 				return err
 			}
 			return cfg.CheckHost()

@@ -65,7 +65,8 @@ func killed(unit string) func(context.Context, *chaos, *container, *rand.Rand) e
 
 func standsStill(unit string) func(context.Context, *chaos, *container, *rand.Rand) error {
 	return func(ctx context.Context, _ *chaos, m *container, r *rand.Rand) error {
-		return during(ctx, m, "systemctl kill --kill-whom=main -s STOP "+unit, seconds(r, 1, 12), "systemctl kill --kill-whom=main -s CONT "+unit)
+		const kill = "systemctl kill --kill-whom=main -s "
+		return during(ctx, m, kill+"STOP "+unit, seconds(r, 1, 12), kill+"CONT "+unit)
 	}
 }
 
