@@ -47,7 +47,6 @@ type apiLoad struct {
 	store        cache.Store            // what a watch has told of the set
 
 	value    atomic.Int64 // the last one that was given out: values are unique
-	mu       sync.Mutex
 	register *history.Register
 	number   int // of the register
 	verdicts []string
