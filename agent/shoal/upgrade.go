@@ -24,7 +24,7 @@ const (
 	packagesDir = "/var/lib/shoal/packages"
 )
 
-// What an upgrade may take: together they are less than a minute.
+// What an upgrade may take; a unit that does not start adds its own time, at most 15 s each.
 const (
 	newPatience = 30 * time.Second
 	oldPatience = 15 * time.Second
