@@ -27,10 +27,14 @@ const (
 )
 
 // unreachable tells whether a request found nobody to talk to. A certificate that is
-// not valid does not get better by waiting.
+// not valid, on either side, does not get better by waiting; crypto/tls tells the alert of
+// the other side, and its own, as an operation on the network.
 func unreachable(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if errors.As(err, &op) {
+		return op.Op != "remote error" && op.Op != "local error"
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // patient tells whether a request may wait until there is somebody to ask: a watch that

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -93,11 +95,17 @@ func TestWatchWaits(t *testing.T) {
 	}
 }
 
-// TestWatchRefusedByCertificate: waiting does not help against a server of another CA.
+// TestWatchRefusedByCertificate: waiting does not help against a server of another CA, nor
+// against one that does not know this node's.
 func TestWatchRefusedByCertificate(t *testing.T) {
-	ca := newCA(t)
-	s := ca.connect(newCA(t).server("", func(http.ResponseWriter, *http.Request) {}).URL, "")
-	if _, err := s.Client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("a server of another CA was believed")
+	ca, other := newCA(t), newCA(t)
+	nothing := func(http.ResponseWriter, *http.Request) {}
+	refuses := ca.server("", nothing)
+	refuses.TLS.ClientCAs, refuses.TLS.MaxVersion = x509.NewCertPool(), tls.VersionTLS12
+	refuses.TLS.ClientCAs.AddCert(other.cert)
+	for what, url := range map[string]string{"another CA": other.server("", nothing).URL, "a refusal": refuses.URL} {
+		if _, err := ca.connect(url, "").Client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{}); err == nil {
+			t.Errorf("%s: the watch stands", what)
+		}
 	}
 }
