@@ -109,7 +109,11 @@ func (o *upgradeOptions) run(ctx context.Context, out io.Writer) error {
 	defer lock.Close()
 	if old, err := upgradeDir.Load(); err == nil && old != nil && !old.Phase.Over() {
 		fmt.Fprintf(out, "An upgrade to %s is under way already: this is what it says.\n", old.To)
-		return errors.Join(upgradeDir.Begin(ctx), follow(ctx, out))
+		err := errors.Join(upgradeDir.Begin(ctx), follow(ctx, out))
+		if old.ID != o.id {
+			err = errors.Join(err, errors.New("that was another upgrade than the one asked for: ask again"))
+		}
+		return err
 	}
 	steps := &steps{out: out, start: time.Now()}
 	record, err := o.prepare(ctx, steps)
@@ -149,7 +153,7 @@ func (o *upgradeOptions) prepare(ctx context.Context, steps *steps) (*upgrade.Re
 	}
 	r := &upgrade.Record{
 		Phase: upgrade.Prepared, ID: o.id, Boot: boot, Begun: time.Now(), From: installed.Program(),
-		New: kept(next), Old: kept(installed), Units: upgrade.Running(ctx),
+		New: kept(next), Old: kept(installed), Units: upgrade.Running(ctx), Config: o.config,
 	}
 	if len(r.Units) == 0 {
 		return nil, errors.New("no service of Shoal runs on this machine: install the package as any other")
@@ -292,7 +296,7 @@ func runUpgrade(ctx context.Context) error {
 		if r.Node == "" {
 			return nil
 		}
-		h, err := newHealth(agentConfigFile)
+		h, err := newHealth(r.Config)
 		if err != nil {
 			return err
 		}

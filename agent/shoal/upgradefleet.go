@@ -219,9 +219,9 @@ func (f *fleetUpgrade) wave(ctx context.Context, names []string) error {
 			}
 			waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == name })
 			if r.Phase == upgrade.Done {
-				f.steps.done("%s runs %s", name, n.version())
+				f.steps.done("%s runs %s", name, printable(n.version()))
 			} else {
-				failed = append(failed, fmt.Errorf("node %s: %s", name, r.Why))
+				failed = append(failed, fmt.Errorf("node %s: %s", name, printable(r.Why)))
 			}
 		}
 		return len(waiting) == 0, fmt.Errorf("node %s has not told of an end", strings.Join(waiting, ", "))
@@ -257,7 +257,7 @@ func (o *upgradeOptions) showFleet(ctx context.Context, out io.Writer) error {
 		} else if err != nil {
 			asked = "nothing that it heeds"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Metadata.Name, n.version(), asked, state, why)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Metadata.Name, printable(n.version()), asked, state, why)
 	}
 	return t.Flush()
 }

@@ -38,8 +38,9 @@ type Result struct {
 	Why string `json:"why,omitempty"`
 }
 
-// maxWish is more than a wish takes, maxWhy what is told of a reason.
-const maxWish, maxWhy = 4 << 10, 1 << 10
+// maxWish is more than a wish takes, maxWhy what is told of a reason: a byte of it takes
+// up to six as JSON has it.
+const maxWish, maxWhy = 4 << 10, 512
 
 var (
 	digests = regexp.MustCompile(`^[0-9a-f]{64}$`)

@@ -73,9 +73,9 @@ func FuzzParseWish(f *testing.F) {
 }
 
 func TestResult(t *testing.T) {
-	r := Result{ID: "a", Phase: Returned, Why: strings.Repeat("x", 2*maxWhy)}
+	r := Result{ID: strings.Repeat("a", 64), Phase: Returned, Why: strings.Repeat("\x1b", 2*maxWhy)}
 	back := ParseResult(r.Text())
-	if back.ID != "a" || back.Phase != Returned || len(back.Why) > maxWhy+4 {
+	if back.ID != r.ID || back.Phase != Returned || len(back.Why) > maxWhy+4 {
 		t.Errorf("%+v", back)
 	}
 	if got := ParseResult("{"); got != (Result{}) {

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Host is the machine: systemd, its package manager, and the coordinator's store.
@@ -72,8 +76,41 @@ func (h *Host) show(ctx context.Context, unit, property string) (string, error) 
 	return strings.TrimSpace(out), err
 }
 
-// Install replaces the package.
-func (h *Host) Install(ctx context.Context, file string) error { return install(ctx, h.Format, file) }
+// Install replaces the package, and has its files on the disk. Another package manager
+// that is at work is waited for.
+func (h *Host) Install(ctx context.Context, file string) error {
+	for end := time.Now().Add(lockPatience); ; {
+		err := install(ctx, h.Format, file)
+		if err == nil {
+			return errors.Join(syncDisk("/usr/bin"), syncDisk("/opt/cni/bin"))
+		}
+		if !strings.Contains(err.Error(), "lock") || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(time.Second): // nobody tells that the lock is free
+		}
+	}
+}
+
+// lockPatience is how long another package manager is waited for.
+const lockPatience = 2 * time.Minute
+
+// syncDisk writes what was written to a directory's file system to its disk. dpkg does so
+// by itself, rpm does not.
+func syncDisk(dir string) error {
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(f.Fd())))
+}
 
 // Well asks whether the node is.
 func (h *Host) Well(ctx context.Context, version string) error { return h.Healthy(ctx, version) }
@@ -126,7 +163,8 @@ const unitName, unitFile = "shoal-upgrade.service", "/etc/systemd/system/shoal-u
 const unitText = `[Unit]
 Description=Shoal upgrade of this machine, or its way back
 Documentation=man:shoal-upgrade(8)
-After=local-fs.target
+Wants=network-online.target
+After=local-fs.target network-online.target
 Before=` + CoordinatorUnit + ` ` + AgentUnit + `
 StartLimitIntervalSec=0
 
@@ -152,8 +190,10 @@ func (d Dir) Begin(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := SyncDir("/etc/systemd/system"); err != nil {
-		return err
+	for _, dir := range []string{filepath.Dir(unitFile), filepath.Dir(unitFile) + "/multi-user.target.wants"} {
+		if err := SyncDir(dir); err != nil {
+			return err
+		}
 	}
 	_, err := output(ctx, "systemctl", "start", "--no-block", unitName)
 	return err

@@ -107,6 +107,9 @@ func Check(installed, next Package) error {
 		return fmt.Errorf("it is for %s; this machine is %s", next.Arch, installed.Arch)
 	case next.Version == installed.Version:
 		return fmt.Errorf("%w: version %s", ErrInstalled, next.Version)
+	case next.Program() == installed.Program():
+		return fmt.Errorf("it has the programs of %s, which is installed: install it as any other package",
+			installed.Version)
 	}
 	return Fits(installed.Version, next.Version)
 }

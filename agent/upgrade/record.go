@@ -50,6 +50,8 @@ type Record struct {
 	// New and Old are the packages' files.
 	New string `json:"new"`
 	Old string `json:"old"`
+	// Config is the agent's configuration file.
+	Config string `json:"config,omitempty"`
 	// Node is this machine's, empty where no agent ran; Containers are those that were
 	// ready, by their pod's UID and their name.
 	Node       string            `json:"node,omitempty"`

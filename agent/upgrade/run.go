@@ -164,7 +164,12 @@ func (u *Upgrade) forward(ctx context.Context, switched *time.Time) error {
 	if err := u.each(ctx, u.Machine.Steady, u.Record.Units...); err != nil {
 		return err
 	}
-	return u.Machine.Well(ctx, u.Record.To)
+	again, cancel := context.WithTimeout(ctx, u.OldPatience)
+	defer cancel()
+	if err := u.well(again); err != nil {
+		return fmt.Errorf("it did not stay well: %w", err)
+	}
+	return nil
 }
 
 // steadyEach is how often units are looked at that should run.
@@ -225,12 +230,16 @@ func (u *Upgrade) back(ctx context.Context, why error) error {
 	if replaced {
 		err := u.each(ctx, u.Machine.Kill, r.Units...)
 		if err := errors.Join(err, u.Machine.Install(ctx, r.Old)); err != nil {
-			return u.end(ctx, Failed, fmt.Errorf("%s; and the old package cannot be installed: %w", r.Why, err))
+			err = fmt.Errorf("%s; and the old package cannot be installed: %w", r.Why, err)
+			return u.end(ctx, Failed, u.startAnyway(ctx, err, r.Units))
 		}
 		u.Say("%s is installed again", r.From)
 	}
 	if err := u.oldStore(ctx, replaced); err != nil {
-		return u.end(ctx, Failed, fmt.Errorf("%s; and the old store cannot be put back: %w", r.Why, err))
+		err = fmt.Errorf("%s; and the old store cannot be put back: %w", r.Why, err)
+		// A coordinator without its store would make a cluster anew.
+		others := slices.DeleteFunc(slices.Clone(r.Units), func(unit string) bool { return unit == CoordinatorUnit })
+		return u.end(ctx, Failed, u.startAnyway(ctx, err, others))
 	}
 	u.Files()
 	err := u.startOld(ctx)
@@ -261,31 +270,65 @@ func (u *Upgrade) oldStore(ctx context.Context, replaced bool) error {
 	return nil
 }
 
+// startAnyway starts units with the programs that there are: what is not well may still
+// be better than nothing. It returns why the upgrade failed.
+func (u *Upgrade) startAnyway(ctx context.Context, why error, units []string) error {
+	if ctx.Err() != nil {
+		return why // the machine shuts down
+	}
+	u.Files()
+	return errors.Join(why, u.each(ctx, u.start, units...))
+}
+
+// startOld starts the units with the old programs, all that can be.
 func (u *Upgrade) startOld(ctx context.Context) error {
 	r := u.Record
+	var errs []error
 	for _, unit := range r.Units {
 		err := u.start(ctx, unit)
-		if err != nil && unit == CoordinatorUnit && r.Kept && r.Store == "kept" {
-			u.Say("the old coordinator does not get ready with the store that the new one left: %v", err)
-			if err := errors.Join(u.Machine.Kill(ctx, unit), u.Machine.OldStore(ctx)); err != nil {
-				return err
-			}
-			r.Store = "old"
-			err = u.start(ctx, unit)
+		// One that ends cannot go on with its store. One that is late may wait for the
+		// network, or for the majority of other members: its store is not to blame.
+		late := errors.Is(err, context.DeadlineExceeded)
+		if err != nil && !late && unit == CoordinatorUnit && r.Kept && r.Store == "kept" {
+			err = u.instead(ctx, err)
 		}
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.OldPatience)
 	defer cancel()
 	return u.Machine.Well(ctx, r.From)
 }
 
+// instead has the old coordinator start with the store of before, as it ended with that
+// which the new one left. The record says first that the store is to be put back.
+func (u *Upgrade) instead(ctx context.Context, why error) error {
+	u.Say("the old coordinator does not get ready with the store that the new one left: %v", why)
+	r := u.Record
+	r.Served, r.Store = false, ""
+	if err := u.Dir.Save(r); err != nil {
+		return err
+	}
+	if err := u.Machine.Kill(ctx, CoordinatorUnit); err != nil {
+		return err
+	}
+	if err := u.oldStore(ctx, true); err != nil {
+		return err
+	}
+	return u.start(ctx, CoordinatorUnit)
+}
+
+// start gives a unit OldPatience; one that is late is context.DeadlineExceeded.
 func (u *Upgrade) start(ctx context.Context, unit string) error {
-	ctx, cancel := context.WithTimeout(ctx, u.OldPatience)
+	limited, cancel := context.WithTimeout(ctx, u.OldPatience)
 	defer cancel()
-	return u.Machine.Start(ctx, unit)
+	err := u.Machine.Start(limited, unit)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("%s is not ready: %w: %w", unit, limited.Err(), err)
+	}
+	return err
 }
 
 // end writes down how it ended, as soon as the disk takes it, unless the machine is

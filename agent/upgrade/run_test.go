@@ -22,6 +22,7 @@ type disk struct{ pkg, store string }
 type fake struct {
 	disk
 	kept    string
+	unread  bool              // the old coordinator ends with a store that the new one wrote
 	running map[string]string // version of each unit that runs
 	bad     map[string]error  // what fails, by "deed" or "deed argument"
 	times   map[string]int    // how often it does, for those that fail at first only
@@ -67,9 +68,12 @@ func (f *fake) Kill(ctx context.Context, unit string) error {
 }
 
 func (f *fake) Start(ctx context.Context, unit string) error {
-	if unit == CoordinatorUnit {
-		if f.store == "half" {
-			return errors.New("the store is damaged")
+	if unit == CoordinatorUnit && ctx.Err() == nil {
+		if f.store == "" {
+			f.store = "a new cluster"
+		}
+		if f.unread && f.pkg == "v1" && strings.Contains(f.store, "v2") {
+			return errors.New("the store cannot be read")
 		}
 		f.store += "+" + f.pkg // it writes at once, ready or not
 	}
@@ -90,6 +94,9 @@ func (f *fake) KeepStore(ctx context.Context) error {
 }
 
 func (f *fake) OldStore(ctx context.Context) error {
+	if ctx.Err() == nil {
+		f.store = "" // moved away
+	}
 	if err := f.deed(ctx, "old", ""); err != nil {
 		return err
 	}
@@ -98,7 +105,9 @@ func (f *fake) OldStore(ctx context.Context) error {
 }
 
 func (f *fake) Install(ctx context.Context, file string) error {
-	f.pkg = "half"
+	if ctx.Err() == nil {
+		f.pkg = "half"
+	}
 	if err := f.deed(ctx, "install", file); err != nil {
 		return err
 	}
@@ -190,7 +199,7 @@ func TestRun(t *testing.T) {
 			disk: disk{"v1", "s+v2+v1"}, why: "no"},
 		{name: "no way back", alone: true, phase: Failed,
 			bad:  map[string]error{"well v2": no, "install v1": errors.New("full")},
-			disk: disk{"half", "s+v2"}, why: "no; and the old package cannot be installed: full"},
+			disk: disk{"half", "s+v2+half"}, why: "no; and the old package cannot be installed: full"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFake()
@@ -211,9 +220,6 @@ func TestRun(t *testing.T) {
 				t.Errorf("%s %+v because of %q, not %s %+v because of %q; it did %q", r.Phase, f.disk, r.Why, c.phase,
 					c.disk, c.why, f.deeds)
 			}
-			if c.phase == Failed {
-				return
-			}
 			for _, unit := range r.Units {
 				if f.running[unit] != f.pkg {
 					t.Errorf("%s runs as %q with the package %s", unit, f.running[unit], f.pkg)
@@ -226,11 +232,14 @@ func TestRun(t *testing.T) {
 // TestPowerCuts: power is lost in each deed, once and then in each deed of the return:
 // the machine is the old one or the new one, whole, with a store of one of them.
 func TestPowerCuts(t *testing.T) {
-	for _, alone := range []bool{true, false} {
+	for _, c := range []struct{ alone, unread bool }{{true, false}, {false, false}, {true, true}} {
 		for first := 1; first < 40; first++ {
 			for second := 0; second < 20; second++ {
 				f := newFake()
-				u := begin(t, f, alone)
+				if f.unread = c.unread; f.unread {
+					f.bad["well v2"] = errors.New("no")
+				}
+				u := begin(t, f, c.alone)
 				if !cutIn(t, u, f, first) {
 					if second == 0 && first < 10 {
 						t.Fatalf("only %d deeds are done: %q", first-1, f.deeds)
@@ -253,7 +262,7 @@ func TestPowerCuts(t *testing.T) {
 					t.Fatalf("cut in deeds %d and %d (of %d): %s with the package %s: %v",
 						first, second, was, r.Phase, f.pkg, err)
 				}
-				if strings.Contains(f.store, "half") || !strings.HasPrefix(f.store, "s") {
+				if !strings.HasPrefix(f.store, "s") {
 					t.Fatalf("cut in deeds %d and %d: the store is %q", first, second, f.store)
 				}
 				if r.Served && r.Store == "old" {
@@ -290,6 +299,55 @@ func TestAnotherStart(t *testing.T) {
 	f.deeds, f.cutAt, f.bad = nil, 0, nil
 	if err := next(t, f, u.Dir, "boot 1").Run(t.Context()); !errors.Is(err, ErrReturned) || f.pkg != "v1" {
 		t.Errorf("%v, with the package %s", err, f.pkg)
+	}
+}
+
+// slow is a machine whose old coordinator waits longer than it is waited for, or whose
+// node is well once only.
+type slow struct {
+	*fake
+	start bool
+	wells int
+}
+
+func (s *slow) Start(ctx context.Context, unit string) error {
+	if s.start && unit == CoordinatorUnit && s.pkg == "v1" {
+		<-ctx.Done()
+		return errors.New("systemctl was killed")
+	}
+	return s.fake.Start(ctx, unit)
+}
+
+func (s *slow) Well(ctx context.Context, version string) error {
+	if version == "v2" {
+		if s.wells++; s.wells > 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	}
+	return s.fake.Well(ctx, version)
+}
+
+// TestSlow: what comes late is not judged by that. A new version that is not well any more
+// after it has settled is gone back from; an old coordinator that waits, for a network or
+// for a majority, keeps its store, and the agent is started beside it.
+func TestSlow(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			u := begin(t, f, true)
+			u.Settle = time.Second
+			u.Machine = &slow{fake: f, start: late}
+			err := u.Run(t.Context())
+			want := Returned
+			if late {
+				want = Failed
+			}
+			if r := u.Record; r.Phase != want || !strings.Contains(r.Why, "stay well") || f.pkg != "v1" ||
+				r.Store != "kept" || f.running[AgentUnit] != "v1" {
+				t.Errorf("late %v: %+v, %+v, %v: %v", late, r, f.disk, f.running, err)
+			}
+		})
 	}
 }
 
