@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/csi/storagenet"
@@ -16,8 +16,9 @@ import (
 
 // A disk of a storage network (iscsi, fc) has no attacher and no VolumeAttachment: a
 // node has it when Node.status.volumesAttached lists it, and the agent mounts nothing
-// before. Who has a disk is read from the Nodes once a term; from then on this term is
-// the only one that writes it, so that a cache that is behind cannot give it away twice.
+// before. Who has a disk is read from the Nodes once a term, from the store; from then on
+// this term is the only one that writes it, so that a cache that is behind cannot give it
+// away twice. What a leader before had on its way is over: its requests end with its term.
 
 // diskKey is of keys: a disk's name in Nodes' statuses follows.
 const diskKey = "disk/"
@@ -55,19 +56,27 @@ func (r *reconciler) adopt(node *corev1.Node) {
 	}
 }
 
-// adoptAll is adopt for all Nodes, before the first disk is given to one.
-func (r *reconciler) adoptAll() error {
+// adoptAll is adopt for all Nodes as the store has them, before the first disk is given
+// to one: the cache may be older than what the leader before wrote last.
+func (r *reconciler) adoptAll(ctx context.Context) error {
+	r.mu.Lock()
+	adopted := r.adopted
+	r.mu.Unlock()
+	if adopted {
+		return nil
+	}
+	nodes, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.adopted {
 		return nil
 	}
-	nodes, err := r.nodes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		r.adopt(n)
+	for i := range nodes.Items {
+		delete(r.disks, nodes.Items[i].Name) // as the cache had it
+		r.adopt(&nodes.Items[i])
 	}
 	r.adopted = true
 	return nil
@@ -165,7 +174,7 @@ func (r *reconciler) demand(name corev1.UniqueVolumeName) demand {
 
 // disk gives a disk to the nodes whose pods use it, and takes it from others.
 func (r *reconciler) disk(ctx context.Context, name corev1.UniqueVolumeName) (wait time.Duration, err error) {
-	if err := r.adoptAll(); err != nil {
+	if err := r.adoptAll(ctx); err != nil {
 		return 0, err
 	}
 	want, have := r.demand(name), r.haveDisk(name)
