@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,17 +76,7 @@ func TestWatchWaits(t *testing.T) {
 	if n := waiting(); n != all {
 		t.Errorf("%d of %d still wait", n, all)
 	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back := ca.server("", answer)
-	again := httptest.NewUnstartedServer(back.Config.Handler)
-	again.TLS, again.EnableHTTP2 = back.TLS, true
-	again.Listener.Close()
-	again.Listener = l
-	again.StartTLS()
-	defer again.Close()
+	ca.serverAt(address, answer)
 	wg.Wait()
 	if watches.Load() != all || waiting() != 0 {
 		t.Errorf("%d watches, %d wait", watches.Load(), waiting())

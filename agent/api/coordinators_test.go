@@ -124,6 +124,20 @@ func (ca *testCA) server(name string, handle func(http.ResponseWriter, *http.Req
 	return s
 }
 
+// serverAt is a coordinator that is back at an address.
+func (ca *testCA) serverAt(address string, handle func(http.ResponseWriter, *http.Request)) {
+	ca.t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	back := httptest.NewUnstartedServer(http.HandlerFunc(handle))
+	back.Listener.Close()
+	back.Listener, back.TLS, back.EnableHTTP2 = l, ca.server("", handle).TLS, true
+	back.StartTLS()
+	ca.t.Cleanup(back.Close)
+}
+
 func node(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q}}`, name)
@@ -182,18 +196,7 @@ func TestAnotherCoordinator(t *testing.T) {
 		t.Error("a server that nobody told of answered")
 	}
 
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back := ca.server("", func(w http.ResponseWriter, _ *http.Request) { node(w, "back") })
-	back.Listener.Close()
-	again := httptest.NewUnstartedServer(back.Config.Handler)
-	again.TLS, again.EnableHTTP2 = back.TLS, true
-	again.Listener.Close()
-	again.Listener = l
-	again.StartTLS()
-	defer again.Close()
+	ca.serverAt(address, func(w http.ResponseWriter, _ *http.Request) { node(w, "back") })
 	second.CloseClientConnections()
 	wants(t, s, "back")
 }

@@ -25,18 +25,10 @@ func runPackage(ctx context.Context, r *rig) (err error) {
 		func(ctx context.Context) (string, error) { return "", r.packages(ctx, made, filepath.Join(dir, "bin")) }) {
 		return nil
 	}
-	// All of /var is on the disk: a directory for each of Shoal's would be there
-	// before the package, and after it.
-	c, err := newContainer(ctx, filepath.Join(dir, "machine"), r.cache, "var")
-	if err != nil {
+	c, remove, ok, err := r.bare(ctx, dir, made)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil || !ok {
 		return err
-	}
-	defer func() { err = errors.Join(err, c.remove()) }()
-	if err := r.equip(ctx, c, made); err != nil {
-		return err
-	}
-	if !r.step(ctx, "the machine boots", func(ctx context.Context) (string, error) { return "", c.boot(ctx) }) {
-		return nil
 	}
 	defer r.showOnFailure(c)
 	r.script(ctx, c, "the rpm has the files, configuration and scripts of the deb", sameFiles)
@@ -63,6 +55,22 @@ not kill -0 $pid; grep '^shoal:' /tmp/apt`)
 	r.script(ctx, c, "remove with ON_REMOVE=drain waits for the pods to go", admin+drained)
 	r.script(ctx, c, "rpm installs, upgrades around the pod, and removes with it", admin+byRPM)
 	return nil
+}
+
+// bare boots a machine that has packages, none of them installed; the returned function
+// removes it.
+func (r *rig) bare(ctx context.Context, dir, packages string) (c *container, remove func() error, ok bool, err error) {
+	remove = func() error { return nil }
+	// All of /var is on the disk: a directory for each of Shoal's would be there
+	// before the package, and after it.
+	if c, err = newContainer(ctx, filepath.Join(dir, "machine"), r.cache, "var"); err != nil {
+		return c, remove, false, err
+	}
+	if err := r.equip(ctx, c, packages); err != nil {
+		return c, c.remove, false, err
+	}
+	ok = r.step(ctx, "the machine boots", func(ctx context.Context) (string, error) { return "", c.boot(ctx) })
+	return c, c.remove, ok, nil
 }
 
 // packages makes a deb and an rpm of each version in dir; bin is for the programs of

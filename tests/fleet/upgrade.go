@@ -47,16 +47,10 @@ func runUpgrade(ctx context.Context, r *rig) (err error) {
 	}) {
 		return nil
 	}
-	c, err := newContainer(ctx, filepath.Join(dir, "machine"), r.cache, "var")
-	if err != nil {
+	c, remove, ok, err := r.bare(ctx, dir, made)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil || !ok {
 		return err
-	}
-	defer func() { err = errors.Join(err, c.remove()) }()
-	if err := r.equip(ctx, c, made); err != nil {
-		return err
-	}
-	if !r.step(ctx, "the machine boots", func(ctx context.Context) (string, error) { return "", c.boot(ctx) }) {
-		return nil
 	}
 	defer r.showOnFailure(c)
 	if !r.script(ctx, c, "the first version runs a pod", admin+install(1)+enable+runKeeper) {
