@@ -14,7 +14,7 @@ import (
 
 // TestAdoptAll: what the leader before wrote last counts, though the cache does not have it.
 func TestAdoptAll(t *testing.T) {
-	const old, last = corev1.UniqueVolumeName("kubernetes.io/iscsi/old"), corev1.UniqueVolumeName("kubernetes.io/iscsi/last")
+	const old, last corev1.UniqueVolumeName = "kubernetes.io/iscsi/old", "kubernetes.io/iscsi/last"
 	node := func(disk corev1.UniqueVolumeName) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"},
 			Status: corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: disk}}}}
