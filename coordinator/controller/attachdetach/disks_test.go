@@ -20,8 +20,8 @@ func TestAdoptAll(t *testing.T) {
 			Status: corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: disk}}}}
 	}
 	client := fake.NewClientset(node(last))
-	r := &reconciler{client: client, loop: controller.New("attachdetach", 1, slog.New(slog.DiscardHandler)), told: map[string]telling{},
-		disks: map[string]map[corev1.UniqueVolumeName]bool{}}
+	r := &reconciler{client: client, loop: controller.New("attachdetach", 1, slog.New(slog.DiscardHandler)),
+		told: map[string]telling{}, disks: map[string]map[corev1.UniqueVolumeName]bool{}}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	defer func() { _ = r.loop.Run(ended) }() // which ends its queue
