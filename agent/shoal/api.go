@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -142,6 +143,20 @@ func (o *object) is(condition string) bool {
 	return false
 }
 
+// state is a Node's, with what keeps it from taking pods.
+func (o *object) state() string {
+	state := "NotReady"
+	if o.is("Ready") {
+		state = "Ready"
+	}
+	for _, pressure := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
+		if o.is(pressure) {
+			state += ", " + pressure + " (it takes no new pods)"
+		}
+	}
+	return state
+}
+
 // lacksNetwork holds for a Node that waits for nothing but a pod network.
 func (o *object) lacksNetwork() bool {
 	for _, c := range o.Status.Conditions {
@@ -152,46 +167,53 @@ func (o *object) lacksNetwork() bool {
 	return false
 }
 
-// waitReady returns when the node is Ready, or only lacks the pod network that
-// somebody is to bring.
-func waitReady(ctx context.Context, o *options) error {
+// waitReady is waitNode for the node of `shoal up`.
+func waitReady(ctx context.Context, o *options) (state string, err error) {
 	client, err := connect(o.kubeconfig())
 	if err != nil {
-		return err
+		return "", err
 	}
+	if state, err = waitNode(ctx, client, o.NodeName, o.PodNetwork); err != nil {
+		return "", errors.Join(fmt.Errorf("node %s is not Ready after %s; see %s", o.NodeName, startTimeout,
+			o.path("log", "agent.log")), err)
+	}
+	return state, nil
+}
+
+// waitNode returns a node's state when it is Ready, or only lacks the pod network that
+// somebody is to bring.
+func waitNode(ctx context.Context, client *api, name, podNetwork string) (string, error) {
 	var last error
 	for {
-		ready, err := watchReady(ctx, client, o)
-		if ready {
-			return nil
+		state, err := watchReady(ctx, client, name, podNetwork)
+		if state != "" {
+			return state, nil
 		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(
-				fmt.Errorf("node %s is not Ready after %s; see %s", o.NodeName, startTimeout,
-					o.path("log", "agent.log")), last)
+			return "", errors.Join(last, ctx.Err())
 		case <-time.After(20 * time.Millisecond): // the watch ended early: the server restarts
 		}
 	}
 }
 
-// watchReady follows the Node until waitReady has what it waits for or the watch ends.
-func watchReady(ctx context.Context, client *api, o *options) (bool, error) {
-	body, err := client.get(ctx, "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3D"+o.NodeName)
+// watchReady follows the Node until waitNode has what it waits for or the watch ends.
+func watchReady(ctx context.Context, client *api, name, podNetwork string) (state string, err error) {
+	body, err := client.get(ctx, "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3D"+url.QueryEscape(name))
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	defer body.Close()
 	for in := json.NewDecoder(bufio.NewReader(body)); ; {
 		var event struct{ Object object }
 		if err := in.Decode(&event); err != nil {
-			return false, err
+			return "", err
 		}
-		if event.Object.is("Ready") || o.PodNetwork == agentconfig.NoNetwork && event.Object.lacksNetwork() {
-			return true, nil
+		if event.Object.is("Ready") || podNetwork == agentconfig.NoNetwork && event.Object.lacksNetwork() {
+			return event.Object.state(), nil
 		}
 	}
 }

@@ -44,11 +44,7 @@ func status(ctx context.Context, w io.Writer, dataDir string) error {
 	}
 	fmt.Fprintf(t, "API\t%s\n", client.server)
 	for _, n := range nodes.Items {
-		state := "NotReady"
-		if n.is("Ready") {
-			state = "Ready"
-		}
-		fmt.Fprintf(t, "node %s\t%s, %s, %s\n", n.Metadata.Name, state, n.Status.NodeInfo.KubeletVersion,
+		fmt.Fprintf(t, "node %s\t%s, %s, %s\n", n.Metadata.Name, n.state(), n.Status.NodeInfo.KubeletVersion,
 			n.Status.NodeInfo.ContainerRuntimeVersion)
 	}
 	ready := 0

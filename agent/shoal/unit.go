@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 
 	"github.com/shoal-project/shoal/agent/trust"
 )
@@ -59,32 +57,13 @@ func (o *joinOptions) start(ctx context.Context, m *machine, steps *steps) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	if err := waitNode(ctx, client, m.name, m.cfg.PodNetwork); err != nil {
+	state, err := waitNode(ctx, client, m.name, m.cfg.PodNetwork)
+	if err != nil {
 		return fmt.Errorf("node %s is not Ready after %s: see journalctl -u %s, and run `shoal join` again to go on waiting: %w",
 			m.name, o.timeout, agentUnit, err)
 	}
-	steps.done("node %s is Ready", m.name)
+	steps.done("node %s is %s", m.name, state)
 	return nil
-}
-
-// waitNode returns when a node is Ready, or only lacks the pod network that somebody
-// is to bring.
-func waitNode(ctx context.Context, client *api, name, podNetwork string) error {
-	var last error
-	for {
-		ready, err := watchReady(ctx, client, &options{NodeName: name, PodNetwork: podNetwork})
-		if ready {
-			return nil
-		}
-		if err != nil && ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(last, ctx.Err())
-		case <-time.After(200 * time.Millisecond): // the watch ended early: the server restarts
-		}
-	}
 }
 
 // rotatedFile is where the agent keeps the certificate that it has asked for after

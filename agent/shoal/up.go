@@ -59,7 +59,7 @@ func showRunning(ctx context.Context, o *options, pid int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := waitReady(ctx, old); err != nil {
+	if _, err := waitReady(ctx, old); err != nil {
 		return err
 	}
 	fmt.Printf("The cluster in %s runs already (pid %d).\n", o.DataDir, pid)
@@ -217,14 +217,15 @@ func supervise(ctx context.Context, o *options, out io.Writer) error {
 		steps.done("agent runs node %s", o.NodeName)
 		readyCtx, cancel := context.WithTimeout(ctx, startTimeout)
 		defer cancel()
-		if err := waitReady(readyCtx, o); err != nil {
+		state, err := waitReady(readyCtx, o)
+		if err != nil {
 			return err
 		}
 		if o.PodNetwork == agentconfig.NoNetwork {
 			steps.done("node %s is up; it is Ready once %s holds a pod network's configuration", o.NodeName,
 				o.CNIConfDir)
 		} else {
-			steps.done("node %s is Ready", o.NodeName)
+			steps.done("node %s is %s", o.NodeName, state)
 		}
 		screen(out, o, progress == nil)
 		if progress != nil {
