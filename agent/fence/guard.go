@@ -218,7 +218,7 @@ func (g *Guard) Mark(l *coordinationv1.Lease, created bool) {
 		set(l, Raised, "made-by-agent-"+rand.Text())
 	}
 	delete(l.Annotations, Covered)
-	if len(g.pods) > 0 {
+	if len(g.pods) > 0 || l.Annotations[Raised] != "" { // under a fence it tells that this agent heeds it
 		// An agent of another version may have held for longer.
 		SetCovered(l, max(Length, g.deadline-keeper.Clock()))
 	}

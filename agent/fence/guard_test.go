@@ -285,6 +285,9 @@ func TestPeriod(t *testing.T) {
 	if got := n.marked(map[string]string{Covered: "10s x"}); got[Covered] != "" {
 		t.Error("said of no pod")
 	}
+	if got := n.marked(map[string]string{Raised: "10s-x"}); got[Covered] == "" {
+		t.Error("it is not said that the fence is heeded")
+	}
 }
 
 // silenceOfLease is what the coordinator takes for a lost node (controller/fencing).

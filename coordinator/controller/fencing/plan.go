@@ -84,11 +84,22 @@ func planRaised(s seen, raised string, now time.Time) (do step, again time.Durat
 	if s.lease.Annotations[fence.Stopped] == raised {
 		return lift, 0
 	}
+	known := fence.CoveredFor(s.lease) > 0
 	length := fence.LengthOf(raised)
-	if length == 0 || s.lease.Annotations[fence.Lifting] == raised || s.stop+s.replaced == 0 {
-		return nothing, 0 // the node has to say that it stopped its pods
+	if !known && length == 0 {
+		length = fence.Length
 	}
-	if left := s.raised.Add(fence.Wait(length)).Sub(now); left > 0 {
+	left := s.raised.Add(fence.Wait(length)).Sub(now)
+	switch {
+	case !known && left > 0:
+		return nothing, left
+	case !known:
+		// The Lease was renewed after the fence, without a word of it: that agent stops nothing,
+		// and will not say that it has. One that knows fences would have said so by now.
+		return lift, 0
+	case length == 0, s.lease.Annotations[fence.Lifting] == raised, s.stop+s.replaced == 0:
+		return nothing, 0 // the node has to say that it stopped its pods
+	case left > 0:
 		return nothing, left
 	}
 	return act, 0

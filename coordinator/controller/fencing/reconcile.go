@@ -96,8 +96,14 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 }
 
 // podChanged looks at a node again whose pods changed while it is lost or fenced.
-func (r *reconciler) podChanged(_, pod *corev1.Pod) {
-	if pod == nil || pod.Spec.NodeName == "" || fence.PolicyOf(pod) == fence.Stay {
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	if pod == nil {
+		r.mu.Lock()
+		delete(r.told, old.UID)
+		r.mu.Unlock()
+		return
+	}
+	if pod.Spec.NodeName == "" || fence.PolicyOf(pod) == fence.Stay {
 		return
 	}
 	n, err := r.nodes.Get(pod.Spec.NodeName)
@@ -229,6 +235,9 @@ func (r *reconciler) act(ctx context.Context, s seen, pods []*corev1.Pod) error 
 		if l.UID != s.lease.UID || l.Annotations[fence.Raised] != raised || l.Annotations[fence.Lifting] != "" {
 			return errors.New("the fence is not raised any more")
 		}
+		if fence.CoveredFor(l) == 0 {
+			return errors.New("the node is back with an agent that stops nothing by time")
+		}
 		return nil
 	}
 	return errors.Join(r.replaceSome(ctx, pods, fence.Stop, check),
@@ -305,14 +314,15 @@ func (r *reconciler) stays(p *corev1.Pod, why string) {
 	}
 }
 
-// lift takes the fence from a node that has stopped all of its pods. Each pod that is left
-// is written first, so that a deletion by a leader of before, which read it before the
+// lift takes the fence from a node that has stopped all of its pods, or whose agent knows
+// of no fences, so that nothing is done by this one any more. Each pod that is left is
+// written first, so that a deletion by a leader of before, which read it before the
 // fence was being lifted, is refused from then on.
 func (r *reconciler) lift(ctx context.Context, lease *coordinationv1.Lease) error {
 	leases := r.client.CoordinationV1().Leases(lease.Namespace)
 	raised := lease.Annotations[fence.Raised]
 	l, err := leases.Get(ctx, lease.Name, metav1.GetOptions{})
-	if err != nil || l.Annotations[fence.Raised] != raised || l.Annotations[fence.Stopped] != raised {
+	if err != nil || l.Annotations[fence.Raised] != raised || !liftable(l, raised) {
 		return err
 	}
 	if l.Annotations[fence.Lifting] != raised {
@@ -326,7 +336,7 @@ func (r *reconciler) lift(ctx context.Context, lease *coordinationv1.Lease) erro
 	}
 	// The agent renews meanwhile, which changes nothing of this.
 	l, err = leases.Get(ctx, lease.Name, metav1.GetOptions{})
-	if err != nil || l.Annotations[fence.Lifting] != raised || l.Annotations[fence.Stopped] != raised {
+	if err != nil || l.Annotations[fence.Lifting] != raised || !liftable(l, raised) {
 		return err
 	}
 	delete(l.Annotations, fence.Raised)
@@ -334,6 +344,11 @@ func (r *reconciler) lift(ctx context.Context, lease *coordinationv1.Lease) erro
 	delete(l.Annotations, fence.Stopped)
 	_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
 	return err
+}
+
+// liftable tells whether a node's pods have ended, or will not end by this fence.
+func liftable(l *coordinationv1.Lease, raised string) bool {
+	return l.Annotations[fence.Stopped] == raised || fence.CoveredFor(l) == 0
 }
 
 // survived is the annotation of pods that a fence did not end.

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -185,6 +186,59 @@ func TestANodeThatStoppedItsPodsHasThemBack(t *testing.T) {
 			t.Errorf("%v: the pod was not written before the fence was lifted: %v", err, p.Annotations)
 		}
 	})
+}
+
+// An older agent renews without a word of the fence: its pods run, and are not replaced.
+func TestANodeThatKnowsNoFencesKeepsItsPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := covered()
+		l.Annotations[fence.Raised] = "10s-x"
+		f := start(t, l, pod("stop", fence.Stop))
+		defer func() { f.end() }()
+		synctest.Wait()
+		l = f.lease()
+		renewed := metav1.NewMicroTime(l.Spec.RenewTime.Add(time.Second))
+		l.Spec.RenewTime = &renewed
+		if _, err := f.client.CoordinationV1().Leases(l.Namespace).Update(t.Context(), l, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !f.has("stop") {
+			t.Error("replaced while it runs")
+		}
+		if a := f.lease().Annotations; a[fence.Raised] != "" || a[fence.Lifting] != "" {
+			t.Errorf("the fence is there for ever: %v", a)
+		}
+	})
+}
+
+// What the informers show may be old: the Lease itself tells that the agent knows no fences.
+func TestTheLeaseItselfIsAskedWhetherItsAgentKnowsFences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := covered()
+		l.Annotations[fence.Raised] = "10s-x"
+		f := start(t, l, pod("stop", fence.Stop))
+		defer func() { f.end() }()
+		f.client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			now := covered()
+			now.Annotations = map[string]string{fence.Raised: "10s-x"}
+			return true, now, nil
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !f.has("stop") {
+			t.Error("replaced while it runs")
+		}
+	})
+}
+
+func TestWhatIsToldOfAPodEndsWithIt(t *testing.T) {
+	r := reconciler{told: map[types.UID]string{"uid-1": "why"}}
+	r.podChanged(pod("stop", fence.Stop), nil)
+	if len(r.told) != 0 {
+		t.Errorf("%v is kept for ever", r.told)
+	}
 }
 
 // stays is another pod, which nobody replaces.
