@@ -37,13 +37,16 @@ func ParsePolicy(value string) (Policy, error) {
 	return Stay, fmt.Errorf("%q is none of %s, %s, %s", value, Stay, Stop, StopIfReplaced)
 }
 
+// SourceAnnotation is on pods that their node read from a manifest.
+const SourceAnnotation = "kubernetes.io/config.source"
+
 // PolicyOf is a pod's policy. Pods of manifests stay: nobody but their node may end
 // them.
 func PolicyOf(pod *corev1.Pod) Policy {
 	if _, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		return Stay
 	}
-	if _, ok := pod.Annotations["kubernetes.io/config.source"]; ok {
+	if _, ok := pod.Annotations[SourceAnnotation]; ok {
 		return Stay
 	}
 	p, err := ParsePolicy(pod.Annotations[PolicyAnnotation])

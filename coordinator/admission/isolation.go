@@ -46,27 +46,53 @@ func (p *isolationPolicy) Admit(_ context.Context, a admission.Attributes, _ adm
 }
 
 // Validate looks at every way to change a pod's annotations, those of its subresources
-// too.
+// too, of which a binding brings annotations of its own.
 func (p *isolationPolicy) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetResource().GroupResource() != corev1.Resource("pods") {
-		return nil
-	}
-	pod, ok := a.GetObject().(*corev1.Pod)
-	if !ok {
-		return nil
-	}
-	value, given := pod.Annotations[fence.PolicyAnnotation]
-	if old, ok := a.GetOldObject().(*corev1.Pod); ok && a.GetOperation() == admission.Update {
-		if was, had := old.Annotations[fence.PolicyAnnotation]; was != value || had != given {
-			return forbid(a, "annotation %s of a pod cannot be changed: make a new pod", fence.PolicyAnnotation)
+	switch o := a.GetObject().(type) {
+	case *corev1.Binding:
+		for _, key := range []string{fence.PolicyAnnotation, fence.SourceAnnotation, corev1.MirrorPodAnnotationKey} {
+			if _, given := o.Annotations[key]; given {
+				return forbid(a, "a binding cannot give a pod the annotation %s", key)
+			}
 		}
-		return nil
+	case *corev1.Pod:
+		if a.GetResource().GroupResource() != corev1.Resource("pods") {
+			return nil
+		}
+		if old, ok := a.GetOldObject().(*corev1.Pod); ok && a.GetOperation() == admission.Update {
+			return policyStays(a, o, old)
+		}
+		return policyIsValid(a, o)
 	}
+	return nil
+}
+
+// policyStays looks at the policy itself too: it also depends on where a pod is from.
+func policyStays(a admission.Attributes, pod, old *corev1.Pod) error {
+	value, given := pod.Annotations[fence.PolicyAnnotation]
+	if was, had := old.Annotations[fence.PolicyAnnotation]; was != value || had != given {
+		return forbid(a, "annotation %s of a pod cannot be changed: make a new pod", fence.PolicyAnnotation)
+	}
+	if fence.PolicyOf(pod) != fence.PolicyOf(old) {
+		return forbid(a, "annotation %s cannot be changed: the pod's %s depends on it",
+			fence.SourceAnnotation, fence.PolicyAnnotation)
+	}
+	return nil
+}
+
+func policyIsValid(a admission.Attributes, pod *corev1.Pod) error {
+	value, given := pod.Annotations[fence.PolicyAnnotation]
 	if !given {
 		return nil
 	}
-	if _, err := fence.ParsePolicy(value); err != nil {
+	policy, err := fence.ParsePolicy(value)
+	if err != nil {
 		return forbid(a, "annotation %s: %w", fence.PolicyAnnotation, err)
+	}
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if _, source := pod.Annotations[fence.SourceAnnotation]; source && !mirror && policy != fence.Stay {
+		return forbid(a, "annotation %s: %s would have no effect: annotation %s is for pods of a node's manifests",
+			fence.PolicyAnnotation, policy, fence.SourceAnnotation)
 	}
 	return nil
 }

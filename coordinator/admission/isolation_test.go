@@ -29,6 +29,24 @@ func attributes(pod, old *corev1.Pod, subresource string) admission.Attributes {
 		corev1.SchemeGroupVersion.WithResource("pods"), subresource, operation, nil, false, nil)
 }
 
+// from adds annotations that say where a pod is from.
+func from(p *corev1.Pod, keys ...string) *corev1.Pod {
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	for _, key := range keys {
+		p.Annotations[key] = "file"
+	}
+	return p
+}
+
+// binding is of pods/binding, with one annotation.
+func binding(key string) admission.Attributes {
+	b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{key: "stop"}}}
+	return admission.NewAttributesRecord(b, nil, corev1.SchemeGroupVersion.WithKind("Binding"), "d", "p",
+		corev1.SchemeGroupVersion.WithResource("pods"), "binding", admission.Create, nil, false, nil)
+}
+
 func TestIsolationPolicyDefault(t *testing.T) {
 	mirror := isolated("")
 	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
@@ -69,6 +87,19 @@ func TestIsolationPolicyIsValidAndStays(t *testing.T) {
 		{"unknown from before it was looked at", attributes(isolated("x"), isolated("x"), ""), true},
 		{"added", attributes(isolated("stop"), isolated(""), ""), false},
 		{"taken away", attributes(isolated(""), isolated("stop"), ""), false},
+		{"made without effect", attributes(from(isolated("stop"), fence.SourceAnnotation), nil, ""), false},
+		{"of a mirror", attributes(from(isolated("stop"), fence.SourceAnnotation, corev1.MirrorPodAnnotationKey), nil, ""),
+			true},
+		{"a source without a policy", attributes(from(isolated(""), fence.SourceAnnotation), nil, ""), true},
+		{"undone by a source", attributes(from(isolated("stop"), fence.SourceAnnotation), isolated("stop"), ""), false},
+		{"done by a source", attributes(isolated("stop"), from(isolated("stop"), fence.SourceAnnotation), ""), false},
+		{"a source by the status",
+			attributes(from(isolated("stop"), fence.SourceAnnotation), isolated("stop"), "status"), false},
+		{"a source of a pod that stays", attributes(from(isolated(""), fence.SourceAnnotation), isolated(""), ""), true},
+		{"bound", binding("a"), true},
+		{"added by a binding", binding(fence.PolicyAnnotation), false},
+		{"undone by a binding", binding(fence.SourceAnnotation), false},
+		{"undone by a mirror's binding", binding(corev1.MirrorPodAnnotationKey), false},
 		{"by the status", attributes(isolated("stop"), isolated("stay"), "status"), false},
 	} {
 		if err := p.Validate(t.Context(), tt.a, nil); (err == nil) != tt.ok {
