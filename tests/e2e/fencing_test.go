@@ -15,8 +15,8 @@ import (
 )
 
 // writer prints a StatefulSet whose pod writes lines into a directory of this machine,
-// which all nodes have: which run of the container, and on which node. The file's order
-// is that of the writes.
+// which all nodes have, so that nobody writes later: which run of the container, and on
+// which node. The file's order is that of the writes.
 const writer = `apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
@@ -26,7 +26,7 @@ spec:
   template:
     metadata:
       labels: {app: db}
-      annotations: {shoal.io/when-isolated: %s}
+      annotations: {shoal.io/when-isolated: %s, shoal.io/writes-end-with-pod: "true"}
     spec:
       nodeSelector: {fencing: "yes"}
       terminationGracePeriodSeconds: 0

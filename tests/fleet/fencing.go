@@ -16,7 +16,9 @@ import (
 // The file's order is that of the writes, whatever clocks say.
 const database = `apiVersion: v1
 kind: PersistentVolume
-metadata: {name: shared}
+metadata:
+  name: shared
+  annotations: {shoal.io/writes-end-with-pod: "true"} # one kernel has the directory
 spec:
   capacity: {storage: 1Gi}
   accessModes: [ReadWriteOnce]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -261,18 +262,38 @@ func TestVolumes(t *testing.T) {
 	csi := func(driver string) corev1.PersistentVolumeSource {
 		return corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}}
 	}
+	block := corev1.PersistentVolumeBlock
+	deviceForMany := corev1.PersistentVolumeSpec{VolumeMode: &block,
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}
+	nfs := corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
+	iscsi := corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}
+	unknown := stays(using("o"))
+	unknown.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "no-lister-has-it"
 	for name, tt := range map[string]struct {
 		source          corev1.PersistentVolumeSource
+		spec            corev1.PersistentVolumeSpec // the rest of it
+		promise         string
+		policy          fence.Policy
 		more            *corev1.Pod
 		moves, detaches bool
 	}{
-		"attached":            {source: csi("attaches"), moves: true, detaches: true},
-		"attached-and-shared": {source: csi("attaches"), more: stays(using("o")), moves: true},
-		"of-a-driver-without": {source: csi("plain")},
-		"nfs":                 {source: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, moves: true},
-		"iscsi":               {source: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}},
-		"shared": {
-			source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}, moves: true},
+		"attached":                     {source: csi("attaches"), moves: true, detaches: true},
+		"attached-and-shared":          {source: csi("attaches"), more: stays(using("o")), moves: true},
+		"of-a-driver-without":          {source: csi("plain")},
+		"attached-and-perhaps-shared":  {source: csi("attaches"), more: unknown},
+		"of-a-driver-without-promised": {source: csi("plain"), promise: "true", moves: true},
+		"device-for-many":              {source: csi("attaches"), spec: deviceForMany},
+		"device-for-many-promised": {
+			source: csi("attaches"), spec: deviceForMany, promise: "true", moves: true, detaches: true},
+		"nfs":          {source: nfs},
+		"nfs-promised": {source: nfs, promise: "true", moves: true},
+		"nfs-denied":   {source: nfs, promise: "false"},
+		"nfs-twice":    {source: nfs, policy: fence.StopIfReplaced, moves: true},
+		"iscsi":        {source: iscsi},
+		"iscsi-twice":  {source: iscsi, policy: fence.StopIfReplaced},
+		"directory":    {source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}},
+		"local":        {source: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{}}},
+		"cephfs":       {source: corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{}}, moves: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -281,9 +302,14 @@ func TestVolumes(t *testing.T) {
 				va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{UID: "va",
 					// sha256 of "h" + "attaches" + "n", as controller/attachdetach names it.
 					Name: "csi-" + attachmentOfTest}}
-				objects := []runtime.Object{l, claim.DeepCopy(), using("p"), va,
-					&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"},
-						Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: tt.source}},
+				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: tt.spec}
+				pv.Spec.PersistentVolumeSource = tt.source
+				pv.Annotations = map[string]string{writesEnd: tt.promise}
+				p := using("p")
+				if tt.policy != "" {
+					p.Annotations[fence.PolicyAnnotation] = string(tt.policy)
+				}
+				objects := []runtime.Object{l, claim.DeepCopy(), p, va, pv,
 					&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "plain"},
 						Spec: storagev1.CSIDriverSpec{AttachRequired: &no}},
 				}
@@ -298,11 +324,44 @@ func TestVolumes(t *testing.T) {
 				if f.has("p") == tt.moves || apierrors.IsNotFound(err) != tt.detaches {
 					t.Errorf("the pod is there: %v, its attachment: %v", f.has("p"), err)
 				}
-				if told := len(f.events.Events) > 0; !told {
+				if told := len(f.events.Events) > 0; !told && name != "attached-and-perhaps-shared" { // an error tells
 					t.Error("nobody is told")
 				}
 			})
 		})
+	}
+}
+
+// Kinds that nobody has thought of stay too.
+func TestVolumesOfAPodItself(t *testing.T) {
+	own := map[string]bool{"EmptyDir": true, "ConfigMap": true, "Secret": true, "DownwardAPI": true, "Projected": true,
+		"Image": true}
+	claims := map[string]bool{"PersistentVolumeClaim": true, "Ephemeral": true} // their volume tells
+	twice := map[string]bool{"NFS": true, "CephFS": true, "HostPath": true, "AzureFile": true, "Glusterfs": true}
+	kinds := reflect.TypeFor[corev1.VolumeSource]()
+	for i := range kinds.NumField() {
+		kind := kinds.Field(i).Name
+		if claims[kind] {
+			continue
+		}
+		var source corev1.VolumeSource
+		reflect.ValueOf(&source).Elem().Field(i).Set(reflect.New(kinds.Field(i).Type.Elem()))
+		for _, tt := range []struct {
+			policy  fence.Policy
+			promise string
+			moves   bool
+		}{
+			{fence.Stop, "", own[kind]},
+			{fence.Stop, "true", true},
+			{fence.StopIfReplaced, "", own[kind] || twice[kind]},
+		} {
+			p := pod("p", tt.policy)
+			p.Annotations[writesEnd] = tt.promise
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
+			if _, why, err := (volumes{}).of(p); err != nil || (why == "") != tt.moves {
+				t.Errorf("%s of a pod with %s, promise %q: %q, %v", kind, tt.policy, tt.promise, why, err)
+			}
+		}
 	}
 }
 

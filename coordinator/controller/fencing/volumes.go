@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -15,6 +16,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/csi/migration"
 )
@@ -30,9 +32,16 @@ type volumes struct {
 // attachment is a volume that a driver attached to a node.
 type attachment struct{ name, volume string }
 
+// writesEnd on a PersistentVolume, or on a pod for its volumes without one, is somebody's
+// word that nothing reaches the storage any more of what the pod's processes wrote, once
+// they have ended and another node may write.
+const writesEnd = "shoal.io/writes-end-with-pod"
+
 // of lists what has to be detached from a pod's node before another has its volumes. why
 // is not empty when a volume could still be written there after the pod has ended.
+// Pods that may run twice may write files twice.
 func (v volumes) of(p *corev1.Pod) (list []attachment, why string, err error) {
+	twice := fence.PolicyOf(p) == fence.StopIfReplaced
 	for i := range p.Spec.Volumes {
 		s := &p.Spec.Volumes[i]
 		pv, err := v.volume(p, s)
@@ -40,8 +49,9 @@ func (v volumes) of(p *corev1.Pod) (list []attachment, why string, err error) {
 			return nil, "", err
 		}
 		if pv == nil {
-			if what := byItself(&s.VolumeSource); what != "" {
-				return nil, writesByItself(s.Name, what), nil
+			mayMove := ownOfPod(&s.VolumeSource) || twice && filesOfPod(&s.VolumeSource)
+			if !mayMove && p.Annotations[writesEnd] != "true" {
+				return nil, writesByItself(s.Name, "the pod names it without a claim"), nil
 			}
 			continue
 		}
@@ -49,7 +59,10 @@ func (v volumes) of(p *corev1.Pod) (list []attachment, why string, err error) {
 		if err != nil {
 			return nil, "", err
 		}
-		if what != "" {
+		if twice && files(&pv.Spec.PersistentVolumeSource) {
+			what = ""
+		}
+		if what != "" && pv.Annotations[writesEnd] != "true" {
 			return nil, writesByItself(s.Name, what), nil
 		}
 		if a != nil {
@@ -60,8 +73,15 @@ func (v volumes) of(p *corev1.Pod) (list []attachment, why string, err error) {
 }
 
 func writesByItself(name, what string) string {
-	return fmt.Sprintf("its node writes volume %q by itself (%s), and nobody can take that from it; "+
-		"give the node the taint node.kubernetes.io/out-of-service once it is off", name, what)
+	return fmt.Sprintf("what it wrote to volume %q may reach the storage later (%s), and nobody can take that "+
+		"from its node; give the node the taint node.kubernetes.io/out-of-service once it is off", name, what)
+}
+
+// sharedDevice tells whether pods write to a volume past all file systems, while other
+// nodes have it attached too: the end of a pod does not write what is in memory of it.
+func sharedDevice(pv *corev1.PersistentVolume) bool {
+	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock &&
+		slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
 // volume is what a pod's claim is bound to, nil for other volumes.
@@ -83,17 +103,19 @@ func (v volumes) volume(p *corev1.Pod, s *corev1.Volume) (*corev1.PersistentVolu
 }
 
 // judge tells how a volume is taken from a node: by its attachment, or by the end of its
-// processes; what is not empty when by neither.
+// processes; what is not empty when by neither. Without an attachment the latter is not
+// enough, even for files: the kernel of a node whose whole network was cut holds what it
+// could not write, and writes it when the network is back.
 func (v volumes) judge(pv *corev1.PersistentVolume, node string) (a *attachment, what string, err error) {
 	if driven, err := migration.Volume(pv); err == nil {
 		pv = driven
 	}
 	s := &pv.Spec.PersistentVolumeSource
 	switch {
-	case s.NFS != nil, s.CephFS != nil, s.HostPath != nil, s.Local != nil, s.AzureFile != nil, s.Glusterfs != nil:
-		return nil, "", nil // file systems that others share, or that nobody else has
+	case s.CephFS != nil:
+		return nil, "", nil // its servers have a client give up a file before another may write it
 	case s.CSI == nil:
-		return nil, "a device without an attacher", nil
+		return nil, "nobody attaches it", nil
 	}
 	driver, err := v.drivers.Get(s.CSI.Driver)
 	if err == nil && !attaches(driver) {
@@ -102,32 +124,40 @@ func (v volumes) judge(pv *corev1.PersistentVolume, node string) (a *attachment,
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, "", err
 	}
+	if sharedDevice(pv) {
+		what = "a device that other nodes may have too"
+	}
 	sum := sha256.Sum256([]byte(s.CSI.VolumeHandle + s.CSI.Driver + node))
-	return &attachment{"csi-" + hex.EncodeToString(sum[:]), pv.Name}, "", nil
+	return &attachment{"csi-" + hex.EncodeToString(sum[:]), pv.Name}, what, nil
 }
 
 func attaches(d *storagev1.CSIDriver) bool {
 	return d.Spec.AttachRequired == nil || *d.Spec.AttachRequired
 }
 
-// byItself names what a node writes by itself for a volume of a pod's own.
-func byItself(s *corev1.VolumeSource) string {
-	switch {
-	case s.ISCSI != nil:
-		return "iscsi"
-	case s.FC != nil:
-		return "fc"
-	case s.RBD != nil:
-		return "rbd"
-	}
-	return ""
+// ownOfPod tells whether a volume is a pod's own: no other pod ever has what is in it.
+func ownOfPod(s *corev1.VolumeSource) bool {
+	return s.EmptyDir != nil || s.ConfigMap != nil || s.Secret != nil || s.DownwardAPI != nil || s.Projected != nil ||
+		s.Image != nil
+}
+
+// filesOfPod tells whether a volume is a file system that several nodes may have at once,
+// files that of a volume with a claim.
+func filesOfPod(s *corev1.VolumeSource) bool {
+	return s.NFS != nil || s.CephFS != nil || s.HostPath != nil || s.AzureFile != nil || s.Glusterfs != nil
+}
+
+func files(s *corev1.PersistentVolumeSource) bool {
+	return s.NFS != nil || s.CephFS != nil || s.HostPath != nil || s.Local != nil || s.AzureFile != nil ||
+		s.Glusterfs != nil
 }
 
 // detach takes attachments from a node, but for those that other pods there use.
 func (v volumes) detach(ctx context.Context, list []attachment, others []*corev1.Pod) error {
 	var errs []error
 	for _, a := range list {
-		if v.used(a.volume, others) {
+		if used, err := v.used(a.volume, others); used || err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		va, err := v.client.StorageV1().VolumeAttachments().Get(ctx, a.name, metav1.GetOptions{})
@@ -140,13 +170,19 @@ func (v volumes) detach(ctx context.Context, list []attachment, others []*corev1
 	return errors.Join(errs...)
 }
 
-func (v volumes) used(volume string, pods []*corev1.Pod) bool {
+// used is an error where it is not known whether a pod uses the volume.
+func (v volumes) used(volume string, pods []*corev1.Pod) (bool, error) {
+	var errs []error
 	for _, p := range pods {
 		for i := range p.Spec.Volumes {
-			if pv, err := v.volume(p, &p.Spec.Volumes[i]); err == nil && pv != nil && pv.Name == volume {
-				return true
+			pv, err := v.volume(p, &p.Spec.Volumes[i])
+			if err == nil && pv != nil && pv.Name == volume {
+				return true, nil
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("volumes of pod %s/%s: %w", p.Namespace, p.Name, err))
 			}
 		}
 	}
-	return false
+	return false, errors.Join(errs...)
 }
