@@ -124,24 +124,65 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// End ends the keeper, if there is one: its pods have ended.
+// endWait is how long a keeper may take to end by itself: it stops its pods.
+const endWait = killWait + syncWait
+
+// End ends the keeper, if there is one: its pods have ended. It is asked to, so that it
+// closes its watchdog, and made to after endWait.
 func (d Directory) End() error {
-	for end := Clock() + killWait; ; time.Sleep(time.Millisecond) {
+	began, asked := Clock(), 0
+	for ; ; time.Sleep(time.Millisecond) {
 		kept, err := d.Kept()
 		if err != nil || !kept {
 			return err
 		}
-		if Clock() > end {
+		late := Clock() - began
+		if late > endWait+killWait {
 			return fmt.Errorf("the keeper of %s does not end", d.Path)
 		}
-		b, err := os.ReadFile(filepath.Join(d.Path, "lock"))
-		if err != nil {
+		pid := d.keeper()
+		if pid <= 1 || pid == os.Getpid() || pid == asked && late < endWait {
+			continue
+		}
+		signal := unix.SIGTERM
+		if late >= endWait {
+			signal = unix.SIGKILL
+		}
+		if err := d.signal(pid, signal); err != nil {
 			return err
 		}
-		if pid, _ := strconv.Atoi(string(b)); pid > 1 && pid != os.Getpid() {
-			_ = unix.Kill(pid, unix.SIGKILL) // it holds the lock, so the number is its own
-		}
+		asked = pid
 	}
+}
+
+// keeper is the number of the process that says that it keeps, 0: it has not said so.
+func (d Directory) keeper() int {
+	b, err := os.ReadFile(filepath.Join(d.Path, "lock"))
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(string(b))
+	return pid
+}
+
+// signal sends to the keeper, and to no process that has its number after it: what still
+// keeps with the number after the process was opened is that process, or came later.
+func (d Directory) signal(pid int, s unix.Signal) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(fd)
+	if kept, err := d.Kept(); err != nil || !kept || d.keeper() != pid {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, s, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return os.NewSyscallError("pidfd_send_signal", err)
+	}
+	return nil
 }
 
 func (d Directory) open() (*os.File, error) {

@@ -1,14 +1,21 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/tests/leak"
 )
@@ -164,36 +171,202 @@ func TestTheMachineIsResetWhenAPodDoesNotEnd(t *testing.T) {
 	}
 }
 
+// device is a watchdog device that remembers.
+type device struct {
+	mu     sync.Mutex
+	opened int
+	wrote  []byte
+	closed bool
+}
+
+func (d *device) open() (io.WriteCloser, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opened, d.wrote, d.closed = d.opened+1, nil, false
+	return d, nil
+}
+
+func (d *device) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wrote = append(d.wrote, b...)
+	return len(b), nil
+}
+
+func (d *device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return nil
+}
+
+// disarmed tells whether the device was closed with the letter V as the last: otherwise it
+// resets the machine.
+func (d *device) disarmed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed && bytes.HasSuffix(d.wrote, []byte("V"))
+}
+
+func TestAWatchdogIsWrittenToEachSecond(t *testing.T) {
+	for name, deadline := range map[string]time.Duration{"no pods": 0, "pods": time.Hour} {
+		d, dog := directory(t), &device{}
+		if deadline > 0 {
+			target, _ := pod(t)
+			set(t, d, deadline)
+			if err := d.Put("uid", target); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k := &Keeper{Directory: d, OpenWatchdog: dog.open, Say: func(s string) { t.Log(s) }}
+		if err := k.arm(); err != nil {
+			t.Fatal(err)
+		}
+		if next, _ := k.look(); next > Clock()+lookAgain || len(dog.wrote) != 1 {
+			t.Errorf("%s: written %d times, again in %s", name, len(dog.wrote), next-Clock())
+		}
+	}
+}
+
+func TestAWatchdogIsToldAnOrderlyEndOnly(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		put   func(*testing.T, Directory) error
+		end   func(Directory, context.CancelFunc) error
+		fails bool
+	}{
+		{"no pods for a while", func(*testing.T, Directory) error { return nil },
+			func(Directory, context.CancelFunc) error { return nil }, false},
+		{"asked to end, pods stopped", func(t *testing.T, d Directory) error {
+			set(t, d, time.Hour)
+			target, _ := pod(t)
+			return d.Put("uid", target)
+		}, func(_ Directory, cancel context.CancelFunc) error { cancel(); return nil }, false},
+		{"asked to end, a pod goes on", func(t *testing.T, d Directory) error {
+			set(t, d, time.Hour)
+			group := t.TempDir()
+			if err := os.Mkdir(filepath.Join(group, "cgroup.procs"), 0o700); err != nil { // not readable
+				return err
+			}
+			return d.Put("uid", Target{Groups: []string{group}})
+		}, func(_ Directory, cancel context.CancelFunc) error { cancel(); return nil }, true},
+		{"directory removed", func(*testing.T, Directory) error { return nil },
+			func(d Directory, _ context.CancelFunc) error { return os.RemoveAll(d.Path) }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, dog := directory(t), &device{}
+			if err := tt.put(t, d); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			k := &Keeper{Directory: d, OpenWatchdog: dog.open, Say: func(s string) { t.Log(s) }, idle: 200 * time.Millisecond}
+			go func() { done <- k.Run(ctx) }()
+			waitKept(t, d)
+			if err := tt.end(d, cancel); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; (err != nil) != tt.fails {
+				t.Error(err)
+			}
+			if dog.disarmed() == tt.fails {
+				t.Errorf("it was told %q", dog.wrote)
+			}
+		})
+	}
+}
+
+func TestAKeeperTooManyLeavesTheWatchdogAlone(t *testing.T) {
+	d, dog := directory(t), &device{}
+	set(t, d, time.Hour)
+	keep(t, d)
+	if err := (&Keeper{Directory: d, OpenWatchdog: dog.open}).Run(t.Context()); err != nil || dog.opened != 0 {
+		t.Errorf("opened %d times, %v", dog.opened, err)
+	}
+}
+
+// A server that does not answer costs one thread, however often it is tried.
+func TestOneFlushOfADirectoryIsUnderWay(t *testing.T) {
+	answer := make(chan struct{})
+	var begun atomic.Int32
+	f := flushes{running: map[string]chan struct{}{}, sync: func(string) error {
+		begun.Add(1)
+		<-answer
+		return nil
+	}}
+	for range 2 {
+		if f.write("a", []string{"a/m"}) == nil {
+			t.Error("it is not written")
+		}
+	}
+	if n := begun.Load(); n != 1 {
+		t.Errorf("%d are under way", n)
+	}
+	close(answer)
+	if err := f.write("a", []string{"a/m"}); err != nil || begun.Load() != 2 {
+		t.Errorf("%v, %d begun: what was written since then is not in the first", err, begun.Load())
+	}
+}
+
+// The number of a keeper that was killed may be another process's by now.
+func TestANumberThatIsNotTheKeepersGetsNoSignal(t *testing.T) {
+	d := directory(t)
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if err := os.WriteFile(filepath.Join(d.Path, "lock"), []byte(pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.signal(cmd.Process.Pid, unix.SIGKILL), d.End()); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(10 * time.Millisecond) // a signal would have been delivered by then
+	if zombie(cmd.Process.Pid) {
+		t.Error("another process was killed")
+	}
+}
+
 // TestMain's process would be ended with its own keeper, so that one is another process.
 func TestEnd(t *testing.T) {
 	d := directory(t)
 	if err := d.End(); err != nil {
 		t.Errorf("nobody keeps: %v", err)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKeepUntilKilled$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKeepUntilAsked$")
 	cmd.Env = append(os.Environ(), keepIn+"="+d.Path)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	var failed error
 	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }()
+	go func() { failed = cmd.Wait(); close(done) }()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done })
 	waitKept(t, d)
 	if err := d.End(); err != nil {
 		t.Error(err)
 	}
-	<-done
+	if <-done; failed != nil {
+		t.Errorf("it was not asked to end: %v", failed)
+	}
 }
 
 const keepIn = "SHOAL_TEST_KEEP_IN"
 
-func TestKeepUntilKilled(t *testing.T) {
+func TestKeepUntilAsked(t *testing.T) {
 	path := os.Getenv(keepIn)
 	if path == "" {
 		t.Skip("the other half of TestEnd")
 	}
+	ctx, stop := signal.NotifyContext(t.Context(), unix.SIGTERM)
+	defer stop()
 	k := Keeper{Directory: Directory{Path: path}, Say: func(string) {}}
-	t.Error(k.Run(t.Context()))
+	if err := k.Run(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAZombieHasEnded(t *testing.T) {

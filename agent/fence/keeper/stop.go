@@ -31,7 +31,7 @@ func Stop(targets map[string]Target) error {
 		wg.Go(func() {
 			err := kill(t.Groups)
 			if err == nil {
-				err = flush(t.Volumes)
+				err = flushing.below(t.Volumes)
 			}
 			if err == nil {
 				return
@@ -43,6 +43,20 @@ func Stop(targets map[string]Target) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// StopOverdue stops the pods whose time is over. A deadline that cannot be read is past:
+// then unread tells why.
+func (d Directory) StopOverdue() (unread, err error) {
+	deadline, unread := d.Deadline()
+	if unread == nil && Clock() < deadline {
+		return nil, nil
+	}
+	targets, err := d.Targets()
+	if err != nil {
+		return unread, err
+	}
+	return unread, Stop(targets)
 }
 
 // kill ends the processes in the groups and below them.
@@ -119,27 +133,70 @@ func zombie(pid int) bool {
 	return true
 }
 
-// flush has the file systems below dir written, so that the kernel writes nothing of the
-// ended processes later.
-func flush(dir string) error {
+// flushes has file systems written, so that the kernel writes nothing of the ended
+// processes later. What a disk or server does not answer stays under way, with a thread of
+// this process: of a directory there is one at a time.
+type flushes struct {
+	sync    func(mount string) error
+	mu      sync.Mutex
+	running map[string]chan struct{} // by directory, closed at the end
+}
+
+var flushing = flushes{sync: syncFileSystem, running: map[string]chan struct{}{}}
+
+// below writes all file systems mounted below dir, and waits for syncWait at most.
+func (f *flushes) below(dir string) error {
 	mounts, err := mountsBelow(dir)
 	if err != nil || len(mounts) == 0 {
 		return err
+	}
+	return f.write(dir, mounts)
+}
+
+func (f *flushes) write(dir string, mounts []string) error {
+	late := time.After(syncWait)
+	failed := fmt.Errorf("file systems below %s are still being written", dir)
+	ended := make(chan struct{})
+	for {
+		before := f.begin(dir, ended)
+		if before == nil {
+			break
+		}
+		select { // what was written after that one began is not in it
+		case <-before:
+		case <-late:
+			return failed
+		}
 	}
 	done := make(chan error, 1)
 	go func() {
 		var errs []error
 		for _, m := range mounts {
-			errs = append(errs, syncFileSystem(m))
+			errs = append(errs, f.sync(m))
 		}
+		f.mu.Lock()
+		delete(f.running, dir)
+		f.mu.Unlock()
+		close(ended)
 		done <- errors.Join(errs...)
 	}()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(syncWait):
-		return fmt.Errorf("file systems below %s are still being written", dir)
+	case <-late:
+		return failed
 	}
+}
+
+// begin takes the place of the one flush of dir, or tells when that one ends.
+func (f *flushes) begin(dir string, ended chan struct{}) (before <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if before := f.running[dir]; before != nil {
+		return before
+	}
+	f.running[dir] = ended
+	return nil
 }
 
 func syncFileSystem(dir string) error {

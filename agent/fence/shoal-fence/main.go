@@ -36,12 +36,7 @@ func run() error {
 		return errors.New("-directory must be given")
 	}
 	k.Say = func(s string) { fmt.Fprintln(os.Stderr, "shoal-fence:", s) }
-	var err error
-	if *watchdog != "" {
-		if k.Watchdog, err = keeper.OpenWatchdog(*watchdog); err != nil {
-			return err
-		}
-	}
+	k.OpenWatchdog = keeper.Watchdog(*watchdog)
 	if *reset {
 		k.Reset = func() {
 			if err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART); err != nil {
@@ -54,11 +49,7 @@ func run() error {
 	// The machine shuts down, and waits for this process: its pods must not outlive it.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := k.Run(ctx); err != nil || ctx.Err() == nil {
-		return err
-	}
-	targets, err := k.Targets()
-	return errors.Join(err, keeper.Stop(targets))
+	return k.Run(ctx)
 }
 
 // prefer has the process run when memory and processor are short. What is refused is
