@@ -129,6 +129,9 @@ var userAgent = "kubelet/" + node.Version + " shoal-agent"
 func build(
 	ctx context.Context, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
 ) ([]task, func(), error) {
+	if err := stopOverdue(cfg, host.BootID(), log); err != nil { // before all that takes time or fails
+		return nil, nil, err
+	}
 	if err := makeDirs(cfg); err != nil {
 		return nil, nil, err
 	}

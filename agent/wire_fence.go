@@ -28,14 +28,32 @@ import (
 // isolated is the reason of events of pods that wait for their node's hold.
 const isolated = "Isolated"
 
-// newGuard guards pods that must not outlive the node's isolation, and stops those of an
-// agent of before whose time is over. Nil where nobody could: an outside runtime starts
-// containers whatever the agent thinks of it, and without an API nothing is replaced.
+// stopOverdue stops pods of an agent of before whose time is over. It needs nothing but
+// the directory of this boot.
+func stopOverdue(cfg *config.Config, boot string, log *slog.Logger) error {
+	unread, err := keeper.Directory{Path: filepath.Join(fenceDir(cfg), boot)}.StopOverdue()
+	if unread != nil {
+		log.Warn("the deadline of the node's pods cannot be read, so it counts as past", "err", unread)
+	}
+	if err != nil {
+		return fmt.Errorf("stop pods whose time is over: %w", err)
+	}
+	return nil
+}
+
+// newGuard guards pods that must not outlive the node's isolation. Nil where nobody could:
+// an outside runtime starts containers whatever the agent thinks of it, and without an API
+// nothing is replaced.
 func newGuard(cfg *config.Config, server *api.Server, boot string, log *slog.Logger) (*fence.Guard, error) {
 	if cfg.ContainerRuntimeEndpoint != "" || !server.Configured() {
 		return nil, nil
 	}
 	groups, err := cgroup.Open(cgroup.Driver(cfg.CgroupDriver))
+	if err != nil {
+		return nil, err
+	}
+	// As the kernel shows it in the list of mounts.
+	pods, err := filepath.EvalSymlinks(filepath.Join(cfg.RootDir, "pods"))
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +66,7 @@ func newGuard(cfg *config.Config, server *api.Server, boot string, log *slog.Log
 		Target: func(p *corev1.Pod) keeper.Target {
 			return keeper.Target{
 				Groups:  groups.Directories(cgroupOf(tree(cfg), p)),
-				Volumes: filepath.Join(cfg.RootDir, "pods", string(p.UID), "volumes"),
+				Volumes: filepath.Join(pods, string(p.UID), "volumes"),
 			}
 		},
 		Keep:    func(ctx context.Context) error { return startKeeper(ctx, cfg, dir) },

@@ -41,6 +41,7 @@ type Guard struct {
 	pods    map[types.UID]*guarded
 	raised  string // the fence that the last answer showed
 	stopped string // the fence that all pods were stopped by
+	failed  bool   // pods were not stopped that must be
 	renew   chan struct{}
 	moved   chan struct{}
 }
@@ -74,6 +75,7 @@ func (g *Guard) Open() error {
 		g.deadline = 0
 	}
 	if keeper.Clock() >= g.deadline {
+		g.deadline = 0
 		return g.stop()
 	}
 	return nil
@@ -176,8 +178,12 @@ func (g *Guard) register(pod *corev1.Pod) error {
 	if err := g.Directory.Put(string(pod.UID), t); err != nil {
 		return err
 	}
+	if len(g.pods) == 0 && keeper.Clock() >= g.deadline {
+		g.deadline = 0 // it ended unnoticed, with nothing to stop
+	}
 	g.pods[pod.UID] = &guarded{target: t}
 	poke(g.renew) // from now on others have to know, and it is renewed more often
+	poke(g.moved)
 	return nil
 }
 
@@ -293,10 +299,11 @@ func (g *Guard) fenced(raised string) {
 	if n > 0 {
 		g.Log.Warn("the cluster replaces pods of this node: those that must not run twice are stopped", "fence", raised)
 	}
-	if err = errors.Join(err, g.stop()); err != nil {
-		g.Log.Warn("the cluster is not told yet that pods are stopped", "err", err)
-		poke(g.renew) // the next answer shows the fence again
-		return
+	if err != nil {
+		g.Log.Warn("the deadline of the node's pods cannot be written", "err", err)
+	}
+	if g.stop() != nil || err != nil {
+		return // the next answer shows the fence again
 	}
 	g.mu.Lock()
 	g.stopped = raised
@@ -315,29 +322,52 @@ func (g *Guard) stop() error {
 	}
 	g.mu.Unlock()
 	err := keeper.Stop(targets)
-	if err != nil {
+	g.mu.Lock()
+	before := g.failed
+	g.failed = err != nil
+	g.mu.Unlock()
+	switch {
+	case err != nil && !before:
 		g.Log.Error("pods are not stopped that must be, trying on", "err", err)
+		poke(g.moved)
+	case err == nil && before:
+		g.Log.Info("the pods are stopped now")
 	}
 	return err
 }
 
-// Run stops pods when their time is over, until ctx ends.
+// tryAgain is how long after a stopping that failed the next begins.
+const tryAgain = time.Second
+
+// Run stops pods when their time is over, until ctx ends. Without any it sleeps.
 func (g *Guard) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		g.mu.Lock()
-		at := g.deadline
-		past := keeper.Clock() >= at
-		idle := len(g.pods) == 0 || past
-		g.mu.Unlock()
-		if idle {
-			at = keeper.Clock() + Length
+		at, ok := g.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+			case <-g.moved:
+			}
+			continue
 		}
 		if err := keeper.SleepUntil(ctx, at, g.moved); err != nil {
 			return err
 		}
-		g.expire()
+		if ctx.Err() == nil {
+			g.expire()
+		}
 	}
 	return nil
+}
+
+// next is when there is something to stop, if ever.
+func (g *Guard) next() (at time.Duration, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed {
+		return keeper.Clock() + tryAgain, true
+	}
+	return g.deadline, len(g.pods) > 0 && g.deadline != 0
 }
 
 func (g *Guard) expire() {
@@ -348,10 +378,13 @@ func (g *Guard) expire() {
 	if past {
 		g.deadline = 0
 	}
+	failed := g.failed
 	g.mu.Unlock()
 	if past {
 		g.Log.Warn("the node is isolated: pods that must not outlive that are stopped")
-		_ = g.stop() // told; the keeper tries on
+	}
+	if past || failed {
+		_ = g.stop() // told, and tried again
 	}
 }
 

@@ -268,6 +268,70 @@ func TestWithoutAKeeperNothingIsHeldOn(t *testing.T) {
 	}
 }
 
+// What could not be stopped is tried again until it is, whether the API answers or not.
+func TestAStopThatFailedIsTriedAgain(t *testing.T) {
+	n := newNode(t, filepath.Join(t.TempDir(), "boot"))
+	p := stopPod("a")
+	n.answer(n.Now()-Length+time.Second/2, nil)
+	if err := n.Permit(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	other := stopPod("b") // of which nothing can be read
+	unreadable := filepath.Join(n.Target(other).Groups[0], "cgroup.procs")
+	if err := os.MkdirAll(unreadable, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Adopt(other); err != nil {
+		t.Fatal(err)
+	}
+	first := n.runs(p)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	<-first
+	for failed := false; !failed; time.Sleep(time.Millisecond) {
+		n.mu.Lock()
+		failed = n.failed
+		n.mu.Unlock()
+	}
+	if err := os.Remove(unreadable); err != nil {
+		t.Fatal(err)
+	}
+	<-n.runs(other)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAGuardWithoutPodsSleeps(t *testing.T) {
+	n := newNode(t, filepath.Join(t.TempDir(), "boot"))
+	n.answer(n.Now(), nil)
+	if at, ok := n.next(); ok {
+		t.Errorf("it wakes in %s", at-n.Now())
+	}
+	if len(n.moved) != 1 {
+		t.Error("a hold wakes it")
+	}
+	<-n.moved
+	if err := n.Adopt(stopPod("a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := n.next(); !ok || len(n.moved) != 1 {
+		t.Errorf("a pod does not wake it: %v", ok)
+	}
+	if err := n.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	n.answer(n.Now()-Length, nil) // over, with nobody to tell
+	if err := n.Adopt(stopPod("b")); err != nil {
+		t.Fatal(err)
+	}
+	if at, ok := n.next(); ok || n.Held() {
+		t.Errorf("it ends a hold of before in %s", at-n.Now())
+	}
+}
+
 func TestPeriod(t *testing.T) {
 	n := newNode(t, filepath.Join(t.TempDir(), "boot"))
 	if n.Period() != 0 || n.Adopt(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "b"}}) != nil || n.Period() != 0 {

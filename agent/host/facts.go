@@ -51,7 +51,7 @@ func Look(disk, ip string) (Facts, error) {
 		f.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	f.MachineID = line("/etc/machine-id")
-	f.BootID = line("/proc/sys/kernel/random/boot_id")
+	f.BootID = BootID()
 	f.SystemUUID = line("/sys/class/dmi/id/product_uuid")
 	if f.SystemUUID == "" {
 		f.SystemUUID = f.MachineID
@@ -64,6 +64,9 @@ func Look(disk, ip string) (Facts, error) {
 	f.IPs, err = addresses()
 	return f, err
 }
+
+// BootID is another one each time that the machine starts.
+func BootID() string { return line("/proc/sys/kernel/random/boot_id") }
 
 func line(path string) string {
 	data, err := os.ReadFile(path)
