@@ -261,7 +261,8 @@ func TestAWatchdogIsToldAnOrderlyEndOnly(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)
-			k := &Keeper{Directory: d, OpenWatchdog: dog.open, Say: func(s string) { t.Log(s) }, idle: 200 * time.Millisecond}
+			k := &Keeper{Directory: d, OpenWatchdog: dog.open, Say: func(s string) { t.Log(s) }}
+			k.idle = 200 * time.Millisecond
 			go func() { done <- k.Run(ctx) }()
 			waitKept(t, d)
 			if err := tt.end(d, cancel); err != nil {

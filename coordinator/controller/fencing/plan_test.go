@@ -90,8 +90,8 @@ func TestPlan(t *testing.T) {
 			lease: leaseOf(0, fence.Raised, "10s-x", fence.Lifting, "10s-x"), raised: raisedAt}, lift, 0},
 		{"made by an agent that was then replaced by such a one", seen{node: nodeOf("True"),
 			lease: leaseOf(0, fence.Raised, "made-by-agent-x"), raised: raisedAt}, lift, 0},
-		{"made by the agent", seen{node: nodeOf("Unknown"), lease: leaseOf(length, fence.Raised, "made-by-agent-x"), stop: 1,
-			raised: old}, nothing, 0},
+		{"made by the agent", seen{node: nodeOf("Unknown"),
+			lease: leaseOf(length, fence.Raised, "made-by-agent-x"), stop: 1, raised: old}, nothing, 0},
 	} {
 		if do, wait := planFor(tt.s, now); do != tt.do || wait != tt.wait {
 			t.Errorf("%s: %d after %s, want %d after %s", tt.name, do, wait, tt.do, tt.wait)

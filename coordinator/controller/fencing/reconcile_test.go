@@ -200,7 +200,8 @@ func TestANodeThatKnowsNoFencesKeepsItsPods(t *testing.T) {
 		l = f.lease()
 		renewed := metav1.NewMicroTime(l.Spec.RenewTime.Add(time.Second))
 		l.Spec.RenewTime = &renewed
-		if _, err := f.client.CoordinationV1().Leases(l.Namespace).Update(t.Context(), l, metav1.UpdateOptions{}); err != nil {
+		_, err := f.client.CoordinationV1().Leases(l.Namespace).Update(t.Context(), l, metav1.UpdateOptions{})
+		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -267,6 +268,7 @@ func TestVolumes(t *testing.T) {
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}
 	nfs := corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
 	iscsi := corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}
+	ceph := corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{}}
 	unknown := stays(using("o"))
 	unknown.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "no-lister-has-it"
 	for name, tt := range map[string]struct {
@@ -293,7 +295,7 @@ func TestVolumes(t *testing.T) {
 		"iscsi-twice":  {source: iscsi, policy: fence.StopIfReplaced},
 		"directory":    {source: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}},
 		"local":        {source: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{}}},
-		"cephfs":       {source: corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{}}, moves: true},
+		"cephfs":       {source: ceph, moves: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
