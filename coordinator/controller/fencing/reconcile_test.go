@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,7 @@ type rig struct {
 	client *fake.Clientset
 	events *record.FakeRecorder
 	end    func()
+	newer  atomic.Pointer[coordinationv1.Lease] // what the API has, and informers do not
 }
 
 func pod(name string, policy fence.Policy) *corev1.Pod {
@@ -49,6 +51,10 @@ func start(t *testing.T, objects ...runtime.Object) *rig {
 	}
 	f := &rig{t: t, client: fake.NewClientset(append(others, objects...)...), events: record.NewFakeRecorder(100)}
 	f.client.PrependReactor("delete", "pods", f.deletePod)
+	f.client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		l := f.newer.Load()
+		return l != nil, l, nil
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := informers.NewSharedInformerFactory(f.client, 0)
 	loop, err := New(controller.Env{
@@ -222,11 +228,9 @@ func TestTheLeaseItselfIsAskedWhetherItsAgentKnowsFences(t *testing.T) {
 		l.Annotations[fence.Raised] = "10s-x"
 		f := start(t, l, pod("stop", fence.Stop))
 		defer func() { f.end() }()
-		f.client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			now := covered()
-			now.Annotations = map[string]string{fence.Raised: "10s-x"}
-			return true, now, nil
-		})
+		newer := covered()
+		newer.Annotations = map[string]string{fence.Raised: "10s-x"}
+		f.newer.Store(newer)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !f.has("stop") {
