@@ -115,6 +115,16 @@ func (f *rig) annotate(key, value string) {
 	synctest.Wait()
 }
 
+// back has the node be heard of again.
+func (f *rig) back() {
+	f.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: nodeOf("True").Status}
+	if _, err := f.client.CoreV1().Nodes().UpdateStatus(f.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		f.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
 func (f *rig) has(name string) bool {
 	f.t.Helper()
 	_, err := f.client.CoreV1().Pods("d").Get(f.t.Context(), name, metav1.GetOptions{})
@@ -182,6 +192,7 @@ func TestANodeThatStoppedItsPodsHasThemBack(t *testing.T) {
 		f := start(t, l, pod("stop", fence.Stop))
 		defer func() { f.end() }()
 		synctest.Wait()
+		f.back()
 		f.annotate(fence.Stopped, "10s-x")
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -203,6 +214,7 @@ func TestANodeThatKnowsNoFencesKeepsItsPods(t *testing.T) {
 		f := start(t, l, pod("stop", fence.Stop))
 		defer func() { f.end() }()
 		synctest.Wait()
+		f.back()
 		l = f.lease()
 		renewed := metav1.NewMicroTime(l.Spec.RenewTime.Add(time.Second))
 		l.Spec.RenewTime = &renewed
