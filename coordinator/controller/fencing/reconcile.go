@@ -263,6 +263,12 @@ func (r *reconciler) replace(ctx context.Context, p *corev1.Pod, check func(cont
 	if err != nil {
 		return err
 	}
+	others := r.others(p)
+	if why == "" && check != nil {
+		if why, err = r.volumes.kept(attachments, others); err != nil {
+			return err
+		}
+	}
 	if why != "" {
 		r.stays(p, why)
 		return nil
@@ -278,7 +284,7 @@ func (r *reconciler) replace(ctx context.Context, p *corev1.Pod, check func(cont
 			return fmt.Errorf("replace pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
 		// Before the pod: a crash in between leaves one that is replaced again.
-		if err := r.volumes.detach(ctx, attachments, r.others(p)); err != nil {
+		if err := r.volumes.detach(ctx, attachments, others); err != nil {
 			return err
 		}
 	}

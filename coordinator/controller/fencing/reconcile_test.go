@@ -280,8 +280,10 @@ func TestVolumes(t *testing.T) {
 		return corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}}
 	}
 	block := corev1.PersistentVolumeBlock
-	deviceForMany := corev1.PersistentVolumeSpec{VolumeMode: &block,
+	forMany := corev1.PersistentVolumeSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}
+	deviceForMany := forMany
+	deviceForMany.VolumeMode = &block
 	nfs := corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
 	iscsi := corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}
 	ceph := corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{}}
@@ -300,7 +302,11 @@ func TestVolumes(t *testing.T) {
 		"of-a-driver-without":          {source: csi("plain")},
 		"attached-and-perhaps-shared":  {source: csi("attaches"), more: unknown},
 		"of-a-driver-without-promised": {source: csi("plain"), promise: "true", moves: true},
-		"device-for-many":              {source: csi("attaches"), spec: deviceForMany},
+		"attached-for-many":            {source: csi("attaches"), spec: forMany, moves: true, detaches: true},
+		"attached-for-many-and-shared": {source: csi("attaches"), spec: forMany, more: stays(using("o"))},
+		"attached-for-many-and-shared-promised": {
+			source: csi("attaches"), spec: forMany, promise: "true", more: stays(using("o")), moves: true},
+		"device-for-many": {source: csi("attaches"), spec: deviceForMany},
 		"device-for-many-promised": {
 			source: csi("attaches"), spec: deviceForMany, promise: "true", moves: true, detaches: true},
 		"nfs":          {source: nfs},

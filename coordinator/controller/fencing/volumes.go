@@ -29,8 +29,12 @@ type volumes struct {
 	drivers storagelisters.CSIDriverLister
 }
 
-// attachment is a volume that a driver attached to a node.
-type attachment struct{ name, volume string }
+// attachment is a volume that a driver attached to a node; many: other nodes may have it
+// at the same time, and nobody promised that this is safe.
+type attachment struct {
+	name, volume string
+	many         bool
+}
 
 // writesEnd on a PersistentVolume, or on a pod for its volumes without one, is somebody's
 // word that nothing reaches the storage any more of what the pod's processes wrote, once
@@ -62,10 +66,12 @@ func (v volumes) of(p *corev1.Pod) (list []attachment, why string, err error) {
 		if twice && files(&pv.Spec.PersistentVolumeSource) {
 			what = ""
 		}
-		if what != "" && pv.Annotations[writesEnd] != "true" {
+		promised := pv.Annotations[writesEnd] == "true"
+		if what != "" && !promised {
 			return nil, writesByItself(s.Name, what), nil
 		}
 		if a != nil {
+			a.many = a.many && !promised
 			list = append(list, *a)
 		}
 	}
@@ -80,8 +86,24 @@ func writesByItself(name, what string) string {
 // sharedDevice tells whether pods write to a volume past all file systems, while other
 // nodes have it attached too: the end of a pod does not write what is in memory of it.
 func sharedDevice(pv *corev1.PersistentVolume) bool {
-	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock &&
-		slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany)
+	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock && forMany(pv)
+}
+
+func forMany(pv *corev1.PersistentVolume) bool {
+	return slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany)
+}
+
+// kept names a volume that another node may attach although this one keeps it for others.
+func (v volumes) kept(list []attachment, others []*corev1.Pod) (why string, err error) {
+	for _, a := range list {
+		if !a.many {
+			continue
+		}
+		if used, err := v.used(a.volume, others); used || err != nil {
+			return "another pod of its node uses " + a.volume + " too, so that it is not detached", err
+		}
+	}
+	return "", nil
 }
 
 // volume is what a pod's claim is bound to, nil for other volumes.
@@ -128,7 +150,7 @@ func (v volumes) judge(pv *corev1.PersistentVolume, node string) (a *attachment,
 		what = "a device that other nodes may have too"
 	}
 	sum := sha256.Sum256([]byte(s.CSI.VolumeHandle + s.CSI.Driver + node))
-	return &attachment{"csi-" + hex.EncodeToString(sum[:]), pv.Name}, what, nil
+	return &attachment{"csi-" + hex.EncodeToString(sum[:]), pv.Name, forMany(pv)}, what, nil
 }
 
 func attaches(d *storagev1.CSIDriver) bool {
