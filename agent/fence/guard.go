@@ -289,14 +289,14 @@ func (g *Guard) hold(until time.Duration, anew bool) {
 func (g *Guard) fenced(raised string) {
 	g.mu.Lock()
 	done := g.stopped == raised
+	tell := g.raised != raised && len(g.pods) > 0
 	g.raised, g.deadline = raised, 0
-	n := len(g.pods)
 	err := g.Directory.SetDeadline(0)
 	g.mu.Unlock()
 	if done {
 		return
 	}
-	if n > 0 {
+	if tell {
 		g.Log.Warn("the cluster replaces pods of this node: those that must not run twice are stopped", "fence", raised)
 	}
 	if err != nil {
