@@ -27,7 +27,8 @@ const useTime = 15 * time.Second
 // newKeys has this coordinator follow the rotations of the keys that all have alike.
 func (s *parts) newKeys() (*rotation.Member, error) {
 	dir := keys(s.cfg)
-	m := &rotation.Member{Name: hostName() + "/" + s.external(), Notes: s.store.Notes("keys"), Dir: dir, Log: s.log}
+	m := &rotation.Member{Name: hostName() + "/" + s.external(), Notes: s.store.Notes("keys"), Dir: dir,
+		Shown: s.auth.Shown, Log: s.log}
 	if s.store.Embedded() {
 		own, err := s.member()
 		if err != nil {

@@ -168,6 +168,19 @@ func (a *Auth) SetClientCAs(pool *x509.CertPool) {
 	}
 }
 
+// Shown returns whom the client certificate of a request names, if one of the CAs of now
+// has signed it: whatever else the request says of who it is from.
+func (a *Auth) Shown(req *http.Request) (user.Info, bool) {
+	if a.clients == nil || req.TLS == nil || len(req.TLS.PeerCertificates) > maxChain {
+		return nil, false
+	}
+	r, ok, err := a.clients.AuthenticateRequest(req)
+	if err != nil || !ok {
+		return nil, false
+	}
+	return r.User, true
+}
+
 // newTokenWebhook asks a service who a token's holder is.
 func newTokenWebhook(c config.Authentication, audiences authenticator.Audiences) (authenticator.Token, error) {
 	file := c.AuthenticationTokenWebhookConfigFile

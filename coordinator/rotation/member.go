@@ -9,11 +9,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"reflect"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/store"
@@ -39,7 +42,10 @@ type Member struct {
 	// Must returns the names of all that have to follow beside this one; nil: all that
 	// have a note.
 	Must func() []string
-	Log  *slog.Logger
+	// Shown returns whom a request's client certificate names, if a CA of now has signed
+	// it; nil: nobody is served over HTTP.
+	Shown func(*http.Request) (user.Info, bool)
+	Log   *slog.Logger
 
 	mu     sync.Mutex
 	key    hpke.PrivateKey

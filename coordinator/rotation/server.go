@@ -18,9 +18,9 @@ import (
 )
 
 // Path is where each coordinator tells how far all are (GET), takes the next step (PUT),
-// and forgets one that is gone (DELETE, with the parameter name). Only the group
-// system:masters may: with the CA's key at hand a certificate of it is made, and nobody
-// who can be revoked sees or changes a key.
+// and forgets one that is gone (DELETE, with the parameter name). Only a client certificate
+// of the group system:masters may: it is made with the CA's key at hand, and nobody whose
+// rights can be taken away sees or changes a key, not by the right to impersonate either.
 const Path = "/shoal/v1/keys"
 
 // Status is how far all coordinators are.
@@ -72,9 +72,8 @@ func (r refusal) Error() string { return r.text }
 // ServeHTTP implements http.Handler.
 func (m *Member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var answer any
-	who, ok := request.UserFrom(r.Context())
-	err := error(refusal{http.StatusForbidden, "only the group " + user.SystemPrivilegedGroup + " may see and change keys"})
-	if ok && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+	err := m.may(r)
+	if err == nil {
 		switch r.Method {
 		case http.MethodGet:
 			answer, err = m.Status(r.Context())
@@ -100,6 +99,25 @@ func (m *Member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// may fails unless the request is one of the group system:masters by its own certificate.
+// The request's user is another when it is impersonated, or told by a front proxy.
+func (m *Member) may(r *http.Request) error {
+	refused := refusal{http.StatusForbidden, "only who shows a client certificate of the group " + user.SystemPrivilegedGroup +
+		" may see and change keys, and not in the name of another"}
+	if m.Shown == nil {
+		return refused
+	}
+	shown, ok := m.Shown(r)
+	if !ok || !slices.Contains(shown.GetGroups(), user.SystemPrivilegedGroup) {
+		return refused
+	}
+	who, ok := request.UserFrom(r.Context())
+	if !ok || who.GetName() != shown.GetName() || !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+		return refused
+	}
+	return nil
 }
 
 // Status tells how far all coordinators are.
