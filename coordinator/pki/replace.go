@@ -50,7 +50,7 @@ func (d Dir) Replace(files Files, names ...string) error {
 	if err := WriteFile(d.Path(journal), data, 0o600); err != nil {
 		return err
 	}
-	if err := d.sync(); err != nil {
+	if err := d.Sync(); err != nil {
 		return err
 	}
 	return d.finishReplace()
@@ -112,7 +112,7 @@ func (d Dir) finishReplace() error {
 			return fmt.Errorf("replace keys: %w", err)
 		}
 	}
-	if err := d.sync(); err != nil {
+	if err := d.Sync(); err != nil {
 		return err
 	}
 	if err := os.Remove(d.Path(journal)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,8 +121,8 @@ func (d Dir) finishReplace() error {
 	return nil
 }
 
-// sync has the names of files on the disk.
-func (d Dir) sync() error {
+// Sync has the names of files on the disk.
+func (d Dir) Sync() error {
 	f, err := os.Open(string(d))
 	if err == nil {
 		err = errors.Join(f.Sync(), f.Close())

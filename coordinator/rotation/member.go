@@ -136,7 +136,7 @@ func (m *Member) waker() chan struct{} {
 func (m *Member) look(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, err := read(ctx, m.Notes)
+	s, err := m.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,11 @@ func (m *Member) look(ctx context.Context) error {
 			m.failed[set.Name] = err.Error()
 			failed = append(failed, fmt.Errorf("%s: %w", set.Name, err))
 		}
+		if s.cas, err = m.cas(); err != nil { // they may be others now
+			return errors.Join(append(failed, err)...)
+		}
 	}
-	failed = append(failed, m.tell(ctx, s), m.sealMore(ctx, s))
+	failed = append(failed, m.signMore(ctx, s), m.tell(ctx, s), m.sealMore(ctx, s))
 	return errors.Join(failed...)
 }
 
@@ -162,10 +165,7 @@ func (m *Member) take(set Set, s state) error {
 	if !known {
 		return nil
 	}
-	generations, err := m.generations()
-	if err != nil {
-		return err
-	}
+	generations := s.generations
 	if r.Generation <= generations[set.Name] && m.failed[set.Name] == "" {
 		return nil
 	}
@@ -173,7 +173,19 @@ func (m *Member) take(set Set, s state) error {
 	if err != nil {
 		return err
 	}
-	if digest(have) != r.Digest || m.failed[set.Name] != "" {
+	same := digest(have) == r.Digest && m.failed[set.Name] == ""
+	if _, ok := s.believed(set.Name); !ok {
+		switch {
+		case same:
+			return nil // there is nothing to take, and nothing of it counts
+		case !s.possible(set.Name, r.Generation):
+			return fmt.Errorf("the new keys are said to be those of step %d, and this coordinator is at %d: that cannot be",
+				r.Generation, generations[set.Name])
+		}
+		return errors.New("no CA that this coordinator believes has signed the new keys: if a rotation of the CA went on without it, " +
+			"have it join again: shoal join --coordinator --replace")
+	}
+	if !same {
 		if r.Generation < generations[set.Name] {
 			return nil
 		}
@@ -186,23 +198,24 @@ func (m *Member) take(set Set, s state) error {
 		}
 		m.Log.Info("keys taken over", "set", set.Name, "step", r.Step, "generation", r.Generation)
 	}
+	generations = maps.Clone(generations)
 	generations[set.Name] = r.Generation
 	data, err := json.Marshal(generations)
 	if err != nil {
 		return err
 	}
-	return pki.WriteFile(m.Dir.Path(generationsFile), data, 0o600)
+	if err := pki.WriteFile(m.Dir.Path(generationsFile), data, 0o600); err != nil {
+		return err
+	}
+	if err := m.Dir.Sync(); err != nil {
+		return err
+	}
+	s.generations[set.Name] = r.Generation
+	return nil
 }
 
+// open decrypts the files of a record that was found to be believed.
 func (m *Member) open(r record) (pki.Files, error) {
-	cas, err := m.cas()
-	if err != nil {
-		return nil, err
-	}
-	if !vouched(cas, r.text(), r.Signatures) {
-		return nil, errors.New("no CA that this coordinator believes has signed the new keys: if a rotation of the CA went on without it, " +
-			"have it join again: shoal join --coordinator --replace")
-	}
 	sealed := r.Sealed[m.Name]
 	if sealed == nil {
 		return nil, errors.New("the new keys are not sealed to this coordinator yet; another that has them does so")
@@ -222,11 +235,16 @@ func (m *Member) open(r record) (pki.Files, error) {
 
 func (m *Member) cas() (pki.Files, error) { return m.Dir.ReadFiles(pki.CAs.Files...) }
 
-func (m *Member) loadKey() (err error) {
-	if m.key == nil {
-		m.key, err = ownKey(m.Dir)
+func (m *Member) loadKey() error {
+	if m.key != nil {
+		return nil
 	}
-	return err
+	key, err := ownKey(m.Dir)
+	if err != nil {
+		return err
+	}
+	m.key = key
+	return nil
 }
 
 func (m *Member) generations() (map[string]int64, error) {
@@ -250,23 +268,24 @@ func (m *Member) tell(ctx context.Context, s state) error {
 	if err != nil {
 		return err
 	}
-	cas, err := m.cas()
+	old := s.members[m.Name]
+	own.Signatures = old.Signatures
+	text, err := own.text()
 	if err != nil {
 		return err
 	}
-	old := s.members[m.Name]
-	own.Signatures, own.revision = old.Signatures, old.revision
-	if m.signedByFirst(cas, old) && reflect.DeepEqual(own, old) {
+	if signedByFirst(s.cas, text, own.Signatures) && reflect.DeepEqual(own, old) {
 		return nil
 	}
-	if own.Signatures, err = sign(cas, own.text()); err != nil {
+	if own.Signatures, err = sign(s.cas, text); err != nil {
 		return err
 	}
 	data, err := json.Marshal(own)
 	if err != nil {
 		return err
 	}
-	return unlessChanged(m.Notes.Put(ctx, memberPrefix+m.Name, data, old.revision))
+	name := memberPrefix + m.Name
+	return unlessChanged(m.Notes.Put(ctx, name, data, s.revisions[name]))
 }
 
 // unlessChanged drops the error of a race that another won: the watch tells of it.
@@ -277,15 +296,40 @@ func unlessChanged(err error) error {
 	return err
 }
 
-// signedByFirst: the CA that signs now has signed the note, which so outlives the ones
+// signedByFirst: the CA that signs now has signed a text, which so outlives the ones
 // before.
-func (m *Member) signedByFirst(cas pki.Files, n note) bool {
+func signedByFirst(cas pki.Files, text []byte, signatures [][]byte) bool {
 	certs, err := cas.Trusted()
+	return err == nil && signedBy(certs[0], text, signatures)
+}
+
+// signMore has all CAs of now vouch for the records that one of them vouches for: they
+// are believed when another CA than the one of their time signs.
+func (m *Member) signMore(ctx context.Context, s state) error {
+	authorities, err := s.cas.Authorities()
 	if err != nil {
-		return false
+		return err
 	}
-	first := pki.Files{pki.CAFile: pki.EncodeCertificate(certs[0])}
-	return vouched(first, n.text(), n.Signatures)
+	for _, set := range m.Sets {
+		r, ok := s.believed(set.Name)
+		missing := func(a *pki.Authority) bool { return !signedBy(a.Cert, r.text(), r.Signatures) }
+		if !ok || !slices.ContainsFunc(authorities, missing) {
+			continue
+		}
+		if r.Signatures, err = sign(s.cas, r.text()); err != nil {
+			return err
+		}
+		if err := m.put(ctx, r, s); err != nil {
+			return unlessChanged(err)
+		}
+		again, err := m.read(ctx)
+		if err != nil {
+			return err
+		}
+		maps.Copy(s.sets, again.sets)
+		maps.Copy(s.revisions, again.revisions)
+	}
+	return nil
 }
 
 // note says what is in use here.
@@ -318,13 +362,9 @@ func (m *Member) note() (note, error) {
 // sealMore seals what is in use here to coordinators that have it not and cannot open
 // it: they came while a step was made, or their key was made anew.
 func (m *Member) sealMore(ctx context.Context, s state) error {
-	cas, err := m.cas()
-	if err != nil {
-		return err
-	}
 	for _, set := range m.Sets {
-		r, known := s.sets[set.Name]
-		if !known || m.failed[set.Name] != "" {
+		r, signed := s.believed(set.Name)
+		if !signed || m.failed[set.Name] != "" {
 			continue
 		}
 		files, err := set.Read()
@@ -336,9 +376,9 @@ func (m *Member) sealMore(ctx context.Context, s state) error {
 		}
 		added := false
 		for _, name := range m.mustFollow(s) {
-			other, known := s.members[name]
-			if !known || name == m.Name || other.Uses[set.Name] == r.Digest ||
-				r.Sealed[other.Name] != nil && sealedTo(r, other) || !vouched(cas, other.text(), other.Signatures) {
+			other, _, signed := s.told(name)
+			if !signed || name == m.Name || other.Uses[set.Name] == r.Digest ||
+				r.Sealed[other.Name] != nil && sealedTo(r, other) {
 				continue
 			}
 			if err := r.seal(files, other); err != nil {
@@ -349,19 +389,24 @@ func (m *Member) sealMore(ctx context.Context, s state) error {
 		if !added {
 			continue
 		}
-		if err := unlessChanged(m.put(ctx, r)); err != nil {
+		if err := unlessChanged(m.put(ctx, r, s)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (m *Member) put(ctx context.Context, r record) error {
+// put writes a record in the place of the one that was read.
+func (m *Member) put(ctx context.Context, r record, s state) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return m.Notes.Put(ctx, setPrefix+r.Set, data, r.revision)
+	if len(data) > maxNote { // nobody would read it
+		return refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("keys %s take %d bytes in the store, more than %d", r.Set,
+			len(data), maxNote)}
+	}
+	return m.Notes.Put(ctx, setPrefix+r.Set, data, s.revisions[setPrefix+r.Set])
 }
 
 // keyPrint begins what is sealed, to tell for which key it is.

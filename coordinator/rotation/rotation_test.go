@@ -6,10 +6,16 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/store"
@@ -57,13 +63,13 @@ func (n *memory) Follow(ctx context.Context, _ func()) error {
 
 // cluster are coordinators that look at the notes when a test says so.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	notes *memory
 	names []string
 	all   map[string]*Member
 }
 
-func newCluster(t *testing.T, names ...string) *cluster {
+func newCluster(t testing.TB, names ...string) *cluster {
 	c := &cluster{t: t, notes: &memory{notes: map[string]store.Note{}}, names: names, all: map[string]*Member{}}
 	first := pki.Dir(t.TempDir())
 	if err := first.Ensure(pki.Cluster{}, time.Now()); err != nil {
@@ -172,63 +178,187 @@ func TestAwayForAll(t *testing.T) {
 	c.alike("a", "b", "c")
 }
 
-// What no CA has signed, what is older, and what was changed is not taken.
+// What no CA has signed, what is older, and what was changed is not taken, and nothing of
+// it counts: the next step is of the number after the one before.
 func TestForged(t *testing.T) {
+	other := newCluster(t, "a", "b") // another cluster's CA
+	other.must("a", pki.ServiceAccounts, false)
+	const name = "set/serviceaccount"
+	changed := func(change func(*cluster, *record)) func(*cluster) []byte {
+		return func(c *cluster) []byte {
+			r := c.record(name)
+			change(c, &r)
+			return encoded(t, r)
+		}
+	}
+	for title, forge := range map[string]func(*cluster) []byte{
+		"a_generation":        changed(func(_ *cluster, r *record) { r.Generation = 9 }),
+		"the_last_generation": changed(func(_ *cluster, r *record) { r.Generation = math.MaxInt64 }),
+		"a_time":              changed(func(_ *cluster, r *record) { r.Since, r.Generation = time.Unix(9, 0), 9 }),
+		"of_another_cluster": changed(func(_ *cluster, r *record) {
+			*r = other.record(name)
+			r.Generation = 9
+		}),
+		"sealed_by_anybody": changed(func(c *cluster, r *record) {
+			r.Generation, r.Digest, r.Sealed = 9, digest(pki.Files{"sa.key": []byte("x")}), nil
+			if err := r.seal(pki.Files{"sa.key": []byte("x")}, c.told("b")); err != nil {
+				t.Fatal(err)
+			}
+		}),
+		"too_far_ahead": changed(func(c *cluster, r *record) { // by a CA's key
+			r.Generation = math.MaxInt64
+			cas, err := c.all["a"].cas()
+			if err == nil {
+				r.Signatures, err = sign(cas, r.text())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}),
+		"no_record": func(*cluster) []byte { return []byte("{") },
+		"too_long":  func(*cluster) []byte { return bytes.Repeat([]byte(" "), maxNote+1) },
+	} {
+		t.Run(title, func(t *testing.T) {
+			c := newCluster(t, "a", "b")
+			c.must("a", pki.ServiceAccounts, false)
+			older := c.notes.notes[name].Data
+			c.look("a", "b")
+			c.must("a", pki.ServiceAccounts, false)
+			c.look("a", "b")
+			before, first := c.taken("b"), forge(c)
+			for _, forged := range [][]byte{older, first} {
+				c.overwrite(name, forged)
+				_ = c.all["b"].look(t.Context())
+				if diff := cmp.Diff(before, c.taken("b")); diff != "" {
+					t.Errorf("it was taken: %s", diff)
+				}
+			}
+			c.must("a", pki.ServiceAccounts, true)
+			if r := c.record(name); r.Generation != 3 {
+				t.Errorf("the next step is the %d.", r.Generation)
+			}
+			c.look("a", "b")
+			c.alike("a", "b")
+		})
+	}
+}
+
+// What somebody else writes in a coordinator's name counts for nothing.
+func TestForgedNotes(t *testing.T) {
+	for title, forge := range map[string]func(*note){
+		"generations": func(n *note) { n.Generations = map[string]int64{"serviceaccount": math.MaxInt64} },
+		"uses":        func(n *note) { n.Uses = map[string]string{"serviceaccount": "x"} },
+		"failed":      func(n *note) { n.Failed = map[string]string{"serviceaccount": "x"} },
+		"key":         func(n *note) { n.Key[0] ^= 1 },
+	} {
+		t.Run(title, func(t *testing.T) {
+			c := newCluster(t, "a", "b")
+			n := c.told("b")
+			forge(&n)
+			c.overwrite("member/b", encoded(t, n))
+			if err := c.step("a", pki.ServiceAccounts, false); err == nil || !strings.Contains(err.Error(), "b: no CA of now has signed") {
+				t.Errorf("a step by what nobody has signed: %v", err)
+			}
+			c.must("a", pki.ServiceAccounts, true)
+			if r := c.record("set/serviceaccount"); r.Generation != 1 || r.Sealed["b"] != nil {
+				t.Errorf("the step is the %d., sealed to b: %v", r.Generation, r.Sealed["b"] != nil)
+			}
+			_ = c.all["b"].look(t.Context())
+			c.look("a", "b") // it writes its own again
+			c.alike("a", "b")
+		})
+	}
+}
+
+// A record outlives the CA that has signed it first: who joins later believes it.
+func TestSignedAnew(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	c.must("a", pki.ServiceAccounts, false)
-	first := c.notes.notes["set/serviceaccount"]
 	c.look("a", "b")
-	c.must("a", pki.ServiceAccounts, false)
-	c.look("a", "b")
-	before, err := c.all["b"].Dir.ReadFiles(pki.ServiceAccounts.Files...)
+	for _, by := range []string{"a", "b", "a"} {
+		c.must(by, pki.CAs, false)
+		c.look("a", "b")
+		c.look("a", "b")
+	}
+	s, err := c.all["b"].read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := c.notes.notes["set/serviceaccount"]
-	other := newCluster(t, "a", "b") // another cluster's CA
-	other.must("a", pki.ServiceAccounts, false)
-	forge := func(change func(*record)) store.Note {
-		var r record
-		if err := json.Unmarshal(now.Data, &r); err != nil {
-			t.Fatal(err)
+	for _, of := range []pki.Rotating{pki.CAs, pki.ServiceAccounts} {
+		if r, ok := s.believed(of.Name); !ok || r.Generation == 0 {
+			t.Errorf("%s: step %d is believed: %v", of.Name, r.Generation, ok)
 		}
-		change(&r)
-		data, _ := json.Marshal(r)
-		return store.Note{Data: data, Revision: now.Revision}
 	}
-	var strange record
-	if err := json.Unmarshal(other.notes.notes["set/serviceaccount"].Data, &strange); err != nil {
+	before := c.notes.revision
+	c.look("a", "b")
+	if c.notes.revision != before {
+		t.Error("notes are written anew although they say all")
+	}
+}
+
+// A key that is not on the disk is not used: after a restart nobody could open what is
+// sealed to it.
+func TestKeyNotKept(t *testing.T) {
+	c := newCluster(t, "a")
+	m := c.member("a", c.all["a"].Dir)
+	m.Dir = pki.Dir(filepath.Join(t.TempDir(), "gone"))
+	for range 2 {
+		if err := m.loadKey(); err == nil || m.key != nil {
+			t.Errorf("%v, %v", m.key != nil, err)
+		}
+	}
+}
+
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, n := range map[string]store.Note{
-		"older":        {Data: first.Data, Revision: now.Revision},
-		"a_generation": forge(func(r *record) { r.Generation = 9 }),
-		"of_another_cluster": forge(func(r *record) {
-			strange.Generation = 9
-			*r = strange
-		}),
-		"sealed_by_anybody": forge(func(r *record) {
-			r.Generation, r.Digest = 9, digest(pki.Files{"sa.key": []byte("x")})
-			r.Sealed = nil
-			var b note
-			if err := json.Unmarshal(c.notes.notes["member/b"].Data, &b); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.seal(pki.Files{"sa.key": []byte("x")}, b); err != nil {
-				t.Fatal(err)
-			}
-		}),
-		"no_record": {Data: []byte("{"), Revision: now.Revision},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.notes.notes["set/serviceaccount"] = n
-			_ = c.all["b"].look(t.Context())
-			after, err := c.all["b"].Dir.ReadFiles(pki.ServiceAccounts.Files...)
-			if err != nil || digest(after) != digest(before) {
-				t.Errorf("it was taken: %v", err)
-			}
-		})
+	return data
+}
+
+func (c *cluster) record(name string) (r record) {
+	c.t.Helper()
+	if err := json.Unmarshal(c.notes.notes[name].Data, &r); err != nil {
+		c.t.Fatal(err)
 	}
+	return r
+}
+
+func (c *cluster) told(name string) (n note) {
+	c.t.Helper()
+	if err := json.Unmarshal(c.notes.notes["member/"+name].Data, &n); err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// overwrite is what somebody does who writes into the store.
+func (c *cluster) overwrite(name string, data []byte) {
+	c.notes.mu.Lock()
+	defer c.notes.mu.Unlock()
+	c.notes.revision++
+	c.notes.notes[name] = store.Note{Data: data, Revision: c.notes.revision}
+}
+
+// took is what a coordinator has taken over.
+type took struct {
+	Generations map[string]int64
+	Files       pki.Files
+}
+
+func (c *cluster) taken(name string) (out took) {
+	c.t.Helper()
+	m := c.all[name]
+	var err error
+	if out.Generations, err = m.generations(); err != nil {
+		c.t.Fatal(err)
+	}
+	if out.Files, err = m.Dir.ReadFiles(append(slices.Clone(pki.CAs.Files), pki.ServiceAccounts.Files...)...); err != nil {
+		c.t.Fatal(err)
+	}
+	return out
 }
 
 // Files that were changed by hand, at all alike, are what the next step changes; at one
@@ -360,22 +490,46 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzNotes: whoever writes into the store cannot have a coordinator fail.
+// FuzzNotes: whoever writes into the store can neither have a coordinator fail nor have
+// it take anything over.
 func FuzzNotes(f *testing.F) {
 	f.Add("set/ca", []byte(`{"set":"ca","generation":1,"sealed":{"a":"AAAA"},"signatures":["AAAA"]}`))
-	f.Add("member/b", []byte(`{"name":"b","key":"AAAA","uses":{"ca":"x"}}`))
+	f.Add("set/serviceaccount", []byte(`{"set":"serviceaccount","generation":9223372036854775807}`))
+	f.Add("member/b", []byte(`{"name":"b","key":"AAAA","uses":{"ca":"x"},"generations":{"ca":9}}`))
+	f.Add("member/c", []byte(`{"name":"c"}`))
 	f.Add("x", []byte("{"))
-	dir := pki.Dir(f.TempDir())
-	if err := dir.Ensure(pki.Cluster{}, time.Now()); err != nil {
-		f.Fatal(err)
+	c := newCluster(f, "a", "b")
+	c.must("a", pki.ServiceAccounts, false)
+	c.look("a", "b")
+	c.look("a", "b")
+	good, _ := c.notes.All(f.Context())
+	before := c.taken("a")
+	for _, n := range good {
+		f.Add("set/serviceaccount", n.Data)
+		f.Add("member/b", n.Data)
 	}
-	m := &Member{Name: "a", Dir: dir}
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
-		s := state{sets: map[string]record{}, members: map[string]note{}}
-		s.add(name, store.Note{Data: data})
-		for _, r := range s.sets {
-			if _, err := m.open(r); err == nil {
-				t.Error("what nobody signed was opened")
+		// A note that is one of the good ones shows nothing.
+		if string(good[name].Data) == string(data) {
+			return
+		}
+		c.t, c.notes.notes = t, maps.Clone(good)
+		c.overwrite(name, data)
+		m := c.member("a", c.all["a"].Dir)
+		_ = m.look(t.Context()) // it may say that something is not as it should be
+		if diff := cmp.Diff(before, c.taken("a")); diff != "" {
+			t.Errorf("it was taken: %s", diff)
+		}
+		status, err := m.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range status.Sets {
+			if s.Generation != before.Generations[s.Name] {
+				t.Errorf("%s is said to be at %d", s.Name, s.Generation)
+			}
+			if strings.HasPrefix(name, memberPrefix) && name != "member/a" && slices.Contains(s.Followed, name[len(memberPrefix):]) {
+				t.Errorf("%s follows by what nobody has signed", name)
 			}
 		}
 	})

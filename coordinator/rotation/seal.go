@@ -48,7 +48,11 @@ func ownKey(dir pki.Dir) (hpke.PrivateKey, error) {
 	if data, err = key.Bytes(); err != nil {
 		return nil, fmt.Errorf("make sealing key: %w", err)
 	}
-	return key, pki.WriteFile(dir.Path(keyFile), data, 0o600)
+	// What is sealed to it before it is on the disk nobody could open after a power cut.
+	if err := pki.WriteFile(dir.Path(keyFile), data, 0o600); err != nil {
+		return nil, err
+	}
+	return key, dir.Sync()
 }
 
 // digest names contents of files.
@@ -113,15 +117,20 @@ func vouched(files pki.Files, text []byte, signatures [][]byte) bool {
 	if err != nil {
 		return false
 	}
-	for _, cert := range certs {
-		algorithm := x509.ECDSAWithSHA256
-		if cert.PublicKeyAlgorithm == x509.RSA {
-			algorithm = x509.SHA256WithRSA
-		}
-		for _, s := range signatures {
-			if cert.CheckSignature(algorithm, text, s) == nil {
-				return true
-			}
+	return slices.ContainsFunc(certs, func(cert *x509.Certificate) bool { return signedBy(cert, text, signatures) })
+}
+
+// maxSignatures is more than there are CAs at one time.
+const maxSignatures = 8
+
+func signedBy(cert *x509.Certificate, text []byte, signatures [][]byte) bool {
+	algorithm := x509.ECDSAWithSHA256
+	if cert.PublicKeyAlgorithm == x509.RSA {
+		algorithm = x509.SHA256WithRSA
+	}
+	for _, s := range signatures[:min(len(signatures), maxSignatures)] {
+		if cert.CheckSignature(algorithm, text, s) == nil {
+			return true
 		}
 	}
 	return false

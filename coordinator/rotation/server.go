@@ -124,14 +124,14 @@ func (m *Member) may(r *http.Request) error {
 func (m *Member) Status(ctx context.Context) (Status, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, err := read(ctx, m.Notes)
+	s, err := m.read(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	if err := m.tell(ctx, s); err != nil { // files may have been changed by hand
 		return Status{}, err
 	}
-	if s, err = read(ctx, m.Notes); err != nil {
+	if s, err = m.read(ctx); err != nil {
 		return Status{}, err
 	}
 	out := Status{Self: m.Name}
@@ -152,21 +152,21 @@ func (m *Member) statusOf(set Set, s state) (SetStatus, error) {
 		return out, err
 	}
 	out.Digest = digest(files)
-	if r, known := s.sets[set.Name]; known {
-		ahead, err := m.ahead(r, out.Digest, s)
-		if err != nil {
-			return out, err
-		}
+	out.Generation = s.generations[set.Name]
+	if r, ok := s.believed(set.Name); ok {
+		ahead := m.ahead(r, out.Digest, s)
 		out.Step, out.Generation, out.Since = r.Step, r.Generation, r.Since
 		if !ahead {
 			out.Digest = r.Digest
 		}
 	}
 	for _, name := range m.mustFollow(s) {
-		n, known := s.members[name]
+		n, known, signed := s.told(name)
 		switch {
 		case !known:
 			out.Behind = append(out.Behind, Behind{name, "it has told nothing yet: it is down, or of an earlier version"})
+		case !signed:
+			out.Behind = append(out.Behind, Behind{name, "no CA of now has signed what it has told: it is down, or of an earlier version"})
 		case n.Failed[set.Name] != "":
 			out.Behind = append(out.Behind, Behind{name, n.Failed[set.Name]})
 		case n.Uses[set.Name] != out.Digest:
@@ -181,18 +181,17 @@ func (m *Member) statusOf(set Set, s state) (SetStatus, error) {
 // ahead tells whether the files here count more than a record: the store was restored from
 // a snapshot that is older, or all have taken the record's step and were then given others
 // by hand, all the same.
-func (m *Member) ahead(r record, own string, s state) (bool, error) {
-	generations, err := m.generations()
-	if err != nil || r.Generation < generations[r.Set] {
-		return true, err
+func (m *Member) ahead(r record, own string, s state) bool {
+	if r.Generation < s.generations[r.Set] {
+		return true
 	}
 	for _, name := range m.mustFollow(s) {
-		n := s.members[name]
-		if n.Generations[r.Set] < r.Generation || n.Uses[r.Set] != own {
-			return false, nil
+		n, _, signed := s.told(name)
+		if !signed || n.Generations[r.Set] < r.Generation || n.Uses[r.Set] != own {
+			return false
 		}
 	}
-	return true, nil
+	return true
 }
 
 // Change takes the next step of a set, which all follow then.
@@ -203,7 +202,7 @@ func (m *Member) Change(ctx context.Context, c Change) error {
 	if i < 0 {
 		return refusal{http.StatusNotFound, fmt.Sprintf("there are no keys %q", c.Set)}
 	}
-	s, err := read(ctx, m.Notes)
+	s, err := m.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -225,12 +224,17 @@ func (m *Member) Change(ctx context.Context, c Change) error {
 	}
 	r := record{
 		Set: c.Set, Step: c.Step, Generation: m.latest(c.Set, s) + 1, Since: time.Now().UTC().Truncate(time.Second),
-		Digest: digest(c.Files), revision: s.sets[c.Set].revision,
+		Digest: digest(c.Files),
 	}
 	if err := m.seal(&r, c.Files, s); err != nil {
 		return err
 	}
-	if err := m.put(ctx, r); err != nil {
+	if c.Files[pki.CAFile] != nil {
+		if err := m.signMore(ctx, s); err != nil {
+			return err // else who comes later would not believe what the CA that goes has signed
+		}
+	}
+	if err := m.put(ctx, r, s); err != nil {
 		return err
 	}
 	select {
@@ -243,9 +247,14 @@ func (m *Member) Change(ctx context.Context, c Change) error {
 // latest is the highest generation that anybody has seen: after a restore of the store
 // the records may be older than the files.
 func (m *Member) latest(set string, s state) int64 {
-	latest := s.sets[set].Generation
-	for _, n := range s.members {
-		latest = max(latest, n.Generations[set])
+	latest := s.generations[set]
+	if r, ok := s.believed(set); ok {
+		latest = max(latest, r.Generation)
+	}
+	for name := range s.members {
+		if n, _, signed := s.told(name); signed && s.possible(set, n.Generations[set]) {
+			latest = max(latest, n.Generations[set])
+		}
 	}
 	return latest
 }
@@ -253,15 +262,12 @@ func (m *Member) latest(set string, s state) int64 {
 // seal signs a step and seals its files to all coordinators that the CA vouches for.
 // Those that were removed are not among them.
 func (m *Member) seal(r *record, files pki.Files, s state) error {
-	cas, err := m.cas()
-	if err != nil {
-		return err
-	}
-	if r.Signatures, err = sign(cas, r.text()); err != nil {
+	var err error
+	if r.Signatures, err = sign(s.cas, r.text()); err != nil {
 		return err
 	}
 	for _, name := range m.mustFollow(s) {
-		if n, known := s.members[name]; known && vouched(cas, n.text(), n.Signatures) {
+		if n, _, signed := s.told(name); signed {
 			if err := r.seal(files, n); err != nil {
 				return fmt.Errorf("seal keys to %s: %w", name, err)
 			}
