@@ -13,7 +13,7 @@ import (
 // all parts believe the cluster's CAs of now.
 func (n whole) followCredentials(ctx context.Context) error {
 	return n.server.Follow(ctx, func(c api.Credentials) error {
-		if err := n.believe(c.CA); err != nil {
+		if err := n.believe(c.CA, c.Told); err != nil {
 			return err
 		}
 		if n.group == nil || n.group.Certificate() == nil {
@@ -30,9 +30,9 @@ func (n whole) followCredentials(ctx context.Context) error {
 }
 
 // believe has the kubelet's API believe other CAs, and show what the first has signed.
-func (n whole) believe(cluster []byte) error {
+func (n whole) believe(cluster []byte, told bool) error {
 	if n.manager != nil {
-		n.manager.SetCluster(cluster)
+		n.manager.SetCluster(cluster, told)
 	}
 	if n.kubelet == nil {
 		return nil
@@ -54,7 +54,7 @@ func (n whole) authorities(ctx context.Context) (r trust.Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	if err := n.believe(now.PEM); err != nil { // Follow does so too, a moment later
+	if err := n.believe(now.PEM, true); err != nil { // Follow does so too, a moment later
 		return r, err
 	}
 	r.Client, r.Serving = now.Followed, n.manager == nil || n.manager.Followed()

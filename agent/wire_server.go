@@ -52,7 +52,7 @@ func chooseCertificate(
 	if !server.Configured() || !cfg.BootstrapsTLS() {
 		return certificate{show: serving.Always(own)}, nil
 	}
-	ca, err := server.CA()
+	now, err := server.Credentials()
 	if err != nil {
 		return c, err
 	}
@@ -60,7 +60,8 @@ func chooseCertificate(
 		Client:     server.Client,
 		NodeName:   cfg.NodeName,
 		File:       filepath.Join(cfg.DataDir, "kubelet-serving.pem"),
-		Cluster:    ca,
+		Cluster:    now.CA,
+		Told:       now.Told,
 		SelfSigned: own,
 		Log:        log,
 	}

@@ -15,7 +15,12 @@ import (
 
 // Credentials are what a kubeconfig holds, or the files it names: the client
 // certificate and its key, empty for none, and the cluster's CA. All are PEM.
-type Credentials struct{ Cert, Key, CA []byte }
+type Credentials struct {
+	Cert, Key, CA []byte
+	// Told: the CAs are not the kubeconfig's but those that the cluster has told, the one
+	// that signs first.
+	Told bool
+}
 
 // Credentials are those that the kubeconfig of the start names, as they are now.
 func (s *Server) Credentials() (Credentials, error) {
@@ -41,7 +46,7 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 	}
 	own := Credentials{Cert: c.CertData, Key: c.KeyData, CA: c.CAData}
 	if now := trust.Read(s.cfg.Authorities, c.CAData); now != nil {
-		own.CA = now
+		own.CA, own.Told = now, true
 	}
 	if next := rotated(s.cfg.Rotated, own); next != nil {
 		own.Cert, own.Key = next, next

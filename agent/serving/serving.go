@@ -50,6 +50,9 @@ type Manager struct {
 	File string
 	// SetCluster replaces Cluster when the cluster's CAs change; the first signs.
 	Cluster []byte
+	// Told: Cluster is what the cluster itself has told, before this start too, and its
+	// first CA signs; a kubeconfig may list CAs in any order.
+	Told bool
 	// SelfSigned serves until there is a certificate of the cluster.
 	SelfSigned *tls.Certificate
 	// Failures counts requests for a certificate that failed; nil: nobody asks.
@@ -60,10 +63,8 @@ type Manager struct {
 	wake    chan struct{}
 	current atomic.Pointer[signed]
 
-	mu sync.Mutex
-	// rotated: Cluster is another one than at the start, told by the cluster.
-	rotated bool
-	wanted  *x509.CertificateRequest
+	mu     sync.Mutex
+	wanted *x509.CertificateRequest
 	// outdated ends the wait for what is not wanted any more.
 	outdated context.CancelFunc
 }

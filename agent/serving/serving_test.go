@@ -220,6 +220,55 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// TestStopBeforeNewCertificate: a node that was stopped after it learned which CA signs,
+// and before it had a certificate of it, does not say after its start that it has one.
+func TestStopBeforeNewCertificate(t *testing.T) {
+	s, next := newSigner(t, time.Hour), newSigner(t, time.Hour)
+	encode := func(s *signer) []byte {
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cert.Raw})
+	}
+	both := append(encode(next), encode(s)...)
+	file := filepath.Join(t.TempDir(), "serving.pem")
+	m := newManager(t, s, file)
+	m.Cluster = encode(s)
+	stop := run(t, m)
+	m.Addresses(addresses("192.0.2.1"))
+	first := await(t, m, nil, "192.0.2.1")
+	stop()
+	m.SetCluster(both, true)
+	if m.Followed() {
+		t.Error("the new one has signed nothing")
+	}
+	for name, start := range map[string]func(*Manager){
+		"told_before":       func(m *Manager) { m.Told = true },
+		"in_the_kubeconfig": func(m *Manager) { m.SetCluster(both, true) }, // and told now
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.cert, s.key = next.cert, next.key
+			again := newManager(t, s, file)
+			again.Cluster = both
+			again.load()
+			start(again)
+			if c, _ := again.Certificate(nil); !bytes.Equal(c.Certificate[0], first.Certificate[0]) {
+				t.Fatal("the certificate of before is not shown")
+			}
+			if again.Followed() {
+				t.Error("the new one has signed nothing")
+			}
+		})
+	}
+	again := newManager(t, s, file)
+	again.Cluster, again.Told = both, true
+	stop = run(t, again)
+	defer stop()
+	again.Addresses(addresses("192.0.2.1"))
+	for deadline := time.Now().Add(time.Minute); !again.Followed(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no certificate of the new one within a minute")
+		}
+	}
+}
+
 // FuzzStored: a damaged file is refused, whatever is in it.
 func FuzzStored(f *testing.F) {
 	m := &Manager{NodeName: "n1", Cluster: []byte("ca")}
@@ -249,12 +298,12 @@ func TestNewCA(t *testing.T) {
 	stop := run(t, m)
 	m.Addresses(addresses("192.0.2.1"))
 	first := await(t, m, nil, "192.0.2.1")
-	m.SetCluster(bundle(s, next))
+	m.SetCluster(bundle(s, next), true)
 	if !m.Followed() {
 		t.Error("a CA that does not sign yet is to have signed")
 	}
 	s.cert, s.key = next.cert, next.key
-	m.SetCluster(bundle(next, s))
+	m.SetCluster(bundle(next, s), true)
 	await(t, m, first, "192.0.2.1")
 	if !m.Followed() {
 		t.Error("the new one has not signed")

@@ -41,16 +41,18 @@ func (m *Manager) keep(pair []byte) {
 }
 
 // SetCluster takes the cluster's CAs of now. If another one signs, a certificate of it is
-// asked for; the one of before is shown meanwhile.
-func (m *Manager) SetCluster(cas []byte) {
+// asked for; the one of before is shown meanwhile. told: the cluster says so; others than
+// at the start count as told.
+func (m *Manager) SetCluster(cas []byte, told bool) {
 	m.mu.Lock()
-	same := bytes.Equal(m.Cluster, cas)
-	m.Cluster, m.rotated = cas, m.rotated || !same
+	same, before := bytes.Equal(m.Cluster, cas), m.Told
+	m.Cluster, m.Told = cas, m.Told || told || !same
+	news := !same || m.Told != before
 	m.mu.Unlock()
-	if same {
+	if !news {
 		return
 	}
-	if c := m.current.Load(); c != nil {
+	if c := m.current.Load(); c != nil && !same {
 		m.keep(c.pem)
 	}
 	select {
@@ -60,17 +62,17 @@ func (m *Manager) SetCluster(cas []byte) {
 }
 
 // Followed tells whether the CA that signs has signed the certificate that is shown, as
-// far as this is known: a kubeconfig may list CAs in any order.
+// far as this is known.
 func (m *Manager) Followed() bool {
 	m.mu.Lock()
-	cas, rotated := m.Cluster, m.rotated
+	cas, told := m.Cluster, m.Told
 	m.mu.Unlock()
 	c := m.current.Load()
 	if c == nil {
 		return false
 	}
 	block, _ := pem.Decode(cas)
-	if !rotated || block == nil {
+	if !told || block == nil {
 		return true
 	}
 	first, err := x509.ParseCertificate(block.Bytes)
