@@ -5,12 +5,12 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/shoal-project/shoal/agent/trust"
@@ -41,18 +41,16 @@ func (s *Server) FollowAuthorities(ctx context.Context) error {
 		}
 		if err := s.LookAtAuthorities(ctx); err == nil {
 			told = ""
-		} else if ctx.Err() == nil && !refusedConnection(err) && told != err.Error() {
+		} else if ctx.Err() == nil && !toldElsewhere(err) && told != err.Error() {
 			told = err.Error()
 			s.cfg.Log.Warn("the cluster's CA is not followed; the agent tries on", "err", err)
 		}
 	}
 }
 
-// refusedConnection: that no coordinator is in reach others tell.
-func refusedConnection(err error) bool {
-	var unknown x509.UnknownAuthorityError
-	return !errors.As(err, &unknown)
-}
+// toldElsewhere: that no coordinator is in reach others tell, and one of an earlier version
+// has no such path.
+func toldElsewhere(err error) bool { return apierrors.IsNotFound(err) || unreachable(err) }
 
 // LookAtAuthorities asks now, and takes over what has changed.
 func (s *Server) LookAtAuthorities(ctx context.Context) error {
@@ -66,9 +64,12 @@ func (s *Server) LookAtAuthorities(ctx context.Context) error {
 		return fmt.Errorf("ask for the cluster's CA: %w", err)
 	}
 	defer func() { _ = body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(body, trust.MaxBytes))
+	data, err := io.ReadAll(io.LimitReader(body, trust.MaxBytes+1))
 	if err != nil {
 		return fmt.Errorf("ask for the cluster's CA: %w", err)
+	}
+	if len(data) > trust.MaxBytes {
+		return fmt.Errorf("ask for the cluster's CA: the answer is longer than %d bytes", trust.MaxBytes)
 	}
 	list, err := trust.Parse(data)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/shoal-project/shoal/agent/trust"
@@ -130,7 +133,8 @@ func TestAuthorities(t *testing.T) {
 		t.Error("the kubeconfig's certificate has not ended: the check above shows nothing")
 	}
 	for name, said := range map[string][]byte{"nothing": nil, "garbage": []byte("-----BEGIN"), "no_ca": cert,
-		"many": bytes.Repeat(next.pem, trust.MaxCAs+1)} {
+		"many": bytes.Repeat(next.pem, trust.MaxCAs+1),
+		"long": append(bytes.Clone(next.pem), bytes.Repeat([]byte("\n"), trust.MaxBytes)...)} {
 		t.Run(name, func(t *testing.T) {
 			say(said)
 			if err := again.LookAtAuthorities(t.Context()); err == nil {
@@ -143,6 +147,51 @@ func TestAuthorities(t *testing.T) {
 	write(after.URL, other.pem, cert, key)
 	if now, err := connect().Trusted(); err != nil || !now.List[0].Equal(other.cert) {
 		t.Errorf("with the kubeconfig of another cluster: %+v, %v", now, err)
+	}
+}
+
+// TestToldElsewhere: of what goes wrong only that there is nobody to ask, and nothing to
+// be told, is left to others.
+func TestToldElsewhere(t *testing.T) {
+	ca, stranger := newCA(t), newCA(t)
+	answer := http.StatusNotFound
+	up := ca.server("", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(answer)
+		_, _ = w.Write([]byte("{}"))
+	})
+	down := ca.server("", func(http.ResponseWriter, *http.Request) {})
+	down.Close()
+	ask := func(url string, believed []byte) error {
+		c, err := rest.RESTClientFor(&rest.Config{Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: believed},
+			ContentConfig: rest.ContentConfig{GroupVersion: &schema.GroupVersion{}, NegotiatedSerializer: scheme.Codecs}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Get().AbsPath(AuthoritiesPath).MaxRetries(0).DoRaw(t.Context())
+		return err
+	}
+	for _, test := range []struct {
+		name, url string
+		believed  []byte
+		answer    int
+		want      bool
+	}{
+		{"no_such_path", up.URL, ca.pem, http.StatusNotFound, true},
+		{"down", down.URL, ca.pem, 0, true},
+		{"refused", up.URL, ca.pem, http.StatusForbidden, false},
+		{"broken", up.URL, ca.pem, http.StatusInternalServerError, false},
+		{"not_believed", up.URL, stranger.pem, http.StatusNotFound, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			answer = test.answer
+			if err := ask(test.url, test.believed); err == nil || toldElsewhere(err) != test.want {
+				t.Errorf("left to others: %v: %v", !test.want, err)
+			}
+		})
+	}
+	if toldElsewhere(errors.New("the file system is full")) {
+		t.Error("that the list cannot be kept is not told")
 	}
 }
 
