@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -85,20 +84,46 @@ func (d Dir) InstallPeer(files map[string][]byte) error {
 }
 
 // Shared reads the files that a further coordinator needs, by their names in the
-// directory.
+// directory, as they were at one time.
 func (d Dir) Shared() (map[string][]byte, error) {
-	files := map[string][]byte{}
+	var names []string
 	for _, f := range shared {
-		data, err := os.ReadFile(d.Path(f.name))
-		if errors.Is(err, fs.ErrNotExist) && f.optional {
+		names = append(names, f.name)
+	}
+	files, err := d.ReadFiles(names...)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range shared {
+		if files[f.name] == nil && !f.optional {
+			return nil, fmt.Errorf("read the cluster's keys: %s: %w", d.Path(f.name), fs.ErrNotExist)
+		}
+	}
+	for _, name := range []string{"ca", "front-proxy-ca", "etcd/ca"} {
+		if files[name+".crt"] == nil || files[name+".key"] == nil {
 			continue
 		}
-		if err != nil {
+		if err := files.fit(name); err != nil {
 			return nil, fmt.Errorf("read the cluster's keys: %w", err)
 		}
-		files[f.name] = data
 	}
 	return files, nil
+}
+
+// fit fails unless the first certificate of a CA's file is of its key.
+func (f Files) fit(name string) error {
+	cert, err := parseCert(f[name+".crt"])
+	if err != nil {
+		return fmt.Errorf("load %s.crt: %w", name, err)
+	}
+	key, err := parseKey(f[name+".key"])
+	if err != nil {
+		return fmt.Errorf("load %s.key: %w", name, err)
+	}
+	if !same(key.Public(), cert.PublicKey) {
+		return fmt.Errorf("load %s.key: it is not that of the first certificate in %s.crt", name, name)
+	}
+	return nil
 }
 
 // Install writes what Shared has read at another coordinator. It fails, and writes

@@ -59,7 +59,7 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("make keys: %w", err)
 	}
-	if err := d.finishReplace(); err != nil {
+	if err := d.whole(func() error { return nil }); err != nil {
 		return err
 	}
 	ca, err := d.ensureCA("ca", "shoal-ca", now)
@@ -346,14 +346,22 @@ func (d Dir) writePair(name string, certPEM, keyPEM []byte) error {
 // old or the new content, nothing between. The file's owner stays: root may do
 // this for a daemon that is not root.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
+	return writeFile(path, data, mode, nil)
+}
+
+// writeFile gives a file that was not there to the owner of another; nil: to who writes.
+func writeFile(path string, data []byte, mode os.FileMode, owner fs.FileInfo) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	defer func() { _ = os.Remove(f.Name()) }()
 	_, err = f.Write(data)
-	if info, statErr := os.Stat(path); statErr == nil && os.Geteuid() == 0 {
-		st := info.Sys().(*syscall.Stat_t)
+	if info, statErr := os.Stat(path); statErr == nil {
+		owner = info
+	}
+	if owner != nil && os.Geteuid() == 0 {
+		st := owner.Sys().(*syscall.Stat_t)
 		err = errors.Join(err, f.Chown(int(st.Uid), int(st.Gid)))
 	}
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())

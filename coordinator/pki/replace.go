@@ -8,6 +8,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Files are contents of files in the directory by their names.
@@ -21,11 +23,16 @@ type replacement struct {
 	Remove []string `json:"remove"`
 }
 
-// ReadFiles reads those of the names that are there.
-func (d Dir) ReadFiles(names ...string) (Files, error) {
-	if err := d.finishReplace(); err != nil {
-		return nil, err
-	}
+// ReadFiles reads those of the names that are there, as they were at one time.
+func (d Dir) ReadFiles(names ...string) (out Files, err error) {
+	err = d.whole(func() error {
+		out, err = d.read(names)
+		return err
+	})
+	return out, err
+}
+
+func (d Dir) read(names []string) (Files, error) {
 	out := Files{}
 	for _, name := range names {
 		data, err := os.ReadFile(d.Path(name))
@@ -43,20 +50,23 @@ func (d Dir) ReadFiles(names ...string) (Files, error) {
 // Replace makes the files of the names what files say; those of which it says nothing
 // are removed. A crash meanwhile leaves what the next Ensure or ReadFiles completes.
 func (d Dir) Replace(files Files, names ...string) error {
-	data, err := replacementOf(files, names)
-	if err != nil {
-		return err
-	}
-	if err := WriteFile(d.Path(journal), data, 0o600); err != nil {
-		return err
-	}
-	if err := d.Sync(); err != nil {
-		return err
-	}
-	return d.finishReplace()
+	return d.whole(func() error {
+		r := replacementOf(files, names)
+		data, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("replace keys: %w", err)
+		}
+		if err := WriteFile(d.Path(journal), data, 0o600); err != nil {
+			return err
+		}
+		if err := d.Sync(); err != nil {
+			return err
+		}
+		return d.apply(r)
+	})
 }
 
-func replacementOf(files Files, names []string) ([]byte, error) {
+func replacementOf(files Files, names []string) replacement {
 	r := replacement{Files: Files{}}
 	for _, name := range names {
 		if files[name] == nil {
@@ -65,28 +75,59 @@ func replacementOf(files Files, names []string) ([]byte, error) {
 			r.Files[name] = files[name]
 		}
 	}
-	return json.Marshal(r)
+	return r
 }
 
-// replaceTime is how long another process may take to replace files.
-const replaceTime = 2 * time.Second
+const (
+	// lockFile is locked while files are replaced, or read together. Everybody who reads
+	// the directory at all may lock it.
+	lockFile = ".replacing.lock"
+	// replaceTime is longer than files are replaced, or read.
+	replaceTime = 5 * time.Second
+)
 
-// settle waits while the coordinator replaces files, if it runs as another user: what
-// root finished in its place could not be read by it.
-func (d Dir) settle() (finish bool) {
-	for until := time.Now().Add(replaceTime); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		info, err := os.Stat(d.Path(journal))
-		if err != nil || int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() {
-			return err == nil
+// whole does something while no other process, and no other part of this one, replaces
+// files, after it has completed what one that crashed has begun.
+func (d Dir) whole(do func() error) error {
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := d.complete(); err != nil {
+		return err
+	}
+	return do()
+}
+
+func (d Dir) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(d.Path(lockFile), os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil // without the directory there is nothing to replace
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock keys: %w", err)
+	}
+	// Root may make it for a coordinator that is not root, with a umask of its own.
+	if info, err := f.Stat(); err == nil && info.Mode().Perm() != 0o644 {
+		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) == os.Geteuid() && st.Nlink == 1 {
+			_ = f.Chmod(0o644)
 		}
 	}
-	return false
+	for until := time.Now().Add(replaceTime); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(until) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock keys: %s: %w", f.Name(), err)
+		}
+	}
 }
 
-func (d Dir) finishReplace() error {
-	if !d.settle() {
-		return nil
-	}
+// complete does what the journal says that a crash has left.
+func (d Dir) complete() error {
 	data, err := os.ReadFile(d.Path(journal))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -98,12 +139,22 @@ func (d Dir) finishReplace() error {
 	if err != nil {
 		return fmt.Errorf("replace keys: read %s: %w", d.Path(journal), err)
 	}
+	return d.apply(r)
+}
+
+// apply writes the files as the journal's owner, whom root may do it for, and removes the
+// journal.
+func (d Dir) apply(r replacement) error {
+	owner, err := os.Stat(d.Path(journal))
+	if err != nil {
+		return fmt.Errorf("replace keys: %w", err)
+	}
 	for name, content := range r.Files {
 		mode := os.FileMode(0o600)
 		if name == CAFile || name == "sa.pub" {
 			mode = 0o644
 		}
-		if err := WriteFile(d.Path(name), content, mode); err != nil {
+		if err := writeFile(d.Path(name), content, mode, owner); err != nil {
 			return err
 		}
 	}
@@ -115,7 +166,7 @@ func (d Dir) finishReplace() error {
 	if err := d.Sync(); err != nil {
 		return err
 	}
-	if err := os.Remove(d.Path(journal)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(d.Path(journal)); err != nil {
 		return fmt.Errorf("replace keys: %w", err)
 	}
 	return nil
