@@ -152,6 +152,13 @@ func spread(api rotation.API, set, name string) func(ctx context.Context, old, d
 	}
 }
 
+// restore has them take the old content in the place of what spread could not bring to all.
+func restore(api rotation.API, set, name string) func(ctx context.Context, old, data []byte) error {
+	return func(ctx context.Context, old, data []byte) error {
+		return rotation.Restore(ctx, api, rotation.Change{Set: set, Files: pki.Files{name: old}}, pki.Files{name: data})
+	}
+}
+
 // showKeys prints the step of each set, and who is behind.
 func showKeys(ctx context.Context, cfg config.Config, c *rest.Config, out io.Writer) error {
 	api, err := keysAPI(c)

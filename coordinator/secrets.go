@@ -59,7 +59,8 @@ func secretsRotation(cfg config.Config, server string) (encryption.Rotation, err
 		if err != nil {
 			return r, err
 		}
-		r.Spread = spread(api, secretsSet, filepath.Base(string(r.File)))
+		name := filepath.Base(string(r.File))
+		r.Spread, r.Restore = spread(api, secretsSet, name), restore(api, secretsSet, name)
 	}
 	r.API, err = encryption.NewAPI(c)
 	return r, err

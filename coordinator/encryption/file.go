@@ -10,7 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -68,15 +72,7 @@ func (f File) read() (*apiserverv1.EncryptionConfiguration, error) {
 	return c, nil
 }
 
-// write replaces the file. It is on the disk, with its name, before anything is
-// encrypted with a key that it alone holds. A link would be replaced by a file
-// where the link is, perhaps on the disk that the keys were kept away from.
 func (f File) write(c *apiserverv1.EncryptionConfiguration) error {
-	if info, err := os.Lstat(string(f)); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf(
-			"write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig",
-			f)
-	}
 	data, err := f.encode(c)
 	if err != nil {
 		return err
@@ -92,7 +88,15 @@ func (f File) encode(c *apiserverv1.EncryptionConfiguration) ([]byte, error) {
 	return append([]byte(head), data...), nil
 }
 
+// replace writes the file. It is on the disk, with its name, before anything is
+// encrypted with a key that it alone holds. A link would be replaced by a file
+// where the link is, perhaps on the disk that the keys were kept away from.
 func (f File) replace(data []byte) error {
+	if info, err := os.Lstat(string(f)); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf(
+			"write encryption configuration %s: it is no regular file; name the file itself with encryptionProviderConfig",
+			f)
+	}
 	if err := pki.WriteFile(string(f), data, 0o600); err != nil {
 		return err
 	}
@@ -108,13 +112,37 @@ func (f File) replace(data []byte) error {
 
 // Install writes what another coordinator's file has, if that is a configuration.
 func (f File) Install(data []byte) error {
-	if len(data) > maxFile {
-		return fmt.Errorf("write %s: the other coordinator's is longer than %d bytes", f, maxFile)
-	}
-	if err := yaml.UnmarshalStrict(data, &apiserverv1.EncryptionConfiguration{}); err != nil {
-		return fmt.Errorf("write %s: the other coordinator's is none: %w", f, err)
+	if err := Check(data); err != nil {
+		return fmt.Errorf("write %s: the other coordinator's: %w", f, err)
 	}
 	return f.replace(data)
+}
+
+// Check fails unless data is a configuration that the API server takes.
+func Check(data []byte) error {
+	if len(data) > maxFile {
+		return fmt.Errorf("encryption configuration: longer than %d bytes", maxFile)
+	}
+	if err := yaml.UnmarshalStrict(data, &apiserverv1.EncryptionConfiguration{}); err != nil {
+		return fmt.Errorf("encryption configuration: it is none: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(apiserver.AddToScheme(scheme), apiserverv1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("encryption configuration: %w", err)
+	}
+	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+	o, err := runtime.Decode(codecs.UniversalDecoder(), data)
+	if err != nil {
+		return fmt.Errorf("encryption configuration: it is none: %w", err)
+	}
+	c, ok := o.(*apiserver.EncryptionConfiguration)
+	if !ok {
+		return fmt.Errorf("encryption configuration: it is a %T", o)
+	}
+	if err := validation.ValidateEncryptionConfiguration(c, true).ToAggregate(); err != nil {
+		return fmt.Errorf("encryption configuration: %w", err)
+	}
+	return nil
 }
 
 // Hash is what the API server's metrics call the file's content.

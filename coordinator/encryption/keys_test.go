@@ -1,6 +1,9 @@
 package encryption
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +59,16 @@ func TestLink(t *testing.T) {
 	}
 	if err := link.write(c); err == nil || !strings.Contains(err.Error(), "encryptionProviderConfig") {
 		t.Errorf("replaced: %v", err)
+	}
+	data, err := os.ReadFile(string(link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.Install(data); err == nil || !strings.Contains(err.Error(), "encryptionProviderConfig") {
+		t.Errorf("replaced by another coordinator's: %v", err)
+	}
+	if info, err := os.Lstat(string(link)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("it is no link any more: %v, %v", info, err)
 	}
 }
 
@@ -137,5 +150,86 @@ func TestPhases(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What the API server would not take is not written.
+func TestInstallChecks(t *testing.T) {
+	f := File(filepath.Join(t.TempDir(), "encryption.yaml"))
+	if err := f.Make(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(string(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Install(good); err != nil {
+		t.Fatalf("the coordinator's own: %v", err)
+	}
+	for name, data := range map[string]string{
+		"nothing": "", "no_yaml": "{", "another_kind": "apiVersion: v1\nkind: Secret\n",
+		"no_providers":  "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n",
+		"no_kind":       strings.Replace(string(good), "kind: EncryptionConfiguration\n", "", 1),
+		"a_short_key":   strings.Replace(string(good), "secret: ", "secret: AA==\n#", 1),
+		"unknown_field": string(good) + "extra: 1\n",
+		"too_long":      string(good) + strings.Repeat("\n", maxFile),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := f.Install([]byte(data)); err == nil {
+				t.Error("it was written")
+			}
+		})
+	}
+	if now, err := os.ReadFile(string(f)); err != nil || string(now) != string(good) {
+		t.Errorf("%s, %v", now, err)
+	}
+}
+
+// counted is a coordinator that has nothing stored.
+type counted struct{ API }
+
+func (counted) State(context.Context) (State, error) { return State{}, nil }
+
+// A last step that not all coordinators take is taken back: with the content of before,
+// and what it is in the place of.
+func TestDropTakenBack(t *testing.T) {
+	now := time.Now()
+	f := File(filepath.Join(t.TempDir(), "encryption.yaml"))
+	if err := f.Make(now); err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := add(c, now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	promote(c)
+	if err := f.write(c); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(string(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spread, bad, restored []byte
+	r := Rotation{File: f, API: counted{}, Out: io.Discard,
+		Spread: func(_ context.Context, _, data []byte) error {
+			spread = data
+			return errors.Join(errors.New("one is behind"), f.Install(data))
+		},
+		Restore: func(ctx context.Context, old, data []byte) error {
+			restored, bad = old, data
+			return ctx.Err()
+		},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the command was interrupted
+	if err := r.drop(ctx); err == nil || !strings.Contains(err.Error(), "one is behind") {
+		t.Errorf("%v", err)
+	}
+	if string(restored) != string(before) || string(bad) != string(spread) || string(spread) == string(before) {
+		t.Errorf("put back: %s\nin the place of: %s\nspread was: %s", restored, bad, spread)
 	}
 }

@@ -61,6 +61,9 @@ type Rotation struct {
 	// Spread has all coordinators, this one among them, use other content in the place of
 	// the file's; nil: the file is written, and only one coordinator may run.
 	Spread func(ctx context.Context, old, data []byte) error
+	// Restore has all coordinators that took data over use old again, and returns when this
+	// one does, however it is with the others; it is there if Spread is.
+	Restore func(ctx context.Context, old, data []byte) error
 }
 
 // Run makes a new key, rewrites with it what is stored, and drops the old keys.
@@ -144,6 +147,10 @@ func (r Rotation) promote(ctx context.Context) error {
 
 // drop removes the keys that no stored value needs any more.
 func (r Rotation) drop(ctx context.Context) error {
+	before, err := os.ReadFile(string(r.File))
+	if err != nil {
+		return fmt.Errorf("read encryption configuration: %w", err)
+	}
 	c, err := r.File.read()
 	if err != nil {
 		return err
@@ -158,8 +165,26 @@ func (r Rotation) drop(ctx context.Context) error {
 		return nil
 	})
 	if err != nil { // the keys are in no other file
-		return errors.Join(err, r.write(context.WithoutCancel(ctx), c))
+		return errors.Join(err, r.putBack(context.WithoutCancel(ctx), before, after))
 	}
+	return nil
+}
+
+// putBack has the content of before a step that failed used again.
+func (r Rotation) putBack(ctx context.Context, before []byte, after *apiserverv1.EncryptionConfiguration) error {
+	err := error(nil)
+	if r.Restore == nil {
+		err = r.File.replace(before)
+	} else {
+		var data []byte
+		if data, err = r.File.encode(after); err == nil {
+			err = r.Restore(ctx, before, data)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("put back the keys of before into %s: %w", r.File, err)
+	}
+	fmt.Fprintln(r.Out, "put back the keys of before into", r.File)
 	return nil
 }
 

@@ -95,6 +95,25 @@ func Spread(ctx context.Context, api API, c Change, old pki.Files) error {
 	return wait(ctx, api, c, digest(c.Files))
 }
 
+// Restore has files used again in the place of others that Spread has not brought to all:
+// also where coordinators are behind, which is why. It returns when the one that is asked
+// uses them. If the others were never taken there is nothing to do.
+func Restore(ctx context.Context, api API, c Change, bad pki.Files) error {
+	status, err := api.Status(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := status.Of(c.Set)
+	if err != nil {
+		return err
+	}
+	c.Force = true
+	if set.Digest == digest(c.Files) {
+		return wait(ctx, api, c, set.Digest)
+	}
+	return Spread(ctx, api, c, bad)
+}
+
 func wait(ctx context.Context, api API, c Change, want string) error {
 	ctx, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
