@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/encryption"
 	"github.com/shoal-project/shoal/coordinator/members"
@@ -37,18 +40,39 @@ func (s *parts) newKeys() (*rotation.Member, error) {
 		m.Name, m.Must = own.Name, s.otherMembers
 	}
 	m.Sets = []rotation.Set{
-		{Name: pki.CAs.Name, Read: reads(dir, pki.CAs.Files...), Use: s.useCA},
-		{Name: pki.ServiceAccounts.Name, Read: reads(dir, pki.ServiceAccounts.Files...), Use: s.useServiceAccountKeys},
-		{Name: gossipSet, Read: reads(dir, pki.GossipKeyFile), Use: func(f pki.Files) error {
-			return dir.Replace(f, pki.GossipKeyFile) // the gossip looks at its file by itself
-		}},
+		{
+			Name: pki.CAs.Name, Check: pki.CAs.Check,
+			Read: reads(dir, pki.CAs.Files...), Use: s.useCA,
+		},
+		{
+			Name: pki.ServiceAccounts.Name, Check: pki.ServiceAccounts.Check,
+			Read: reads(dir, pki.ServiceAccounts.Files...), Use: s.useServiceAccountKeys,
+		},
+		{
+			Name: gossipSet, Check: only(pki.GossipKeyFile, gossip.CheckKeys),
+			Read: reads(dir, pki.GossipKeyFile), Use: func(f pki.Files) error {
+				return dir.Replace(f, pki.GossipKeyFile) // the gossip looks at its file by itself
+			},
+		},
 	}
 	if file := encryptionFile(s.cfg); ownEncryption(s.cfg) {
+		name := filepath.Base(string(file))
 		m.Sets = append(m.Sets, rotation.Set{
-			Name: secretsSet, Read: reads(dir, filepath.Base(string(file))), Use: s.useEncryption,
+			Name: secretsSet, Check: only(name, encryption.Check),
+			Read: reads(dir, name), Use: s.useEncryption,
 		})
 	}
 	return m, nil
+}
+
+// only checks the content of a set of one file.
+func only(name string, check func([]byte) error) func(pki.Files) error {
+	return func(f pki.Files) error {
+		if len(f) != 1 || f[name] == nil {
+			return fmt.Errorf("the set is of the one file %s", name)
+		}
+		return check(f[name])
+	}
 }
 
 // ownEncryption: the file is among the keys, not one of the operator's, which a unit may
@@ -94,12 +118,31 @@ func (s *parts) leadAgain() {
 
 func (s *parts) useEncryption(f pki.Files) error {
 	file := encryptionFile(s.cfg)
-	if err := encryption.File(file).Install(f[filepath.Base(string(file))]); err != nil {
+	return useEncryption(file, f[filepath.Base(string(file))], s.store.ReloadEncryption)
+}
+
+// useEncryption writes other content into the file and has it used. What cannot be used
+// does not stay there: a start would fail by it.
+func useEncryption(file encryption.File, data []byte, reload func(context.Context) error) error {
+	before, err := os.ReadFile(string(file))
+	if err != nil {
+		return fmt.Errorf("read encryption configuration: %w", err)
+	}
+	if err := file.Install(data); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), useTime)
-	defer cancel()
-	return s.store.ReloadEncryption(ctx)
+	use := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), useTime)
+		defer cancel()
+		return reload(ctx)
+	}
+	if err = use(); err == nil {
+		return nil
+	}
+	if back := file.Install(before); back != nil {
+		return errors.Join(err, back)
+	}
+	return errors.Join(err, use())
 }
 
 // useCA has all of this process believe other CAs, and shows what the first has signed.

@@ -213,6 +213,18 @@ func parseKeys(data []byte) ([][]byte, error) {
 	return keys, lines.Err()
 }
 
+// CheckKeys fails unless data is a file of keys that a Keyring takes.
+func CheckKeys(data []byte) error {
+	keys, err := parseKeys(data)
+	if err == nil {
+		_, err = newRing(keys)
+	}
+	if err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
+	}
+	return nil
+}
+
 func newRing(keys [][]byte) (*ring, error) {
 	if len(keys) == 0 || len(keys) > maxKeys {
 		return nil, fmt.Errorf("%d keys: give 1 to %d, one a line", len(keys), maxKeys)

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -34,6 +35,7 @@ type Rotating struct {
 	Files             []string
 	phase             func(Files) (Phase, error)
 	add, promote, end func(Files, time.Time) error
+	check             func(Files) error
 }
 
 // The files that are there while a rotation is under way: the key that will sign, and
@@ -49,11 +51,12 @@ var (
 	ServiceAccounts = Rotating{
 		Name: "serviceaccount", Files: []string{"sa.key", "sa.pub", saNextKey},
 		phase: phaseOfServiceAccounts, add: addServiceAccountKey, promote: promoteServiceAccountKey,
-		end: dropServiceAccountKey,
+		end: dropServiceAccountKey, check: checkServiceAccountKeys,
 	}
 	CAs = Rotating{
 		Name: "ca", Files: []string{CAFile, "ca.key", caNextKey, caOldKey},
 		phase: phaseOfCA, add: addCA, promote: promoteCA, end: dropCA,
+		check: checkCAs,
 	}
 )
 
@@ -64,6 +67,48 @@ func (r Rotating) Phase(f Files) (Phase, error) {
 		return p, fmt.Errorf("rotate %s: %w", r.Name, err)
 	}
 	return p, nil
+}
+
+// Check fails for files that a coordinator could not use.
+func (r Rotating) Check(f Files) error {
+	for name := range f {
+		if !slices.Contains(r.Files, name) {
+			return fmt.Errorf("%s: %q is none of its files", r.Name, name)
+		}
+	}
+	if err := r.check(f); err != nil {
+		return fmt.Errorf("%s: %w", r.Name, err)
+	}
+	_, err := r.Phase(f)
+	return err
+}
+
+func checkServiceAccountKeys(f Files) error {
+	signer, public, err := f.ServiceAccountKeys()
+	if err != nil {
+		return err
+	}
+	if len(f["sa.pub"]) > 0 && !slices.ContainsFunc(public, func(k crypto.PublicKey) bool { return same(k, signer.Public()) }) {
+		return errors.New("what sa.key signs nobody would accept: sa.pub has not its public key")
+	}
+	return nil
+}
+
+// checkCAs: the first certificate is of the key that signs, and all are of CAs.
+func checkCAs(f Files) error {
+	certs, err := f.Trusted()
+	if err != nil {
+		return err
+	}
+	for _, cert := range certs {
+		if !cert.IsCA {
+			return fmt.Errorf("%s has a certificate of no CA: %s", CAFile, cert.Subject.CommonName)
+		}
+	}
+	if first := certs[0]; time.Now().After(first.NotAfter) {
+		return fmt.Errorf("the CA that signs has ended on %s", first.NotAfter.Format(time.RFC3339))
+	}
+	return f.fit("ca")
 }
 
 // Next returns the files of the step after the one that they are in.

@@ -27,6 +27,9 @@ type Set struct {
 	Name string
 	// Read returns the files as they are.
 	Read func() (pki.Files, error)
+	// Check fails for files that cannot be used: they would be written nowhere, and what
+	// is once in the store all follow.
+	Check func(pki.Files) error
 	// Use writes them, and has this process use them.
 	Use func(pki.Files) error
 }
@@ -191,6 +194,9 @@ func (m *Member) take(set Set, s state) error {
 		}
 		files, err := m.open(r)
 		if err != nil {
+			return err
+		}
+		if err := set.Check(files); err != nil {
 			return err
 		}
 		if err := set.Use(files); err != nil {

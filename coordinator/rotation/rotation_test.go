@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -95,7 +96,7 @@ func (c *cluster) member(name string, dir pki.Dir) *Member {
 	m := &Member{Name: name, Notes: c.notes, Dir: dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Must: func() []string { return c.names }}
 	for _, of := range []pki.Rotating{pki.CAs, pki.ServiceAccounts} {
-		m.Sets = append(m.Sets, Set{Name: of.Name,
+		m.Sets = append(m.Sets, Set{Name: of.Name, Check: of.Check,
 			Read: func() (pki.Files, error) { return dir.ReadFiles(of.Files...) },
 			Use:  func(f pki.Files) error { return dir.Replace(f, of.Files...) }})
 	}
@@ -488,6 +489,116 @@ func TestRefused(t *testing.T) {
 	if set, _ = status.Of("ca"); len(set.Behind) != 3 || set.Step != "added" {
 		t.Errorf("when nobody has followed: %+v", set)
 	}
+}
+
+// What no coordinator could use, or read, is not stored.
+func TestUnusable(t *testing.T) {
+	c := newCluster(t, "a", "b")
+	a := c.all["a"]
+	before := c.notes.revision
+	for _, of := range []pki.Rotating{pki.CAs, pki.ServiceAccounts} {
+		old, err := a.Dir.ReadFiles(of.Files...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := func(name string, data []byte) pki.Files {
+			out := maps.Clone(old)
+			out[name] = data
+			return out
+		}
+		for title, files := range map[string]pki.Files{
+			"nothing": {}, "no_key": with(of.Files[0], nil), "another_file": with("gossip.key", []byte("x")),
+			"another_key": with(map[string]string{"ca": "ca.key", "serviceaccount": "sa.key"}[of.Name],
+				newCluster(t, "z").taken("z").Files[map[string]string{"ca": "ca.key", "serviceaccount": "sa.key"}[of.Name]]),
+		} {
+			err := a.Change(t.Context(), Change{Set: of.Name, Base: digest(old), Files: files, Force: true})
+			if err == nil || !strings.Contains(err.Error(), "cannot be used") {
+				t.Errorf("%s: %s: %v", of.Name, title, err)
+			}
+		}
+	}
+	old, err := a.Dir.ReadFiles(pki.ServiceAccounts.Files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := maps.Clone(old)
+	long["sa.key"] = append(bytes.Repeat([]byte("#\n"), maxNote/2), old["sa.key"]...)
+	if err := a.Change(t.Context(), Change{Set: "serviceaccount", Base: digest(old), Files: long}); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
+		t.Errorf("too long: %v", err)
+	}
+	if c.notes.revision != before {
+		t.Error("something was stored")
+	}
+}
+
+// Files that one coordinator cannot use are taken back from all, although it is behind.
+func TestRestore(t *testing.T) {
+	c := newCluster(t, "a", "b")
+	a, b := c.all["a"], c.all["b"]
+	old, err := a.Dir.ReadFiles(pki.ServiceAccounts.Files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, bad, err := pki.ServiceAccounts.Next(old, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spread, failed := context.WithCancel(t.Context())
+	defer failed()
+	for i := range b.Sets {
+		use := b.Sets[i].Use
+		b.Sets[i].Use = func(f pki.Files) error {
+			if digest(f) == digest(bad) {
+				failed()
+				return errors.New("it cannot")
+			}
+			return use(f)
+		}
+	}
+	look, stop := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	for _, m := range []*Member{a, b} {
+		looking.Go(func() {
+			for look.Err() == nil {
+				_ = m.look(look)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	defer looking.Wait()
+	defer stop()
+	// Nothing was taken yet: there is nothing to do.
+	before := c.taken("a")
+	if err := Restore(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, c.taken("a")); diff != "" {
+		t.Error(diff)
+	}
+	if err := Spread(spread, a, Change{Set: "serviceaccount", Files: bad}, old); err == nil {
+		t.Fatal("all have followed")
+	}
+	if err := Spread(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad); err == nil || !strings.Contains(err.Error(), "coordinators are behind") {
+		t.Errorf("without force: %v", err)
+	}
+	if err := Restore(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		status, err := a.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, _ := status.Of("serviceaccount")
+		if len(set.Behind) == 0 && set.Digest == digest(old) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", set)
+		}
+	}
+	c.alike("a", "b")
 }
 
 // FuzzNotes: whoever writes into the store can neither have a coordinator fail nor have

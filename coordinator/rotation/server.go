@@ -222,6 +222,9 @@ func (m *Member) Change(ctx context.Context, c Change) error {
 		return refusal{http.StatusConflict, "coordinators are behind, and would be without the keys that others use: " +
 			strings.Join(names, "; ")}
 	}
+	if err := m.Sets[i].Check(c.Files); err != nil {
+		return refusal{http.StatusBadRequest, fmt.Sprintf("keys %s cannot be used: %v", c.Set, err)}
+	}
 	r := record{
 		Set: c.Set, Step: c.Step, Generation: m.latest(c.Set, s) + 1, Since: time.Now().UTC().Truncate(time.Second),
 		Digest: digest(c.Files),
