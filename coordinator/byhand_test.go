@@ -67,7 +67,8 @@ func TestChangeOtherCAsByHand(t *testing.T) {
 		})
 	}
 	for _, name := range cas {
-		if err := os.WriteFile(keysOf(b.dir).Path(name), []byte(readFile(t, keysOf(a.dir).Path(name))), 0o600); err != nil {
+		made := []byte(readFile(t, keysOf(a.dir).Path(name)))
+		if err := os.WriteFile(keysOf(b.dir).Path(name), made, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +82,8 @@ func TestChangeOtherCAsByHand(t *testing.T) {
 		}
 	}
 	soon(t, "aggregated API servers are told", func() error {
-		m, err := b.c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
+		m, err := b.c.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), "extension-apiserver-authentication",
+			metav1.GetOptions{})
 		if err == nil && m.Data["requestheader-client-ca-file"] == before {
 			err = errors.New("it is the one before")
 		}

@@ -88,7 +88,8 @@ func checkServiceAccountKeys(f Files) error {
 	if err != nil {
 		return err
 	}
-	if len(f["sa.pub"]) > 0 && !slices.ContainsFunc(public, func(k crypto.PublicKey) bool { return same(k, signer.Public()) }) {
+	own := func(k crypto.PublicKey) bool { return same(k, signer.Public()) }
+	if len(f["sa.pub"]) > 0 && !slices.ContainsFunc(public, own) {
 		return errors.New("what sa.key signs nobody would accept: sa.pub has not its public key")
 	}
 	return nil

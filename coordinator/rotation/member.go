@@ -409,8 +409,8 @@ func (m *Member) put(ctx context.Context, r record, s state) error {
 		return err
 	}
 	if len(data) > maxNote { // nobody would read it
-		return refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("keys %s take %d bytes in the store, more than %d", r.Set,
-			len(data), maxNote)}
+		return refusal{http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("keys %s take %d bytes in the store, more than %d", r.Set, len(data), maxNote)}
 	}
 	return m.Notes.Put(ctx, setPrefix+r.Set, data, s.revisions[setPrefix+r.Set])
 }

@@ -356,7 +356,8 @@ func (c *cluster) taken(name string) (out took) {
 	if out.Generations, err = m.generations(); err != nil {
 		c.t.Fatal(err)
 	}
-	if out.Files, err = m.Dir.ReadFiles(append(slices.Clone(pki.CAs.Files), pki.ServiceAccounts.Files...)...); err != nil {
+	all := append(slices.Clone(pki.CAs.Files), pki.ServiceAccounts.Files...)
+	if out.Files, err = m.Dir.ReadFiles(all...); err != nil {
 		c.t.Fatal(err)
 	}
 	return out
@@ -496,7 +497,9 @@ func TestUnusable(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	a := c.all["a"]
 	before := c.notes.revision
+	another := newCluster(t, "z").taken("z").Files
 	for _, of := range []pki.Rotating{pki.CAs, pki.ServiceAccounts} {
+		key := map[string]string{"ca": "ca.key", "serviceaccount": "sa.key"}[of.Name]
 		old, err := a.Dir.ReadFiles(of.Files...)
 		if err != nil {
 			t.Fatal(err)
@@ -508,8 +511,7 @@ func TestUnusable(t *testing.T) {
 		}
 		for title, files := range map[string]pki.Files{
 			"nothing": {}, "no_key": with(of.Files[0], nil), "another_file": with("gossip.key", []byte("x")),
-			"another_key": with(map[string]string{"ca": "ca.key", "serviceaccount": "sa.key"}[of.Name],
-				newCluster(t, "z").taken("z").Files[map[string]string{"ca": "ca.key", "serviceaccount": "sa.key"}[of.Name]]),
+			"another_key": with(key, another[key]),
 		} {
 			err := a.Change(t.Context(), Change{Set: of.Name, Base: digest(old), Files: files, Force: true})
 			if err == nil || !strings.Contains(err.Error(), "cannot be used") {
@@ -579,7 +581,8 @@ func TestRestore(t *testing.T) {
 	if err := Spread(spread, a, Change{Set: "serviceaccount", Files: bad}, old); err == nil {
 		t.Fatal("all have followed")
 	}
-	if err := Spread(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad); err == nil || !strings.Contains(err.Error(), "coordinators are behind") {
+	err = Spread(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad)
+	if err == nil || !strings.Contains(err.Error(), "coordinators are behind") {
 		t.Errorf("without force: %v", err)
 	}
 	if err := Restore(t.Context(), a, Change{Set: "serviceaccount", Files: old}, bad); err != nil {
@@ -639,7 +642,8 @@ func FuzzNotes(f *testing.F) {
 			if s.Generation != before.Generations[s.Name] {
 				t.Errorf("%s is said to be at %d", s.Name, s.Generation)
 			}
-			if strings.HasPrefix(name, memberPrefix) && name != "member/a" && slices.Contains(s.Followed, name[len(memberPrefix):]) {
+			member, ok := strings.CutPrefix(name, memberPrefix)
+			if ok && member != m.Name && slices.Contains(s.Followed, member) {
 				t.Errorf("%s follows by what nobody has signed", name)
 			}
 		}

@@ -104,8 +104,8 @@ func (m *Member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // may fails unless the request is one of the group system:masters by its own certificate.
 // The request's user is another when it is impersonated, or told by a front proxy.
 func (m *Member) may(r *http.Request) error {
-	refused := refusal{http.StatusForbidden, "only who shows a client certificate of the group " + user.SystemPrivilegedGroup +
-		" may see and change keys, and not in the name of another"}
+	refused := refusal{http.StatusForbidden, "only who shows a client certificate of the group " +
+		user.SystemPrivilegedGroup + " may see and change keys, and not in the name of another"}
 	if m.Shown == nil {
 		return refused
 	}
