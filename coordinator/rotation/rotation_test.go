@@ -310,6 +310,17 @@ func TestKeyNotKept(t *testing.T) {
 	}
 }
 
+// saysTheSame tells whether what is signed of two notes is alike, however it is written.
+func saysTheSame(a, b []byte) bool {
+	var one, other note
+	if json.Unmarshal(a, &one) != nil || json.Unmarshal(b, &other) != nil {
+		return false
+	}
+	first, err := one.text()
+	second, otherErr := other.text()
+	return err == nil && otherErr == nil && bytes.Equal(first, second)
+}
+
 func encoded(t *testing.T, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -643,7 +654,7 @@ func FuzzNotes(f *testing.F) {
 				t.Errorf("%s is said to be at %d", s.Name, s.Generation)
 			}
 			member, ok := strings.CutPrefix(name, memberPrefix)
-			if ok && member != m.Name && slices.Contains(s.Followed, member) {
+			if ok && !saysTheSame(data, good[name].Data) && member != m.Name && slices.Contains(s.Followed, member) {
 				t.Errorf("%s follows by what nobody has signed", name)
 			}
 		}
