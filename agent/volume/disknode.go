@@ -114,13 +114,28 @@ func (n diskNode) choose(ctx context.Context, list func() []string, several bool
 		}
 	}
 	if multipath != "" {
-		return n.device(multipath)
+		return n.named(ctx, multipath)
 	}
 	disks := slices.Sorted(slices.Values(list()))
 	if len(disks) == 0 {
 		return "", errors.New("the disk is gone again")
 	}
-	return n.device(disks[0])
+	return n.named(ctx, disks[0])
+}
+
+// named is device of a disk that sysfs shows already: its name in /dev comes a moment
+// later.
+func (n diskNode) named(ctx context.Context, disk string) (device string, err error) {
+	look := func() bool {
+		device, err = n.device(disk)
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	if !look() {
+		if late := n.await(ctx, n.waitPaths, look); late != nil {
+			return "", errors.Join(err, ctx.Err())
+		}
+	}
+	return device, err
 }
 
 // isMultipath tells whether a disk is a device of dm-multipath.

@@ -34,6 +34,8 @@ type storageNet struct {
 	// Kill ends who calls iscsiadm at its n-th call, before its effect or after.
 	Kill  int
 	After bool
+	// Late is how long after the kernel has a disk its name is in /dev.
+	Late time.Duration
 	// NoDaemon: iscsid does not run.
 	NoDaemon bool
 }
@@ -286,6 +288,7 @@ func (n *storageNet) show(session int, lun string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
+	time.Sleep(n.Late)
 	if err := os.Symlink(target.Disks[lun], n.path("dev", name)); !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -152,6 +152,18 @@ func TestISCSIForgetsDisk(t *testing.T) {
 	}
 }
 
+// TestISCSINameComesLate: the kernel shows a disk before its name is in /dev.
+func TestISCSINameComesLate(t *testing.T) {
+	n, w := iscsiNet(t), newWorld(t)
+	n.Late = 200 * time.Millisecond
+	n.save(t)
+	m := diskAgent(n, w, w, iscsiDisk("a1", targetA, 1))
+	p := csiPod("p", claimed("a1"))
+	if err := errors.Join(m.Ensure(t.Context(), p), m.Release(t.Context(), p)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestISCSICredentials logs in with CHAP for discovery and session. The password is in
 // no command, and in no file once the volume is gone.
 func TestISCSICredentials(t *testing.T) {
