@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/lru"
@@ -25,7 +26,8 @@ const (
 // Config is what New needs.
 type Config struct {
 	// CertFile and KeyFile are the API server's client certificate. They are read
-	// for each connection, so that a renewed one needs no restart.
+	// for each connection, so that a renewed one needs no restart; while they do not
+	// fit each other, as between two writes, the pair that did last is shown.
 	CertFile, KeyFile string
 	// Authorities sign kubelets' serving certificates; nil: nothing is verified.
 	Authorities *x509.CertPool
@@ -35,6 +37,7 @@ type Config struct {
 // node is not taken for that of another.
 type Transports struct {
 	config Config
+	last   atomic.Pointer[tls.Certificate] // that fitted its key
 
 	mu     sync.Mutex
 	byNode *lru.Cache
@@ -90,10 +93,14 @@ func (t *Transports) tls(node string) *tls.Config {
 
 func (t *Transports) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	cert, err := tls.LoadX509KeyPair(t.config.CertFile, t.config.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load kubelet client certificate: %w", err)
+	if err == nil {
+		t.last.Store(&cert)
+		return &cert, nil
 	}
-	return &cert, nil
+	if last := t.last.Load(); last != nil {
+		return last, nil
+	}
+	return nil, fmt.Errorf("load kubelet client certificate: %w", err)
 }
 
 // checkName refuses the certificate of another node, or of an API server: a node

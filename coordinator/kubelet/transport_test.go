@@ -101,3 +101,49 @@ func TestOnlyTheNodeItself(t *testing.T) {
 		})
 	}
 }
+
+// TestCertificateBetweenItsFiles: while a new certificate is written the key is new and
+// the certificate is not yet; the pair that was whole serves until the next one is.
+func TestCertificateBetweenItsFiles(t *testing.T) {
+	dir, ca := authority(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	const crt, key = "apiserver-kubelet-client.crt", "apiserver-kubelet-client.key"
+	transports, err := New(Config{CertFile: dir.Path(crt), KeyFile: dir.Path(key), Authorities: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := kubeletOf(t, ca, "system:node:n1", net.IPv4(127, 0, 0, 1))
+	var shown string
+	server.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		shown = r.TLS.PeerCertificates[0].SerialNumber.String()
+	})
+	ask := func() string {
+		t.Helper()
+		transport := transports.To("n1").(*http.Transport)
+		transport.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return shown
+	}
+	first := ask()
+	certPEM, keyPEM, err := ca.Issue(pki.Spec{User: "kube-apiserver-kubelet-client"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pki.WriteFile(dir.Path(key), keyPEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if between := ask(); between != first {
+		t.Errorf("between the files certificate %s is shown, want %s", between, first)
+	}
+	if err := pki.WriteFile(dir.Path(crt), certPEM, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if after := ask(); after == first {
+		t.Error("the new certificate is not shown")
+	}
+}
