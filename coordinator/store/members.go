@@ -106,13 +106,35 @@ func (s *Store) ShowAddress(ctx context.Context) error {
 	if own == nil || slices.Equal(own.PeerURLs, []string{p.URL}) {
 		return nil
 	}
-	_, err := server.UpdateMember(ctx, membership.Member{
-		ID: own.ID, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{p.URL}, IsLearner: own.IsLearner},
+	err := change(ctx, func(ctx context.Context, _ bool) error {
+		_, err := server.UpdateMember(ctx, membership.Member{
+			ID: own.ID, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{p.URL}, IsLearner: own.IsLearner},
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("tell the other coordinators the address %s: %w", p.URL, err)
 	}
 	return nil
+}
+
+// changeTime is how long a change of the members may take until it is proposed again.
+const changeTime = 3 * time.Second
+
+// change proposes a change of the members until it is answered: raft drops one without a
+// word that comes before all is applied that its leader found in its log when it was
+// elected, which on a slow disk takes a while. What took long may have been done
+// nevertheless, which the next time has to expect.
+func change(ctx context.Context, propose func(ctx context.Context, again bool) error) error {
+	for again := false; ; again = true {
+		once, cancel := context.WithTimeout(ctx, changeTime)
+		err := propose(once, again)
+		late := once.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !late {
+			return err
+		}
+	}
 }
 
 // settleTime is how long members that have just met may take until they count as
@@ -133,7 +155,13 @@ func (s *Store) AddLearner(ctx context.Context, peerURL string) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for {
-		_, err := server.AddMember(ctx, *m)
+		err := change(ctx, func(ctx context.Context, again bool) error {
+			_, err := server.AddMember(ctx, *m)
+			if again && errors.Is(err, membership.ErrIDExists) {
+				return nil
+			}
+			return err
+		})
 		switch {
 		case err == nil:
 			return nil
@@ -165,7 +193,13 @@ func learners(s *etcdserver.EtcdServer) string {
 func (s *Store) Remove(ctx context.Context, id uint64) error {
 	r, release := s.etcd.acquire()
 	defer release()
-	_, err := r.etcd.Server.RemoveMember(ctx, id)
+	err := change(ctx, func(ctx context.Context, again bool) error {
+		_, err := r.etcd.Server.RemoveMember(ctx, id)
+		if again && (errors.Is(err, membership.ErrIDRemoved) || errors.Is(err, membership.ErrIDNotFound)) {
+			return nil
+		}
+		return err
+	})
 	if errors.Is(err, etcderrors.ErrNotEnoughStartedMembers) || errors.Is(err, etcderrors.ErrUnhealthy) {
 		return fmt.Errorf("%w: without it too few of the members that live would be left to agree; start the others first",
 			err)

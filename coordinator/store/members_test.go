@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -289,6 +290,30 @@ func TestStrangers(t *testing.T) {
 	err = c.stores["one"].AddLearner(t.Context(), nobody.URL)
 	if err == nil || !strings.Contains(err.Error(), "another one is joining") {
 		t.Errorf("two at once: %v", err)
+	}
+}
+
+// A change of the members that raft drops without a word is proposed again.
+func TestChangeAgain(t *testing.T) {
+	var seen []bool
+	err := change(t.Context(), func(ctx context.Context, again bool) error {
+		seen = append(seen, again)
+		if !again {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]bool{false, true}, seen); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := change(ctx, func(ctx context.Context, _ bool) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("for one who waits no longer: %v", err)
 	}
 }
 
