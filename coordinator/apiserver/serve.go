@@ -67,9 +67,9 @@ func newFront(cfg Config) (*front, error) {
 // tls shows the certificate that the files hold at the moment. Callers may show
 // one of theirs, which the authenticators verify.
 func (f *front) tls(ctx context.Context) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	base := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.RequestClientCert}
-	follow := dynamiccertificates.NewDynamicServingCertificateController(c, f.ca, f.cert, nil, nil)
+	follow := dynamiccertificates.NewDynamicServingCertificateController(base, f.ca, f.cert, nil, nil)
 	f.ca.AddListener(follow)
 	f.cert.AddListener(follow)
 	if err := follow.RunOnce(); err != nil {
@@ -79,8 +79,9 @@ func (f *front) tls(ctx context.Context) (*tls.Config, error) {
 	if ca, ok := f.ca.(dynamiccertificates.ControllerRunner); ok {
 		go ca.Run(ctx, 1)
 	}
-	go follow.Run(1, ctx.Done())
+	c := base.Clone() // base is read whenever the files change
 	c.GetConfigForClient = follow.GetConfigForClient
+	go follow.Run(1, ctx.Done())
 	return c, nil
 }
 
@@ -98,6 +99,7 @@ func (f *front) run(ctx context.Context, handler http.Handler) error {
 	ended := make(chan error, 1+len(f.monitors))
 	var servers []*http.Server
 	serve := func(l net.Listener, what string, h http.Handler) {
+		config := config.Clone() // to which a server adds what it speaks
 		server := f.server(config, h)
 		servers = append(servers, server)
 		go func() {

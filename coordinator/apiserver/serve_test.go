@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
+	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/registry"
 )
 
@@ -68,6 +69,28 @@ func TestStrangers(t *testing.T) {
 	answer, err := io.ReadAll(c)
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401 ") {
 		t.Errorf("%v, %q", err, answer)
+	}
+}
+
+// TestNewCertificate: a certificate that comes while the server runs is shown from then on.
+func TestNewCertificate(t *testing.T) {
+	s := apitest.Start(t, apitest.Options{Kinds: registry.Kinds()})
+	shown := func() string {
+		c, err := tls.Dial("tcp", strings.TrimPrefix(s.URL, "https://"), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := shown()
+	if err := s.Keys.Ensure(pki.Cluster{Domain: "cluster.local", Names: []string{"another"}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); shown() == before; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the certificate of before is shown for a minute")
+		}
 	}
 }
 
