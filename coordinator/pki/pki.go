@@ -250,7 +250,8 @@ func (d Dir) ensureCert(name string, by *Authority, s Spec, now time.Time) error
 }
 
 // fresh tells whether the certificate on disk says what s says, was signed by
-// by, belongs to its key, and has a third of its life left.
+// by, belongs to its key, has begun and has a third of its life left: one that was made
+// while the clock was ahead is made again once the clock is right.
 func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
 	certPEM, err := os.ReadFile(d.Path(name + ".crt"))
 	if err != nil {
@@ -268,7 +269,7 @@ func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
 	if !ok || !public.Equal(cert.PublicKey) {
 		return false
 	}
-	return !endsSoon(cert, now) && covers(cert, s)
+	return !now.Before(cert.NotBefore) && !endsSoon(cert, now) && covers(cert, s)
 }
 
 func endsSoon(cert *x509.Certificate, now time.Time) bool {

@@ -61,6 +61,11 @@ func TestEnsure(t *testing.T) {
 	if read(t, d, "apiserver.crt") == before {
 		t.Error("a certificate without the new address was kept")
 	}
+	before = read(t, d, "apiserver.crt")
+	ensure(now)
+	if read(t, d, "apiserver.crt") == before {
+		t.Error("a certificate that was made while the clock was ahead was kept")
+	}
 	// An earlier release gave the API server all rights at the kubelets.
 	masters := Spec{User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}
 	if err := d.ensureCert("apiserver-kubelet-client", ca, masters, now); err != nil {
