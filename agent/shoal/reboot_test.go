@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -43,7 +44,7 @@ type rebootAPI struct {
 	cordoned bool
 	boot     string
 	asked    string
-	budget   bool // lets nobody go
+	refused  func() // what follows when a budget lets nobody go; nil: all go
 	did      []string
 }
 
@@ -60,10 +61,11 @@ func (a *rebootAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.asked, a.boot = text, "second"
 		}
 	case strings.HasSuffix(r.URL.Path, "/eviction"):
+		a.refused()
 		http.Error(w, `{"message":"the budget"}`, http.StatusTooManyRequests)
 	case strings.HasPrefix(r.URL.Path, "/api/v1/pods"):
 		pods := ""
-		if a.budget {
+		if a.refused != nil {
 			pods = `{"metadata":{"name":"p","namespace":"n","ownerReferences":[{"kind":"ReplicaSet","controller":true}]}}`
 		}
 		fmt.Fprintf(w, `{"items":[%s]}`, pods)
@@ -93,15 +95,17 @@ func TestRebootOne(t *testing.T) {
 		{"pods stay", false, true, []string{cordon, uncordon}},
 		{"pods stay, and none come", true, true, []string{cordon}},
 	} {
-		a := &rebootAPI{cordoned: c.cordoned, budget: c.budget, boot: "first"}
+		a := &rebootAPI{cordoned: c.cordoned, boot: "first"}
 		s := httptest.NewServer(a)
 		f := newFleet("", io.Discard)
 		f.client = &api{server: s.URL, http: s.Client()}
 		o := &rebootOptions{drain: time.Minute, back: time.Minute}
+		ctx, cancel := context.WithCancel(t.Context())
 		if c.budget {
-			o.drain = time.Millisecond
+			a.refused = cancel // nobody waits any longer
 		}
-		err := o.one(t.Context(), &f, "one", false)
+		err := o.one(ctx, &f, "one", false)
+		cancel()
 		s.Close()
 		if (err != nil) != c.budget {
 			t.Errorf("%s: %v", c.name, err)
