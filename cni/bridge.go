@@ -60,7 +60,7 @@ func (n *Network) whole() bool {
 // earlier pod network.
 func (n *Network) setGateway(br netlink.Link, gw netip.Addr) error {
 	want := &net.IPNet{IP: gw.AsSlice(), Mask: net.CIDRMask(n.pool.prefix.Bits(), 32)}
-	have, err := netlink.AddrList(br, netlink.FAMILY_V4)
+	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(br, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", n.cfg.Bridge, err)
 	}
@@ -101,7 +101,9 @@ func (n *Network) routeServices(br netlink.Link) error {
 
 // uplinkMTU is the MTU of the interface with the default route.
 func uplinkMTU() int {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	})
 	if err != nil {
 		return defaultMTU
 	}
@@ -161,7 +163,7 @@ func (n *Network) deleteBridge() error {
 		}
 		return fmt.Errorf("find bridge: %w", err)
 	}
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

@@ -141,7 +141,7 @@ func (l link) check() error {
 	if err != nil {
 		return fmt.Errorf("pod network: interface %s: %w", l.sandbox.IfName, err)
 	}
-	addrs, err := h.AddrList(eth, netlink.FAMILY_V4)
+	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(eth, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("pod network: addresses of %s: %w", l.sandbox.IfName, err)
 	}

@@ -25,8 +25,10 @@ const routeProtocol = 83
 // SyncRoutes makes the node's routes to other nodes' pods exactly these. A peer
 // that is not on a directly connected network is left out and named in the error.
 func (n *Network) SyncRoutes(peers []Peer) error {
-	have, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
-		netlink.RT_FILTER_PROTOCOL)
+	have, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
+			netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}

@@ -96,7 +96,7 @@ func (n *Network) adoptPorts() error {
 	for _, owner := range held {
 		ours[hostIf(ownedBy(owner))] = true
 	}
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("pod network: list interfaces: %w", err)
 	}

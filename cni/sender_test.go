@@ -325,7 +325,7 @@ func TestHostPortsTakeNothingOfTheCluster(t *testing.T) {
 	serve(t, a.NetNS, ":80")
 	for _, from := range []string{"", b.NetNS} {
 		for _, addr := range []string{"10.96.0.10:8080", "169.254.20.10:8080", "10.244.7.99:8081"} {
-			if _, err := ask(t, from, addr); err == nil {
+			if _, err := askFor(t, from, addr, 2*time.Second); err == nil {
 				t.Errorf("a host port answers on %s, from %q", addr, from)
 			}
 		}

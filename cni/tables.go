@@ -250,7 +250,7 @@ func (n *Network) endOldFlows(pod netip.Addr, ports []podnet.HostPort) error {
 	if len(f.ports) == 0 {
 		return nil
 	}
-	own, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	own, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("addresses of the node: %w", err)
 	}

@@ -118,7 +118,13 @@ func osImage() string {
 // addresses finds the node's address: the source of the default route, or
 // else the first global address of an interface that is up.
 func addresses() ([]string, error) {
-	routes, err := netlink.RouteList(nil, unix.AF_INET)
+	var routes []netlink.Route
+	var err error
+	for range 100 { // one that changed while it was read may lack the default route
+		if routes, err = netlink.RouteList(nil, unix.AF_INET); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
 	if err == nil {
 		for _, r := range routes {
 			if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Gw == nil {
