@@ -14,6 +14,9 @@ want pgrep procps
 want nsenter util-linux
 want busybox busybox-static # for tests
 want gcc "gcc libc6-dev" # for the tests' race detector
+want mkfs.ext4 e2fsprogs # for volumes
+want mkfs.xfs xfsprogs # for tests of volumes
+want mkfs.btrfs btrfs-progs
 if [ "${1:-}" = machines ]; then
 	want mmdebstrap mmdebstrap
 	want systemd-nspawn systemd-container

@@ -63,8 +63,8 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 	if err != nil {
 		return nil, err
 	}
-	for name := range r.GetParameters() {
-		return nil, status.Errorf(codes.InvalidArgument, "parameter %s is not known: the driver has none", name)
+	if err := noParameters(r.GetParameters()); err != nil {
+		return nil, err
 	}
 	if !d.here(r.GetAccessibilityRequirements()) {
 		return nil, status.Errorf(codes.ResourceExhausted, "volumes are made on node %s alone", d.node)
@@ -103,6 +103,17 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 		return nil, internal(err, "make volume %s", name)
 	}
 	return d.created(name, size, r.GetVolumeContentSource()), nil
+}
+
+// noParameters refuses those of a class. With their own, sidecars tell for what they ask
+// (--extra-create-metadata).
+func noParameters(of map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		if !strings.HasPrefix(name, "csi.storage.k8s.io/") {
+			return status.Errorf(codes.InvalidArgument, "parameter %s is not known: the driver has none", name)
+		}
+	}
+	return nil
 }
 
 func (d *Driver) makeVolume(ctx context.Context, name string, size int64, rec record, from *source) error {
@@ -417,6 +428,9 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	case r.GetSourceVolumeId() == "":
 		return nil, status.Error(codes.InvalidArgument, "source_volume_id is missing")
 	}
+	if err := noParameters(r.GetParameters()); err != nil {
+		return nil, err
+	}
 	name := id(r.GetName())
 	done, err := d.busy.take("snapshot " + name)
 	if err != nil {
@@ -428,7 +442,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	case err == nil && (rec.Name != r.GetName() || rec.Source != r.GetSourceVolumeId()):
 		return nil, status.Errorf(codes.AlreadyExists, "snapshot %s exists, of volume %s", name, rec.Source)
 	case err == nil:
-		return &csipb.CreateSnapshotResponse{Snapshot: shown(name, rec, size)}, nil
+		return &csipb.CreateSnapshotResponse{Snapshot: d.shown(name, rec, size)}, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, internal(err, "snapshot %s", name)
 	}
@@ -451,23 +465,43 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequ
 	if err := errors.Join(err, d.limit(rec.Charged)); err != nil {
 		return nil, internal(err, "make snapshot %s", name)
 	}
-	return &csipb.CreateSnapshotResponse{Snapshot: shown(name, rec, size)}, nil
+	return &csipb.CreateSnapshotResponse{Snapshot: d.shown(name, rec, size)}, nil
 }
 
-func shown(id string, r record, size int64) *csipb.Snapshot {
+func (d *Driver) shown(id string, r record, size int64) *csipb.Snapshot {
 	return &csipb.Snapshot{
-		SnapshotId: id, SourceVolumeId: r.Source, SizeBytes: size,
+		SnapshotId: d.snapshotHandle(id), SourceVolumeId: r.Source, SizeBytes: size,
 		CreationTime: timestamppb.New(r.Made), ReadyToUse: true,
 	}
+}
+
+// maxLabel is the longest value of a label.
+const maxLabel = 63
+
+// snapshotHandle is what others know a snapshot by: ID@NODE. By it a content of the API
+// that somebody makes for a snapshot that is there gets the label that has the node's
+// snapshotter find it (docs/snapshots). It is within CSI's 128 bytes.
+func (d *Driver) snapshotHandle(id string) string {
+	if len(d.node) > maxLabel {
+		return id
+	}
+	return id + "@" + d.node
+}
+
+// snapshotID is the id in a handle. The node in it is not looked at: a disk may have come
+// to a node of another name.
+func snapshotID(handle string) string {
+	id, _, _ := strings.Cut(handle, "@")
+	return id
 }
 
 // DeleteSnapshot implements csipb.ControllerServer.
 func (d *Driver) DeleteSnapshot(_ context.Context, r *csipb.DeleteSnapshotRequest) (
 	*csipb.DeleteSnapshotResponse, error) {
-	name := r.GetSnapshotId()
-	if name == "" {
+	if r.GetSnapshotId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "snapshot_id is missing")
 	}
+	name := snapshotID(r.GetSnapshotId())
 	done, err := d.busy.take("snapshot " + name)
 	if err != nil {
 		return nil, err
@@ -489,12 +523,12 @@ func (d *Driver) ListSnapshots(_ context.Context, r *csipb.ListSnapshotsRequest)
 	found := map[string]*csipb.Snapshot{}
 	ids := slices.DeleteFunc(all, func(name string) bool {
 		rec, size, err := d.snapshots.get(name)
-		other := r.GetSnapshotId() != "" && r.GetSnapshotId() != name ||
+		other := r.GetSnapshotId() != "" && snapshotID(r.GetSnapshotId()) != name ||
 			r.GetSourceVolumeId() != "" && r.GetSourceVolumeId() != rec.Source
 		if err != nil || other {
 			return true
 		}
-		found[name] = shown(name, rec, size)
+		found[name] = d.shown(name, rec, size)
 		return false
 	})
 	ids, next, err := page(ids, r.GetStartingToken(), r.GetMaxEntries())
@@ -541,7 +575,7 @@ func (d *Driver) source(s *csipb.VolumeContentSource, size *int64, limits *csipb
 	}
 	shelf, name, of := d.volumes, s.GetVolume().GetVolumeId(), "volume "
 	if s.GetSnapshot() != nil {
-		shelf, name, of = d.snapshots, s.GetSnapshot().GetSnapshotId(), "snapshot "
+		shelf, name, of = d.snapshots, snapshotID(s.GetSnapshot().GetSnapshotId()), "snapshot "
 	}
 	rec, bytes, err := shelf.get(name)
 	if err != nil {

@@ -366,6 +366,70 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestParameters: a class's are refused by name, and those with which sidecars tell for
+// what they ask are not.
+func TestParameters(t *testing.T) {
+	d := newDriver(t, sharing(t))
+	ctx := context.Background()
+	v := create(t, d, "pvc-1", 16*mib, blockUse())
+	for key, want := range map[string]codes.Code{"speed": codes.InvalidArgument, "csi.storage.k8s.io/pvc/name": codes.OK} {
+		parameters := map[string]string{key: "a"}
+		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{Name: "pvc-2", Parameters: parameters,
+			VolumeCapabilities: []*csipb.VolumeCapability{blockUse()}, CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib}})
+		if status.Code(err) != want || err != nil && !strings.Contains(err.Error(), key) {
+			t.Errorf("a volume with %s: %v", key, err)
+		}
+		_, err = d.CreateSnapshot(ctx, &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: v, Parameters: parameters})
+		if status.Code(err) != want || err != nil && !strings.Contains(err.Error(), key) {
+			t.Errorf("a snapshot with %s: %v", key, err)
+		}
+	}
+}
+
+// TestSnapshotTellsItsNode: the handle of a snapshot names the node that has it. What was
+// taken before handles did, by its id alone, is found as well.
+func TestSnapshotTellsItsNode(t *testing.T) {
+	d := newDriver(t, sharing(t))
+	ctx := context.Background()
+	v := create(t, d, "pvc-1", 16*mib, blockUse())
+	take := func(name string) string {
+		t.Helper()
+		s, err := d.CreateSnapshot(ctx, &csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.GetSnapshot().GetSnapshotId()
+	}
+	for _, handle := range []string{"s@n1", "s"} {
+		if got := take("s"); got != "s@n1" {
+			t.Errorf("the snapshot is %q", got)
+		}
+		list, err := d.ListSnapshots(ctx, &csipb.ListSnapshotsRequest{SnapshotId: handle})
+		if err != nil || len(list.GetEntries()) != 1 || list.GetEntries()[0].GetSnapshot().GetSnapshotId() != "s@n1" {
+			t.Errorf("%s is listed as %v, %v", handle, list, err)
+		}
+		made, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+			Name: "copy", CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib},
+			VolumeCapabilities: []*csipb.VolumeCapability{blockUse()},
+			VolumeContentSource: &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{
+				Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: handle}}},
+		})
+		if err != nil || made.GetVolume().GetVolumeId() != "copy" {
+			t.Errorf("a copy of %s: %v, %v", handle, made, err)
+		}
+		if _, err := d.DeleteSnapshot(ctx, &csipb.DeleteSnapshotRequest{SnapshotId: handle}); err != nil {
+			t.Error(err)
+		}
+		if left, err := d.snapshots.ids(); err != nil || len(left) != 0 {
+			t.Errorf("%s deleted: %q is left, %v", handle, left, err)
+		}
+	}
+	d.node = strings.Repeat("n", 64) // no label can name it
+	if got := take("s"); got != "s" {
+		t.Errorf("the snapshot is %q", got)
+	}
+}
+
 func TestOpenRefusesBrokenRecord(t *testing.T) {
 	d := newDriver(t, t.TempDir())
 	v := create(t, d, "pvc-1", 16*mib, blockUse())
