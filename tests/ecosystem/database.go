@@ -6,36 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/shoal-project/shoal/tests/upstream"
 )
 
 // database is the example of docs/examples/postgres on the class of a new cluster, with
 // snapshots as docs/snapshots installs them.
 var database = subject{
-	name: "database",
-	software: append([]software{
-		{
-			name:   "external-snapshotter",
-			module: upstream.Snapshotter,
-			// It names an older one, in whose place its repository has a directory.
-			pins: []string{"github.com/kubernetes-csi/external-snapshotter/client/v8@v8.6.0"},
-			programs: []upstream.Program{
-				{Name: "csi-snapshotter", Package: "./cmd/csi-snapshotter", LDFlags: "-X main.version=v8.6.0"},
-				{Name: "snapshot-controller", Package: "./cmd/snapshot-controller", LDFlags: "-X main.version=v8.6.0"},
-			},
-			images: []image{
-				{ref: "registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0", program: "csi-snapshotter",
-					entrypoint: "/csi-snapshotter"},
-				{ref: "registry.k8s.io/sig-storage/snapshot-controller:v8.6.0", program: "snapshot-controller",
-					entrypoint: "/snapshot-controller"},
-			},
-		},
-		{name: "external-snapshotter-client", module: upstream.SnapshotterClient},
-	}, postgres.software...),
-	run: runDatabase,
+	name:     "database",
+	software: slices.Concat(snapshotter, postgres.software),
+	run:      runDatabase,
 }
 
 // mountVolumes mounts a disk whose files can share blocks where the first node's volumes
@@ -178,20 +159,4 @@ func runDatabase(r *rig) {
 			return "", err
 		})
 	})
-}
-
-// installSnapshots does what docs/storage.md says, with sources that are here already.
-func (r *rig) installSnapshots() (string, error) {
-	kustomization, class, err := upstream.Snapshots(filepath.Join(r.work, "snapshots"), r.source("external-snapshotter"),
-		r.source("external-snapshotter-client"), filepath.Join(r.Dir, "kubelet"))
-	if err != nil {
-		return "", err
-	}
-	_, err = r.do("apply -k "+kustomization,
-		"wait crd/volumesnapshotclasses.snapshot.storage.k8s.io crd/volumesnapshots.snapshot.storage.k8s.io "+
-			"--for=condition=Established --timeout=60s", "apply -f "+class)()
-	if err != nil {
-		return "", err
-	}
-	return "", r.rollout("kube-system", "deployment/snapshot-controller")
 }

@@ -42,6 +42,7 @@ var subjects = []subject{
 	redis,
 	postgres,
 	database,
+	snapshots,
 	certManager,
 	argoRollouts,
 	traefik,
