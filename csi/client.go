@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -365,17 +366,17 @@ func (c *Client) connected(ctx context.Context, f func(context.Context, *grpc.Cl
 		return err
 	}
 	defer conn.Close()
-	return bounded(f(ctx, conn))
+	return f(ctx, conn)
 }
 
 func (c *Client) dial() (*grpc.ClientConn, error) {
-	path := strings.TrimPrefix(c.Endpoint, "unix://")
-	conn, err := grpc.NewClient("passthrough:///"+path,
+	socket := strings.TrimPrefix(c.Endpoint, "unix://")
+	conn, err := grpc.NewClient("passthrough:///"+socket,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}),
 		grpc.WithUnaryInterceptor(c.measure),
 	)
@@ -385,13 +386,17 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// measure tells Observe of a call.
+// measure tells Observe of a call, and has its error name the driver and the call: it
+// ends in an event of a pod that says no more of them.
 func (c *Client) measure(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	begin := time.Now()
 	err := invoke(ctx, method, request, answer, conn, options...)
 	if c.Observe != nil {
 		c.Observe(c.Driver, method, status.Code(err), time.Since(begin))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w (driver %s, call %s)", bounded(err), c.Driver, path.Base(method))
 	}
 	return err
 }

@@ -160,6 +160,9 @@ func TestErrors(t *testing.T) {
 			if got != want || len(err.Error()) > 1200 {
 				t.Errorf("got %s, want %s: %d bytes of text", got, want, len(err.Error()))
 			}
+			if !strings.HasSuffix(err.Error(), " (driver d, call NodeUnpublishVolume)") {
+				t.Errorf("the error does not tell what failed: %v", err)
+			}
 		})
 	}
 	if Final(errors.New("before the call")) {

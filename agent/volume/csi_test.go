@@ -552,7 +552,8 @@ func TestDeviceCalls(t *testing.T) {
 	}
 	w.refuse("NodePublishVolume", status.Error(codes.Internal, "broken"))
 	other := csiPod("second", claimed("data"))
-	want := `MapVolume.MapPodDevice failed for volume "pv-1" : rpc error: code = Internal desc = broken`
+	want := `MapVolume.MapPodDevice failed for volume "pv-1" : rpc error: code = Internal desc = broken ` +
+		`(driver d, call NodePublishVolume)`
 	if got := errText(m.Ensure(t.Context(), other)); got != want {
 		t.Errorf("got %s", got)
 	}
@@ -642,18 +643,22 @@ func TestCSIErrors(t *testing.T) {
 			""},
 		{"stage-final", func(w *csiWorld, _ *corev1.PersistentVolume) {
 			w.refuse("NodeStageVolume", status.Error(codes.Internal, "broken"))
-		}, `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = Internal desc = broken`, ""},
+		}, `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = Internal desc = broken ` +
+			`(driver d, call NodeStageVolume)`, ""},
 		{"stage-uncertain", func(w *csiWorld, _ *corev1.PersistentVolume) {
 			w.refuse("NodeStageVolume", status.Error(codes.DeadlineExceeded, "slow"))
-		}, `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = DeadlineExceeded desc = slow`,
+		}, `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = DeadlineExceeded desc = slow ` +
+			`(driver d, call NodeStageVolume)`,
 			"NodeUnstageVolume h-pv-1"},
 		{"publish-final", func(w *csiWorld, _ *corev1.PersistentVolume) {
 			w.refuse("NodePublishVolume", status.Error(codes.InvalidArgument, "no such flag"))
-		}, `MountVolume.SetUp failed for volume "pv-1" : rpc error: code = InvalidArgument desc = no such flag`,
+		}, `MountVolume.SetUp failed for volume "pv-1" : rpc error: code = InvalidArgument desc = no such flag ` +
+			`(driver d, call NodePublishVolume)`,
 			"NodeUnstageVolume h-pv-1"},
 		{"publish-uncertain", func(w *csiWorld, _ *corev1.PersistentVolume) {
 			w.refuse("NodePublishVolume", status.Error(codes.Aborted, "busy"))
-		}, `MountVolume.SetUp failed for volume "pv-1" : rpc error: code = Aborted desc = busy`,
+		}, `MountVolume.SetUp failed for volume "pv-1" : rpc error: code = Aborted desc = busy ` +
+			`(driver d, call NodePublishVolume)`,
 			"NodeUnpublishVolume h-pv-1, NodeUnstageVolume h-pv-1"},
 		{"not-persistent", func(w *csiWorld, _ *corev1.PersistentVolume) {
 			w.object(func(s *storagev1.CSIDriverSpec) {

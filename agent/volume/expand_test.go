@@ -147,11 +147,11 @@ func TestExpandedWithThePod(t *testing.T) {
 		{name: "infeasible", state: pending, set: refuseExpand(codes.OutOfRange),
 			claim: `1Gi ["NodeResizeInProgress" "NodeResizeInfeasible"] [FileSystemResizePending ModifyVolumeError NodeResizeError]`,
 			err: `MountVolume.Setup failed while expanding volume "pv-1" : Expander.NodeExpand failed to expand the volume : ` +
-				`rpc error: code = OutOfRange desc = no`},
+				`rpc error: code = OutOfRange desc = no (driver d, call NodeExpandVolume)`},
 		{name: "failed", state: pending, set: refuseExpand(codes.Internal),
 			claim: `1Gi ["NodeResizeInProgress" "NodeResizeInProgress"] [FileSystemResizePending ModifyVolumeError NodeResizeError]`,
 			err: `MountVolume.Setup failed while expanding volume "pv-1" : Expander.NodeExpand failed to expand the volume : ` +
-				`rpc error: code = Internal desc = no`},
+				`rpc error: code = Internal desc = no (driver d, call NodeExpandVolume)`},
 		{name: "in use", set: refuseExpand(codes.FailedPrecondition), claim: `1Gi [] ` + all},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
