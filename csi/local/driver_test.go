@@ -372,10 +372,13 @@ func TestParameters(t *testing.T) {
 	d := newDriver(t, sharing(t))
 	ctx := context.Background()
 	v := create(t, d, "pvc-1", 16*mib, blockUse())
-	for key, want := range map[string]codes.Code{"speed": codes.InvalidArgument, "csi.storage.k8s.io/pvc/name": codes.OK} {
+	for key, want := range map[string]codes.Code{
+		"speed": codes.InvalidArgument, "csi.storage.k8s.io/pvc/name": codes.OK,
+	} {
 		parameters := map[string]string{key: "a"}
-		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{Name: "pvc-2", Parameters: parameters,
-			VolumeCapabilities: []*csipb.VolumeCapability{blockUse()}, CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib}})
+		_, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+			Name: "pvc-2", Parameters: parameters, CapacityRange: &csipb.CapacityRange{RequiredBytes: 16 * mib},
+			VolumeCapabilities: []*csipb.VolumeCapability{blockUse()}})
 		if status.Code(err) != want || err != nil && !strings.Contains(err.Error(), key) {
 			t.Errorf("a volume with %s: %v", key, err)
 		}
