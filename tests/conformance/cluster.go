@@ -37,7 +37,7 @@ func startCluster(ctx context.Context, o options, archive string) (*harness.Clus
 			return c, err
 		}
 	}
-	mirrors, err := serveRegistry(c, archive)
+	mirrors, err := serveRegistry(c, archive, o)
 	if err != nil {
 		return c, fmt.Errorf("registry: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -24,6 +25,9 @@ import (
 // (imagePullPolicy Always).
 var alwaysPulled = []string{registry + "kitten:1.8", registry + "agnhost:2.63.0"}
 
+// alwaysPulledByDrivers are those of drivers that specs of storage deploy.
+var alwaysPulledByDrivers = []string{"registry.k8s.io/sig-storage/csi-snapshotter:v8.5.0"}
+
 // registryPort is where the first machine serves them.
 // Specs of pulls serve theirs on port 5000 of a node.
 const registryPort = "5001"
@@ -31,9 +35,13 @@ const registryPort = "5001"
 // serveRegistry serves the images that are always pulled on the first machine,
 // as long as this process lives, and returns the directory that makes it the
 // mirror of registry.k8s.io.
-func serveRegistry(c *harness.Cluster, archive string) (string, error) {
+func serveRegistry(c *harness.Cluster, archive string, o options) (string, error) {
 	handler := memory.New(memory.Logger(log.New(io.Discard, "", 0)))
-	for _, ref := range alwaysPulled {
+	refs := alwaysPulled
+	if o.storage() {
+		refs = slices.Concat(refs, alwaysPulledByDrivers)
+	}
+	for _, ref := range refs {
 		if err := push(handler, archive, ref); err != nil {
 			return "", err
 		}
