@@ -382,7 +382,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"fence", n.guard.Run})
 	}
 	if n.local != nil {
-		list = append(list, n.local.tasks(n.base, n.drivers)...)
+		list = append(list, n.local.tasks(n.base, n.drivers, n.volumes.TellHealth)...)
 	}
 	if n.group != nil {
 		list = append(list, n.gossipTasks()...)

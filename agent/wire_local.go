@@ -100,7 +100,8 @@ func openQuota(dir, what string, log *slog.Logger) *quota.Disk {
 }
 
 // tasks of the driver: to serve, to be known, and to make what claims ask for.
-func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
+// tellHealth has events tell of a driver's volumes with which something is wrong.
+func (s *localStorage) tasks(b base, drivers *csi.Drivers, tellHealth func(driver string)) []task {
 	client := &csi.Client{Driver: local.Name, Endpoint: s.socket, Observe: drivers.Observe}
 	list := []task{
 		{"local storage driver", func(ctx context.Context) error { return s.driver.Serve(ctx, s.listener) }},
@@ -124,6 +125,7 @@ func (s *localStorage) tasks(b base, drivers *csi.Drivers) []task {
 		Driver:  client,
 		NodeUID: b.nodeUID,
 		Event:   b.events.Object,
+		Full:    func() { tellHealth(local.Name) },
 		Records: s.unfinished,
 		Log:     b.log.With("driver", locality.Driver),
 	}

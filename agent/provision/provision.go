@@ -46,6 +46,9 @@ type Provisioner struct {
 	// Event tells of a claim or a volume.
 	Event func(of *corev1.ObjectReference, kind, reason, message string)
 	Log   *slog.Logger
+	// Full is called while the driver has no room, each minute: others may have taken what
+	// volumes were promised. It may be nil.
+	Full func()
 	// Records keeps what is unfinished when the agent ends.
 	Records Records
 

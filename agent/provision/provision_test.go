@@ -101,6 +101,7 @@ type node struct {
 	*driver
 	mu     sync.Mutex
 	events []string
+	full   int // how often it was told that there is no room
 	// extensions are objects of other APIs, by path.
 	extensions map[string]string
 }
@@ -132,6 +133,11 @@ func startWith(t *testing.T, extensions map[string]string, objects ...runtime.Ob
 		Driver:  n.driver,
 		NodeUID: func() types.UID { return "n-uid" },
 		Records: &memory{},
+		Full: func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.full++
+		},
 		Event: func(of *corev1.ObjectReference, _, reason, message string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -319,6 +325,17 @@ func TestTellsRoom(t *testing.T) {
 		if got := room(n); !slices.Equal(got, []int64{4 * gib}) {
 			t.Errorf("others wrote: %d", got)
 		}
+		n.mu.Lock()
+		if n.full > 0 {
+			t.Errorf("full %d times", n.full)
+		}
+		n.mu.Unlock()
+		set(0)
+		n.mu.Lock()
+		if n.full != 1 {
+			t.Errorf("without room: told %d times", n.full)
+		}
+		n.mu.Unlock()
 		classes := n.StorageV1().StorageClasses()
 		if err := classes.Delete(context.Background(), "local", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)

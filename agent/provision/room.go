@@ -71,7 +71,7 @@ func (p *Provisioner) changed() {
 
 // tellAll writes what is new since told.
 func (p *Provisioner) tellAll(ctx context.Context, told map[string]int64) error {
-	ours := map[string]bool{}
+	ours, full := map[string]bool{}, false
 	for _, obj := range p.classes.List() {
 		class, ok := obj.(*storagev1.StorageClass)
 		if !ok || class.Provisioner != locality.Driver {
@@ -81,6 +81,10 @@ func (p *Provisioner) tellAll(ctx context.Context, told map[string]int64) error 
 		room, largest, err := p.Driver.Room(ctx, driverParameters(class), map[string]string{locality.NodeKey: p.Node})
 		if err != nil {
 			return err
+		}
+		if room == 0 && !full && p.Full != nil {
+			full = true
+			p.Full()
 		}
 		if was, ok := told[class.Name]; ok && near(was, room) {
 			continue

@@ -267,6 +267,20 @@ func TestMeasured(t *testing.T) {
 			t.Errorf("nobody asked for the health of %s", one.Name)
 		}
 	}
+	w.mu.Lock()
+	if len(events) > 0 {
+		t.Errorf("events %q", events)
+	}
+	w.mu.Unlock()
+	m.TellHealth("another")
+	m.TellHealth("d")
+	slices.Sort(events)
+	want := []string{"Warning VolumeConditionAbnormal Volume data: worn out",
+		"Warning VolumeConditionAbnormal Volume own: worn out"}
+	if !slices.Equal(events, want) {
+		t.Errorf("events %q", events)
+	}
+	events = nil
 	m.Health, m.samples = true, nil
 	w.driver.Calls()
 	m.Measure(t.Context())
@@ -293,8 +307,6 @@ func TestMeasured(t *testing.T) {
 		t.Errorf("measured by %q", calls)
 	}
 	slices.Sort(events)
-	want := []string{"Warning VolumeConditionAbnormal Volume data: worn out",
-		"Warning VolumeConditionAbnormal Volume own: worn out"}
 	if !slices.Equal(events, want) {
 		t.Errorf("events %q", events)
 	}

@@ -118,10 +118,7 @@ func (m *Manager) sample(v *Volume) *sample {
 	s := &sample{Measured: v.measured(), busy: make(chan struct{})}
 	ask := func() (csi.Stats, error) { return spaceOf(s.Path) }
 	if v.ofStorageDriver() {
-		path, driver, handle := v.Path, csiOf(v.Source).driver, v.handle()
-		if v.block() {
-			path = csiBlockDriver{csiDriver{root: m.RootDir}}.target(v)
-		}
+		path, driver, handle := m.driverPath(v), csiOf(v.Source).driver, v.handle()
 		ask = func() (csi.Stats, error) { return m.statsOf(driver, handle, path) }
 	}
 	pod := m.pods[v.Pod.UID].pod
@@ -135,7 +132,7 @@ func (m *Manager) sample(v *Volume) *sample {
 			stats.Condition = nil
 		}
 		if c := stats.Condition; c != nil && c.Abnormal {
-			m.tell(pod, corev1.EventTypeWarning, "VolumeConditionAbnormal", "Volume %s: %s", s.Name, c.Message)
+			m.tellAbnormal(pod, s.Name, c)
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -168,6 +165,44 @@ func (m *Manager) watchHealth(ctx context.Context) {
 		}
 		m.Measure(ctx)
 	}
+}
+
+// TellHealth asks a driver how its volumes here are, also without Health, and has events
+// of their pods tell what is wrong.
+func (m *Manager) TellHealth(driver string) {
+	type mounted struct {
+		pod          *corev1.Pod
+		name         string
+		handle, path string
+	}
+	var list []mounted
+	m.mu.Lock()
+	for _, e := range m.pods {
+		for _, v := range e.volumes {
+			if v.Path != "" && v.ofStorageDriver() && csiOf(v.Source).driver == driver {
+				list = append(list, mounted{e.pod, v.Volume.Name, v.handle(), m.driverPath(v)})
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, v := range list {
+		stats, err := m.statsOf(driver, v.handle, v.path)
+		if c := stats.Condition; err == nil && c != nil && c.Abnormal {
+			m.tellAbnormal(v.pod, v.name, c)
+		}
+	}
+}
+
+func (m *Manager) tellAbnormal(pod *corev1.Pod, volume string, c *csi.Condition) {
+	m.tell(pod, corev1.EventTypeWarning, "VolumeConditionAbnormal", "Volume %s: %s", volume, c.Message)
+}
+
+// driverPath is where the driver shows a volume.
+func (m *Manager) driverPath(v *Volume) string {
+	if v.block() {
+		return csiBlockDriver{csiDriver{root: m.RootDir}}.target(v)
+	}
+	return v.Path
 }
 
 // statsOf asks a driver, which has the time of a call for that.
