@@ -204,10 +204,11 @@ func (p *Provisioner) snapshot(ctx context.Context, claim *corev1.PersistentVolu
 		return "", fmt.Errorf("%w: snapshot %s is on node %s: have the claim's pod run there", errNoSourceHere, name,
 			c.Labels[managedBy])
 	}
+	// It may be allowed later.
 	if m := c.Spec.SourceMode; m != nil && mode(m) != mode(claim.Spec.VolumeMode) {
 		if may, err := strconv.ParseBool(c.Annotations[modeMayChange]); err != nil || !may {
-			return "", fmt.Errorf("%w: requested volume %s/%s modifies the mode of the source volume but does not have"+
-				" permission to do so: snapshotcontent %s has no annotation %s: \"true\"", errImpossible,
+			return "", fmt.Errorf("requested volume %s/%s modifies the mode of the source volume but does not have"+
+				" permission to do so: snapshotcontent %s has no annotation %s: \"true\"",
 				claim.Namespace, claim.Name, c.Name, modeMayChange)
 		}
 	}

@@ -175,16 +175,43 @@ func TestClonesLater(t *testing.T) {
 	})
 }
 
+// A snapshot of a file system, what the controller knows of it, and where they are.
+const (
+	snapshotPath = "/apis/snapshot.storage.k8s.io/v1/namespaces/ns/volumesnapshots/s"
+	contentPath  = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/c"
+	taken        = `{"metadata": {"namespace": "ns", "name": "s", "uid": "s-uid"},
+		"status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true, "restoreSize": "1Gi"}}`
+	stored = `{"metadata": {"name": "c", "labels": {"snapshot.storage.kubernetes.io/managed-by": "n1"}},
+		"spec": {"driver": "local.shoal-project.io", "sourceVolumeMode": "Filesystem",
+			"volumeSnapshotRef": {"namespace": "ns", "name": "s", "uid": "s-uid"}},
+		"status": {"snapshotHandle": "snapshot-1"}}`
+)
+
+// modeAllowed has a snapshot's content allow that a volume of another mode is made of it.
+var modeAllowed = [2]string{`"labels"`,
+	`"annotations": {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}, "labels"`}
+
+// TestModeIsAllowedLater has a claim that is there before its mode is allowed.
+func TestModeIsAllowedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startWith(t, map[string]string{snapshotPath: taken, contentPath: stored})
+		c := claim(of(snapshotGroup, snapshotKind, "s"))
+		block(c)
+		n.add(t, c)
+		n.check(t, "", "modifies the mode of the source volume but does not have permission", false)
+		n.mu.Lock()
+		n.extensions[contentPath] = replaced(stored, modeAllowed)
+		n.mu.Unlock()
+		time.Sleep(2 * lastPause)
+		synctest.Wait()
+		if got := n.said(); !slices.Equal(got, []string{"create pvc-1 1073741824 of snapshot-1"}) {
+			t.Errorf("calls %q", got)
+		}
+	})
+}
+
 // TestRestores is what becomes of a claim whose volume is to be made of a snapshot.
 func TestRestores(t *testing.T) {
-	const (
-		snapshot = `{"metadata": {"namespace": "ns", "name": "s", "uid": "s-uid"},
-			"status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true, "restoreSize": "1Gi"}}`
-		stored = `{"metadata": {"name": "c", "labels": {"snapshot.storage.kubernetes.io/managed-by": "n1"}},
-			"spec": {"driver": "local.shoal-project.io", "sourceVolumeMode": "Filesystem",
-				"volumeSnapshotRef": {"namespace": "ns", "name": "s", "uid": "s-uid"}},
-			"status": {"snapshotHandle": "snapshot-1"}}`
-	)
 	for name, tt := range map[string]struct {
 		snapshot, content [2]string // what is replaced, by what
 		claim             claimChange
@@ -222,18 +249,15 @@ func TestRestores(t *testing.T) {
 		"other mode, refused": {claim: block, content: [2]string{`"labels"`,
 			`"annotations": {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "false"}, "labels"`},
 			says: "modifies the mode of the source volume but does not have permission"},
-		"other mode, allowed": {claim: block, content: [2]string{`"labels"`,
-			`"annotations": {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}, "labels"`},
-			call: "create pvc-1 1073741824 of snapshot-1"},
+		"other mode, allowed": {claim: block, content: modeAllowed, call: "create pvc-1 1073741824 of snapshot-1"},
 		"mode not known": {claim: block, content: [2]string{`"sourceVolumeMode": "Filesystem",`},
 			call: "create pvc-1 1073741824 of snapshot-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const api = "/apis/snapshot.storage.k8s.io/v1/"
 				n := startWith(t, map[string]string{
-					api + "namespaces/ns/volumesnapshots/s": replaced(snapshot, tt.snapshot),
-					api + "volumesnapshotcontents/c":        replaced(stored, tt.content),
+					snapshotPath: replaced(taken, tt.snapshot),
+					contentPath:  replaced(stored, tt.content),
 				})
 				n.driver.mu.Lock()
 				n.err = tt.err
