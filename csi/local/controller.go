@@ -119,12 +119,12 @@ func noParameters(of map[string]string) error {
 func (d *Driver) makeVolume(ctx context.Context, name string, size int64, rec record, from *source) error {
 	rec.Made = time.Now().UTC()
 	if from.of != "" {
+		// Without a file system the volume is a device, also where its source is none.
 		rec.Source = from.of
 		if rec.FSType != "" && from.FSType != rec.FSType || rec.FSType == "" && from.FSType == btrfsType {
 			return status.Errorf(codes.InvalidArgument, "the source of volume %s has file system %q, not %q", name,
 				from.FSType, rec.FSType)
 		}
-		rec.FSType = from.FSType
 	}
 	if rec.FSType == btrfsType {
 		rec.Size = size

@@ -366,6 +366,47 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestDeviceOfFiles: a volume that is made of a snapshot of a file system, to be a device,
+// is one like any other.
+func TestDeviceOfFiles(t *testing.T) {
+	d := newDriver(t, sharing(t))
+	ctx := context.Background()
+	v := create(t, d, "pvc-1", 32*mib, mountUse())
+	s, err := d.CreateSnapshot(ctx, &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := d.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+		Name: "pvc-2", CapacityRange: &csipb.CapacityRange{RequiredBytes: 48 * mib},
+		VolumeCapabilities: []*csipb.VolumeCapability{blockUse()},
+		VolumeContentSource: &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{
+			Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: s.GetSnapshot().GetSnapshotId()}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := made.GetVolume().GetVolumeId()
+	staged, path := use(t, d, device, blockUse())
+	stats, err := d.NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: device, VolumePath: path})
+	if err != nil || len(stats.GetUsage()) != 1 || stats.GetUsage()[0].GetTotal() != 48*mib {
+		t.Errorf("measured: %v, %v", stats, err)
+	}
+	larger := &csipb.CapacityRange{RequiredBytes: 64 * mib}
+	_, err = d.ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{VolumeId: device, CapacityRange: larger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.NodeExpandVolume(ctx, &csipb.NodeExpandVolumeRequest{VolumeId: device, VolumePath: path,
+		StagingTargetPath: staged, CapacityRange: larger, VolumeCapability: blockUse()})
+	if err != nil {
+		t.Error(err)
+	}
+	stop(t, d, device, staged, path)
+	if _, err := d.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: device}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestParameters: a class's are refused by name, and those with which sidecars tell for
 // what they ask are not.
 func TestParameters(t *testing.T) {
