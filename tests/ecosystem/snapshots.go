@@ -104,7 +104,7 @@ spec:
   driver: local.shoal-project.io
   source: {snapshotHandle: %s}
   volumeSnapshotRef: {name: %[1]s, namespace: copies}
-%s
+%[3]s
 `, name, handle, more)
 }
 
@@ -142,7 +142,7 @@ kind: Pod
 metadata: {name: %[1]s}
 spec:
   terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: "localhost/busybox:1", command: [sleep, "3600"], %s}]
+  containers: [{name: c, image: "localhost/busybox:1", command: [sleep, "3600"], %[4]s}]
   volumes: [{name: data, persistentVolumeClaim: {claimName: %[1]s}}]
 `, name, mode, source, mount)
 }
