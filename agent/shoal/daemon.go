@@ -24,7 +24,14 @@ const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 	longEnough   = 10 * time.Second
-	stopTimeout  = 15 * time.Second
+)
+
+const (
+	// stopTimeout is how long a daemon may take to end.
+	stopTimeout = 15 * time.Second
+	// supervisorTimeout is that of the supervisor, which ends the daemons, and then all
+	// pods: whoever kills it in the middle finds its cleanup at work.
+	supervisorTimeout = 2 * time.Minute
 )
 
 // daemon is one child process that the supervisor keeps running.
@@ -229,8 +236,9 @@ func running(pidFile, program string) *os.Process {
 }
 
 // end stops a process that is not our child and returns when it has ended, though
-// its parent may not have reaped it yet: in a container nobody may ever do so.
-func end(ctx context.Context, p *os.Process) error {
+// its parent may not have reaped it yet: in a container nobody may ever do so. It is
+// killed when it takes longer than patience.
+func end(ctx context.Context, p *os.Process, patience time.Duration) error {
 	fd, err := unix.PidfdOpen(p.Pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -250,7 +258,7 @@ func end(ctx context.Context, p *os.Process) error {
 		}
 	}()
 	_ = p.Signal(syscall.SIGTERM)
-	kill := time.After(stopTimeout)
+	kill := time.After(patience)
 	for {
 		select {
 		case <-ended:

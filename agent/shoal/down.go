@@ -26,7 +26,7 @@ func down(ctx context.Context, dataDir string, purge bool) error {
 		return err
 	}
 	if p := running(o.path("shoal.pid"), "shoal"); p != nil {
-		if err := end(ctx, p); err != nil {
+		if err := end(ctx, p, supervisorTimeout); err != nil {
 			return err
 		}
 	}

@@ -289,7 +289,7 @@ func daemons(o *options, said func(string, ...any)) (coordinator, agent *daemon,
 func endLeftovers(ctx context.Context, o *options) error {
 	for name, bin := range map[string]string{"agent": agentBin, "coordinator": coordinatorBin} {
 		if p := running(o.path("log", name+".pid"), bin); p != nil {
-			if err := end(ctx, p); err != nil {
+			if err := end(ctx, p, stopTimeout); err != nil {
 				return fmt.Errorf("stop the %s of an earlier run (pid %d): %w", name, p.Pid, err)
 			}
 		}
