@@ -240,8 +240,8 @@ func (s *storage) makeVolumes(t *testing.T) {
 		}
 		_, err = s.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, StorageClassName: ptr.To("by-hand"), VolumeName: name,
-				VolumeMode: &mode, Resources: corev1.VolumeResourceRequirements{Requests: room}},
+			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, StorageClassName: ptr.To("by-hand"),
+				VolumeName: name, VolumeMode: &mode, Resources: corev1.VolumeResourceRequirements{Requests: room}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
