@@ -415,12 +415,12 @@ func FuzzStream(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if again, err := g.filterStream(b); err != nil || string(again) != string(b) {
+	if again, err := g.filterStream(b, true); err != nil || string(again) != string(b) {
 		f.Fatalf("%x became %x, %v", b, again, err)
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if out, err := g.filterStream(b); err == nil && len(out) == 0 {
+		if out, err := g.filterStream(b, true); err == nil && len(out) == 0 {
 			t.Error("an empty message was passed on")
 		}
 	})
@@ -460,7 +460,7 @@ func alone(t testing.TB, a *testAuthority) (*Group, []byte) {
 		t.Fatal(err)
 	}
 	self, _ := a.identity("self")
-	g := &Group{cfg: Config{Name: "self"}, log: quiet, book: newBook("self", a.trust, quiet),
+	g := &Group{cfg: Config{Name: "self"}, log: quiet, book: newBook("self", a.trust, quiet), members: map[string]Member{},
 		restated: make(chan struct{}, 1)}
 	g.own.id, g.own.ceiling = self, 257
 	return g, words

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"net/netip"
+	"time"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
@@ -67,8 +68,12 @@ type stateBody struct {
 
 const stateAlive = 0
 
+// handle is shared: a new one learns the types of messages again, which took most of
+// a message's decoding. It holds no state of a message.
+var handle codec.MsgpackHandle
+
 func decodeMsg(b []byte, into any) error {
-	return codec.NewDecoderBytes(b, &codec.MsgpackHandle{}).Decode(into)
+	return codec.NewDecoderBytes(b, &handle).Decode(into)
 }
 
 // filterPacket gives pass those messages of a packet that memberlist may see.
@@ -121,6 +126,9 @@ func (g *Group) filterMessage(b []byte, from any, pass func([]byte)) {
 	case msgPing, msgIndirectPing, msgAck, msgNack:
 		pass(b)
 	case msgAlive:
+		if g.repeated(b) {
+			return
+		}
 		var a aliveBody
 		if decodeMsg(b[1:], &a) != nil {
 			return
@@ -131,6 +139,7 @@ func (g *Group) filterMessage(b []byte, from any, pass func([]byte)) {
 			g.book.tell(a.Node, from, err)
 			return
 		}
+		g.repeats.note(b, a.Node, time.Now())
 		pass(b)
 	case msgSuspect, msgDead:
 		var a accusation
@@ -207,8 +216,9 @@ func (g *Group) checkAccused(name string, incarnation uint32) error {
 }
 
 // filterStream returns what of a stream's message memberlist may see: all of a
-// ping or an answer to it, of an exchange of states those that hold.
-func (g *Group) filterStream(b []byte) ([]byte, error) {
+// ping or an answer to it, of an exchange of states those that hold. The first is by
+// which this member finds the group.
+func (g *Group) filterStream(b []byte, first bool) ([]byte, error) {
 	if len(b) == 0 {
 		return nil, errMessage
 	}
@@ -216,13 +226,13 @@ func (g *Group) filterStream(b []byte) ([]byte, error) {
 	case msgPing, msgAck, msgError:
 		return b, nil
 	case msgPushPull:
-		return g.filterStates(b[1:])
+		return g.filterStates(b[1:], first)
 	}
 	return nil, errMessage
 }
 
-func (g *Group) filterStates(b []byte) ([]byte, error) {
-	dec := codec.NewDecoderBytes(b, &codec.MsgpackHandle{})
+func (g *Group) filterStates(b []byte, first bool) ([]byte, error) {
+	dec := codec.NewDecoderBytes(b, &handle)
 	var head stateHead
 	if err := dec.Decode(&head); err != nil || head.Nodes < 0 || head.Nodes > maxStates {
 		return nil, errMessage
@@ -239,6 +249,9 @@ func (g *Group) filterStates(b []byte) ([]byte, error) {
 		}
 		states = append(states, s)
 	}
+	if first {
+		g.oldNews.learn(states, time.Now())
+	}
 	head.Nodes, head.UserStateLen = len(states), 0
 	return encodeStates(head, states)
 }
@@ -246,7 +259,7 @@ func (g *Group) filterStates(b []byte) ([]byte, error) {
 func encodeStates(head stateHead, states []stateBody) ([]byte, error) {
 	var b, out []byte
 	out = append(out, msgPushPull)
-	enc := codec.NewEncoderBytes(&b, &codec.MsgpackHandle{})
+	enc := codec.NewEncoderBytes(&b, &handle)
 	if err := enc.Encode(&head); err != nil {
 		return nil, err
 	}

@@ -48,9 +48,13 @@ type Group struct {
 	conf *memberlist.Config // its suspicion follows the group's size (timing.go)
 	book *book
 
+	repeats repeats
+	oldNews oldNews
+
 	mu          sync.Mutex // taken under memberlist's node lock: never call memberlist holding it
 	own         own
 	members     map[string]Member
+	ups         int                      // how many of them are up
 	trips       map[string]time.Duration // of the last probe of each that is up
 	subscribers []chan struct{}
 
@@ -98,7 +102,7 @@ func New(cfg Config) (*Group, error) {
 		if err != nil {
 			return nil, fmt.Errorf("gossip: listen on %s port %d: %w", mc.BindAddr, mc.BindPort, err)
 		}
-		mc.BindPort, mc.AdvertisePort = nt.GetAutoBindPort(), nt.GetAutoBindPort()
+		mc.BindPort, mc.AdvertisePort = nt.Port(), nt.Port()
 		inner = nt
 	}
 	g.conf = mc
@@ -206,12 +210,20 @@ const (
 	joinDelayMax = 30 * time.Second
 	joinLostMax  = 3  // lost members called in one round
 	joinAloneMax = 12 // of one that knows nobody alive
+
+	// joinStagger is how much later than one call the next begins, while that waits.
+	joinStagger = 100 * time.Millisecond
 )
+
+// joinCallers is how many members of a group call those that it lost, of more each one
+// with that probability: else a machine that comes back is called by all at once, each
+// of whom exchanges all that it knows.
+const joinCallers = 12
 
 // attempt calls who is missing and returns when to look again; 0: when something changes.
 func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
-	targets := j.targets(g)
-	if len(targets) == 0 {
+	targets, others := j.targets(g)
+	if len(targets) == 0 && !others {
 		j.delay, j.failed = 0, false
 		return 0
 	}
@@ -219,11 +231,11 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	if failure == nil {
+	if failure == nil && len(targets) > 0 {
 		j.delay, j.failed = 0, false
 		return joinDelayMax
 	}
-	if !j.failed {
+	if !j.failed && failure != nil {
 		j.failed = true
 		g.log.Info("gossip: some members do not answer; trying on", "err", failure)
 	}
@@ -231,13 +243,29 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 	return j.delay + rand.N(j.delay/4)
 }
 
-// call joins all targets at once: a machine without power answers nothing for seconds,
-// and the others are not to wait for that.
+// call joins all targets: a machine without power answers nothing for seconds, and the
+// others are not to wait for that. What the first tells spares the calls of most.
 func (j *joiner) call(g *Group, targets []string) error {
 	errs := make([]error, len(targets))
+	ended := make(chan struct{}, len(targets))
 	var wg sync.WaitGroup
+	running := 0
 	for i, t := range targets {
-		wg.Go(func() { _, errs[i] = g.list.Join([]string{t}) })
+		for pause := time.After(joinStagger); running > 0 && pause != nil; {
+			select {
+			case <-ended:
+				running--
+			case <-pause:
+				pause = nil
+			}
+		}
+		if !g.isUp(t) {
+			running++
+			wg.Go(func() {
+				_, errs[i] = g.list.Join([]string{t})
+				ended <- struct{}{}
+			})
+		}
 	}
 	wg.Wait()
 	for i, t := range targets {
@@ -250,8 +278,9 @@ func (j *joiner) call(g *Group, targets []string) error {
 
 // targets lists join addresses that belong to no live member and never
 // answered since the last loss, and some of the members that died or were not heard
-// yet; where nobody is alive, also those that left.
-func (j *joiner) targets(g *Group) []string {
+// yet; where nobody is alive, also those that left. With others, members are lost whom
+// others call this time.
+func (j *joiner) targets(g *Group) (targets []string, others bool) {
 	up := map[string]bool{}
 	var lost, left []string
 	g.mu.Lock()
@@ -270,15 +299,18 @@ func (j *joiner) targets(g *Group) []string {
 		j.reach = map[string]bool{}
 	}
 	j.lost = len(lost)
-	var targets []string
 	for _, t := range g.cfg.Join {
 		if t = withPort(t); !up[t] && !j.reach[t] {
 			targets = append(targets, t)
 		}
 	}
+	rand.Shuffle(len(targets), func(a, b int) { targets[a], targets[b] = targets[b], targets[a] })
 	most := joinLostMax
-	if len(up) <= 1 {
+	switch {
+	case len(up) <= 1:
 		lost, most = append(lost, left...), joinAloneMax
+	case rand.IntN(len(up)) >= joinCallers:
+		return targets, len(lost) > 0
 	}
 	rand.Shuffle(len(lost), func(a, b int) { lost[a], lost[b] = lost[b], lost[a] })
 	for _, t := range lost[:min(len(lost), most)] {
@@ -286,7 +318,7 @@ func (j *joiner) targets(g *Group) []string {
 			targets = append(targets, t)
 		}
 	}
-	return targets
+	return targets, false
 }
 
 func withPort(addr string) string {

@@ -2,12 +2,13 @@ package gossip
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -79,6 +80,9 @@ func (t *guard) WriteTo(b []byte, addr string) (time.Time, error) {
 // WriteToAddress sends nothing to a member whose key is not known yet, as if
 // the network lost the packet: the stream that follows makes them meet.
 func (t *guard) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	if b = t.g.oldNews.strip(b, time.Now()); b == nil {
+		return time.Now(), nil
+	}
 	sealed, err := t.g.sealPacket(b, a.Name)
 	if err != nil {
 		t.g.log.Debug("gossip packet not sent", "to", a.Name, "addr", a.Addr, "err", err)
@@ -223,7 +227,7 @@ func (t *guard) request(c net.Conn) (body, head []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	body, err = t.g.filterStream(body)
+	body, err = t.g.filterStream(body, false)
 	return body, head, err
 }
 
@@ -245,13 +249,11 @@ func addrOf(a net.Addr) netip.Addr {
 
 // listen binds UDP and TCP at one port. A free one is looked for some times,
 // since the two are bound one after the other.
-func listen(addr string, port int, log *slog.Logger) (*memberlist.NetTransport, error) {
+func listen(addr string, port int, log *slog.Logger) (*Sockets, error) {
 	for try := 1; ; try++ {
-		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-			BindAddrs: []string{addr}, BindPort: port, Logger: newLogger(log),
-		})
-		if err == nil || port != 0 || try == 10 || !strings.Contains(err.Error(), "address already in use") {
-			return t, err
+		s, err := Listen(addr, port, log)
+		if err == nil || port != 0 || try == 10 || !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
 		}
 	}
 }

@@ -61,12 +61,16 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 		m.Since = old.Since
 	}
 	g.members[n.Name] = m
-	if !m.State.Up() {
+	if old.State.Up() {
+		g.ups--
+	}
+	if m.State.Up() {
+		g.ups++
+	} else {
 		delete(g.trips, n.Name)
 	}
 	poke(g.changed)
-	g.forgetOld(m.Since)
-	g.fitSuspicion(g.up())
+	g.fitSuspicion(g.ups)
 	g.notify()
 }
 
@@ -83,14 +87,23 @@ func (g *Group) wordsOf(n *memberlist.Node, old Member) (Meta, Grant) {
 	return p.Meta, p.grant
 }
 
-// up counts the members that answer probes; the caller holds g.mu.
-func (g *Group) up() (n int) {
+// alone tells whether this member knows no other that answers.
+func (g *Group) alone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ups <= 1
+}
+
+// isUp tells whether a member that answers probes is at an address.
+func (g *Group) isUp(addr string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, m := range g.members {
-		if m.State.Up() {
-			n++
+		if m.State.Up() && m.Addr.String() == addr {
+			return true
 		}
 	}
-	return n
+	return false
 }
 
 func stateOf(up, leaving bool) State {
@@ -105,6 +118,7 @@ func stateOf(up, leaving bool) State {
 	return StateDead
 }
 
+// forgetOld drops members that are gone for long; the caller holds g.mu.
 func (g *Group) forgetOld(now time.Time) {
 	for name, m := range g.members {
 		if !m.State.Up() && now.Sub(m.Since) > forgetAfter {

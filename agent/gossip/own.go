@@ -273,8 +273,11 @@ func (g *Group) keepUp(ctx context.Context) {
 // tidy has the book forget who is no member any more. The names are copied first:
 // who holds g.mu asks the book (observe), so that the book must not ask back.
 func (g *Group) tidy() {
+	now := time.Now()
+	g.repeats.tidy(now)
 	known := map[string]bool{}
 	g.mu.Lock()
+	g.forgetOld(now)
 	for name := range g.members {
 		known[name] = true
 	}

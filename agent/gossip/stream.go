@@ -165,7 +165,7 @@ func (a *asked) Read(b []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if body, err = a.g.filterStream(body); err != nil {
+		if body, err = a.g.filterStream(body, a.g.alone()); err != nil {
 			return 0, err
 		}
 		a.rest = bytes.NewReader(body)

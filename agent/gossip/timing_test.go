@@ -1,9 +1,13 @@
 package gossip
 
 import (
+	"fmt"
 	"math"
+	"net"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // Whatever the size, a suspicion outlasts what a pause of 3 s leaves of it, and
@@ -29,16 +33,15 @@ func TestSuspicionFollowsTheGroup(t *testing.T) {
 	if g.conf.SuspicionMult != suspicionMultFor(1) {
 		t.Errorf("alone: %d", g.conf.SuspicionMult)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	for i := range 400 {
-		state := StateAlive
+		n := &memberlist.Node{Name: fmt.Sprint("m", i), Addr: net.IPv4(10, 0, byte(i>>8), byte(i)), Port: 1}
+		g.observe(n, true)
+		g.observe(n, true) // an update
 		if i >= 100 {
-			state = StateDead
+			g.observe(n, false)
+			g.observe(n, false)
 		}
-		g.members[string(rune('一'+i))] = Member{State: state}
 	}
-	g.fitSuspicion(g.up())
 	if want := suspicionMultFor(101); g.conf.SuspicionMult != want || want == suspicionMultFor(1) {
 		t.Errorf("101 members: %d, want %d", g.conf.SuspicionMult, want)
 	}

@@ -36,7 +36,7 @@ func TestShortForm(t *testing.T) {
 // Calls about who lives are alarms, also those that were taken back between two
 // looks; about who is dead, and about who was never up, they are none.
 func TestWatcherJudges(t *testing.T) {
-	w := newWatcher()
+	w := newWatcher(2)
 	start := time.Now()
 	says := func(name string, state gossip.State, after time.Duration) {
 		w.read("a", []gossip.Member{{Name: name, State: state, Since: start.Add(after), Addr: netip.AddrPort{}}})

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"net/netip"
 	"os"
@@ -75,7 +74,7 @@ func newFleet(size int) (*fleet, error) {
 	if _, err := rand.Read(shared); err != nil {
 		return nil, err
 	}
-	f := &fleet{net: &network{cut: map[[2]string]bool{}}, trust: gossip.Trust{cert}, watch: newWatcher()}
+	f := &fleet{net: &network{cut: map[[2]string]bool{}}, trust: gossip.Trust{cert}, watch: newWatcher(size)}
 	if f.keys, err = gossip.NewKeyring(shared); err != nil {
 		return nil, err
 	}
@@ -120,7 +119,7 @@ func (f *fleet) start(m *member) error {
 		Name: m.name, BindAddr: m.ip, BindPort: port, AdvertiseAddr: m.ip, Join: join,
 		Keys: f.keys, Trust: f.trust, Identity: m.id, Grant: m.grant,
 		Meta:      gossip.Meta{Role: m.role, Zone: "zone-a"},
-		Log:       slog.New(slog.DiscardHandler),
+		Log:       silent,
 		Transport: m.link,
 	})
 	if err != nil {
@@ -168,7 +167,7 @@ func (f *fleet) await(ctx context.Context, limit time.Duration, what string, don
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(lookAfter(len(f.members))):
 		}
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/shoal-project/shoal/agent/gossip"
 )
 
 // How TCP repeats what is lost (Linux): the first packet of a connection after a
@@ -54,7 +56,7 @@ func (n *network) loses(from, to string) bool {
 // that get lost, directions that are cut, pauses. During a pause nothing is read
 // or written; the kernel keeps what arrives, as for a stopped process.
 type link struct {
-	*memberlist.NetTransport
+	*gossip.Sockets
 	net     *network
 	ip      string
 	packets chan *memberlist.Packet
@@ -67,13 +69,11 @@ type link struct {
 }
 
 func newLink(n *network, ip string) (*link, error) {
-	sockets, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-		BindAddrs: []string{ip}, BindPort: port, Logger: silent,
-	})
+	sockets, err := gossip.Listen(ip, port, silent)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{NetTransport: sockets, net: n, ip: ip, packets: make(chan *memberlist.Packet),
+	l := &link{Sockets: sockets, net: n, ip: ip, packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn), down: make(chan struct{})}
 	l.wg.Go(l.receive)
 	l.wg.Go(l.accept)
@@ -85,7 +85,7 @@ func (l *link) StreamCh() <-chan net.Conn           { return l.streams }
 
 // Shutdown ends the sockets first: their goroutines wait for their readers.
 func (l *link) Shutdown() error {
-	err := l.NetTransport.Shutdown()
+	err := l.Sockets.Shutdown()
 	close(l.down)
 	l.wg.Wait()
 	return err
@@ -96,7 +96,7 @@ func (l *link) receive() {
 		select {
 		case <-l.down:
 			return
-		case p := <-l.NetTransport.PacketCh():
+		case p := <-l.Sockets.PacketCh():
 			l.await()
 			select {
 			case l.packets <- p:
@@ -111,7 +111,7 @@ func (l *link) accept() {
 		select {
 		case <-l.down:
 			return
-		case c := <-l.NetTransport.StreamCh():
+		case c := <-l.Sockets.StreamCh():
 			l.await()
 			select {
 			case l.streams <- l.lossy(c):
@@ -150,7 +150,7 @@ func (l *link) WriteTo(b []byte, addr string) (time.Time, error) {
 	if l.net.loses(l.ip, hostOf(addr)) {
 		return time.Now(), nil
 	}
-	return l.NetTransport.WriteTo(b, addr)
+	return l.Sockets.WriteTo(b, addr)
 }
 
 // DialTimeout connects from the member's own address, so that a limit for a

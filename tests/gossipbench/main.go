@@ -9,31 +9,60 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
 )
 
-var silent = log.New(io.Discard, "", 0)
+var silent = slog.New(slog.DiscardHandler)
 
-func main() {
+func main() { os.Exit(command()) }
+
+func command() int {
 	size := flag.Int("members", 5, "how many machines")
 	deaths := flag.Int("deaths", 20, "how many of them die, one after the other")
 	minutes := flag.Float64("minutes", 2, "how long each of the other scenarios takes")
 	what := flag.String("scenario", "deaths", "comma-separated: deaths, quiet, load, loss, pause, oneway, mute, flap")
+	profile := flag.String("cpuprofile", "", "file that gets a profile of the processor's time, for go tool pprof")
 	flag.Parse()
+	if *profile != "" {
+		stop, err := profileTo(*profile)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "gossipbench:", err)
+			return 1
+		}
+		defer stop()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout, *size, *deaths, *minutes, strings.Split(*what, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "gossipbench:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
+}
+
+// profileTo writes a profile of this process until stop is called.
+func profileTo(path string) (stop func(), err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
 }
 
 func run(ctx context.Context, w io.Writer, size, deaths int, minutes float64, names []string) error {

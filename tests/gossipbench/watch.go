@@ -8,9 +8,12 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 )
 
-// look is how long changes gather before a view is read: times are exact all the
-// same, for a member tells since when a state holds.
-const look = 50 * time.Millisecond
+// lookAfter is how long changes gather before a view is read, so that looking costs
+// little beside the gossip: there are as many pairs as the square of the members. Times
+// are exact all the same, for a member tells since when a state holds.
+func lookAfter(members int) time.Duration {
+	return max(20*time.Millisecond, time.Duration(members)*2*time.Millisecond)
+}
 
 // seen is what one member believes of another.
 type seen struct {
@@ -26,14 +29,15 @@ type alarm struct {
 
 // watcher compares what members believe with what is so.
 type watcher struct {
+	size   int
 	mu     sync.Mutex
 	views  map[string]map[string]seen // observer, subject
 	died   map[string]time.Time       // those that do not live
 	alarms []alarm
 }
 
-func newWatcher() *watcher {
-	return &watcher{views: map[string]map[string]seen{}, died: map[string]time.Time{}}
+func newWatcher(size int) *watcher {
+	return &watcher{size: size, views: map[string]map[string]seen{}, died: map[string]time.Time{}}
 }
 
 // follow reads a member's view whenever it changes, until its life ends.
@@ -47,7 +51,7 @@ func (w *watcher) follow(ctx context.Context, name string, g *gossip.Group) {
 			w.end(name)
 			return
 		case <-changed:
-			time.Sleep(look)
+			time.Sleep(lookAfter(w.size))
 		}
 	}
 }
