@@ -12,7 +12,7 @@ import (
 // little beside the gossip: there are as many pairs as the square of the members. Times
 // are exact all the same, for a member tells since when a state holds.
 func lookAfter(members int) time.Duration {
-	return max(20*time.Millisecond, time.Duration(members)*2*time.Millisecond)
+	return min(max(20*time.Millisecond, time.Duration(members)*4*time.Millisecond), 2*time.Second)
 }
 
 // seen is what one member believes of another.
@@ -125,6 +125,18 @@ func (w *watcher) times(subject string, up bool, from time.Time) (after map[stri
 		}
 	}
 	return after, missing
+}
+
+// known tells whether all that live see a member as alive, and it sees as many.
+func (w *watcher) known(name string, size int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, view := range w.views {
+		if !view[name].up {
+			return false
+		}
+	}
+	return len(w.views[name]) >= size
 }
 
 // complete tells whether as many members live, and each sees all as alive.
