@@ -11,6 +11,7 @@
 //	gossip ── who lives ─> network routes, service backends
 //	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one
 //	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250
+//	problem ─ what is wrong with the machine: the kernel's log, mounts, the clock ─> Node
 //	shutdown ─ logind says that the machine goes ─> pods end in order
 //
 //	api ──── kubeconfig, gossip ─> client of a coordinator that lives, events, tokens, certificates

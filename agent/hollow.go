@@ -193,7 +193,7 @@ func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
-	self = newNode(b, func() map[corev1.NodeConditionType]bool { return nil }, group, nil, listeners)
+	self = newNode(b, func() map[corev1.NodeConditionType]bool { return nil }, nil, group, nil, listeners)
 	list := []task{
 		{"pods", p.pods.Run},
 		{"pods of this node", p.api.Run},

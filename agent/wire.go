@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/plugins"
+	"github.com/shoal-project/shoal/agent/problem"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/tracing"
@@ -269,12 +270,14 @@ func build(
 		return nil, nil, err
 	}
 	p.pods.Pressure = eviction.Conditions
-	self = newNode(b, eviction.Conditions, group, p.volumes.VolumesInUse, listeners)
+	problems := newProblems(b, func() { self.Poke() })
+	self = newNode(b, eviction.Conditions, problems.Conditions, group, p.volumes.VolumesInUse, listeners)
+	server.SetDated(problems.Dated)
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
-		eviction: eviction, images: images, upgrades: upgrades, reboots: reboots,
+		eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -327,6 +330,7 @@ type whole struct {
 	local    *localStorage
 	eviction *evict.Node
 	images   *evict.Images
+	problems *problem.Watcher
 	upgrades *upgrader
 	reboots  *rebooter
 }
@@ -376,7 +380,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
-			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run})
+			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run})
 	}
 	if n.guard != nil {
 		list = append(list, task{"fence", n.guard.Run})

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/problem"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/serving"
 )
@@ -43,8 +44,8 @@ func nodeCapacity(cfg *config.Config, facts host.Facts) (capacity, allocatable c
 type listener = func(*corev1.Node)
 
 // newNode keeps the Node object and its Lease, and has listeners told of it.
-func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *gossip.Group,
-	inUse func() []corev1.UniqueVolumeName, listeners []listener) *node.Manager {
+func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, problems func() []corev1.NodeCondition,
+	group *gossip.Group, inUse func() []corev1.UniqueVolumeName, listeners []listener) *node.Manager {
 	annotations := func() map[string]string { return nil }
 	if group != nil {
 		annotations = group.Annotations
@@ -65,6 +66,7 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 		Images:      b.runtime.images,
 		MaxImages:   b.cfg.NodeStatusMaxImages,
 		Pressure:    pressure,
+		Problems:    problems,
 		Annotations: annotations,
 		Leaving:     b.leaving,
 		InUse:       inUse,
@@ -87,6 +89,19 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, group *g
 		m.Fence = b.guard
 	}
 	return m
+}
+
+// newProblems looks for what is wrong with the machine; changed hears of it.
+func newProblems(b base, changed func()) *problem.Watcher {
+	return &problem.Watcher{
+		Machine: problem.ThisOne(),
+		Paths:   []string{b.cfg.DataDir, b.cfg.RootDir, b.cfg.PodLogsDir, b.cfg.RunDir},
+		Event: func(reason, message string) {
+			b.events.Node(corev1.EventTypeWarning, reason, message)
+		},
+		Changed: changed,
+		Log:     b.log,
+	}
 }
 
 func zone(s *service.Source) listener {

@@ -38,7 +38,7 @@ var layers = []struct {
 	}},
 	{"mechanism", []string{
 		"agent/container", "agent/device/dra",
-		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/qos",
+		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/problem", "agent/qos",
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",

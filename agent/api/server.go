@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +61,7 @@ type Server struct {
 	Client kubernetes.Interface
 	cfg    Config
 	way    *transport // nil: client-go makes the connections
+	dated  atomic.Pointer[Dated]
 
 	using    sync.Mutex
 	used     Credentials
@@ -75,6 +77,7 @@ func Connect(cfg Config) (*Server, error) {
 		return s, nil
 	}
 	s.tellRefusals()
+	s.hearDates()
 	if err := s.connect(); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
 	}

@@ -11,4 +11,8 @@
 //	ReadTasks         now           /proc/loadavg, /proc/sys/kernel
 //	Space             now           statfs(2)
 //	Stall             of late       /proc/pressure, where the kernel has it
+//	FollowKernelLog   since boot    /dev/kmsg, without what processes write there
+//	ReadTask          now           /proc/PID
+//	MountsOf          now           /proc/self/mountinfo, which WatchMounts waits for
+//	WatchClock        when set      timerfd_create(2); Synchronized: adjtimex(2)
 package host

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/problem"
 )
 
 // Version is what the node says of itself: the level of the API and who wrote
@@ -42,6 +43,8 @@ type Input struct {
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure. While it is
 	// nil, nobody has looked yet, and what the Node said before stays.
 	Pressure map[corev1.NodeConditionType]bool
+	// Problems are what is known of the machine itself, well or ill (agent/problem).
+	Problems []corev1.NodeCondition
 	Now      metav1.Time
 }
 
@@ -143,6 +146,10 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	mine := map[corev1.NodeConditionType]bool{corev1.NodeMemoryPressure: true, corev1.NodeDiskPressure: true,
 		corev1.NodePIDPressure: true, corev1.NodeReady: true}
+	problems := problemsOf(old, in.Problems)
+	for _, c := range problems {
+		mine[c.Type] = true
+	}
 	for _, c := range old {
 		if !mine[c.Type] {
 			out = append(out, c)
@@ -179,12 +186,30 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 			add(corev1.NodeCondition{Type: p.t, Status: corev1.ConditionFalse, Reason: p.enough, Message: p.fine})
 		}
 	}
+	for _, c := range problems {
+		add(c)
+	}
 	if in.NotReady == "" {
 		add(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
 			Reason: "KubeletReady", Message: "kubelet is posting ready status"})
 	} else {
 		add(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 			Reason: "KubeletNotReady", Message: in.NotReady})
+	}
+	return out
+}
+
+// problemsOf are the problems that the Node is to show: those that hold, and that did. A
+// condition that somebody else writes is left to them.
+func problemsOf(old, now []corev1.NodeCondition) (out []corev1.NodeCondition) {
+	for _, c := range now {
+		i := slices.IndexFunc(old, func(o corev1.NodeCondition) bool { return o.Type == c.Type })
+		switch {
+		case i < 0 && c.Status != corev1.ConditionTrue:
+		case i >= 0 && !problem.Mine(old[i]):
+		default:
+			out = append(out, c)
+		}
 	}
 	return out
 }

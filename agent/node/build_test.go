@@ -1,12 +1,15 @@
 package node
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/problem"
 )
 
 func TestBuildKeepsExtendedResources(t *testing.T) {
@@ -56,4 +59,48 @@ func TestBuildKeepsPressureUntilItIsMeasured(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A problem of the machine is shown from the first time that it holds; what somebody
+// else writes stays theirs.
+func TestBuildShowsProblems(t *testing.T) {
+	hung := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionTrue, Reason: "TaskHung", Message: "dd"}
+	well := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionFalse, Reason: "NoTaskHung"}
+	theirs := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionFalse, Reason: "KernelHasNoDeadlock"}
+	in := Input{Name: "n"}
+	n := Build(nil, in)
+	for _, step := range []struct {
+		what   string
+		now    []corev1.NodeCondition
+		minute int
+		want   string // reason, and the minute of the last change
+	}{
+		{"not known", nil, 1, " 0"},
+		{"well", []corev1.NodeCondition{well}, 2, " 0"},
+		{"ill", []corev1.NodeCondition{hung}, 3, "TaskHung 3"},
+		{"not known, after a restart", nil, 4, "TaskHung 3"},
+		{"ill", []corev1.NodeCondition{hung}, 5, "TaskHung 3"},
+		{"well again", []corev1.NodeCondition{well}, 6, "NoTaskHung 6"},
+		{"well", []corev1.NodeCondition{well}, 7, "NoTaskHung 6"},
+	} {
+		in.Problems, in.Now = step.now, metav1.Unix(int64(60*step.minute), 0)
+		n = Build(n, in)
+		if got := problemOf(n); got != step.want {
+			t.Errorf("%s: %s, want %s", step.what, got, step.want)
+		}
+	}
+	n.Status.Conditions = []corev1.NodeCondition{theirs}
+	in.Problems = []corev1.NodeCondition{hung}
+	if n = Build(n, in); problemOf(n) != "KernelHasNoDeadlock 0" {
+		t.Errorf("another's condition became %s", problemOf(n))
+	}
+}
+
+func problemOf(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == problem.KernelDeadlock {
+			return fmt.Sprint(c.Reason, " ", max(0, c.LastTransitionTime.Unix()/60))
+		}
+	}
+	return " 0"
 }

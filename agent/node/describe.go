@@ -32,6 +32,7 @@ type Describer struct {
 	// Pressure is what is short now, Annotations what is shown beside what others
 	// wrote, Leaving whether the machine shuts down.
 	Pressure    func() map[corev1.NodeConditionType]bool
+	Problems    func() []corev1.NodeCondition // nil: nobody looks for them
 	Annotations func() map[string]string
 	Leaving     func() bool
 	// InUse names the volumes that must not be detached; nil: there are none.
@@ -42,6 +43,9 @@ type Describer struct {
 func (d *Describer) Describe(ctx context.Context) Input {
 	in := d.Static
 	in.Now, in.Pressure, in.Annotations = metav1.Now().Rfc3339Copy(), d.Pressure(), d.Annotations()
+	if d.Problems != nil {
+		in.Problems = d.Problems()
+	}
 	if d.InUse != nil {
 		in.InUse = d.InUse()
 	}

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/problem"
 )
 
 // Manager keeps the Node object and its Lease.
@@ -240,14 +242,22 @@ func (m *Manager) tell(old, now *corev1.Node) {
 		before[c.Type] = c.Status
 	}
 	for _, c := range now.Status.Conditions {
-		if before[c.Type] == c.Status || c.Type != corev1.NodeReady {
-			continue
+		holds := c.Status == corev1.ConditionTrue
+		switch {
+		case before[c.Type] == c.Status:
+		case c.Type == corev1.NodeReady:
+			reason := "NodeNotReady"
+			if holds {
+				reason = "NodeReady"
+			}
+			m.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", m.Name, reason))
+		case problem.Mine(c):
+			kind := corev1.EventTypeNormal
+			if holds {
+				kind = corev1.EventTypeWarning
+			}
+			m.Event(kind, c.Reason, fmt.Sprintf("%s is now %s: %s", c.Type, c.Status, c.Message))
 		}
-		reason := "NodeNotReady"
-		if c.Status == corev1.ConditionTrue {
-			reason = "NodeReady"
-		}
-		m.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", m.Name, reason))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/problem"
 )
 
 // TestHeard: the status is looked at again when somebody else changed what is
@@ -65,5 +67,37 @@ func TestLateAnswer(t *testing.T) {
 	m.set(version("3")) // of a store that was restored
 	if want := []string{"9", "11", "12", "3"}; !slices.Equal(seen, want) || m.Node().ResourceVersion != "3" {
 		t.Errorf("seen %q, want %q", seen, want)
+	}
+}
+
+// Events tell of changes of what is the node's own to say.
+func TestEventsOfConditions(t *testing.T) {
+	of := func(conditions ...corev1.NodeCondition) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: conditions}}
+	}
+	ready := func(s corev1.ConditionStatus) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: corev1.NodeReady, Status: s, Reason: "x"}
+	}
+	deadlock := func(s corev1.ConditionStatus, reason string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: problem.KernelDeadlock, Status: s, Reason: reason, Message: "m"}
+	}
+	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	for _, c := range []struct {
+		old, now *corev1.Node
+		want     string
+	}{
+		{of(), of(ready(yes)), "Normal NodeReady Node n status is now: NodeReady;"},
+		{of(ready(yes)), of(ready(yes)), ""},
+		{of(ready(yes)), of(ready(no)), "Normal NodeNotReady Node n status is now: NodeNotReady;"},
+		{of(), of(deadlock(yes, "TaskHung")), "Warning TaskHung KernelDeadlock is now True: m;"},
+		{of(deadlock(yes, "TaskHung")), of(deadlock(yes, "CPULockup")), ""},
+		{of(deadlock(yes, "TaskHung")), of(deadlock(no, "NoTaskHung")), "Normal NoTaskHung KernelDeadlock is now False: m;"},
+		{of(), of(deadlock(yes, "DockerHung")), ""},
+	} {
+		got := ""
+		m := &Manager{Name: "n", Event: func(kind, reason, message string) { got += kind + " " + reason + " " + message + ";" }}
+		if m.tell(c.old, c.now); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
