@@ -52,6 +52,8 @@ type member struct {
 // cluster: an authority, grants, a shared key, real sockets.
 type fleet struct {
 	net     *network
+	connect func(*network, *member) (*link, error)
+	port    int
 	trust   gossip.Trust
 	keys    *gossip.Keyring
 	members []*member
@@ -78,7 +80,8 @@ func newFleet(size int) (*fleet, error) {
 	if _, err := rand.Read(shared); err != nil {
 		return nil, err
 	}
-	f := &fleet{net: &network{cut: map[[2]string]bool{}}, trust: gossip.Trust{cert}, watch: newWatcher(size)}
+	f := &fleet{net: &network{cut: map[[2]string]bool{}}, connect: realLink, port: port, trust: gossip.Trust{cert},
+		watch: newWatcher(size)}
 	if f.keys, err = gossip.NewKeyring(shared); err != nil {
 		return nil, err
 	}
@@ -112,15 +115,15 @@ func newMember(i int, authority *ecdsa.PrivateKey) (*member, error) {
 // start has a member begin, for the first time or after its death.
 func (f *fleet) start(m *member) error {
 	var err error
-	if m.link, err = newLink(f.net, m.ip); err != nil {
+	if m.link, err = f.connect(f.net, m); err != nil {
 		return err
 	}
 	var join []string
 	for _, c := range f.members[:min(coordinators, len(f.members))] {
-		join = append(join, fmt.Sprintf("%s:%d", c.ip, port))
+		join = append(join, fmt.Sprintf("%s:%d", c.ip, f.port))
 	}
 	m.group, err = gossip.New(gossip.Config{
-		Name: m.name, BindAddr: m.ip, BindPort: port, AdvertiseAddr: m.ip, Join: join,
+		Name: m.name, BindAddr: m.ip, BindPort: f.port, AdvertiseAddr: m.ip, Join: join,
 		Keys: f.keys, Trust: f.trust, Identity: m.id, Grant: m.grant,
 		Meta:      gossip.Meta{Role: m.role, Zone: "zone-a"},
 		Log:       silent,

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/gossip/gossiptest"
 )
 
 // How TCP repeats what is lost (Linux): the first packet of a connection after a
@@ -52,11 +53,12 @@ func (n *network) loses(from, to string) bool {
 	return n.cut[[2]string{from, to}] || n.loss > 0 && rand.Float64() < n.loss
 }
 
-// link is a member's sockets and what is between them and the network: packets
+// link is a member's transport and what is between them and the network: packets
 // that get lost, directions that are cut, pauses. During a pause nothing is read
 // or written; the kernel keeps what arrives, as for a stopped process.
 type link struct {
-	*gossip.Sockets
+	memberlist.Transport
+	dial    func(addr string, deadline time.Time) (net.Conn, error)
 	net     *network
 	ip      string
 	packets chan *memberlist.Packet
@@ -68,16 +70,37 @@ type link struct {
 	paused chan struct{} // closed when the pause ends
 }
 
-func newLink(n *network, ip string) (*link, error) {
-	sockets, err := gossip.Listen(ip, port, silent)
+// realLink has sockets. It connects from the member's own address, so that a limit for a
+// source holds for each member alone.
+func realLink(n *network, m *member) (*link, error) {
+	sockets, err := gossip.Listen(m.ip, port, silent)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{Sockets: sockets, net: n, ip: ip, packets: make(chan *memberlist.Packet),
+	from := &net.TCPAddr{IP: net.ParseIP(m.ip)}
+	return newLink(n, m.ip, sockets, func(addr string, deadline time.Time) (net.Conn, error) {
+		d := net.Dialer{Deadline: deadline, LocalAddr: from}
+		return d.Dial("tcp", addr)
+	}), nil
+}
+
+// memoryLink is one of a network in memory.
+func memoryLink(in *gossiptest.Network) func(*network, *member) (*link, error) {
+	return func(n *network, m *member) (*link, error) {
+		t := in.Transport(m.name, m.ip)
+		return newLink(n, m.ip, t, func(addr string, deadline time.Time) (net.Conn, error) {
+			return t.DialTimeout(addr, time.Until(deadline))
+		}), nil
+	}
+}
+
+func newLink(n *network, ip string, inner memberlist.Transport,
+	dial func(string, time.Time) (net.Conn, error)) *link {
+	l := &link{Transport: inner, dial: dial, net: n, ip: ip, packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn), down: make(chan struct{})}
 	l.wg.Go(l.receive)
 	l.wg.Go(l.accept)
-	return l, nil
+	return l
 }
 
 func (l *link) PacketCh() <-chan *memberlist.Packet { return l.packets }
@@ -85,7 +108,8 @@ func (l *link) StreamCh() <-chan net.Conn           { return l.streams }
 
 // Shutdown ends the sockets first: their goroutines wait for their readers.
 func (l *link) Shutdown() error {
-	err := l.Sockets.Shutdown()
+	l.pause(false)
+	err := l.Transport.Shutdown()
 	close(l.down)
 	l.wg.Wait()
 	return err
@@ -96,7 +120,7 @@ func (l *link) receive() {
 		select {
 		case <-l.down:
 			return
-		case p := <-l.Sockets.PacketCh():
+		case p := <-l.Transport.PacketCh():
 			l.await()
 			select {
 			case l.packets <- p:
@@ -111,7 +135,7 @@ func (l *link) accept() {
 		select {
 		case <-l.down:
 			return
-		case c := <-l.Sockets.StreamCh():
+		case c := <-l.Transport.StreamCh():
 			l.await()
 			select {
 			case l.streams <- l.lossy(c):
@@ -150,11 +174,9 @@ func (l *link) WriteTo(b []byte, addr string) (time.Time, error) {
 	if l.net.loses(l.ip, hostOf(addr)) {
 		return time.Now(), nil
 	}
-	return l.Sockets.WriteTo(b, addr)
+	return l.Transport.WriteTo(b, addr)
 }
 
-// DialTimeout connects from the member's own address, so that a limit for a
-// source holds for each member alone.
 func (l *link) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	l.await()
 	deadline := time.Now().Add(timeout)
@@ -165,8 +187,7 @@ func (l *link) DialTimeout(addr string, timeout time.Duration) (net.Conn, error)
 			return nil, errTimeout
 		}
 	}
-	d := net.Dialer{Deadline: deadline, LocalAddr: &net.TCPAddr{IP: net.ParseIP(l.ip)}}
-	c, err := d.Dial("tcp", addr)
+	c, err := l.dial(addr, deadline)
 	if err != nil {
 		return nil, err
 	}

@@ -78,12 +78,17 @@ func run(ctx context.Context, w io.Writer, size, deaths int, minutes float64, na
 	if err != nil {
 		return err
 	}
+	return f.run(ctx, w, deaths, minutes, names)
+}
+
+// run starts all members, does to them what the scenarios say, and stops them.
+func (f *fleet) run(ctx context.Context, w io.Writer, deaths int, minutes float64, names []string) error {
 	defer f.close()
 	began, used := time.Now(), processorTime()
 	if err := f.startAll(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%d members know each other after %.1f s and %.1f s of processor time\n", size,
+	fmt.Fprintf(w, "%d members know each other after %.1f s and %.1f s of processor time\n", len(f.members),
 		time.Since(began).Seconds(), (processorTime() - used).Seconds())
 	for _, name := range names {
 		if err := measure(ctx, w, f, name, deaths, minutes); err != nil {

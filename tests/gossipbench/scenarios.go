@@ -16,6 +16,8 @@ type bench struct {
 	deaths  int
 	minutes float64
 	out     *report
+	// counted is how many false alarms there were.
+	counted int
 }
 
 // scenarios by the names of -scenario.
@@ -36,6 +38,7 @@ const limit = 3 * time.Minute
 // killing ends members without a word, one after the other, and starts each
 // again when all know.
 func (b *bench) killing(ctx context.Context) error {
+	b.watch.take()
 	for range b.deaths {
 		if err := sleep(ctx, 2*time.Second+rand.N(time.Second)); err != nil {
 			return err
@@ -117,6 +120,7 @@ func (b *bench) settle(ctx context.Context, what string) error {
 
 // alarms reports calls and about how many members they were.
 func (b *bench) alarms(what string, list []alarm) {
+	b.counted += len(list)
 	about, by := map[string]bool{}, map[string]bool{}
 	for _, a := range list {
 		about[a.about], by[a.by] = true, true

@@ -24,12 +24,15 @@ func New() *Network {
 	return &Network{nodes: map[string]*transport{}, cut: map[[2]string]bool{}}
 }
 
+// queue is how many packets wait for their reader, as in the kernel's buffer of a socket.
+const queue = 4096
+
 // Transport makes the transport of member name at ip, port 7946. A second call
 // with the same name is the machine's restart.
 func (n *Network) Transport(name, ip string) memberlist.Transport {
 	t := &transport{
 		net: n, name: name, addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 7946),
-		packets: make(chan *memberlist.Packet, 256), streams: make(chan net.Conn, 16), down: make(chan struct{}),
+		packets: make(chan *memberlist.Packet, queue), streams: make(chan net.Conn, 16), down: make(chan struct{}),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,8 +103,8 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	}
 	here, there := net.Pipe()
 	select {
-	case to.streams <- there:
-		return here, nil
+	case to.streams <- stream{there, to.addr, t.addr}:
+		return stream{here, t.addr, to.addr}, nil
 	case <-to.down:
 	case <-time.After(timeout):
 	}
@@ -112,3 +115,12 @@ func (t *transport) Shutdown() error {
 	t.once.Do(func() { close(t.down) })
 	return nil
 }
+
+// stream is one end of a connection.
+type stream struct {
+	net.Conn
+	local, remote netip.AddrPort
+}
+
+func (s stream) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(s.local) }
+func (s stream) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(s.remote) }
