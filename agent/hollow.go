@@ -193,7 +193,12 @@ func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
-	self = newNode(b, func() map[corev1.NodeConditionType]bool { return nil }, nil, group, nil, listeners)
+	self = newNode(b, nodeParts{
+		pressure:  func() map[corev1.NodeConditionType]bool { return nil },
+		group:     group,
+		pods:      p.pods.Active,
+		listeners: listeners,
+	})
 	list := []task{
 		{"pods", p.pods.Run},
 		{"pods of this node", p.api.Run},

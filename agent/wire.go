@@ -271,7 +271,14 @@ func build(
 	}
 	p.pods.Pressure = eviction.Conditions
 	problems := newProblems(b, func() { self.Poke() })
-	self = newNode(b, eviction.Conditions, problems.Conditions, group, p.volumes.VolumesInUse, listeners)
+	self = newNode(b, nodeParts{
+		pressure:  eviction.Conditions,
+		problems:  problems.Conditions,
+		group:     group,
+		pods:      p.pods.Active,
+		inUse:     p.volumes.VolumesInUse,
+		listeners: listeners,
+	})
 	server.SetDated(problems.Dated)
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err

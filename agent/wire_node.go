@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -43,12 +45,21 @@ func nodeCapacity(cfg *config.Config, facts host.Facts) (capacity, allocatable c
 // listener takes every version of the Node that the API has.
 type listener = func(*corev1.Node)
 
+// nodeParts are what the Node tells of, and whom it is told to.
+type nodeParts struct {
+	pressure  func() map[corev1.NodeConditionType]bool
+	problems  func() []corev1.NodeCondition // nil on a hollow node
+	group     *gossip.Group                 // nil without gossip
+	pods      func() []*corev1.Pod
+	inUse     func() []corev1.UniqueVolumeName // nil on a hollow node
+	listeners []listener
+}
+
 // newNode keeps the Node object and its Lease, and has listeners told of it.
-func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, problems func() []corev1.NodeCondition,
-	group *gossip.Group, inUse func() []corev1.UniqueVolumeName, listeners []listener) *node.Manager {
+func newNode(b base, p nodeParts) *node.Manager {
 	annotations := func() map[string]string { return nil }
-	if group != nil {
-		annotations = group.Annotations
+	if p.group != nil {
+		annotations = p.group.Annotations
 	}
 	describer := &node.Describer{
 		Static: node.Input{
@@ -65,20 +76,20 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, problems
 		Runtime:     b.runtime,
 		Images:      b.runtime.images,
 		MaxImages:   b.cfg.NodeStatusMaxImages,
-		Pressure:    pressure,
-		Problems:    problems,
+		Pressure:    p.pressure,
+		Problems:    p.problems,
 		Annotations: annotations,
 		Leaving:     b.leaving,
-		InUse:       inUse,
+		InUse:       p.inUse,
 	}
 	m := &node.Manager{
 		Client:       b.server.Client,
 		Name:         b.cfg.NodeName,
-		Input:        describer.Describe,
+		Input:        digested(describer.Describe, p),
 		LeaseSeconds: b.cfg.NodeLeaseDurationSeconds,
 		Report:       b.cfg.NodeStatusReportFrequency.Duration,
 		Seen: func(n *corev1.Node) {
-			for _, l := range listeners {
+			for _, l := range p.listeners {
 				l(n)
 			}
 		},
@@ -89,6 +100,32 @@ func newNode(b base, pressure func() map[corev1.NodeConditionType]bool, problems
 		m.Fence = b.guard
 	}
 	return m
+}
+
+// digested has the neighbours know what the Node says now.
+func digested(describe func(context.Context) node.Input, p nodeParts) func(context.Context) node.Input {
+	if p.group == nil {
+		return describe
+	}
+	return func(ctx context.Context) node.Input {
+		in := describe(ctx)
+		p.group.SetDigest(digest(in, len(p.pods())))
+		return in
+	}
+}
+
+func digest(in node.Input, pods int) gossip.Digest {
+	d := gossip.Digest{Version: node.Version, Pods: pods}
+	for condition, pressure := range map[corev1.NodeConditionType]gossip.Pressure{
+		corev1.NodeMemoryPressure: gossip.MemoryPressure,
+		corev1.NodeDiskPressure:   gossip.DiskPressure,
+		corev1.NodePIDPressure:    gossip.PIDPressure,
+	} {
+		if in.Pressure[condition] {
+			d.Pressure = append(d.Pressure, pressure)
+		}
+	}
+	return d
 }
 
 // newProblems looks for what is wrong with the machine; changed hears of it.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/component-base/version"
+
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/gossipgrant"
@@ -62,7 +64,12 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 			return nil, err
 		}
 	}
-	return gossip.New(cfg)
+	g, err := gossip.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g.SetDigest(gossip.Digest{Version: version.Get().GitVersion})
+	return g, nil
 }
 
 // grantOf is a coordinator's.

@@ -150,7 +150,19 @@ func (g *Group) filterMessage(b []byte, from any, pass func([]byte)) {
 			g.book.tell(a.Node, from, err)
 			return
 		}
+		g.noteAccuser(a)
 		pass(b)
+	}
+}
+
+// noteAccuser keeps who says that a member does not answer. The word is of whoever passed
+// it on, and only shown.
+func (g *Group) noteAccuser(a accusation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, member := g.members[a.Node]
+	if _, known := g.members[a.From]; known && member {
+		g.accusers[a.Node] = a.From
 	}
 }
 

@@ -56,6 +56,9 @@ type Group struct {
 	members     map[string]Member
 	ups         int                      // how many of them are up
 	trips       map[string]time.Duration // of the last probe of each that is up
+	digests     map[string]Digest        // what each that is up answered last, this member's own too
+	digest      []byte                   // this member's, encoded
+	accusers    map[string]string        // who called each that is not up suspect or dead last
 	subscribers []chan struct{}
 
 	inFile []byte // what the file holds, as far as known; keepUp's
@@ -82,7 +85,7 @@ func New(cfg Config) (*Group, error) {
 		return nil, errors.New("gossip: member has no certificate to prove its name with")
 	}
 	g := &Group{cfg: cfg, log: cfg.Log, book: newBook(cfg.Name, cfg.Trust, cfg.Log), members: map[string]Member{},
-		trips:   map[string]time.Duration{},
+		trips: map[string]time.Duration{}, digests: map[string]Digest{}, accusers: map[string]string{},
 		granted: make(chan struct{}), restated: make(chan struct{}, 1), rekeyed: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1)}
 	g.own.Meta, g.own.incarnation = cfg.Meta, 1 // memberlist's first

@@ -66,8 +66,10 @@ func (g *Group) observe(n *memberlist.Node, up bool) {
 	}
 	if m.State.Up() {
 		g.ups++
+		delete(g.accusers, n.Name)
 	} else {
 		delete(g.trips, n.Name)
+		delete(g.digests, n.Name)
 	}
 	poke(g.changed)
 	g.fitSuspicion(g.ups)
@@ -123,6 +125,7 @@ func (g *Group) forgetOld(now time.Time) {
 	for name, m := range g.members {
 		if !m.State.Up() && now.Sub(m.Since) > forgetAfter {
 			delete(g.members, name)
+			delete(g.accusers, name)
 		}
 	}
 }

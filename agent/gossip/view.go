@@ -31,7 +31,14 @@ type View struct {
 	Zone  string    `json:"zone,omitempty"`
 	// RoundTrip is that of the last probe, in seconds; 0: none was answered yet.
 	RoundTrip float64 `json:"roundTripSeconds,omitempty"`
-	Local     bool    `json:"local,omitempty"` // who tells this
+	// Version, Pods and Pressure are as it answered the last probe.
+	Version  string     `json:"version,omitempty"`
+	Pods     *int       `json:"pods,omitempty"`
+	Pressure []Pressure `json:"pressure,omitempty"`
+	// SaidBy is whose word State is: the member's own, or that of the member which called
+	// it dead.
+	SaidBy string `json:"saidBy"`
+	Local  bool   `json:"local,omitempty"` // who tells this
 }
 
 // View is Members with what only this member knows of them.
@@ -42,7 +49,10 @@ func (g *Group) View() []View {
 	defer g.mu.Unlock()
 	for _, m := range members {
 		v := View{Name: m.Name, Role: m.Role, State: m.State, Since: m.Since, Zone: m.Zone,
-			RoundTrip: g.trips[m.Name].Seconds(), Local: m.Local}
+			RoundTrip: g.trips[m.Name].Seconds(), Local: m.Local, SaidBy: g.saidBy(m)}
+		if d, ok := g.digests[m.Name]; ok {
+			v.Version, v.Pods, v.Pressure = d.Version, &d.Pods, d.Pressure
+		}
 		if m.Addr.IsValid() {
 			v.Addr = m.Addr.String()
 		}
@@ -51,15 +61,37 @@ func (g *Group) View() []View {
 	return list
 }
 
-// AckPayload implements memberlist.PingDelegate.
-func (delegate) AckPayload() []byte { return nil }
+// saidBy is whose word a member's state is; the caller holds g.mu.
+func (g *Group) saidBy(m Member) string {
+	switch m.State {
+	case StateDead:
+		if who := g.accusers[m.Name]; who != "" {
+			return who
+		}
+		return g.cfg.Name // it does not answer this member's probes
+	case StateUnheard:
+		return g.cfg.Name // as of its last run
+	}
+	return m.Name
+}
 
-// NotifyPingComplete keeps how long an answered probe took.
-func (d delegate) NotifyPingComplete(n *memberlist.Node, trip time.Duration, _ []byte) {
+// AckPayload implements memberlist.PingDelegate.
+func (d delegate) AckPayload() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if m, ok := d.members[n.Name]; ok && m.State.Up() {
+	return d.digest
+}
+
+// NotifyPingComplete keeps how long an answered probe took, and what it said.
+func (d delegate) NotifyPingComplete(n *memberlist.Node, trip time.Duration, payload []byte) {
+	said, ok := decodeDigest(payload)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m, known := d.members[n.Name]; known && m.State.Up() {
 		d.trips[n.Name] = trip
+		if ok {
+			d.digests[n.Name] = said
+		}
 	}
 }
 

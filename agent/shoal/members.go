@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -104,7 +106,7 @@ func (o *membersOptions) local() (*api, string, error) {
 
 func printMembers(out io.Writer, list []gossip.View, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tROLE\tSTATE\tSINCE\tADDRESS\tZONE\tROUND TRIP")
+	fmt.Fprintln(t, "NAME\tROLE\tSTATE\tSINCE\tADDRESS\tZONE\tVERSION\tPODS\tPRESSURE\tROUND TRIP\tSAID BY")
 	for _, m := range list {
 		trip := "-"
 		switch {
@@ -113,15 +115,47 @@ func printMembers(out io.Writer, list []gossip.View, now time.Time) error {
 		case m.RoundTrip > 0:
 			trip = fmt.Sprintf("%.1f ms", 1000*m.RoundTrip)
 		}
-		zone := m.Zone
-		if zone == "" {
-			zone = "-"
-		}
-		// Others choose their zones: what is printed holds no control characters.
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(m.Name), printable(string(m.Role)), m.State,
-			ago(now.Sub(m.Since)), m.Addr, printable(zone), trip)
+		// Others choose their zones and more: what is printed holds no control characters.
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(m.Name), printable(string(m.Role)),
+			m.State, ago(now.Sub(m.Since)), m.Addr, orDash(m.Zone), orDash(m.Version), podsOf(m), pressureOf(m), trip, saidBy(m))
 	}
 	return t.Flush()
+}
+
+// podsOf is the number of pods of a node that told it.
+func podsOf(m gossip.View) string {
+	if m.Pods == nil || m.Role != gossip.RoleAgent {
+		return "-"
+	}
+	return strconv.Itoa(*m.Pods)
+}
+
+func pressureOf(m gossip.View) string {
+	var list []string
+	for _, p := range m.Pressure {
+		list = append(list, printable(string(p)))
+	}
+	switch {
+	case len(list) > 0:
+		return strings.Join(list, ",")
+	case m.Version == "" || m.Role != gossip.RoleAgent:
+		return "-" // nothing was heard of it
+	}
+	return "none"
+}
+
+func saidBy(m gossip.View) string {
+	if m.SaidBy == m.Name {
+		return "itself"
+	}
+	return orDash(m.SaidBy)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
 }
 
 // printable is s as it stands where it is of letters and the like, else quoted.

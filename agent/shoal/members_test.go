@@ -33,6 +33,7 @@ func TestMembersOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
+	g.SetDigest(gossip.Digest{Version: "v1.36", Pods: 7, Pressure: []gossip.Pressure{gossip.DiskPressure, gossip.PIDPressure}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- g.ServeView(ctx, filepath.Join(dir, gossip.ViewSocket)) }()
@@ -46,8 +47,8 @@ func TestMembersOfThisMachine(t *testing.T) {
 		t.Error(err)
 	}
 	if got := strings.Join(strings.Fields(out.String()), " "); err != nil ||
-		!strings.HasPrefix(got, "NAME ROLE STATE SINCE ADDRESS ZONE ROUND TRIP anna agent alive") ||
-		!strings.HasSuffix(got, "north (this view)") {
+		!strings.HasPrefix(got, "NAME ROLE STATE SINCE ADDRESS ZONE VERSION PODS PRESSURE ROUND TRIP SAID BY anna agent alive") ||
+		!strings.HasSuffix(got, "north v1.36 7 disk,pid (this view) itself") {
 		t.Errorf("%v: %s", err, got)
 	}
 }
@@ -59,7 +60,8 @@ func TestMembersOfANode(t *testing.T) {
 			return
 		}
 		w.Write([]byte(`[{"name":"berta","role":"agent","state":"alive","addr":"192.0.2.1:7946","zone":"a\u001b[2J",` +
-			`"roundTripSeconds":0.0123}]`))
+			`"roundTripSeconds":0.0123,"saidBy":"berta"},` +
+			`{"name":"clara","role":"agent","state":"dead","saidBy":"d\u0007","version":"v\u001b","pods":3,"pressure":["\u001b"]}]`))
 	}))
 	defer srv.Close()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -69,7 +71,9 @@ func TestMembersOfANode(t *testing.T) {
 	o := membersOptions{node: "berta", kubeconfig: file}
 	var out bytes.Buffer
 	err := o.run(t.Context(), &out)
-	if got := out.String(); err != nil || !strings.Contains(got, "12.3 ms") || !strings.Contains(got, `"a\x1b[2J"`) {
+	if got := strings.Join(strings.Fields(out.String()), " "); err != nil ||
+		!strings.Contains(got, `192.0.2.1:7946 "a\x1b[2J" - - - 12.3 ms itself clara agent dead`) ||
+		!strings.HasSuffix(got, ` - "v\x1b" 3 "\x1b" - "d\a"`) {
 		t.Errorf("%v: %s", err, got)
 	}
 	o.node = "../nodes"
