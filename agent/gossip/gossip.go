@@ -230,7 +230,7 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 		j.delay, j.failed = 0, false
 		return 0
 	}
-	failure := j.call(g, targets)
+	failure := j.call(ctx, g, targets)
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -248,7 +248,7 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 
 // call joins all targets: a machine without power answers nothing for seconds, and the
 // others are not to wait for that. What the first tells spares the calls of most.
-func (j *joiner) call(g *Group, targets []string) error {
+func (j *joiner) call(ctx context.Context, g *Group, targets []string) error {
 	errs := make([]error, len(targets))
 	ended := make(chan struct{}, len(targets))
 	var wg sync.WaitGroup
@@ -260,9 +260,11 @@ func (j *joiner) call(g *Group, targets []string) error {
 				running--
 			case <-pause:
 				pause = nil
+			case <-ctx.Done():
+				pause = nil
 			}
 		}
-		if !g.isUp(t) {
+		if ctx.Err() == nil && !g.isUp(t) {
 			running++
 			wg.Go(func() {
 				_, errs[i] = g.list.Join([]string{t})

@@ -33,6 +33,7 @@ type guard struct {
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	stop    chan struct{}
+	once    sync.Once // of the end
 	wg      sync.WaitGroup
 
 	mu        sync.Mutex
@@ -106,14 +107,17 @@ func (t *guard) DialAddressTimeout(a memberlist.Address, timeout time.Duration) 
 // Shutdown implements memberlist.Transport. The channels are emptied until the
 // inner transport has ended, for it blocks on them.
 func (t *guard) Shutdown() error {
-	err := t.inner.Shutdown()
-	close(t.stop)
-	t.mu.Lock()
-	for c := range t.open {
-		_ = c.Close()
-	}
-	t.mu.Unlock()
-	t.wg.Wait()
+	var err error
+	t.once.Do(func() { // memberlist, when it cannot begin, and then New
+		err = t.inner.Shutdown()
+		close(t.stop)
+		t.mu.Lock()
+		for c := range t.open {
+			_ = c.Close()
+		}
+		t.mu.Unlock()
+		t.wg.Wait()
+	})
 	return err
 }
 

@@ -20,16 +20,27 @@ type oldNews struct {
 	until time.Time
 }
 
-// learn takes the states of a first exchange.
+// learn takes the states of a first exchange. Two may go on at once, by two addresses of
+// the configuration, and these may be of two groups that do not know each other: then
+// what both say is old, and each is told of the other's members.
 func (o *oldNews) learn(states []stateBody, now time.Time) {
-	words := make(map[string]uint32, len(states))
-	for _, s := range states {
-		if s.State == stateAlive {
-			words[s.Name] = s.Incarnation
-		}
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	words := make(map[string]uint32, len(states))
+	for _, s := range states {
+		if s.State != stateAlive {
+			continue
+		}
+		incarnation := s.Incarnation
+		if o.words != nil && !now.After(o.until) {
+			before, both := o.words[s.Name]
+			if !both {
+				continue
+			}
+			incarnation = min(incarnation, before)
+		}
+		words[s.Name] = incarnation
+	}
 	o.words, o.until = words, now.Add(oldNewsFor)
 }
 

@@ -54,6 +54,32 @@ func TestStripsOldNews(t *testing.T) {
 	}
 }
 
+// Of two exchanges at once only that is old which both tell.
+func TestOldNewsOfTwoGroups(t *testing.T) {
+	now := time.Now()
+	var o oldNews
+	o.learn([]stateBody{{Name: "a", Incarnation: 3}, {Name: "b", Incarnation: 5}}, now)
+	o.learn([]stateBody{{Name: "b", Incarnation: 4}, {Name: "c", Incarnation: 1}}, now)
+	for _, c := range []struct {
+		message []byte
+		old     bool
+	}{
+		{aliveMessage("a", 3), false},
+		{aliveMessage("b", 4), true},
+		{aliveMessage("b", 5), false},
+		{aliveMessage("c", 1), false},
+	} {
+		if got := o.strip(c.message, now) == nil; got != c.old {
+			t.Errorf("%q: old %v", c.message, got)
+		}
+	}
+	later := now.Add(oldNewsFor + 1)
+	o.learn([]stateBody{{Name: "c", Incarnation: 1}}, later)
+	if o.strip(aliveMessage("c", 1), later) != nil {
+		t.Error("what was learned long ago counts")
+	}
+}
+
 // A newcomer passes nothing on that all know; and two groups that a newcomer brings
 // together learn all of each other.
 func TestNewcomerJoinsTwoGroups(t *testing.T) {

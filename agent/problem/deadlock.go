@@ -38,19 +38,20 @@ type hung struct {
 
 // hang takes what the kernel said of a task at a time after the boot. A line that is
 // read later says nothing of a task that went on meanwhile, or of another that has its
-// number now.
-func (d *deadlock) hang(id int, text string, written time.Duration, now time.Time) {
+// number now; it is false then.
+func (d *deadlock) hang(id int, text string, written time.Duration, now time.Time) bool {
 	if _, known := d.tasks[id]; len(d.tasks) >= maxTasks && !known {
-		return
+		return true // the condition holds
 	}
 	t, err := d.readBy(id)
 	if err != nil || !t.Waiting || t.Started > written {
-		return
+		return false
 	}
 	if len(d.tasks) == 0 {
 		d.tasks, d.due = map[int]hung{}, now.Add(taskEvery)
 	}
 	d.tasks[id] = hung{t, shown(text)}
+	return true
 }
 
 // lock takes what the kernel said of a processor.

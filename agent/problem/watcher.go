@@ -247,10 +247,13 @@ func (w *Watcher) line(l host.KernelLine) {
 	now := time.Now()
 	switch m.kind {
 	case hungTask:
-		w.deadlock.hang(m.task, l.Text, w.Machine.Clocks().Boot-l.Age, now)
+		if w.deadlock.hang(m.task, l.Text, w.Machine.Clocks().Boot-l.Age, now) {
+			return // the condition's event tells it
+		}
 	case lockup:
 		w.deadlock.lock(l.Text, now.Add(-l.Age))
 		w.deadlock.look(now)
+		return
 	case filesystem:
 		w.lookSoon()
 	}
