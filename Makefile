@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -167,6 +167,9 @@ bench: setup build images ## measure speed and weight; prints one table; ARGS
 
 gossip-bench: setup ## deaths, returns and false alarms in a gossip of many members in one process; ARGS
 	$(GO) run ./tests/gossipbench $(ARGS)
+
+gossip-virtual: ## the same in virtual time, whatever else this machine does; ARGS='-members 500 -deaths 20 -scenario deaths'
+	$(GO) test ./tests/gossipbench -run TestVirtualFigures -count 1 -timeout 0 $(or $(ARGS),-members 5 -deaths 200 -scenario deaths)
 
 peer-bench: setup build images ## the same workload against Shoal and upstream v1.36.3; ARGS
 	$(GO) build -o bin/peer-bench ./tests/peerbench

@@ -152,7 +152,8 @@ func TestFewCallTheLost(t *testing.T) {
 			if i == 0 {
 				state = StateDead
 			}
-			g.members[fmt.Sprint(i)] = Member{State: state, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)}
+			ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+			g.members[fmt.Sprint(i)] = Member{State: state, Addr: netip.AddrPortFrom(ip, 1)}
 		}
 		for range 1000 {
 			j := joiner{reach: map[string]bool{}}

@@ -48,14 +48,14 @@ func WatchClock(ctx context.Context, set func()) error {
 	never := unix.ItimerSpec{Value: unix.Timespec{Sec: 1 << 40}}
 	var buf [8]byte
 	for {
-		if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &never, nil); err != nil &&
-			!errors.Is(err, unix.ECANCELED) {
+		err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &never, nil)
+		if err != nil && !errors.Is(err, unix.ECANCELED) {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("watch the clock: %w", err)
 		}
-		_, err := f.Read(buf[:])
+		_, err = f.Read(buf[:])
 		switch {
 		case ctx.Err() != nil:
 			return nil

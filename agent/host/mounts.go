@@ -107,7 +107,8 @@ func deviceName(source string) string {
 	if !strings.HasPrefix(source, "/dev/") || unix.Stat(source, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return source
 	}
-	link, err := os.Readlink(filepath.Join("/sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))))
+	number := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	link, err := os.Readlink(filepath.Join("/sys/dev/block", number))
 	if err != nil {
 		return strings.TrimPrefix(source, "/dev/")
 	}

@@ -17,7 +17,8 @@ func TestParseTask(t *testing.T) {
 		want               Task
 		ok                 bool
 	}{
-		{"a name that lies", statOfTask, status, Task{Started: 123450 * time.Millisecond, Waiting: true, Switches: 10}, true},
+		{"a name that lies", statOfTask, status,
+			Task{Started: 123450 * time.Millisecond, Waiting: true, Switches: 10}, true},
 		{"no name", "77 a D 1", status, Task{}, false},
 		{"cut off", "77 (a) D 1 77", status, Task{}, false},
 		{"no switches", statOfTask, "Name: a\n", Task{}, false},

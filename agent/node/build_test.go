@@ -64,9 +64,11 @@ func TestBuildKeepsPressureUntilItIsMeasured(t *testing.T) {
 // A problem of the machine is shown from the first time that it holds; what somebody
 // else writes stays theirs.
 func TestBuildShowsProblems(t *testing.T) {
-	hung := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionTrue, Reason: "TaskHung", Message: "dd"}
-	well := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionFalse, Reason: "NoTaskHung"}
-	theirs := corev1.NodeCondition{Type: problem.KernelDeadlock, Status: corev1.ConditionFalse, Reason: "KernelHasNoDeadlock"}
+	deadlock := func(s corev1.ConditionStatus, reason string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: problem.KernelDeadlock, Status: s, Reason: reason}
+	}
+	hung, well := deadlock(corev1.ConditionTrue, "TaskHung"), deadlock(corev1.ConditionFalse, "NoTaskHung")
+	theirs := deadlock(corev1.ConditionFalse, "KernelHasNoDeadlock")
 	in := Input{Name: "n"}
 	n := Build(nil, in)
 	for _, step := range []struct {

@@ -95,7 +95,9 @@ func TestEventsOfConditions(t *testing.T) {
 		{of(), of(deadlock(yes, "DockerHung")), ""},
 	} {
 		got := ""
-		m := &Manager{Name: "n", Event: func(kind, reason, message string) { got += kind + " " + reason + " " + message + ";" }}
+		m := &Manager{Name: "n", Event: func(kind, reason, message string) {
+			got += kind + " " + reason + " " + message + ";"
+		}}
 		if m.tell(c.old, c.now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}

@@ -87,10 +87,12 @@ func (c *clock) state(now time.Time) (reason, message string, known bool) {
 	defer c.mu.Unlock()
 	switch {
 	case c.off != 0:
-		return reasonClockDiffers, fmt.Sprintf("the clock is %v or more %s; see that a time service runs on both machines",
-			c.off.Abs().Truncate(clockLimit), direction(c.off, "ahead of the coordinator's", "behind the coordinator's")), true
+		return reasonClockDiffers, fmt.Sprintf("the clock is %v or more %s the coordinator's; "+
+			"see that a time service runs on both machines",
+			c.off.Abs().Truncate(clockLimit), direction(c.off, "ahead of", "behind")), true
 	case !c.free.IsZero() && now.Sub(c.free) >= clockFreeFor:
-		return reasonClockFree, "nothing keeps the clock right any more (the kernel has it as not synchronized): see that a time service runs", c.known
+		return reasonClockFree, "nothing keeps the clock right any more (the kernel has it as not synchronized): " +
+			"see that a time service runs", c.known
 	}
 	return "", "", c.known
 }

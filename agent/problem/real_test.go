@@ -53,7 +53,8 @@ func TestThisMachinesFilesystem(t *testing.T) {
 		}
 	}
 	await(no)
-	if err := os.WriteFile(filepath.Join("/sys/fs/ext4", device, "trigger_fs_error"), []byte("test of shoal"), 0); err != nil {
+	trigger := filepath.Join("/sys/fs/ext4", device, "trigger_fs_error")
+	if err := os.WriteFile(trigger, []byte("test of shoal"), 0); err != nil {
 		t.Skip(err)
 	}
 	await(yes)

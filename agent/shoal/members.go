@@ -116,8 +116,9 @@ func printMembers(out io.Writer, list []gossip.View, now time.Time) error {
 			trip = fmt.Sprintf("%.1f ms", 1000*m.RoundTrip)
 		}
 		// Others choose their zones and more: what is printed holds no control characters.
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(m.Name), printable(string(m.Role)),
-			m.State, ago(now.Sub(m.Since)), m.Addr, orDash(m.Zone), orDash(m.Version), podsOf(m), pressureOf(m), trip, saidBy(m))
+		row := []string{printable(m.Name), printable(string(m.Role)), printable(string(m.State)), ago(now.Sub(m.Since)),
+			orDash(m.Addr), orDash(m.Zone), orDash(m.Version), podsOf(m), pressureOf(m), trip, saidBy(m)}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
 }

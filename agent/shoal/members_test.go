@@ -33,7 +33,8 @@ func TestMembersOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	g.SetDigest(gossip.Digest{Version: "v1.36", Pods: 7, Pressure: []gossip.Pressure{gossip.DiskPressure, gossip.PIDPressure}})
+	g.SetDigest(gossip.Digest{Version: "v1.36", Pods: 7,
+		Pressure: []gossip.Pressure{gossip.DiskPressure, gossip.PIDPressure}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- g.ServeView(ctx, filepath.Join(dir, gossip.ViewSocket)) }()
@@ -47,7 +48,8 @@ func TestMembersOfThisMachine(t *testing.T) {
 		t.Error(err)
 	}
 	if got := strings.Join(strings.Fields(out.String()), " "); err != nil ||
-		!strings.HasPrefix(got, "NAME ROLE STATE SINCE ADDRESS ZONE VERSION PODS PRESSURE ROUND TRIP SAID BY anna agent alive") ||
+		!strings.HasPrefix(got, "NAME ROLE STATE SINCE ADDRESS ZONE VERSION PODS PRESSURE ROUND TRIP SAID BY "+
+			"anna agent alive") ||
 		!strings.HasSuffix(got, "north v1.36 7 disk,pid (this view) itself") {
 		t.Errorf("%v: %s", err, got)
 	}
