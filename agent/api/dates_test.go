@@ -1,12 +1,15 @@
 package api
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -48,4 +51,25 @@ func TestDates(t *testing.T) {
 			t.Error("a date that is none")
 		}
 	})
+}
+
+// The server's clients have the dates heard.
+func TestServerIsDated(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", "Sat, 01 Jan 2000 00:00:07 GMT")
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer srv.Close()
+	s, err := Connect(Config{Rest: &rest.Config{Host: srv.URL}, NodeName: "n", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var heard []time.Time
+	s.SetDated(func(date, sent, received time.Time) { heard = append(heard, date, sent, received) })
+	if _, err := s.Client.Discovery().RESTClient().Get().AbsPath("/").DoRaw(t.Context()); err == nil {
+		t.Fatal("nothing is there")
+	}
+	if len(heard) != 3 || heard[0].Year() != 2000 || heard[2].Before(heard[1]) {
+		t.Errorf("heard %v", heard)
+	}
 }
