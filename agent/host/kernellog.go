@@ -43,7 +43,24 @@ func FollowKernelLog(ctx context.Context, take func(KernelLine), caught func()) 
 	if err != nil {
 		return err
 	}
+	if err := isKernelLog(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	return followKernelLog(ctx, f, take, caught)
+}
+
+// isKernelLog fails for what stands in the log's place in containers and machines of
+// systemd-nspawn: a pipe, which any process there writes.
+func isKernelLog(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || st.Mode()&os.ModeCharDevice == 0 || sys.Rdev != unix.Mkdev(1, 11) {
+		return fmt.Errorf("%s is not the kernel's log", f.Name())
+	}
+	return nil
 }
 
 func followKernelLog(ctx context.Context, f *os.File, take func(KernelLine), caught func()) error {

@@ -104,6 +104,26 @@ func TestKernelLogHasAPace(t *testing.T) {
 	})
 }
 
+// A pipe, or another device, is not taken for the kernel's log.
+func TestOnlyTheKernelsLog(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, f := range []*os.File{r, null} {
+		if isKernelLog(f) == nil {
+			t.Errorf("%s is taken for it", f.Name())
+		}
+	}
+}
+
 // The kernel's own log is read from its beginning to what is there now.
 func TestKernelsLog(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
