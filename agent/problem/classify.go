@@ -2,7 +2,9 @@ package problem
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // kind is what a message of the kernel means.
@@ -48,8 +50,19 @@ var rules = []struct {
 	{other, "SystemOOM", regexp.MustCompile(`^Out of memory: Killed process `)},
 }
 
+// begins are how lines begin that a rule may match: most lines are none, and a start reads
+// some thousands.
+var begins = []string{"INFO: ", "watchdog: ", "NMI watchdog: ", "rcu: ", "BUG: ", "kernel BUG at ", "Oops: ",
+	"general protection fault", "divide error: ", "Unable to handle kernel ", "EXT", "Aborting journal ", "XFS (", "BTRFS",
+	"F2FS-fs (", "SQUASHFS error", "blk_update_request: ", "critical ", "I/O error", "medium error", "target error",
+	"nexus error", "Buffer I/O error", "Memory failure: ", "EDAC ", "{", "[Hardware Error]", "mce: ",
+	"unregister_netdevice: ", "Out of memory: "}
+
 // classify tells what a line means; the kernel's lines are bounded (host.KernelLine).
 func classify(text string) message {
+	if !slices.ContainsFunc(begins, func(b string) bool { return strings.HasPrefix(text, b) }) {
+		return message{}
+	}
 	for _, r := range rules {
 		found := r.pattern.FindStringSubmatch(text)
 		if found == nil {
