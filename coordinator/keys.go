@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/auth/token"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -70,13 +72,29 @@ func (s parts) dropServiceAccountKey(ctx context.Context, now time.Time) error {
 	return r.Drop(ctx)
 }
 
-// renewKeys looks once a day for certificates that end in some months; the
-// server reads changed files by itself.
+// renewKeys looks once a day for certificates that end in some months, and when somebody
+// sets the clock: those of a machine that booted in the wrong year may have ended by now,
+// or not begun. The server reads changed files by itself.
 func (s parts) renewKeys(ctx context.Context) {
+	set := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		err := process.WatchClock(ctx, func() {
+			select {
+			case set <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
+			s.log.Warn("certificates are looked at once a day, also when the clock is set", "err", err)
+		}
+	})
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-set:
 		case <-time.After(24 * time.Hour):
 		}
 		err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now())

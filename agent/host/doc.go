@@ -14,5 +14,5 @@
 //	FollowKernelLog   since boot    /dev/kmsg, without what processes write there
 //	ReadTask          now           /proc/PID
 //	MountsOf          now           /proc/self/mountinfo, which WatchMounts waits for
-//	WatchClock        when set      timerfd_create(2); Synchronized: adjtimex(2)
+//	Synchronized      now           adjtimex(2)
 package host

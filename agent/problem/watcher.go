@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 const (
@@ -39,7 +40,7 @@ type Machine struct {
 // ThisOne is the machine that the process runs on.
 func ThisOne() Machine {
 	return Machine{KernelLog: host.FollowKernelLog, Mounts: host.MountsOf, WatchMounts: host.WatchMounts,
-		Task: host.ReadTask, Clocks: host.Now, WatchClock: host.WatchClock, Synchronized: host.Synchronized}
+		Task: host.ReadTask, Clocks: host.Now, WatchClock: process.WatchClock, Synchronized: host.Synchronized}
 }
 
 // Watcher finds the machine's problems.
