@@ -32,6 +32,9 @@ func (s *parts) newKeeper() (*snapshots.Keeper, error) {
 		Keep:  s.cfg.SnapshotKeep,
 		Log:   s.log,
 	}
+	if b := bucket(s.cfg); b != nil {
+		k.Remote = s.remote(*b)
+	}
 	if s.cfg.SnapshotPassphraseFile == "" {
 		return k, nil
 	}
@@ -79,29 +82,33 @@ func snapshotCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Co
 		c.SilenceUsage, c.SilenceErrors = true, true
 		return c
 	}
-	cmd.AddCommand(quiet(&cobra.Command{
+	var toS3 bool
+	save := quiet(&cobra.Command{
 		Use: "save [FILE]", Short: "Take a snapshot; with FILE, copy it there", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := load(cmd)
 			if err != nil {
 				return err
 			}
-			return saveSnapshot(cmd.Context(), cfg, args, cmd.OutOrStdout())
+			return saveSnapshot(cmd.Context(), cfg, args, toS3, cmd.OutOrStdout())
 		},
-	}), quiet(&cobra.Command{
-		Use: "list", Short: "List the snapshots on this machine", Args: cobra.NoArgs,
+	})
+	save.Flags().BoolVar(&toS3, "s3", false, "copy it to the bucket of the configuration (snapshotS3Bucket), too")
+	cmd.AddCommand(save, quiet(&cobra.Command{
+		Use: "list", Short: "List the snapshots on this machine, and those in the bucket of the configuration",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(cmd)
 			if err != nil {
 				return err
 			}
-			return listSnapshots(cfg, cmd.OutOrStdout())
+			return listSnapshots(cmd.Context(), cfg, cmd.OutOrStdout())
 		},
 	}), restoreCommand(load))
 	return cmd
 }
 
-func saveSnapshot(ctx context.Context, cfg config.Config, to []string, out io.Writer) error {
+func saveSnapshot(ctx context.Context, cfg config.Config, to []string, toS3 bool, out io.Writer) error {
 	c, err := operator(cfg, "")
 	if err != nil {
 		return err
@@ -110,7 +117,11 @@ func saveSnapshot(ctx context.Context, cfg config.Config, to []string, out io.Wr
 	if err != nil {
 		return fmt.Errorf("connect to the API: %w", err)
 	}
-	data, err := d.RESTClient().Post().AbsPath(snapshots.Path).DoRaw(ctx)
+	r := d.RESTClient().Post().AbsPath(snapshots.Path)
+	if toS3 {
+		r = r.Param(snapshots.CopyParameter, "s3")
+	}
+	data, err := r.DoRaw(ctx)
 	if err != nil {
 		return said("take a snapshot", data, err)
 	}
@@ -124,6 +135,9 @@ func saveSnapshot(ctx context.Context, cfg config.Config, to []string, out io.Wr
 		}
 	}
 	fmt.Fprintf(out, "%s: %d KiB\n", s.File, s.Size>>10)
+	if s.Copy != "" {
+		fmt.Fprintf(out, "%s\n", s.Copy)
+	}
 	if !s.Keys {
 		fmt.Fprintf(out, "Without the cluster's keys: keep %s elsewhere too, or name a snapshotPassphraseFile\n",
 			cfg.KeysDir())
@@ -138,15 +152,13 @@ func copySnapshot(s *snapshots.Snapshot, to string) error {
 		return err
 	}
 	if s.Keys {
-		if err := copyFile(keysBeside(from), keysBeside(to)); err != nil {
+		if err := copyFile(snapshots.KeysBeside(from), snapshots.KeysBeside(to)); err != nil {
 			return err
 		}
 	}
 	s.File = to
 	return nil
 }
-
-func keysBeside(snapshot string) string { return strings.TrimSuffix(snapshot, ".db") + ".keys" }
 
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
@@ -165,27 +177,42 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-func listSnapshots(cfg config.Config, out io.Writer) error {
+// listTime bounds what a bucket may take to be listed.
+const listTime = 2 * time.Minute
+
+func listSnapshots(ctx context.Context, cfg config.Config, out io.Writer) error {
 	list, err := snapshots.List(cfg.SnapshotsDir())
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "FILE\tTAKEN\tKIB\tKEYS")
-	for _, s := range list {
+	show := func(s snapshots.Snapshot) {
 		with := "no"
 		if s.Keys {
 			with = "yes"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", s.File, s.Time.Format(time.RFC3339), s.Size>>10, with)
 	}
-	return w.Flush()
+	for _, s := range list {
+		show(s)
+	}
+	var copies []snapshots.Copy
+	if b := bucket(cfg); b != nil {
+		ctx, cancel := context.WithTimeout(ctx, listTime)
+		defer cancel()
+		copies, err = b.List(ctx, "") // of all clusters: this machine may have none yet
+	}
+	for _, c := range copies {
+		show(c.Snapshot)
+	}
+	return errors.Join(w.Flush(), err)
 }
 
 func restoreCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Command {
 	var secretFile string
 	cmd := &cobra.Command{
-		Use: "restore FILE", Short: "Make this machine's store out of a snapshot; its coordinator must not run",
+		Use: "restore FILE|s3://BUCKET/NAME", Short: "Make this machine's store out of a snapshot; its coordinator must not run",
 		Args: cobra.ExactArgs(1), SilenceUsage: true, SilenceErrors: true,
 	}
 	cmd.Flags().StringVar(&secretFile, "passphrase-file", "",
@@ -200,7 +227,12 @@ func restoreCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 			return err
 		}
 		defer unlock()
-		return restoreSnapshot(cfg, args[0], secretFile, cmd.OutOrStdout())
+		file, remove, err := localSnapshot(cmd.Context(), cfg, args[0])
+		if err != nil {
+			return err
+		}
+		defer remove()
+		return restoreSnapshot(cfg, file, secretFile, cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -234,6 +266,27 @@ func restoreSnapshot(cfg config.Config, file, secretFile string, out io.Writer) 
 	return nil
 }
 
+// localSnapshot is the file of a snapshot, which may have to be fetched first.
+func localSnapshot(ctx context.Context, cfg config.Config, name string) (file string, remove func(), err error) {
+	if !snapshots.IsS3(name) {
+		return name, func() {}, nil
+	}
+	b := bucket(cfg)
+	if b == nil {
+		return "", nil, errors.New("snapshotS3Endpoint is not set: it says where the bucket is")
+	}
+	dir, err := os.MkdirTemp(cfg.StateDir(), "restore-")
+	if err != nil {
+		return "", nil, fmt.Errorf("fetch %s: %w", name, err)
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	if file, err = b.Download(ctx, name, dir); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return file, remove, nil
+}
+
 // maxKeys is more than the keys of any cluster take, sealed.
 const maxKeys = 1 << 20
 
@@ -255,14 +308,14 @@ func restoreKeys(cfg config.Config, file, secretFile string) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("restore: %w", err)
 	}
-	data, err := readUpTo(keysBeside(file), maxKeys)
+	data, err := readUpTo(snapshots.KeysBeside(file), maxKeys)
 	if err != nil {
 		return fmt.Errorf(
 			"restore: this machine has none of the cluster's keys, without which no Secret can be read and no node is known: %w; put those of %s back from a backup",
 			err, cfg.KeysDir())
 	}
 	if secretFile == "" {
-		return fmt.Errorf("restore: the keys in %s are under a passphrase: give --passphrase-file", keysBeside(file))
+		return fmt.Errorf("restore: the keys in %s are under a passphrase: give --passphrase-file", snapshots.KeysBeside(file))
 	}
 	secret, err := passphrase(secretFile)
 	if err != nil {
@@ -270,7 +323,7 @@ func restoreKeys(cfg config.Config, file, secretFile string) error {
 	}
 	var locked members.Locked
 	if err := json.Unmarshal(data, &locked); err != nil {
-		return fmt.Errorf("restore: read %s: %w", keysBeside(file), err)
+		return fmt.Errorf("restore: read %s: %w", snapshots.KeysBeside(file), err)
 	}
 	b, err := locked.Unlock(secret)
 	if err != nil {

@@ -98,6 +98,7 @@ type Config struct {
 	// nothing is traced.
 	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
 	Recycler
+	S3
 	Audit
 	Admission
 	Authentication
@@ -136,6 +137,7 @@ func Default() Config {
 		SnapshotKeep:           5,
 		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
 		Recycler:               defaultRecycler(),
+		S3:                     defaultS3(),
 		Audit:                  defaultAudit(),
 		Authentication:         defaultAuthentication(),
 		Authorization:          defaultAuthorization(),
@@ -189,6 +191,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
 	c.Recycler.addFlags(fs)
+	c.S3.addFlags(fs)
 	c.Audit.addFlags(fs)
 	c.Admission.addFlags(fs)
 	c.Authentication.addFlags(fs)
@@ -302,6 +305,7 @@ func (c Config) Validate() error {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
 	c.Recycler.validate(bad)
+	c.S3.validate(bad)
 	c.Audit.validate(bad)
 	c.Authentication.validate(bad)
 	c.Authorization.validate(bad)

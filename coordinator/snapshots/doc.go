@@ -7,5 +7,6 @@
 //	DIR/scheduled-20261125T034000Z.keys    members.Locked, in JSON
 //	DIR/manual-20261125T040000Z.db         kept until somebody deletes it
 //
-// Each coordinator keeps its own, on its own disk.
+// Each coordinator keeps its own, on its own disk. What the schedule takes may be copied
+// to a bucket (s3.go), which all of them share: the first whose turn comes copies its.
 package snapshots

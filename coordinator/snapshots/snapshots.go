@@ -36,9 +36,20 @@ type Keeper struct {
 	Keep  int
 	// Keys returns what goes beside a snapshot; nil when there is no passphrase.
 	Keys func() ([]byte, error)
-	Log  *slog.Logger
+	// Remote is where the schedule's are copied to; nil: nowhere.
+	Remote Remote
+	Log    *slog.Logger
 
 	mu sync.Mutex // one at a time
+}
+
+// Remote keeps copies of this cluster's snapshots elsewhere.
+type Remote interface {
+	List(ctx context.Context) ([]Copy, error)
+	// Upload returns what the copy is called there.
+	Upload(ctx context.Context, s Snapshot) (string, error)
+	// Prune deletes those of the schedule that are too many.
+	Prune(ctx context.Context, now time.Time) error
 }
 
 // Snapshot is one that is kept.
@@ -49,6 +60,8 @@ type Snapshot struct {
 	Size int64     `json:"size"`
 	// Keys tells that the cluster's keys are beside it.
 	Keys bool `json:"keys"`
+	// Copy is what it is called in the bucket that it was copied to when it was asked for.
+	Copy string `json:"copy,omitempty"`
 }
 
 const (
@@ -126,13 +139,19 @@ func (k *Keeper) take(kind string, now time.Time) (s Snapshot, err error) {
 
 // room fails where a snapshot would take the space that the store needs.
 func (k *Keeper) room() error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(k.Dir, &st); err != nil {
-		return fmt.Errorf("take a snapshot: %w", err)
+	if err := hasRoom(k.Dir, k.Store.Size()); err != nil {
+		return fmt.Errorf("take a snapshot: %w: free some space, or name another directory (snapshotDir)", err)
 	}
-	if free, need := int64(st.Bavail)*st.Bsize, k.Store.Size()+spare; free < need {
-		return fmt.Errorf("take a snapshot: %s has %d MiB free and needs %d MiB: free some space, or name another directory (snapshotDir)",
-			k.Dir, free>>20, need>>20)
+	return nil
+}
+
+func hasRoom(dir string, size int64) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return err
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < size+spare {
+		return fmt.Errorf("%s has %d MiB free and needs %d MiB", dir, free>>20, (size+spare)>>20)
 	}
 	return nil
 }
@@ -157,13 +176,17 @@ func write(path string, fill func(io.Writer) error) (size int64, err error) {
 	return size, nil
 }
 
-// Run takes snapshots by the schedule until ctx ends. What fails is told, and tried
-// again at the next time.
+// Run takes snapshots by the schedule until ctx ends, and copies them. What fails is
+// told, and tried again: a snapshot at its next time, a copy soon.
 func (k *Keeper) Run(ctx context.Context) {
 	if k.Every <= 0 {
 		return
 	}
 	begun := time.Now()
+	var copying <-chan time.Time
+	if k.Remote != nil { // the last one may not have been copied before a restart
+		copying = time.After(min(soon, k.Every))
+	}
 	for {
 		list, err := List(k.Dir)
 		if err != nil {
@@ -172,15 +195,58 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-copying:
 		case <-time.After(time.Until(k.due(list, begun, time.Now()))):
+			if _, err := k.take(scheduled, time.Now()); err != nil {
+				k.Log.Warn("no snapshot was taken", "dir", k.Dir, "next", k.Every, "err", err)
+				begun = time.Now().Add(k.Every - min(soon, k.Every))
+				continue
+			}
+			k.prune()
 		}
-		if _, err := k.take(scheduled, time.Now()); err != nil {
-			k.Log.Warn("no snapshot was taken", "dir", k.Dir, "next", k.Every, "err", err)
-			begun = time.Now().Add(k.Every - min(soon, k.Every))
-			continue
+		copying = nil
+		if err := k.copyLast(ctx); err != nil && ctx.Err() == nil {
+			again := min(soon, k.Every)
+			k.Log.Warn("the last snapshot was not copied", "again", again, "err", err)
+			copying = time.After(again)
 		}
-		k.prune()
 	}
+}
+
+// copyTime bounds a copy: a service that takes a byte now and then would hold all that
+// come after.
+const copyTime = 6 * time.Hour
+
+// copyLast copies the newest of the schedule, unless another coordinator has copied one
+// of its own not long ago: one of each interval is enough.
+func (k *Keeper) copyLast(ctx context.Context) error {
+	if k.Remote == nil {
+		return nil
+	}
+	list, err := List(k.Dir)
+	if err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(s Snapshot) bool { return !isScheduled(s) })
+	if len(list) == 0 {
+		return nil
+	}
+	last := list[len(list)-1]
+	ctx, cancel := context.WithTimeout(ctx, copyTime)
+	defer cancel()
+	there, err := k.Remote.List(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(there, func(c Copy) bool {
+		return isScheduled(c.Snapshot) && last.Time.Sub(c.Time) < k.Every/2 && !c.Time.After(time.Now())
+	}) {
+		return nil
+	}
+	if _, err := k.Remote.Upload(ctx, last); err != nil {
+		return err
+	}
+	return k.Remote.Prune(ctx, time.Now())
 }
 
 // due is when the next is to be taken: a restart changes nothing about it.
@@ -214,6 +280,24 @@ func (k *Keeper) prune() {
 	}
 }
 
+// CopyParameter asks for a copy of what is taken.
+const CopyParameter = "copy"
+
+func (k *Keeper) takeAndCopy(r *http.Request) (Snapshot, error) {
+	wanted := r.URL.Query().Has(CopyParameter)
+	if wanted && k.Remote == nil {
+		return Snapshot{}, errors.New("there is nowhere to copy it to: set snapshotS3Endpoint and snapshotS3Bucket, and restart the coordinator")
+	}
+	s, err := k.Take(time.Now())
+	if err != nil || !wanted {
+		return s, err
+	}
+	if s.Copy, err = k.Remote.Upload(r.Context(), s); err != nil {
+		return s, fmt.Errorf("%s is taken, but: %w", s.File, err)
+	}
+	return s, nil
+}
+
 // ServeHTTP lists and takes snapshots for an administrator.
 func (k *Keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var answer any
@@ -222,7 +306,7 @@ func (k *Keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodGet:
 		answer, err = List(k.Dir)
 	case http.MethodPost:
-		answer, err = k.Take(time.Now())
+		answer, err = k.takeAndCopy(r)
 	default:
 		http.Error(w, "use GET or POST", http.StatusMethodNotAllowed)
 		return
