@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -133,6 +133,12 @@ bin/shoal-csi-local: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./csi/local/shoal-csi-local
 bin/csi-sanity: Makefile
 	GOBIN=$(CURDIR)/bin $(GO) install github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0
+
+s3: bin/versitygw ## snapshots in a real S3 service
+	SHOAL_S3_GATEWAY=$(CURDIR)/bin/versitygw $(GO) test -count=1 -v ./coordinator/snapshots
+
+bin/versitygw: Makefile
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance

@@ -315,7 +315,8 @@ func restoreKeys(cfg config.Config, file, secretFile string) error {
 			err, cfg.KeysDir())
 	}
 	if secretFile == "" {
-		return fmt.Errorf("restore: the keys in %s are under a passphrase: give --passphrase-file", snapshots.KeysBeside(file))
+		return fmt.Errorf("restore: the keys in %s are under a passphrase: give --passphrase-file",
+			snapshots.KeysBeside(file))
 	}
 	secret, err := passphrase(secretFile)
 	if err != nil {

@@ -11,7 +11,7 @@ func snapshotCommand() *cobra.Command {
 	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
 	var secretFile string
 	restore := &cobra.Command{
-		Use: "restore FILE", Short: "Make the state out of a snapshot; the coordinator must not run",
+		Use: "restore FILE|s3://BUCKET/NAME", Short: "Make the state out of a snapshot; the coordinator must not run",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if secretFile != "" {
@@ -21,13 +21,20 @@ func snapshotCommand() *cobra.Command {
 		},
 	}
 	restore.Flags().StringVar(&secretFile, "passphrase-file", "", "passphrase of the keys beside the snapshot")
-	c.AddCommand(&cobra.Command{
+	var s3 bool
+	save := &cobra.Command{
 		Use: "save [FILE]", Short: "Take a snapshot; with FILE, copy it there", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if s3 {
+				args = append(args, "--s3")
+			}
 			return onCoordinator(cmd, o, append([]string{"snapshot", "save"}, args...)...)
 		},
-	}, &cobra.Command{
-		Use: "list", Short: "List the snapshots on this machine", Args: cobra.NoArgs,
+	}
+	save.Flags().BoolVar(&s3, "s3", false, "copy it to the bucket of the configuration, too")
+	c.AddCommand(save, &cobra.Command{
+		Use: "list", Short: "List the snapshots on this machine, and those in the bucket of the configuration",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCoordinator(cmd, o, "snapshot", "list") },
 	}, restore)
 	return c

@@ -313,6 +313,9 @@ func (b Bucket) pruneParts(ctx context.Context, s *s3, cluster string, now time.
 	defer stop()
 	seen := 0
 	for part := range s.ListIncompleteUploads(ctx, b.Name, path.Join(b.Prefix, cluster)+"/", true) {
+		if minio.ToErrorResponse(part.Err).Code == minio.NoSuchUpload { // some services' word for none
+			return nil
+		}
 		if part.Err != nil {
 			return b.explain("list unfinished copies", part.Err)
 		}

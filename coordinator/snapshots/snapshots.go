@@ -246,7 +246,10 @@ func (k *Keeper) copyLast(ctx context.Context) error {
 	if _, err := k.Remote.Upload(ctx, last); err != nil {
 		return err
 	}
-	return k.Remote.Prune(ctx, time.Now())
+	if err := k.Remote.Prune(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		k.Log.Warn("old copies of snapshots cannot be deleted", "err", err)
+	}
+	return nil
 }
 
 // due is when the next is to be taken: a restart changes nothing about it.

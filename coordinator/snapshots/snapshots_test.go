@@ -1,6 +1,7 @@
 package snapshots
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -91,6 +93,84 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// fakeRemote keeps what the copies are called.
+type fakeRemote struct {
+	mu      sync.Mutex
+	copies  []Copy
+	fails   bool
+	lists   int
+	pruned  int
+	uploads []string
+}
+
+func (f *fakeRemote) List(context.Context) ([]Copy, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lists++
+	if f.fails {
+		return nil, errors.New("no line")
+	}
+	return f.copies, nil
+}
+
+func (f *fakeRemote) Upload(_ context.Context, s Snapshot) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.copies = append(f.copies, Copy{Snapshot: s})
+	f.uploads = append(f.uploads, filepath.Base(s.File))
+	return "s3://b/" + filepath.Base(s.File), nil
+}
+
+func (f *fakeRemote) Prune(context.Context, time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pruned++
+	return nil
+}
+
+func (f *fakeRemote) set(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
+// What the schedule takes is copied, once; what could not be is copied later; what another
+// coordinator has copied lately is enough.
+func TestScheduleCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &fakeRemote{}
+		k := &Keeper{Store: &fakeStore{}, Dir: t.TempDir(), Every: 2 * time.Hour, Keep: 2, Remote: r,
+			Log: slog.New(slog.DiscardHandler)}
+		go k.Run(t.Context())
+		wait := func(d time.Duration, want string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if got := strings.Join(r.uploads, " "); got != want {
+				t.Errorf("%s: copied %s", time.Now(), got)
+			}
+		}
+		const first = "scheduled-20000101T001000Z.db"
+		wait(11*time.Minute, first)
+		wait(119*time.Minute, first+" scheduled-20000101T021000Z.db")
+		r.set(func() { r.fails = true })
+		wait(2*time.Hour, first+" scheduled-20000101T021000Z.db")
+		r.set(func() { r.fails = false })
+		wait(10*time.Minute, first+" scheduled-20000101T021000Z.db scheduled-20000101T041000Z.db")
+		r.set(func() {
+			if r.lists > 6 || r.pruned != 3 {
+				t.Errorf("asked %d times, pruned %d times", r.lists, r.pruned)
+			}
+			r.copies = append(r.copies, Copy{Snapshot: Snapshot{ // by another, half an hour before the next
+				File: "s3://b/scheduled-20000101T054000Z.db", Time: time.Date(2000, 1, 1, 5, 40, 0, 0, time.UTC)}})
+		})
+		wait(2*time.Hour, first+" scheduled-20000101T021000Z.db scheduled-20000101T041000Z.db")
+		wait(2*time.Hour, first+" scheduled-20000101T021000Z.db scheduled-20000101T041000Z.db scheduled-20000101T081000Z.db")
+	})
+}
+
 // A restart does not take another, and a clock that was ahead does not keep the next away.
 func TestDue(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -125,6 +205,18 @@ func TestServe(t *testing.T) {
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%s: %d %s", c.method, w.Code, w.Body)
 		}
+	}
+	ask := func() string {
+		w := httptest.NewRecorder()
+		k.ServeHTTP(w, httptest.NewRequest("POST", Path+"?copy=s3", nil))
+		return w.Body.String()
+	}
+	if got := ask(); !strings.Contains(got, "set snapshotS3Endpoint") {
+		t.Error(got)
+	}
+	k.Remote = &fakeRemote{}
+	if got := ask(); !strings.Contains(got, `"copy":"s3://b/manual-`) {
+		t.Error(got)
 	}
 	broken := &fakeStore{}
 	broken.fails.Store(true)
