@@ -95,7 +95,7 @@ func listCoordinators(ctx context.Context, c rest.Interface, out io.Writer) erro
 		if m.Reached {
 			answers = "yes"
 		}
-		if m.State != "learner" {
+		if m.State != "learner" && m.State != "expected" {
 			votes++
 			if m.Reached {
 				alive++

@@ -267,6 +267,79 @@ func TestWitness(t *testing.T) {
 	b.kill()
 	stop()
 	f.hasAll(a, acked)
+	f.restoreOn(a, b, w)
+}
+
+// restoreOn restores the cluster on one, while a witness runs and another coordinator is
+// down: both join the restored one by themselves, and keep what they had.
+func (f *three) restoreOn(a, b, w *one) {
+	f.t.Helper()
+	t := f.t
+	early := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "early"}, StringData: map[string]string{"k": "early"}}
+	soon(t, "a Secret is written", func() error {
+		_, err := a.c.CoreV1().Secrets("default").Create(t.Context(), early, metav1.CreateOptions{})
+		return unlessThere(err)
+	})
+	file := filepath.Join(t.TempDir(), "cluster.db")
+	if out, err := a.run(t.Context(), "snapshot", "save", file); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+	soon(t, "a ConfigMap is written", func() error {
+		_, err := a.c.CoreV1().ConfigMaps("default").Create(t.Context(), late, metav1.CreateOptions{})
+		return unlessThere(err)
+	})
+	a.kill()
+	_, err := a.run(t.Context(), "snapshot", "restore", file)
+	if err == nil || !strings.Contains(err.Error(), "w (https://127.0.0.23:") || strings.Contains(err.Error(), "b (") {
+		t.Errorf("restored under a witness that runs: %v", err)
+	}
+	out, err := a.run(t.Context(), "snapshot", "restore", "--force", file)
+	if err != nil || !strings.Contains(out, "b (https://127.0.0.22:") ||
+		!strings.Contains(out, "w (https://127.0.0.23:") {
+		t.Fatalf("%s, %v", out, err)
+	}
+	f.start(a)
+	b.child = coordinator(t, b.dir, b.port, b.args...)
+	for _, o := range []*one{b, w} {
+		if _, ended := o.wait(3 * time.Minute); !ended || !strings.Contains(o.out.String(), "restored from a snapshot on") {
+			t.Fatalf("%s goes on:\n%s", o.name, o.out)
+		}
+	}
+	f.showsAll(a, "b https://127.0.0.22:"+fmt.Sprint(f.peer)+" expected no",
+		"w https://127.0.0.23:"+fmt.Sprint(f.peer)+" expected")
+	w.child = coordinator(t, w.dir, w.port, w.args...) // as a unit is
+	f.start(b)
+	f.showsAll(b, "a https://127.0.0.21:", "b https://127.0.0.22:", "w https://127.0.0.23:", "(witness) yes",
+		"One may fail")
+	for _, o := range []*one{b, w} {
+		kept, err := filepath.Glob(o.dir + "/coordinator/etcd.before-*/member/snap/db")
+		if err != nil || len(kept) != 1 {
+			t.Errorf("%s has kept %v, %v", o.name, kept, err)
+		}
+	}
+	soon(t, "the Secret can be read", func() error {
+		s, err := b.c.CoreV1().Secrets("default").Get(t.Context(), "early", metav1.GetOptions{})
+		if err == nil && string(s.Data["k"]) != "early" {
+			err = fmt.Errorf("it is %q", s.Data["k"])
+		}
+		return err
+	})
+	soon(t, "what came after the snapshot is gone", func() error {
+		_, err := b.c.CoreV1().ConfigMaps("default").Get(t.Context(), "late", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there, or: %w", err)
+	})
+}
+
+// unlessThere drops the error of a write that was made, though nobody was told so.
+func unlessThere(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
 }
 
 func readFile(t *testing.T, path string) string {

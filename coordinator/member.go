@@ -31,6 +31,10 @@ type member struct {
 	Join []string `json:"join,omitempty"`
 	// Witness has a vote and a copy of the store, and serves no API.
 	Witness bool `json:"witness,omitempty"`
+	// Restored is the restoration that this member has followed; Rejoin one that it has
+	// to follow.
+	Restored *members.Restoration `json:"restored,omitempty"`
+	Rejoin   *rejoin              `json:"rejoin,omitempty"`
 }
 
 func memberFile(cfg config.Config) string { return filepath.Join(cfg.StateDir(), "member.json") }
@@ -113,7 +117,9 @@ func (s *parts) peers() (store.Peers, error) {
 	if err != nil {
 		return store.Peers{}, err
 	}
-	return peersOf(s.cfg, m, s.advertise)
+	p, err := peersOf(s.cfg, m, s.advertise)
+	p.Also = s.again
+	return p, err
 }
 
 // keepMember notes that this coordinator is one of several, from now on.
@@ -121,6 +127,10 @@ func (s *parts) keepMember() error {
 	m, err := s.member()
 	if err != nil {
 		return err
+	}
+	select {
+	case s.grown <- struct{}{}:
+	default:
 	}
 	return m.write(s.cfg)
 }
@@ -138,8 +148,11 @@ func (s *parts) newMembers() *members.Server {
 
 		Secret:  tokens.Secret,
 		Spend:   tokens.Spend,
-		Reaches: s.reaches,
-		Log:     s.log,
+		Reaches: func(ctx context.Context, url string) bool { return reaches(ctx, keys(s.cfg), url) },
+
+		Expected: s.expected,
+		Unexpect: s.unexpect,
+		Log:      s.log,
 	}
 }
 
@@ -185,8 +198,7 @@ func (s *parts) memberURLs() (out []string) {
 const reachTime = 3 * time.Second
 
 // reaches asks another member for its version.
-func (s *parts) reaches(ctx context.Context, peerURL string) bool {
-	dir := keys(s.cfg)
+func reaches(ctx context.Context, dir pki.Dir, peerURL string) bool {
 	info := transport.TLSInfo{
 		CertFile: dir.Path(pki.PeerCertFile), KeyFile: dir.Path(pki.PeerKeyFile), TrustedCAFile: dir.Path(pki.PeerCAFile),
 	}

@@ -25,19 +25,38 @@ func runWitness(
 	if err != nil {
 		return err
 	}
+	if err := joinAgain(ctx, cfg, m, advertise, manager, log); err != nil {
+		return unlessStopped(ctx, err)
+	}
 	peers, err := peersOf(cfg, *m, advertise)
 	if err != nil {
 		return err
 	}
+	others := newAgain(cfg, true, advertise, log)
+	peers.Also = others
 	st, err := store.Open(ctx, store.Config{Dir: filepath.Join(cfg.StateDir(), "etcd"), Peers: &peers, Log: log})
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { _ = st.Close() }()
-	if err := st.Vote(ctx, patient(manager, log)); err != nil {
+	others.open.Store(st)
+	return whileNotRestored(ctx, cfg, st, peers, log, func(ctx context.Context) error {
+		return serveWitness(ctx, cfg, m, st, begin, manager, log)
+	})
+}
+
+func serveWitness(
+	ctx context.Context, cfg config.Config, m *member, st *store.Store, begin time.Time,
+	manager process.ServiceManager, log *slog.Logger,
+) error {
+	err := st.Vote(ctx, patient(manager, log))
+	if err == nil {
+		err = joinedAgain(cfg, m)
+	}
+	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	log.Info("witness votes", "address", peers.URL, "after", time.Since(begin).Round(time.Millisecond))
+	log.Info("witness votes", "name", m.Name, "after", time.Since(begin).Round(time.Millisecond))
 	manager.Ready()
 	watched, stop := context.WithCancel(ctx)
 	defer stop()

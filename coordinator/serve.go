@@ -88,7 +88,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 	}
 	var ofMembers []func(context.Context) error
 	if s.members != nil {
-		ofMembers = append(ofMembers, unfailing(s.members.Forget), unfailing(s.showAddress),
+		ofMembers = append(ofMembers, s.watchRestored, unfailing(s.members.Forget), unfailing(s.showAddress),
 			unfailing(s.snapshots.Run))
 	}
 	return append(ofMembers, []func(context.Context) error{

@@ -217,6 +217,9 @@ func restoreCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 	}
 	cmd.Flags().StringVar(&secretFile, "passphrase-file", "",
 		"passphrase of the keys beside the snapshot; needed where this machine has none of the cluster's")
+	var force bool
+	cmd.Flags().BoolVar(&force, "force", false,
+		"also while other coordinators run, which set their newer state aside then")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := load(cmd)
 		if err != nil {
@@ -232,12 +235,14 @@ func restoreCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Com
 			return err
 		}
 		defer remove()
-		return restoreSnapshot(cfg, file, secretFile, cmd.OutOrStdout())
+		return restoreSnapshot(cmd.Context(), cfg, file, secretFile, force, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-func restoreSnapshot(cfg config.Config, file, secretFile string, out io.Writer) error {
+func restoreSnapshot(
+	ctx context.Context, cfg config.Config, file, secretFile string, force bool, out io.Writer,
+) error {
 	if len(cfg.EtcdServers) > 0 {
 		return errors.New("etcdServers: the state is in an outside etcd: restore it there")
 	}
@@ -247,13 +252,38 @@ func restoreSnapshot(cfg config.Config, file, secretFile string, out io.Writer) 
 	if err := restoreKeys(cfg, file, secretFile); err != nil {
 		return err
 	}
-	// Other members keep the state of before: this one is alone with the restored one.
-	if err := os.Remove(memberFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("restore: %w", err)
-	}
-	kept, err := store.Restore(file, filepath.Join(cfg.StateDir(), "etcd"), time.Now())
+	before, err := readMember(cfg)
 	if err != nil {
 		return err
+	}
+	m := member{Name: memberName(cfg)}
+	if before != nil {
+		m.Name = before.Name
+	}
+	others, err := othersOf(cfg, file, m.Name)
+	if err != nil {
+		return err
+	}
+	if !force {
+		if err := refuseWhileOthersRun(ctx, cfg, others); err != nil {
+			return errors.Join(err, giveToService(cfg.StateDir())) // it may have made certificates
+		}
+	}
+	now := time.Now()
+	kept, err := store.Restore(file, filepath.Join(cfg.StateDir(), "etcd"), now)
+	if err != nil {
+		return err
+	}
+	// Other members keep the state of before: this one is alone with the restored one
+	// until they join it.
+	if len(others) > 0 {
+		m.Restored = &members.Restoration{Time: now.UTC(), Expects: others}
+		err = m.write(cfg)
+	} else if err = os.Remove(memberFile(cfg)); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
 	}
 	if err := giveToService(cfg.StateDir()); err != nil {
 		return err
@@ -262,7 +292,10 @@ func restoreSnapshot(cfg config.Config, file, secretFile string, out io.Writer) 
 	if kept != "" {
 		fmt.Fprintf(out, "the one of before is in %s: delete it when all is well\n", kept)
 	}
-	fmt.Fprintln(out, "other coordinators of before must not go on: empty their state directories, and have them join again")
+	for _, o := range others {
+		fmt.Fprintf(out, "%s (%s) sets its store aside and joins this one, once it runs and finds it restored\n",
+			strings.TrimPrefix(o.Name, members.WitnessPrefix), o.URL)
+	}
 	return nil
 }
 

@@ -54,6 +54,8 @@ type parts struct {
 	keys      *rotation.Member
 	// changed is told when keys have changed that controllers sign with.
 	changed   chan struct{}
+	grown     chan struct{} // told when the store gets other members
+	again     *again        // answers members of before a restore
 	advertise net.IP
 	port      int
 	begin     time.Time
@@ -97,7 +99,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	st, err := openState(ctx, cfg, advertise, manager, log)
+	others := newAgain(cfg, false, advertise, log)
+	st, err := openState(ctx, cfg, advertise, others, manager, log)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
@@ -106,6 +109,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		cfg:       cfg,
 		log:       log,
 		store:     st,
+		again:     others,
+		grown:     make(chan struct{}, 1),
 		advertise: advertise,
 		port:      listener.Addr().(*net.TCPAddr).Port,
 		begin:     begin,
@@ -170,7 +175,8 @@ func lockState(cfg config.Config) (unlock func(), err error) {
 // openState makes the keys while the store opens: both take their time. One of several
 // members needs some of the keys first, and waits until it has a vote.
 func openState(
-	ctx context.Context, cfg config.Config, advertise net.IP, manager process.ServiceManager, log *slog.Logger,
+	ctx context.Context, cfg config.Config, advertise net.IP, others *again, manager process.ServiceManager,
+	log *slog.Logger,
 ) (*store.Store, error) {
 	c := store.Config{
 		Dir: filepath.Join(cfg.StateDir(), "etcd"), Log: log,
@@ -180,11 +186,15 @@ func openState(
 	if err != nil {
 		return nil, err
 	}
+	if err := joinAgain(ctx, cfg, m, advertise, manager, log); err != nil {
+		return nil, err
+	}
 	if m != nil {
 		p, err := peersOf(cfg, *m, advertise)
 		if err != nil {
 			return nil, err
 		}
+		p.Also = others
 		c.Peers = &p
 	}
 	var st *store.Store
@@ -192,8 +202,18 @@ func openState(
 	g.Go(func() error { return keys(cfg).Ensure(cluster(cfg, advertise), time.Now()) })
 	g.Go(func() (err error) {
 		st, err = store.Open(ctx, c)
-		if err == nil && m != nil {
-			err = st.Vote(ctx, patient(manager, log))
+		if err != nil {
+			return err
+		}
+		others.open.Store(st)
+		if m == nil {
+			return nil
+		}
+		err = whileNotRestored(ctx, cfg, st, *c.Peers, log, func(ctx context.Context) error {
+			return st.Vote(ctx, patient(manager, log))
+		})
+		if err == nil {
+			err = joinedAgain(cfg, m)
 		}
 		return err
 	})

@@ -10,6 +10,7 @@ func snapshotCommand() *cobra.Command {
 	}
 	c.PersistentFlags().StringVar(&o.DataDir, "data-dir", o.DataDir, "the cluster's data directory")
 	var secretFile string
+	var force bool
 	restore := &cobra.Command{
 		Use: "restore FILE|s3://BUCKET/NAME", Short: "Make the state out of a snapshot; the coordinator must not run",
 		Args: cobra.ExactArgs(1),
@@ -17,10 +18,15 @@ func snapshotCommand() *cobra.Command {
 			if secretFile != "" {
 				args = append(args, "--passphrase-file", secretFile)
 			}
+			if force {
+				args = append(args, "--force")
+			}
 			return onCoordinator(cmd, o, append([]string{"snapshot", "restore"}, args...)...)
 		},
 	}
 	restore.Flags().StringVar(&secretFile, "passphrase-file", "", "passphrase of the keys beside the snapshot")
+	restore.Flags().BoolVar(&force, "force", false,
+		"also while other coordinators run, which set their newer state aside then")
 	var s3 bool
 	save := &cobra.Command{
 		Use: "save [FILE]", Short: "Take a snapshot; with FILE, copy it there", Args: cobra.MaximumNArgs(1),

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ const secret = "0123456789abcdef"
 type fakeStore struct {
 	members  []store.Member
 	inactive []store.Member
+	expected []Expected
 	done     []string
 }
 
@@ -73,6 +75,11 @@ func server(s *fakeStore, alive ...string) *Server {
 				}
 			}
 			return false
+		},
+		Expected: func() []Expected { return slices.Clone(s.expected) },
+		Unexpect: func(name string) error {
+			s.expected = slices.DeleteFunc(s.expected, func(e Expected) bool { return e.Name == name })
+			return nil
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}

@@ -59,7 +59,11 @@ type Server struct {
 	Spend func(ctx context.Context, user, peerURL string) error
 	// Reaches tells whether a member answers.
 	Reaches func(ctx context.Context, peerURL string) bool
-	Log     *slog.Logger
+	// Expected are members of before a restore that have not joined again, of which
+	// Unexpect forgets those of a name.
+	Expected func() []Expected
+	Unexpect func(name string) error
+	Log      *slog.Logger
 
 	joining sync.Mutex
 }
@@ -151,7 +155,19 @@ func (s *Server) list(ctx context.Context) []Coordinator {
 		wg.Go(func() { out[i].Reached = m.Self || s.Reaches(ctx, m.URL) })
 	}
 	wg.Wait()
+	for _, e := range s.awaited() {
+		name, witness := strings.CutPrefix(e.Name, WitnessPrefix)
+		out = append(out, Coordinator{Name: name, URL: e.URL, State: "expected", Witness: witness})
+	}
 	return out
+}
+
+// awaited are members of before that are none yet.
+func (s *Server) awaited() []Expected {
+	members := s.Store.Members()
+	return slices.DeleteFunc(s.Expected(), func(e Expected) bool {
+		return slices.ContainsFunc(members, func(m store.Member) bool { return m.URL == e.URL })
+	})
 }
 
 func (s *Server) join(r *http.Request) (Sealed, error) {
@@ -277,7 +293,16 @@ func (s *Server) remove(ctx context.Context, name string) error {
 			return refuse(http.StatusConflict, "%s is the only coordinator: stop it instead", name)
 		}
 		s.Log.Info("a coordinator is removed", "name", m.Name, "address", m.URL)
+		if err := s.Unexpect(m.Name); err != nil {
+			return err
+		}
 		return s.Store.Remove(ctx, m.ID)
+	}
+	for _, e := range s.awaited() {
+		if strings.TrimPrefix(e.Name, WitnessPrefix) == name {
+			s.Log.Info("a coordinator of before the restore is expected no more", "name", e.Name, "address", e.URL)
+			return s.Unexpect(e.Name)
+		}
 	}
 	return refuse(http.StatusNotFound, "no coordinator is called %q; there are: %s", name, strings.Join(names, ", "))
 }

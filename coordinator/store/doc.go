@@ -17,6 +17,6 @@
 //	   │      ├── refuses writes before the disk is full           space.go
 //	   │      ├── a member of a cluster: the only one              member.go
 //	   │      │                          one of several            members.go, peers.go
-//	   │      └── copies of it, and back                           snapshot.go
+//	   │      └── copies of it, and back                           snapshot.go, restored.go
 //	   └── outside etcd                                            outside.go
 package store

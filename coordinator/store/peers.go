@@ -36,9 +36,14 @@ type Peers struct {
 	// Join are URLs of members that there are: where a member that has no files yet
 	// asks who the others are.
 	Join []string
+	// Also answers other members' requests below AlsoPath; nil: nothing does.
+	Also http.Handler
 	// Limit bounds the connections of a listener; nil: nothing does.
 	Limit func(net.Listener) net.Listener
 }
+
+// AlsoPath begins the paths on the peers' port that are not etcd's.
+const AlsoPath = "/shoal/"
 
 const (
 	// With others a tick is a heartbeat, and an election begins after ten without one:
@@ -52,6 +57,12 @@ const (
 	// maxMembersBytes bounds another member's answer.
 	maxMembersBytes = 1 << 20
 )
+
+// ClientTLS is what this member speaks to others with.
+func (p *Peers) ClientTLS() (*tls.Config, error) {
+	info := p.tls()
+	return info.ClientConfig()
+}
 
 func (p *Peers) tls() transport.TLSInfo {
 	return transport.TLSInfo{CertFile: p.CertFile, KeyFile: p.KeyFile, TrustedCAFile: p.CAFile, ClientCertAuth: true}
@@ -164,8 +175,13 @@ func servePeers(s *etcdserver.EtcdServer, p Peers, log *slog.Logger) (*peerServe
 	if p.Limit != nil {
 		l = p.Limit(l)
 	}
+	mux := http.NewServeMux()
+	mux.Handle("/", etcdhttp.NewPeerHandler(s.Logger(), s))
+	if p.Also != nil {
+		mux.Handle(AlsoPath, p.Also)
+	}
 	server := &http.Server{
-		Handler:           etcdhttp.NewPeerHandler(s.Logger(), s),
+		Handler:           mux,
 		ReadHeaderTimeout: handshakeTime,
 		IdleTimeout:       time.Minute,
 		// Anybody can have it say that a handshake failed.

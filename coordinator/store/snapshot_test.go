@@ -109,3 +109,48 @@ func TestDamagedSnapshot(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// Who the members of a store were is in its files, and in its snapshots; a store that was
+// always alone had none.
+func TestSavedMembers(t *testing.T) {
+	c := newCluster(t)
+	p := c.at("one")
+	c.open("one", nil)
+	one := c.stores["one"]
+	path := filepath.Join(t.TempDir(), "s.db")
+	take(t, one, path)
+	if got, err := SavedMembers(t.TempDir(), path); err != nil || len(got) > 0 {
+		t.Errorf("of one that was always alone: %v, %v", got, err)
+	}
+	if err := one.Grow(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	c.join("two", one)
+	soon(t, "all have names", func() bool { return names(one) == "one:false two:false " })
+	take(t, one, path)
+	before := one.Cluster()
+	c.stop("two")
+	c.stop("one")
+	for _, dir := range []string{c.dirs["one"], t.TempDir()} {
+		got, err := SavedMembers(dir, path)
+		if err != nil || len(got) != 2 || got[0].Name != "one" || got[0].URL != p.URL ||
+			got[1].URL != c.peers["two"].URL {
+			t.Errorf("%v, %v", got, err)
+		}
+	}
+	db := filepath.Join(c.dirs["one"], "member", "snap", "db")
+	if err := os.WriteFile(db, bytes.Repeat([]byte("x"), 1<<16), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := SavedMembers(c.dirs["one"], path); err != nil || len(got) != 2 {
+		t.Errorf("beside a damaged store: %v, %v", got, err)
+	}
+	if _, err := Restore(path, c.dirs["one"], time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	c.open("one", &p)
+	soon(t, "it is another cluster", func() bool {
+		id := c.stores["one"].Cluster()
+		return id != "" && id != before && len(c.stores["one"].Members()) == 1
+	})
+}
