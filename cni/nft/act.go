@@ -47,6 +47,9 @@ func Drop() Statement { return verdict{expr.VerdictDrop, ""} }
 // Goto continues in chain without coming back.
 func Goto(chain string) Statement { return verdict{expr.VerdictGoto, chain} }
 
+// Jump continues in chain, and comes back to the next rule where that returns.
+func Jump(chain string) Statement { return verdict{expr.VerdictJump, chain} }
+
 // RejectTCP answers with a TCP reset.
 func RejectTCP() Statement {
 	return plain{"reject with tcp reset", &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}

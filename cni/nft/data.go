@@ -1,14 +1,17 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	mathbits "math/bits"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,6 +66,49 @@ func ParseTarget(d Data) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(d[size:]))
 }
 
+// Interval is an element of a set of intervals: what is from first to last.
+func Interval(first, last Data) Data { return append(append(Data{}, first...), last...) }
+
+// AddrsOf are the addresses of a range, as an element of a set of intervals.
+func AddrsOf(first, last netip.Addr) Data { return Interval(Data{}.Addr(first), Data{}.Addr(last)) }
+
+// PortsOf are ports, as an element of a set of intervals.
+func PortsOf(first, last uint16) Data { return Interval(big16(first), big16(last)) }
+
+func big16(p uint16) Data { return Data{byte(p >> 8), byte(p)} }
+
+// printInterval tells an interval as nft does: by one value, as a prefix where it
+// is one, or by both ends.
+func (d Data) printInterval(t Type) string {
+	first, last := d[:len(d)/2], d[len(d)/2:]
+	if bytes.Equal(first, last) {
+		return first.print(t)
+	}
+	ones, prefix := 0, true
+	for i := range first {
+		differ := first[i] ^ last[i]
+		size := mathbits.Len8(differ)
+		// In a prefix what differs is a tail, all zeros in one and all ones in the other.
+		prefix = prefix && int(differ) == 1<<size-1 && first[i]&differ == 0 && (ones == 8*i || differ == 0xff)
+		ones += 8 - size
+	}
+	if prefix && t != nftables.TypeInetService {
+		return fmt.Sprintf("%s/%d", first.print(t), ones)
+	}
+	return first.print(t) + "-" + last.print(t)
+}
+
+// after is the value that follows an interval's last; nil after the greatest.
+func (d Data) after() Data {
+	next := bytes.Clone(d)
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i]++; next[i] != 0 {
+			return next
+		}
+	}
+	return nil
+}
+
 // print tells a value of a type in nft's language.
 func (d Data) print(t Type) string {
 	if t == Verdict {
@@ -101,7 +147,7 @@ func (d Data) printOne(kind Type) string {
 // number reads a value of the types that are numbers with names.
 func number(kind Type, d Data) uint32 {
 	switch {
-	case kind == nftables.TypeInetProto:
+	case kind.Bytes == 1:
 		return uint32(d[0])
 	case kind == nftables.TypeEtherType:
 		return uint32(binary.BigEndian.Uint16(d))
@@ -113,11 +159,15 @@ func number(kind Type, d Data) uint32 {
 
 // names are nft's names of numbers.
 var names = map[string]map[uint32]string{
-	nftables.TypeInetProto.Name: {unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"},
+	nftables.TypeInetProto.Name: {
+		unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp", unix.IPPROTO_ICMP: "icmp",
+		unix.IPPROTO_ICMPV6: "ipv6-icmp",
+	},
 	nftables.TypeEtherType.Name: {unix.ETH_P_IP: "ip", unix.ETH_P_IPV6: "ip6", unix.ETH_P_ARP: "arp"},
 	nftables.TypeARPHRD.Name:    {unix.ARPHRD_LOOPBACK: "loopback"},
 	nftables.TypeFIBAddr.Name:   {unix.RTN_LOCAL: "local"},
-	nftables.TypeCTState.Name:   {ctNew: "new", ctInvalid: "invalid"},
+	nftables.TypeCTState.Name:   {ctNew: "new", ctInvalid: "invalid", expr.CtStateBitRELATED: "related"},
+	nftables.TypeCTDir.Name:     {directionReply: "reply"},
 	nftables.TypeCTStatus.Name:  {ctDNAT: "dnat"},
 }
 

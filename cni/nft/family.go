@@ -70,8 +70,19 @@ func (f Family) Daddr() Field {
 // AddrProtoPort is the key of what listens on one address.
 func (f Family) AddrProtoPort() Key { return Key{f.Daddr(), L4Proto(), Dport()} }
 
+// SaddrProtoPort is the key of what a reply of one who listens on an address is from.
+func (f Family) SaddrProtoPort() Key { return Key{f.Saddr(), L4Proto(), Sport()} }
+
 // ProtoPort is the key of what listens on every address.
 func ProtoPort() Key { return Key{L4Proto(), Dport()} }
+
+// ICMP is the number of the family's protocol for errors and echoes.
+func (f Family) ICMP() uint8 {
+	if f == V6 {
+		return unix.IPPROTO_ICMPV6
+	}
+	return unix.IPPROTO_ICMP
+}
 
 // AddrPair is the key of who sends to whom.
 func (f Family) AddrPair() Key { return Key{f.Saddr(), f.Daddr()} }

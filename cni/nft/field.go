@@ -117,6 +117,11 @@ func Dport() Field {
 	return payload("th dport", nftables.TypeInetService, expr.PayloadBaseTransportHeader, 2)
 }
 
+// Sport is the source's port, of any protocol that has ports.
+func Sport() Field {
+	return payload("th sport", nftables.TypeInetService, expr.PayloadBaseTransportHeader, 0)
+}
+
 // Random is a number at random, below n.
 func Random(n int) Field {
 	return Field{"numgen random mod " + strconv.Itoa(n), nftables.TypeMark, func(register uint32) expr.Any {

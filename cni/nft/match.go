@@ -173,6 +173,19 @@ func Invalid() Statement {
 	return bits{conntrack("ct state", nftables.TypeCTState, expr.CtKeySTATE), ctInvalid}
 }
 
+// Related holds for packets that are about a flow and not of it, such as ICMP errors.
+func Related() Statement {
+	return bits{conntrack("ct state", nftables.TypeCTState, expr.CtKeySTATE), expr.CtStateBitRELATED}
+}
+
+// Reply holds for packets from the one who answers a flow to the one who began it.
+func Reply() Statement {
+	return comparison{conntrack("ct direction", nftables.TypeCTDir, expr.CtKeyDIRECTION), false, Data{directionReply}}
+}
+
+// directionReply is of nf_conntrack_tuple_common.h.
+const directionReply = 1
+
 // Redirected holds for packets of a flow whose destination was rewritten.
 func Redirected() Statement {
 	return bits{conntrack("ct status", nftables.TypeCTStatus, expr.CtKeySTATUS), ctDNAT}
@@ -197,6 +210,30 @@ func (s membership) compile(*compiler) []expr.Any {
 
 // In holds for packets whose key is in a set.
 func In(k Key, s *Set) Statement { return membership{k, s} }
+
+// portIn holds for packets of a protocol whose port is in a set. nft tells the
+// protocol by the port's name.
+type portIn struct {
+	proto uint8
+	name  string
+	port  Field
+	set   *Set
+}
+
+func (s portIn) String() string {
+	return fmt.Sprintf("%s %s @%s", Data{s.proto}.print(nftables.TypeInetProto), s.name, s.set.Name)
+}
+
+func (s portIn) compile(c *compiler) []expr.Any {
+	return append(ProtoIs(s.proto).compile(c), In(Key{s.port}, s.set).compile(c)...)
+}
+
+// DportIn holds for packets of TCP, UDP or SCTP to a port that is in a set, SportIn
+// for those from one.
+func DportIn(proto uint8, s *Set) Statement { return portIn{proto, "dport", Dport(), s} }
+
+// SportIn is described at DportIn.
+func SportIn(proto uint8, s *Set) Statement { return portIn{proto, "sport", Sport(), s} }
 
 // over holds for the packets of a key that are more than a rate allows.
 type over struct {

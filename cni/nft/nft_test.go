@@ -59,6 +59,12 @@ var (
 	addresses = map[Family]string{V4: "10.244.7.10", V6: "fd00:10:244::10"}
 )
 
+// lastOf are addresses up to the greatest of a family.
+var lastOf = map[Family]Data{
+	V4: AddrsOf(netip.MustParseAddr("240.0.0.0"), netip.MustParseAddr("255.255.255.255")),
+	V6: AddrsOf(netip.MustParseAddr("ff00::"), netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")),
+}
+
 // dictionary is a table with every word about packets of a family.
 func dictionary(f Family) Objects {
 	o := NewObjects(Table{f, "words"})
@@ -69,7 +75,18 @@ func dictionary(f Family) Objects {
 	pairs := &Set{Name: "pairs", Key: f.AddrPair().Type()}
 	clients := &Set{Name: "clients", Key: Key{f.Saddr()}.Type(), Timeout: 10 * time.Second, Size: 100}
 	memory := &Set{Name: "memory", Key: f.AddrPair().Type(), Timeout: 3 * time.Hour, Size: 65535}
-	o.AddSets(listeners, numbered, ports, pairs, clients, memory)
+	blocks := &Set{Name: "blocks", Key: Key{f.Saddr()}.Type(), Intervals: true}
+	ranges := &Set{Name: "ranges", Key: Key{Dport()}.Type(), Intervals: true}
+	senders := &Set{Name: "senders", Key: Key{f.Saddr()}.Type(), Data: Verdict}
+	o.AddSets(listeners, numbered, ports, pairs, clients, memory, blocks, ranges, senders)
+	o.Add(blocks, AddrsOf(at, at), nil)
+	o.Add(blocks, AddrsOf(in.Addr(), in.Addr().Next()), nil) // a prefix
+	o.Add(blocks, AddrsOf(at.Next().Next(), at.Next().Next().Next().Next()), nil)
+	o.Add(blocks, lastOf[f], nil)
+	o.Add(ranges, PortsOf(80, 80), nil)
+	o.Add(ranges, PortsOf(256, 511), nil)
+	o.Add(ranges, PortsOf(32000, 65535), nil)
+	o.Add(senders, Data{}.Addr(at), Data("flows"))
 	o.Add(listeners, AddrProtoPort(at, unix.IPPROTO_UDP, 53), Target(netip.AddrPortFrom(at, 1053)))
 	o.Add(numbered, AddrProtoPort(at, unix.IPPROTO_SCTP, 53).Number(3), Target(netip.AddrPortFrom(at, 1054)))
 	o.Add(ports, Data{}.Proto(unix.IPPROTO_TCP).Port(30080), Data("other"))
@@ -112,6 +129,22 @@ func dictionary(f Family) Objects {
 	}
 	o.AddRule("refuse", ProtoIs(unix.IPPROTO_TCP), RejectTCP())
 	o.AddRule("refuse", f.Reject())
+	o.AddChain("forward", Hook{Filter, Forward, PriorityFilter + 1})
+	for _, r := range []Rule{
+		{Reply(), Goto("replies")},
+		{Jump("from")},
+		{Related(), ProtoIs(f.ICMP()), Return()},
+	} {
+		o.AddRule("forward", r...)
+	}
+	open := &Set{Name: "open", Key: f.AddrProtoPort().Type()}
+	o.AddSets(open)
+	o.Add(open, AddrProtoPort(at, unix.IPPROTO_TCP, 8080), nil)
+	o.AddRule("from", Vmap(Key{f.Saddr()}, senders))
+	o.AddRule("replies", In(f.SaddrProtoPort(), open), Return())
+	o.AddRule("flows", In(Key{f.Saddr()}, blocks), DportIn(unix.IPPROTO_TCP, ranges), Return())
+	o.AddRule("flows", SportIn(unix.IPPROTO_SCTP, ranges), Return())
+	o.AddRule("flows", Drop())
 	return o
 }
 

@@ -39,6 +39,8 @@ type Set struct {
 	// Keep says that not all elements are this process's: a reset leaves them. Maps
 	// that lead to chains cannot.
 	Keep bool
+	// Intervals says that each element is an Interval. They must not touch.
+	Intervals bool
 }
 
 func (s *Set) isMap() bool { return s.Data.Name != "" }
@@ -190,7 +192,12 @@ func (s *Set) String() string {
 func (s *Set) printElements(b *strings.Builder, elems map[string]string) {
 	lines := make([]string, 0, len(elems))
 	for key, value := range elems {
-		line := "element " + s.Name + " " + Data(key).print(s.Key)
+		line := "element " + s.Name + " "
+		if s.Intervals {
+			line += Data(key).printInterval(s.Key)
+		} else {
+			line += Data(key).print(s.Key)
+		}
 		if s.isMap() {
 			line += " : " + Data(value).print(s.Data)
 		}

@@ -93,6 +93,10 @@ func (tx *transaction) elements(
 	for s, elems := range all {
 		list := make([]nftables.SetElement, 0, len(elems))
 		for key, value := range elems {
+			if s.Intervals {
+				list = append(list, interval(Data(key))...)
+				continue
+			}
 			list = append(list, encode(s, key, value))
 		}
 		for _, part := range messages(list) {
@@ -113,6 +117,17 @@ func (s *Set) element(key, value string) nftables.SetElement {
 		e.Val = []byte(value)
 	}
 	return e
+}
+
+// interval is the kernel's form of one: where it begins, and where something else
+// does.
+func interval(d Data) []nftables.SetElement {
+	first, last := d[:len(d)/2], d[len(d)/2:]
+	out := []nftables.SetElement{{Key: first}}
+	if end := last.after(); end != nil {
+		out = append(out, nftables.SetElement{Key: end, IntervalEnd: true})
+	}
+	return out
 }
 
 func (s *Set) keyOnly(key, _ string) nftables.SetElement {
@@ -156,7 +171,7 @@ func (s *Set) like(have *nftables.Set) bool {
 	want := s.handle(have.Table)
 	return s.Data != Verdict && want.IsMap == have.IsMap && want.Dynamic == have.Dynamic &&
 		want.HasTimeout == have.HasTimeout && want.Timeout == have.Timeout && want.Size == have.Size &&
-		want.Concatenation == have.Concatenation && want.DataType.Bytes == have.DataType.Bytes &&
+		want.Interval == have.Interval && want.Concatenation == have.Concatenation && want.DataType.Bytes == have.DataType.Bytes &&
 		want.KeyType.Bytes == have.KeyType.Bytes
 }
 
@@ -192,6 +207,7 @@ func (s *Set) handle(t *nftables.Table) *nftables.Set {
 	return &nftables.Set{
 		Table: t, ID: setID(), Name: s.Name, IsMap: s.isMap(), KeyType: s.Key, DataType: s.Data,
 		Concatenation: len(nftables.ConcatSetTypeElements(s.Key)) > 1,
+		Interval:      s.Intervals,
 		Dynamic:       s.Timeout > 0, HasTimeout: s.Timeout > 0, Timeout: s.Timeout, Size: s.Size,
 	}
 }
