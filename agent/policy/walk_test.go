@@ -1,0 +1,331 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/policyfeed"
+)
+
+// walker changes a small world at random: few names, so that everything comes,
+// changes and goes.
+type walker struct {
+	*rand.Rand
+	own map[PodID]netip.Addr // pods of this node, with the addresses that they keep
+}
+
+func newWalker(t *testing.T) *walker {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	return &walker{Rand: rand.New(rand.NewPCG(seed, 0)), own: map[PodID]netip.Addr{}}
+}
+
+var spaces = []string{"a", "b", "c"}
+
+func pick[T any](w *walker, list ...T) T { return list[w.IntN(len(list))] }
+
+func (w *walker) labels() map[string]string {
+	out := map[string]string{"app": pick(w, "web", "db", "job")}
+	if w.IntN(2) == 0 {
+		out["tier"] = pick(w, "x", "y")
+	}
+	return out
+}
+
+func (w *walker) selector() *metav1.LabelSelector {
+	switch w.IntN(5) {
+	case 0:
+		return &metav1.LabelSelector{}
+	case 1:
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "tier", Operator: pick(w, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist)}}}
+	case 2:
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "app", Operator: pick(w, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{"web", "job"}}}}
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(w, "web", "db", "job")}}
+}
+
+func (w *walker) peers() (out []networkingv1.NetworkPolicyPeer) {
+	for range w.IntN(4) {
+		var p networkingv1.NetworkPolicyPeer
+		switch w.IntN(4) {
+		case 0:
+			p.IPBlock = &networkingv1.IPBlock{CIDR: pick(w, "10.244.0.0/16", "10.244.8.0/24", "0.0.0.0/0", "10.244.7.0/28")}
+			for range w.IntN(3) {
+				p.IPBlock.Except = append(p.IPBlock.Except,
+					fmt.Sprintf("10.244.%d.%d/%d", 7+w.IntN(2), w.IntN(8), pick(w, 24, 29, 31, 32)))
+			}
+			if p.IPBlock.CIDR == "10.244.8.0/24" && w.IntN(4) == 0 {
+				p.IPBlock.Except = []string{"10.244.8.0/24"}
+			}
+		case 1:
+			p.PodSelector = w.selector()
+		case 2:
+			p.NamespaceSelector = w.spaceSelector()
+		default:
+			p.NamespaceSelector, p.PodSelector = w.spaceSelector(), w.selector()
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (w *walker) spaceSelector() *metav1.LabelSelector {
+	if w.IntN(3) == 0 {
+		return &metav1.LabelSelector{}
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"env": pick(w, "dev", "prod")}}
+}
+
+func (w *walker) ports() (out []networkingv1.NetworkPolicyPort) {
+	for range w.IntN(3) {
+		var p networkingv1.NetworkPolicyPort
+		if w.IntN(3) > 0 {
+			p.Protocol = pick(w, ptr(corev1.ProtocolTCP), ptr(corev1.ProtocolUDP), ptr(corev1.ProtocolSCTP))
+		}
+		switch w.IntN(4) {
+		case 0:
+			p.Port = ptr(intstr.FromString(pick(w, "http", "dns")))
+		case 1:
+			p.Port, p.EndPort = ptr(intstr.FromInt32(int32(79+w.IntN(3)))), ptr(int32(81+w.IntN(3)))
+		case 2:
+			p.Port = ptr(intstr.FromInt32(int32(80 + w.IntN(2))))
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (w *walker) policy(key Key) policyfeed.Policy {
+	p := policyfeed.Policy{Key: key}
+	p.Spec.PodSelector = *w.selector()
+	p.Spec.PolicyTypes = pick(w, nil, nil, []networkingv1.PolicyType{"Ingress"}, []networkingv1.PolicyType{"Egress"},
+		[]networkingv1.PolicyType{"Ingress", "Egress"})
+	for range w.IntN(3) {
+		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: w.peers(), Ports: w.ports()})
+	}
+	for range w.IntN(3) {
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: w.peers(), Ports: w.ports()})
+	}
+	return p
+}
+
+func (w *walker) namedPorts() (out []policyfeed.Port) {
+	for _, proto := range []string{"", "UDP"} {
+		if w.IntN(3) > 0 {
+			out = append(out, policyfeed.Port{Name: pick(w, "http", "dns"), Protocol: proto, Number: uint16(80 + w.IntN(2))})
+		}
+	}
+	return out
+}
+
+// remote is a pod of another node; those of the same number share an address, as an
+// old and a new one may for a moment.
+func (w *walker) remote(i int) policyfeed.Pod {
+	return policyfeed.Pod{
+		Key:    Key{Namespace: pick(w, spaces...), Name: fmt.Sprintf("remote%d", i)},
+		Labels: w.labels(),
+		Addrs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 8, byte(i)})},
+		Ports:  w.namedPorts(),
+		Node:   "there",
+	}
+}
+
+// step changes one thing, or several.
+func (w *walker) step(world *World, d delta) {
+	var u policyfeed.Update
+	switch w.IntN(6) {
+	case 0:
+		key := Key{Namespace: pick(w, spaces...), Name: fmt.Sprintf("p%d", w.IntN(3))}
+		u.GonePolicies = append(u.GonePolicies, key)
+	case 1, 2:
+		key := Key{Namespace: pick(w, spaces...), Name: fmt.Sprintf("p%d", w.IntN(3))}
+		u.Policies = append(u.Policies, w.policy(key))
+	case 3:
+		n := policyfeed.Namespace{Name: pick(w, spaces...)}
+		if w.IntN(4) > 0 {
+			n.Labels = map[string]string{"env": pick(w, "dev", "prod")}
+		}
+		u.Namespaces = append(u.Namespaces, n)
+	case 4:
+		i := 1 + w.IntN(3)
+		for _, ns := range spaces {
+			u.GonePods = append(u.GonePods, Key{Namespace: ns, Name: fmt.Sprintf("remote%d", i)})
+		}
+		if w.IntN(4) > 0 {
+			d.add(world, &u, "here")
+			u = policyfeed.Update{Pods: []policyfeed.Pod{w.remote(i)}}
+		}
+	default:
+		for id, a := range w.own {
+			if w.IntN(2) == 0 {
+				d.pods[id] = &policyfeed.Pod{Key: id.Key, Labels: w.labels(), Addrs: []netip.Addr{a}, Ports: w.namedPorts(),
+					Node: "here"}
+			}
+		}
+	}
+	d.add(world, &u, "here")
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// described are the tables alone.
+func described(c *compiler) string {
+	var b strings.Builder
+	for _, t := range c.tables {
+		b.WriteString(t.Objects.String())
+	}
+	return b.String()
+}
+
+// all is a world as one change from nothing.
+func all(w *World) delta {
+	d := newDelta()
+	for k, p := range w.Policies {
+		d.policies[k] = p
+	}
+	for k, labels := range w.Namespaces {
+		d.namespaces[k] = &policyfeed.Namespace{Name: k, Labels: labels}
+	}
+	for id, p := range w.Pods {
+		d.pods[id] = p
+	}
+	return d
+}
+
+// The tables after any walk are those that the end alone makes, and so is what the
+// changes made of a copy.
+func TestRandomWalkConverges(t *testing.T) {
+	w := newWalker(t)
+	for i, ns := range []string{"a", "a", "b", "c"} {
+		id := PodID{Key{Namespace: ns, Name: fmt.Sprintf("own%d", i)}, fmt.Sprint("uid", i)}
+		w.own[id] = netip.AddrFrom4([4]byte{10, 244, 7, byte(2 + i)})
+	}
+	c := newCompiler("walk", slog.New(slog.DiscardHandler))
+	for step := range 3000 {
+		d := newDelta()
+		for range 1 + w.IntN(2)*w.IntN(4) {
+			w.step(c.world, d)
+		}
+		switch w.IntN(40) {
+		case 0: // a coordinator tells all anew
+			d.goneAll(c.world)
+			for k, p := range c.world.Policies {
+				d.policies[k] = p
+			}
+		case 1: // pods end
+			for id := range w.own {
+				d.pods[id] = nil
+			}
+		}
+		c.change(d)
+		if step%10 > 0 {
+			continue
+		}
+		fresh := newCompiler("walk", slog.New(slog.DiscardHandler))
+		fresh.change(all(c.world))
+		if got, want := described(c), described(fresh); got != want {
+			t.Fatalf("step %d: walked to\n%s\nwant\n%s", step, got, want)
+		}
+	}
+	d := newDelta()
+	d.goneAll(c.world)
+	for id := range c.world.Pods {
+		d.pods[id] = nil
+	}
+	c.change(d)
+	if got := len(c.selectors) + len(c.tables[0].fixed) + len(c.tables[0].chains) + len(c.tables[0].recipes) +
+		len(c.tables[0].owners) + len(c.byNamespace) + len(c.local); got > 0 {
+		t.Errorf("%d things are left: %+v", got, c)
+	}
+}
+
+// enforced is what this node is to do with a packet: the other end's policies are the
+// other node's.
+func enforced(w *World, p Packet, here func(netip.Addr) bool) bool {
+	d := Verdict(w, p)
+	return p.From == p.To || (!here(p.From) || d.Egress.Allows()) && (!here(p.To) || d.Ingress.Allows())
+}
+
+// For random policies and pods the verdict of the kernel, by packets, is that of the
+// model; a change of policies reaches flows that go on, in both directions.
+func TestKernelIsTheModel(t *testing.T) {
+	w := newWalker(t)
+	n := newNode(t)
+	for i, ns := range []string{"a", "a", "b", "c"} {
+		id := PodID{Key{Namespace: ns, Name: fmt.Sprintf("own%d", i)}, fmt.Sprint("uid", i)}
+		w.own[id] = n.pod(id.Name)
+	}
+	for i := 1; i <= 3; i++ {
+		n.remote(netip.AddrFrom4([4]byte{10, 244, 8, byte(i)}))
+	}
+	n.listen(80, 81)
+	here := func(a netip.Addr) bool { return podCIDR.Contains(a) }
+	c := newCompiler("policy", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	k := kernel{}
+	t.Cleanup(func() {
+		k.close()
+		if err := Cleanup("policy"); err != nil {
+			t.Error(err)
+		}
+	})
+	first := newDelta()
+	for _, ns := range spaces {
+		first.namespaces[ns] = &policyfeed.Namespace{Name: ns, Labels: map[string]string{"env": "dev"}}
+	}
+	for id, a := range w.own {
+		first.pods[id] = &policyfeed.Pod{Key: id.Key, Labels: w.labels(), Addrs: []netip.Addr{a}, Ports: w.namedPorts(), Node: "here"}
+	}
+	c.change(first)
+	steps := 40
+	if testing.Short() {
+		steps = 10
+	}
+	for step := range steps {
+		d := newDelta()
+		for range 1 + w.IntN(4) {
+			w.step(c.world, d)
+		}
+		c.change(d)
+		if err := k.apply(c); err != nil {
+			t.Fatalf("step %d: %v\n%s", step, err, c.tables[0].Objects)
+		}
+		if t.Failed() {
+			return
+		}
+		n.compare(step, c, func(p Packet) bool { return enforced(c.world, p, here) })
+	}
+}
+
+func (n *node) compare(step int, c *compiler, want func(Packet) bool) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	for _, f := range n.try(ctx) {
+		if w := want(f.Packet); w != f.passed {
+			n.t.Errorf("step %d: %s: the kernel says %v, the model %v", step, f, f.passed, w)
+		}
+	}
+	if n.t.Failed() {
+		var policies []string
+		for _, p := range c.world.Policies {
+			policies = append(policies, fmt.Sprintf("%+v", *p))
+		}
+		slices.Sort(policies)
+		n.t.Logf("policies:\n%s\n%s", strings.Join(policies, "\n"), c.tables[0].Objects)
+	}
+}

@@ -1,0 +1,142 @@
+package policyfeed
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// Path is where a coordinator serves the stream.
+const Path = "/shoal/v1/policyfeed"
+
+// Beat is how often a coordinator says something, if only that nothing changed.
+const Beat = 30 * time.Second
+
+// Key names an object; cluster-wide ones have no namespace.
+type Key struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
+}
+
+// Policy is a NetworkPolicy.
+type Policy struct {
+	Key
+	Spec networkingv1.NetworkPolicySpec `json:"spec"`
+}
+
+// Namespace is what selectors see of one.
+type Namespace struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Pod is what policies see of one. Pods in their node's network and those that have
+// ended are none: they have no address of their own.
+type Pod struct {
+	Key
+	Labels map[string]string `json:"labels,omitempty"`
+	Addrs  []netip.Addr      `json:"addrs"`
+	Ports  []Port            `json:"ports,omitempty"`
+	Node   string            `json:"node,omitempty"`
+}
+
+// Port is a container's port that has a name.
+type Port struct {
+	Name     string `json:"name"`
+	Protocol string `json:"protocol,omitempty"` // TCP is left out
+	Number   uint16 `json:"number"`
+}
+
+// Update is one line.
+type Update struct {
+	// Reset: what was told before does not count any more.
+	Reset bool `json:"reset,omitempty"`
+	// More: the line counts together with those after it, up to one without More.
+	More bool `json:"more,omitempty"`
+
+	Policies       []Policy    `json:"policies,omitempty"`
+	Namespaces     []Namespace `json:"namespaces,omitempty"`
+	Pods           []Pod       `json:"pods,omitempty"`
+	GonePolicies   []Key       `json:"gonePolicies,omitempty"`
+	GoneNamespaces []string    `json:"goneNamespaces,omitempty"`
+	GonePods       []Key       `json:"gonePods,omitempty"`
+}
+
+// Empty tells whether the line says nothing.
+func (u *Update) Empty() bool {
+	return !u.Reset && len(u.Policies)+len(u.Namespaces)+len(u.Pods)+
+		len(u.GonePolicies)+len(u.GoneNamespaces)+len(u.GonePods) == 0
+}
+
+// maxLine bounds a line: an object is at most what the store takes, 1.5 MiB, of
+// which JSON may make more, and lines of several objects are cut long before.
+const maxLine = 16 << 20
+
+// Reader reads lines.
+type Reader struct{ lines *bufio.Scanner }
+
+// NewReader reads from r.
+func NewReader(r io.Reader) *Reader {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 0, 64<<10), maxLine)
+	return &Reader{s}
+}
+
+// Read returns the next line; io.EOF after the last.
+func (r *Reader) Read() (*Update, error) {
+	if !r.lines.Scan() {
+		err := r.lines.Err()
+		if err == nil {
+			return nil, io.EOF
+		}
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("a line is longer than %d bytes", maxLine)
+		}
+		return nil, err
+	}
+	return Decode(r.lines.Bytes())
+}
+
+// Decode reads one line. What it returns is sound: names are not empty, and
+// addresses are addresses.
+func Decode(line []byte) (*Update, error) {
+	var u Update
+	if err := json.Unmarshal(line, &u); err != nil {
+		return nil, err
+	}
+	for i := range u.Policies {
+		if p := &u.Policies[i]; p.Namespace == "" || p.Name == "" {
+			return nil, errors.New("policies: one has no name")
+		}
+	}
+	for i := range u.Namespaces {
+		if u.Namespaces[i].Name == "" {
+			return nil, errors.New("namespaces: one has no name")
+		}
+	}
+	for i := range u.Pods {
+		p := &u.Pods[i]
+		if p.Namespace == "" || p.Name == "" {
+			return nil, errors.New("pods: one has no name")
+		}
+		for j, a := range p.Addrs {
+			if p.Addrs[j] = a.Unmap(); !a.IsValid() || a.Zone() != "" {
+				return nil, fmt.Errorf("pods: %s: %q is no address", p.Key, a)
+			}
+		}
+	}
+	return &u, nil
+}
