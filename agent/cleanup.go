@@ -28,6 +28,7 @@ import (
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod/launch"
+	"github.com/shoal-project/shoal/agent/policy"
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/runtime"
@@ -84,7 +85,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	}
 	if links.claim != nil { // else the names belong to another agent
 		defer links.claim.Close()
-		errs = append(errs, links.network.Cleanup())
+		errs = append(errs, links.network.Cleanup(), policy.Cleanup(policyTable(cfg)))
 		if cfg.Proxy() {
 			none := func() cidr.Prefixes { return nil }
 			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, log).Cleanup(),

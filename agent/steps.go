@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
+	"github.com/shoal-project/shoal/agent/policy"
 	"github.com/shoal-project/shoal/agent/qos"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -18,10 +19,11 @@ import (
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
 // Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
-// nil where the runtime makes control groups, guard where no pod is stopped by time.
+// nil where the runtime makes control groups, guard where no pod is stopped by time,
+// policies where none are enforced.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
-	claims *dra.Manager, guard *fence.Guard,
+	claims *dra.Manager, guard *fence.Guard, policies *policy.Engine,
 ) []pod.Step {
 	var list []pod.Step
 	if guard != nil { // before anything of the pod is mounted
@@ -34,10 +36,11 @@ func steps(
 	if groups != nil {
 		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
 	}
-	return append(list,
-		pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)},
-		pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox},
-	)
+	list = append(list, pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)})
+	if policies != nil {
+		list = append(list, forgetPolicies(policies))
+	}
+	return append(list, pod.Step{Name: "sandbox", Ensure: pods.EnsureSandbox, Release: pods.ReleaseSandbox})
 }
 
 type step = func(context.Context, *pod.Setting) error

@@ -187,20 +187,21 @@ func build(
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
 	b := base{
-		cfg:      cfg,
-		facts:    facts,
-		server:   server,
-		events:   events,
-		kept:     kept,
-		memory:   memory,
-		objects:  objects,
-		tokens:   tokens,
-		runtime:  runtime,
-		claims:   claims,
-		guard:    guard,
-		services: services,
-		counts:   counts,
-		spans:    spans,
+		cfg:        cfg,
+		facts:      facts,
+		server:     server,
+		events:     events,
+		kept:       kept,
+		memory:     memory,
+		objects:    objects,
+		tokens:     tokens,
+		runtime:    runtime,
+		claims:     claims,
+		guard:      guard,
+		services:   services,
+		counts:     counts,
+		spans:      spans,
+		ownNetwork: byOwnNetwork(cfg, links.network),
 		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
@@ -388,6 +389,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
 			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run})
+	}
+	if n.policies != nil {
+		list = append(list, task{"network policies", n.policies.Run})
 	}
 	if n.guard != nil {
 		list = append(list, task{"fence", n.guard.Run})

@@ -22,6 +22,8 @@ import (
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
+	"github.com/shoal-project/shoal/agent/policy"
+	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/qos"
 	podrecord "github.com/shoal-project/shoal/agent/record"
@@ -35,20 +37,23 @@ import (
 // base is what pods and the Node object are made of. A hollow node has the same,
 // from other constructors.
 type base struct {
-	cfg      *config.Config
-	facts    host.Facts
-	server   *api.Server
-	events   *api.Recorder
-	kept     stores
-	memory   *node.Memory
-	objects  *source.Objects
-	tokens   *volume.TokenCache
-	runtime  containers
-	claims   *dra.Manager
-	guard    *fence.Guard    // nil where no pod is stopped by time
-	services *service.Source // nil on a hollow node that plays none
-	counts   *metrics.Agent  // nil on a hollow node
-	spans    *tracing.Tracer // nil: nothing is traced
+	cfg     *config.Config
+	facts   host.Facts
+	server  *api.Server
+	events  *api.Recorder
+	kept    stores
+	memory  *node.Memory
+	objects *source.Objects
+	tokens  *volume.TokenCache
+	runtime containers
+	claims  *dra.Manager
+	guard   *fence.Guard // nil where no pod is stopped by time
+	// ownNetwork tells whether pods are connected by the node's own network now; nil
+	// where they never are.
+	ownNetwork func() bool
+	services   *service.Source // nil on a hollow node that plays none
+	counts     *metrics.Agent  // nil on a hollow node
+	spans      *tracing.Tracer // nil: nothing is traced
 	// makeVolumes gets what volumes are told of a pod.
 	makeVolumes func(facts func(*corev1.Pod) volume.Facts) *volume.Manager
 	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the
@@ -67,6 +72,8 @@ type podParts struct {
 	status  *status.Manager
 	volumes *volume.Manager
 	offline *pod.Offline
+	// policies is nil where no network policy is enforced.
+	policies *policy.Engine
 	// changed holds a token when a pod's facts or desires changed.
 	changed chan struct{}
 	// limits holds one too, for what looks after limits of local storage.
@@ -137,7 +144,14 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.counts != nil {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.guard)
+	if p.policies = newPolicies(b, p.offline); p.policies != nil {
+		p.pods.Isolate = isolate(p.policies, b.ownNetwork)
+		p.pods.Relabelled = func(ctx context.Context, obj *corev1.Pod) error {
+			p.policies.Relabel(obj.UID, policyfeed.Key{Namespace: obj.Namespace, Name: obj.Name}, obj.Labels)
+			return p.volumes.Refresh(ctx, obj)
+		}
+	}
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.guard, p.policies)
 	if b.guard != nil {
 		p.pods.Permit = b.guard.Permit
 		b.guard.Changed = func() { p.pods.RetrySetup(isolated) }
@@ -216,6 +230,11 @@ func (p *podParts) takeOver(ctx context.Context, b base) error {
 	}
 	if err := p.volumes.Restore(mounted); err != nil {
 		return err
+	}
+	if p.policies != nil { // before a worker can tell something newer
+		if err := adoptPolicies(ctx, p.policies, b, records); err != nil {
+			return err
+		}
 	}
 	if err := p.pods.Restore(ctx, records); err != nil {
 		return err

@@ -97,6 +97,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		s.store.FollowEncryption,
 		unfailing(s.renewKeys),
 		unfailing(s.keys.Run),
+		unfailing(s.policies.Run),
 		unfailing(s.auth.FollowIssuers),
 		unfailing(s.auth.FollowAuthorizers),
 		unfailing(process.GatherTimers),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/coordinator/admission"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
@@ -30,6 +31,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/members"
 	"github.com/shoal-project/shoal/coordinator/packages"
 	"github.com/shoal-project/shoal/coordinator/pki"
+	"github.com/shoal-project/shoal/coordinator/policystream"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/rotation"
@@ -51,6 +53,7 @@ type parts struct {
 	members   *members.Server   // nil with an outside etcd
 	snapshots *snapshots.Keeper // nil with an outside etcd
 	kubelets  *kubelet.Transports
+	policies  *policystream.Hub
 	keys      *rotation.Member
 	// changed is told when keys have changed that controllers sign with.
 	changed   chan struct{}
@@ -312,10 +315,14 @@ func (s *parts) buildAPI(
 		Dir: filepath.Join(s.cfg.StateDir(), "packages"), Max: packages.MaxSize, Log: s.log,
 	}
 	maps.Copy(handlers, joining.Handlers(s.joining(dir, api.Client())))
+	if s.policies, err = policystream.New(api.Informers(), s.log); err != nil {
+		return nil, err
+	}
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,
 		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: handlers,
+		Streams: map[string]http.Handler{policyfeed.Path: s.policies},
 	})
 }
 

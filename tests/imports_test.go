@@ -24,7 +24,8 @@ var layers = []struct {
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
-		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/quota", "agent/tracing",
+		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/policyfeed", "agent/quota",
+		"agent/tracing",
 		"agent/trust", "agent/upgrade",
 		"cni/cidr", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
@@ -43,13 +44,13 @@ var layers = []struct {
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
-		"coordinator/members", "coordinator/packages", "coordinator/registry/allocate",
+		"coordinator/members", "coordinator/packages", "coordinator/policystream", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale", "coordinator/rotation", "coordinator/snapshots",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/provision", "agent/proxy",
+		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy", "agent/provision", "agent/proxy",
 		"agent/server",
 		"agent/service", "agent/shutdown", "agent/source", "agent/status",
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
@@ -83,7 +84,7 @@ var siblings = map[string][]string{
 // both daemons are, and what the operator's command knows of the coordinator's
 // files.
 var across = map[string][]string{
-	"coordinator": {"agent/fence", "agent/gossip", "agent/process", "agent/trust"},
+	"coordinator": {"agent/fence", "agent/gossip", "agent/policyfeed", "agent/process", "agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

@@ -85,6 +85,9 @@ type Config struct {
 
 	MaxPods            int   `json:"maxPods,omitempty"`
 	EnableServiceProxy *bool `json:"enableServiceProxy,omitempty"`
+	// EnableNetworkPolicy has NetworkPolicies enforced on pods of the own network; on
+	// unless the file says false.
+	EnableNetworkPolicy *bool `json:"enableNetworkPolicy,omitempty"`
 	// ProxyHealthzBindAddress and ProxyMetricsBindAddress are healthzBindAddress and
 	// metricsBindAddress of kube-proxy's configuration; "" serves nothing.
 	ProxyHealthzBindAddress string    `json:"proxyHealthzBindAddress"`
@@ -238,8 +241,9 @@ func Default() Config {
 		RegistryConfigDir: "/etc/containerd/certs.d",
 		CgroupDriver:      "cgroupfs",
 		Address:           "0.0.0.0", Port: 10250,
-		MaxPods:            110,
-		EnableServiceProxy: &yes,
+		MaxPods:             110,
+		EnableServiceProxy:  &yes,
+		EnableNetworkPolicy: &yes,
 
 		EnableSystemLogHandler:  &yes,
 		ProxyHealthzBindAddress: "0.0.0.0:10256",
@@ -354,6 +358,9 @@ func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "po
 
 // Proxy tells whether the agent programs Services and answers DNS.
 func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }
+
+// Policies tells whether the agent enforces NetworkPolicies.
+func (c *Config) Policies() bool { return c.EnableNetworkPolicy == nil || *c.EnableNetworkPolicy }
 
 // Seccomp tells whether containers without a profile get the default one.
 func (c *Config) Seccomp() bool { return c.SeccompDefault == nil || *c.SeccompDefault }

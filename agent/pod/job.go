@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 			return w.createFailed(ctx, f, reasonIsolated, err)
 		}
 	}
+	if err := w.isolate(ctx, f.PodIPs); err != nil {
+		return w.createFailed(ctx, f, "NetworkNotReady", err)
+	}
 	id, err := w.m.Runtime.CreateContainer(ctx, sandbox, config, sc)
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerError", err)
@@ -56,6 +60,22 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	}
 	w.post(begun) // shown as running while its hook goes on
 	return w.postStart(ctx, f.Pod, Action{Name: f.Container.Name, ID: id})
+}
+
+// isolate has the pod's network policies enforced, by the labels that it has in the end.
+func (w *worker) isolate(ctx context.Context, ips []string) error {
+	for {
+		p := w.desired()
+		if w.m.Isolate == nil || p == nil || p.Spec.HostNetwork {
+			return nil
+		}
+		if err := w.m.Isolate(ctx, p, ips); err != nil {
+			return err
+		}
+		if now := w.desired(); now == nil || maps.Equal(now.Labels, p.Labels) {
+			return nil
+		}
+	}
 }
 
 func (m *Manager) event(f *launch.Facts, kind, reason, message string) {

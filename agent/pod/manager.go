@@ -115,6 +115,9 @@ type Manager struct {
 	// Permit lets a container start that must not run everywhere, or tells why not now;
 	// nil: all may.
 	Permit func(context.Context, *corev1.Pod) error
+	// Isolate returns once the network policies of a pod at these addresses are enforced:
+	// no container of it runs before; nil: none are.
+	Isolate func(ctx context.Context, p *corev1.Pod, ips []string) error
 	// Pressure are the conditions of pressure that the node is under, which it takes
 	// fewer pods in; nil: it is never under any.
 	Pressure func() map[corev1.NodeConditionType]bool

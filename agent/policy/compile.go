@@ -388,7 +388,7 @@ func (c *compiler) build(t *table, side int, policies []*parsed, p *policyfeed.P
 	b := builder{compiler: c, table: t, chain: &chain{side: side}, family: familyIndexOf(t.Family)}
 	for _, policy := range policies {
 		for _, r := range policy.rules[side] {
-			b.rule(policy, &r, p)
+			b.rule(&r, p)
 		}
 	}
 	name := p.Namespace
@@ -448,20 +448,27 @@ func (b *builder) allow(of func(d direction) nft.Rule) {
 	}
 }
 
-func (b *builder) rule(policy *parsed, r *rule, p *policyfeed.Pod) {
-	matches := b.portMatches(r, p)
-	for _, m := range b.peerMatches(r) {
-		for _, port := range matches {
-			b.allow(func(d direction) nft.Rule {
-				var out nft.Rule
-				if m != nil {
-					out = append(out, m(d))
-				}
-				if port != nil {
-					out = append(out, port(d))
-				}
-				return out
-			})
+func (b *builder) rule(r *rule, p *policyfeed.Pod) {
+	all, some := b.portsOf(r, p)
+	blocks := b.blocksOf(r)
+	// A set that no rule looks into is not made: chains that say the same use the same.
+	hasPorts := r.anyPort || len(all)+len(some) > 0
+	hasPeers := r.anyPeer || len(r.peers)+len(blocks) > 0
+	if hasPorts && hasPeers {
+		matches := b.portMatches(r, all, some)
+		for _, m := range b.peerMatches(r, blocks) {
+			for _, port := range matches {
+				b.allow(func(d direction) nft.Rule {
+					var out nft.Rule
+					if m != nil {
+						out = append(out, m(d))
+					}
+					if port != nil {
+						out = append(out, port(d))
+					}
+					return out
+				})
+			}
 		}
 	}
 	if b.chain.side == egress {
@@ -472,7 +479,17 @@ func (b *builder) rule(policy *parsed, r *rule, p *policyfeed.Pod) {
 // match is a statement for each direction; nil: nothing to match.
 type match func(direction) nft.Statement
 
-func (b *builder) peerMatches(r *rule) (out []match) {
+// blocksOf are a rule's blocks of the table's family.
+func (b *builder) blocksOf(r *rule) (out []nft.Data) {
+	for _, s := range r.blocks {
+		if nft.FamilyOf(s.first) == b.table.Family {
+			out = append(out, nft.AddrsOf(s.first, s.last))
+		}
+	}
+	return out
+}
+
+func (b *builder) peerMatches(r *rule, blocks []nft.Data) (out []match) {
 	if r.anyPeer {
 		return []match{nil}
 	}
@@ -485,14 +502,8 @@ func (b *builder) peerMatches(r *rule) (out []match) {
 			return nft.In(nft.Key{b.table.other(side, d)}, set)
 		})
 	}
-	var elems []nft.Data
-	for _, s := range r.blocks {
-		if nft.FamilyOf(s.first) == b.table.Family {
-			elems = append(elems, nft.AddrsOf(s.first, s.last))
-		}
-	}
-	if len(elems) > 0 {
-		set := b.fixed("blocks", nft.Key{b.table.Saddr()}.Type(), elems)
+	if len(blocks) > 0 {
+		set := b.fixed("blocks", nft.Key{b.table.Saddr()}.Type(), blocks)
 		out = append(out, func(d direction) nft.Statement {
 			return nft.In(nft.Key{b.table.other(side, d)}, set)
 		})
@@ -500,13 +511,10 @@ func (b *builder) peerMatches(r *rule) (out []match) {
 	return out
 }
 
-// portMatches are those of ports with numbers; ports of a destination's own names are
-// known for a pod's own side.
-func (b *builder) portMatches(r *rule, p *policyfeed.Pod) (out []match) {
-	if r.anyPort {
-		return []match{nil}
-	}
-	all, some := map[uint8]bool{}, map[uint8][][2]uint16{}
+// portsOf are a rule's ports with numbers: protocols of which it means all, and ranges
+// of others. Ports of a destination's own names are known for a pod's own side.
+func (b *builder) portsOf(r *rule, p *policyfeed.Pod) (all map[uint8]bool, some map[uint8][][2]uint16) {
+	all, some = map[uint8]bool{}, map[uint8][][2]uint16{}
 	for _, port := range r.ports {
 		switch {
 		case port.all:
@@ -518,6 +526,13 @@ func (b *builder) portMatches(r *rule, p *policyfeed.Pod) (out []match) {
 				some[port.proto] = append(some[port.proto], [2]uint16{n, n})
 			}
 		}
+	}
+	return all, some
+}
+
+func (b *builder) portMatches(r *rule, all map[uint8]bool, some map[uint8][][2]uint16) (out []match) {
+	if r.anyPort {
+		return []match{nil}
 	}
 	for _, proto := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, func(direction) nft.Statement { return nft.ProtoIs(proto) })

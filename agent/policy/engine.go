@@ -39,6 +39,7 @@ type Engine struct {
 	compiler *compiler // changed by Run alone, under mu
 	pending  delta     // what the compiler does not have yet
 	phase    phase
+	noFeed   bool          // coordinators are too old
 	asked    uint64        // counts what was asked for, done what of it is in the kernel
 	done     uint64        //
 	progress chan struct{} // closed, and made anew, when done or phase changes
@@ -97,6 +98,10 @@ const (
 	checkEvery = time.Minute
 )
 
+// ErrNoFeed is Feed's answer where coordinators are of a version before network
+// policies were enforced: what is known counts, and nothing is waited for.
+var ErrNoFeed = errors.New("the coordinator tells nothing of network policies; upgrade it")
+
 // ErrNotReady says that a pod's policies are not in the kernel.
 var ErrNotReady = errors.New("the pod's network policies are not enforced yet")
 
@@ -116,13 +121,13 @@ func (e *Engine) Admit(ctx context.Context, uid types.UID, p *policyfeed.Pod) er
 	patient := true
 	for {
 		e.mu.Lock()
-		now, in, next := e.phase, e.done >= mine, e.progress
+		now, in, next, noFeed := e.phase, e.done >= mine, e.progress, e.noFeed
 		// Where there are no policies, nothing is waited for.
 		if now == heard && len(e.compiler.world.Policies)+len(e.pending.policies) == 0 {
 			in = true
 		}
 		e.mu.Unlock()
-		if in && (now == heard || !patient || e.cutOff()) {
+		if in && (now == heard || !patient || noFeed || e.cutOff()) {
 			return nil
 		}
 		select {
@@ -144,8 +149,20 @@ func (e *Engine) cutOff() bool { return e.cfg.Feed == nil || e.cfg.CutOff != nil
 func (e *Engine) put(uid types.UID, p *policyfeed.Pod) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.pending.pods[PodID{p.Key, string(uid)}] = p
+	id := PodID{p.Key, string(uid)}
+	if old := e.known(id); old != nil && samePod(old, p) {
+		return e.asked // the next container of the same pod
+	}
+	e.pending.pods[id] = p
 	return e.ask()
+}
+
+// known is a pod as it was told last; mu is held.
+func (e *Engine) known(id PodID) *policyfeed.Pod {
+	if p, changed := e.pending.pods[id]; changed {
+		return p
+	}
+	return e.compiler.world.Pods[id]
 }
 
 // ask has Run look at what is pending; mu is held.
@@ -163,10 +180,7 @@ func (e *Engine) Relabel(uid types.UID, key Key, labels map[string]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := PodID{key, string(uid)}
-	old, changed := e.pending.pods[id]
-	if !changed {
-		old = e.compiler.world.Pods[id]
-	}
+	old := e.known(id)
 	if old == nil {
 		return
 	}
@@ -181,6 +195,9 @@ func (e *Engine) Forget(uid types.UID, key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := PodID{key, string(uid)}
+	if e.known(id) == nil {
+		return
+	}
 	e.pending.pods[id] = nil
 	e.ask()
 }
@@ -247,7 +264,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) settle() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.phase == unknown && (e.record.restored || e.cutOff()) {
+	if e.phase == unknown && (e.record.restored || e.noFeed || e.cutOff()) {
 		e.phase = recorded
 	}
 }

@@ -13,6 +13,8 @@ import (
 // policyfeed.Beat.
 const silence = 3 * policyfeed.Beat
 
+var errEnded = errors.New("the coordinator ended the stream")
+
 // listen hears what coordinators tell until ctx ends. While none is in reach, what was
 // told last counts.
 func (e *Engine) listen(ctx context.Context) {
@@ -26,6 +28,17 @@ func (e *Engine) listen(ctx context.Context) {
 		}
 		if time.Since(began) > retryMax {
 			delay, told = 0, false
+			if errors.Is(err, errEnded) {
+				continue // as it does from time to time
+			}
+		}
+		if errors.Is(err, ErrNoFeed) {
+			e.mu.Lock()
+			e.noFeed = true
+			e.proceed()
+			e.ask()
+			e.mu.Unlock()
+			delay = retryMax
 		}
 		if !told {
 			told = true
@@ -55,7 +68,7 @@ func (e *Engine) hear(ctx context.Context) error {
 	for {
 		u, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			return errors.New("the coordinator ended the stream")
+			return errEnded
 		}
 		if err != nil {
 			return err
@@ -83,7 +96,7 @@ func (e *Engine) take(group []*policyfeed.Update, now phase) {
 	}
 	e.record.unsaved = append(e.record.unsaved, group...)
 	if e.phase != heard {
-		e.phase = heard
+		e.phase, e.noFeed = heard, false
 		e.proceed()
 	}
 	e.ask()

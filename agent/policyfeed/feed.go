@@ -2,6 +2,7 @@ package policyfeed
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
@@ -29,6 +31,11 @@ func (k Key) String() string {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
+}
+
+// Compare orders names.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name))
 }
 
 // Policy is a NetworkPolicy.
@@ -58,6 +65,47 @@ type Port struct {
 	Name     string `json:"name"`
 	Protocol string `json:"protocol,omitempty"` // TCP is left out
 	Number   uint16 `json:"number"`
+}
+
+// PodOf is a pod as policies see it, at its addresses: nil for one that they do not
+// see.
+func PodOf(p *corev1.Pod, addrs []string) *Pod {
+	over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	if p.Spec.HostNetwork || over {
+		return nil
+	}
+	out := &Pod{Key: Key{p.Namespace, p.Name}, Labels: p.Labels, Node: p.Spec.NodeName}
+	for _, text := range addrs {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+			out.Addrs = append(out.Addrs, a.Unmap())
+		}
+	}
+	if len(out.Addrs) == 0 {
+		return nil
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out.addPorts(c)
+		}
+	}
+	for i := range p.Spec.Containers {
+		out.addPorts(&p.Spec.Containers[i])
+	}
+	return out
+}
+
+func (p *Pod) addPorts(c *corev1.Container) {
+	for _, port := range c.Ports {
+		if port.Name == "" || port.ContainerPort < 1 || port.ContainerPort > 65535 {
+			continue
+		}
+		proto := string(port.Protocol)
+		if proto == string(corev1.ProtocolTCP) {
+			proto = ""
+		}
+		p.Ports = append(p.Ports, Port{Name: port.Name, Protocol: proto, Number: uint16(port.ContainerPort)})
+	}
 }
 
 // Update is one line.

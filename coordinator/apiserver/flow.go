@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/storage"
@@ -18,6 +19,13 @@ var longRunning = genericfilters.BasicLongRunningRequestCheck(
 	sets.NewString("watch", "proxy"),
 	sets.NewString("attach", "exec", "proxy", "log", "portforward"),
 )
+
+// longRunningOr takes the streams beside the API in.
+func longRunningOr(streams map[string]http.Handler) request.LongRunningRequestCheck {
+	return func(r *http.Request, info *request.RequestInfo) bool {
+		return !info.IsResourceRequest && streams[info.Path] != nil || longRunning(r, info)
+	}
+}
 
 // flow is API priority and fairness (KEP-1040): requests beyond the seats wait in
 // the queues of their priority level, where a refusal would only have clients

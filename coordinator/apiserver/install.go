@@ -59,6 +59,9 @@ func (s *Server) Install(sec Security) error {
 	for path, handler := range sec.Handlers {
 		s.aggregator.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, handler)
 	}
+	for path, handler := range sec.Streams {
+		s.aggregator.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, handler)
+	}
 	return nil
 }
 
@@ -100,7 +103,7 @@ func (s *Server) baseConfig(sec Security) (baseConfig, error) {
 		c.EffectiveVersion = effectiveVersion()
 		c.ExternalAddress = s.cfg.ExternalAddress
 		c.BuildHandlerChainFunc = s.chain
-		c.LongRunningFunc = longRunning
+		c.LongRunningFunc = longRunningOr(sec.Streams)
 		c.AggregatedDiscoveryGroupManager = groups
 		c.FlowControl = s.flow
 		c.Flagz = s.cfg.Flags

@@ -96,6 +96,8 @@ type Security struct {
 	AuthenticateToken authenticator.Token
 	// Handlers are served at their paths beside the API (OpenID discovery).
 	Handlers map[string]http.Handler
+	// Streams are Handlers whose answers go on, as a watch's do.
+	Streams map[string]http.Handler
 }
 
 // Server is the API server of one coordinator.
