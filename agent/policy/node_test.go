@@ -1,25 +1,20 @@
 package policy
 
 import (
-	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"sync"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
-	"github.com/shoal-project/shoal/cni/podnet"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
@@ -43,26 +38,17 @@ func TestMain(m *testing.M) {
 	leak.Check(m)
 }
 
-var (
-	clusterCIDR = netip.MustParsePrefix("10.244.0.0/16")
-	podCIDR     = netip.MustParsePrefix("10.244.7.0/24")
-)
-
-// node is one node's network in the test's namespace, with pods in namespaces of their
-// own, and another node's pods behind a link.
+// node forwards packets in the test's namespace, as a node does: between pods in
+// namespaces of their own, and those of another node in one namespace.
 type node struct {
 	t     *testing.T
-	net   *cni.Network
+	conn  *nft.Conn
 	there string // the other node's namespace
 	ends  []end
 	ports []uint16
 	// udp are the pods' sockets, which stay: flows between them go on.
-	udp map[netip.AddrPort]*net.UDPConn
-
-	mu       sync.Mutex
-	received map[uint64]bool // numbers of datagrams that arrived
-	sent     uint64
-	began    map[Packet]bool // flows that conntrack knows
+	udp   map[netip.AddrPort]*net.UDPConn
+	began map[Packet]bool // flows that conntrack knows
 }
 
 type end struct {
@@ -70,41 +56,63 @@ type end struct {
 	addr netip.Addr
 }
 
+// both are a pod's addresses: 10.244.x.y has the other fd00:10:244:x::y.
+func both(v4 netip.Addr) []netip.Addr {
+	b := v4.As4()
+	return []netip.Addr{v4, netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%d", b[2], b[3]))}
+}
+
+// flowKey is what tells a packet: addresses, protocol and ports.
+func flowKey(f nft.Family) nft.Key {
+	return nft.Key{f.Saddr(), f.Daddr(), nft.L4Proto(), nft.Sport(), nft.Dport()}
+}
+
+// probe notes each packet before policies look at it, and again after: the kernel's
+// verdict is read there, and needs no wait for what does not come.
+const probe = `
+table %[1]s probe {
+	set seen { type %[2]s . %[2]s . inet_proto . inet_service . inet_service; flags dynamic; size 65535; }
+	set passed { type %[2]s . %[2]s . inet_proto . inet_service . inet_service; flags dynamic; size 65535; }
+	chain before {
+		type filter hook forward priority -10;
+		meta l4proto { tcp, udp } add @seen { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
+	}
+	chain after {
+		type filter hook forward priority 10;
+		meta l4proto { tcp, udp } add @passed { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
+	}
+}
+`
+
 func newNode(t *testing.T) *node {
-	n := &node{t: t, udp: map[netip.AddrPort]*net.UDPConn{}, received: map[uint64]bool{}, began: map[Packet]bool{}}
+	n := &node{t: t, udp: map[netip.AddrPort]*net.UDPConn{}, began: map[Packet]bool{}}
 	var err error
-	n.net, err = cni.New(cni.Config{
-		PodCIDRs: []netip.Prefix{podCIDR}, ClusterCIDRs: []netip.Prefix{clusterCIDR},
-		StateDir: filepath.Join(t.TempDir(), "cni"),
-	})
+	n.conn, err = nft.Open()
 	n.must(err)
-	n.must(n.net.Ensure())
-	n.there = nstest.New(t)
-	n.ip("link", "add", "up0", "type", "veth", "peer", "name", "up1")
-	n.ip("link", "set", "up1", "netns", n.there)
-	n.ip("addr", "add", "192.0.2.1/24", "dev", "up0")
-	n.ip("link", "set", "up0", "up")
-	n.ip("route", "add", "10.244.8.0/24", "via", "192.0.2.2")
-	n.must(nstest.In(n.there, func() error {
-		for _, args := range [][]string{
-			{"link", "set", "lo", "up"}, {"addr", "add", "192.0.2.2/24", "dev", "up1"}, {"link", "set", "up1", "up"},
-			{"route", "add", "10.244.0.0/16", "via", "192.0.2.1"},
-		} {
-			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-				return fmt.Errorf("ip %v: %w: %s", args, err, out)
-			}
-		}
-		return nil
-	}))
 	t.Cleanup(func() {
 		for _, c := range n.udp {
 			c.Close()
 		}
-		if err := n.net.Cleanup(); err != nil {
-			t.Error(err)
+		for _, f := range families {
+			_ = n.conn.Delete(nft.Table{Family: f, Name: "probe"})
 		}
-		_ = exec.Command("ip", "link", "del", "up0").Run()
+		n.conn.Close()
 	})
+	for path, value := range map[string]string{
+		"ipv4/ip_forward":          "1",
+		"ipv6/conf/all/forwarding": "1",
+		// A flow is known however slow the test is.
+		"netfilter/nf_conntrack_udp_timeout":        "36000",
+		"netfilter/nf_conntrack_udp_timeout_stream": "36000",
+	} {
+		n.must(os.WriteFile("/proc/sys/net/"+path, []byte(value), 0))
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(probe, "ip", "ipv4_addr") + fmt.Sprintf(probe, "ip6", "ipv6_addr"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
+	}
+	n.there = n.connect("uplink", netip.MustParseAddr("10.244.8.254"))
 	return n
 }
 
@@ -115,92 +123,89 @@ func (n *node) must(err error) {
 	}
 }
 
-func (n *node) ip(args ...string) {
-	n.t.Helper()
+func ip(args ...string) error {
 	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-		n.t.Fatalf("ip %v: %v: %s", args, err, out)
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// connect makes a namespace that has an address in each family, and sends all to the
+// node.
+func (n *node) connect(name string, v4 netip.Addr) (ns string) {
+	n.t.Helper()
+	ns = nstest.New(n.t)
+	n.must(ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", ns))
+	n.t.Cleanup(func() { _ = ip("link", "del", name) })
+	n.must(ip("addr", "add", "fe80::1/64", "dev", name, "nodad"))
+	n.must(ip("link", "set", name, "up"))
+	n.must(nstest.In(ns, func() error {
+		for _, c := range []string{
+			"link set lo up", "addr add fe80::2/64 dev eth0 nodad", "link set eth0 up",
+			"-4 route add default via inet6 fe80::1 dev eth0", "-6 route add default via fe80::1 dev eth0",
+		} {
+			if err := ip(strings.Fields(c)...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	n.addresses(ns, name, v4)
+	return ns
+}
+
+// addresses gives a namespace behind an interface both addresses of a pod.
+func (n *node) addresses(ns, name string, v4 netip.Addr) {
+	n.t.Helper()
+	for _, a := range both(v4) {
+		n.must(nstest.In(ns, func() error {
+			args := []string{"addr", "add", netip.PrefixFrom(a, a.BitLen()).String(), "dev", "eth0"}
+			if a.Is6() {
+				args = append(args, "nodad")
+			}
+			return ip(args...)
+		}))
+		n.must(ip("route", "add", a.String(), "via", "inet6", "fe80::2", "dev", name))
+		n.ends = append(n.ends, end{ns, a})
 	}
 }
 
-// pod makes one of this node.
-func (n *node) pod(name string) netip.Addr {
+// pod makes one of this node, and returns its addresses.
+func (n *node) pod(name string, v4 netip.Addr) []netip.Addr {
 	n.t.Helper()
-	ns := nstest.New(n.t)
-	r, err := n.net.Add(n.t.Context(), podnet.Sandbox{ID: name, IfName: "eth0", NetNS: ns})
-	n.must(err)
-	n.ends = append(n.ends, end{ns, r.Addrs[0]})
-	return r.Addrs[0]
+	n.connect(name, v4)
+	return both(v4)
 }
 
 // remote makes one of the other node.
-func (n *node) remote(a netip.Addr) {
-	n.t.Helper()
-	n.must(nstest.In(n.there, func() error {
-		return exec.Command("ip", "addr", "add", a.String()+"/32", "dev", "lo").Run()
-	}))
-	n.ends = append(n.ends, end{n.there, a})
-}
+func (n *node) remote(v4 netip.Addr) { n.addresses(n.there, "uplink", v4) }
 
 // client is the port that each end's datagrams come from.
 const client = 40000
 
-// listen has every end answer on TCP and UDP.
-func (n *node) listen(ports ...uint16) {
+// open gives every end sockets for datagrams from and to the ports.
+func (n *node) open(ports ...uint16) {
 	n.ports = ports
 	for _, e := range n.ends {
 		n.must(nstest.In(e.ns, func() error {
 			for _, port := range append([]uint16{client}, ports...) {
 				at := netip.AddrPortFrom(e.addr, port)
-				c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+				c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 				if err != nil {
 					return err
 				}
 				n.udp[at] = c
-				go n.receive(c)
-				if port == client {
-					continue
-				}
-				l, err := net.Listen("tcp4", at.String())
-				if err != nil {
-					return err
-				}
-				n.t.Cleanup(func() { l.Close() })
-				go accept(l)
 			}
 			return nil
 		}))
 	}
 }
 
-func accept(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		c.Close()
-	}
-}
-
-func (n *node) receive(c *net.UDPConn) {
-	var b [64]byte
-	for {
-		size, _, err := c.ReadFromUDPAddrPort(b[:])
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err == nil && size == 8 {
-			n.mu.Lock()
-			n.received[binary.BigEndian.Uint64(b[:])] = true
-			n.mu.Unlock()
-		}
-	}
-}
-
-// attempt is a packet that was sent, and whether it came there.
+// attempt is a packet that was sent, and whether it came through.
 type attempt struct {
 	Packet
 	back   bool // from who answers, in a flow that had begun
+	key    string
 	passed bool
 }
 
@@ -213,84 +218,118 @@ func (a attempt) String() string {
 }
 
 // try sends a packet of each flow that there can be.
-func (n *node) try(ctx context.Context) (out []attempt) {
-	numbers := map[uint64]attempt{}
-	send := func(a attempt, from, to netip.AddrPort) {
-		n.sent++
-		numbers[n.sent] = a
-		// A dropped packet is an error only where the kernel tells the sender.
-		_, _ = n.udp[from].WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n.sent), to)
+func (n *node) try() (out []attempt) {
+	n.t.Helper()
+	for _, f := range []string{"ip", "ip6"} {
+		for _, set := range []string{"seen", "passed"} {
+			n.must(exec.Command("nft", "flush", "set", f, "probe", set).Run())
+		}
 	}
-	var tcp sync.WaitGroup
-	var mu sync.Mutex
 	for _, from := range n.ends {
 		for _, to := range n.ends {
-			if from.ns == n.there && to.ns == n.there {
-				continue
+			if from.ns == to.ns || from.addr.Is4() != to.addr.Is4() {
+				continue // not forwarded
 			}
 			for _, port := range n.ports {
 				p := Packet{from.addr, to.addr, unix.IPPROTO_UDP, port}
 				one, other := netip.AddrPortFrom(from.addr, client), netip.AddrPortFrom(to.addr, port)
 				if n.began[p] {
-					send(attempt{p, true, false}, other, one)
+					out = append(out, n.datagram(p, other, one, true))
 				}
-				send(attempt{p, false, false}, one, other)
-				tcp.Go(func() {
-					a := attempt{Packet{from.addr, to.addr, unix.IPPROTO_TCP, port}, false, false}
-					a.passed = connects(ctx, from, other)
-					mu.Lock()
-					defer mu.Unlock()
-					out = append(out, a)
-				})
+				out = append(out, n.datagram(p, one, other, false))
+				out = append(out, n.connection(from, other))
 			}
 		}
 	}
-	tcp.Wait() // longer than a datagram takes
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for number, a := range numbers {
-		a.passed = n.received[number]
-		if a.passed {
+	seen := n.read("seen")
+	for deadline := time.Now().Add(time.Minute); ; seen = n.read("seen") {
+		missing := 0
+		var one attempt
+		for _, a := range out {
+			if !seen[a.key] {
+				missing, one = missing+1, a
+			}
+		}
+		if missing == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%d packets did not reach the node, such as %s", missing, one)
+		}
+		time.Sleep(time.Millisecond) // nothing tells of a packet
+	}
+	// What was seen is on its way through the hooks, as a reader of RCU: this waits for
+	// the end of all that.
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, 1, 0, 0); errno != 0 {
+		n.t.Fatalf("membarrier: %v", errno)
+	}
+	passed := n.read("passed")
+	for i := range out {
+		a := &out[i]
+		if a.passed = passed[a.key]; a.passed && a.Protocol == unix.IPPROTO_UDP {
 			n.began[a.Packet] = true
 		}
-		out = append(out, a)
 	}
 	return out
 }
 
-// patience is how long a connection may take: the kernel asks again after a second.
-const patience = 300 * time.Millisecond
+func (n *node) read(set string) map[string]bool {
+	n.t.Helper()
+	out := map[string]bool{}
+	for _, f := range families {
+		elems, err := n.conn.Elements(nft.Table{Family: f, Name: "probe"}, &nft.Set{Name: set, Key: flowKey(f).Type()})
+		n.must(err)
+		for k := range elems {
+			out[k] = true
+		}
+	}
+	return out
+}
 
-func connects(ctx context.Context, from end, to netip.AddrPort) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+func keyOf(proto uint8, from, to netip.AddrPort) string {
+	return string(nft.Data{}.Addr(from.Addr()).Addr(to.Addr()).Proto(proto).Port(from.Port()).Port(to.Port()))
+}
+
+func (n *node) datagram(p Packet, from, to netip.AddrPort, back bool) attempt {
+	n.t.Helper()
+	_, err := n.udp[from].WriteToUDPAddrPort([]byte("x"), to)
+	n.must(err)
+	return attempt{Packet: p, back: back, key: keyOf(p.Protocol, from, to)}
+}
+
+// connection sends what begins a TCP connection.
+func (n *node) connection(from end, to netip.AddrPort) attempt {
+	n.t.Helper()
+	domain := unix.AF_INET
+	if from.addr.Is6() {
+		domain = unix.AF_INET6
+	}
 	var fd int
-	err := nstest.In(from.ns, func() (err error) {
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	n.must(nstest.In(from.ns, func() (err error) {
+		fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return err
-	})
-	if err != nil {
-		return false
-	}
+	}))
 	defer unix.Close(fd)
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: from.addr.As4()}); err != nil {
-		return false
+	n.must(unix.Bind(fd, sockaddr(netip.AddrPortFrom(from.addr, 0))))
+	if err := unix.Connect(fd, sockaddr(to)); err != nil && err != unix.EINPROGRESS && err != unix.ECONNREFUSED {
+		n.t.Fatal(err)
 	}
-	err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
-	for err == unix.EINPROGRESS || err == unix.EALREADY {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(10 * time.Millisecond):
-		}
-		var code int
-		if code, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
-			err = syscall.Errno(code)
-		} else if err == nil {
-			if _, err = unix.Getpeername(fd); err != nil {
-				err = unix.EALREADY
-			}
-		}
+	at, err := unix.Getsockname(fd)
+	n.must(err)
+	own := netip.AddrPortFrom(from.addr, 0)
+	switch at := at.(type) {
+	case *unix.SockaddrInet4:
+		own = netip.AddrPortFrom(from.addr, uint16(at.Port))
+	case *unix.SockaddrInet6:
+		own = netip.AddrPortFrom(from.addr, uint16(at.Port))
 	}
-	return err == nil
+	p := Packet{from.addr, to.Addr(), unix.IPPROTO_TCP, to.Port()}
+	return attempt{Packet: p, key: keyOf(p.Protocol, own, to)}
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 }
