@@ -38,7 +38,7 @@ func command() *cobra.Command {
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), imagesCommand(), secretsCommand(), gossipCommand(),
 		keysCommand(),
 		coordinatorsCommand(), membersCommand(), snapshotCommand(), tokenCommand(), joinCommand(), leaveCommand(),
-		credentialsCommand(), upgradeCommand(), rebootCommand())
+		credentialsCommand(), upgradeCommand(), rebootCommand(), networkCommand())
 	process.AddManual(root)
 	return root
 }
