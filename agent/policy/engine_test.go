@@ -323,7 +323,8 @@ func TestFile(t *testing.T) {
 	if cut, err := known(append(data, `{"gonePolicies":[{"namesp`...)); err != nil || len(cut.Policies) != 2 {
 		t.Errorf("cut: %v: %+v", err, cut)
 	}
-	if open, err := known(append(data, `{"more":true,"goneNamespaces":["a"]}`+"\n"...)); err != nil || len(open.Namespaces) != 1 {
+	open, err := known(append(data, `{"more":true,"goneNamespaces":["a"]}`+"\n"...))
+	if err != nil || len(open.Namespaces) != 1 {
 		t.Errorf("without the end of a group: %v: %+v", err, open)
 	}
 	for _, bad := range []string{"", "x\n{}\n", strings.Repeat("{", 10)} {

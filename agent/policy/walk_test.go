@@ -53,7 +53,8 @@ func (w *walker) selector() *metav1.LabelSelector {
 			{Key: "tier", Operator: pick(w, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist)}}}
 	case 2:
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "app", Operator: pick(w, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{"web", "job"}}}}
+			{Key: "app", Operator: pick(w, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn),
+				Values: []string{"web", "job"}}}}
 	}
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(w, "web", "db", "job")}}
 }
@@ -129,7 +130,8 @@ func (w *walker) policy(key Key) policyfeed.Policy {
 	p.Spec.PolicyTypes = pick(w, nil, nil, []networkingv1.PolicyType{"Ingress"}, []networkingv1.PolicyType{"Egress"},
 		[]networkingv1.PolicyType{"Ingress", "Egress"})
 	for range w.IntN(3) {
-		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: w.peers(), Ports: w.ports()})
+		in := networkingv1.NetworkPolicyIngressRule{From: w.peers(), Ports: w.ports()}
+		p.Spec.Ingress = append(p.Spec.Ingress, in)
 	}
 	for range w.IntN(3) {
 		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: w.peers(), Ports: w.ports()})
@@ -140,7 +142,8 @@ func (w *walker) policy(key Key) policyfeed.Policy {
 func (w *walker) namedPorts() (out []policyfeed.Port) {
 	for _, proto := range []string{"", "UDP"} {
 		if w.IntN(3) > 0 {
-			out = append(out, policyfeed.Port{Name: pick(w, "http", "dns"), Protocol: proto, Number: uint16(80 + w.IntN(2))})
+			p := policyfeed.Port{Name: pick(w, "http", "dns"), Protocol: proto, Number: uint16(80 + w.IntN(2))}
+			out = append(out, p)
 		}
 	}
 	return out

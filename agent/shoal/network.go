@@ -176,7 +176,8 @@ func (w *whyWorld) addresses(name, namespace string) (out []netip.Addr, err erro
 		}
 		return out, nil
 	}
-	return nil, fmt.Errorf("there is no pod %s/%s; name another namespace as NAMESPACE/%s or with -n", namespace, name, name)
+	return nil, fmt.Errorf("there is no pod %s/%s; name another namespace as NAMESPACE/%s or with -n", namespace, name,
+		name)
 }
 
 // onNode tells whether an address is that of the node where a pod with the other is.

@@ -171,7 +171,8 @@ func (s *Set) like(have *nftables.Set) bool {
 	want := s.handle(have.Table)
 	return s.Data != Verdict && want.IsMap == have.IsMap && want.Dynamic == have.Dynamic &&
 		want.HasTimeout == have.HasTimeout && want.Timeout == have.Timeout && want.Size == have.Size &&
-		want.Interval == have.Interval && want.Concatenation == have.Concatenation && want.DataType.Bytes == have.DataType.Bytes &&
+		want.Interval == have.Interval && want.Concatenation == have.Concatenation &&
+		want.DataType.Bytes == have.DataType.Bytes &&
 		want.KeyType.Bytes == have.KeyType.Bytes
 }
 

@@ -48,7 +48,8 @@ type Hub struct {
 
 // New takes informers from the factory; call it before they start.
 func New(f informers.SharedInformerFactory, log *slog.Logger) (*Hub, error) {
-	policies, namespaces, pods := f.Networking().V1().NetworkPolicies(), f.Core().V1().Namespaces(), f.Core().V1().Pods()
+	policies := f.Networking().V1().NetworkPolicies()
+	namespaces, pods := f.Core().V1().Namespaces(), f.Core().V1().Pods()
 	h := &Hub{
 		log:        log,
 		policyList: policies.Lister(),

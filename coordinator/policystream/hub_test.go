@@ -185,34 +185,40 @@ func denyAll(name string) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
 }
 
+var (
+	create = metav1.CreateOptions{}
+	update = metav1.UpdateOptions{}
+)
+
 func TestStream(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	pods, policies := w.client.CoreV1().Pods("a"), w.client.NetworkingV1().NetworkPolicies("a")
 	w.must(w.client.CoreV1().Namespaces().Create(ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"env": "dev"}}}, metav1.CreateOptions{}))
-	w.must(pods.Create(ctx, pod("web", nil), metav1.CreateOptions{}))
-	w.must(pods.Create(ctx, pod("host", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), metav1.CreateOptions{}))
-	w.must(pods.Create(ctx, pod("over", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), metav1.CreateOptions{}))
-	w.must(pods.Create(ctx, pod("unborn", func(p *corev1.Pod) { p.Status.PodIPs = nil }), metav1.CreateOptions{}))
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"env": "dev"}}}, create))
+	w.must(pods.Create(ctx, pod("web", nil), create))
+	w.must(pods.Create(ctx, pod("host", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), create))
+	w.must(pods.Create(ctx, pod("over", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), create))
+	w.must(pods.Create(ctx, pod("unborn", func(p *corev1.Pod) { p.Status.PodIPs = nil }), create))
 
 	l := w.listen()
 	l.next()
 	if got := l.String(); got != "" {
 		t.Errorf("told without a policy: %s", got)
 	}
-	w.must(policies.Create(ctx, denyAll("deny"), metav1.CreateOptions{}))
+	w.must(policies.Create(ctx, denyAll("deny"), create))
 	all := "namespace a map[env:dev], pod a/web [10.244.0.9] map[app:web], policy a/deny"
 	l.until("the first policy brings all", func() bool { return l.String() == all })
-	w.must(pods.Update(ctx, pod("web", func(p *corev1.Pod) { p.Labels["tier"] = "x" }), metav1.UpdateOptions{}))
+	w.must(pods.Update(ctx, pod("web", func(p *corev1.Pod) { p.Labels["tier"] = "x" }), update))
 	l.until("a label", func() bool { return l.pods["a/web"].Labels["tier"] == "x" })
-	w.must(pods.Update(ctx, pod("unborn", nil), metav1.UpdateOptions{}))
+	w.must(pods.Update(ctx, pod("unborn", nil), update))
 	l.until("an address", func() bool { return len(l.pods["a/unborn"].Addrs) == 1 })
-	w.must(pods.Update(ctx, pod("unborn", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), metav1.UpdateOptions{}))
+	w.must(pods.Update(ctx, pod("unborn", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), update))
 	l.until("an end", func() bool { return len(l.pods) == 1 })
 	w.must(nil, pods.Delete(ctx, "web", metav1.DeleteOptions{}))
 	l.until("a pod goes", func() bool { return len(l.pods) == 0 })
-	w.must(w.client.CoreV1().Namespaces().Update(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.UpdateOptions{}))
+	bare := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	w.must(w.client.CoreV1().Namespaces().Update(ctx, bare, update))
 	l.until("a namespace's labels", func() bool { return len(l.namespaces["a"]) == 0 })
 
 	late := w.listen()
@@ -239,19 +245,19 @@ func TestStreamConverges(t *testing.T) {
 		name := fmt.Sprint("x", r.IntN(4))
 		switch r.IntN(6) {
 		case 0:
-			_, _ = policies.Create(ctx, denyAll(name), metav1.CreateOptions{}) // fails where it is
+			_, _ = policies.Create(ctx, denyAll(name), create) // fails where it is
 		case 1:
 			_ = policies.Delete(ctx, name, metav1.DeleteOptions{}) // or is not
 		case 2:
-			_, _ = pods.Create(ctx, pod(name, nil), metav1.CreateOptions{})
+			_, _ = pods.Create(ctx, pod(name, nil), create)
 		case 3:
 			_ = pods.Delete(ctx, name, metav1.DeleteOptions{})
 		default:
-			_, _ = pods.Update(ctx, pod(name, func(p *corev1.Pod) { p.Labels["v"] = fmt.Sprint(r.IntN(3)) }), metav1.UpdateOptions{})
+			_, _ = pods.Update(ctx, pod(name, func(p *corev1.Pod) { p.Labels["v"] = fmt.Sprint(r.IntN(3)) }), update)
 		}
 	}
-	w.must(policies.Create(ctx, denyAll("last"), metav1.CreateOptions{}))
-	w.must(pods.Create(ctx, pod("last", nil), metav1.CreateOptions{}))
+	w.must(policies.Create(ctx, denyAll("last"), create))
+	w.must(pods.Create(ctx, pod("last", nil), create))
 	// Of the kinds each has its own order: once both marks are there, all before is.
 	l.until("the end", func() bool {
 		_, there := l.policies["a/last"]
@@ -287,7 +293,7 @@ func TestBehind(t *testing.T) {
 }
 
 func TestManyLines(t *testing.T) {
-	h := &Hub{streams: map[*stream]bool{}, log: slog.New(slog.DiscardHandler), pods: map[policyfeed.Key]*policyfeed.Pod{}}
+	h := &Hub{log: slog.New(slog.DiscardHandler), pods: map[policyfeed.Key]*policyfeed.Pod{}}
 	for i := range 3*lineMost - 1 {
 		p := policyfeed.PodOf(pod(fmt.Sprint("p", i), nil), []string{"10.0.0.1"})
 		h.pods[p.Key] = p
@@ -298,7 +304,8 @@ func TestManyLines(t *testing.T) {
 	}
 	for i, line := range lines {
 		u, err := policyfeed.Decode(line)
-		if err != nil || u.Reset != (i == 0) || u.More != (i < 2) || len(u.Pods) != min(lineMost, 3*lineMost-1-i*lineMost) {
+		most := min(lineMost, 3*lineMost-1-i*lineMost)
+		if err != nil || u.Reset != (i == 0) || u.More != (i < 2) || len(u.Pods) != most {
 			t.Errorf("line %d: reset %v, more %v, %d pods, %v", i, u.Reset, u.More, len(u.Pods), err)
 		}
 	}
