@@ -271,6 +271,9 @@ func build(
 		return nil, nil, err
 	}
 	p.pods.Pressure = eviction.Conditions
+	if p.policies == nil {
+		dropPolicies(cfg, log)
+	}
 	problems := newProblems(b, func() { self.Poke() })
 	self = newNode(b, nodeParts{
 		pressure:  eviction.Conditions,

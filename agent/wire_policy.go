@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,14 @@ func newPolicies(b base, offline *pod.Offline) *policy.Engine {
 }
 
 func policyTable(cfg *config.Config) string { return cfg.NFTable + "-policy" }
+
+// dropPolicies removes what an agent before enforced where this one enforces nothing: the
+// addresses are others' soon.
+func dropPolicies(cfg *config.Config, log *slog.Logger) {
+	if err := policy.Cleanup(policyTable(cfg)); err != nil {
+		log.Warn("network policies of an earlier configuration may be enforced still", "err", err)
+	}
+}
 
 // byOwnNetwork is base's.
 func byOwnNetwork(cfg *config.Config, n *network.Manager) func() bool {

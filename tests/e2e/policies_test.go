@@ -80,7 +80,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 func (s space) blocked(from, url string) {
 	s.t.Helper()
 	harness.Eventually(s.t, from+" does not get "+url, func() (bool, string) {
-		out, err := s.fetch(from, url)
+		out, err := cluster.Kubectl("", s.args([]string{"exec", from, "--", "timeout", "1", "wget", "-qO-", url})...)
 		return err != nil && !strings.Contains(out, "Hello"), fmt.Sprint(out, err)
 	})
 }
