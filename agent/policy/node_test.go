@@ -68,13 +68,15 @@ func flowKey(f nft.Family) nft.Key {
 }
 
 // probe notes each packet before policies look at it, and again after: the kernel's
-// verdict is read there, and needs no wait for what does not come.
+// verdict is read there, and needs no wait for what does not come. It has connections
+// tracked also while no pod is isolated, as a node's other tables do.
 const probe = `
 table %[1]s probe {
 	set seen { type %[2]s . %[2]s . inet_proto . inet_service . inet_service; flags dynamic; size 65535; }
 	set passed { type %[2]s . %[2]s . inet_proto . inet_service . inet_service; flags dynamic; size 65535; }
 	chain before {
 		type filter hook forward priority -10;
+		ct state invalid counter
 		meta l4proto { tcp, udp } add @seen { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
 	}
 	chain after {
@@ -107,11 +109,7 @@ func newNode(t *testing.T) *node {
 	} {
 		n.must(os.WriteFile("/proc/sys/net/"+path, []byte(value), 0))
 	}
-	cmd := exec.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(probe, "ip", "ipv4_addr") + fmt.Sprintf(probe, "ip6", "ipv6_addr"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("nft: %v: %s", err, out)
-	}
+	n.nft(fmt.Sprintf(probe, "ip", "ipv4_addr") + fmt.Sprintf(probe, "ip6", "ipv6_addr"))
 	n.there = n.connect("uplink", netip.MustParseAddr("10.244.8.254"))
 	return n
 }
@@ -120,6 +118,16 @@ func (n *node) must(err error) {
 	n.t.Helper()
 	if err != nil {
 		n.t.Fatal(err)
+	}
+}
+
+// nft has nft(8) do something in one transaction.
+func (n *node) nft(commands string) {
+	n.t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("nft: %v: %s", err, out)
 	}
 }
 
@@ -220,25 +228,27 @@ func (a attempt) String() string {
 // try sends a packet of each flow that there can be.
 func (n *node) try() (out []attempt) {
 	n.t.Helper()
-	for _, f := range []string{"ip", "ip6"} {
-		for _, set := range []string{"seen", "passed"} {
-			n.must(exec.Command("nft", "flush", "set", f, "probe", set).Run())
-		}
-	}
+	n.nft("flush set ip probe seen\nflush set ip probe passed\nflush set ip6 probe seen\nflush set ip6 probe passed\n")
 	for _, from := range n.ends {
+		var flows []Packet
 		for _, to := range n.ends {
 			if from.ns == to.ns || from.addr.Is4() != to.addr.Is4() {
 				continue // not forwarded
 			}
 			for _, port := range n.ports {
-				p := Packet{from.addr, to.addr, unix.IPPROTO_UDP, port}
-				one, other := netip.AddrPortFrom(from.addr, client), netip.AddrPortFrom(to.addr, port)
-				if n.began[p] {
-					out = append(out, n.datagram(p, other, one, true))
-				}
-				out = append(out, n.datagram(p, one, other, false))
-				out = append(out, n.connection(from, other))
+				flows = append(flows, Packet{from.addr, to.addr, unix.IPPROTO_UDP, port})
 			}
+		}
+		for _, p := range flows {
+			one, other := netip.AddrPortFrom(p.From, client), netip.AddrPortFrom(p.To, p.Port)
+			if n.began[p] {
+				out = append(out, n.datagram(p, other, one, true))
+			}
+			out = append(out, n.datagram(p, one, other, false))
+		}
+		for i, fd := range n.sockets(from, len(flows)) {
+			flows[i].Protocol = unix.IPPROTO_TCP
+			out = append(out, n.connection(fd, flows[i]))
 		}
 	}
 	seen := n.read("seen")
@@ -297,34 +307,44 @@ func (n *node) datagram(p Packet, from, to netip.AddrPort, back bool) attempt {
 	return attempt{Packet: p, back: back, key: keyOf(p.Protocol, from, to)}
 }
 
-// connection sends what begins a TCP connection.
-func (n *node) connection(from end, to netip.AddrPort) attempt {
+// sockets are of an end, for connections; one visit of its namespace makes all.
+func (n *node) sockets(from end, count int) []int {
 	n.t.Helper()
 	domain := unix.AF_INET
 	if from.addr.Is6() {
 		domain = unix.AF_INET6
 	}
-	var fd int
+	out := make([]int, count)
 	n.must(nstest.In(from.ns, func() (err error) {
-		fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		return err
+		for i := range out {
+			if out[i], err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
+	return out
+}
+
+// connection sends what begins a TCP connection.
+func (n *node) connection(fd int, p Packet) attempt {
+	n.t.Helper()
 	defer unix.Close(fd)
-	n.must(unix.Bind(fd, sockaddr(netip.AddrPortFrom(from.addr, 0))))
+	to := netip.AddrPortFrom(p.To, p.Port)
+	n.must(unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.From, 0))))
 	if err := unix.Connect(fd, sockaddr(to)); err != nil && err != unix.EINPROGRESS && err != unix.ECONNREFUSED {
 		n.t.Fatal(err)
 	}
 	at, err := unix.Getsockname(fd)
 	n.must(err)
-	own := netip.AddrPortFrom(from.addr, 0)
+	own := uint16(0)
 	switch at := at.(type) {
 	case *unix.SockaddrInet4:
-		own = netip.AddrPortFrom(from.addr, uint16(at.Port))
+		own = uint16(at.Port)
 	case *unix.SockaddrInet6:
-		own = netip.AddrPortFrom(from.addr, uint16(at.Port))
+		own = uint16(at.Port)
 	}
-	p := Packet{from.addr, to.Addr(), unix.IPPROTO_TCP, to.Port()}
-	return attempt{Packet: p, key: keyOf(p.Protocol, own, to)}
+	return attempt{Packet: p, key: keyOf(p.Protocol, netip.AddrPortFrom(p.From, own), to)}
 }
 
 func sockaddr(a netip.AddrPort) unix.Sockaddr {

@@ -232,7 +232,7 @@ func TestRandomWalkConverges(t *testing.T) {
 		w.own[id] = ownAddrs(i)
 	}
 	c := newCompiler("walk", slog.New(slog.DiscardHandler))
-	for step := range 3000 {
+	for step := range 400 {
 		d := newDelta()
 		for range 1 + w.IntN(2)*w.IntN(4) {
 			w.step(c.world, d)
@@ -313,12 +313,8 @@ func TestKernelIsTheModel(t *testing.T) {
 		first.pods[id] = &policyfeed.Pod{Key: id.Key, Labels: w.labels(), Addrs: a, Ports: w.namedPorts(), Node: "here"}
 	}
 	c.change(first)
-	steps := 40
-	if testing.Short() {
-		steps = 10
-	}
 	verdicts := map[bool]int{}
-	for step := range steps {
+	for step := range 15 {
 		d := newDelta()
 		for range 1 + w.IntN(4) {
 			w.step(c.world, d)
