@@ -8,6 +8,7 @@
 //	node ── Node object, Lease and CSINode                        the only writer of them
 //	plugins ─ sockets of drivers appear ─> csi: storage drivers by name ─> CSINode
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
+//	policyfeed what a coordinator tells of NetworkPolicies ─> policy (nftables)
 //	gossip ── who lives ─> network routes, service backends
 //	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one
 //	serving ─ certificate of the kubelet's API, signed by the cluster ─> server: the kubelet's API on 10250

@@ -21,6 +21,7 @@
 // (rotation of the store's keys), leader (the Lease), members (coordinators that join
 // and leave), joining and joinapi (nodes that do), snapshots (copies of the store), and
 // of the agent's packages gossip, as a member that only watches, process, and trust, what nodes believe.
+// policystream tells nodes of NetworkPolicies, in the words of the agent's policyfeed.
 // rotation has all coordinators follow when keys change. The layers are a table in
 // tests/imports_test.go; docs/architecture.md walks a pod's way through them.
 //
