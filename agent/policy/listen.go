@@ -94,7 +94,9 @@ func (e *Engine) take(group []*policyfeed.Update, now phase) {
 	if now != heard {
 		return
 	}
-	e.record.unsaved = append(e.record.unsaved, group...)
+	if e.cfg.File != "" {
+		e.record.unsaved = append(e.record.unsaved, group...)
+	}
 	if e.phase != heard {
 		e.phase, e.noFeed = heard, false
 		e.proceed()
