@@ -25,7 +25,6 @@ import (
 
 // coordinator tells what a test has it tell, to one engine at a time.
 type coordinator struct {
-	t     *testing.T
 	mu    sync.Mutex
 	lines []*policyfeed.Update // all that was told
 	out   *io.PipeWriter
