@@ -323,8 +323,11 @@ func TestKernelIsTheModel(t *testing.T) {
 		if err := k.apply(c); err != nil {
 			t.Fatalf("step %d: %v\n%s", step, err, c.tables[0].Objects)
 		}
-		for _, a := range n.try() {
-			want := enforced(c.world, a.Packet, func(a netip.Addr) bool { return mine[a] })
+		model := func(p Packet) bool {
+			return enforced(c.world, p, func(a netip.Addr) bool { return mine[a] })
+		}
+		for _, a := range n.try(model) {
+			want := model(a.Packet)
 			if verdicts[want]++; want != a.passed {
 				t.Errorf("step %d: %s: the kernel says %v, the model %v", step, a, a.passed, want)
 			}
