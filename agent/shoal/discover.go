@@ -27,6 +27,9 @@ const (
 	apiName = "kubernetes.default.svc"
 	// serverPatience is how long one address may take to answer.
 	serverPatience = 10 * time.Second
+	// A token that the coordinator does not know is shown again after these pauses, twice
+	// as long each time: it may have been made a moment ago.
+	firstTokenPause, lastTokenPause = 100 * time.Millisecond, 1600 * time.Millisecond
 	// maxSkew is what clocks may differ: a certificate that is made now begins so long
 	// before.
 	maxSkew = 5 * time.Minute
@@ -183,10 +186,21 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 func (f found) ask(ctx context.Context, t jointoken.Token, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
-	before := time.Now()
 	var answer joinapi.Cluster
-	err := f.client.read(ctx, joinapi.ClusterPath+"?"+url.Values{joinapi.NameParameter: {name}}.Encode(), &answer)
-	now := before.Add(time.Since(before) / 2)
+	var now time.Time
+	var err error
+	for pause := firstTokenPause; ; pause *= 2 {
+		before := time.Now()
+		err = f.client.read(ctx, joinapi.ClusterPath+"?"+url.Values{joinapi.NameParameter: {name}}.Encode(), &answer)
+		now = before.Add(time.Since(before) / 2)
+		if !answered(err, http.StatusUnauthorized) || t.Expired(now) || pause > lastTokenPause {
+			break
+		}
+		select { // a coordinator hears of a token that another one made in its own time
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 	var refused *statusError
 	switch {
 	case answered(err, http.StatusUnauthorized) && t.Expired(now):

@@ -30,6 +30,7 @@ type fakeCluster struct {
 	mu       sync.Mutex
 	answer   joinapi.Cluster
 	known    bool          // the token
+	late     int           // requests before the coordinator hears of the token
 	denied   string        // what is said of requests
 	skew     time.Duration // of its clock
 	closed   bool          // shows its CA to nobody
@@ -100,6 +101,9 @@ func (f *fakeCluster) serve(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == joinapi.NodePath && len(r.TLS.PeerCertificates) > 0:
 		f.respond(w, joinapi.Node{ClusterCIDR: "10.1.0.0/16", ServiceCIDR: "10.2.0.0/16", ClusterDNS: []string{"10.2.0.10"},
 			ClusterDomain: "example.local", GossipKeys: []byte("key\n"), Gossip: []string{"192.0.2.1:7947"}})
+	case f.late > 0:
+		f.late--
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 	case !bearer || !f.known:
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 	case r.URL.Path == joinapi.ClusterPath:
@@ -276,6 +280,15 @@ func TestJoinRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNewToken: a token may be so new that the coordinator has not heard of it.
+func TestNewToken(t *testing.T) {
+	f := newFakeCluster(t, nil)
+	f.late = 2
+	if _, err := enter(t, f, f.token()); err != nil {
+		t.Error(err)
 	}
 }
 
