@@ -79,11 +79,11 @@ func (r *rig) carries(ctx context.Context, m *container, packages string) error 
 		os.Symlink(rootKubeconfig, filepath.Join(m.root, "root/admin.kubeconfig")),
 		command(ctx, "install", "-D", "-m", "755",
 			filepath.Join(r.bin, "kubectl"), filepath.Join(m.root, "usr/local/bin/kubectl"))}
-	for _, number := range []int{1, 2} {
-		name := fmt.Sprintf("shoal-%d.deb", number)
-		errs = append(errs, command(ctx, "cp", filepath.Join(packages, name), fleet))
+	names, err := filepath.Glob(filepath.Join(packages, "shoal-*.deb"))
+	for _, name := range names {
+		errs = append(errs, command(ctx, "cp", name, fleet))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 // losesPower cuts a machine off its power and starts it again.

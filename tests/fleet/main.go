@@ -38,6 +38,7 @@ var scenarios = []scenario{
 	{"blackout", runBlackout},
 	{"reboots", runReboots},
 	{"fencing", runFencing},
+	{"clocks", runClocks},
 	{"cgroup2", runCgroup2},
 	{"chaos", runChaos},
 }
@@ -48,7 +49,7 @@ func main() {
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
 		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, "+
-			"fencing, cgroup2 or chaos")
+			"fencing, clocks, cgroup2 or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
@@ -114,6 +115,7 @@ type rig struct {
 	source         string // of the product
 	dir            string // of this run
 	name           string // of the scenario
+	buildFlags     []string
 	shared         string // directory of this machine that all of the scenario's have at /shared; empty: none
 	passed, failed int
 }

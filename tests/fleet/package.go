@@ -80,22 +80,43 @@ func (r *rig) packages(ctx context.Context, dir, bin string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range []struct{ version, bin, name string }{
-		{firstVersion, r.bin, "shoal-1."}, {secondVersion, bin, "shoal-2."},
-	} {
-		for _, format := range []string{"deb", "rpm"} {
-			cmd := exec.CommandContext(ctx, filepath.Join(r.source, "hack", "package.sh"), format, p.version, dir)
-			cmd.Env = append(os.Environ(), "BIN="+p.bin, "GO="+r.gotool)
-			out, err := cmd.Output() // the file's name
-			if err != nil {
-				return fmt.Errorf("package.sh %s %s: %w: %s", format, p.version, err, out)
-			}
-			if err := os.Rename(strings.TrimSpace(string(out)), filepath.Join(dir, p.name+format)); err != nil {
-				return err
-			}
+	for _, format := range []string{"deb", "rpm"} {
+		err := errors.Join(r.pack(ctx, format, firstVersion, r.bin, filepath.Join(dir, "shoal-1."+format)),
+			r.pack(ctx, format, secondVersion, bin, filepath.Join(dir, "shoal-2."+format)))
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// alteredPackage makes a deb of the first version, with the altered library, in dir.
+func (r *rig) alteredPackage(ctx context.Context, dir string) error {
+	bin := filepath.Join(dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	overlay, err := overlay(ctx, r.gotool, dir)
+	if err != nil {
+		return err
+	}
+	r.buildFlags = []string{"-overlay", overlay}
+	defer func() { r.buildFlags = nil }()
+	if err := r.buildAs(ctx, bin, firstVersion); err != nil {
+		return err
+	}
+	return r.pack(ctx, "deb", firstVersion, bin, filepath.Join(dir, "shoal-1.deb"))
+}
+
+// pack makes a package of the programs in bin.
+func (r *rig) pack(ctx context.Context, format, version, bin, to string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(r.source, "hack", "package.sh"), format, version, filepath.Dir(to))
+	cmd.Env = append(os.Environ(), "BIN="+bin, "GO="+r.gotool)
+	out, err := cmd.Output() // the file's name
+	if err != nil {
+		return fmt.Errorf("package.sh %s %s: %w: %s", format, version, err, out)
+	}
+	return os.Rename(strings.TrimSpace(string(out)), to)
 }
 
 // buildAs builds the programs of another version, with the linker's flags of the Makefile.
@@ -117,7 +138,8 @@ func (r *rig) buildOne(ctx context.Context, out, version, source string) error {
 	release, _, _ := strings.Cut(version, "+")
 	flags := "-s -w -X " + product + "agent/node.Version=" + version +
 		" -X " + product + "coordinator/apiserver.gitVersion=" + release
-	cmd := exec.CommandContext(ctx, r.gotool, "build", "-ldflags", flags, "-o", out, source)
+	args := slices.Concat([]string{"build", "-ldflags", flags, "-o", out}, r.buildFlags, []string{source})
+	cmd := exec.CommandContext(ctx, r.gotool, args...)
 	cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", source, err, said)
