@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -38,10 +37,12 @@ func runWitness(
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	defer func() { _ = st.Close() }()
 	others.open.Store(st)
-	return whileNotRestored(ctx, cfg, st, peers, log, func(ctx context.Context) error {
-		return serveWitness(ctx, cfg, m, st, begin, manager, log)
+	return whileStored(ctx, st, func(ctx context.Context) error {
+		defer func() { _ = st.Close() }()
+		return whileNotRestored(ctx, cfg, st, peers, log, func(ctx context.Context) error {
+			return serveWitness(ctx, cfg, m, st, begin, manager, log)
+		})
 	})
 }
 
@@ -62,11 +63,7 @@ func serveWitness(
 	defer stop()
 	go manager.KeepAlive(watched, func(context.Context) bool { return true })
 	go process.Trim(watched)
-	select {
-	case <-ctx.Done():
-		manager.Stopping()
-		return nil
-	case err := <-st.Err():
-		return fmt.Errorf("store: %w", err)
-	}
+	<-ctx.Done()
+	manager.Stopping()
+	return nil
 }

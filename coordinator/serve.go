@@ -19,14 +19,13 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
-// serve runs the API and its users. The API outlives them: leadership is given
-// up through it.
-func serve(ctx context.Context, s parts) error {
+// serve runs the API until apiCtx ends, and its users until ctx does or one fails, which
+// then stops the API.
+func serve(ctx, apiCtx context.Context, stopAPI func(), s parts) error {
 	if err := s.prepare(ctx); err != nil {
+		s.api.Close()
 		return unlessStopped(ctx, err)
 	}
-	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopAPI()
 	s.api.Informers().Start(apiCtx.Done())
 	users, running := errgroup.WithContext(ctx)
 	apiEnded := make(chan error, 1)
@@ -41,8 +40,6 @@ func serve(ctx context.Context, s parts) error {
 		select {
 		case <-running.Done():
 			return nil
-		case err := <-s.store.Err():
-			return fmt.Errorf("store: %w", err)
 		case err := <-apiEnded:
 			return fmt.Errorf("API server ended: %w", err)
 		}

@@ -107,7 +107,6 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	defer func() { _ = st.Close() }()
 	s := parts{
 		cfg:       cfg,
 		log:       log,
@@ -122,7 +121,19 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		ready:     make(chan struct{}),
 		changed:   make(chan struct{}, 1),
 	}
-	if s.api, err = s.buildAPI(ctx, listener, monitors); err != nil {
+	return whileStored(ctx, st, func(ctx context.Context) error {
+		defer func() { _ = st.Close() }()
+		return s.build(ctx, listener, monitors)
+	})
+}
+
+// build makes the API and what is beside it, and serves. The API outlives its users, and
+// a start that is stopped: leadership is given up through it, and its start steps need all
+// of it until they are done.
+func (s parts) build(ctx context.Context, listener net.Listener, monitors []net.Listener) (err error) {
+	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	if s.api, err = s.buildAPI(apiCtx, listener, monitors); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	if s.gossip, err = s.buildGossip(); err != nil {
@@ -131,11 +142,11 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	defer s.gossip.Close()
 	s.endpoints = &apiendpoints.Publisher{
 		Client: s.api.Client(),
-		Leases: st.Leased("apiservers", apiendpoints.TTL),
+		Leases: s.store.Leased("apiservers", apiendpoints.TTL),
 		Server: s.server(),
-		Log:    log,
+		Log:    s.log,
 	}
-	return serve(ctx, s)
+	return serve(ctx, apiCtx, stopAPI, s)
 }
 
 // buildRecyclers reads the pods that empty volumes, also where this coordinator never
@@ -234,9 +245,8 @@ func openState(
 // authorization and admission read objects through the server's own informers.
 func (s *parts) buildAPI(
 	ctx context.Context, listener net.Listener, monitors []net.Listener,
-) (*apiserver.Server, error) {
+) (api *apiserver.Server, err error) {
 	dir := keys(s.cfg)
-	var err error
 	if s.kubelets, err = kubeletTransports(s.cfg, dir); err != nil {
 		return nil, err
 	}
@@ -252,7 +262,7 @@ func (s *parts) buildAPI(
 	if err != nil {
 		return nil, err
 	}
-	api, err := apiserver.New(apiserver.Config{
+	api, err = apiserver.New(apiserver.Config{
 		Kinds: registry.Kinds(), Storage: s.store, Env: env, Listener: listener, Monitors: monitors,
 		ExternalAddress: s.external(), Log: s.log,
 		CertFile: dir.Path("apiserver.crt"), KeyFile: dir.Path("apiserver.key"), ClientCAFile: dir.Path(pki.CAFile),
@@ -270,6 +280,12 @@ func (s *parts) buildAPI(
 	if err != nil {
 		return nil, err
 	}
+	server := api
+	defer func() {
+		if err != nil {
+			server.Close()
+		}
+	}()
 	a, err := buildAuth(s.cfg, dir, s.external(), s.log)
 	if err != nil {
 		return nil, err

@@ -242,10 +242,22 @@ func (s *Server) Run(ctx context.Context) error {
 	prepared := g.PrepareRun()
 	s.local.serve(g.Handler)
 	err := s.front.serveUntil(ctx, g.Handler, prepared.RunWithContext)
+	s.closeStores()
+	return err
+}
+
+// Close ends the watch caches of a server that is not run.
+func (s *Server) Close() {
+	if s.aggregator != nil {
+		s.aggregator.GenericAPIServer.Destroy()
+	}
+	s.closeStores()
+}
+
+func (s *Server) closeStores() {
 	for _, store := range s.stores {
 		store.Destroy()
 	}
-	return err
 }
 
 // signalDiscovery lets paths that are not known be 404 once all are known.

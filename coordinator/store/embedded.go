@@ -26,7 +26,7 @@ func openEmbedded(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	e := &embedded{cfg: cfg, disk: newSpace(cfg.Dir, cfg.Log), errs: make(chan error, 1)}
+	e := &embedded{cfg: cfg, disk: newSpace(cfg.Dir, cfg.Log), lost: make(chan struct{})}
 	e.disk.reserve()
 	setLibraries()
 	if err := e.start(); err != nil {

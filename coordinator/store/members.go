@@ -222,9 +222,8 @@ func (s *Store) Vote(ctx context.Context, waits func()) error {
 	server := r.etcd.Server
 	for {
 		select {
-		case err := <-s.etcd.errs:
-			s.etcd.errs <- err
-			return err
+		case <-s.Lost():
+			return s.Err()
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-server.ReadyNotify():

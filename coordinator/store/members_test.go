@@ -220,8 +220,8 @@ func (c *cluster) remove(name string) {
 		soon(c.t, "it is removed", func() bool { return c.stores["one"].Remove(c.t.Context(), m.ID) == nil })
 	}
 	select {
-	case err := <-c.stores[name].Err():
-		if !errors.Is(err, ErrRemoved) {
+	case <-c.stores[name].Lost():
+		if err := c.stores[name].Err(); !errors.Is(err, ErrRemoved) {
 			c.t.Errorf("%s ended with %v", name, err)
 		}
 	case <-time.After(time.Minute):
@@ -371,5 +371,37 @@ func TestGrowFails(t *testing.T) {
 	c.open("one", nil)
 	if c.get(c.stores["one"], "/after") != "v" {
 		t.Error("what was written afterwards is lost")
+	}
+}
+
+// A member that was away while the others removed it has not heard of that from them:
+// they refuse it when it is back, and it finds out why.
+func TestRemovedWhileAway(t *testing.T) {
+	c := newCluster(t)
+	p := c.at("one")
+	c.open("one", nil)
+	if err := c.stores["one"].Grow(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	c.join("two", c.stores["one"])
+	c.join("three", c.stores["one"])
+	var id uint64
+	soon(t, "all have names", func() bool { return names(c.stores["one"]) == "one:false three:false two:false " })
+	for _, m := range c.stores["one"].Members() {
+		if m.Name == "three" {
+			id = m.ID
+		}
+	}
+	c.stop("three")
+	soon(t, "it is removed", func() bool { return c.stores["one"].Remove(t.Context(), id) == nil })
+	p = c.peers["three"]
+	c.open("three", &p)
+	select {
+	case <-c.stores["three"].Lost():
+		if err := c.stores["three"].Err(); !errors.Is(err, ErrRemoved) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it goes on")
 	}
 }

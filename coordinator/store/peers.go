@@ -95,7 +95,7 @@ func (p *Peers) join(c *embed.Config) error {
 // initialCluster asks the others who is a member. All are to be named, and this one
 // by its name, though it has not told it to them yet.
 func (p *Peers) initialCluster() (string, error) {
-	members, err := p.askMembers()
+	members, err := p.askMembers(p.Join)
 	if err != nil {
 		return "", err
 	}
@@ -121,7 +121,7 @@ func (p *Peers) initialCluster() (string, error) {
 }
 
 // askMembers asks one after the other.
-func (p *Peers) askMembers() ([]*membership.Member, error) {
+func (p *Peers) askMembers(urls []string) ([]*membership.Member, error) {
 	config, err := p.tls().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -130,7 +130,7 @@ func (p *Peers) askMembers() ([]*membership.Member, error) {
 	defer t.CloseIdleConnections()
 	client := &http.Client{Transport: t, Timeout: handshakeTime}
 	var failed []error
-	for _, at := range p.Join {
+	for _, at := range urls {
 		members, err := getMembers(client, at)
 		if err == nil {
 			return members, nil

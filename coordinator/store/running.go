@@ -1,14 +1,17 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 )
 
@@ -19,7 +22,10 @@ import (
 type embedded struct {
 	cfg  Config
 	disk *space
-	errs chan error // what ended etcd, at most once
+	// lost is closed when etcd has ended by itself, for the reason why.
+	lost chan struct{}
+	once sync.Once
+	why  error
 
 	// mu is held for reading by each request, and for writing while etcd is stopped.
 	mu     sync.RWMutex
@@ -80,20 +86,47 @@ func (e *embedded) follow(r *running) {
 	case <-r.etcd.Server.StopNotify():
 	}
 	e.mu.RLock()
-	ours := e.closed || e.run != r
+	ours, peers := e.closed || e.run != r, e.cfg.Peers
 	e.mu.RUnlock()
 	if ours {
 		return
 	}
-	if r.etcd.Server.IsIDRemoved(uint64(r.etcd.Server.MemberID())) {
+	if r.removed(peers) {
 		err = ErrRemoved
-	} else if err == nil {
-		err = errStopped
 	}
-	select {
-	case e.errs <- err:
-	default:
+	e.lose(cmp.Or(err, errStopped))
+}
+
+// lose notes why etcd has ended.
+func (e *embedded) lose(why error) {
+	e.once.Do(func() {
+		e.why = why
+		close(e.lost)
+	})
+}
+
+// removed tells whether the others have taken an ended member out. It has not always
+// heard that from raft: they may close their connections before that comes, and refuse
+// new ones.
+func (r *running) removed(peers *Peers) bool {
+	server := r.etcd.Server
+	id := server.MemberID()
+	if server.IsIDRemoved(uint64(id)) {
+		return true
 	}
+	if peers == nil {
+		return false
+	}
+	for _, m := range server.Cluster().Members() {
+		if m.ID == id {
+			continue
+		}
+		now, err := peers.askMembers(m.PeerURLs)
+		if err == nil && !slices.ContainsFunc(now, func(m *membership.Member) bool { return m.ID == id }) {
+			return true
+		}
+	}
+	return false
 }
 
 // current is etcd as it runs now. Who asks it something holds it by acquire.
@@ -129,15 +162,24 @@ func (e *embedded) restart(change func(*Config)) error {
 	e.cfg = old
 	if again := e.start(); again != nil {
 		e.run = last // stopped: each request fails from now on
-		select {
-		case e.errs <- again:
-		default:
-		}
+		e.lose(again)
 	}
 	return err
 }
 
+// close ends etcd. When it has ended by itself, close returns after the reason is known.
 func (e *embedded) close() {
+	e.mu.RLock()
+	closed, run := e.closed, e.run
+	e.mu.RUnlock()
+	if closed {
+		return
+	}
+	select {
+	case <-run.etcd.Server.StoppingNotify():
+		<-e.lost
+	default:
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true

@@ -82,12 +82,23 @@ func (s *Store) compact() {
 	s.compactor, s.stop = c, c.Stop
 }
 
-// Err delivers the error that ended the embedded etcd; nil for an outside one.
-func (s *Store) Err() <-chan error {
+// Lost is closed when the embedded etcd has ended, though nobody closed the store; nil
+// for an outside one.
+func (s *Store) Lost() <-chan struct{} {
 	if s.etcd == nil {
 		return nil
 	}
-	return s.etcd.errs
+	return s.etcd.lost
+}
+
+// Err is why the store is lost, or nil while it is not.
+func (s *Store) Err() error {
+	select {
+	case <-s.Lost():
+		return s.etcd.why
+	default:
+		return nil
+	}
 }
 
 // WaitCaches returns when every watch cache made so far is filled: a list before
@@ -107,8 +118,8 @@ func (s *Store) WaitCaches(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case err := <-s.Err():
-				return fmt.Errorf("fill watch caches: %w", err)
+			case <-s.Lost():
+				return fmt.Errorf("fill watch caches: %w", s.Err())
 			case <-time.After(2 * time.Millisecond):
 			}
 		}
