@@ -71,10 +71,14 @@ test: setup build images test-images kubectl helm bin/gotestsum ## run all tests
 	@echo "The slowest:"
 	@cat bin/test-unit.json bin/test-e2e.json | bin/gotestsum tool slowest --num 10
 
-# gotestsum runs go test and prints its lines, what failed once more at the end,
-# and keeps the time of each test for the list of the slowest; its exit status is
-# that of the tests.
-GO_TEST = bin/gotestsum --hide-summary skipped --jsonfile-timing-events bin/$@.json -f standard-quiet --raw-command -- $(GO) test -json
+# gotestsum runs go test and prints its lines; its exit status is that of the tests.
+# One or two tests that fail are run once more, unless they met a data race or a panic:
+# a machine whose cores others use stands still for seconds now and then. Such a test
+# is named at the end as FLAKY, a bug to mend; RERUNS=0 looks for them.
+RERUNS ?= 1
+GO_TEST = env PATH="$(dir $(shell command -v $(GO))):$$PATH" bin/gotestsum --hide-summary skipped --jsonfile bin/$@.json -f standard-quiet \
+	--rerun-fails=$(RERUNS) --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --packages
+TELL_FAILURES = || rc=$$?; $(GO) run ./tests/failures <bin/$@.json; exit $${rc:-0}
 
 bin/gotestsum: Makefile
 	GOBIN=$(CURDIR)/bin $(GO) install gotest.tools/gotestsum@v1.13.0
@@ -86,11 +90,11 @@ SHUFFLE ?= off
 # Informers share the watch cache's objects: who modifies one is found out. Without
 # debug information (-w) a test program links in two thirds of the time.
 test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
-	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) \
-		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)')
+	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)' | tr '\n' ' ')" -- \
+		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $(TELL_FAILURES)
 
 test-e2e: bin/gotestsum ## whole clusters in network namespaces
-	$(GO_TEST) -count=1 -timeout 25m ./tests/e2e/...
+	@$(GO_TEST) ./tests/e2e/... -- -count=1 -timeout 25m $(TELL_FAILURES)
 
 test-chaos: ## kill daemons under load; takes minutes
 	$(GO) test -count=1 -timeout 10m ./tests/chaos/...
