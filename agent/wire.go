@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-project/shoal/agent/plugins"
 	"github.com/shoal-project/shoal/agent/problem"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -211,6 +212,7 @@ func build(
 				Claims:  objects,
 				Records: kept.volumes,
 				Quotas:  limits.volumes,
+				Labels:  selinux.New(),
 				Facts:   of,
 				Log:     log,
 

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/qos"
 	podrecord "github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/status"
@@ -256,6 +257,7 @@ func podHost(b base) (*launch.Host, error) {
 		MemoryBytes:      b.facts.MemoryBytes,
 		Allocatable:      allocatable,
 		PageSizes:        slices.Sorted(maps.Keys(b.facts.HugePages)),
+		SELinux:          selinux.New() != nil,
 		SeccompDefault:   b.cfg.Seccomp(),
 		Unified:          b.runtime.tree.Unified(b.cfg.SingleProcessOOMKill),
 		RootDir:          b.cfg.RootDir,

@@ -51,6 +51,37 @@ func (e *Entry) Chmod(bits uint32) error {
 	return unix.Fstat(e.fd, &e.Stat)
 }
 
+// Setxattr sets an extended attribute of exactly this file.
+func (e *Entry) Setxattr(name string, value []byte) error {
+	if err := unix.Setxattr(self(e.fd), name, value, 0); err != nil {
+		return &fs.PathError{Op: "setxattr " + name, Path: e.Path, Err: err}
+	}
+	return nil
+}
+
+// All calls fn for a file, or for a directory and everything below it as Walk does: for
+// the directory itself last. Only root may be able to change the directories that the
+// path leads through.
+func All(path string, fn func(*Entry) error) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	e := &Entry{Path: ".", fd: fd}
+	if err := unix.Fstat(fd, &e.Stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if !e.IsDir() {
+		return fn(e)
+	}
+	sub, err := openAt(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, NoLinks)
+	if err != nil {
+		return err
+	}
+	return errors.Join(walk(os.NewFile(uintptr(sub), "."), 1, fn), fn(e))
+}
+
 // Self is the directory's own entry. It is valid until the directory is closed.
 func (d *Dir) Self() (*Entry, error) {
 	e := &Entry{Path: ".", fd: int(d.self.Fd())}

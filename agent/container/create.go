@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/selinux"
 	"golang.org/x/sys/unix"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -109,7 +110,11 @@ func (m *Manager) prepare(req Request, c *Container) error {
 			return err
 		}
 	}
-	if err := m.mountRoot(req); err != nil {
+	labels, err := m.labels(req)
+	if err != nil {
+		return err
+	}
+	if err := m.mountRoot(req, labels.File); err != nil {
 		return err
 	}
 	if err := checkRoot(m.rootfs(c.ID)); err != nil {
@@ -120,7 +125,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		return err
 	}
 	c.User = user
-	mounts, err := m.mounts(req)
+	mounts, err := m.mounts(req, labels.File)
 	if err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		ID: c.ID, SandboxID: c.SandboxID, Config: req.Config, Sandbox: req.Sandbox, Image: req.Image.Config,
 		User: user, Rootfs: m.rootfs(c.ID),
 		CgroupsPath: m.cfg.Cgroups.Driver().OCIPath(c.Cgroup), Hostname: req.Hostname, Namespaces: req.Namespaces,
-		Files: req.Files, Mounts: mounts, IDs: req.IDs, Host: m.cfg.Host,
+		Files: req.Files, Mounts: mounts, IDs: req.IDs, Labels: labels, Host: m.cfg.Host,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {
@@ -198,14 +203,18 @@ func (m *Manager) makePrivate(id string, ids oci.IDs) error {
 	return errors.Join(oci.PrivateDir(m.bundle(id), ids), oci.PrivateDir(m.layer(id), oci.IDs{}))
 }
 
-func (m *Manager) mountRoot(req Request) error {
+func (m *Manager) mountRoot(req Request, label string) error {
 	upper, work := m.upper(req.ID), filepath.Join(m.layer(req.ID), "work")
 	if len(req.IDs.UIDs) > 0 {
 		if err := os.Chown(upper, int(req.IDs.UIDs[0].HostID), int(req.IDs.GIDs[0].HostID)); err != nil {
 			return fmt.Errorf("create container: %w", err)
 		}
 	}
-	return mountLayers(m.rootfs(req.ID), req.Image.Lower, req.IDs, "upperdir="+upper, "workdir="+work)
+	options := []string{"upperdir=" + upper, "workdir=" + work}
+	if label != "" {
+		options = append(options, selinux.MountOption(label))
+	}
+	return mountLayers(m.rootfs(req.ID), req.Image.Lower, req.IDs, options...)
 }
 
 // mountLayers mounts an image's layers with the overlay's options; without any
@@ -279,7 +288,10 @@ func (m *Manager) mapOwners(id, src string, v *criv1.Mount, i int) (string, erro
 
 // mounts resolves the container's volumes to host paths: links are followed,
 // missing directories made, images mounted.
-func (m *Manager) mounts(req Request) ([]oci.Mount, error) {
+func (m *Manager) mounts(req Request, label string) ([]oci.Mount, error) {
+	if err := relabelFiles(req.Files, label); err != nil {
+		return nil, err
+	}
 	var out []oci.Mount
 	for i, v := range req.Config.GetMounts() {
 		src := v.GetHostPath()
@@ -293,6 +305,11 @@ func (m *Manager) mounts(req Request) ([]oci.Mount, error) {
 		if err != nil {
 			return nil, err
 		}
+		if v.GetSelinuxRelabel() && label != "" {
+			if err := selinux.Relabel(src, label); err != nil {
+				return nil, fmt.Errorf("relabel the mount %s: %w", v.GetContainerPath(), err)
+			}
+		}
 		if (len(v.GetUidMappings()) > 0 || len(req.IDs.UIDs) > 0) && v.GetImage().GetImage() == "" {
 			if src, err = m.mapOwners(req.ID, src, v, i); err != nil {
 				return nil, err
@@ -304,7 +321,7 @@ func (m *Manager) mounts(req Request) ([]oci.Mount, error) {
 		})
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetReadonlyRootfs() {
-		own, err := m.declaredVolumes(req)
+		own, err := m.declaredVolumes(req, label)
 		return append(own, out...), err
 	}
 	return out, nil
@@ -349,7 +366,7 @@ func (m *Manager) imageVolume(req Request, v *criv1.Mount, i int) (string, error
 
 // declaredVolumes are the image's own volumes: they stay writable when the
 // root is read-only. Otherwise the writable layer serves them.
-func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
+func (m *Manager) declaredVolumes(req Request, label string) ([]oci.Mount, error) {
 	taken := map[string]bool{}
 	for _, v := range req.Config.GetMounts() {
 		taken[filepath.Clean(v.GetContainerPath())] = true
@@ -371,6 +388,11 @@ func (m *Manager) declaredVolumes(req Request) ([]oci.Mount, error) {
 		}
 		if _, err := os.Stat(from); err == nil {
 			if err := fs.CopyDir(dir, from); err != nil {
+				return nil, fmt.Errorf("image's volume %s: %w", path, err)
+			}
+		}
+		if label != "" {
+			if err := selinux.Relabel(dir, label); err != nil {
 				return nil, fmt.Errorf("image's volume %s: %w", path, err)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/selinux"
 )
 
 // Config says where containers live and by what they are run.
@@ -30,6 +31,7 @@ type Config struct {
 	OnChange func(c *Container) // after a start, an exit, a creation; must not block
 	Quotas   Quotas             // nil: nothing limits what containers write but what is measured
 	Seal     *checkpoint.Keys   // of the records; nil: in the clear
+	Labels   selinux.Labeler    // nil: the node has no SELinux
 	// MayRun is asked when a container's process exists and is about to run its program;
 	// nil: all may.
 	MayRun func(c *Container) error

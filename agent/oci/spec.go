@@ -10,6 +10,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/selinux"
 )
 
 // Input is all that one container's specification depends on.
@@ -28,6 +30,7 @@ type Input struct {
 	Mounts      []Mount // Config.Mounts with image volumes resolved to host paths
 	Devices     []specs.LinuxDevice
 	IDs         IDs // of Namespaces.User
+	Labels      selinux.Labels
 	Host        Host
 }
 
@@ -75,6 +78,7 @@ func Spec(in Input) (*specs.Spec, error) {
 			ReadonlyPaths: sc.GetReadonlyPaths(),
 			UIDMappings:   in.IDs.UIDs,
 			GIDMappings:   in.IDs.GIDs,
+			MountLabel:    in.Labels.File,
 		},
 		Annotations: in.annotations(),
 	}
@@ -138,9 +142,11 @@ func (in Input) namespaces() []specs.LinuxNamespace {
 	return ns
 }
 
-// setProfiles sets seccomp and AppArmor. A privileged container has neither.
+// setProfiles sets the labels of SELinux, seccomp and AppArmor. A privileged container has
+// of these what it asks for in labels alone.
 func (in Input) setProfiles(s *specs.Spec) error {
 	sc := in.security()
+	s.Process.SelinuxLabel = in.Labels.Process
 	if sc.GetPrivileged() {
 		return nil
 	}

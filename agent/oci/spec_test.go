@@ -9,6 +9,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/selinux"
 )
 
 // input is a minimal container on a host without CAP_SYS_RESOURCE.
@@ -125,6 +127,23 @@ func TestNamespacesAndLimits(t *testing.T) {
 	}
 	if *s.Process.OOMScoreAdj != 0 {
 		t.Errorf("oom_score_adj %d is below what the host allows", *s.Process.OOMScoreAdj)
+	}
+}
+
+// Processes and the runtime's own mounts have the container's labels, in a privileged one
+// too.
+func TestLabels(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		s, err := Spec(input(func(in *Input) {
+			in.Labels = selinux.Labels{Process: "u:r:t:l", File: "u:o:f:l"}
+			in.Config.Linux.SecurityContext.Privileged = privileged
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Process.SelinuxLabel != "u:r:t:l" || s.Linux.MountLabel != "u:o:f:l" {
+			t.Errorf("%q, %q", s.Process.SelinuxLabel, s.Linux.MountLabel)
+		}
 	}
 }
 

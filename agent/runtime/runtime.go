@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/sandbox"
+	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/stream"
 	criapi "k8s.io/cri-api/pkg/apis"
 )
@@ -119,7 +120,8 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		MayRun:  mayRun,
 		DataDir: filepath.Join(cfg.DataDir, "containers"), RunDir: r.containerRun(),
 		Conmon: cfg.Conmon, Runtimes: cfg.Runtimes,
-		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Quotas: cfg.Quotas, Seal: cfg.Seal, Log: cfg.Log,
+		Cgroups: r.cgroups, Host: host, OnChange: r.changed, Quotas: cfg.Quotas, Seal: cfg.Seal,
+		Labels: selinux.New(), Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, r.images.Close())

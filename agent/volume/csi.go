@@ -193,7 +193,7 @@ func (v *Volume) use(mountsForGroup bool) csi.Use {
 		if modes := v.Persistent.Spec.AccessModes; len(modes) > 0 {
 			out.Access = modes[0]
 		}
-		out.Flags = v.Persistent.Spec.MountOptions
+		out.Flags = v.labelled(v.Persistent.Spec.MountOptions)
 	}
 	if mountsForGroup {
 		out.Group = v.CSI.Group

@@ -241,7 +241,8 @@ func (d diskDriver) Stage(ctx context.Context, v *Volume) error {
 	if err := os.MkdirAll(v.Disk.Global, 0o750); err != nil {
 		return &Error{Step: "MountDevice", Err: err}
 	}
-	err = d.mounts.Format(ctx, disk.fsType, device, v.Disk.Global, mountOptions(v.Source, v.Disk.ReadOnly))
+	err = d.mounts.Format(ctx, disk.fsType, device, v.Disk.Global,
+		v.labelled(mountOptions(v.Source, v.Disk.ReadOnly)))
 	if err != nil {
 		return &Error{Step: "MountDevice", Err: fmt.Errorf("%s: failed to mount device %s at %s (fstype: %s): %w",
 			d.plugin, device, v.Disk.Global, disk.fsType, err)}

@@ -35,6 +35,8 @@ type Volume struct {
 	// Project is what an emptyDir is counted by where the file system has quotas of
 	// projects; 0 for none.
 	Project uint32 `json:"project,omitempty"`
+	// Label is that of SELinux which it is mounted with, "" for none.
+	Label string `json:"label,omitempty"`
 
 	// looked is when the claim of a volume that no storage driver makes was looked at for a
 	// new size.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/metrics"
+	"github.com/shoal-project/shoal/agent/selinux"
 )
 
 // Objects gives the API objects that volumes show.
@@ -63,6 +64,8 @@ type Manager struct {
 	Exhausted func(ctx context.Context, driver string)
 	// Event tells of a pod and may be nil.
 	Event func(p *corev1.Pod, container, kind, reason, message string)
+	// Labels makes labels of SELinux; nil on a node without it.
+	Labels selinux.Labeler
 	// Health has drivers that can do so tell whether something is wrong with volumes:
 	// it is asked each minute, and told of in events and measurements.
 	Health bool
@@ -332,6 +335,9 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 	}
 	known := m.volume(p, s, d)
 	if err := m.describe(ctx, p, known); err != nil {
+		return time.Time{}, err
+	}
+	if err := m.takeLabel(p, known); err != nil {
 		return time.Time{}, err
 	}
 	if err := m.record(ctx, known); err != nil {

@@ -65,7 +65,7 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 	}
 	var v *vm
 	if !r.step(ctx, "the virtual machine boots", func(ctx context.Context) (_ string, err error) {
-		v, err = bootVM(ctx, dir, r.cache, payload, r.accel)
+		v, err = bootVM(ctx, dir, r.cache, payload, r.accel, "")
 		return "", err
 	}) {
 		return nil
@@ -166,13 +166,14 @@ func (r *rig) filesDriver(ctx context.Context, m machine) {
 pgrep -a conmon && exit 1 || echo nothing is left; rm -rf /var/lib/shoal; mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/`)
 }
 
+// slowWatchdog: an emulated machine may be slower than the watchdog's minute.
+const slowWatchdog = "mkdir -p /run/systemd/system/shoal-coordinator.service.d\nprintf '[Service]\\nWatchdogSec=0\\n' >/run/systemd/system/shoal-coordinator.service.d/slow.conf\nsystemctl daemon-reload\n"
+
 // systemdDriver has systemd make the groups.
 func (r *rig) systemdDriver(ctx context.Context, m machine) {
-	// An emulated machine may be slower than the watchdog's minute.
-	const patience = "mkdir -p /run/systemd/system/shoal-coordinator.service.d\nprintf '[Service]\\nWatchdogSec=0\\n' >/run/systemd/system/shoal-coordinator.service.d/slow.conf\nsystemctl daemon-reload\n"
 	if !r.script(ctx, m,
 		"services with cgroupDriver: systemd",
-		patience+"echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
+		slowWatchdog+"echo 'cgroupDriver: systemd' >>/etc/shoal/agent.yaml\n"+services) {
 		return
 	}
 	if r.limits(ctx, m) {

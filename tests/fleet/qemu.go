@@ -43,8 +43,9 @@ type vm struct {
 
 const bootTime = 8 * time.Minute
 
-// bootVM starts the machine; payload is packed into its second disk.
-func bootVM(ctx context.Context, dir, cache, payload, accel string) (*vm, error) {
+// bootVM starts the machine; payload is packed into its second disk, kernel added to the
+// kernel's command line.
+func bootVM(ctx context.Context, dir, cache, payload, accel, kernel string) (*vm, error) {
 	second := filepath.Join(dir, "payload.img")
 	if err := errors.Join(makeDisk(ctx, cache), pack(ctx, second, payload, "2G")); err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func bootVM(ctx context.Context, dir, cache, payload, accel string) (*vm, error)
 	v.cmd = exec.Command("qemu-system-x86_64", "-M", "q35", "-accel", accel, "-cpu", "max", "-smp", "2", "-m", "2048",
 		"-nographic", "-nodefaults", "-serial", "file:"+filepath.Join(dir, "serial.log"),
 		"-kernel", filepath.Join(cache, "vmlinuz"), "-initrd", filepath.Join(cache, "initrd.img"),
-		"-append", "console=ttyS0 psi=1 root=/dev/vda rw quiet systemd.show_status=0 net.ifnames=0",
+		"-append", "console=ttyS0 psi=1 root=/dev/vda rw quiet systemd.show_status=0 net.ifnames=0 "+kernel,
 		"-drive", "file="+filepath.Join(cache, "disk.img")+",if=virtio,format=raw,cache=unsafe,snapshot=on",
 		"-drive", "file="+second+",if=virtio,format=raw,cache=unsafe,snapshot=on",
 		"-netdev", "user,id=lan,restrict=on", "-device", "virtio-net-pci,netdev=lan,romfile=",

@@ -41,6 +41,9 @@ type Sources struct {
 	// is, which is bound there first.
 	Volume  func(name string) (string, error)
 	SubPath func(s volume.SubPath) (string, error)
+	// Relabel tells whether a volume's files have to be given the container's SELinux
+	// label.
+	Relabel func(name string) bool
 	// EnvFile reads a variable of a file in a volume; volume.ErrNoKey when it
 	// is not there.
 	EnvFile func(volumeName, path, key string) (string, error)
@@ -75,6 +78,8 @@ type Host struct {
 	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
 	PageSizes []string
 
+	// SELinux: the node has it, and labels containers that ask for it.
+	SELinux bool
 	// SeccompDefault gives containers that name no profile the runtime's.
 	SeccompDefault bool
 

@@ -38,7 +38,8 @@ func files(c *container) error {
 
 func (c *container) mountFile(path string, f File) {
 	c.files = append(c.files, f)
-	c.config.Mounts = append(c.config.Mounts, &criv1.Mount{ContainerPath: path, HostPath: f.Path})
+	c.config.Mounts = append(c.config.Mounts,
+		&criv1.Mount{ContainerPath: path, HostPath: f.Path, SelinuxRelabel: c.Host.SELinux})
 }
 
 // hostsFile is the content of the pod's /etc/hosts.

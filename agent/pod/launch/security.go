@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/selinux"
 )
 
 // containerSecurity says as whom a container runs and what it may do, and
@@ -29,7 +30,7 @@ func containerSecurity(c *container) error {
 		Capabilities:             capabilities(sc.Capabilities),
 		Seccomp:                  c.Host.seccomp(effective(sc.SeccompProfile, ps.SeccompProfile)),
 		Apparmor:                 apparmor(effective(sc.AppArmorProfile, ps.AppArmorProfile)),
-		SelinuxOptions:           selinux(effective(sc.SELinuxOptions, ps.SELinuxOptions)),
+		SelinuxOptions:           c.Host.selinux(c.Pod, effective(sc.SELinuxOptions, ps.SELinuxOptions)),
 	}
 	if c.Target != "" {
 		out.NamespaceOptions.Pid = criv1.NamespaceMode_TARGET
@@ -63,7 +64,7 @@ func sandboxSecurity(s *sandbox) error {
 		RunAsGroup:               idValue(ps.RunAsGroup),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
 		Seccomp:                  &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_RuntimeDefault},
-		SelinuxOptions:           selinux(ps.SELinuxOptions),
+		SelinuxOptions:           s.Host.selinux(s.Pod, ps.SELinuxOptions),
 	}
 	if ps.FSGroup != nil {
 		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
@@ -199,11 +200,17 @@ func apparmor(p *corev1.AppArmorProfile) *criv1.SecurityProfile {
 	return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_Unconfined}
 }
 
-func selinux(o *corev1.SELinuxOptions) *criv1.SELinuxOption {
+// selinux are the options of a container or sandbox. The level is one of the pod's, so
+// that its containers share their files.
+func (h *Host) selinux(p *corev1.Pod, o *corev1.SELinuxOptions) *criv1.SELinuxOption {
 	if o == nil {
 		return nil
 	}
-	return &criv1.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+	out := &criv1.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+	if out.Level == "" && h.SELinux {
+		out.Level = selinux.Level(string(p.UID))
+	}
+	return out
 }
 
 // namespaces tells which the pod's containers share, with each other or with

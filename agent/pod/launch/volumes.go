@@ -49,6 +49,7 @@ func (c *container) mount(i int) (*criv1.Mount, error) {
 			return out, nil
 		}
 	}
+	out.SelinuxRelabel = c.Host.SELinux && c.Relabel(m.Name)
 	sub, err := c.subPath(m)
 	switch {
 	case err != nil:
