@@ -12,6 +12,15 @@ var policyPackages = []string{
 	"selinux-policy-default", "policycoreutils", "selinux-utils", "libsemanage2", "libsemanage-common", "libsepol2",
 }
 
+// containerTypes are those that the policy's lxc_contexts names, and Debian's policy lacks.
+const containerTypes = `(type container_t)
+(roletype system_r container_t)
+(typeattributeset domain (container_t))
+(type container_file_t)
+(roletype object_r container_file_t)
+(typeattributeset file_type (container_file_t))
+`
+
 // policy puts what the packages add to the machines' root file system into dir. They are
 // installed here, above a copy: an emulated machine takes minutes to build the policy.
 func (r *rig) policy(ctx context.Context, work, dir string) (err error) {
@@ -39,8 +48,9 @@ func (r *rig) policy(ctx context.Context, work, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, command(context.WithoutCancel(ctx), "umount", root)) }()
 	return errors.Join(
-		command(ctx, "sh", "-c", `mkdir "$2/debs"; cp "$1"/*.deb "$2/debs"`, "sh", debs, root),
-		command(ctx, "chroot", root, "sh", "-c", "dpkg -i /debs/*.deb && rm -r /debs"))
+		os.WriteFile(filepath.Join(debs, "containers.cil"), []byte(containerTypes), 0o644),
+		command(ctx, "sh", "-c", `mkdir "$2/debs"; cp "$1"/* "$2/debs"`, "sh", debs, root),
+		command(ctx, "chroot", root, "sh", "-c", "dpkg -i /debs/*.deb && semodule -n -i /debs/containers.cil && rm -r /debs"))
 }
 
 // usePolicy loads it into the kernel that has booted without one. Nothing is enforced:
@@ -108,7 +118,7 @@ spec:
   terminationGracePeriodSeconds: 1
   securityContext: {seLinuxOptions: {type: container_t}}
   containers:
-  - {name: main, image: "localhost/busybox:1", command: [sh, -c, "cat /proc/self/attr/current; while :; do sleep 1; done"]}
+  - {name: main, image: "localhost/busybox:1", command: [sh, -c, "trap 'exit 1' TERM; cat /proc/self/attr/current; while :; do sleep 1; done"]}
 ---
 apiVersion: v1
 kind: Pod
@@ -149,11 +159,11 @@ func runSELinux(ctx context.Context, r *rig) (err error) {
 `+apply(labelled)+`
 for p in labelled plain typed; do until_ 240 kubectl wait pod/$p --for=condition=Ready --timeout=10s; done >/dev/null`)
 	r.script(ctx, v, "processes have the labels that were asked for", `
-kubectl logs labelled | tr -d '\0' | tee /dev/stderr | grep -x '[a-z_]*:[a-z_]*:container_t:s0:c1,c2'
-kubectl logs typed | tr -d '\0' | tee /dev/stderr | grep -xE '[a-z_]*:[a-z_]*:container_t:s0:c[0-9]+,c[0-9]+'
-kubectl logs plain | tr -d '\0' | tee /dev/stderr | grep -v container_t`)
+kubectl logs labelled | tr -d '\0' | tee -a /dev/stderr | grep -x '[a-z_]*:[a-z_]*:container_t:s0:c1,c2'
+kubectl logs typed | tr -d '\0' | tee -a /dev/stderr | grep -xE '[a-z_]*:[a-z_]*:container_t:s0:c[0-9]+,c[0-9]+'
+kubectl logs plain | tr -d '\0' | tee -a /dev/stderr | grep -v container_t`)
 	r.script(ctx, v, "a volume of one pod alone is mounted with the label", `
-mount | grep -e '/globalmount ' | tee /dev/stderr | grep -c 'context=' | grep -x 1
+mount | grep -e '/globalmount ' | tee -a /dev/stderr | grep -c 'context=' | grep -x 1
 d=$(ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/*/mount); for x in $d; do ls -Z $x/x; done
 for x in $d; do ls -Z $x/x | grep -e 'container_file_t:s0:c1,c2'; done`)
 	r.script(ctx, v, "other volumes are relabelled, but for the host's", `
