@@ -92,6 +92,19 @@ func (c *cluster) join(name string, by *Store) {
 	}
 }
 
+// grow makes a store "one" that gets other members.
+func (c *cluster) grow(others ...string) {
+	c.t.Helper()
+	p := c.at("one")
+	c.open("one", nil)
+	if err := c.stores["one"].Grow(c.t.Context(), p); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, name := range others {
+		c.join(name, c.stores["one"])
+	}
+}
+
 func (c *cluster) put(s *Store, key, value string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -233,12 +246,7 @@ func (c *cluster) remove(name string) {
 // The minority refuses, and says why; nothing that was acknowledged is lost.
 func TestMinority(t *testing.T) {
 	c := newCluster(t)
-	p := c.at("one")
-	c.open("one", nil)
-	if err := c.stores["one"].Grow(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	c.join("two", c.stores["one"])
+	c.grow("two")
 	c.mustPut(c.stores["two"], "/k", "v")
 	c.stop("one")
 	two := c.stores["two"]
@@ -253,7 +261,7 @@ func TestMinority(t *testing.T) {
 	if err := two.Ready(t.Context()); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("a read says: %v", err)
 	}
-	p = c.peers["one"]
+	p := c.peers["one"]
 	c.open("one", &p)
 	if got := c.get(two, "/k"); got != "v" {
 		t.Errorf("after the other is back: %q", got)
@@ -320,13 +328,7 @@ func TestChangeAgain(t *testing.T) {
 // A member whose address has changed tells the others.
 func TestMovedAddress(t *testing.T) {
 	c := newCluster(t)
-	p := c.at("one")
-	c.open("one", nil)
-	if err := c.stores["one"].Grow(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	c.join("two", c.stores["one"])
-	c.join("three", c.stores["one"])
+	c.grow("two", "three")
 	c.stop("three")
 	dir := c.dirs["three"]
 	delete(c.peers, "three")
@@ -378,13 +380,7 @@ func TestGrowFails(t *testing.T) {
 // they refuse it when it is back, and it finds out why.
 func TestRemovedWhileAway(t *testing.T) {
 	c := newCluster(t)
-	p := c.at("one")
-	c.open("one", nil)
-	if err := c.stores["one"].Grow(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	c.join("two", c.stores["one"])
-	c.join("three", c.stores["one"])
+	c.grow("two", "three")
 	var id uint64
 	soon(t, "all have names", func() bool { return names(c.stores["one"]) == "one:false three:false two:false " })
 	for _, m := range c.stores["one"].Members() {
@@ -394,7 +390,7 @@ func TestRemovedWhileAway(t *testing.T) {
 	}
 	c.stop("three")
 	soon(t, "it is removed", func() bool { return c.stores["one"].Remove(t.Context(), id) == nil })
-	p = c.peers["three"]
+	p := c.peers["three"]
 	c.open("three", &p)
 	select {
 	case <-c.stores["three"].Lost():

@@ -63,11 +63,8 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 	if err != nil {
 		return err
 	}
-	var v *vm
-	if !r.step(ctx, "the virtual machine boots", func(ctx context.Context) (_ string, err error) {
-		v, err = bootVM(ctx, dir, r.cache, payload, r.accel, "")
-		return "", err
-	}) {
+	v, ok := r.boot(ctx, dir, payload, "")
+	if !ok {
 		return nil
 	}
 	defer func() { err = errors.Join(err, v.remove()) }()

@@ -41,6 +41,7 @@ var scenarios = []scenario{
 	{"clocks", runClocks},
 	{"cgroup2", runCgroup2},
 	{"selinux", runSELinux},
+	{"quotas", runQuotas},
 	{"chaos", runChaos},
 }
 
@@ -50,7 +51,7 @@ func main() {
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
 		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, "+
-			"fencing, clocks, cgroup2, selinux or chaos")
+			"fencing, clocks, cgroup2, selinux, quotas or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")

@@ -43,8 +43,16 @@ type vm struct {
 
 const bootTime = 8 * time.Minute
 
-// bootVM starts the machine; payload is packed into its second disk, kernel added to the
-// kernel's command line.
+// boot is the step that starts a scenario's machine; payload is packed into its second
+// disk, kernel added to the kernel's command line.
+func (r *rig) boot(ctx context.Context, dir, payload, kernel string) (v *vm, ok bool) {
+	ok = r.step(ctx, "the virtual machine boots", func(ctx context.Context) (_ string, err error) {
+		v, err = bootVM(ctx, dir, r.cache, payload, r.accel, kernel)
+		return "", err
+	})
+	return v, ok
+}
+
 func bootVM(ctx context.Context, dir, cache, payload, accel, kernel string) (*vm, error) {
 	second := filepath.Join(dir, "payload.img")
 	if err := errors.Join(makeDisk(ctx, cache), pack(ctx, second, payload, "2G")); err != nil {

@@ -141,11 +141,8 @@ func runSELinux(ctx context.Context, r *rig) (err error) {
 	}) {
 		return nil
 	}
-	var v *vm
-	if !r.step(ctx, "the virtual machine boots", func(ctx context.Context) (_ string, err error) {
-		v, err = bootVM(ctx, dir, r.cache, payload, r.accel, "lsm=landlock,yama,selinux,bpf selinux=1 enforcing=0")
-		return "", err
-	}) {
+	v, ok := r.boot(ctx, dir, payload, "lsm=landlock,yama,selinux,bpf selinux=1 enforcing=0")
+	if !ok {
 		return nil
 	}
 	defer func() { err = errors.Join(err, v.remove()) }()
