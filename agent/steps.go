@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -19,15 +20,19 @@ import (
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
 // Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
-// nil where the runtime makes control groups, guard where no pod is stopped by time,
-// policies where none are enforced.
+// nil where the runtime makes control groups, plugged where there are no device plugins,
+// guard where no pod is stopped by time, policies where none are enforced.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
-	claims *dra.Manager, guard *fence.Guard, policies *policy.Engine,
+	claims *dra.Manager, plugged *plugin.Manager, guard *fence.Guard, policies *policy.Engine,
 ) []pod.Step {
 	var list []pod.Step
 	if guard != nil { // before anything of the pod is mounted
 		list = append(list, pod.Step{Name: "fence", Ensure: permit(guard), Release: unguard(guard)})
+	}
+	if plugged != nil { // before anything is made for a pod that cannot have its devices
+		list = append(list, pod.Step{Name: "device plugins", Ensure: ensurePlugged(plugged),
+			Release: releasePlugged(plugged)})
 	}
 	list = append(list, []pod.Step{
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},

@@ -25,7 +25,7 @@ func TestEnsureDevices(t *testing.T) {
 // The devices are asked for before anything of the pod runs.
 func TestDevicesComeBeforeTheSandbox(t *testing.T) {
 	at := map[string]int{}
-	for i, s := range steps(&pod.Manager{}, nil, nil, nil, nil, nil, nil, nil) {
+	for i, s := range steps(&pod.Manager{}, nil, nil, nil, nil, nil, nil, nil, nil) {
 		at[s.Name] = i + 1
 	}
 	if at["devices"] == 0 || at["sandbox"] == 0 || at["devices"] > at["sandbox"] {

@@ -184,6 +184,10 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	devices, err := newDevices(cfg, kept, facts.BootID, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	events := server.Recorder(ctx)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
@@ -198,6 +202,7 @@ func build(
 		tokens:     tokens,
 		runtime:    runtime,
 		claims:     claims,
+		devices:    devices,
 		guard:      guard,
 		services:   services,
 		counts:     counts,
@@ -272,6 +277,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	followDevices(devices, p.pods, func() { self.Poke() })
 	p.pods.Pressure = eviction.Conditions
 	if p.policies == nil {
 		dropPolicies(cfg, log)
@@ -369,6 +375,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"plugins", n.plugins.Run},
 		{"storage drivers", n.refresher.Run},
 		{"device drivers", n.claims.Drivers.Run},
+		{"device plugins", n.devices.Run},
+		{"pod resources", newPodResources(n.base, n.pods).Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", rotator.Run},

@@ -4,14 +4,23 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/plugins"
+	"github.com/shoal-project/shoal/agent/pod"
+	"github.com/shoal-project/shoal/agent/podresources"
 )
 
 // newClaims has drivers prepare the devices of resource claims.
@@ -45,3 +54,107 @@ func (p draPlugins) Register(_ context.Context, one plugins.Plugin) error {
 
 // Deregister implements plugins.Handler.
 func (p draPlugins) Deregister(one plugins.Plugin) { p.drivers.Deregister(one.Name, one.Endpoint) }
+
+// newDevices has device plugins allocate devices.
+func newDevices(cfg *config.Config, kept stores, boot string, log *slog.Logger) (*plugin.Manager, error) {
+	m := &plugin.Manager{
+		Dir:     filepath.Join(cfg.RootDir, "device-plugins"),
+		Records: kept.devices,
+		Known:   kept.resources,
+		Boot:    boot,
+		Log:     log,
+	}
+	return m, m.Load()
+}
+
+// followDevices has a node's pods know of their devices, and the Node of all; poke has
+// the Node looked at.
+func followDevices(m *plugin.Manager, pods *pod.Manager, poke func()) {
+	m.Changed, m.Poke = poke, pods.Poke
+	m.Ready = func() { pods.RetrySetup(noPlugin) }
+	m.Idle = func(uid types.UID) bool {
+		v, known := pods.View(uid)
+		return known && v.Pod != nil && !v.Observed.Running() &&
+			(v.Pod.Status.Phase == corev1.PodSucceeded || v.Pod.Status.Phase == corev1.PodFailed)
+	}
+}
+
+// counted are the devices of the node in the form of the Node.
+func counted(m *plugin.Manager) func() (capacity, allocatable corev1.ResourceList) {
+	if m == nil {
+		return nil
+	}
+	return func() (capacity, allocatable corev1.ResourceList) {
+		capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
+		for name, f := range m.Figures() {
+			capacity[name] = *resource.NewQuantity(f.Capacity, resource.DecimalSI)
+			allocatable[name] = *resource.NewQuantity(f.Allocatable, resource.DecimalSI)
+		}
+		return capacity, allocatable
+	}
+}
+
+// health is what is known of the devices of a container, by its claims and by plugins.
+func health(b base) func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
+	if b.devices == nil {
+		return b.claims.Health
+	}
+	return func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
+		return append(b.devices.Health(p, c), b.claims.Health(p, c)...)
+	}
+}
+
+// noPlugin is the reason of events of pods that wait for a device plugin.
+const noPlugin = "DevicePluginNotReady"
+
+// ensurePlugged has device plugins allocate what the pod asks for. One that cannot have
+// it is rejected as by the kubelet, unless its plugin may be on its way; a pod of a
+// manifest waits for ever.
+func ensurePlugged(m *plugin.Manager) step {
+	return func(ctx context.Context, s *pod.Setting) error {
+		err := m.Ensure(ctx, s.Pod)
+		var waiting *plugin.Waiting
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &waiting):
+			return &pod.Fault{Reason: noPlugin, Message: "Waiting for a device plugin until " +
+				waiting.Until.Format(time.RFC3339) + ": " + err.Error()}
+		}
+		return &pod.Fault{
+			Reason:  "UnexpectedAdmissionError",
+			Message: "Allocate failed due to " + strings.TrimSuffix(err.Error(), ".") + ", which is unexpected",
+			Rejects: !s.Manifest,
+		}
+	}
+}
+
+func releasePlugged(m *plugin.Manager) step {
+	return func(_ context.Context, s *pod.Setting) error { return m.Release(s.Pod.UID) }
+}
+
+// devicePlugins has device plugins taken that are found by their sockets.
+type devicePlugins struct{ m *plugin.Manager }
+
+// Register implements plugins.Handler.
+func (d devicePlugins) Register(ctx context.Context, p plugins.Plugin) error {
+	return d.m.Register(ctx, p.Name, p.Endpoint, p.Versions)
+}
+
+// Deregister implements plugins.Handler.
+func (d devicePlugins) Deregister(p plugins.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
+
+// newPodResources tells monitoring agents which devices containers have.
+func newPodResources(b base, pods *pod.Manager) *podresources.Server {
+	return &podresources.Server{
+		Dir:  filepath.Join(b.cfg.RootDir, "pod-resources"),
+		Pods: pods.Active,
+		Find: func(namespace, name string) (*corev1.Pod, bool) {
+			v, found := pods.Find(namespace, name)
+			return v.Pod, found
+		},
+		Devices:     b.devices.Devices,
+		Allocatable: b.devices.Allocatable,
+		Claims:      b.claims.Resources,
+	}
+}

@@ -81,6 +81,7 @@ func newNode(b base, p nodeParts) *node.Manager {
 		Annotations: annotations,
 		Leaving:     b.leaving,
 		InUse:       p.inUse,
+		Devices:     counted(b.devices),
 	}
 	m := &node.Manager{
 		Client:       b.server.Client,

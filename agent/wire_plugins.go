@@ -89,8 +89,9 @@ func newPlugins(b base, drivers *csi.Drivers) *plugins.Watcher {
 	return &plugins.Watcher{
 		Dir: filepath.Join(b.cfg.RootDir, "plugins_registry"),
 		Handlers: map[string]plugins.Handler{
-			registrationv1.CSIPlugin: csiPlugins{drivers},
-			registrationv1.DRAPlugin: draPlugins{b.claims.Drivers},
+			registrationv1.CSIPlugin:    csiPlugins{drivers},
+			registrationv1.DRAPlugin:    draPlugins{b.claims.Drivers},
+			registrationv1.DevicePlugin: devicePlugins{b.devices},
 		},
 		Log: b.log,
 	}

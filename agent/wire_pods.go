@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -48,7 +49,8 @@ type base struct {
 	tokens  *volume.TokenCache
 	runtime containers
 	claims  *dra.Manager
-	guard   *fence.Guard // nil where no pod is stopped by time
+	devices *plugin.Manager // nil on a hollow node
+	guard   *fence.Guard    // nil where no pod is stopped by time
 	// ownNetwork tells whether pods are connected by the node's own network now; nil
 	// where they never are.
 	ownNetwork func() bool
@@ -141,6 +143,9 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.spans != nil {
 		p.pods.Spans = b.spans
 	}
+	if b.devices != nil {
+		p.pods.Plugged, p.pods.HasPlugin = b.devices.Options, b.devices.Has
+	}
 	p.probes = probes
 	if b.counts != nil {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
@@ -152,7 +157,8 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 			return p.volumes.Refresh(ctx, obj)
 		}
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.guard, p.policies)
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.devices, b.guard,
+		p.policies)
 	if b.guard != nil {
 		p.pods.Permit = b.guard.Permit
 		b.guard.Changed = func() { p.pods.RetrySetup(isolated) }
@@ -241,6 +247,9 @@ func (p *podParts) takeOver(ctx context.Context, b base) error {
 		return err
 	}
 	p.pods.Adopt(p.volumes.Pods())
+	if b.devices != nil {
+		p.pods.Adopt(b.devices.Pods())
+	}
 	return nil
 }
 
@@ -292,6 +301,7 @@ func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Man
 	if b.counts != nil {
 		ends = b.counts.ContainerEnds
 	}
+	devices := health(b)
 	return &status.Manager{
 		API: b.server.Pods(),
 		Facts: func(p *corev1.Pod) status.Facts {
@@ -301,7 +311,7 @@ func newStatus(b base, mirror func(*corev1.Pod) (*corev1.Pod, bool)) *status.Man
 				QOS:      launch.QoS(p),
 				Restarts: pod.Restarts,
 				Now:      metav1.Now().Rfc3339Copy(),
-				Devices:  b.claims.Health,
+				Devices:  devices,
 			}
 		},
 		Mirror: mirror,

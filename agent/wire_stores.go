@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
+	"github.com/shoal-project/shoal/agent/device/plugin"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -58,8 +59,12 @@ type stores struct {
 	nodes   store[corev1.Node]
 	images  store[podrecord.Image]
 	claims  store[dra.Claim]
-	objects source.Saved
-	tokens  volume.Saved
+	// devices are those of device plugins that pods have, resources what has plugins;
+	// nil on a hollow node.
+	devices   *checkpoint.Store[plugin.Pod]
+	resources *checkpoint.Store[plugin.Known]
+	objects   source.Saved
+	tokens    volume.Saved
 }
 
 func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
@@ -82,6 +87,12 @@ func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
 		return s, err
 	}
 	if s.claims, err = openStore[dra.Claim](cfg, "claims", keys, log); err != nil {
+		return s, err
+	}
+	if s.devices, err = openStore[plugin.Pod](cfg, "devices", keys, log); err != nil {
+		return s, err
+	}
+	if s.resources, err = openStore[plugin.Known](cfg, "resources", keys, log); err != nil {
 		return s, err
 	}
 	objects, err := openStore[source.SavedObject](cfg, "objects", keys, log)
@@ -113,4 +124,6 @@ func (s stores) close() {
 	s.nodes.Close()
 	s.images.Close()
 	s.claims.Close()
+	s.devices.Close()
+	s.resources.Close()
 }

@@ -39,8 +39,9 @@ var layers = []struct {
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
-		"agent/container", "agent/device/dra",
-		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/probe", "agent/problem", "agent/qos",
+		"agent/container", "agent/device/dra", "agent/device/plugin",
+		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/podresources", "agent/probe",
+		"agent/problem", "agent/qos",
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",

@@ -40,6 +40,8 @@ type Input struct {
 	NotReady string
 	// InUse are volumes that must not be detached.
 	InUse []corev1.UniqueVolumeName
+	// Devices are those of device plugins, by resource, HealthyDevices the healthy ones.
+	Devices, HealthyDevices corev1.ResourceList
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure. While it is
 	// nil, nobody has looked yet, and what the Node said before stays.
 	Pressure map[corev1.NodeConditionType]bool
@@ -115,6 +117,8 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 			s.Capacity[name], s.Allocatable[name] = q, q
 		}
 	}
+	maps.Copy(s.Capacity, in.Devices)
+	maps.Copy(s.Allocatable, in.HealthyDevices)
 	s.Addresses = nil
 	for _, ip := range in.Facts.IPs {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})

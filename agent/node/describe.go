@@ -35,6 +35,9 @@ type Describer struct {
 	Problems    func() []corev1.NodeCondition // nil: nobody looks for them
 	Annotations func() map[string]string
 	Leaving     func() bool
+	// Devices are how many there are of the resources of device plugins, and how many of
+	// them are healthy; nil: nobody looks after any.
+	Devices func() (capacity, allocatable corev1.ResourceList)
 	// InUse names the volumes that must not be detached; nil: there are none.
 	InUse func() []corev1.UniqueVolumeName
 }
@@ -45,6 +48,9 @@ func (d *Describer) Describe(ctx context.Context) Input {
 	in.Now, in.Pressure, in.Annotations = metav1.Now().Rfc3339Copy(), d.Pressure(), d.Annotations()
 	if d.Problems != nil {
 		in.Problems = d.Problems()
+	}
+	if d.Devices != nil {
+		in.Devices, in.HealthyDevices = d.Devices()
 	}
 	if d.InUse != nil {
 		in.InUse = d.InUse()

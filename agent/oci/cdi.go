@@ -2,6 +2,7 @@ package oci
 
 import (
 	"fmt"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -14,6 +15,16 @@ func (in Input) addDevices(s *specs.Spec) error {
 	var names []string
 	for _, d := range in.Config.GetCDIDevices() {
 		names = append(names, d.GetName())
+	}
+	// Older device plugins name them by annotations (cdi.k8s.io/…).
+	_, annotated, err := cdi.ParseAnnotations(in.Config.GetAnnotations())
+	if err != nil {
+		return fmt.Errorf("CDI annotations: %w", err)
+	}
+	for _, name := range annotated {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	if len(names) == 0 {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -104,10 +105,15 @@ func (in Input) security() *criv1.LinuxContainerSecurityContext {
 	return in.Config.GetLinux().GetSecurityContext()
 }
 
-// annotations are the pod's passed-through ones and those by which runtimes
-// such as kata tell sandbox and container apart.
+// annotations are the container's, which a device plugin may have given it, and those by
+// which runtimes such as kata tell sandbox and container apart. The pod's own, which its
+// user writes, are not passed on: runtimes act on some.
 func (in Input) annotations() map[string]string {
-	a := map[string]string{
+	a := maps.Clone(in.Config.GetAnnotations())
+	if a == nil {
+		a = map[string]string{}
+	}
+	maps.Copy(a, map[string]string{
 		"io.kubernetes.cri.container-type":    "container",
 		"io.kubernetes.cri.sandbox-id":        in.SandboxID,
 		"io.kubernetes.cri.sandbox-name":      in.Sandbox.GetMetadata().GetName(),
@@ -115,7 +121,7 @@ func (in Input) annotations() map[string]string {
 		"io.kubernetes.cri.sandbox-uid":       in.Sandbox.GetMetadata().GetUid(),
 		"io.kubernetes.cri.container-name":    in.Config.GetMetadata().GetName(),
 		"io.kubernetes.cri.image-name":        in.Config.GetImage().GetUserSpecifiedImage(),
-	}
+	})
 	if strings.Contains(in.CgroupsPath, ":") { // by systemd
 		a["run.oci.systemd.subgroup"] = "" // or crun's limits lie one level below the scope
 	}

@@ -209,7 +209,7 @@ func (w *worker) admit(p *corev1.Pod, now time.Time) {
 		v = pressed(p, w.m.Pressure())
 	}
 	if v == nil {
-		v = Admit(p, w.m.others(p, true), node, w.m.Host.Allocatable)
+		v = Admit(p, w.m.others(p, true), w.m.withoutPlugged(node), w.m.Host.Allocatable)
 	}
 	if v != nil {
 		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
@@ -217,6 +217,26 @@ func (w *worker) admit(p *corev1.Pod, now time.Time) {
 		w.rec.Released = true
 		w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	}
+}
+
+// withoutPlugged is the Node without resources of device plugins. Who may have those is
+// decided where they are allocated, by the devices themselves: the Node may be older.
+func (m *Manager) withoutPlugged(node *corev1.Node) *corev1.Node {
+	if node == nil || m.HasPlugin == nil {
+		return node
+	}
+	out := node
+	for name := range node.Status.Allocatable {
+		if !strings.Contains(string(name), "/") || !m.HasPlugin(name) {
+			continue
+		}
+		if out == node {
+			out = new(*node)
+			out.Status.Allocatable = maps.Clone(node.Status.Allocatable)
+		}
+		delete(out.Status.Allocatable, name)
+	}
+	return out
 }
 
 // others are the active pods beside p; only older ones when p is new, for they

@@ -52,7 +52,7 @@ func (w *worker) facts(p *corev1.Pod, o *record.Observed, a Action) *launch.Fact
 
 // sources answer what a container's spec refers to.
 func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
-	return launch.Sources{
+	s := launch.Sources{
 		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, p.Namespace, name) },
 		Secret:    func(name string) (*corev1.Secret, error) { return m.Objects.Secret(ctx, p.Namespace, name) },
 		Services:  func() ([]*corev1.Service, bool) { return m.Services(ctx) },
@@ -63,6 +63,10 @@ func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
 		CDI:       func(c *corev1.Container) ([]string, error) { return m.Devices(p, c) },
 		NodeHosts: func() ([]byte, error) { return os.ReadFile("/etc/hosts") },
 	}
+	if m.Plugged != nil {
+		s.Plugged = func(c *corev1.Container) (*criv1.ContainerConfig, error) { return m.Plugged(ctx, p, c) }
+	}
+	return s
 }
 
 // envFile reads a variable of a file in one of the pod's volumes.

@@ -35,6 +35,8 @@ type Setting struct {
 	// Sandbox is the sandbox that was, Attempt the number of the next.
 	Sandbox string
 	Attempt uint32
+	// Manifest: the pod is one of a manifest; nobody makes another in its place.
+	Manifest bool
 }
 
 // Fault is a step's error with the reason of its event.
@@ -97,7 +99,13 @@ type Manager struct {
 	// Devices are the CDI names of what drivers have prepared for a container that
 	// asks for resource claims.
 	Devices func(p *corev1.Pod, c *corev1.Container) ([]string, error)
-	Objects Objects
+	// Plugged is what a container gets with the devices that plugins have allocated to
+	// it, nil for nothing; it is asked before each start. nil itself: there are none.
+	Plugged func(ctx context.Context, p *corev1.Pod, c *corev1.Container) (*criv1.ContainerConfig, error)
+	// HasPlugin tells whether plugins give the devices of a resource, and so who has
+	// how many; nil: no resource's.
+	HasPlugin func(corev1.ResourceName) bool
+	Objects   Objects
 	// Services gives all services, false while they are not known: their
 	// variables belong into every container.
 	Services func(context.Context) ([]*corev1.Service, bool)

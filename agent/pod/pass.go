@@ -244,7 +244,7 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			w.m.Events.Event(p, "", corev1.EventTypeNormal, "SandboxChanged",
 				"Pod sandbox changed, it will be killed and re-created.")
 		}
-		s := &Setting{Pod: p, Sandbox: a.ID, Attempt: a.Attempt}
+		s := &Setting{Pod: p, Sandbox: a.ID, Attempt: a.Attempt, Manifest: w.rec.Source == SourceFile}
 		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.setup(ctx, s) })
 	case Start:
 		cr := w.rec.Of(a.Name)

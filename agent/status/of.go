@@ -161,6 +161,17 @@ func (b *builder) ephemeral() []corev1.ContainerStatus {
 	return out
 }
 
+// asksForDevices tells whether a container asks for claims, or for resources that are not
+// Kubernetes' own.
+func asksForDevices(c *corev1.Container) bool {
+	for name := range c.Resources.Limits {
+		if strings.Contains(string(name), "/") {
+			return true
+		}
+	}
+	return len(c.Resources.Claims) > 0
+}
+
 // one is the status of a container.
 func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	cr := b.rec.Get(c.Name)
@@ -170,7 +181,7 @@ func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, AllocatedResources: c.Resources.Requests}
 	no := false
 	s.Started = &no
-	if !init && len(c.Resources.Claims) > 0 && b.f.Devices != nil {
+	if !init && asksForDevices(c) && b.f.Devices != nil {
 		s.AllocatedResourcesStatus = b.f.Devices(b.pod, c)
 	}
 	for _, m := range c.VolumeMounts {

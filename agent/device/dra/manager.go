@@ -38,6 +38,8 @@ type Device struct {
 	Requests []string `json:",omitempty"`
 	// CDI are the names by which the container runtime knows it.
 	CDI []string `json:",omitempty"`
+	// Share is which share of a device it is that several claims have.
+	Share string `json:",omitempty"`
 }
 
 // Records keeps the records of claims over restarts, by the claims' UIDs.
@@ -209,7 +211,7 @@ func (m *Manager) prepare(ctx context.Context, driver string, c *Claim) ([]Devic
 	devices := []Device{}
 	for _, d := range one.GetDevices() {
 		devices = append(devices, Device{Pool: d.GetPoolName(), Name: d.GetDeviceName(), Requests: d.GetRequestNames(),
-			CDI: d.GetCdiDeviceIds()})
+			CDI: d.GetCdiDeviceIds(), Share: d.GetShareId()})
 	}
 	return devices, nil
 }

@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -23,6 +25,42 @@ func devices(c *container) error {
 		})
 	}
 	return nil
+}
+
+// plugins are what the container gets with the devices of device plugins. What its spec
+// sets counts more: variables of the environment come after these.
+func plugins(c *container) error {
+	if c.Plugged == nil || !asksForExtended(c.Container) {
+		return nil
+	}
+	given, err := c.Plugged(c.Container)
+	if err != nil || given == nil {
+		return err
+	}
+	c.config.Envs = append(c.config.Envs, given.Envs...)
+	c.config.Mounts = append(c.config.Mounts, given.Mounts...)
+	c.config.Devices = append(c.config.Devices, given.Devices...)
+	c.config.CDIDevices = append(c.config.CDIDevices, given.CDIDevices...)
+	if c.config.Annotations == nil {
+		c.config.Annotations = map[string]string{}
+	}
+	for name, value := range given.Annotations {
+		if _, own := c.config.Annotations[name]; !own {
+			c.config.Annotations[name] = value
+		}
+	}
+	return nil
+}
+
+// asksForExtended tells whether the container asks for a resource that is not
+// Kubernetes' own.
+func asksForExtended(c *corev1.Container) bool {
+	for name := range c.Resources.Limits {
+		if strings.Contains(string(name), "/") {
+			return true
+		}
+	}
+	return false
 }
 
 // claims are the devices of the resource claims that the container asks for, and of the

@@ -10,6 +10,7 @@
 //
 //	identity     identity.go     its name and attempt, image, log, labels, annotations
 //	security     security.go     user and groups, capabilities, namespaces, profiles; refuses root
+//	plugins      devices.go      what comes with devices that device plugins have allocated
 //	environment  environment.go  env over envFrom over the Services' variables
 //	process      process.go      command and arguments, expanded by the environment; streams, stop signal
 //	volumes      volumes.go      mounts of volumes; paths may be made of the environment
@@ -26,12 +27,11 @@
 //	sysctls    sysctls.go    kernel parameters of its namespaces
 //	resources  resources.go  the pod's cgroup and its limits
 //
-// To give containers something more, say the devices that a device plugin
-// allocated: put what is known of them into Facts (filled by package pod),
-// write plugins.go with
+// To give containers something more, put what is known of it into Facts (filled by
+// package pod), write a function
 //
-//	func plugins(c *container) error {
-//		for _, d := range c.Allocated {
+//	func something(c *container) error {
+//		for _, d := range c.Something {
 //			c.config.Devices = append(c.config.Devices, &criv1.Device{...})
 //		}
 //		return nil

@@ -50,6 +50,10 @@ type Sources struct {
 	// CDI tells the names of the devices that drivers have prepared for a container
 	// (container device interface).
 	CDI func(c *corev1.Container) ([]string, error)
+	// Plugged tells what a container gets with the devices that device plugins have
+	// allocated to it: variables, mounts, devices, annotations, CDI devices; nil for
+	// nothing. It readies them for a start of the container.
+	Plugged func(c *corev1.Container) (*criv1.ContainerConfig, error)
 	// NodeHosts is the node's own /etc/hosts.
 	NodeHosts func() ([]byte, error)
 }

@@ -20,6 +20,7 @@ type contributor[Draft any] struct {
 var containerContributors = []contributor[*container]{
 	{"identity", containerIdentity},
 	{"security", containerSecurity},
+	{"plugins", plugins}, // its variables go below those of the spec
 	{"environment", environment},
 	{"process", process}, // expanded by the environment
 	{"volumes", volumes}, // paths may be made of the environment

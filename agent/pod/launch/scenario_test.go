@@ -38,6 +38,8 @@ type around struct {
 	// EnvFiles are the variables of every file in a volume.
 	EnvFiles map[string]string
 	Services []*corev1.Service
+	// Plugged is what comes with the devices of device plugins.
+	Plugged *criv1.ContainerConfig
 	// ServicesUnknown: the agent has not read them yet.
 	ServicesUnknown     bool
 	NodeHosts, Resolver string
@@ -181,6 +183,7 @@ func (w *around) facts(p *corev1.Pod) *Facts {
 			Volume:    func(name string) (string, error) { return "/volumes/" + name, nil },
 			SubPath:   func(s volume.SubPath) (string, error) { return "/subpaths/" + s.Volume + "/" + s.Path, nil },
 			EnvFile:   func(_, _, key string) (string, error) { return w.envFile(key) },
+			Plugged:   func(*corev1.Container) (*criv1.ContainerConfig, error) { return w.Plugged, nil },
 			NodeHosts: func() ([]byte, error) { return []byte(w.NodeHosts), nil },
 		},
 	}

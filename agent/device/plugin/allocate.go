@@ -1,0 +1,329 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// maxAnswer is the size of what a plugin answers for a container, in bytes: it is kept.
+const maxAnswer = 256 << 10
+
+// Waiting tells that a pod may get its devices soon: their plugin has not been heard
+// since the agent began, and may come back until then.
+type Waiting struct {
+	Until time.Time
+	err   error
+}
+
+func (w *Waiting) Error() string { return w.err.Error() }
+
+func (w *Waiting) Unwrap() error { return w.err }
+
+// Ensure gives devices to the containers of a pod that ask for some and have none. Init
+// containers run one after the other: what they have is used again by those after them,
+// but what sidecars have, which run on. An error is that the pod cannot have them; it is
+// a Waiting where that may change.
+func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
+	reuse := map[string]sets.Set[string]{}
+	each := func(c *corev1.Container, ends bool) error {
+		for _, name := range m.asked(p, c) {
+			if err := m.ensure(ctx, p, c, name, reuse[name]); err != nil {
+				return err
+			}
+			has := sets.New(m.get(p.UID).of(c.Name, name).ids()...)
+			if ends {
+				reuse[name] = reuse[name].Union(has)
+			} else {
+				reuse[name] = reuse[name].Difference(has)
+			}
+		}
+		return nil
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		if err := each(c, !sidecar); err != nil {
+			return err
+		}
+	}
+	for i := range p.Spec.Containers {
+		if err := each(&p.Spec.Containers[i], false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asked are the resources of plugins that a container asks for, in order. Those for which
+// the scheduler made a claim come with that.
+func (m *Manager) asked(p *corev1.Pod, c *corev1.Container) (names []string) {
+	for name, q := range c.Resources.Limits {
+		if strings.Contains(string(name), "/") && !q.IsZero() && m.Has(name) && !claimed(p, c.Name, string(name)) {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func claimed(p *corev1.Pod, container, resource string) bool {
+	s := p.Status.ExtendedResourceClaimStatus
+	return s != nil && slices.ContainsFunc(s.RequestMappings, func(r corev1.ContainerExtendedResourceRequest) bool {
+		return r.ContainerName == container && r.ResourceName == resource
+	})
+}
+
+// ensure gives a container its devices of one resource.
+func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container, name string,
+	reuse sets.Set[string]) error {
+	q := c.Resources.Limits[corev1.ResourceName(name)]
+	want := int(q.Value())
+	had := m.get(p.UID).of(c.Name, name)
+	switch {
+	case had == nil:
+	case len(had.Devices) != want:
+		return fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d",
+			p.UID, c.Name, name, len(had.Devices), want)
+	case had.Boot == m.Boot:
+		return nil
+	}
+	e, chosen, err := m.choose(ctx, name, want, had, reuse)
+	if err != nil {
+		return err
+	}
+	defer m.unreserve(name, chosen)
+	ids := make([]string, 0, want)
+	for _, d := range chosen {
+		ids = append(ids, d.ID)
+	}
+	answer, err := e.allocate(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("device plugin of %s: %w", name, err)
+	}
+	if n := proto.Size(answer); n > maxAnswer {
+		return fmt.Errorf("device plugin of %s: its answer has %d bytes, at most %d are taken", name, n, maxAnswer)
+	}
+	data, err := proto.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("device plugin of %s: %w", name, err)
+	}
+	return m.keep(p, c.Name, name, &Allocation{
+		Devices:  chosen,
+		Answer:   data,
+		PreStart: e.options.GetPreStartRequired(),
+		Boot:     m.Boot,
+		answer:   answer,
+	})
+}
+
+// choose reserves devices: those that the container had, or else those to be used again
+// first, then what the plugin prefers.
+func (m *Manager) choose(ctx context.Context, name string, want int, had *Allocation,
+	reuse sets.Set[string]) (*endpoint, []Device, error) {
+	m.mu.Lock()
+	r := m.resources[name]
+	m.mu.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	e, ids, free, err := m.pick(r, want, had, reuse, nil)
+	if err == nil && had == nil && len(reuse) < want && e.options.GetGetPreferredAllocationAvailable() {
+		e, ids, err = m.prefer(ctx, r, e, want, reuse, free)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	chosen, err := m.reserve(r, e, ids)
+	return e, chosen, err
+}
+
+// prefer asks the plugin which devices it prefers. It is a hint: one that does not come
+// is done without.
+func (m *Manager) prefer(ctx context.Context, r *resource, e *endpoint, want int, reuse sets.Set[string],
+	free []string) (*endpoint, []string, error) {
+	include := sets.List(reuse)
+	preferred, err := e.prefer(ctx, append(slices.Clone(include), free...), include, want)
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	if err != nil {
+		m.Log.Warn("a device plugin does not say which devices it prefers", "resource", r.name, "err", err)
+	}
+	e, ids, _, err := m.pick(r, want, nil, reuse, preferred)
+	return e, ids, err
+}
+
+// pick tells which devices a container gets as things are, and which others are free.
+func (m *Manager) pick(r *resource, want int, had *Allocation, reuse sets.Set[string],
+	preferred []string) (e *endpoint, ids, free []string, err error) {
+	for swept := false; ; swept = true {
+		e, ids, free, err = m.look(r, want, had, reuse, preferred)
+		if err != nil || len(ids) == want {
+			return e, ids, free, err
+		}
+		if swept {
+			return nil, nil, nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
+				r.name, want-len(reuse), len(free))
+		}
+		m.sweep(r)
+	}
+}
+
+// look is pick without an error where there are too few.
+func (m *Manager) look(r *resource, want int, had *Allocation, reuse sets.Set[string],
+	preferred []string) (e *endpoint, ids, free []string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.ready(r); err != nil {
+		return nil, nil, nil, m.wait(r, had, err)
+	}
+	if had == nil {
+		free = m.free(r, reuse)
+		return r.plugin, pick(want, sets.List(reuse), preferred, free), free, nil
+	}
+	for _, id := range had.ids() {
+		if !r.healthy(id) {
+			return nil, nil, nil, m.wait(r, had, fmt.Errorf(
+				"previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s", r.name))
+		}
+	}
+	return r.plugin, had.ids(), nil, nil
+}
+
+// pick takes devices: those that are used again first, then those preferred that are
+// free, then free ones in their order.
+func pick(want int, reuse, preferred, free []string) []string {
+	var out []string
+	chosen, isFree := sets.New[string](), sets.New(free...)
+	take := func(list []string, ok func(string) bool) {
+		for _, id := range list {
+			if len(out) < want && ok(id) && !chosen.Has(id) {
+				chosen.Insert(id)
+				out = append(out, id)
+			}
+		}
+	}
+	take(reuse, func(string) bool { return true })
+	take(preferred, isFree.Has)
+	take(free, isFree.Has)
+	return out
+}
+
+// ready tells why no device of a resource can be given to anybody.
+func (m *Manager) ready(r *resource) error {
+	if r.plugin != nil {
+		for id := range r.devices {
+			if r.healthy(id) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", r.name)
+}
+
+// wait makes a Waiting of an error where the plugin is expected: it has not told of any
+// device since the agent began, or the machine began anew, and it may not yet have told
+// of all.
+func (m *Manager) wait(r *resource, had *Allocation, err error) error {
+	until := m.began.Add(comeback)
+	if r.devices != nil && had == nil || time.Now().After(until) {
+		return err
+	}
+	m.waiting = true
+	return &Waiting{Until: until, err: err}
+}
+
+// free are the healthy devices that nobody has, in order; it is called with the lock.
+func (m *Manager) free(r *resource, reuse sets.Set[string]) []string {
+	used := r.reserved.Union(reuse)
+	for _, p := range m.pods {
+		used = used.Union(p.ids(r.name))
+	}
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
+		if r.healthy(id) && !used.Has(id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// sweep frees the devices of pods that have ended and are not released yet: the
+// scheduler does not count them any more.
+func (m *Manager) sweep(r *resource) {
+	if m.Idle == nil {
+		return
+	}
+	m.mu.Lock()
+	pods := m.holders(r, func(string) bool { return true })
+	m.mu.Unlock()
+	for _, uid := range pods {
+		if !m.Idle(uid) {
+			continue
+		}
+		if err := m.Release(uid); err != nil {
+			m.Log.Warn("devices of a pod that has ended are not free yet", "pod", uid, "err", err)
+		}
+	}
+}
+
+// reserve keeps devices from being chosen again until they are recorded.
+func (m *Manager) reserve(r *resource, e *endpoint, ids []string) ([]Device, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.plugin != e {
+		return nil, fmt.Errorf("device plugin of %s went meanwhile", r.name)
+	}
+	out := make([]Device, 0, len(ids))
+	for _, id := range ids {
+		r.reserved.Insert(id)
+		d := Device{ID: id}
+		for _, n := range r.devices[id].GetTopology().GetNodes() {
+			d.Nodes = append(d.Nodes, n.GetID())
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func (m *Manager) unreserve(name string, devices []Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range devices {
+		m.resources[name].reserved.Delete(d.ID)
+	}
+}
+
+// preStart asks a plugin, if it wants so, before a container of a pod is started.
+func (m *Manager) preStart(ctx context.Context, name string, a *Allocation) error {
+	m.mu.Lock()
+	r := m.resources[name]
+	e, asks := r.plugin, a.PreStart
+	if e != nil {
+		asks = e.options.GetPreStartRequired()
+	}
+	m.mu.Unlock()
+	if !asks {
+		return nil
+	}
+	err := errors.New("the plugin is away")
+	if e != nil {
+		err = e.preStart(ctx, a.ids())
+	}
+	if err != nil {
+		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %s: %w", name, err)
+	}
+	return nil
+}
