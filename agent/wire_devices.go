@@ -12,7 +12,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
@@ -71,12 +70,8 @@ func newDevices(cfg *config.Config, kept stores, boot string, log *slog.Logger) 
 // the Node looked at.
 func followDevices(m *plugin.Manager, pods *pod.Manager, poke func()) {
 	m.Changed, m.Poke = poke, pods.Poke
-	m.Ready = func() { pods.RetrySetup(noPlugin) }
-	m.Idle = func(uid types.UID) bool {
-		v, known := pods.View(uid)
-		return known && v.Pod != nil && !v.Observed.Running() &&
-			(v.Pod.Status.Phase == corev1.PodSucceeded || v.Pod.Status.Phase == corev1.PodFailed)
-	}
+	m.Ready = func() { pods.RetrySetup(noDevicesYet) }
+	m.Ending = pods.Ending
 }
 
 // counted are the devices of the node in the form of the Node.
@@ -104,8 +99,8 @@ func health(b base) func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceSt
 	}
 }
 
-// noPlugin is the reason of events of pods that wait for a device plugin.
-const noPlugin = "DevicePluginNotReady"
+// noDevicesYet is the reason of events of pods that wait for the devices of a plugin.
+const noDevicesYet = "DevicesNotReady"
 
 // ensurePlugged has device plugins allocate what the pod asks for. One that cannot have
 // it is rejected as by the kubelet, unless its plugin may be on its way; a pod of a
@@ -118,7 +113,7 @@ func ensurePlugged(m *plugin.Manager) step {
 		case err == nil:
 			return nil
 		case errors.As(err, &waiting):
-			return &pod.Fault{Reason: noPlugin, Message: "Waiting for a device plugin until " +
+			return &pod.Fault{Reason: noDevicesYet, Message: "Waiting for " + waiting.For + " until " +
 				waiting.Until.Format(time.RFC3339) + ": " + err.Error()}
 		}
 		return &pod.Fault{

@@ -1,6 +1,9 @@
 package pod
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // IPs are a pod's addresses, nil while it has none.
 func (m *Manager) IPs(p *corev1.Pod) []string {
@@ -48,4 +51,20 @@ func (m *Manager) Active() []*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// Ending tells whether a pod ends, and whether none of its containers runs any more nor
+// will again, though it may not be released yet.
+func (m *Manager) Ending(uid types.UID) (ending, idle bool) {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	if w == nil {
+		return false, false
+	}
+	w.mu.Lock()
+	p, phase, o := w.pod, w.phase, w.shown.observed
+	w.mu.Unlock()
+	over := p != nil && terminal(p)
+	return over || phase.unwanted() || p != nil && p.DeletionTimestamp != nil, over && o != nil && !o.Running()
 }

@@ -22,6 +22,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, rogue(strings.Fields(args)))
 		os.Exit(1)
 	}
+	if dir := os.Getenv(pluginEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, (&devicePlugin{dir: dir}).serve())
+		os.Exit(1)
+	}
 	os.Exit(run(m))
 }
 

@@ -11,15 +11,17 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // maxAnswer is the size of what a plugin answers for a container, in bytes: it is kept.
 const maxAnswer = 256 << 10
 
-// Waiting tells that a pod may get its devices soon: their plugin has not been heard
-// since the agent began, and may come back until then.
+// Waiting tells that a pod may get its devices soon, and what it waits for until when: a
+// plugin that has not been heard since the agent began, or pods that end.
 type Waiting struct {
+	For   string
 	Until time.Time
 	err   error
 }
@@ -96,7 +98,10 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container
 	case had.Boot == m.Boot:
 		return nil
 	}
-	e, chosen, err := m.choose(ctx, name, want, had, reuse)
+	m.mu.Lock()
+	r := m.resources[name]
+	m.mu.Unlock()
+	e, chosen, err := m.choose(ctx, &request{r: r, pod: p.UID, want: want, had: had, reuse: reuse})
 	if err != nil {
 		return err
 	}
@@ -116,6 +121,9 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container
 	if err != nil {
 		return fmt.Errorf("device plugin of %s: %w", name, err)
 	}
+	m.mu.Lock()
+	delete(m.waiting, p.UID)
+	m.mu.Unlock()
 	return m.keep(p, c.Name, name, &Allocation{
 		Devices:  chosen,
 		Answer:   data,
@@ -125,81 +133,86 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container
 	})
 }
 
+// request is what a container of a pod asks for.
+type request struct {
+	r    *resource
+	pod  types.UID
+	want int
+	// had is what it had in an earlier boot of the machine, which it gets again; reuse
+	// what it is to get first.
+	had   *Allocation
+	reuse sets.Set[string]
+}
+
 // choose reserves devices: those that the container had, or else those to be used again
 // first, then what the plugin prefers.
-func (m *Manager) choose(ctx context.Context, name string, want int, had *Allocation,
-	reuse sets.Set[string]) (*endpoint, []Device, error) {
-	m.mu.Lock()
-	r := m.resources[name]
-	m.mu.Unlock()
+func (m *Manager) choose(ctx context.Context, q *request) (*endpoint, []Device, error) {
 	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
+	case q.r.turn <- struct{}{}:
+		defer func() { <-q.r.turn }()
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
-	e, ids, free, err := m.pick(r, want, had, reuse, nil)
-	if err == nil && had == nil && len(reuse) < want && e.options.GetGetPreferredAllocationAvailable() {
-		e, ids, err = m.prefer(ctx, r, e, want, reuse, free)
+	e, ids, free, err := m.pick(q, nil)
+	if err == nil && q.had == nil && len(q.reuse) < q.want && e.options.GetGetPreferredAllocationAvailable() {
+		e, ids, err = m.prefer(ctx, q, e, free)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen, err := m.reserve(r, e, ids)
+	chosen, err := m.reserve(q.r, e, ids)
 	return e, chosen, err
 }
 
 // prefer asks the plugin which devices it prefers. It is a hint: one that does not come
 // is done without.
-func (m *Manager) prefer(ctx context.Context, r *resource, e *endpoint, want int, reuse sets.Set[string],
-	free []string) (*endpoint, []string, error) {
-	include := sets.List(reuse)
-	preferred, err := e.prefer(ctx, append(slices.Clone(include), free...), include, want)
+func (m *Manager) prefer(ctx context.Context, q *request, e *endpoint, free []string) (*endpoint, []string, error) {
+	include := sets.List(q.reuse)
+	preferred, err := e.prefer(ctx, append(slices.Clone(include), free...), include, q.want)
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	if err != nil {
-		m.Log.Warn("a device plugin does not say which devices it prefers", "resource", r.name, "err", err)
+		m.Log.Warn("a device plugin does not say which devices it prefers", "resource", q.r.name, "err", err)
 	}
-	e, ids, _, err := m.pick(r, want, nil, reuse, preferred)
+	e, ids, _, err := m.pick(q, preferred)
 	return e, ids, err
 }
 
 // pick tells which devices a container gets as things are, and which others are free.
-func (m *Manager) pick(r *resource, want int, had *Allocation, reuse sets.Set[string],
-	preferred []string) (e *endpoint, ids, free []string, err error) {
+func (m *Manager) pick(q *request, preferred []string) (e *endpoint, ids, free []string, err error) {
 	for swept := false; ; swept = true {
-		e, ids, free, err = m.look(r, want, had, reuse, preferred)
-		if err != nil || len(ids) == want {
+		e, ids, free, err = m.look(q, preferred)
+		if err != nil || len(ids) == q.want {
 			return e, ids, free, err
 		}
 		if swept {
-			return nil, nil, nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
-				r.name, want-len(reuse), len(free))
+			err := fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
+				q.r.name, q.want-len(q.reuse), len(free))
+			return nil, nil, nil, m.waitForPods(q, q.want-len(ids), err)
 		}
-		m.sweep(r)
+		m.sweep(q.r)
 	}
 }
 
 // look is pick without an error where there are too few.
-func (m *Manager) look(r *resource, want int, had *Allocation, reuse sets.Set[string],
-	preferred []string) (e *endpoint, ids, free []string, err error) {
+func (m *Manager) look(q *request, preferred []string) (e *endpoint, ids, free []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.ready(r); err != nil {
-		return nil, nil, nil, m.wait(r, had, err)
+	if err := q.r.ready(); err != nil {
+		return nil, nil, nil, m.waitForPlugin(q, err)
 	}
-	if had == nil {
-		free = m.free(r, reuse)
-		return r.plugin, pick(want, sets.List(reuse), preferred, free), free, nil
+	if q.had == nil {
+		free = m.free(q.r, q.reuse)
+		return q.r.plugin, pick(q.want, sets.List(q.reuse), preferred, free), free, nil
 	}
-	for _, id := range had.ids() {
-		if !r.healthy(id) {
-			return nil, nil, nil, m.wait(r, had, fmt.Errorf(
-				"previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s", r.name))
+	for _, id := range q.had.ids() {
+		if !q.r.healthy(id) {
+			return nil, nil, nil, m.waitForPlugin(q, fmt.Errorf(
+				"previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s", q.r.name))
 		}
 	}
-	return r.plugin, had.ids(), nil, nil
+	return q.r.plugin, q.had.ids(), nil, nil
 }
 
 // pick takes devices: those that are used again first, then those preferred that are
@@ -222,7 +235,7 @@ func pick(want int, reuse, preferred, free []string) []string {
 }
 
 // ready tells why no device of a resource can be given to anybody.
-func (m *Manager) ready(r *resource) error {
+func (r *resource) ready() error {
 	if r.plugin != nil {
 		for id := range r.devices {
 			if r.healthy(id) {
@@ -233,16 +246,57 @@ func (m *Manager) ready(r *resource) error {
 	return fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", r.name)
 }
 
-// wait makes a Waiting of an error where the plugin is expected: it has not told of any
+// waitForPlugin makes a Waiting of an error where the plugin is expected: it has not told of any
 // device since the agent began, or the machine began anew, and it may not yet have told
 // of all.
-func (m *Manager) wait(r *resource, had *Allocation, err error) error {
+func (m *Manager) waitForPlugin(q *request, err error) error {
 	until := m.began.Add(comeback)
-	if r.devices != nil && had == nil || time.Now().After(until) {
+	if q.r.devices != nil && q.had == nil || time.Now().After(until) {
 		return err
 	}
-	m.waiting = true
-	return &Waiting{Until: until, err: err}
+	m.waiting[q.pod], m.told = m.began, false
+	return &Waiting{For: "the device plugin", Until: until, err: err}
+}
+
+// waitForPods makes a Waiting of an error where pods that end have as many healthy
+// devices: the scheduler does not count those that were deleted by force.
+func (m *Manager) waitForPods(q *request, missing int, err error) error {
+	if m.Ending == nil {
+		return err
+	}
+	m.mu.Lock()
+	holders := m.holders(q.r, q.r.healthy)
+	m.mu.Unlock()
+	for _, uid := range holders {
+		if ending, _ := m.Ending(uid); ending {
+			missing -= m.healthyOf(q.r, uid)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since, waits := m.waiting[q.pod]
+	if !waits {
+		since = time.Now()
+	}
+	if missing > 0 || time.Since(since) > comeback {
+		return err
+	}
+	m.waiting[q.pod], m.told = since, false
+	return &Waiting{For: "pods that end", Until: since.Add(comeback), err: err}
+}
+
+// healthyOf is how many healthy devices of a resource a pod has.
+func (m *Manager) healthyOf(r *resource, pod types.UID) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.pods[pod]; p != nil {
+		for id := range p.ids(r.name) {
+			if r.healthy(id) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // free are the healthy devices that nobody has, in order; it is called with the lock.
@@ -263,14 +317,14 @@ func (m *Manager) free(r *resource, reuse sets.Set[string]) []string {
 // sweep frees the devices of pods that have ended and are not released yet: the
 // scheduler does not count them any more.
 func (m *Manager) sweep(r *resource) {
-	if m.Idle == nil {
+	if m.Ending == nil {
 		return
 	}
 	m.mu.Lock()
 	pods := m.holders(r, func(string) bool { return true })
 	m.mu.Unlock()
 	for _, uid := range pods {
-		if !m.Idle(uid) {
+		if _, idle := m.Ending(uid); !idle {
 			continue
 		}
 		if err := m.Release(uid); err != nil {

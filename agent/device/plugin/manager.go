@@ -32,12 +32,12 @@ type Manager struct {
 	Known   KnownRecords
 	// Boot is this boot of the machine.
 	Boot string
-	// Idle tells whether a pod has ended with all its containers, though it may not be
-	// released yet; nil: no pod has.
-	Idle func(pod types.UID) bool
+	// Ending tells whether a pod ends, and whether it has ended with all its containers,
+	// though it may not be released yet; nil: no pod does.
+	Ending func(pod types.UID) (ending, idle bool)
 	// Changed is called when the number of devices changed, Poke with each pod of which a
-	// device is in another state than before, Ready when there are other devices than
-	// before and a pod has waited for some. All may be nil until Run is called.
+	// device is in another state than before, Ready when a pod has waited for devices and
+	// there are other ones, or free ones. All may be nil until Run is called.
 	Changed func()
 	Poke    func(pod types.UID)
 	Ready   func()
@@ -50,8 +50,11 @@ type Manager struct {
 	resources map[string]*resource
 	pods      map[types.UID]*Pod // replaced, never changed
 	// began is when the agent did.
-	began   time.Time
-	waiting bool // a pod waits for a plugin
+	began time.Time
+	// waiting are pods that wait for devices, since when; told: nobody does that has not
+	// been told of what came since.
+	waiting map[types.UID]time.Time
+	told    bool
 	closed  bool
 
 	followers sync.WaitGroup
@@ -101,7 +104,7 @@ func (m *Manager) Load() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.began = time.Now()
-	m.resources, m.pods = map[string]*resource{}, map[types.UID]*Pod{}
+	m.resources, m.pods, m.waiting = map[string]*resource{}, map[types.UID]*Pod{}, map[types.UID]time.Time{}
 	for name := range known {
 		m.resources[name] = newResource(name)
 	}
@@ -179,8 +182,7 @@ func (m *Manager) heard(r *resource, e *endpoint, list []*pluginapi.Device) {
 	})
 	r.devices, r.heard = devices, true
 	after := m.figures(r)
-	ready := m.waiting
-	m.waiting = false
+	ready := m.wanted()
 	m.mu.Unlock()
 	m.tell(before != after, pods, ready)
 }
@@ -198,6 +200,12 @@ func (m *Manager) lost(r *resource, e *endpoint, err error) {
 	m.Log.Warn("device plugin is gone: its devices are unhealthy until it registers again",
 		"resource", r.name, "endpoint", e.path, "err", err)
 	m.tell(true, pods, false)
+}
+
+// wanted tells whether pods that wait are to be told; it is called with the lock.
+func (m *Manager) wanted() bool {
+	defer func() { m.told = true }()
+	return len(m.waiting) > 0 && !m.told
 }
 
 func (m *Manager) tell(figures bool, pods []types.UID, ready bool) {
@@ -259,15 +267,21 @@ func (m *Manager) Pods() (out []*corev1.Pod) {
 func (m *Manager) Release(uid types.UID) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	if m.get(uid) == nil {
+	m.mu.Lock()
+	delete(m.waiting, uid)
+	has := m.pods[uid] != nil
+	m.mu.Unlock()
+	if !has {
 		return nil
 	}
 	if err := m.Records.Delete(string(uid)); err != nil {
 		return fmt.Errorf("record of devices: %w", err)
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.pods, uid)
+	ready := m.wanted()
+	m.mu.Unlock()
+	m.tell(false, nil, ready)
 	return nil
 }
 

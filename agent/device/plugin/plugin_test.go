@@ -327,7 +327,8 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ version, endpoint, resource, want string }{
-		{"v1alpha1", "s", dev, `requested API version ["v1alpha1"] is not supported by kubelet. Supported version is ["v1beta1"]`},
+		{"v1alpha1", "s", dev,
+			`requested API version ["v1alpha1"] is not supported by kubelet. Supported version is ["v1beta1"]`},
 		{"v1beta1", "s", "dev", `the ResourceName "dev" is invalid`},
 		{"v1beta1", "s", "kubernetes.io/dev", `the ResourceName "kubernetes.io/dev" is invalid`},
 		{"v1beta1", "s", "x.kubernetes.io/dev", "is invalid"},
@@ -489,16 +490,51 @@ func TestOneOwner(t *testing.T) {
 	}
 }
 
-// The devices of a pod that has ended are free, though it is not released yet.
+// The devices of a pod that has ended are free, though it is not released yet; those of
+// one that ends are waited for, for a time.
 func TestEndedPodLetsGo(t *testing.T) {
 	w := newWorld(t)
-	w.plug(&program{}, dev, "a")
+	w.plug(&program{}, dev, "a", "b")
 	w.ensure(pod("p", "m=1"), "")
-	idle := false
-	w.m.Idle = func(uid types.UID) bool { return uid == "p" && idle }
-	w.ensure(pod("q", "m=1"), "Requested: 1, Available: 0")
-	idle = true
-	w.ensure(pod("q", "m=1"), "")
+	w.ensure(pod("stays", "m=1"), "")
+	ending, idle := false, false
+	w.m.Ending = func(uid types.UID) (bool, bool) { return uid == "p" && ending, uid == "p" && idle }
+	var waiting *Waiting
+	waits := func(want bool, p *corev1.Pod) {
+		t.Helper()
+		err := w.m.Ensure(t.Context(), p)
+		if err == nil || !strings.Contains(err.Error(), "requested number of devices unavailable for ") ||
+			errors.As(err, &waiting) != want {
+			t.Errorf("%v", err)
+		}
+	}
+	waits(false, pod("q", "m=1"))
+	ending = true
+	waits(false, pod("q", "m=2"))
+	waits(true, pod("q", "m=1"))
+	w.m.mu.Lock()
+	w.m.waiting["q"] = time.Now().Add(-comeback - time.Second)
+	w.m.mu.Unlock()
+	waits(false, pod("q", "m=1"))
+	waits(true, pod("r", "m=1"))
+	if w.ready != 0 {
+		t.Error("told too early")
+	}
+	if err := w.m.Release("q"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.m.Release("p"); err != nil {
+		t.Fatal(err)
+	}
+	if w.ready != 1 {
+		t.Errorf("pods that wait are told %d times that devices are free", w.ready)
+	}
+	w.ensure(pod("r", "m=1"), "")
+	w.m.Ending = func(uid types.UID) (bool, bool) { return uid == "r", uid == "r" }
+	w.ensure(pod("s", "m=1"), "")
+	if len(w.m.waiting) > 0 {
+		t.Errorf("waiting: %v", w.m.waiting)
+	}
 }
 
 // Devices for which the scheduler made a claim come with the claim.
