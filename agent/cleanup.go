@@ -100,6 +100,11 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	for _, dir := range []string{cfg.CheckpointDir(), filepath.Join(cfg.RootDir, "pods"), cfg.RunDir} {
 		errs = append(errs, beneath.RemoveAll(dir))
 	}
+	for _, dir := range []string{devicePluginsDir(cfg), podResourcesDir(cfg)} { // plugins' own sockets are theirs
+		if err := os.Remove(filepath.Join(dir, "kubelet.sock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
 	errs = append(errs, emptyDir(cfg.PodLogsDir), unlink(cfg.ContainerLogsDir), removeFiles(cfg, o.purge))
 	return errors.Join(errs...)
 }
@@ -115,7 +120,7 @@ func removeFiles(cfg *config.Config, purge bool) error {
 	return errors.Join(removeData(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
 		os.RemoveAll(filepath.Join(cfg.RootDir, "plugins", local.Name)),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
-		removeEmpty(cfg.RootDir))
+		removeEmpty(devicePluginsDir(cfg)), removeEmpty(podResourcesDir(cfg)), removeEmpty(cfg.RootDir))
 }
 
 // removeSubvolumes removes volumes that are subvolumes, where removeData would remove

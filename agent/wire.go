@@ -184,7 +184,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	devices, err := newDevices(cfg, kept, facts.BootID, log)
+	devices, err := newDevices(cfg, kept, facts.BootID, counts, log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/device/plugin"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/plugins"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/podresources"
@@ -54,14 +55,23 @@ func (p draPlugins) Register(_ context.Context, one plugins.Plugin) error {
 // Deregister implements plugins.Handler.
 func (p draPlugins) Deregister(one plugins.Plugin) { p.drivers.Deregister(one.Name, one.Endpoint) }
 
+// devicePluginsDir and podResourcesDir hold sockets, where the kubelet has them.
+func devicePluginsDir(cfg *config.Config) string { return filepath.Join(cfg.RootDir, "device-plugins") }
+
+func podResourcesDir(cfg *config.Config) string { return filepath.Join(cfg.RootDir, "pod-resources") }
+
 // newDevices has device plugins allocate devices.
-func newDevices(cfg *config.Config, kept stores, boot string, log *slog.Logger) (*plugin.Manager, error) {
+func newDevices(cfg *config.Config, kept stores, boot string, counts *metrics.Agent,
+	log *slog.Logger) (*plugin.Manager, error) {
 	m := &plugin.Manager{
-		Dir:     filepath.Join(cfg.RootDir, "device-plugins"),
+		Dir:     devicePluginsDir(cfg),
 		Records: kept.devices,
 		Known:   kept.resources,
 		Boot:    boot,
 		Log:     log,
+
+		Registrations: counts.DevicePlugins,
+		Allocations:   counts.DeviceAllocations,
 	}
 	return m, m.Load()
 }
@@ -142,7 +152,7 @@ func (d devicePlugins) Deregister(p plugins.Plugin) { d.m.Deregister(p.Name, p.E
 // newPodResources tells monitoring agents which devices containers have.
 func newPodResources(b base, pods *pod.Manager) *podresources.Server {
 	return &podresources.Server{
-		Dir:  filepath.Join(b.cfg.RootDir, "pod-resources"),
+		Dir:  podResourcesDir(b.cfg),
 		Pods: pods.Active,
 		Find: func(namespace, name string) (*corev1.Pod, bool) {
 			v, found := pods.Find(namespace, name)
@@ -151,5 +161,6 @@ func newPodResources(b base, pods *pod.Manager) *podresources.Server {
 		Devices:     b.devices.Devices,
 		Allocatable: b.devices.Allocatable,
 		Claims:      b.claims.Resources,
+		Requests:    b.counts.PodResources,
 	}
 }

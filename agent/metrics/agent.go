@@ -15,6 +15,9 @@ type Agent struct {
 	Cgroups           *Durations // by operation: create, update, destroy
 	Storage           *Durations // by plugin, operation, status and migrated
 	CSI               *Durations // by driver, method, code and migrated
+	DevicePlugins     *Counts    // registrations, by resource
+	DeviceAllocations *Durations // by resource
+	PodResources      *Counts    // requests, by version of the API
 	Requests          *Counts    // by code, method and host
 	RequestDurations  *Durations
 	// Errors of the renewal of certificates, that of the client and that of the server.
@@ -61,6 +64,14 @@ func NewAgent() *Agent {
 		CSI: NewDurations("csi_operations_seconds",
 			"[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
 			storageBuckets, "driver_name", "method_name", "grpc_status_code", "migrated"),
+		DevicePlugins: NewCounts("kubelet_device_plugin_registration_total",
+			"[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.", "resource_name"),
+		DeviceAllocations: NewDurations("kubelet_device_plugin_alloc_duration_seconds",
+			"[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
+			DefaultBuckets, "resource_name"),
+		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
+			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
+			"server_api_version"),
 		Requests: NewCounts("rest_client_requests_total",
 			"[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host"),
 		RequestDurations: NewDurations("rest_client_request_duration_seconds",
@@ -96,11 +107,11 @@ func (a *Agent) Show(p *Page) {
 	if a == nil {
 		return
 	}
-	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.Requests,
-		a.ClientCertificateErrors, a.ServerCertificateErrors} {
+	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
+		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
-	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
+	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI, a.DeviceAllocations,
 		a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}

@@ -36,6 +36,27 @@ func TestBuildKeepsExtendedResources(t *testing.T) {
 }
 
 // A full node that starts anew is not given pods before it has looked at its disk.
+// The devices of plugins are the node's own: what the API has of them does not count.
+func TestBuildCountsDevices(t *testing.T) {
+	list := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{"vendor.example/dev": resource.MustParse(n)}
+	}
+	in := Input{Name: "n", Devices: list("3"), HealthyDevices: list("2")}
+	n := Build(nil, in)
+	for _, want := range [][2]string{{"3", "2"}, {"3", "0"}, {"0", "0"}} {
+		in.Devices, in.HealthyDevices = list(want[0]), list(want[1])
+		n = Build(n, in)
+		capacity, allocatable := n.Status.Capacity["vendor.example/dev"], n.Status.Allocatable["vendor.example/dev"]
+		if got := [2]string{capacity.String(), allocatable.String()}; got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	in.Devices, in.HealthyDevices = nil, nil // another agent, which does not know them
+	if q := Build(n, in).Status.Capacity["vendor.example/dev"]; !q.IsZero() {
+		t.Errorf("%s come back", q.String())
+	}
+}
+
 func TestBuildKeepsPressureUntilItIsMeasured(t *testing.T) {
 	in := Input{Name: "n", Pressure: map[corev1.NodeConditionType]bool{corev1.NodeDiskPressure: true}}
 	n := Build(nil, in)

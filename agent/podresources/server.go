@@ -15,6 +15,7 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 const (
@@ -41,6 +42,8 @@ type Server struct {
 	Devices     func(pod types.UID, container string) []*podresourcesv1.ContainerDevices
 	Allocatable func() []*podresourcesv1.ContainerDevices
 	Claims      func(p *corev1.Pod, c *corev1.Container) []*podresourcesv1.DynamicResource
+	// Requests counts by version; nil: nobody does.
+	Requests *metrics.Counts
 }
 
 // Run serves until ctx ends.
@@ -58,7 +61,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(handshake),
-		grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited(rate.NewLimiter(perSecond, burst))))
+		grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited(rate.NewLimiter(perSecond, burst), s.Requests)))
 	podresourcesv1.RegisterPodResourcesListerServer(g, s)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Serve(l) }()
@@ -75,12 +78,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// limited refuses what is more than the limiter allows.
-func limited(l *rate.Limiter) grpc.UnaryServerInterceptor {
+// limited refuses what is more than the limiter allows, and counts the rest.
+func limited(l *rate.Limiter, counts *metrics.Counts) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if !l.Allow() {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
+		counts.Inc("v1")
 		return handle(ctx, request)
 	}
 }

@@ -117,7 +117,7 @@ containers: {
 
 // Who asks too often is refused.
 func TestLimit(t *testing.T) {
-	intercept := limited(rate.NewLimiter(0, 2))
+	intercept := limited(rate.NewLimiter(0, 2), nil)
 	answer := func(context.Context, any) (any, error) { return "answer", nil }
 	for i := range 4 {
 		got, err := intercept(t.Context(), nil, nil, answer)

@@ -110,7 +110,9 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container
 	for _, d := range chosen {
 		ids = append(ids, d.ID)
 	}
+	begin := time.Now()
 	answer, err := e.allocate(ctx, ids)
+	m.Allocations.Since(begin, name)
 	if err != nil {
 		return fmt.Errorf("device plugin of %s: %w", name, err)
 	}

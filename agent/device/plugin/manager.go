@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 const (
@@ -41,7 +43,10 @@ type Manager struct {
 	Changed func()
 	Poke    func(pod types.UID)
 	Ready   func()
-	Log     *slog.Logger
+	// Registrations and Allocations count what plugins do; nil: nobody does.
+	Registrations *metrics.Counts
+	Allocations   *metrics.Durations
+	Log           *slog.Logger
 
 	// writing serializes what is written of pods; it is taken before mu.
 	writing sync.Mutex
@@ -151,6 +156,7 @@ func (m *Manager) install(name string, e *endpoint) error {
 		r.plugin.end() // another takes its place
 	}
 	r.plugin, r.forgotten = e, false
+	m.Registrations.Inc(name)
 	m.Log.Info("device plugin is registered", "resource", name, "endpoint", e.path)
 	m.followers.Go(func() { m.follow(ctx, r, e) })
 	return nil
