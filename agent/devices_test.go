@@ -35,8 +35,12 @@ func TestEnsurePlugged(t *testing.T) {
 	const dev = "vendor.example/dev"
 	if err := errors.Join(
 		kept.resources.Put(dev, &plugin.Known{Name: dev}),
-		kept.devices.PutNow("has", &plugin.Pod{UID: "has", Name: "has", Containers: map[string]map[string]*plugin.Allocation{
-			"c": {dev: {Devices: []plugin.Device{{ID: "a"}}, Boot: "now"}}}}),
+		kept.devices.PutNow("has", &plugin.Pod{
+			UID:  "has",
+			Name: "has",
+			Containers: map[string]map[string]*plugin.Allocation{
+				"c": {dev: {Devices: []plugin.Device{{ID: "a"}}, Boot: "now"}}},
+		}),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -111,8 +111,8 @@ func (a *Agent) Show(p *Page) {
 		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
-	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI, a.DeviceAllocations,
-		a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
+	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
+		a.DeviceAllocations, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}
 }

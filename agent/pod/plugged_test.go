@@ -45,6 +45,7 @@ func TestEnding(t *testing.T) {
 	over, deleted := p.DeepCopy(), p.DeepCopy()
 	over.Status.Phase = corev1.PodFailed
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	ended := &record.Observed{}
 	runs := &record.Observed{Containers: []record.Observation{{State: record.Running}}}
 	for name, tt := range map[string]struct {
 		w            *worker
@@ -55,7 +56,7 @@ func TestEnding(t *testing.T) {
 		"was deleted by force":        {&worker{phase: removed, pod: p, shown: shown{observed: runs}}, true, false},
 		"evicted, stops yet":          {&worker{phase: wanted, pod: over, shown: shown{observed: runs}}, true, false},
 		"over, not looked at yet":     {&worker{phase: wanted, pod: over}, true, false},
-		"over, nothing runs":          {&worker{phase: wanted, pod: over, shown: shown{observed: &record.Observed{}}}, true, true},
+		"over, nothing runs":          {&worker{phase: wanted, pod: over, shown: shown{observed: ended}}, true, true},
 		"found, a source may have it": {&worker{phase: found, pod: p}, false, false},
 	} {
 		m := &Manager{workers: map[types.UID]*worker{"u": tt.w}}

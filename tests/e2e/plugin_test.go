@@ -237,7 +237,8 @@ func TestDevicePlugin(t *testing.T) {
 		t.Helper()
 		harness.Eventually(t, "the pod's status shows "+want, func() (bool, string) {
 			out := s.k("get", "pod", "first", "-o", "jsonpath={range .status.containerStatuses[*]}{.name}"+
-				"{range .allocatedResourcesStatus[*]} {.name}{range .resources[*]} {.resourceID}={.health}{end}{end}{'\\n'}{end}")
+				"{range .allocatedResourcesStatus[*]} {.name}{range .resources[*]} {.resourceID}={.health}{end}{end}"+
+				"{'\\n'}{end}")
 			return strings.Contains(out, "with plugin.e2e.test/dev "+want+"\nwithout\n"), out
 		})
 	}
@@ -257,7 +258,8 @@ func TestDevicePlugin(t *testing.T) {
 
 	// The plugin is killed, then the agent; what runs keeps its devices.
 	runs := func() string {
-		return s.k("get", "pod", "first", "-o", "jsonpath={range .status.containerStatuses[*]}{.containerID} {.restartCount} {end}")
+		return s.k("get", "pod", "first", "-o",
+			"jsonpath={range .status.containerStatuses[*]}{.containerID} {.restartCount} {end}")
 	}
 	before := runs()
 	kill()
@@ -318,7 +320,8 @@ func podResources(t *testing.T, kubelet string) map[string]string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	list, err := podresourcesv1.NewPodResourcesListerClient(conn).List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
+	client := podresourcesv1.NewPodResourcesListerClient(conn)
+	list, err := client.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ func TestResources(t *testing.T) {
 	want := &podresourcesv1.DynamicResource{}
 	if err := prototext.Unmarshal([]byte(`claim_name: "c" claim_namespace: "ns"
 claim_resources: {cdi_devices: {name: "d.io/x=c-a"} driver_name: "d.io" pool_name: "n1" device_name: "a"}
-claim_resources: {cdi_devices: {name: "d.io/x=c-b"} driver_name: "d.io" pool_name: "n1" device_name: "b"}`), want); err != nil {
+claim_resources: {cdi_devices: {name: "d.io/x=c-b"} driver_name: "d.io" pool_name: "n1" device_name: "b"}`),
+		want); err != nil {
 		t.Fatal(err)
 	}
 	got := w.m.Resources(p, &p.Spec.Containers[0])
