@@ -87,6 +87,7 @@ func newNode(b base, p nodeParts) *node.Manager {
 		Client:       b.server.Client,
 		Name:         b.cfg.NodeName,
 		Input:        digested(describer.Describe, p),
+		Anew:         b.devices != nil && b.memory.Node() == nil,
 		LeaseSeconds: b.cfg.NodeLeaseDurationSeconds,
 		Report:       b.cfg.NodeStatusReportFrequency.Duration,
 		Seen: func(n *corev1.Node) {

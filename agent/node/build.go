@@ -42,6 +42,9 @@ type Input struct {
 	InUse []corev1.UniqueVolumeName
 	// Devices are those of device plugins, by resource, HealthyDevices the healthy ones.
 	Devices, HealthyDevices corev1.ResourceList
+	// Anew: the machine does not remember to have been this node. What its Node still
+	// advertises may not be there.
+	Anew bool
 	// Pressure is what is short: MemoryPressure, DiskPressure, PIDPressure. While it is
 	// nil, nobody has looked yet, and what the Node said before stays.
 	Pressure map[corev1.NodeConditionType]bool
@@ -114,6 +117,9 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 	for name, q := range given {
 		// What others advertise stays theirs to change and to remove.
 		if _, mine := s.Capacity[name]; !mine && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			if in.Anew && strings.Contains(string(name), "/") {
+				q = *resource.NewQuantity(0, resource.DecimalSI)
+			}
 			s.Capacity[name], s.Allocatable[name] = q, q
 		}
 	}

@@ -39,6 +39,9 @@ type Manager struct {
 	Report time.Duration
 	// Fence is told of renewals, nil: nothing depends on them.
 	Fence Fence
+	// Anew: the machine does not remember to have been this node. Extended resources that
+	// its Node has from before are set to 0, once.
+	Anew bool
 	// Seen takes every version of the Node that the API has.
 	Seen func(n *corev1.Node)
 	// Event tells of the node.
@@ -210,11 +213,14 @@ func (m *Manager) register(ctx context.Context) error {
 // update writes the status when it changed or is due.
 func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 	old := m.Node()
-	want := Build(old, m.Input(ctx))
+	in := m.Input(ctx)
+	in.Anew = m.Anew
+	want := Build(old, in)
 	if !maps.Equal(old.Annotations, want.Annotations) {
 		return false, m.register(ctx)
 	}
 	if !due && equality.Semantic.DeepEqual(strip(old.Status), strip(want.Status)) {
+		m.Anew = false
 		return false, nil
 	}
 	want.ObjectMeta, want.Spec = old.ObjectMeta, old.Spec
@@ -230,6 +236,7 @@ func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	m.Anew = false
 	m.tell(old, n)
 	m.written(n)
 	return true, nil

@@ -1,11 +1,14 @@
 package node
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/shoal-project/shoal/agent/problem"
 )
@@ -101,5 +104,48 @@ func TestEventsOfConditions(t *testing.T) {
 		if m.tell(c.old, c.now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+// The Node of a machine that was made anew does not advertise what the old one had, once:
+// what others advertise later is theirs.
+func TestNodeMadeAnew(t *testing.T) {
+	const dev = "vendor.example/dev"
+	advertise := func(n *corev1.Node, q string) *corev1.Node {
+		n = n.DeepCopy()
+		n.Status.Capacity = corev1.ResourceList{dev: resource.MustParse(q)}
+		n.Status.Allocatable = n.Status.Capacity
+		return n
+	}
+	for anew, want := range map[bool]string{true: "0", false: "3"} {
+		old := advertise(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "3")
+		m := &Manager{
+			Client: fake.NewClientset(old),
+			Name:   "n",
+			Input:  func(context.Context) Input { return Input{Name: "n"} },
+			Anew:   anew,
+			Seen:   func(*corev1.Node) {},
+			Event:  func(string, string, string) {},
+		}
+		if err := m.register(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		shows := func(want string) {
+			t.Helper()
+			if _, err := m.update(t.Context(), false); err != nil {
+				t.Fatal(err)
+			}
+			capacity, allocatable := m.Node().Status.Capacity[dev], m.Node().Status.Allocatable[dev]
+			if capacity.String() != want || allocatable.String() != want {
+				t.Errorf("anew %t: %s of %s, want %s", anew, allocatable.String(), capacity.String(), want)
+			}
+		}
+		shows(want)
+		n, err := m.Client.CoreV1().Nodes().UpdateStatus(t.Context(), advertise(m.Node(), "5"), metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.set(n)
+		shows("5")
 	}
 }

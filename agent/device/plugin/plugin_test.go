@@ -2,9 +2,11 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -239,13 +242,13 @@ func TestMachineStartsAgain(t *testing.T) {
 // A resource whose plugin stays away counts as none, and is forgotten with the next agent.
 func TestPluginStaysAway(t *testing.T) {
 	w := newWorld(t)
-	d := w.plug(&program{}, dev, "a")
+	w.plug(&program{}, dev, "a")
 	w.start(boot)
 	w.figures(dev, 0, 0)
 	if !w.m.Has(dev) {
 		t.Error("forgotten at once")
 	}
-	d = w.plug(&program{}, dev, "a")
+	d := w.plug(&program{}, dev, "a")
 	d.server.Stop()
 	w.figures(dev, 1, 0)
 	w.m.mu.Lock()
@@ -584,25 +587,42 @@ func FuzzRecord(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add("p", "m", dev, "a", answer)
-	f.Add("p", "", "", "", []byte{0xff})
-	f.Fuzz(func(t *testing.T, uid, container, resource, id string, answer []byte) {
-		p := &Pod{UID: types.UID(uid), Containers: map[string]map[string]*Allocation{
-			container: {resource: {Devices: []Device{{ID: id}}, Answer: answer, Boot: boot}}}}
-		if err := p.decode(uid); err != nil {
+	good, err := json.Marshal(&Pod{UID: "u", Namespace: "ns", Name: "p", Containers: map[string]map[string]*Allocation{
+		"m": {dev: {Devices: []Device{{ID: "a", Nodes: []int64{1}}}, Answer: answer, PreStart: true, Boot: boot}}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"UID": "u", "Containers": {"m": {"vendor.example/dev": null}}}`))
+	f.Add([]byte(`{"UID": "u", "Containers": {"m": {"": {"Answer": "/w=="}}}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := &Pod{}
+		if json.Unmarshal(data, p) != nil || p.decode(string(p.UID)) != nil {
 			return
 		}
-		d := &disk{pods: map[string]*Pod{uid: p}, known: map[string]*Known{}}
-		m := &Manager{Records: podDisk{d}, Known: knownDisk{d}, Boot: boot}
+		d := &disk{pods: map[string]*Pod{string(p.UID): p}, known: map[string]*Known{}}
+		m := &Manager{Records: podDisk{d}, Known: knownDisk{d}, Boot: boot, Log: slog.New(slog.DiscardHandler)}
 		if err := m.Load(); err != nil {
 			t.Fatal(err)
 		}
-		of := podOf(uid, resource, container+"=1")
-		if _, err := m.Options(t.Context(), of, &of.Spec.Containers[0]); err != nil {
-			t.Fatal(err)
+		of := pod("p", "m=1")
+		of.UID = p.UID
+		for name, list := range p.Containers {
+			c := &of.Spec.Containers[0]
+			c.Name, c.Resources.Limits = name, corev1.ResourceList{}
+			for r := range list {
+				c.Resources.Limits[corev1.ResourceName(r)] = one
+			}
+			_, _ = m.Options(t.Context(), of, c)
+			m.Health(of, c)
+			m.Devices(p.UID, name)
 		}
-		m.Health(of, &of.Spec.Containers[0])
-		m.Devices(types.UID(uid), container)
 		m.Figures()
+		_ = m.Ensure(t.Context(), of)
+		if err := m.Release(p.UID); err != nil || len(m.Pods()) > 0 {
+			t.Errorf("left: %v %v", m.Pods(), err)
+		}
 	})
 }
+
+var one = apiresource.MustParse("1")
