@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, (&devicePlugin{dir: dir}).serve())
 		os.Exit(1)
 	}
+	if kubelet := os.Getenv(monitorEnv); kubelet != "" {
+		monitor(kubelet)
+	}
 	os.Exit(run(m))
 }
 

@@ -229,9 +229,9 @@ func TestDevicePlugin(t *testing.T) {
 		t.Errorf("the init container had %q, which is to be used again", early)
 	}
 	s.refused("No such file", "exec", "first", "-c", "without", "--", "ls", "/dev/e2e-c")
-	listed := podResources(t, kubelet)
-	if got := listed[s.ns+"/first/with"]; got != "c b" {
-		t.Errorf("the pod resources API tells of %q", got)
+	listed, err := podResources(t.Context(), kubelet)
+	if got := listed[s.ns+"/first/with"]; err != nil || got != "c b" {
+		t.Errorf("the pod resources API tells of %q: %v", got, err)
 	}
 	health := func(want string) {
 		t.Helper()
@@ -311,19 +311,98 @@ func TestDevicePlugin(t *testing.T) {
 	node("3 0")
 }
 
-// podResources is what the API tells, by namespace/pod/container.
-func podResources(t *testing.T, kubelet string) map[string]string {
-	t.Helper()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+// pluginPods are a plugin and a monitoring agent as a DaemonSet brings them: privileged,
+// with directories of the node. The test's own program is not linked statically, and so
+// has the node's root.
+const pluginPods = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: plugin}
+spec:
+  selector: {matchLabels: {app: plugin}}
+  template:
+    metadata: {labels: {app: plugin}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: plugin
+        image: "localhost/busybox:1"
+        command: [chroot, /node, %[1]s]
+        env: [{name: SHOAL_E2E_DEVICE_PLUGIN, value: %[2]s/device-plugins}]
+        securityContext: {privileged: true}
+        volumeMounts: [{name: node, mountPath: /node}]
+      - name: monitor
+        image: "localhost/busybox:1"
+        command: [chroot, /node, %[1]s]
+        env: [{name: SHOAL_E2E_POD_RESOURCES, value: %[2]s}]
+        securityContext: {privileged: true}
+        volumeMounts: [{name: node, mountPath: /node}]
+      volumes: [{name: node, hostPath: {path: /}}]
+`
+
+// TestDevicePluginInPod: a plugin and a monitoring agent that run in pods of the node are
+// heard, and so they are by the next agent.
+func TestDevicePluginInPod(t *testing.T) {
+	s := newSpace(t)
+	kubelet := filepath.Join(cluster.Dir, "kubelet")
+	d := &devicePlugin{dir: filepath.Join(kubelet, "device-plugins")}
+	if err := os.WriteFile(d.file(), []byte("x y"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(d.file()) })
+	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	has := func(want string) {
+		t.Helper()
+		harness.Eventually(t, "the node shows "+want, func() (bool, string) {
+			out := cluster.Must(t, "get", "node", "node1", "-o", `jsonpath={.status.allocatable.plugin\.e2e\.test/dev}`)
+			return out == want, out
+		})
+	}
+	s.apply(fmt.Sprintf(pluginPods, program, kubelet))
+	has("2")
+	s.apply(fmt.Sprintf(plugged, "inpod", 2))
+	s.k("wait", "pod/inpod", "--for=condition=Ready", "--timeout=60s")
+	harness.Eventually(t, "the monitoring agent tells of the pod", func() (bool, string) {
+		out := s.k("logs", "daemonset/plugin", "-c", "monitor", "--tail=20")
+		return strings.Contains(out, s.ns+"/inpod/with: y x\n"), out
+	})
+	cluster.Kill(t, "agent")
+	s.k("delete", "pod", "inpod", "--timeout=60s")
+	s.apply(fmt.Sprintf(plugged, "again", 2)) // the plugin has registered again, or is waited for
+	s.k("wait", "pod/again", "--for=condition=Ready", "--timeout=60s")
+}
+
+// monitorEnv has the test's own program tell of the pod resources of this kubelet.
+const monitorEnv = "SHOAL_E2E_POD_RESOURCES"
+
+// monitor is that program.
+func monitor(kubelet string) {
+	for ; ; time.Sleep(time.Second) {
+		list, err := podResources(context.Background(), kubelet)
+		if err != nil {
+			fmt.Println(err)
+		}
+		for name, devices := range list {
+			fmt.Printf("%s: %s\n", name, devices)
+		}
+	}
+}
+
+// podResources is what the API tells, by namespace/pod/container.
+func podResources(ctx context.Context, kubelet string) (map[string]string, error) {
+	conn, err := grpc.NewClient("unix:"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
 	defer conn.Close()
 	client := podresourcesv1.NewPodResourcesListerClient(conn)
-	list, err := client.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
+	list, err := client.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	out := map[string]string{}
 	for _, p := range list.GetPodResources() {
@@ -335,5 +414,5 @@ func podResources(t *testing.T, kubelet string) map[string]string {
 			out[p.GetNamespace()+"/"+p.GetName()+"/"+c.GetName()] = strings.Join(ids, " ")
 		}
 	}
-	return out
+	return out, nil
 }
