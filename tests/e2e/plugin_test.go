@@ -274,8 +274,6 @@ func TestDevicePlugin(t *testing.T) {
 	kill = startPlugin(t, d.dir)
 	node("3 3") // pending pods stay so: two devices are taken
 	health("b=Healthy c=Healthy")
-	cluster.Kill(t, "agent") // the plugin sees the new socket, and registers again
-	node("3 3")
 	// A pod that the scheduler did not look at is refused by the node itself.
 	s.apply(strings.Replace(fmt.Sprintf(plugged, "forced", 2), "spec:", "spec:\n  nodeName: node1", 1))
 	harness.Eventually(t, "the node refuses a pod", func() (bool, string) {
