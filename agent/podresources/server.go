@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	podresourcesv1alpha1 "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -63,6 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(handshake),
 		grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited(rate.NewLimiter(perSecond, burst), s.Requests)))
 	podresourcesv1.RegisterPodResourcesListerServer(g, s)
+	podresourcesv1alpha1.RegisterPodResourcesListerServer(g, &alpha{s: s})
 	ended := make(chan error, 1)
 	go func() { ended <- g.Serve(l) }()
 	select {
@@ -80,11 +83,12 @@ func (s *Server) Run(ctx context.Context) error {
 
 // limited refuses what is more than the limiter allows, and counts the rest.
 func limited(l *rate.Limiter, counts *metrics.Counts) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if !l.Allow() {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
-		counts.Inc("v1")
+		version, _, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), ".")
+		counts.Inc(version)
 		return handle(ctx, request)
 	}
 }

@@ -21,15 +21,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	podresourcesv1alpha1 "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
 func TestMain(m *testing.M) { leak.Check(m) }
 
-// served is a client of a server with one pod.
-func served(t *testing.T) (podresourcesv1.PodResourcesListerClient, *Server) {
+// served is a connection with a server with one pod.
+func served(t *testing.T) (*grpc.ClientConn, *Server) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: corev1.PodSpec{
 		InitContainers: []corev1.Container{{Name: "init"},
@@ -46,6 +48,7 @@ func served(t *testing.T) (podresourcesv1.PodResourcesListerClient, *Server) {
 		Devices: func(uid types.UID, container string) []*podresourcesv1.ContainerDevices {
 			return device(string(uid) + " " + container)
 		},
+		Requests:    metrics.NewAgent().PodResources,
 		Allocatable: func() []*podresourcesv1.ContainerDevices { return device("all") },
 		Claims: func(_ *corev1.Pod, c *corev1.Container) []*podresourcesv1.DynamicResource {
 			if c.Name != "main" {
@@ -73,12 +76,13 @@ func served(t *testing.T) (podresourcesv1.PodResourcesListerClient, *Server) {
 			t.Errorf("the socket of a server that ended: %v", err)
 		}
 	})
-	return podresourcesv1.NewPodResourcesListerClient(conn), s
+	return conn, s
 }
 
 // All containers that run as long as the pod are told of, with what they have.
 func TestAnswers(t *testing.T) {
-	client, s := served(t)
+	conn, s := served(t)
+	client := podresourcesv1.NewPodResourcesListerClient(conn)
 	want := &podresourcesv1.PodResources{}
 	if err := prototext.Unmarshal([]byte(`
 name: "p" namespace: "ns"
@@ -106,6 +110,23 @@ containers: {
 	if err != nil || len(all.GetDevices()) != 1 || all.GetDevices()[0].GetDeviceIds()[0] != "all" {
 		t.Errorf("%v: %v", all, err)
 	}
+	older, err := podresourcesv1alpha1.NewPodResourcesListerClient(conn).List(t.Context(),
+		&podresourcesv1alpha1.ListPodResourcesRequest{})
+	if err != nil || len(older.GetPodResources()) != 1 || len(older.GetPodResources()[0].GetContainers()) != 1 ||
+		older.GetPodResources()[0].GetContainers()[0].GetDevices()[0].GetDeviceIds()[0] != "u main" {
+		t.Errorf("%v: %v", older, err)
+	}
+	var counted strings.Builder
+	page := metrics.NewPage(&counted)
+	s.Requests.Show(page)
+	if err := page.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{server_api_version="v1"} 4`, `{server_api_version="v1alpha1"} 1`} {
+		if got := counted.String(); !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 	st, err := os.Lstat(filepath.Join(s.Dir, socketName))
 	if err != nil || st.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("%v %v", st, err)
@@ -120,7 +141,7 @@ func TestLimit(t *testing.T) {
 	intercept := limited(rate.NewLimiter(0, 2), nil)
 	answer := func(context.Context, any) (any, error) { return "answer", nil }
 	for i := range 4 {
-		got, err := intercept(t.Context(), nil, nil, answer)
+		got, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/v1.PodResourcesLister/List"}, answer)
 		switch {
 		case i < 2 && (err != nil || got != "answer"):
 			t.Errorf("request %d: %v", i, err)
@@ -132,7 +153,8 @@ func TestLimit(t *testing.T) {
 
 // A connection that says nothing, and one that says too much, do no harm.
 func TestOddClients(t *testing.T) {
-	client, s := served(t)
+	conn, s := served(t)
+	client := podresourcesv1.NewPodResourcesListerClient(conn)
 	if _, err := client.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{}); err != nil {
 		t.Fatal(err)
 	}
