@@ -2,8 +2,10 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,6 +24,8 @@ const (
 	preStartLimit = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second
 	// maxMessage is the size of a message of a plugin, in bytes (upstream: 4 MiB).
 	maxMessage = 4 << 20
+	// maxError is how much of an error's text is shown, in bytes.
+	maxError = 1 << 10
 	// maxDevices is how many devices a plugin may have, maxPlugins how many resources
 	// there may be.
 	maxDevices = 1 << 16
@@ -57,7 +61,7 @@ func (m *Manager) connect(ctx context.Context, name, path string, dial dialer) e
 	e.options, err = e.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
 		_ = conn.Close()
-		return fmt.Errorf("device plugin %s at %s: failed to get device plugin options: %w", name, path, err)
+		return fmt.Errorf("device plugin %s at %s: failed to get device plugin options: %w", name, path, bounded(err))
 	}
 	if err := m.install(name, e); err != nil {
 		_ = conn.Close()
@@ -82,7 +86,15 @@ func (m *Manager) follow(ctx context.Context, r *resource, e *endpoint) {
 		m.heard(r, e, list.GetDevices())
 	}
 	e.end()
-	m.lost(r, e, err)
+	m.lost(r, e, bounded(err))
+}
+
+// bounded is an error whose text may be the plugin's.
+func bounded(err error) error {
+	if err == nil || len(err.Error()) <= maxError {
+		return err
+	}
+	return errors.New(strings.ToValidUTF8(err.Error()[:maxError], "") + "...")
 }
 
 func (e *endpoint) prefer(ctx context.Context, available, include []string, size int) ([]string, error) {
@@ -96,9 +108,9 @@ func (e *endpoint) prefer(ctx context.Context, available, include []string, size
 		}},
 	})
 	if list := answer.GetContainerResponses(); len(list) > 0 {
-		return list[0].GetDeviceIDs(), err
+		return list[0].GetDeviceIDs(), bounded(err)
 	}
-	return nil, err
+	return nil, bounded(err)
 }
 
 func (e *endpoint) allocate(ctx context.Context, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
@@ -108,7 +120,7 @@ func (e *endpoint) allocate(ctx context.Context, ids []string) (*pluginapi.Conta
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
 	})
 	if err != nil {
-		return nil, err
+		return nil, bounded(err)
 	}
 	if n := len(answer.GetContainerResponses()); n != 1 {
 		return nil, fmt.Errorf("it answers for %d containers, it was asked for one", n)
@@ -120,5 +132,5 @@ func (e *endpoint) preStart(ctx context.Context, ids []string) error {
 	ctx, cancel := context.WithTimeout(ctx, preStartLimit)
 	defer cancel()
 	_, err := e.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
-	return err
+	return bounded(err)
 }

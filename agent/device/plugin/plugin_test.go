@@ -393,6 +393,17 @@ func TestNewerPluginTakesOver(t *testing.T) {
 	w.called(old, "")
 	w.called(now, "allocate a b")
 	w.figures(dev, 2, 2)
+	// One that takes the place of a dead one counts once it has told of its devices.
+	now.server.Stop()
+	w.figures(dev, 2, 0)
+	silent := &program{}
+	silent.serve(t, filepath.Join(w.dir, "silent"))
+	if err := w.register(pluginapi.Version, "silent", dev); err != nil {
+		t.Fatal(err)
+	}
+	w.figures(dev, 2, 0)
+	w.ensure(pod("q", "m=1"), "no healthy devices present")
+	w.list(silent, dev, "a", "b")
 }
 
 // A failure of the plugin or the disk leaves no device taken.
@@ -402,6 +413,10 @@ func TestFailuresLeaveDevicesFree(t *testing.T) {
 	p := pod("p", "m=1")
 	d.set("it burns", false)
 	w.ensure(p, "it burns")
+	d.set(strings.Repeat("ä", 1<<12), false)
+	if err := w.m.Ensure(t.Context(), p); err == nil || len(err.Error()) > maxError+100 {
+		t.Errorf("%v", err)
+	}
 	d.set("", false)
 	w.disk.full = true
 	w.ensure(p, "no space left on device")
