@@ -106,6 +106,7 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 	slice := func() string {
 		return cluster.Must(t, "-n", ns, "get", "endpointslices", "-l", "kubernetes.io/service-name=counter", "-o", "jsonpath={.items[0].endpoints[*].conditions.ready} {.items[0].metadata.resourceVersion}")
 	}
+	cluster.Settled(t, "agent")
 	ready, endpoints := readySince(), slice()
 	release := holdSupervisor(t)
 	killed, err := cluster.Pid("agent")

@@ -311,6 +311,44 @@ func (c *Cluster) Kill(t testing.TB, daemon string) {
 	})
 }
 
+// Settled waits until a daemon has run for so long (10 s) that the supervisor will start it
+// again at once: after some that were killed early it waits for up to five seconds, in
+// which a node is called NotReady.
+func (c *Cluster) Settled(t testing.TB, daemon string) {
+	t.Helper()
+	Eventually(t, daemon+" has run for a while", func() (bool, string) {
+		pid, err := c.Pid(daemon)
+		if err != nil {
+			return false, err.Error()
+		}
+		age, err := processAge(pid)
+		return err == nil && age > 11*time.Second, fmt.Sprint(age, err)
+	})
+}
+
+// processAge is how long a process has run, by the clock that began with the machine
+// (proc(5): uptime, and starttime in hundredths of a second).
+func processAge(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	now, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	start, err := strconv.ParseFloat(fields[19], 64)
+	if err != nil {
+		return 0, err
+	}
+	up, err := strconv.ParseFloat(strings.Fields(string(now))[0], 64)
+	return time.Duration((up - start/100) * float64(time.Second)), err
+}
+
 // SupervisorPid is the pid of `shoal up` itself.
 func (c *Cluster) SupervisorPid() (int, error) {
 	data, err := os.ReadFile(c.path("shoal.pid"))
