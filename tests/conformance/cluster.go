@@ -151,7 +151,8 @@ func (s suite) run(ctx context.Context) error {
 	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.report
-	cmd.Env = append(os.Environ(), "HOME="+s.report)
+	// The variable has the specs of groups of snapshots run.
+	cmd.Env = append(os.Environ(), "HOME="+s.report, "CSI_PROW_ENABLE_GROUP_SNAPSHOT=true")
 	runErr := cmd.Run()
 	if _, err := os.Stat(filepath.Join(s.report, "report.json")); err != nil {
 		return fmt.Errorf("the suite wrote no report: %w (log: %s)", runErr, log.Name())

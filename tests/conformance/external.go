@@ -64,7 +64,7 @@ func newDisk(file string) error {
 }
 
 // installSnapshots does what docs/storage.md says of snapshots, with the modules of the
-// proxy.
+// proxy, and with groups of them, which are off by default.
 func installSnapshots(ctx context.Context, c *harness.Cluster, cache string) error {
 	controller, client, err := upstream.SnapshotSources(ctx, filepath.Join(cache, "csi-src", "snapshots"))
 	if err != nil {
@@ -73,6 +73,9 @@ func installSnapshots(ctx context.Context, c *harness.Cluster, cache string) err
 	kustomization, class, err := upstream.Snapshots(filepath.Join(c.Dir, "snapshots"), controller, client,
 		"/var/lib/kubelet")
 	if err != nil {
+		return err
+	}
+	if err := allowGroups(filepath.Join(kustomization, "kustomization.yaml")); err != nil {
 		return err
 	}
 	for _, args := range []string{
@@ -88,6 +91,21 @@ func installSnapshots(ctx context.Context, c *harness.Cluster, cache string) err
 		}
 	}
 	return nil
+}
+
+// allowGroups has the snapshot controller know groups of snapshots.
+func allowGroups(kustomization string) error {
+	text, err := os.ReadFile(kustomization)
+	if err != nil {
+		return err
+	}
+	const patch = "    - {op: add, path: /spec/template/spec/containers/0/args/-, value: "
+	const gate = "--feature-gates=CSIVolumeGroupSnapshot=true}\n"
+	patched := strings.Replace(string(text), patch, patch+gate+patch, 1)
+	if patched == string(text) {
+		return fmt.Errorf("%s has no patch of the controller's arguments", kustomization)
+	}
+	return os.WriteFile(kustomization, []byte(patched), 0o600)
 }
 
 // externalDriver are the suite's arguments for it, in runs of storage.

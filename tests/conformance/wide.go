@@ -47,7 +47,7 @@ var labelSets = map[string]string{
 	"slow":    "!Conformance && !Flaky && Slow && !Disruptive && Feature: isEmpty",
 	// Specs of a driver that a file describes are of no group.
 	"storage": "(sig-storage || !/^sig-/) && !Conformance && !Flaky && !Slow && !Serial && !Disruptive" +
-		" && Feature: isSubsetOf VolumeSnapshotDataSource",
+		" && Feature: isSubsetOf {VolumeSnapshotDataSource, volumegroupsnapshot}",
 	"devices": "Feature: containsAny DynamicResourceAllocation && !Feature: containsAny OffByDefault && !Alpha && !Flaky" +
 		" && !Slow && !Serial",
 }
