@@ -29,6 +29,8 @@ const (
 	apiName = "kubernetes.default.svc"
 	// askTime is more than a cluster takes to grow and to agree.
 	askTime = time.Minute
+	// A token that is not known is shown again after these pauses, twice as long each time.
+	firstTokenPause, lastTokenPause = 100 * time.Millisecond, 1600 * time.Millisecond
 	// maxAnswer bounds what is read of an answer: keys of a cluster are some kilobytes.
 	maxAnswer = 1 << 20
 )
@@ -45,7 +47,7 @@ func (c Client) Ask(ctx context.Context, r Request) (b Bundle, err error) {
 	}
 	var failed []error
 	for _, server := range c.Servers {
-		sealed, err := c.post(ctx, server, body)
+		sealed, err := c.show(ctx, server, body)
 		if err == nil {
 			return sealed.Open(secret)
 		}
@@ -55,6 +57,23 @@ func (c Client) Ask(ctx context.Context, r Request) (b Bundle, err error) {
 		}
 	}
 	return b, errors.Join(failed...)
+}
+
+// show asks one, again when it does not know the token: a coordinator hears of a token that
+// was made a moment ago, here or at another one, in its own time.
+func (c Client) show(ctx context.Context, server string, body []byte) (s Sealed, err error) {
+	for pause := firstTokenPause; ; pause *= 2 {
+		s, err = c.post(ctx, server, body)
+		said := refusal{}
+		if !errors.As(err, &said) || said.code != http.StatusUnauthorized || pause > lastTokenPause {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, err
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (c Client) post(ctx context.Context, server string, body []byte) (s Sealed, err error) {

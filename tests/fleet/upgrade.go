@@ -235,7 +235,7 @@ func runUpgrades(ctx context.Context, r *rig) (err error) {
 until_ 60 kubectl rollout status daemonset/each --timeout=5s
 `+containersOf+"containers >/tmp/containers; cat /tmp/containers")
 	r.script(ctx, first, "a build that fails on the third stops there, which goes back", admin+containersOf+`
-not shoal upgrade --to /opt/fleet/shoal-3.deb --all; grep 'node third: the old version runs again' /tmp/not
+not shoal upgrade --to /opt/fleet/shoal-3.deb --all; grep 'node third: "the old version runs again' /tmp/not || { cat /tmp/not; exit 1; }
 shoal upgrade status --all
 has node/machine .status.nodeInfo.kubeletVersion v1.36.5+third; has node/second .status.nodeInfo.kubeletVersion v1.36.5+third
 has node/third .status.nodeInfo.kubeletVersion "$(/opt/fleet/first --version)"
