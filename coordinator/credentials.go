@@ -92,7 +92,7 @@ func credentialsCommand(load func(*cobra.Command) (config.Config, error)) *cobra
 				return fmt.Errorf("read the list of credentials: %w", err)
 			}
 			for _, c := range list {
-				if err := c.write(ca); err != nil {
+				if err := c.write(ca, time.Duration(cfg.ClusterSigningDuration)); err != nil {
 					return err
 				}
 			}
@@ -101,8 +101,10 @@ func credentialsCommand(load func(*cobra.Command) (config.Config, error)) *cobra
 	}
 }
 
-func (c credential) write(ca *pki.Authority) error {
-	spec := pki.Spec{User: c.User, Groups: c.Groups, Lifetime: pki.CertLifetime}
+// write makes the kubeconfig. Who renews his certificate has it for lifetime, as if he had
+// asked for it.
+func (c credential) write(ca *pki.Authority, lifetime time.Duration) error {
+	spec := pki.Spec{User: c.User, Groups: c.Groups, Lifetime: lifetime}
 	if c.Admin {
 		spec = pki.Spec{User: pki.AdminUser, Groups: []string{pki.AdminGroup}, Lifetime: pki.AdminLifetime}
 	}

@@ -23,7 +23,8 @@ func keys(cfg config.Config) pki.Dir { return pki.Dir(cfg.KeysDir()) }
 
 // cluster is what the serving certificate must cover.
 func cluster(cfg config.Config, advertise net.IP) pki.Cluster {
-	c := pki.Cluster{Domain: cfg.ClusterDomain, IPs: []net.IP{advertise}}
+	c := pki.Cluster{Domain: cfg.ClusterDomain, IPs: []net.IP{advertise},
+		Lifetime: time.Duration(cfg.ClusterSigningDuration)}
 	if prefixes, err := config.Prefixes(cfg.ServiceCIDR); err == nil {
 		for _, p := range prefixes {
 			c.IPs = append(c.IPs, p.Addr().Next().AsSlice())
@@ -72,9 +73,10 @@ func (s parts) dropServiceAccountKey(ctx context.Context, now time.Time) error {
 	return r.Drop(ctx)
 }
 
-// renewKeys looks once a day for certificates that end in some months, and when somebody
-// sets the clock: those of a machine that booted in the wrong year may have ended by now,
-// or not begun. The server reads changed files by itself.
+// renewKeys makes the certificates anew that this coordinator shows, when a third of their
+// life is left, and looks at them once a day and when somebody sets the clock: those of a
+// machine that booted in the wrong year may have ended by now, or not begun. Servers and
+// clients read changed files by themselves.
 func (s parts) renewKeys(ctx context.Context) {
 	set := make(chan struct{}, 1)
 	var watching sync.WaitGroup
@@ -87,25 +89,53 @@ func (s parts) renewKeys(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			s.log.Warn("certificates are looked at once a day, also when the clock is set", "err", err)
+			s.log.Warn("certificates are not looked at when the clock is set", "err", err)
 		}
 	})
+	peer := s.store.Embedded() && s.store.Several()
+	failed := time.Duration(0) // how long it waited after the last failure
 	for {
+		next, err := keys(s.cfg).Renewal(peer)
+		wait := min(max(time.Until(next), renewPause), renewLook)
+		switch {
+		case failed > 0:
+			wait = failed
+		case err != nil:
+			wait = renewPause
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-set:
-		case <-time.After(24 * time.Hour):
+		case <-time.After(wait):
 		}
-		err := keys(s.cfg).Ensure(cluster(s.cfg, s.advertise), time.Now())
-		if s.store.Embedded() && s.store.Several() {
-			err = errors.Join(err, keys(s.cfg).EnsurePeer([]net.IP{s.advertise}, time.Now()))
+		peer = s.store.Embedded() && s.store.Several()
+		if err := s.renew(peer); err != nil {
+			if failed == 0 {
+				s.log.Warn("certificates could not be renewed; this is tried again", "err", err)
+			}
+			failed = min(max(2*failed, renewPause), renewLook)
+			continue
 		}
-		if err != nil {
-			s.log.Warn("certificates could not be renewed", "err", err)
-		}
+		failed = 0
 		if err := s.dropServiceAccountKey(ctx, time.Now()); err != nil {
 			s.log.Warn("the old key of service accounts is accepted still", "err", err)
 		}
 	}
+}
+
+// renewLook is how often certificates are looked at besides, renewPause how often at most.
+const (
+	renewLook  = 24 * time.Hour
+	renewPause = time.Second
+)
+
+func (s parts) renew(peer bool) error {
+	c := cluster(s.cfg, s.advertise)
+	err := keys(s.cfg).Ensure(c, time.Now())
+	s.kubelets.Reconnect()
+	if peer {
+		err = errors.Join(err, keys(s.cfg).EnsurePeer([]net.IP{s.advertise}, c.Lifetime, time.Now()))
+	}
+	return err
 }

@@ -73,7 +73,7 @@ func peersOf(cfg config.Config, m member, advertise net.IP) (store.Peers, error)
 	dir, name := keys(cfg), members.WitnessPrefix+m.Name
 	if !m.Witness {
 		name = m.Name
-		if err := dir.EnsurePeer([]net.IP{advertise}, time.Now()); err != nil {
+		if err := dir.EnsurePeer([]net.IP{advertise}, time.Duration(cfg.ClusterSigningDuration), time.Now()); err != nil {
 			return store.Peers{}, err
 		}
 	}

@@ -329,7 +329,8 @@ func refuseWhileOthersRun(ctx context.Context, cfg config.Config, others []membe
 	if err != nil {
 		return err
 	}
-	if err := keys(cfg).EnsurePeer([]net.IP{advertise}, time.Now()); err != nil {
+	lifetime := time.Duration(cfg.ClusterSigningDuration)
+	if err := keys(cfg).EnsurePeer([]net.IP{advertise}, lifetime, time.Now()); err != nil {
 		return err
 	}
 	var running []string

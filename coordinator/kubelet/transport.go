@@ -65,6 +65,14 @@ func (t *Transports) SetAuthorities(pool *x509.CertPool) {
 	t.byNode.Clear()
 }
 
+// Reconnect has further requests use new connections: kubelets refuse those that showed
+// them a certificate that has ended since. Requests under way go on.
+func (t *Transports) Reconnect() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byNode.Clear()
+}
+
 // To returns the transport to a node's kubelet.
 func (t *Transports) To(node string) http.RoundTripper {
 	t.mu.Lock()

@@ -147,3 +147,42 @@ func TestCertificateBetweenItsFiles(t *testing.T) {
 		t.Error("the new certificate is not shown")
 	}
 }
+
+// TestReconnect: after a renewal of the client certificate no request shows the one of
+// before, which kubelets refuse once it has ended, though its connection is open still.
+func TestReconnect(t *testing.T) {
+	dir, ca := authority(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	shown := map[string]bool{}
+	s := kubeletOf(t, ca, "system:node:n1", net.IPv4(127, 0, 0, 1))
+	s.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		shown[r.TLS.PeerCertificates[0].SerialNumber.String()] = true
+	})
+	transports, err := New(Config{CertFile: dir.Path("apiserver-kubelet-client.crt"),
+		KeyFile: dir.Path("apiserver-kubelet-client.key"), Authorities: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(want int) {
+		t.Helper()
+		for range 2 {
+			resp, err := (&http.Client{Transport: transports.To("n1")}).Get(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		if len(shown) != want {
+			t.Fatalf("%d certificates were shown, want %d", len(shown), want)
+		}
+	}
+	ask(1)
+	if err := dir.Ensure(pki.Cluster{}, time.Now().Add(pki.CertLifetime*3/4)); err != nil {
+		t.Fatal(err)
+	}
+	ask(1)
+	transports.Reconnect()
+	ask(2)
+}

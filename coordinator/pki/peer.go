@@ -17,8 +17,9 @@ const (
 )
 
 // EnsurePeer makes what a member of the store shows to others, and checks them with:
-// the CA when there is none, and a certificate for the addresses by which they reach it.
-func (d Dir) EnsurePeer(ips []net.IP, now time.Time) error {
+// the CA when there is none, and a certificate for the addresses by which they reach it,
+// which lives for CertLifetime when lifetime is zero.
+func (d Dir) EnsurePeer(ips []net.IP, lifetime time.Duration, now time.Time) error {
 	if err := os.MkdirAll(d.Path("etcd"), 0o700); err != nil {
 		return fmt.Errorf("make keys: %w", err)
 	}
@@ -26,7 +27,8 @@ func (d Dir) EnsurePeer(ips []net.IP, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return d.ensureCert("etcd/peer", ca, Spec{User: "shoal-etcd-peer", IPs: ips, Server: true, Client: true}, now)
+	s := Spec{User: "shoal-etcd-peer", IPs: ips, Server: true, Client: true, Lifetime: lifetime}
+	return d.ensureCert(peerCert, ca, s, now)
 }
 
 // shared are the files that all coordinators of a cluster have alike, each with

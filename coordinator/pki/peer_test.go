@@ -17,7 +17,7 @@ func TestShared(t *testing.T) {
 	if err := one.Ensure(Cluster{IPs: ip(1)}, now); err != nil {
 		t.Fatal(err)
 	}
-	if err := one.EnsurePeer(ip(1), now); err != nil {
+	if err := one.EnsurePeer(ip(1), 0, now); err != nil {
 		t.Fatal(err)
 	}
 	files, err := one.Shared()
@@ -30,7 +30,7 @@ func TestShared(t *testing.T) {
 	if err := other.Ensure(Cluster{IPs: ip(2)}, now); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.EnsurePeer(ip(2), now); err != nil {
+	if err := other.EnsurePeer(ip(2), 0, now); err != nil {
 		t.Fatal(err)
 	}
 	for name := range files {
@@ -77,7 +77,7 @@ func TestInstallRefuses(t *testing.T) {
 		if err := d.Ensure(Cluster{}, now); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.EnsurePeer(nil, now); err != nil {
+		if err := d.EnsurePeer(nil, 0, now); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,7 +23,8 @@ import (
 	"time"
 )
 
-// Lifetimes. A certificate is renewed when less than a third of it is left.
+// Lifetimes. A certificate is renewed when less than a third of it is left; CertLifetime
+// is that of those for which nothing else is said.
 const (
 	CALifetime   = 10 * 365 * 24 * time.Hour
 	CertLifetime = 365 * 24 * time.Hour
@@ -40,6 +41,14 @@ const (
 	GossipKeyFile = "gossip.key"
 )
 
+// Certificates that the coordinator makes for itself, without the files' extensions.
+const (
+	servingCert       = "apiserver"
+	kubeletClientCert = "apiserver-kubelet-client"
+	frontProxyCert    = "front-proxy-client"
+	peerCert          = "etcd/peer"
+)
+
 // Path returns the path of a file in the directory.
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
@@ -51,6 +60,8 @@ type Cluster struct {
 	IPs   []net.IP
 	// Domain is the cluster's DNS domain.
 	Domain string
+	// Lifetime of the certificates is CertLifetime when zero.
+	Lifetime time.Duration
 }
 
 // Ensure makes what is missing and renews certificates that end soon. A CA is
@@ -76,10 +87,11 @@ func (d Dir) Ensure(c Cluster, now time.Time) error {
 		by   *Authority
 		spec Spec
 	}{
-		{"apiserver", ca, Spec{User: "kube-apiserver", Names: names, IPs: ips, Server: true}},
-		{"apiserver-kubelet-client", ca, Spec{User: "kube-apiserver-kubelet-client", Groups: []string{KubeletClientGroup}}},
-		{"front-proxy-client", front, Spec{User: "front-proxy-client"}},
+		{servingCert, ca, Spec{User: "kube-apiserver", Names: names, IPs: ips, Server: true}},
+		{kubeletClientCert, ca, Spec{User: "kube-apiserver-kubelet-client", Groups: []string{KubeletClientGroup}}},
+		{frontProxyCert, front, Spec{User: "front-proxy-client"}},
 	} {
+		want.spec.Lifetime = c.Lifetime
 		if err := d.ensureCert(want.name, want.by, want.spec, now); err != nil {
 			return err
 		}
@@ -272,8 +284,35 @@ func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
 	return !now.Before(cert.NotBefore) && !endsSoon(cert, now) && covers(cert, s)
 }
 
-func endsSoon(cert *x509.Certificate, now time.Time) bool {
-	return cert.NotAfter.Sub(now) < cert.NotAfter.Sub(cert.NotBefore)/3
+func endsSoon(cert *x509.Certificate, now time.Time) bool { return now.After(renewal(cert)) }
+
+// renewal is when a third of a certificate's life is left. That it began earlier than it
+// was made is none of its life.
+func renewal(cert *x509.Certificate) time.Time {
+	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore.Add(backdate)) / 3)
+}
+
+// Renewal is when the first of the certificates ends soon that Ensure makes, and with
+// peer EnsurePeer, too: they do something then.
+func (d Dir) Renewal(peer bool) (first time.Time, err error) {
+	names := []string{servingCert, kubeletClientCert, frontProxyCert}
+	if peer {
+		names = append(names, peerCert)
+	}
+	for _, name := range names {
+		certPEM, err := os.ReadFile(d.Path(name + ".crt"))
+		if err != nil {
+			return first, fmt.Errorf("load %s: %w", name, err)
+		}
+		cert, err := parseCert(certPEM)
+		if err != nil {
+			return first, fmt.Errorf("load %s: %w", d.Path(name+".crt"), err)
+		}
+		if at := renewal(cert); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first, nil
 }
 
 func covers(cert *x509.Certificate, s Spec) bool {

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/x509"
+	"errors"
 	"net"
 	"os"
 	"strings"
@@ -103,5 +104,42 @@ func TestDamaged(t *testing.T) {
 	}
 	if err := d.Ensure(Cluster{}, time.Now()); err == nil || !strings.Contains(err.Error(), "the key is missing") {
 		t.Errorf("CA without its key: %v", err)
+	}
+}
+
+// TestShortLives: certificates of two minutes are made anew when a third of them is left,
+// and not before.
+func TestShortLives(t *testing.T) {
+	d, now := Dir(t.TempDir()), time.Now().Truncate(time.Second)
+	c := Cluster{Domain: "cluster.local", Lifetime: 2 * time.Minute}
+	ensure := func(at time.Time) (shown string) {
+		t.Helper()
+		if err := errors.Join(d.Ensure(c, at), d.EnsurePeer(nil, c.Lifetime, at)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{servingCert, kubeletClientCert, frontProxyCert, peerCert} {
+			shown += read(t, d, name+".crt")
+		}
+		return shown
+	}
+	first := ensure(now)
+	at, err := d.Renewal(true)
+	if want := now.Add(80 * time.Second); err != nil || !at.Equal(want) {
+		t.Fatalf("renewal at %v, %v; want %v", at, err, want)
+	}
+	if ensure(at) != first {
+		t.Error("a certificate was made again too soon")
+	}
+	second := ensure(at.Add(time.Second))
+	for block := range strings.SplitSeq(first, "-----END CERTIFICATE-----\n") {
+		if block != "" && strings.Contains(second, block) {
+			t.Error("a certificate was kept that ends soon")
+		}
+	}
+}
+
+func TestRenewalOfNothing(t *testing.T) {
+	if at, err := Dir(t.TempDir()).Renewal(false); err == nil {
+		t.Errorf("renewal at %v of no certificates", at)
 	}
 }

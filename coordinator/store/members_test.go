@@ -29,7 +29,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, keys: pki.Dir(t.TempDir()), stores: map[string]*Store{}, dirs: map[string]string{},
 		peers: map[string]Peers{}}
-	if err := c.keys.EnsurePeer([]net.IP{net.IPv4(127, 0, 0, 1)}, time.Now()); err != nil {
+	if err := c.keys.EnsurePeer([]net.IP{net.IPv4(127, 0, 0, 1)}, 0, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -281,7 +281,7 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := pki.Dir(t.TempDir())
-	if err := other.EnsurePeer([]net.IP{net.IPv4(127, 0, 0, 1)}, time.Now()); err != nil {
+	if err := other.EnsurePeer([]net.IP{net.IPv4(127, 0, 0, 1)}, 0, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	strange := c.at("two", p.URL)
