@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -13,29 +12,27 @@ import (
 )
 
 // apiNames tells which names and addresses in a node's serving certificate would
-// let it pass for the API server: both are signed by the same CA. The node on this
-// machine may have the machine's own; nobody may have the others.
+// let it pass for the API server: both are signed by the same CA. The node on a
+// coordinator's machine may have the machine's own; nobody may have the others.
 type apiNames struct {
 	own, taken map[string]bool
 	node       string
 	domain     string // the cluster's
 	services   []netip.Prefix
 	members    func() []gossip.Member
+	proven     bool // members are who they say
 }
+
+// nodeBeside is the Node on this coordinator's machine.
+func nodeBeside(cfg config.Config) string { return strings.ToLower(strings.TrimSpace(memberName(cfg))) }
 
 func (s parts) apiNames() (*apiNames, error) {
 	services, err := config.Prefixes(s.cfg.ServiceCIDR)
 	if err != nil {
 		return nil, fmt.Errorf("serviceCIDR: %w", err)
 	}
-	node := s.cfg.NodeName
-	if node == "" {
-		if node, err = os.Hostname(); err != nil {
-			return nil, fmt.Errorf("nodeName: %w", err)
-		}
-	}
 	n := &apiNames{own: map[string]bool{}, taken: map[string]bool{}, services: services, members: s.gossip.Members,
-		node: strings.ToLower(strings.TrimSpace(node)), domain: strings.ToLower(s.cfg.ClusterDomain)}
+		node: nodeBeside(s.cfg), domain: strings.ToLower(s.cfg.ClusterDomain), proven: s.gossipID != nil}
 	machine := cluster(s.cfg, s.advertise)
 	for _, name := range machine.Names {
 		n.own[strings.ToLower(name)] = true
@@ -64,10 +61,10 @@ func (n *apiNames) Owner(san string) (node string, reserved bool) {
 	if n.own[san] {
 		return n.node, true
 	}
-	if err == nil && !ip.Unmap().IsGlobalUnicast() || n.isCoordinator(san) {
+	if err == nil && !ip.Unmap().IsGlobalUnicast() {
 		return "", true
 	}
-	return "", false
+	return n.ofCoordinator(san)
 }
 
 // nameOfService finds names that the cluster's DNS gives to Services: they are no
@@ -85,21 +82,25 @@ func (n *apiNames) isService(ip netip.Addr) bool {
 	return false
 }
 
-// isCoordinator finds the names and addresses of other coordinators, whose nodes
-// an administrator approves.
-func (n *apiNames) isCoordinator(san string) bool {
+// ofCoordinator finds the names and addresses of other coordinators, and the nodes on
+// their machines: they say themselves which these are. Where nobody proves who he is in
+// the gossip, an administrator approves them.
+func (n *apiNames) ofCoordinator(san string) (node string, reserved bool) {
 	for _, m := range n.members() {
 		if m.Role != gossip.RoleCoordinator {
 			continue
 		}
-		if strings.EqualFold(strings.TrimPrefix(m.Name, coordinatorPrefix), san) {
-			return true
+		host, _, _ := strings.Cut(strings.TrimPrefix(m.Name, coordinatorPrefix), "/")
+		u, err := url.Parse(m.API)
+		if !strings.EqualFold(host, san) && (err != nil || !sameHost(u.Hostname(), san)) {
+			continue
 		}
-		if u, err := url.Parse(m.API); err == nil && sameHost(u.Hostname(), san) {
-			return true
+		if !n.proven || reserved && m.Node != node { // two of one name
+			return "", true
 		}
+		node, reserved = m.Node, true
 	}
-	return false
+	return node, reserved
 }
 
 func sameHost(a, b string) bool {

@@ -16,11 +16,17 @@ func TestNamesOfTheAPI(t *testing.T) {
 		node:     "m1",
 		domain:   "cluster.local",
 		services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		proven:   true,
 		members: func() []gossip.Member {
+			at := func(api, node string) gossip.Meta {
+				return gossip.Meta{Role: gossip.RoleCoordinator, API: api, Node: node}
+			}
 			return []gossip.Member{
 				{Name: "n1", Meta: gossip.Meta{}},
-				{Name: coordinatorPrefix + "m2", Meta: gossip.Meta{Role: gossip.RoleCoordinator, API: "https://192.0.2.2:6443"}},
-				{Name: coordinatorPrefix + "m3", Meta: gossip.Meta{Role: gossip.RoleCoordinator, API: "https://api.example.com:6443"}},
+				{Name: coordinatorPrefix + "m2/192.0.2.2:6443", Meta: at("https://192.0.2.2:6443", "n2")},
+				{Name: coordinatorPrefix + "twin/192.0.2.4:6443", Meta: at("https://192.0.2.4:6443", "n4")},
+				{Name: coordinatorPrefix + "twin/192.0.2.5:6443", Meta: at("https://192.0.2.5:6443", "n5")},
+				{Name: coordinatorPrefix + "m3/192.0.2.3:6443", Meta: at("https://api.example.com:6443", "")},
 			}
 		},
 	}
@@ -28,7 +34,8 @@ func TestNamesOfTheAPI(t *testing.T) {
 	for san, want := range map[string]string{
 		"n1": "", "192.0.2.9": "", "2001:db8::9": "", "svc": "", "n1.example.com": "",
 		"m1": "m1", "M1": "m1", "192.0.2.1": "m1", "::ffff:192.0.2.1": "m1",
-		"m2": nobody, "192.0.2.2": nobody, "::ffff:192.0.2.2": nobody, "api.example.com": nobody,
+		"m2": "n2", "192.0.2.2": "n2", "::ffff:192.0.2.2": "n2", "M2": "n2", "n2": "",
+		"twin": nobody, "m3": nobody, "api.example.com": nobody,
 		"API.example.com": nobody,
 		"kubernetes":      nobody, "Kubernetes.Default": nobody, "localhost": nobody, "127.0.0.1": nobody,
 		"169.254.1.1": nobody, "::ffff:127.0.0.1": nobody,
@@ -43,5 +50,10 @@ func TestNamesOfTheAPI(t *testing.T) {
 		if got != want || !reserved && owner != "" {
 			t.Errorf("%s: %q (reserved: %v), want %q", san, owner, reserved, want)
 		}
+	}
+
+	n.proven = false
+	if node, reserved := n.Owner("m2"); node != "" || !reserved {
+		t.Errorf("m2 is %q's (%v) by the word of a member that proves nothing", node, reserved)
 	}
 }

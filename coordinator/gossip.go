@@ -38,7 +38,7 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 		Join:          s.cfg.GossipJoin,
 		Deny:          pods,
 		Log:           s.log,
-		Meta:          gossip.Meta{Role: gossip.RoleCoordinator, API: "https://" + s.external()},
+		Meta:          gossip.Meta{Role: gossip.RoleCoordinator, API: "https://" + s.external(), Node: s.toldNode()},
 	}
 	if cfg.BindPort == 0 {
 		cfg.BindPort = -1
@@ -70,6 +70,17 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 	}
 	g.SetDigest(gossip.Digest{Version: version.Get().GitVersion})
 	return g, nil
+}
+
+// maxToldNode is the longest name of a Node that the gossip's metadata surely has room for.
+const maxToldNode = 128
+
+// toldNode is the Node on this machine, for the coordinator that leads.
+func (s parts) toldNode() string {
+	if name := nodeBeside(s.cfg); len(name) <= maxToldNode {
+		return name
+	}
+	return ""
 }
 
 // grantOf is a coordinator's.

@@ -22,6 +22,7 @@ type Meta struct {
 	Role    Role   // of a verified member that of its grant
 	Zone    string // topology.kubernetes.io/zone of the node
 	API     string // https URL of the API server there (coordinators)
+	Node    string // the Node on the same machine, which may have its names (coordinators)
 	MAC     string // 6 raw bytes of the tunnel device's address; empty: no tunnel
 	Leaving bool   // a planned end has begun: send no new traffic
 }
@@ -56,6 +57,7 @@ const (
 	tagMAC       = 7
 	tagCeiling   = 8
 	tagSignature = 9
+	tagNode      = 10
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -78,6 +80,7 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	b = appendNumber(b, tagCeiling, uint64(s.ceiling))
 	b = appendField(b, tagZone, []byte(s.Zone))
 	b = appendField(b, tagAPI, []byte(s.API))
+	b = appendField(b, tagNode, []byte(s.Node))
 	b = appendField(b, tagMAC, []byte(s.MAC))
 	if s.Leaving {
 		b = appendField(b, tagLeaving, []byte{1})
@@ -179,6 +182,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Zone = string(v)
 	case tagAPI:
 		s.API = string(v)
+	case tagNode:
+		s.Node = string(v)
 	case tagMAC:
 		s.MAC = string(v)
 	case tagLeaving:

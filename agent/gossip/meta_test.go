@@ -72,7 +72,7 @@ var (
 		g.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
 	}
 	fullMeta = Meta{Zone: strings.Repeat("z", 63),
-		API: "https://[2001:db8::7]:6443", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true}
+		API: "https://[2001:db8::7]:6443", Node: "n7", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true}
 )
 
 // TestStatementRoundTrip: the longest that a member says fits.
