@@ -98,38 +98,40 @@ func dialIn(namespace string, addresses ...string) func(context.Context, string,
 	}
 }
 
+// clientOf asks the first of addresses that answers; a time-out of 0 is none.
+func clientOf(base *rest.Config, timeout time.Duration, addresses ...string) (kubernetes.Interface, error) {
+	c := rest.CopyConfig(base)
+	c.Host, c.Timeout, c.QPS = "https://"+addresses[0], timeout, -1
+	c.Dial = dialIn(lan, addresses...)
+	// A connection for each request that is under way: one that has died costs
+	// one request.
+	c.NextProtos = []string{"http/1.1"}
+	c.ServerName = "kubernetes.default.svc" // the address is whose turn it is
+	return kubernetes.NewForConfig(c)
+}
+
 // newLoad makes clients of the coordinators at addresses, each with its port.
 func newLoad(ctx context.Context, kubeconfig []byte, addresses []string) (*apiLoad, error) {
 	base, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	client := func(timeout time.Duration, addresses ...string) (kubernetes.Interface, error) {
-		c := rest.CopyConfig(base)
-		c.Host, c.Timeout, c.QPS = "https://"+addresses[0], timeout, -1
-		c.Dial = dialIn(lan, addresses...)
-		// A connection for each request that is under way: one that has died costs
-		// one request.
-		c.NextProtos = []string{"http/1.1"}
-		c.ServerName = "kubernetes.default.svc" // the address is whose turn it is
-		return kubernetes.NewForConfig(c)
-	}
 	l := &apiLoad{}
 	for _, a := range addresses {
-		c, err := client(askTime, a)
+		c, err := clientOf(base, askTime, a)
 		if err != nil {
 			return nil, err
 		}
 		l.coordinators = append(l.coordinators, c)
 	}
-	if l.any, err = client(askTime, addresses...); err != nil {
+	if l.any, err = clientOf(base, askTime, addresses...); err != nil {
 		return nil, err
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := l.any.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	watcher, err := client(0, addresses...)
+	watcher, err := clientOf(base, 0, addresses...)
 	if err != nil {
 		return nil, err
 	}

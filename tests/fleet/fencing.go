@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,41 +14,45 @@ import (
 
 // database prints a StatefulSet whose pod writes into a directory that all machines
 // share, line by line: which run of the container, on which machine, how manieth line.
-// The file's order is that of the writes, whatever clocks say.
-const database = `apiVersion: v1
+// The file's order is that of the writes, whatever clocks say. Databases of other names
+// run on other machines.
+func database(name string) string { return strings.ReplaceAll(databaseNamed, "NAME", name) }
+
+const databaseNamed = `apiVersion: v1
 kind: PersistentVolume
 metadata:
-  name: shared
+  name: NAME
   annotations: {shoal.io/writes-end-with-pod: "true"} # one kernel has the directory
 spec:
   capacity: {storage: 1Gi}
   accessModes: [ReadWriteOnce]
   storageClassName: ""
-  claimRef: {namespace: default, name: data-db-0}
-  hostPath: {path: /shared}
+  claimRef: {namespace: default, name: data-NAME-0}
+  hostPath: {path: /shared/NAME}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
-metadata: {name: db}
+metadata: {name: NAME}
 spec:
-  serviceName: db
-  selector: {matchLabels: {app: db}}
+  serviceName: NAME
+  selector: {matchLabels: {app: NAME}}
   template:
     metadata:
-      labels: {app: db}
+      labels: {app: NAME, writes: alone}
       annotations: {shoal.io/when-isolated: stop}
     spec:
       nodeSelector: {db: "yes"}
+      affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {writes: alone}}}]}}
       terminationGracePeriodSeconds: 1
       containers:
       - name: db
         image: localhost/busybox:1
-        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
-        command: [sh, -c, 'read id </proc/sys/kernel/random/uuid; n=0; while true; do n=$((n+1)); echo "$id $NODE $n" >>/data/log; sleep 0.02; done']
+        env: [{name: MACHINE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        command: [sh, -c, 'read id </proc/sys/kernel/random/uuid; n=0; while true; do n=$((n+1)); echo "$id $MACHINE $n" >>/data/log; sleep 0.02; done']
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
   - metadata: {name: data}
-    spec: {storageClassName: "", volumeName: shared, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+    spec: {storageClassName: "", volumeName: NAME, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 `
 
 // failure is what happens to the machine that has the database.
@@ -86,9 +91,8 @@ func (r *rig) failures() []failure {
 // runFencing: the machine of a database fails in several ways; another writes in its
 // stead in time, and never do two write.
 func runFencing(ctx context.Context, r *rig) (err error) {
-	r.shared = filepath.Join(r.dir, r.name+"-shared")
 	defer func() { r.shared = "" }()
-	if err := os.MkdirAll(r.shared, 0o777); err != nil {
+	if err := r.share("db"); err != nil {
 		return err
 	}
 	c, remove, ok, err := r.newCluster(ctx, "second", "third")
@@ -99,7 +103,7 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 	defer r.showNodes(c)
 	f := &fencing{rig: r, cluster: c}
 	if !r.script(ctx, c.first, "a database writes",
-		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database)+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
+		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database("db"))+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
 		return nil
 	}
 	failures := r.failures()
@@ -112,7 +116,7 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 	}
 	slices.Sort(f.took)
 	r.step(ctx, "never have two written", func(context.Context) (string, error) {
-		runs, lines, err := writers(filepath.Join(r.shared, "log"))
+		runs, lines, err := writers(r.logOf("db"))
 		if len(f.took) > 0 && err == nil {
 			half, longest := f.took[len(f.took)/2].Seconds(), f.took[len(f.took)-1].Seconds()
 			return fmt.Sprintf("%d lines of %d runs; the next wrote after %.1f s (median), %.1f s (longest of %d)",
@@ -129,21 +133,40 @@ type fencing struct {
 	took []time.Duration
 }
 
+// share makes the directory that all machines have, with one for each database.
+func (r *rig) share(databases ...string) error {
+	r.shared = filepath.Join(r.dir, r.name+"-shared")
+	for _, name := range databases {
+		if err := os.MkdirAll(filepath.Join(r.shared, name), 0o777); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logOf is what a database writes.
+func (r *rig) logOf(name string) string { return filepath.Join(r.shared, name, "log") }
+
+// named finds a machine that joined.
+func (c cluster) named(name string) (*container, error) {
+	for _, m := range c.nodes {
+		if nodeName(m) == name {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("machine %q writes", name)
+}
+
 // fail has one fault happen, waits until another machine writes, and undoes it.
 func (f *fencing) fail(ctx context.Context, at failure) (string, error) {
-	log := filepath.Join(f.shared, "log")
+	log := f.logOf("db")
 	id, name, err := lastWriter(log)
 	if err != nil {
 		return "", err
 	}
-	var m *container
-	for _, n := range f.nodes {
-		if nodeName(n) == name {
-			m = n
-		}
-	}
-	if m == nil {
-		return "", fmt.Errorf("machine %q writes", name)
+	m, err := f.named(name)
+	if err != nil {
+		return "", err
 	}
 	began := time.Now()
 	if err := at.begin(ctx, m); err != nil {
@@ -195,14 +218,14 @@ func (f *fencing) fail(ctx context.Context, at failure) (string, error) {
 }
 
 // evidence tells why nobody writes.
-const evidence = `kubectl get pods -o wide; kubectl describe pod db-0 | tail -12
+const evidence = `kubectl get pods -o wide; kubectl describe pods -l writes=alone | tail -40
 kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.taints} {.status.conditions[*].status}{"\n"}{end}'
 kubectl -n kube-node-lease get leases -o jsonpath='{range .items[*]}{.metadata} {.spec}{"\n"}{end}'; kubectl get events | tail -12; df -h / /var/lib/shoal`
 
 // lastWriter is the run of the container that wrote the last whole line, and its machine.
 func lastWriter(log string) (id, node string, err error) {
 	for range 200 {
-		b, err := os.ReadFile(log)
+		b, err := tail(log)
 		if err != nil {
 			return "", "", err
 		}
@@ -215,6 +238,20 @@ func lastWriter(log string) (id, node string, err error) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return "", "", errors.New("nobody has written")
+}
+
+// tail reads the end of a file that may be long, some lines.
+func tail(log string) ([]byte, error) {
+	f, err := os.Open(log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(f, max(info.Size()-4096, 0), 4096))
 }
 
 // writers counts the runs of the container in the log. One that writes after another has

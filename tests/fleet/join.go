@@ -73,7 +73,7 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 	}
 	defer r.showOnFailure(first)
 	defer r.showAgent(second)
-	if !r.script(ctx, first, "the first machine has coordinator and agent", smallDisk+shortLived+services) {
+	if !r.script(ctx, first, "the first machine has coordinator and agent", smallDisk+services) {
 		return nil
 	}
 	r.script(ctx, second, "what is no token is refused with what to do", refusals)
@@ -83,35 +83,8 @@ func runJoin(ctx context.Context, r *rig) (err error) {
 	r.script(ctx, second, "joining again changes nothing, with a token that is used up", joinedAgain)
 	r.script(ctx, first, "pods on both machines reach each other", crossTraffic)
 	r.leaves(ctx, first, second)
-	if r.joins(ctx, first, second, "the machine joins again, with another token") {
-		r.rotates(ctx, first, second)
-	}
+	r.joins(ctx, first, second, "the machine joins again, with another token")
 	return nil
-}
-
-// shortLived has nodes' certificates live for a minute.
-const shortLived = `printf 'clusterSigningDuration: 1m\n' >>/etc/shoal/coordinator.yaml` + "\n"
-
-// rotates: the second machine's client and serving certificates are renewed, while a
-// command is run in its pod each second.
-func (r *rig) rotates(ctx context.Context, first, second *container) {
-	what := "certificates of a minute are followed by the next, nothing fails or restarts"
-	r.step(ctx, what, func(ctx context.Context) (string, error) {
-		said, err := first.sh(ctx, apply(pod("steady", 0, "  nodeName: second"))+fmt.Sprintf(running, "steady")+`
-n=0; e=$(($(date +%s)+130))
-while [ $(date +%s) -lt $e ]; do kubectl exec steady -- true; kubectl logs steady >/dev/null; n=$((n+2)); sleep 1; done
-echo $n requests to the kubelet`)
-		if err != nil {
-			return said, err
-		}
-		on, err := second.sh(ctx, no+`journalctl -b -u shoal-agent -o cat >/tmp/journal
-grep -c 'has its next client certificate' /tmp/journal >/tmp/rotations
-[ $(cat /tmp/rotations) -ge 2 ]; [ $(grep -c 'has signed this node.s serving certificate' /tmp/journal) -ge 3 ]
-no grep -E 'does not take this node|is not renewed yet|Unauthorized' /tmp/journal
-systemctl show -P NRestarts shoal-agent | grep -qx 0
-echo $(cat /tmp/rotations) rotations`)
-		return said + "; " + on, err
-	})
 }
 
 // no fails when the command succeeds, which set -e does not see after a "!".

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,7 +19,7 @@ type options struct {
 	keep, quick                     bool
 	chaosTime                       time.Duration
 	seed                            uint64
-	cuts                            int
+	cuts, rotations                 int
 }
 
 // A scenario starts a machine of its own and reports steps on it.
@@ -34,6 +35,7 @@ var scenarios = []scenario{
 	{"upgrade", runUpgrade},
 	{"upgrades", runUpgrades},
 	{"join", runJoin},
+	{"rotation", runRotation},
 	{"coordinators", runCoordinators},
 	{"blackout", runBlackout},
 	{"reboots", runReboots},
@@ -42,22 +44,27 @@ var scenarios = []scenario{
 	{"cgroup2", runCgroup2},
 	{"selinux", runSELinux},
 	{"quotas", runQuotas},
+	{"powercuts", runPowerCuts},
 	{"chaos", runChaos},
 }
+
+// long scenarios take as long as one likes: they are run only by name.
+var long = []string{"powercuts", "chaos"}
 
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the built programs and images")
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
-		"run only this scenario: core, systemd, package, upgrade, upgrades, join, coordinators, blackout, reboots, "+
-			"fencing, clocks, cgroup2, selinux, quotas or chaos")
+		"run only this scenario: core, systemd, package, upgrade, upgrades, join, rotation, coordinators, blackout, reboots, "+
+			"fencing, clocks, cgroup2, selinux, quotas, powercuts or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
 	flag.DurationVar(&o.chaosTime, "chaos-time", 5*time.Minute, "how long bad things happen in the scenario chaos")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the scenario chaos: which of them")
-	flag.IntVar(&o.cuts, "cuts", 5, "how often the machine of a database fails in the scenario fencing")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the scenarios chaos and powercuts: what happens when")
+	flag.IntVar(&o.cuts, "cuts", 5, "how often the machine of a database fails in the scenarios fencing and powercuts")
+	flag.IntVar(&o.rotations, "rotations", 2, "how often each certificate is followed by another in the scenario rotation")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -96,7 +103,7 @@ func run(ctx context.Context, o options) error {
 	}
 	var errs []error
 	for _, s := range scenarios {
-		if o.only != "" && o.only != s.name || o.only == "" && s.name == "chaos" { // it takes as long as one likes
+		if o.only != "" && o.only != s.name || o.only == "" && slices.Contains(long, s.name) {
 			continue
 		}
 		r.name = s.name
