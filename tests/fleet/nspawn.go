@@ -89,8 +89,15 @@ done
 if [ -w /sys/fs/cgroup/cgroup.procs ]; then mkdir -p "/sys/fs/cgroup/$name"; echo $$ >"/sys/fs/cgroup/$name/cgroup.procs"; fi
 exec "$@"`
 
+// unitsTime bounds a boot, which takes some seconds: a machine for which this one has, say,
+// no inotify instances left (fs.inotify.max_user_instances) would hang for ever.
+const unitsTime = 2 * time.Minute
+
 // boot starts the machine and waits until its units are up.
 func (c *container) boot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, unitsTime,
+		fmt.Errorf("%s did not start its units within %s; see its console.log", nodeName(c), unitsTime))
+	defer cancel()
 	args := []string{"--net=/run/netns/" + lan, "--", "/bin/sh", "-c", launcher, "launcher", c.group(),
 		"systemd-nspawn", "-M", cmp.Or(c.second, "machine"), "-D", c.root, "--register=no", "--keep-unit",
 		"--network-bridge=br0", "--kill-signal=SIGRTMIN+3",
@@ -137,7 +144,7 @@ func (c *container) find(ctx context.Context, old int) error {
 func (c *container) pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	case <-c.done:
 		return errors.New("the machine is off")
 	case <-time.After(50 * time.Millisecond):
