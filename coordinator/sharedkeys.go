@@ -171,6 +171,7 @@ func (s *parts) useCA(f pki.Files) error {
 	if err := dir.Ensure(cluster(s.cfg, s.advertise), time.Now()); err != nil {
 		return err
 	}
+	s.kubelets.Reconnect()
 	if err := s.regrant(ca, trusted); err != nil {
 		return fmt.Errorf("show the gossip a grant of the new CA: %w", err)
 	}

@@ -102,6 +102,18 @@ func TestStatementRoundTrip(t *testing.T) {
 	}
 }
 
+// TestLongestCoordinator: a coordinator whose Node has the longest name that it tells fits.
+func TestLongestCoordinator(t *testing.T) {
+	a := newAuthority(t)
+	id, grant := a.identity("c", func(g *Grant) { g.Role = RoleCoordinator })
+	meta := Meta{Role: RoleCoordinator, API: "https://[2001:db8:1111:2222:3333:4444:5555:6666]:65535",
+		Node: strings.Repeat("n", 128), Leaving: true}
+	s := statement{Meta: meta, grant: grant, serial: 1<<64 - 1, ceiling: 1<<32 - 1}
+	if _, err := s.encode("c", somewhere, id); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStatementTooLong(t *testing.T) {
 	if _, err := (statement{Meta: Meta{Zone: strings.Repeat("z", 600)}}).encode("m", somewhere,
 		nil); err != errMetaTooLong {

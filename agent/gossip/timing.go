@@ -81,8 +81,8 @@ func (g *Group) memberlistConfig() *memberlist.Config {
 	c.RetransmitMult = 8
 	c.SuspicionMult = suspicionMultFor(1)
 	// How many others are asked to probe who did not answer. With 20 % of packets lost and
-	// the library's 3, twelve of a hundred members were suspected each second, more news
-	// than fit into the packets: 80 false alarms in five minutes. With 6 there were none.
+	// the library's 3, a hundred members suspect some twelve each second by calculation, more
+	// news than fit into the packets: 80 false alarms in five minutes. With 6 there were none.
 	// At peace nobody is asked.
 	c.IndirectChecks = 6
 	// A member that missed probes probes at most three times as slowly. The

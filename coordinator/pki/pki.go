@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -222,14 +223,20 @@ func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 	return d.loadCA(name)
 }
 
-func (d Dir) loadCA(name string) (*Authority, error) {
-	certPEM, err := os.ReadFile(d.Path(name + ".crt"))
-	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", name, err)
+func (d Dir) loadCert(name string) (cert *x509.Certificate, certPEM []byte, err error) {
+	if certPEM, err = os.ReadFile(d.Path(name + ".crt")); err != nil {
+		return nil, nil, fmt.Errorf("load %s: %w", name, err)
 	}
-	cert, err := parseCert(certPEM)
+	if cert, err = parseCert(certPEM); err != nil {
+		return nil, nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".crt"), err)
+	}
+	return cert, certPEM, nil
+}
+
+func (d Dir) loadCA(name string) (*Authority, error) {
+	cert, certPEM, err := d.loadCert(name)
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".crt"), err)
+		return nil, err
 	}
 	key, err := d.loadKey(name)
 	if err != nil {
@@ -262,14 +269,10 @@ func (d Dir) ensureCert(name string, by *Authority, s Spec, now time.Time) error
 }
 
 // fresh tells whether the certificate on disk says what s says, was signed by
-// by, belongs to its key, has begun and has a third of its life left: one that was made
-// while the clock was ahead is made again once the clock is right.
+// by, belongs to its key, has begun and has a third of its life left, and no more than s
+// gives: one that was made while the clock was ahead is made again once the clock is right.
 func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
-	certPEM, err := os.ReadFile(d.Path(name + ".crt"))
-	if err != nil {
-		return false
-	}
-	cert, err := parseCert(certPEM)
+	cert, _, err := d.loadCert(name)
 	if err != nil || cert.CheckSignatureFrom(by.Cert) != nil {
 		return false
 	}
@@ -281,7 +284,8 @@ func (d Dir) fresh(name string, by *Authority, s Spec, now time.Time) bool {
 	if !ok || !public.Equal(cert.PublicKey) {
 		return false
 	}
-	return !now.Before(cert.NotBefore) && !endsSoon(cert, now) && covers(cert, s)
+	begun, left := !now.Before(cert.NotBefore), cert.NotAfter.Sub(now)
+	return begun && !endsSoon(cert, now) && left <= cmp.Or(s.Lifetime, CertLifetime)+backdate && covers(cert, s)
 }
 
 func endsSoon(cert *x509.Certificate, now time.Time) bool { return now.After(renewal(cert)) }
@@ -300,13 +304,9 @@ func (d Dir) Renewal(peer bool) (first time.Time, err error) {
 		names = append(names, peerCert)
 	}
 	for _, name := range names {
-		certPEM, err := os.ReadFile(d.Path(name + ".crt"))
+		cert, _, err := d.loadCert(name)
 		if err != nil {
-			return first, fmt.Errorf("load %s: %w", name, err)
-		}
-		cert, err := parseCert(certPEM)
-		if err != nil {
-			return first, fmt.Errorf("load %s: %w", d.Path(name+".crt"), err)
+			return first, err
 		}
 		if at := renewal(cert); first.IsZero() || at.Before(first) {
 			first = at

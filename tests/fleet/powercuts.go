@@ -63,7 +63,8 @@ func runPowerCuts(ctx context.Context, r *rig) (err error) {
 		})
 	}
 	wg.Wait()
-	r.step(ctx, fmt.Sprintf("%d power cuts: somebody writes again within half a minute", r.cuts),
+	what := "%d power cuts: somebody writes within half a minute of each, or of the machine's start"
+	r.step(ctx, fmt.Sprintf(what, r.cuts),
 		func(context.Context) (string, error) {
 			slices.Sort(p.took)
 			said := fmt.Sprintf("%d cuts, back and writing before another might %d times", p.cuts, p.back)
@@ -133,6 +134,9 @@ func (p *powerCuts) cut(ctx context.Context, name string, random *rand.Rand) err
 			return fmt.Errorf("nobody writes %s after %s lost power (on again: %v)\n%s", limit, machine, on, seen)
 		}
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	took := time.Since(began)
 	if !on {
 		if err := m.boot(ctx); err != nil {
@@ -140,9 +144,6 @@ func (p *powerCuts) cut(ctx context.Context, name string, random *rand.Rand) err
 		}
 	}
 	p.wrote(name, machine, where, took)
-	if ctx.Err() != nil {
-		return nil
-	}
 	if _, err := p.first.sh(ctx, "until_ 60 kubectl wait --for=condition=Ready node/"+machine+" --timeout=5s >&2\n"+
 		"free() { l=$(kubectl -n kube-node-lease get lease "+machine+" -o yaml) && ! echo \"$l\" | grep -q fence.shoal.io/raised; }\n"+
 		"until_ 60 free; until_ 60 kubectl rollout status statefulset/"+name+" --timeout=5s >&2"); err != nil {
