@@ -278,6 +278,7 @@ func build(
 		return nil, nil, err
 	}
 	followDevices(devices, p.pods, func() { self.Poke() })
+	eviction.Observe()
 	p.pods.Pressure = eviction.Conditions
 	if p.policies == nil {
 		dropPolicies(cfg, log)

@@ -300,6 +300,23 @@ func TestNode(t *testing.T) {
 	})
 }
 
+// A node is not shown before its pressure is known: what it takes at once would be ended.
+func TestObserve(t *testing.T) {
+	n := &Node{
+		Plan: Plan{Thresholds: []Threshold{{Signal: ImageFSAvailable, Keep: Amount{Share: 0.1}}}},
+		Signals: func() map[string]Signal {
+			return map[string]Signal{ImageFSAvailable: {Available: 50, Capacity: 1000}}
+		},
+	}
+	if c := n.Conditions(); c != nil {
+		t.Errorf("%v before the first look", c)
+	}
+	n.Observe() // it acts on nothing: nothing is there to act with
+	if !n.Conditions()[corev1.NodeDiskPressure] {
+		t.Errorf("%v", n.Conditions())
+	}
+}
+
 // A stall has the node looked at without delay; soft thresholds give pods time.
 func TestStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

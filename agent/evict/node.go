@@ -50,7 +50,7 @@ const (
 	goneCheck  = 100 * time.Millisecond
 )
 
-// Conditions are those of pressure that hold; nil before the first look.
+// Conditions are those of pressure that hold; nil before the first look, which Observe takes.
 func (n *Node) Conditions() map[corev1.NodeConditionType]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,13 +94,26 @@ func (n *Node) wait(ctx context.Context, p *corev1.Pod) {
 	}
 }
 
-// look takes a look at the signals, and returns the pod that it evicted, if any.
-func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
+// Observe takes the first look, before Run and without acting: so the first that others
+// see of a node has its pressure.
+func (n *Node) Observe() {
+	n.step(time.Now())
+}
+
+// step takes a look at the signals, and returns what is to be acted on, and whether other
+// conditions hold than before.
+func (n *Node) step(now time.Time) (met *Met, changed bool) {
 	conditions, met := n.Plan.Step(now, n.Signals())
 	n.mu.Lock()
-	changed := n.conditions == nil || !maps.Equal(conditions, n.conditions)
+	defer n.mu.Unlock()
+	changed = n.conditions == nil || !maps.Equal(conditions, n.conditions)
 	n.conditions = conditions
-	n.mu.Unlock()
+	return met, changed
+}
+
+// look takes a look at the signals, and returns the pod that it evicted, if any.
+func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
+	met, changed := n.step(now)
 	if changed {
 		n.Changed()
 	}

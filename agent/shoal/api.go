@@ -149,9 +149,11 @@ func (o *object) state() string {
 	if o.is("Ready") {
 		state = "Ready"
 	}
-	for _, pressure := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
-		if o.is(pressure) {
-			state += ", " + pressure + " (it takes no new pods)"
+	for _, p := range []struct{ condition, short string }{
+		{"MemoryPressure", "of its memory"}, {"DiskPressure", "of its disk"}, {"PIDPressure", "of its process IDs"},
+	} {
+		if o.is(p.condition) {
+			state += fmt.Sprintf(", %s (it takes no new pods until more %s is free)", p.condition, p.short)
 		}
 	}
 	return state
