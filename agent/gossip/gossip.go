@@ -35,7 +35,9 @@ type Config struct {
 	Deny          []netip.Prefix // sources that are not answered: pods
 	Meta          Meta
 	File          string // keeps the other nodes for the next start; empty: none are kept
-	Log           *slog.Logger
+	// Answer answers what a verified member asks (Group.Ask), at once; nil: nothing.
+	Answer func(member string, role Role, question []byte) []byte
+	Log    *slog.Logger
 
 	Transport memberlist.Transport // nil: UDP and TCP; tests give gossiptest's
 }
@@ -47,6 +49,8 @@ type Group struct {
 	list *memberlist.Memberlist
 	conf *memberlist.Config // its suspicion follows the group's size (timing.go)
 	book *book
+
+	transport *guard
 
 	repeats repeats
 	oldNews oldNews
@@ -110,7 +114,7 @@ func New(cfg Config) (*Group, error) {
 	}
 	g.conf = mc
 	t := newGuard(g, inner)
-	mc.Transport = t
+	mc.Transport, g.transport = t, t
 	var err error
 	if g.list, err = memberlist.Create(mc); err != nil {
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), t.Shutdown())

@@ -206,11 +206,13 @@ func (t *guard) leave(c net.Conn) {
 	}
 }
 
-// hear reads a stream's request and hands it to memberlist.
+// hear reads a stream's request and hands it to memberlist, unless it was a question.
 func (t *guard) hear(c net.Conn) {
 	body, head, err := t.request(c)
-	if err != nil {
-		t.g.log.Debug("gossip stream dropped", "from", c.RemoteAddr(), "err", err)
+	if err != nil || body == nil {
+		if err != nil {
+			t.g.log.Debug("gossip stream dropped", "from", c.RemoteAddr(), "err", err)
+		}
 		t.leave(c)
 		_ = c.Close()
 		return
@@ -223,13 +225,17 @@ func (t *guard) hear(c net.Conn) {
 	}
 }
 
+// request is what memberlist has to answer; nil: it is answered.
 func (t *guard) request(c net.Conn) (body, head []byte, err error) {
 	if err := c.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return nil, nil, err
 	}
-	body, head, _, err = t.g.readMessage(c, nil)
+	body, head, from, err := t.g.readMessage(c, nil)
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(body) > 0 && body[0] == msgQuestion {
+		return nil, nil, t.g.answer(c, head, body, from)
 	}
 	body, err = t.g.filterStream(body, false)
 	return body, head, err

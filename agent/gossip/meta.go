@@ -25,6 +25,7 @@ type Meta struct {
 	Node    string // the Node on the same machine, which may have its names (coordinators)
 	MAC     string // 6 raw bytes of the tunnel device's address; empty: no tunnel
 	Leaving bool   // a planned end has begun: send no new traffic
+	Votes   bool   // it knows how nodes vouch for each other (agent/fence)
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -58,6 +59,7 @@ const (
 	tagCeiling   = 8
 	tagSignature = 9
 	tagNode      = 10
+	tagVotes     = 11
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -84,6 +86,9 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	b = appendField(b, tagMAC, []byte(s.MAC))
 	if s.Leaving {
 		b = appendField(b, tagLeaving, []byte{1})
+	}
+	if s.Votes {
+		b = appendField(b, tagVotes, []byte{1})
 	}
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
@@ -188,6 +193,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.MAC = string(v)
 	case tagLeaving:
 		s.Leaving = len(v) == 1 && v[0] == 1
+	case tagVotes:
+		s.Votes = len(v) == 1 && v[0] == 1
 	}
 	return nil
 }
