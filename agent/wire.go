@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -171,10 +172,11 @@ func build(
 	}
 	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
-	group, err := newGossip(cfg, facts, server, memory, log)
+	group, err := newGossip(cfg, facts, server, memory, fence.NewVoter(), log)
 	if err != nil {
 		return nil, nil, err
 	}
+	vouchBy(guard, cfg.NodeName, group)
 	services := newServices(cfg, facts, server, log)
 	objects, tokens := newObjects(kept, server, log)
 	storage := newStorageObjects(ctx, server, log)

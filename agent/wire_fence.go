@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -21,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/fence/keeper"
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/pod"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 )
@@ -75,6 +79,51 @@ func newGuard(cfg *config.Config, server *api.Server, boot string, log *slog.Log
 		Log:     log,
 	}
 	return g, g.Open()
+}
+
+// vouchBy has other nodes prolong the guard's hold when no coordinator does.
+func vouchBy(g *fence.Guard, node string, group *gossip.Group) {
+	if g == nil || group == nil {
+		return
+	}
+	g.Node, g.Ask = node, group.Ask
+	g.Voters = func() ([]string, bool) { return voters(node, group.Members()) }
+}
+
+// voters are the nodes that are to vouch for this one, of a large cluster some that are
+// anywhere in it: those with the lowest hash, so that they stay the same. It is not known
+// who may while no coordinator is heard, and nobody may if one does not know of it.
+func voters(node string, members []gossip.Member) (names []string, known bool) {
+	own := false
+	for _, m := range members {
+		switch {
+		case m.Local:
+			own = m.Votes
+		case m.State != gossip.StateAlive:
+		case m.Role == gossip.RoleCoordinator:
+			if known = true; !m.Votes {
+				return nil, true
+			}
+		case m.Role == gossip.RoleAgent && m.Votes:
+			names = append(names, m.Name)
+		}
+	}
+	if !own {
+		return nil, true
+	}
+	if len(names) > fence.MaxVoters {
+		rank := map[string][sha256.Size]byte{}
+		for _, n := range names {
+			rank[n] = sha256.Sum256([]byte(node + "/" + n))
+		}
+		slices.SortFunc(names, func(a, b string) int {
+			x, y := rank[a], rank[b]
+			return bytes.Compare(x[:], y[:])
+		})
+		names = names[:fence.MaxVoters]
+	}
+	slices.Sort(names)
+	return names, known
 }
 
 func fenceDir(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "fence") }

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/dns"
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -74,7 +75,8 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 // without a port. The grant that it last had lets its neighbours know it while the
 // API is away.
 func newGossip(
-	cfg *config.Config, facts host.Facts, server *api.Server, memory *node.Memory, log *slog.Logger,
+	cfg *config.Config, facts host.Facts, server *api.Server, memory *node.Memory, voter *fence.Voter,
+	log *slog.Logger,
 ) (*gossip.Group, error) {
 	if cfg.GossipPort == 0 {
 		return nil, nil
@@ -103,6 +105,10 @@ func newGossip(
 	security := gossip.Security{KeyFile: cfg.GossipKeyFile, Insecure: cfg.GossipInsecure, Identity: identity}
 	if err := c.Secure(security); err != nil {
 		return nil, err
+	}
+	c.Meta.Votes = c.Trust != nil
+	c.Answer = func(member string, role gossip.Role, question []byte) []byte {
+		return voter.Answer(member, role == gossip.RoleCoordinator, question)
 	}
 	return gossip.New(c)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
@@ -114,7 +115,9 @@ type controllerDeps struct {
 	Grants *gossipgrant.Deps
 	// Members is the gossip's view (*gossip.Group); nil: only Leases tell of nodes.
 	Members nodehealth.Members
-	Log     *slog.Logger
+	// Ask asks members of the gossip (gossip.Group.Ask); nil: there is none.
+	Ask fence.Ask
+	Log *slog.Logger
 }
 
 // controllers builds every controller, in no particular order: they meet in
@@ -197,7 +200,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(disruption.NewStale(env))
 	add(horizontalpodautoscaling.New(env, horizontalpodautoscaling.Deps{Scales: scales, Metrics: metrics}))
 	add(nodehealth.New(env, d.Members))
-	add(fencing.New(env))
+	add(fencing.New(env, d.Ask))
 	list = append(list, resourcequota.New(env, resourcequota.Deps{
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))

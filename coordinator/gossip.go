@@ -64,6 +64,7 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 			return nil, err
 		}
 	}
+	cfg.Meta.Votes = cfg.Trust != nil
 	g, err := gossip.New(cfg)
 	if err != nil {
 		return nil, err

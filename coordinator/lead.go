@@ -85,7 +85,8 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		Dropped: s.auth.Issuer.Dropped,
 		Grants:  s.grants(ca, trusted, clusterCIDRs),
 		Config:  s.api.Loopback(),
-		Members: s.gossip, Log: s.log, StartInformers: func() { s.api.Informers().Start(process.Done()) },
+		Members: s.gossip, Ask: s.gossip.Ask, Log: s.log,
+		StartInformers: func() { s.api.Informers().Start(process.Done()) },
 	})
 	if err != nil {
 		return nil, err

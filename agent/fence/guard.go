@@ -29,7 +29,13 @@ type Guard struct {
 	Confirm func(context.Context, *corev1.Pod) error
 	// Changed is told when pods may start that could not.
 	Changed func()
-	Log     *slog.Logger
+	// Node is this node's name. Voters are the other nodes that may prolong the hold when no
+	// coordinator does, asked by Ask; known is false while nobody can tell. Nil: there are
+	// none.
+	Node   string
+	Voters func() (names []string, known bool)
+	Ask    Ask
+	Log    *slog.Logger
 
 	// renewing: a renewal's answer, an expiry and their killing are one after the other.
 	renewing sync.Mutex
@@ -42,6 +48,12 @@ type Guard struct {
 	raised  string // the fence that the last answer showed
 	stopped string // the fence that all pods were stopped by
 	failed  bool   // pods were not stopped that must be
+	// lists are all that may stand on the Lease: that of the last answered renewal, and one
+	// that was sent since. Most of each must vouch for the node; of an empty one nobody can.
+	lists   [][]string
+	asked   time.Duration // when voters were asked last
+	asking  bool
+	vouched bool // the hold is by their word
 	renew   chan struct{}
 	moved   chan struct{}
 }
@@ -73,6 +85,10 @@ func (g *Guard) Open() error {
 	if g.deadline, err = g.Directory.Deadline(); err != nil {
 		g.Log.Warn("the deadline of the node's pods cannot be read, so it counts as past", "err", err)
 		g.deadline = 0
+	}
+	if g.lists, err = g.Directory.Voters(); err != nil {
+		g.Log.Warn("who may vouch for this node cannot be read: nobody does until a coordinator answers", "err", err)
+		g.lists = nil
 	}
 	if keeper.Clock() >= g.deadline {
 		g.deadline = 0
@@ -223,10 +239,10 @@ func (g *Guard) Mark(l *coordinationv1.Lease, created bool) {
 	if created {
 		set(l, Raised, "made-by-agent-"+rand.Text())
 	}
-	delete(l.Annotations, Covered)
+	notCovered(l)
 	if len(g.pods) > 0 || l.Annotations[Raised] != "" { // under a fence it tells that this agent heeds it
 		// An agent of another version may have held for longer.
-		SetCovered(l, max(Length, g.deadline-keeper.Clock()))
+		SetCovered(l, max(Length, g.deadline-keeper.Clock()), g.choose()...)
 	}
 	if raised := l.Annotations[Raised]; raised != "" && raised == g.stopped {
 		set(l, Stopped, raised)
@@ -247,6 +263,7 @@ func (g *Guard) Answered(ctx context.Context, started time.Duration, l *coordina
 	g.mu.Lock()
 	past := g.raised != "" || keeper.Clock() >= g.deadline
 	g.mu.Unlock()
+	g.confirm(l)
 	if CoveredFor(l) == 0 {
 		g.unfenced() // nobody would know that pods are stopped in time, nor replace them
 		return
@@ -273,11 +290,14 @@ func (g *Guard) unfenced() {
 func (g *Guard) hold(until time.Duration, anew bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !anew {
+		until = max(until, g.deadline) // others' word may be newer than an answer that was slow
+	}
 	if err := g.Directory.SetDeadline(until); err != nil {
 		g.Log.Warn("the deadline of the node's pods cannot be written, so it stays", "err", err)
 		return
 	}
-	g.deadline, g.raised, g.stopped = until, "", ""
+	g.deadline, g.raised, g.stopped, g.vouched = until, "", "", false
 	poke(g.moved)
 	if anew {
 		g.term++
@@ -341,6 +361,8 @@ const tryAgain = time.Second
 
 // Run stops pods when their time is over, until ctx ends. Without any it sleeps.
 func (g *Guard) Run(ctx context.Context) error {
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	for ctx.Err() == nil {
 		at, ok := g.next()
 		if !ok {
@@ -355,21 +377,27 @@ func (g *Guard) Run(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			g.expire()
+			g.askOthers(ctx, &asking)
 		}
 	}
 	return nil
 }
 
-// next is when there is something to stop, if ever.
+// next is when there is something to stop or others are to be asked, if ever.
 func (g *Guard) next() (at time.Duration, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failed {
 		return keeper.Clock() + tryAgain, true
 	}
-	return g.deadline, len(g.pods) > 0 && g.deadline != 0
+	at, ok = g.deadline, len(g.pods) > 0 && g.deadline != 0
+	if ok && g.mayAsk() {
+		at = min(at, g.askAt())
+	}
+	return at, ok
 }
 
+// expire stops what is to be stopped now.
 func (g *Guard) expire() {
 	g.renewing.Lock()
 	defer g.renewing.Unlock()

@@ -323,7 +323,7 @@ func TestAGuardWithoutPodsSleeps(t *testing.T) {
 	if err := n.Release("a"); err != nil {
 		t.Fatal(err)
 	}
-	n.answer(n.Now()-Length, nil) // over, with nobody to tell
+	n.deadline = n.Now() // over, with nobody to tell
 	if err := n.Adopt(stopPod("b")); err != nil {
 		t.Fatal(err)
 	}

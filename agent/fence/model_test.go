@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -11,12 +10,18 @@ import (
 // successor as soon as the API has the pod no more. Messages are delayed and lost, the
 // agent crashes and comes back, the machine reboots, clocks drift. All states that can be
 // reached are visited, in all orders of events: times are relative, so they are finitely
-// many. Docs/fencing.md says what each rule stands for.
+// many. With voters the word of any of them may prolong the hold, and a coordinator has all
+// refuse that first: there are one, which stands for one that is among those of both, or two
+// of a node that does not crash and is not heard of again. Then one coordinator leads, or
+// another begins where it was. Docs/fencing.md says what each rule stands for.
 const (
 	mLength = 2                            // of a hold, in ticks of true time
 	mDrift  = 1                            // ticks that the agent's clock may miss in that time
 	mStop   = 1                            // how long after the deadline the keeper may take
 	mWait   = mLength + mDrift + mStop + 1 // longer than what is in time
+
+	mRound   = 1                             // ticks in which refusals are asked for and heard
+	mRefusal = mRound + mLength + mDrift + 1 // how long a voter refuses, at least
 )
 
 // timer runs down by the agent's clock, which may miss lag more ticks.
@@ -33,6 +38,8 @@ type world struct {
 	// confirmed: the API has confirmed the pod in this term; asked: it is on its way.
 	fenced, stopped, confirmed, asked bool
 	req                               request
+	vote                              vote
+	refuses                           [2]int8 // how long each voter says no
 	lease                             lease
 	leaders                           [2]leader
 	// pod: the API has it. successor: another runs elsewhere.
@@ -45,6 +52,12 @@ type request struct {
 	left    timer
 	stopped bool // it says so
 	fence   bool // its answer shows one
+}
+
+// vote is a question to the voters on its way, or the first yes.
+type vote struct {
+	state int8 // 0 none, 1 sent, 2 answered
+	left  timer
 }
 
 // lease phases.
@@ -66,19 +79,32 @@ const (
 	waiting
 	readPod
 	checked
+	// With voters, before waiting: to ask them, and asked.
+	toAsk
+	asked
 )
 
 // leader is what one coordinator is about to do. old: the fence that it saw is no more.
-// stale: the version of the pod that it read is no more.
+// stale: the version of the pod that it read is no more. refused are voters that refuse.
 type leader struct {
 	phase, left int8
 	old, stale  bool
+	refused     int8
 }
 
 // broken are protocols with one rule left out; each must be caught.
 type broken struct {
 	shortWait, countFromAnswer, noConfirm, noTouch, checkFirst, noKeeper, ignoreFence bool
+	// voters is how many there are; the others leave a rule about them out.
+	voters                                                                                int
+	unrefused, lateRefusal, oneRefusal, forgets, shortRefusal, voteBegins, voteFromAnswer bool
 }
+
+var (
+	voterNames  = [2]string{"voter 1", "voter 2"}
+	leaderNames = [2]string{"coordinator 1 ", "coordinator 2 "}
+	tickNames   = map[bool]string{false: "tick", true: "tick that the agent's clock misses"}
+)
 
 type move struct {
 	what string
@@ -90,10 +116,77 @@ func (w world) moves(b broken) (list []move) {
 	w.tick(b, add)
 	w.agentMoves(b, add)
 	w.messageMoves(b, add)
+	if b.voters > 0 {
+		w.voteMoves(b, add)
+		w.leaderMoves(b, 0, add)
+		return list
+	}
 	for i := range w.leaders {
 		w.leaderMoves(b, i, add)
 	}
 	return list
+}
+
+func (w world) voteMoves(b broken, add func(string, world)) {
+	n := w
+	switch {
+	case w.vote.state == 0 && w.up && (w.held() || b.voteBegins):
+		n.vote = vote{state: 1, left: timer{mLength, mDrift}}
+		add("agent asks the voters", n)
+	case w.vote.state == 1:
+		for i := range b.voters {
+			if w.refuses[i] == 0 {
+				n.vote.state = 2
+				add(voterNames[i]+" says yes", n)
+			}
+		}
+	case w.vote.state == 2 && w.up:
+		n.vote = vote{}
+		left := w.vote.left
+		if b.voteFromAnswer {
+			left = timer{mLength, mDrift}
+		}
+		if w.held() && left.left > w.hold.left || !w.held() && b.voteBegins {
+			n.hold, n.bound, n.kill = left, left, 0
+		}
+		add("agent hears that", n)
+	}
+	if w.vote.state != 0 {
+		n = w
+		n.vote = vote{}
+		add("question lost", n)
+	}
+	for i := range b.voters {
+		n = w
+		n.refuses[i] = mRefusal
+		if b.forgets {
+			n.refuses[i] = 0
+		}
+		add(voterNames[i]+" starts anew", n)
+	}
+}
+
+// refusalMoves are those of a coordinator that asks the voters to refuse.
+func (w world) refusalMoves(b broken, l leader, heard leader, set func(string, leader, world)) {
+	if l.phase == toAsk {
+		set("asks the voters to refuse", leader{phase: asked, left: mRound + 1, old: l.old}, w)
+		return
+	}
+	all := int8(1<<b.voters - 1)
+	for i := range b.voters {
+		if l.refused&(1<<i) == 0 {
+			n, to := w, l
+			n.refuses[i], to.refused = mRefusal, l.refused|1<<i
+			if b.shortRefusal {
+				n.refuses[i] = mLength + mDrift
+			}
+			set("is heard by "+voterNames[i], to, n)
+		}
+	}
+	if (l.refused == all || b.oneRefusal && l.refused != 0) && (l.left > 0 || b.lateRefusal) {
+		heard.old = l.old
+		set("hears that they refuse", heard, w)
+	}
 }
 
 func (t timer) run(misses bool) timer {
@@ -116,7 +209,7 @@ func (w world) tick(b broken, add func(string, world)) {
 	}
 	for _, misses := range []bool{false, true} {
 		n := w
-		if misses && w.hold.lag == 0 && w.bound.lag == 0 && w.req.left.lag == 0 {
+		if misses && w.hold.lag == 0 && w.bound.lag == 0 && w.req.left.lag == 0 && w.vote.left.lag == 0 {
 			continue
 		}
 		if must {
@@ -134,12 +227,20 @@ func (w world) tick(b broken, add func(string, world)) {
 				n.req = request{} // an answer to it would give nothing
 			}
 		}
+		if w.vote.state != 0 {
+			if n.vote.left = w.vote.left.run(misses); n.vote.left.left == 0 {
+				n.vote = vote{}
+			}
+		}
+		for i := range n.refuses {
+			n.refuses[i] = max(n.refuses[i]-1, 0)
+		}
 		for i := range n.leaders {
 			if n.leaders[i].left > 0 {
 				n.leaders[i].left--
 			}
 		}
-		add(fmt.Sprintf("tick, agent's clock misses it: %v", misses), n)
+		add(tickNames[misses], n)
 	}
 }
 
@@ -160,7 +261,10 @@ func (w world) agentMoves(b broken, add func(string, world)) {
 		if w.req.state == 2 {
 			n.req = request{}
 		}
-		add("agent crashes", n)
+		n.vote = vote{}
+		if b.voters < 2 {
+			add("agent crashes", n)
+		}
 		n.running, n.hold, n.bound, n.kill = false, timer{}, timer{}, 0
 		add("machine loses power", n)
 	} else {
@@ -238,7 +342,10 @@ func (w world) answered() world {
 		w = w.dies()
 		w.confirmed, w.asked = false, false
 	}
-	w.hold, w.fenced, w.stopped = w.req.left, false, false
+	if w.hold.left < w.req.left.left {
+		w.hold = w.req.left
+	}
+	w.fenced, w.stopped = false, false
 	w.bound, w.kill = w.hold, 0
 	w.req = request{}
 	return w
@@ -246,7 +353,7 @@ func (w world) answered() world {
 
 func (w world) leaderMoves(b broken, i int, add func(string, world)) {
 	l := w.leaders[i]
-	name := func(what string) string { return fmt.Sprintf("coordinator %d %s", i+1, what) }
+	name := func(what string) string { return leaderNames[i] + what }
 	set := func(what string, l leader, n world) {
 		n.leaders[i] = l
 		add(name(what), n)
@@ -254,6 +361,10 @@ func (w world) leaderMoves(b broken, i int, add func(string, world)) {
 	wait := leader{phase: waiting, left: mWait}
 	if b.shortWait {
 		wait.left--
+	}
+	heard := wait
+	if b.voters > 0 && !b.unrefused {
+		wait = leader{phase: toAsk}
 	}
 	if l.phase != idle {
 		set("gives up", leader{}, w)
@@ -266,6 +377,8 @@ func (w world) leaderMoves(b broken, i int, add func(string, world)) {
 		set("raises a fence", wait, n)
 	case l.phase == idle && w.lease.phase == raisedPhase:
 		set("sees a fence", wait, w)
+	case l.phase == toAsk || l.phase == asked:
+		w.refusalMoves(b, l, heard, set)
 	}
 	allowed := w.lease.phase == raisedPhase && !l.old
 	if b.checkFirst {
@@ -273,7 +386,9 @@ func (w world) leaderMoves(b broken, i int, add func(string, world)) {
 	} else {
 		w.delete(l, allowed, set)
 	}
-	w.liftMoves(b, name, add)
+	if b.voters < 2 {
+		w.liftMoves(b, name, add)
+	}
 }
 
 // delete is act: the pod's version, the fence, the deletion.
@@ -329,65 +444,78 @@ func (w world) liftMoves(b broken, name func(string) string, add func(string, wo
 	}
 }
 
+// space is all states that were visited, by number, each with how it was reached first, and
+// those that follow it.
+type space struct {
+	states []world
+	from   []int32
+	what   []string
+	next   [][]int32
+}
+
 // explore visits every state and returns a way to two writers, nil when there is none.
-func explore(b broken) (way []string, states int, all map[world][]world) {
-	first := world{up: true, pod: true}
-	type from struct {
-		w    world
-		what string
+func explore(b broken) (way []string, all space) {
+	number := map[world]int32{}
+	visit := func(w world, from int32, what string) int32 {
+		n, ok := number[w]
+		if !ok {
+			n = int32(len(all.states))
+			number[w] = n
+			all.states, all.from = append(all.states, w), append(all.from, from)
+			all.what = append(all.what, what)
+		}
+		return n
 	}
-	came := map[world]from{first: {}}
-	all = map[world][]world{}
-	for queue := []world{first}; len(queue) > 0; queue = queue[1:] {
-		w := queue[0]
+	visit(world{up: true, pod: true}, 0, "")
+	for i := int32(0); int(i) < len(all.states); i++ {
+		w := all.states[i]
 		if w.running && w.successor {
-			for w != first {
-				way = append([]string{came[w].what}, way...)
-				w = came[w].w
+			for ; i != 0; i = all.from[i] {
+				way = append([]string{all.what[i]}, way...)
 			}
-			return way, len(came), all
+			return way, all
 		}
-		var next []world
+		var next []int32
 		for _, m := range w.moves(b) {
-			next = append(next, m.to)
-			if _, ok := came[m.to]; !ok {
-				came[m.to] = from{w, m.what}
-				queue = append(queue, m.to)
-			}
+			next = append(next, visit(m.to, i, m.what))
 		}
-		all[w] = next
+		all.next = append(all.next, next)
 	}
-	return nil, len(came), all
+	return nil, all
 }
 
 func TestNeverTwoWriters(t *testing.T) {
-	way, states, all := explore(broken{})
-	if way != nil {
-		t.Fatalf("two writers:\n%s", strings.Join(way, "\n"))
-	}
-	t.Logf("%d states", states)
-	stuck := unreachable(all, func(w world) bool { return w.successor || w.running && w.held() })
-	if len(stuck) > 0 {
-		t.Errorf("%d states, the first %+v, from which nobody writes ever again", len(stuck), stuck[0])
-	}
-	replaced := unreachable(all, func(w world) bool { return w.successor })
-	if len(replaced) > 0 {
-		t.Errorf("%d states, the first %+v, from which a pod is not replaced", len(replaced), replaced[0])
+	for name, b := range map[string]broken{"coordinators": {}, "a-voter": {voters: 1}, "two-voters": {voters: 2}} {
+		t.Run(name, func(t *testing.T) {
+			way, all := explore(b)
+			if way != nil {
+				t.Fatalf("two writers:\n%s", strings.Join(way, "\n"))
+			}
+			t.Logf("%d states", len(all.states))
+			stuck := all.unreachable(func(w world) bool { return w.successor || w.running && w.held() })
+			if len(stuck) > 0 {
+				t.Errorf("%d states, the first %+v, from which nobody writes ever again", len(stuck), stuck[0])
+			}
+			replaced := all.unreachable(func(w world) bool { return w.successor })
+			if len(replaced) > 0 {
+				t.Errorf("%d states, the first %+v, from which a pod is not replaced", len(replaced), replaced[0])
+			}
+		})
 	}
 }
 
 // unreachable are the states from which no state with the goal can be reached.
-func unreachable(all map[world][]world, goal func(world) bool) (list []world) {
-	before := map[world][]world{}
-	reaches := map[world]bool{}
-	var queue []world
-	for w, next := range all {
+func (all space) unreachable(goal func(world) bool) (list []world) {
+	before := make([][]int32, len(all.states))
+	reaches := make([]bool, len(all.states))
+	var queue []int32
+	for i, next := range all.next {
 		for _, n := range next {
-			before[n] = append(before[n], w)
+			before[n] = append(before[n], int32(i))
 		}
-		if goal(w) {
-			reaches[w] = true
-			queue = append(queue, w)
+		if goal(all.states[i]) {
+			reaches[i] = true
+			queue = append(queue, int32(i))
 		}
 	}
 	for ; len(queue) > 0; queue = queue[1:] {
@@ -398,8 +526,8 @@ func unreachable(all map[world][]world, goal func(world) bool) (list []world) {
 			}
 		}
 	}
-	for w := range all {
-		if !reaches[w] {
+	for i, w := range all.states {
+		if !reaches[i] {
 			list = append(list, w)
 		}
 	}
@@ -416,11 +544,18 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		"the fence is seen before the pod":      {checkFirst: true},
 		"nobody kills when the agent is dead":   {noKeeper: true},
 		"a fence in an answer is not looked at": {ignoreFence: true},
+		"nobody has the voter refuse":           {voters: 1, unrefused: true},
+		"a voter forgets by starting anew":      {voters: 1, forgets: true},
+		"a voter's word begins a hold":          {voters: 1, voteBegins: true},
+		"a voter's word counts from its answer": {voters: 1, voteFromAnswer: true},
+		"a voter refuses for too short":         {voters: 2, shortRefusal: true},
+		"a refusal counts however late":         {voters: 2, lateRefusal: true},
+		"one of two voters refuses":             {voters: 2, oneRefusal: true},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			way, states, _ := explore(b)
+			way, all := explore(b)
 			if way == nil {
-				t.Fatalf("not caught in %d states", states)
+				t.Fatalf("not caught in %d states", len(all.states))
 			}
 			t.Logf("caught after %d moves: %s", len(way), strings.Join(way, "; "))
 		})

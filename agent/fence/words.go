@@ -57,7 +57,7 @@ func PolicyOf(pod *corev1.Pod) Policy {
 }
 
 // Annotations of a node's Lease. The coordinator writes Raised and Lifting, the agent
-// Stopped and Covered; the agent also makes a Lease with a fence that is Raised, since
+// Stopped, Covered and Held; the agent also makes a Lease with a fence that is Raised, since
 // nobody knows what was on the one before.
 const (
 	// Raised names a fence. While it is there no answer renews the node's hold.
@@ -71,12 +71,26 @@ const (
 	// renewal that was said with. An agent that knows nothing of fences renews the Lease
 	// without it: then it does not count.
 	Covered = "fence.shoal.io/covered"
+	// Held is Covered of a node whose hold other nodes may prolong, with their names. A
+	// coordinator that knows nothing of that does nothing by time.
+	Held = "fence.shoal.io/held"
 )
 
 // SetCovered says on a Lease that is about to be written that its node stops its pods
-// length after the renewal at the latest.
-func SetCovered(l *coordinationv1.Lease, length time.Duration) {
-	set(l, Covered, length.String()+" "+renewal(l))
+// length after the renewal at the latest, or after the last time that most of the voters,
+// if there are any, said that it may go on.
+func SetCovered(l *coordinationv1.Lease, length time.Duration, voters ...string) {
+	notCovered(l)
+	if said := length.String() + " " + renewal(l); len(voters) == 0 {
+		set(l, Covered, said)
+	} else {
+		set(l, Held, said+" "+strings.Join(voters, ","))
+	}
+}
+
+func notCovered(l *coordinationv1.Lease) {
+	delete(l.Annotations, Covered)
+	delete(l.Annotations, Held)
 }
 
 // renewal is the time of a Lease's renewal as the API keeps it: in microseconds.
@@ -84,17 +98,35 @@ func renewal(l *coordinationv1.Lease) string {
 	return l.Spec.RenewTime.UTC().Format(metav1.RFC3339Micro)
 }
 
-// CoveredFor is what SetCovered said with the last renewal; 0: nothing.
+// CoveredFor is the length that SetCovered said with the last renewal; 0: nothing.
 func CoveredFor(l *coordinationv1.Lease) time.Duration {
-	length, at, ok := strings.Cut(l.Annotations[Covered], " ")
-	if !ok || l.Spec.RenewTime == nil || at != renewal(l) {
-		return 0
+	length, _ := covered(l)
+	return length
+}
+
+// VotersOf are those that SetCovered named with the last renewal.
+func VotersOf(l *coordinationv1.Lease) []string {
+	_, voters := covered(l)
+	return voters
+}
+
+func covered(l *coordinationv1.Lease) (length time.Duration, voters []string) {
+	said, held := l.Annotations[Held]
+	if !held {
+		said = l.Annotations[Covered]
 	}
-	d, err := time.ParseDuration(length)
+	words := strings.Split(said, " ")
+	if held != (len(words) == 3) || len(words) < 2 || l.Spec.RenewTime == nil || words[1] != renewal(l) {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(words[0])
 	if err != nil || d <= 0 || d > time.Hour {
-		return 0
+		return 0, nil
 	}
-	return d
+	if held {
+		voters = strings.Split(words[2], ",")
+	}
+	return d, voters
 }
 
 // Raise names a new fence on a Lease that is about to be written. Its name tells how long a

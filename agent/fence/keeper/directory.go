@@ -17,6 +17,7 @@ import (
 // Directory is what agent and keeper share; another boot has another one:
 //
 //	deadline     when the hold ends, by Clock
+//	voters       who may prolong it (the agent's alone)
 //	pods/UID     what to stop then
 //	lock         held by the keeper as long as it lives
 type Directory struct{ Path string }
@@ -55,6 +56,20 @@ func (d Directory) Deadline() (time.Duration, error) {
 // SetDeadline is complete when it returns, or has not happened.
 func (d Directory) SetDeadline(at time.Duration) error {
 	return write(filepath.Join(d.Path, "deadline"), deadlineFile{at})
+}
+
+// Voters are the lists of other nodes that SetVoters wrote last.
+func (d Directory) Voters() (lists [][]string, err error) {
+	err = read(filepath.Join(d.Path, "voters"), &lists)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return lists, err
+}
+
+// SetVoters is complete when it returns, or has not happened.
+func (d Directory) SetVoters(lists [][]string) error {
+	return write(filepath.Join(d.Path, "voters"), lists)
 }
 
 // Put registers a pod.

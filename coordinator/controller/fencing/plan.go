@@ -25,8 +25,9 @@ type seen struct {
 	// stop and replaced are its pods of these two policies that are not over.
 	stop, replaced int
 	// renewed is when the Lease was last seen to be renewed, raised when this coordinator
-	// first knew of the fence that is on it.
-	renewed, raised time.Time
+	// first knew of the fence that is on it and of the voters there, refused when these had
+	// refused the node.
+	renewed, raised, refused time.Time
 	// cutOff: most nodes are unknown, so it is probably this coordinator that is cut off.
 	cutOff bool
 }
@@ -38,6 +39,8 @@ const (
 	nothing step = iota
 	// raise a fence.
 	raise
+	// refuse: have other nodes not vouch for it any more.
+	refuse
 	// act: delete what does not run any more.
 	act
 	// lift the fence.
@@ -99,7 +102,13 @@ func planRaised(s seen, raised string, now time.Time) (do step, again time.Durat
 		return lift, 0
 	case length == 0, s.lease.Annotations[fence.Lifting] == raised, s.stop+s.replaced == 0:
 		return nothing, 0 // the node has to say that it stopped its pods
-	case left > 0:
+	case len(fence.VotersOf(s.lease)) > 0 && s.refused.IsZero():
+		return refuse, 0
+	}
+	if s.refused.After(s.raised) {
+		left = s.refused.Add(fence.Wait(length)).Sub(now)
+	}
+	if left > 0 {
 		return nothing, left
 	}
 	return act, 0

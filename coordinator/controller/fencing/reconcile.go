@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type reconciler struct {
 	leases  coordinationlisters.LeaseNamespaceLister
 	podsIx  cache.Indexer
 	volumes volumes
+	ask     fence.Ask // nil: nobody can be asked
 	loop    *controller.Loop
 
 	mu sync.Mutex
@@ -39,17 +41,21 @@ type reconciler struct {
 	renewed map[string]time.Time
 	// raised is since when each node's fence is known.
 	raised map[string]known
-	// told are pods that an event tells why they stay.
+	// told are pods, and nodes, that an event tells why they stay.
 	told map[types.UID]string
 }
 
+// known is a fence with the voters on its Lease: if others stand there, all begins anew.
 type known struct {
-	fence string
-	since time.Time
+	fence, voters  string
+	since, refused time.Time
 }
 
-// New builds the controller; its keys are nodes.
-func New(env controller.Env) (*controller.Loop, error) {
+func votersOn(l *coordinationv1.Lease) string { return strings.Join(fence.VotersOf(l), ",") }
+
+// New builds the controller; its keys are nodes. ask asks members of the gossip; nil where
+// there is none: then nodes for which others may vouch keep their pods.
+func New(env controller.Env, ask fence.Ask) (*controller.Loop, error) {
 	core, storage := env.Informers.Core().V1(), env.Informers.Storage().V1()
 	leases := env.Informers.Coordination().V1().Leases()
 	if err := controller.IndexPodsByNode(core.Pods().Informer()); err != nil {
@@ -67,6 +73,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 			volumes: core.PersistentVolumes().Lister(),
 			drivers: storage.CSIDrivers().Lister(),
 		},
+		ask:     ask,
 		loop:    controller.New("fencing", 4, env.Log),
 		renewed: map[string]time.Time{},
 		raised:  map[string]known{},
@@ -87,6 +94,7 @@ func (r *reconciler) nodeChanged(old, node *corev1.Node) {
 		r.mu.Lock()
 		delete(r.renewed, old.Name)
 		delete(r.raised, old.Name)
+		delete(r.told, old.UID)
 		r.mu.Unlock()
 		return
 	}
@@ -139,6 +147,9 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 			err = r.replaceSome(ctx, pods, fence.StopIfReplaced, nil)
 		}
 		return fence.Wait(fence.CoveredFor(s.lease)), gone(err)
+	case refuse:
+		again, err = r.refuse(ctx, s)
+		return again, gone(err)
 	case replace:
 		return 0, r.replaceSome(ctx, pods, fence.StopIfReplaced, nil)
 	case act:
@@ -188,10 +199,10 @@ func (r *reconciler) look(key string) (s seen, pods []*corev1.Pod, err error) {
 		return s, pods, nil
 	}
 	if raised := s.lease.Annotations[fence.Raised]; raised != "" {
-		if r.raised[key].fence != raised {
-			r.raised[key] = known{raised, now}
+		if k := r.raised[key]; k.fence != raised || k.voters != votersOn(s.lease) {
+			r.raised[key] = known{fence: raised, voters: votersOn(s.lease), since: now}
 		}
-		s.raised = r.raised[key].since
+		s.raised, s.refused = r.raised[key].since, r.raised[key].refused
 	}
 	return s, pods, nil
 }
@@ -217,11 +228,55 @@ func (r *reconciler) raise(ctx context.Context, node *corev1.Node, lease *coordi
 		return err
 	}
 	r.mu.Lock()
-	r.raised[l.Name] = known{l.Annotations[fence.Raised], time.Now()} // after the answer
+	r.raised[l.Name] = known{fence: l.Annotations[fence.Raised], voters: votersOn(l), since: time.Now()} // after the answer
 	r.mu.Unlock()
 	r.events.Eventf(node, corev1.EventTypeWarning, "Fenced",
 		"Node %s is lost: its pods that may move are replaced when it has surely stopped them", node.Name)
 	return nil
+}
+
+// refuseAgain is the pause between two rounds in which too few refused.
+const refuseAgain = 2 * time.Second
+
+// refuse has the voters on a fenced Lease refuse its node. The Lease is asked of the API:
+// what it names under the fence, the node needs most of, whatever it names later.
+func (r *reconciler) refuse(ctx context.Context, s seen) (again time.Duration, err error) {
+	raised := s.lease.Annotations[fence.Raised]
+	l, err := r.client.CoordinationV1().Leases(s.lease.Namespace).Get(ctx, s.lease.Name, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if l.Annotations[fence.Raised] != raised || votersOn(l) != votersOn(s.lease) {
+		return refuseAgain, nil // the informer will tell
+	}
+	err = fence.ErrNotRefused
+	if r.ask != nil {
+		err = fence.Refuse(ctx, r.ask, l.Name, fence.VotersOf(l), fence.LengthOf(raised))
+	}
+	if err != nil {
+		r.notRefused(s.node, err.Error())
+		return refuseAgain, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.told, s.node.UID)
+	k := r.raised[l.Name]
+	if k.fence == raised && k.voters == votersOn(l) {
+		k.refused = time.Now()
+		r.raised[l.Name] = k
+	}
+	return fence.Wait(fence.LengthOf(raised)), nil
+}
+
+// notRefused tells once why a node's pods are not replaced yet.
+func (r *reconciler) notRefused(n *corev1.Node, why string) {
+	r.mu.Lock()
+	told := r.told[n.UID] == why
+	r.told[n.UID] = why
+	r.mu.Unlock()
+	if !told {
+		r.events.Eventf(n, corev1.EventTypeWarning, "NotFenced", "Pods of node %s wait: %s", n.Name, why)
+	}
 }
 
 // act replaces what surely does not run any more.

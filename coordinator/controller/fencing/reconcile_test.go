@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,15 @@ type rig struct {
 	events *record.FakeRecorder
 	end    func()
 	newer  atomic.Pointer[coordinationv1.Lease] // what the API has, and informers do not
+	voters sync.Map                             // who answers: that it refuses
+}
+
+// ask is what other nodes say.
+func (f *rig) ask(_ context.Context, member string, question []byte) ([]byte, error) {
+	if _, ok := f.voters.Load(member); !ok {
+		return nil, errors.New("not reached")
+	}
+	return fence.NewVoter().Answer("coordinator:c", true, question), nil
 }
 
 func pod(name string, policy fence.Policy) *corev1.Pod {
@@ -62,7 +72,7 @@ func start(t *testing.T, objects ...runtime.Object) *rig {
 		Informers: factory,
 		Recorder:  func(string) record.EventRecorder { return f.events },
 		Log:       slog.New(slog.DiscardHandler),
-	})
+	}, f.ask)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,6 +173,100 @@ func TestALostNodesPodsAreReplacedWhenTheyMustHaveEnded(t *testing.T) {
 			t.Errorf("stop: %v, stay: %v", f.has("stop"), f.has("stay"))
 		}
 	})
+}
+
+// held is a Lease of a node for which a, b and c may vouch.
+func held(pairs ...string) *coordinationv1.Lease {
+	l := leaseOf(0, pairs...)
+	l.Name, l.Namespace = "n", corev1.NamespaceNodeLease
+	fence.SetCovered(l, 10*time.Second, "a", "b", "c")
+	return l
+}
+
+// Where others may vouch for a node, its pods are replaced when enough have refused that.
+func TestOthersRefuseANodeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, held(), pod("stop", fence.Stop))
+		defer func() { f.end() }()
+		f.voters.Store("b", true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if f.lease().Annotations[fence.Raised] == "" {
+			t.Fatal("no fence is raised")
+		}
+		if !f.has("stop") {
+			t.Fatal("replaced while others may vouch for its node")
+		}
+		told := 0
+		for len(f.events.Events) > 0 {
+			if strings.Contains(<-f.events.Events, "NotFenced") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("told %d times why it waits", told)
+		}
+		f.voters.Store("c", true)
+		time.Sleep(fence.Wait(10*time.Second) - time.Millisecond)
+		synctest.Wait()
+		if !f.has("stop") {
+			t.Fatal("replaced too soon after they refused")
+		}
+		time.Sleep(refuseAgain + 2*time.Millisecond)
+		synctest.Wait()
+		if f.has("stop") {
+			t.Error("not replaced")
+		}
+	})
+}
+
+// With all there it takes no longer than without.
+func TestRefusalsTakeNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, held(), pod("stop", fence.Stop))
+		defer func() { f.end() }()
+		for _, v := range []string{"a", "b", "c"} {
+			f.voters.Store(v, true)
+		}
+		time.Sleep(silence + fence.Wait(10*time.Second) + 3*time.Millisecond)
+		synctest.Wait()
+		if f.has("stop") {
+			t.Error("not replaced")
+		}
+	})
+}
+
+// Other voters on the Lease, or none any more, have everything begin anew.
+func TestOtherVotersBeginAnew(t *testing.T) {
+	for name, voters := range map[string][]string{"others": {"d"}, "none": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, held(fence.Raised, "10s-x"), pod("stop", fence.Stop))
+				defer func() { f.end() }()
+				for _, v := range []string{"a", "b", "c", "d"} {
+					f.voters.Store(v, true)
+				}
+				time.Sleep(fence.Wait(10*time.Second) - time.Second)
+				synctest.Wait()
+				l := f.lease()
+				fence.SetCovered(l, 10*time.Second, voters...)
+				_, err := f.client.CoordinationV1().Leases(l.Namespace).Update(t.Context(), l, metav1.UpdateOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(fence.Wait(10*time.Second) - time.Millisecond)
+				synctest.Wait()
+				if !f.has("stop") {
+					t.Fatal("replaced too soon")
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if f.has("stop") {
+					t.Error("not replaced")
+				}
+			})
+		})
+	}
 }
 
 // A leader of which nobody knows since when it has been waiting begins anew.
