@@ -106,6 +106,8 @@ func runFencing(ctx context.Context, r *rig) (err error) {
 		"kubectl label nodes second third db=yes >/dev/null\n"+apply(database("db"))+"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2") {
 		return nil
 	}
+	r.step(ctx, "it writes on while no coordinator is there, with an agent that is killed", f.alone)
+	r.step(ctx, "it stops when it hears no others either, and goes on with a coordinator", f.quiteAlone)
 	failures := r.failures()
 	for i := range r.cuts {
 		at := failures[i%len(failures)]
@@ -215,6 +217,102 @@ func (f *fencing) fail(ctx context.Context, at failure) (string, error) {
 	}
 	return fmt.Sprintf("the last line of the old after %.1f s, the first of the new after %.1f s",
 		stopped.Seconds(), took.Seconds()), nil
+}
+
+// uncoordinated is how long no coordinator is there: several holds.
+const uncoordinated = 45 * time.Second
+
+// writes tells whether a run of the container writes now.
+func (f *fencing) writes(run string) error {
+	size := func() int64 {
+		info, err := os.Stat(f.logOf("db"))
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	before := size()
+	time.Sleep(time.Second)
+	now, _, err := lastWriter(f.logOf("db"))
+	switch {
+	case err != nil:
+		return err
+	case now != run:
+		return errors.New("another run writes")
+	case size() == before:
+		return errors.New("nobody writes")
+	}
+	return nil
+}
+
+// alone takes the coordinator's machine away for a while. Of three nodes two are left, and
+// vouch for each other.
+func (f *fencing) alone(ctx context.Context) (string, error) {
+	run, name, err := lastWriter(f.logOf("db"))
+	if err != nil {
+		return "", err
+	}
+	m, err := f.named(name)
+	if err != nil {
+		return "", err
+	}
+	time.Sleep(3 * time.Second) // a renewal names who may vouch
+	f.first.cut()
+	var failed error
+	for began, killed := time.Now(), false; time.Since(began) < uncoordinated && failed == nil; {
+		failed = f.writes(run)
+		if !killed && time.Since(began) > uncoordinated/2 {
+			killed = true
+			_, err := m.sh(ctx, "systemctl kill -s KILL --kill-whom=main shoal-agent")
+			failed = errors.Join(failed, err)
+		}
+		if failed != nil {
+			failed = fmt.Errorf("after %s: %w", time.Since(began).Round(time.Second), failed)
+		}
+	}
+	said, _ := m.sh(ctx, "journalctl -q -u shoal-agent --no-pager | grep -E 'vouch|isolated|hold' | tail -5")
+	if err := errors.Join(failed, boot(ctx, f.first)); err != nil {
+		return said, err
+	}
+	_, err = f.first.sh(ctx, "until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2; sleep 15")
+	return said, errors.Join(err, f.writes(run))
+}
+
+// quiteAlone takes the coordinator away, and then the others.
+func (f *fencing) quiteAlone(ctx context.Context) (string, error) {
+	run, name, err := lastWriter(f.logOf("db"))
+	if err != nil {
+		return "", err
+	}
+	if _, err := f.first.sh(ctx, "systemctl stop shoal-coordinator"); err != nil {
+		return "", err
+	}
+	time.Sleep(20 * time.Second)
+	failed := f.writes(run)
+	link := func(state string) error {
+		return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+name, state)
+	}
+	failed = errors.Join(failed, link("down"))
+	began := time.Now()
+	for failed == nil && f.writes(run) == nil {
+		if time.Since(began) > 20*time.Second {
+			failed = errors.New("it writes on")
+		}
+	}
+	took := time.Since(began)
+	if err := errors.Join(failed, link("up")); err != nil {
+		return "", err
+	}
+	_, err = f.first.sh(ctx, "systemctl start shoal-coordinator\n"+
+		"until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2\n"+
+		"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2")
+	if err == nil {
+		run, _, err = lastWriter(f.logOf("db"))
+	}
+	if err == nil {
+		err = f.writes(run)
+	}
+	return fmt.Sprintf("nothing more after %.0f s", took.Seconds()), err
 }
 
 // evidence tells why nobody writes.

@@ -275,7 +275,8 @@ func (r *reconciler) notRefused(n *corev1.Node, why string) {
 	r.told[n.UID] = why
 	r.mu.Unlock()
 	if !told {
-		r.events.Eventf(n, corev1.EventTypeWarning, "NotFenced", "Pods of node %s wait: %s", n.Name, why)
+		r.events.Eventf(n, corev1.EventTypeWarning, "NotFenced", "Pods of node %s wait: %s; once the machine is off, "+
+			"the taint node.kubernetes.io/out-of-service on it has them replaced", n.Name, why)
 	}
 }
 
