@@ -16,6 +16,7 @@ import (
 
 type options struct {
 	bin, cache, only, gotool, accel string
+	from                            string
 	keep, quick                     bool
 	chaosTime                       time.Duration
 	seed                            uint64
@@ -45,11 +46,12 @@ var scenarios = []scenario{
 	{"selinux", runSELinux},
 	{"quotas", runQuotas},
 	{"powercuts", runPowerCuts},
+	{"skew", runSkew},
 	{"chaos", runChaos},
 }
 
-// long scenarios take as long as one likes: they are run only by name.
-var long = []string{"powercuts", "chaos"}
+// long scenarios take as long as one likes, or want a flag: they are run only by name.
+var long = []string{"powercuts", "skew", "chaos"}
 
 func main() {
 	var o options
@@ -57,7 +59,7 @@ func main() {
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
 		"run only this scenario: core, systemd, package, upgrade, upgrades, join, rotation, coordinators, blackout, reboots, "+
-			"fencing, clocks, cgroup2, selinux, quotas, powercuts or chaos")
+			"fencing, clocks, cgroup2, selinux, quotas, powercuts, skew or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
@@ -65,6 +67,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the scenarios chaos and powercuts: what happens when")
 	flag.IntVar(&o.cuts, "cuts", 5, "how often the machine of a database fails in the scenarios fencing and powercuts")
 	flag.IntVar(&o.rotations, "rotations", 2, "how often each certificate is followed by another in the scenario rotation")
+	flag.StringVar(&o.from, "from", "", "revision of git that the older version of the scenario skew is built of")
 	flag.BoolVar(&o.keep, "keep", false, "keep the machines' files and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
