@@ -256,7 +256,7 @@ func (f *fencing) alone(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	time.Sleep(3 * time.Second) // a renewal names who may vouch
+	time.Sleep(22 * time.Second) // who has just begun vouches for nobody
 	f.first.cut()
 	var failed error
 	for began, killed := time.Now(), false; time.Since(began) < uncoordinated && failed == nil; {
