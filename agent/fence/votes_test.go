@@ -49,35 +49,40 @@ func TestVoter(t *testing.T) {
 			v.refused[n] -= Refusal
 		}
 	}
+	ask := func(v *Voter, from string, coordinator bool, q question) []byte {
+		return v.Answer(from, coordinator, encode(q))
+	}
 	for name, c := range map[string]struct {
 		voter *Voter
 		do    func(v *Voter) []byte
 		want  string // "": no answer
 	}{
-		"for itself":             {old(NewVoter()), func(v *Voter) []byte { return v.Answer("n", false, encode(vouch)) }, "yes"},
-		"of one that just began": {NewVoter(), func(v *Voter) []byte { return v.Answer("n", false, encode(vouch)) }, "no"},
-		"for another":            {old(NewVoter()), func(v *Voter) []byte { return v.Answer("o", false, encode(vouch)) }, ""},
-		"refused by a node":      {old(NewVoter()), func(v *Voter) []byte { return v.Answer("o", false, encode(refuse)) }, ""},
-		"refused by itself":      {old(NewVoter()), func(v *Voter) []byte { return v.Answer("n", false, encode(refuse)) }, ""},
+		"for itself":             {old(NewVoter()), func(v *Voter) []byte { return ask(v, "n", false, vouch) }, "yes"},
+		"of one that just began": {NewVoter(), func(v *Voter) []byte { return ask(v, "n", false, vouch) }, "no"},
+		"for another":            {old(NewVoter()), func(v *Voter) []byte { return ask(v, "o", false, vouch) }, ""},
+		"refused by a node":      {old(NewVoter()), func(v *Voter) []byte { return ask(v, "o", false, refuse) }, ""},
+		"refused by itself":      {old(NewVoter()), func(v *Voter) []byte { return ask(v, "n", false, refuse) }, ""},
 		"nonsense":               {old(NewVoter()), func(v *Voter) []byte { return v.Answer("n", true, []byte("{")) }, ""},
-		"of nobody":              {old(NewVoter()), func(v *Voter) []byte { return v.Answer("n", true, []byte("{}")) }, ""},
+		"of nobody":              {old(NewVoter()), func(v *Voter) []byte { return ask(v, "n", true, question{}) }, ""},
 		"too long": {old(NewVoter()), func(v *Voter) []byte {
-			return v.Answer("n", false, encode(question{Node: strings.Repeat("n", maxVote)}))
+			return ask(v, "n", false, question{Node: strings.Repeat("n", maxVote)})
 		}, ""},
 		"refused": {old(NewVoter()), func(v *Voter) []byte {
-			v.Answer("coordinator:c", true, encode(refuse))
-			return v.Answer("n", false, encode(vouch))
+			ask(v, "coordinator:c", true, refuse)
+			return ask(v, "n", false, vouch)
 		}, "no"},
 		"another was refused": {old(NewVoter()), func(v *Voter) []byte {
-			v.Answer("coordinator:c", true, encode(refuse))
-			return v.Answer("o", false, encode(other))
+			ask(v, "coordinator:c", true, refuse)
+			return ask(v, "o", false, other)
 		}, "yes"},
 		"long ago": {old(NewVoter()), func(v *Voter) []byte {
-			v.Answer("coordinator:c", true, encode(refuse))
+			ask(v, "coordinator:c", true, refuse)
 			later(v)
-			return v.Answer("n", false, encode(vouch))
+			return ask(v, "n", false, vouch)
 		}, "yes"},
-		"a coordinator is told": {NewVoter(), func(v *Voter) []byte { return v.Answer("coordinator:c", true, encode(refuse)) }, "yes"},
+		"a coordinator is told": {NewVoter(), func(v *Voter) []byte {
+			return ask(v, "coordinator:c", true, refuse)
+		}, "yes"},
 	} {
 		got := ""
 		if b := c.do(c.voter); b != nil {

@@ -306,11 +306,14 @@ func (f *fencing) quiteAlone(ctx context.Context) (string, error) {
 	_, err = f.first.sh(ctx, "systemctl start shoal-coordinator\n"+
 		"until_ 60 kubectl wait --for=condition=Ready node --all --timeout=5s >&2\n"+
 		"until_ 60 kubectl rollout status statefulset/db --timeout=5s >&2")
-	if err == nil {
-		run, _, err = lastWriter(f.logOf("db"))
-	}
-	if err == nil {
-		err = f.writes(run)
+	for began := time.Now(); err == nil; { // what the API shows may be of before
+		if run, _, err = lastWriter(f.logOf("db")); err != nil {
+			break
+		}
+		if err = f.writes(run); err == nil || time.Since(began) > time.Minute {
+			break
+		}
+		err = nil
 	}
 	return fmt.Sprintf("nothing more after %.0f s", took.Seconds()), err
 }

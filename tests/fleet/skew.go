@@ -25,6 +25,7 @@ func (r *rig) olderPackage(ctx context.Context, revision, dir string) error {
 	older := *r
 	older.source = tree
 	return errors.Join(os.MkdirAll(bin, 0o755), os.MkdirAll(dir, 0o755), older.buildAs(ctx, bin, olderVersion),
+		command(ctx, "cp", "-r", filepath.Join(r.bin, "share"), bin), // manual pages: not what is tried here
 		older.pack(ctx, "deb", olderVersion, bin, filepath.Join(dir, "shoal-1.deb")))
 }
 
@@ -157,11 +158,12 @@ until_ 90 kubectl rollout status daemonset/web-ROUND --timeout=5s
 until_ 60 kubectl wait pod/keeps-ROUND --for=condition=Ready --timeout=5s
 ready() { [ $(kubectl get pods -l app=web-ROUND -o jsonpath='{.items[*].status.podIP}' | wc -w) = $nodes ]; }
 until_ 30 ready
+ip=$(kubectl get service web-ROUND -o jsonpath='{.spec.clusterIP}')
 for api in 10.97.0.2 10.97.0.3 10.97.0.4; do
 	k="kubectl --server https://$api:6443 --request-timeout=20s"
 	until_ 30 $k get --raw /readyz
 	for p in $(kubectl get pods -l app=web-ROUND -o name); do
-		answers() { $k exec $p -- wget -qO- -T 5 http://web-ROUND | grep -q '^web-ROUND-'; }
+		answers() { $k exec $p -- nslookup web-ROUND.default.svc.cluster.local | grep -q $ip && $k exec $p -- wget -qO- -T 5 http://$ip | grep -q '^web-ROUND-'; }
 		until_ 30 answers
 		$k logs $p >/dev/null
 	done

@@ -227,8 +227,9 @@ func (r *reconciler) raise(ctx context.Context, node *corev1.Node, lease *coordi
 	if _, err := r.client.CoordinationV1().Leases(l.Namespace).Update(ctx, l, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
+	k := known{fence: l.Annotations[fence.Raised], voters: votersOn(l), since: time.Now()} // after the answer
 	r.mu.Lock()
-	r.raised[l.Name] = known{fence: l.Annotations[fence.Raised], voters: votersOn(l), since: time.Now()} // after the answer
+	r.raised[l.Name] = k
 	r.mu.Unlock()
 	r.events.Eventf(node, corev1.EventTypeWarning, "Fenced",
 		"Node %s is lost: its pods that may move are replaced when it has surely stopped them", node.Name)
