@@ -154,8 +154,9 @@ spec:
         command: [sh, -c, "mkdir /www; hostname >/www/index.html; exec httpd -f -p 8080 -h /www"]
         readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
 EOF
-until_ 90 kubectl rollout status daemonset/web-ROUND --timeout=5s
-until_ 60 kubectl wait pod/keeps-ROUND --for=condition=Ready --timeout=5s
+until_ 60 kubectl rollout status daemonset/web-ROUND --timeout=5s || {
+	kubectl get nodes,pods -o wide; kubectl describe pods -l app=web-ROUND | tail -60; kubectl get events | tail -30; exit 1; }
+until_ 60 kubectl wait pod/keeps-ROUND --for=condition=Ready --timeout=5s || { kubectl describe pod/keeps-ROUND; exit 1; }
 ready() { [ $(kubectl get pods -l app=web-ROUND -o jsonpath='{.items[*].status.podIP}' | wc -w) = $nodes ]; }
 until_ 30 ready
 ip=$(kubectl get service web-ROUND -o jsonpath='{.spec.clusterIP}')
