@@ -126,7 +126,8 @@ func clientAt(t *testing.T, p *child, dir, ip string, port int) kubernetes.Inter
 		if err != nil {
 			t.Fatal(err)
 		}
-		for ; time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		// Not for longer: the CA of that moment may have been one that is followed just now.
+		for soon := time.Now().Add(5 * time.Second); time.Now().Before(soon); time.Sleep(10 * time.Millisecond) {
 			if _, err = c.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(context.Background()); err == nil {
 				return c
 			}

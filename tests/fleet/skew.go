@@ -37,7 +37,8 @@ func (r *rig) newerPackage(ctx context.Context, dir string) error {
 }
 
 // runSkew has the programs of another revision of this repository and those of this tree
-// in one cluster, in each order in which its machines could be upgraded, and back.
+// in one cluster, in the order in which its machines are upgraded, and back: coordinators
+// first, since nodes must not be newer than all of them.
 func runSkew(ctx context.Context, r *rig) (err error) {
 	if r.from == "" {
 		return errors.New("give the older version's revision of git: -from REVISION")
@@ -97,20 +98,21 @@ func runSkew(ctx context.Context, r *rig) (err error) {
 		})
 	}
 	works(1, "all works: old coordinators, old nodes")
-	r.prepared(ctx, c.first, fifth, "") // a newer node in an older cluster
-	works(2, "all works: old coordinators, old nodes and a new one")
 	installs(c.first, 2)
-	works(3, "all works: the first machine is new")
+	works(2, "all works: the first machine is new")
 	r.prepared(ctx, c.first, fourth, "") // an older node, by a newer coordinator
-	works(4, "all works: an old machine has joined by the new coordinator")
+	works(3, "all works: an old machine has joined by the new coordinator")
 	installs(second, 2)
-	works(5, "all works: one coordinator is old")
+	works(4, "all works: one coordinator is old")
 	installs(c.first, 1)
-	works(6, "all works: the first machine is old again")
-	for _, m := range []*container{c.first, third, fourth} {
-		installs(m, 2)
-	}
-	works(7, "all works: all are new")
+	works(5, "all works: the first machine is old again")
+	installs(c.first, 2)
+	installs(third, 2)
+	works(6, "all works: all coordinators are new, one node is old")
+	r.prepared(ctx, c.first, fifth, "")
+	works(7, "all works: a new machine has joined")
+	installs(fourth, 2)
+	works(8, "all works: all are new")
 	return nil
 }
 
@@ -164,7 +166,7 @@ for api in 10.97.0.2 10.97.0.3 10.97.0.4; do
 	k="kubectl --server https://$api:6443 --request-timeout=20s"
 	until_ 30 $k get --raw /readyz
 	for p in $(kubectl get pods -l app=web-ROUND -o name); do
-		answers() { $k exec $p -- nslookup web-ROUND.default.svc.cluster.local | grep -q $ip && $k exec $p -- wget -qO- -T 5 http://$ip | grep -q '^web-ROUND-'; }
+		answers() { $k exec $p -- sh -c "printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 $ip 80" | grep -q '^web-ROUND-'; }
 		until_ 30 answers
 		$k logs $p >/dev/null
 	done
