@@ -150,7 +150,7 @@ bin/conformance-rig: setup build images test-images kubectl FORCE
 fleet: build bin/share test-images kubectl ## whole machines with systemd: nspawn, and cgroup v2 in QEMU; SCENARIO=
 	@hack/setup.sh machines
 	$(GO) build -o bin/fleet-rig ./tests/fleet
-	bin/fleet-rig -go $(GO) -only '$(SCENARIO)'
+	bin/fleet-rig -go $(GO) -only '$(SCENARIO)' $(if $(FROM),-from $(FROM))
 
 chaos: build bin/share test-images kubectl ## bad things happen to five machines under load; MINUTES, SEED
 	@hack/setup.sh machines

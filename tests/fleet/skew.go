@@ -64,7 +64,7 @@ func runSkew(ctx context.Context, r *rig) (err error) {
 	}
 	defer r.showNodes(c)
 	second, third, fourth, fifth := c.nodes[0], c.nodes[1], c.nodes[2], c.nodes[3]
-	ok := r.step(ctx, "three machines have the older version, one the newer", func(ctx context.Context) (string, error) {
+	ok := r.step(ctx, "the machines have the older version, one the newer", func(ctx context.Context) (string, error) {
 		return "", each(ctx, c.all(), func(ctx context.Context, m *container) error {
 			number := 1
 			if m == fifth {
