@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
@@ -28,6 +30,7 @@ import (
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/qos"
 	podrecord "github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/registry"
 	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/source"
@@ -102,6 +105,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if err != nil {
 		return nil, err
 	}
+	logins, err := nodeLogins(b.cfg)
+	if err != nil {
+		return nil, err
+	}
 	var p podParts
 	p.changed, p.limits = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.offline = &pod.Offline{Log: b.log}
@@ -121,6 +128,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Runtime:    b.runtime.brief,
 		Images:     b.runtime.images,
 		Access:     access,
+		NodeLogins: logins,
 		Volumes:    p.volumes,
 		Devices:    b.claims.Devices,
 		Objects:    b.objects,
@@ -277,6 +285,20 @@ func podHost(b base) (*launch.Host, error) {
 		ResolvConf:       b.cfg.ResolvConf,
 		CgroupParent:     func(p *corev1.Pod) string { return cgroupOf(b.runtime.tree, p) },
 	}, nil
+}
+
+// nodeLogins are the node's own logins at registries: those of the kubelet's file
+// config.json, and of credential providers.
+func nodeLogins(cfg *config.Config) (func(context.Context, string) ([]*criv1.AuthConfig, error), error) {
+	n := &registry.Node{File: filepath.Join(cfg.RootDir, "config.json")}
+	if cfg.ImageCredentialProviderConfig != "" {
+		var err error
+		n.Plugins, err = registry.LoadPlugins(cfg.ImageCredentialProviderConfig, cfg.ImageCredentialProviderBinDir)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return n.For, nil
 }
 
 // imageAccess keeps which pods may use an image that is there; nil on a hollow

@@ -23,7 +23,7 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
-		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record",
+		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/policyfeed", "agent/quota",
 		"agent/selinux",
 		"agent/tracing",

@@ -182,6 +182,11 @@ type Config struct {
 	// PreloadedImagesVerificationAllowlist those that never do.
 	ImagePullCredentialsVerificationPolicy string   `json:"imagePullCredentialsVerificationPolicy,omitempty"`
 	PreloadedImagesVerificationAllowlist   []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
+	// ImageCredentialProviderConfig is the kubelet's CredentialProviderConfig, a file or a
+	// directory of files, of programs in ImageCredentialProviderBinDir that are asked for
+	// logins at registries; empty: none are.
+	ImageCredentialProviderConfig string `json:"imageCredentialProviderConfig,omitempty"`
+	ImageCredentialProviderBinDir string `json:"imageCredentialProviderBinDir,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
 	// Tracing is the kubelet's field of that name; nil: nothing is traced.

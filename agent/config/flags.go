@@ -21,6 +21,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.PodNetwork, "pod-network", c.PodNetwork, "what connects pods where there is no CNI configuration: builtin, or none")
 	fs.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "directory of image archives that are imported at start")
 	fs.StringVar(&c.RegistryConfigDir, "registry-config-dir", c.RegistryConfigDir, "directory of registry mirrors and certificates (hosts.toml)")
+	fs.StringVar(&c.ImageCredentialProviderConfig, "image-credential-provider-config", c.ImageCredentialProviderConfig,
+		"CredentialProviderConfig of programs that know logins at image registries: a file, or a directory of files")
+	fs.StringVar(&c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", c.ImageCredentialProviderBinDir,
+		"directory of these programs")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
 	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
 	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")

@@ -13,6 +13,9 @@ func (c *Config) validateImages(bad func(field, format string, args ...any)) {
 	if c.MaxParallelImagePulls < 1 {
 		bad("maxParallelImagePulls", "%d: at least 1", c.MaxParallelImagePulls)
 	}
+	if (c.ImageCredentialProviderConfig == "") != (c.ImageCredentialProviderBinDir == "") {
+		bad("imageCredentialProviderConfig", "give it and imageCredentialProviderBinDir, or neither")
+	}
 	switch c.ImagePullCredentialsVerificationPolicy {
 	case "", "NeverVerify", "NeverVerifyPreloadedImages", allowlisted, "AlwaysVerify":
 	default:

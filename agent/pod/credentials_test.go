@@ -46,21 +46,3 @@ func FuzzPullSecret(f *testing.F) {
 		}
 	})
 }
-
-func TestRegistryMatches(t *testing.T) {
-	for _, c := range []struct {
-		key, image string
-		want       bool
-	}{
-		{"localhost:5000", "localhost:5000/a:1", true},
-		{"https://r.example.com/v1/", "r.example.com/team/a", true},
-		{"r.example.com/team", "r.example.com/other/a", false},
-		{"*.example.com", "r.example.com/a", true},
-		{"*.example.com", "example.com/a", false},
-		{"https://index.docker.io/v1/", "nginx", true},
-	} {
-		if got := registryMatches(c.key, c.image); got != c.want {
-			t.Errorf("%s for %s: %v", c.key, c.image, got)
-		}
-	}
-}

@@ -62,6 +62,10 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 	if loginErr != nil {
 		return m.pullFailed(f, loginErr)
 	}
+	logins, loginErr = m.withNode(ctx, logins, image)
+	if loginErr != nil && ctx.Err() == nil {
+		m.Log.Warn("some of the node's registry logins are missing", "image", image, "err", loginErr)
+	}
 	return m.pullImage(ctx, f, spec, logins)
 }
 
@@ -171,6 +175,9 @@ func (m *Manager) recordedPull(
 		return "", err
 	}
 	ref, used, err := m.tryPull(ctx, spec, logins, p)
+	if used != nil && used.node {
+		used = nil // what the node may have all of its pods may
+	}
 	id := ref
 	if err == nil {
 		id, err = m.imageID(ctx, spec, ref)

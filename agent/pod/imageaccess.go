@@ -46,10 +46,11 @@ type ImageRecords interface {
 	Delete(key string) error
 }
 
-// credential is a registry login and the Secret that holds it.
+// credential is a registry login and the Secret that holds it, or the node's own.
 type credential struct {
 	auth   *criv1.AuthConfig
 	secret record.ImagePullSecret // without its hash
+	node   bool
 }
 
 // Access remembers with which credentials images were pulled, and asks other

@@ -93,7 +93,11 @@ type Manager struct {
 	Runtime criapi.RuntimeService
 	Images  criapi.ImageManagerService
 	// Access tells which pods may use an image that is there; nil: all.
-	Access  *Access
+	Access *Access
+	// NodeLogins are the node's own logins at an image's registry; nil: there are none. An
+	// error tells that some are missing.
+	NodeLogins func(ctx context.Context, image string) ([]*criv1.AuthConfig, error)
+
 	Steps   []Step
 	Volumes Volumes
 	// Devices are the CDI names of what drivers have prepared for a container that

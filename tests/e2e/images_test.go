@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -171,6 +173,28 @@ func TestRegistry(t *testing.T) {
 	event("borrow-wrong", "401 Unauthorized")
 	event("borrow-never", `Container image "`+address+`/lib/nginx:1" is not present with pull policy of Never`)
 	s.shows("ErrImageNeverPull", "get", "pod", "borrow-never")
+
+	// What the node has a login for is for all of its pods, later too (IMG-18).
+	push(t, cluster, address+"/node/busybox:1", load(t, "busybox"))
+	logins, err := json.Marshal(map[string]any{"auths": map[string]any{address + "/node": map[string]string{
+		"username": registryUser, "password": registryPassword}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofNode := filepath.Join(cluster.Dir, "kubelet", "config.json")
+	if err := os.WriteFile(ofNode, logins, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod("node", "node/busybox:1", "")
+	s.ready("node")
+	if err := os.Remove(ofNode); err != nil {
+		t.Fatal(err)
+	}
+	s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: node-again}, spec: {terminationGracePeriodSeconds: 0,
+  containers: [{name: c, image: "%s/node/busybox:1", imagePullPolicy: IfNotPresent, command: [sleep, "999"]}]}}`,
+		address))
+	s.ready("node-again")
+	event("node-again", "already present on machine and can be accessed by the pod")
 
 	s.k("patch", "serviceaccount", "default", "-p", `{"imagePullSecrets":[{"name":"pull"}]}`)
 	pod("account", "lib/busybox:1", "")
