@@ -3,6 +3,7 @@ package e2e
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -22,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -33,15 +35,7 @@ const registryUser, registryPassword = "puller", "pa ss:wörd"
 func startRegistry(t *testing.T) (address, digest string) {
 	t.Helper()
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	address = serveInside(t, cluster, func(w http.ResponseWriter, r *http.Request) {
-		if user, password, ok := r.BasicAuth(); !ok || user != registryUser || password != registryPassword {
-			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			http.Error(w,
-				`{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
-			return
-		}
-		images.ServeHTTP(w, r)
-	})
+	address = serveInside(t, cluster, askingForLogin(images))
 
 	busybox := load(t, "busybox")
 	push(t, cluster, address+"/lib/nginx:1", load(t, "nginx"))
@@ -62,6 +56,19 @@ func startRegistry(t *testing.T) (address, digest string) {
 		t.Fatal(err)
 	}
 	return address, hash.String()
+}
+
+// askingForLogin serves images to who has the login.
+func askingForLogin(images http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != registryUser || password != registryPassword {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			http.Error(w,
+				`{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}
 }
 
 // serveInside serves on the loopback of a cluster's first machine.
@@ -202,6 +209,104 @@ func TestRegistry(t *testing.T) {
 	s.apply(`{apiVersion: v1, kind: Pod, metadata: {name: never}, spec: {containers: [{name: c, image: "localhost/none:1", imagePullPolicy: Never}]}}`)
 	s.shows("ErrImageNeverPull", "get", "pod", "never")
 	event("never", `Container image "localhost/none:1" is not present with pull policy of Never`)
+}
+
+// provider answers the kubelet's credential provider protocol for one registry.
+const provider = `#!/bin/sh
+cat >>"$0.asked"
+cat <<'END'
+{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Registry",
+"auth":{%q:{"username":%q,"password":%q}}}
+END
+`
+
+const providers = `apiVersion: kubelet.config.k8s.io/v1
+kind: CredentialProviderConfig
+providers:
+- {name: provider, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: ["127.0.0.1:5000"], defaultCacheDuration: 1h}
+`
+
+// TestCredentialProvider: a node asks a program for its login at a registry, once (IMG-19).
+func TestCredentialProvider(t *testing.T) {
+	const address, node = "127.0.0.1:5000", "node-login"
+	s := newSpace(t)
+	agent, err := cluster.Host(node, func(a *harness.Agent, c *agentconfig.Config) {
+		c.ImageCredentialProviderBinDir = filepath.Join(a.Dir, "providers")
+		c.ImageCredentialProviderConfig = filepath.Join(a.Dir, "providers.yaml")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(agent.Dir, "providers", "provider")
+	err = errors.Join(os.Mkdir(filepath.Dir(program), 0o755),
+		os.WriteFile(program, fmt.Appendf(nil, provider, address, registryUser, registryPassword), 0o755),
+		os.WriteFile(filepath.Join(agent.Dir, "providers.yaml"), []byte(providers), 0o600))
+	if err == nil {
+		err = agent.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(agent.Logs())
+		}
+		if err := agent.Stop(); err != nil {
+			t.Error(err)
+		}
+		cluster.Must(t, "delete", "node", node)
+	}()
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	err = harness.Inside(agent.NetNS, func() error {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		server := &httptest.Server{Listener: l, Config: &http.Server{Handler: askingForLogin(images)}}
+		server.Start()
+		t.Cleanup(server.Close)
+		for _, repository := range []string{"a", "b"} {
+			ref, err := name.ParseReference(address+"/"+repository+":1", name.Insecure)
+			if err != nil {
+				return err
+			}
+			if err := remote.Write(ref, load(t, "busybox"), remote.WithTransport(inMemory{images})); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.shows(node, "get", "nodes", "-o", "name")
+	s.k("wait", "node/"+node, "--for=condition=Ready", "--timeout=30s")
+	for _, repository := range []string{"a", "b"} {
+		s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {nodeName: %s, terminationGracePeriodSeconds: 0,
+  containers: [{name: c, image: "%s/%s:1", imagePullPolicy: Always, command: [sleep, "999"]}]}}`,
+			repository, node, address, repository))
+	}
+	s.ready("a", "b")
+	asked, err := os.ReadFile(program + ".asked")
+	if err != nil || strings.Count(string(asked), "CredentialProviderRequest") > 2 || // both may have been first
+		!strings.Contains(string(asked), address+"/") {
+		t.Errorf("asked %s, %v", asked, err)
+	}
+	s.k("delete", "pods", "--all")
+}
+
+// inMemory has a handler answer requests.
+type inMemory struct{ http.Handler }
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	m.ServeHTTP(w, r)
+	answer := w.Result()
+	answer.Request = r
+	return answer, nil
 }
 
 func command(image string) string {
