@@ -50,7 +50,7 @@ cat /sys/fs/cgroup/cgroup.controllers`
 
 // runTests runs a package's tests and prints what failed, or else the number
 // of tests.
-const runTests = `cd /tmp
+const runTests = `cd /tmp; export SHOAL_TEST_PAUSE=/usr/bin/shoal-pause
 /mnt/tests/%s -test.v -test.timeout 8m >/tmp/out 2>&1 || true
 grep -A8 -e '--- FAIL' /tmp/out || true
 tail -1 /tmp/out | grep -qx PASS || { tail -30 /tmp/out | cut -c1-200; exit 1; }
