@@ -29,7 +29,8 @@ func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
 		if r.quick && p != "agent/runtime" {
 			continue
 		}
-		out := filepath.Join(tests, strings.ReplaceAll(p, "/", "-"))
+		dir := filepath.Join(tests, strings.ReplaceAll(p, "/", "-"))
+		out := filepath.Join(dir, "test")
 		cmd := exec.CommandContext(ctx, r.gotool, "test", "-c", "-ldflags", "-s -w", "-o", out, "./"+p)
 		cmd.Dir, cmd.Env = r.source, append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := cmd.CombinedOutput(); err != nil {
@@ -38,8 +39,18 @@ func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
 		if _, err := os.Stat(out); err == nil { // some have no tests
 			made = append(made, p)
 		}
+		if data := filepath.Join(r.source, p, "testdata"); isDir(data) {
+			if err := os.CopyFS(filepath.Join(dir, "testdata"), os.DirFS(data)); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return made, nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 const useDisk = `mount -o ro /dev/vdb /mnt
@@ -50,8 +61,8 @@ cat /sys/fs/cgroup/cgroup.controllers`
 
 // runTests runs a package's tests and prints what failed, or else the number
 // of tests.
-const runTests = `cd /tmp; export SHOAL_TEST_PAUSE=/usr/bin/shoal-pause
-/mnt/tests/%s -test.v -test.timeout 8m >/tmp/out 2>&1 || true
+const runTests = `cd /mnt/tests/%s; export SHOAL_TEST_PAUSE=/usr/bin/shoal-pause
+./test %s -test.v -test.timeout 8m >/tmp/out 2>&1 || true
 grep -A8 -e '--- FAIL' /tmp/out || true
 tail -1 /tmp/out | grep -qx PASS || { tail -30 /tmp/out | cut -c1-200; exit 1; }
 echo $(grep -c -e '^--- PASS' /tmp/out) tests`
@@ -73,13 +84,13 @@ func runCgroup2(ctx context.Context, r *rig) (err error) {
 		return nil
 	}
 	r.script(ctx, v, "the runtime's tests by systemd",
-		"export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+fmt.Sprintf(runTests, "agent-runtime -test.run TestExitCodesAndReasons"))
+		"export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+fmt.Sprintf(runTests, "agent-runtime", "-test.run TestExitCodesAndReasons"))
 	if r.quick {
 		r.systemdDriver(ctx, v)
 		return nil
 	}
 	for _, p := range tests {
-		r.script(ctx, v, "tests of "+p, fmt.Sprintf(runTests, strings.ReplaceAll(p, "/", "-")))
+		r.script(ctx, v, "tests of "+p, fmt.Sprintf(runTests, strings.ReplaceAll(p, "/", "-"), ""))
 	}
 	r.filesDriver(ctx, v)
 	r.systemdDriver(ctx, v)
