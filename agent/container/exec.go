@@ -1,7 +1,6 @@
 package container
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/process"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,23 +45,9 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	out, errOut := limited{most: keep}, limited{most: keep}
+	out, errOut := process.Output{Limit: keep}, process.Output{Limit: keep}
 	code, err = m.Exec(ctx, id, cmd, IO{Stdout: &out, Stderr: &errOut})
-	return out.buf.Bytes(), errOut.buf.Bytes(), code, err
-}
-
-// limited is a writer that drops what is too much. It does not embed its
-// buffer: io.Copy would find the buffer's ReadFrom and pass by the limit.
-type limited struct {
-	buf  bytes.Buffer
-	most int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := l.most - l.buf.Len(); room > 0 {
-		l.buf.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
+	return out.Bytes(), errOut.Bytes(), code, err
 }
 
 // Exec runs a command in a running container and returns its exit code. When

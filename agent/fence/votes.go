@@ -114,8 +114,7 @@ func (v *Voter) refuse(node string, now time.Duration) bool {
 // Ask asks a member of the gossip (gossip.Group.Ask).
 type Ask func(ctx context.Context, member string, question []byte) ([]byte, error)
 
-// poll asks voters, and returns when enough said yes, or all have answered. yes holds who
-// did.
+// poll asks voters, and returns when enough said yes, or all have answered.
 func poll(ctx context.Context, ask Ask, voters []string, q question, enough func(yes map[string]bool) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, voteTime)
 	var running sync.WaitGroup

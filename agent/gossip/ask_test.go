@@ -112,3 +112,27 @@ func TestUnverified(t *testing.T) {
 		}
 	})
 }
+
+// FuzzQuestion: what a verified member asks reaches the one who answers whole, and for this
+// member alone.
+func FuzzQuestion(f *testing.F) {
+	a := newAuthority(f)
+	g, _ := alone(f, a)
+	var asked []byte
+	g.cfg.Answer = func(_ string, _ Role, question []byte) []byte {
+		asked = question
+		return nil
+	}
+	f.Add(append(appendValue([]byte{msgQuestion}, []byte("self")), "?"...))
+	f.Add([]byte{msgQuestion, 200})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		asked = nil
+		body := append([]byte{msgQuestion}, b...)
+		if err := g.answer(nil, nil, body, &peer{name: "m"}); err == nil {
+			t.Error("nothing was said, and that was sent")
+		}
+		if !bytes.HasSuffix(body, asked) || len(asked) > maxQuestion {
+			t.Errorf("%x was asked by %x", asked, body)
+		}
+	})
+}

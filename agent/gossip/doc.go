@@ -49,6 +49,9 @@
 // Memberlist's own encryption, compression and user messages are off and refused:
 // its decoders end the process for some inputs of a key's holder.
 //
+// A question of one member to another, and its answer, are a stream of their own (ask.go),
+// which memberlist does not see; the fences of agent/fence need it.
+//
 // What a verified member that turned bad still can: call others dead. They
 // contradict within a second; conditions flap, no pod is evicted without the
 // Lease.

@@ -1,13 +1,14 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // hole is a known way out of a container by a fault of its OCI runtime.
@@ -56,7 +57,7 @@ func (r Runtime) KnownHoles(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionWait)
 	defer cancel()
-	out := &head{room: versionBytes}
+	out := &process.Output{Limit: versionBytes}
 	args := []string{"--version"}
 	if r.Root != "" { // else crun makes a directory of its own in /run for that, too
 		args = []string{"--root", r.Root, "--version"}
@@ -66,19 +67,7 @@ func (r Runtime) KnownHoles(ctx context.Context) (string, error) {
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s --version: %w", r.Path, err)
 	}
-	return holesOf(name, out.text.String())
-}
-
-// head keeps the beginning of what is written. The buffer is not embedded:
-// io.Copy would fill it by its ReadFrom, past the limit.
-type head struct {
-	text bytes.Buffer
-	room int
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	h.text.Write(p[:min(len(p), max(h.room-h.text.Len(), 0))])
-	return len(p), nil
+	return holesOf(name, out.String())
 }
 
 // holesOf reads the output of --version: "runc version 1.1.5+ds1" and a line

@@ -14,11 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/distribution/reference"
 	criapi "k8s.io/cri-api/pkg/apis"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/registry"
 )
 
 // VerifyPolicy tells which images that are on the node need the pod's own
@@ -119,7 +119,7 @@ func (a *Access) Load(ctx context.Context) error {
 // by this name was cut off.
 func (a *Access) closeCutOff(i *criv1.Image) error {
 	for _, n := range slices.Concat(i.RepoTags, i.RepoDigests) {
-		name, r := repository(n), a.byRef[i.Id]
+		name, r := registry.Repository(n), a.byRef[i.Id]
 		if !a.isPulling(name) || r != nil && r.Names[name] != nil {
 			continue
 		}
@@ -201,7 +201,7 @@ func (a *Access) allow(image, ref string, c *credential) error {
 	if next.Names == nil {
 		next.Names = map[string]*record.ImageAccess{}
 	}
-	name := repository(image)
+	name := registry.Repository(image)
 	access := record.ImageAccess{Everyone: c == nil}
 	if old := next.Names[name]; old != nil && c != nil {
 		access.Everyone = old.Everyone
@@ -268,7 +268,7 @@ func (a *Access) MustPull(image string, there *criv1.Image, credentials []creden
 	if r == nil {
 		return true
 	}
-	access := r.Names[repository(image)]
+	access := r.Names[registry.Repository(image)]
 	if access == nil {
 		return true
 	}
@@ -308,12 +308,12 @@ func (a *Access) verifies(image string, pulled bool) bool {
 }
 
 func (a *Access) allowlisted(image string) bool {
-	name := repository(image)
+	name := registry.Repository(image)
 	return slices.ContainsFunc(a.Allowlist, func(entry string) bool {
 		if prefix, ok := strings.CutSuffix(entry, "*"); ok {
 			return strings.HasPrefix(name, prefix) || strings.HasPrefix(name, "docker.io/"+prefix)
 		}
-		return name == repository(entry)
+		return name == registry.Repository(entry)
 	})
 }
 
@@ -321,14 +321,14 @@ func (a *Access) allowlisted(image string) bool {
 // asked for. The same content can have other names too: what was imported
 // stays open by its own name, whatever a pod pulls afterwards.
 func (a *Access) isPulled(image string, there *criv1.Image, r *record.Image) bool {
-	name := repository(image)
+	name := registry.Repository(image)
 	if a.knows(name, r) {
 		return true
 	}
 	names := slices.Concat(there.RepoTags, there.RepoDigests)
 	imported := false
 	for _, n := range names {
-		repo := repository(n)
+		repo := registry.Repository(n)
 		if repo == name {
 			return false
 		}
@@ -344,20 +344,11 @@ func (a *Access) knows(name string, r *record.Image) bool {
 
 func (a *Access) isPulling(name string) bool {
 	for p := range a.pulling {
-		if repository(p) == name {
+		if registry.Repository(p) == name {
 			return true
 		}
 	}
 	return false
-}
-
-// repository is an image's name without tag and digest, in full: one entry
-// for "nginx" and "docker.io/library/nginx:1".
-func repository(image string) string {
-	if named, err := reference.ParseDockerRef(image); err == nil {
-		return named.Name()
-	}
-	return image
 }
 
 func sameSecret(a, b record.ImagePullSecret) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/registry"
 )
 
 // imageRecords keeps records in memory.
@@ -86,7 +87,7 @@ func TestCredentialsAreAskedAgain(t *testing.T) {
 		t.Error("the record does not outlive a restart")
 	}
 	for key, r := range records {
-		for _, s := range r.Names[repository(private)].Secrets {
+		for _, s := range r.Names[registry.Repository(private)].Secrets {
 			if string(s.Hash) == "secret" || len(s.Hash) != 32 {
 				t.Errorf("%s keeps %q", key, s.Hash)
 			}

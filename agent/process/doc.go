@@ -10,5 +10,6 @@
 //	clock.go    somebody has set the clock
 //	trim.go     memory that only a start or a burst needed goes back
 //	manual.go   manual pages and completions of the command, for packages
+//	output.go   the beginning of what a program says
 //	advise.go   what to do about an error of the machine, a full disk
 package process

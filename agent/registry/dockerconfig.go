@@ -81,7 +81,8 @@ func readFile(file string) (Auths, error) {
 	return a, nil
 }
 
-// Matches tells whether a key of Auths is for an image.
+// Matches tells whether a key of Auths is for an image. As upstream, a glob is for one part
+// of the host, never for the port, and a path is one by its letters: team is of teams/app, too.
 func Matches(key, image string) bool {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, path, _ := strings.Cut(key, "/")
@@ -90,8 +91,10 @@ func Matches(key, image string) bool {
 		host = dockerHub
 	}
 	if host != imageHost {
-		ok, err := filepath.Match(host, imageHost)
-		if err != nil || !ok || strings.Count(host, ".") != strings.Count(imageHost, ".") {
+		name, port, _ := strings.Cut(host, ":")
+		imageName, imagePort, _ := strings.Cut(imageHost, ":")
+		ok, err := filepath.Match(name, imageName)
+		if err != nil || !ok || port != imagePort || strings.Count(name, ".") != strings.Count(imageName, ".") {
 			return false
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletv1 "k8s.io/kubelet/config/v1"
 	credentialv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // Node is what a node has of its own.
@@ -84,12 +86,13 @@ func newPlugin(p *kubeletv1.CredentialProvider, path string) *Plugin {
 // keys are those that an answer for an image may be kept under.
 func keys(image string) []cacheKey {
 	host, _ := split(image)
-	return []cacheKey{{credentialv1.ImagePluginCacheKeyType, nameOf(image)},
+	return []cacheKey{{credentialv1.ImagePluginCacheKeyType, Repository(image)},
 		{credentialv1.RegistryPluginCacheKeyType, host}, {credentialv1.GlobalPluginCacheKeyType, ""}}
 }
 
-// nameOf is an image without its tag and digest.
-func nameOf(image string) string {
+// Repository is an image's name without tag and digest, in full: one for "nginx" and
+// "docker.io/library/nginx:1".
+func Repository(image string) string {
 	if named, err := reference.ParseDockerRef(image); err == nil {
 		return named.Name()
 	}
@@ -100,7 +103,7 @@ func (p *Plugin) auths(ctx context.Context, image string) (Auths, error) {
 	if a, ok := p.kept(image, time.Now()); ok {
 		return a, nil
 	}
-	got := p.asking.DoChan(nameOf(image), func() (any, error) {
+	got := p.asking.DoChan(Repository(image), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pluginTime) // others wait for it too
 		defer cancel()
 		r, err := p.run(ctx, image)
@@ -168,7 +171,7 @@ func (p *Plugin) run(ctx context.Context, image string) (*credentialv1.Credentia
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdin = bytes.NewReader(asked)
-	said, wrong := &limited{left: maxAnswer}, &limited{left: maxError}
+	said, wrong := &process.Output{Limit: maxAnswer}, &process.Output{Limit: maxError}
 	cmd.Stdout, cmd.Stderr = said, wrong
 	cmd.WaitDelay = time.Second // for what it left behind with its pipes
 	err = cmd.Run()
@@ -176,12 +179,12 @@ func (p *Plugin) run(ctx context.Context, image string) (*credentialv1.Credentia
 		err = fmt.Errorf("no answer in %s", pluginTime)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(wrong.kept.String()))
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(wrong.String()))
 	}
-	if said.over {
+	if said.Over() {
 		return nil, fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
 	}
-	return parseAnswer(said.kept.Bytes())
+	return parseAnswer(said.Bytes())
 }
 
 func parseAnswer(b []byte) (*credentialv1.CredentialProviderResponse, error) {
@@ -199,21 +202,4 @@ func parseAnswer(b []byte) (*credentialv1.CredentialProviderResponse, error) {
 		return &r, nil
 	}
 	return nil, fmt.Errorf("its answer's cacheKeyType is %q: use Image, Registry or Global", r.CacheKeyType)
-}
-
-// limited keeps the first bytes that are written to it, and drops the rest.
-type limited struct {
-	kept bytes.Buffer // not embedded: its ReadFrom has no limit
-	left int
-	over bool
-}
-
-func (l *limited) Write(b []byte) (int, error) {
-	n := len(b)
-	if n > l.left {
-		b, l.over = b[:l.left], true
-	}
-	l.left -= len(b)
-	_, err := l.kept.Write(b)
-	return n, err
 }

@@ -23,6 +23,10 @@ func TestMatches(t *testing.T) {
 		{"r.example.com/team", "r.example.com/other/a", false},
 		{"*.example.com", "r.example.com/a", true},
 		{"*.example.com", "example.com/a", false},
+		{"*.example.com", "r.example.com:5000/a", false},
+		{"r.example.*", "r.example.com:5000/a", false},
+		{"r.example.*:5000", "r.example.com:5000/a", true},
+		{"r.example.com:*", "r.example.com:5000/a", false},
 		{"https://index.docker.io/v1/", "nginx", true},
 	} {
 		if got := Matches(c.key, c.image); got != c.want {

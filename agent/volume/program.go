@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // A file system whose server is away answers no call, and a process that asks it
@@ -104,7 +106,7 @@ func program(ctx context.Context, name string, args ...string) (output string, e
 // programUpTo is program for one whose output is longer.
 func programUpTo(ctx context.Context, limit int, name string, args ...string) (output string, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	out := limited{limit: limit}
+	out := process.Output{Limit: limit}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
 	ended := make(chan error, 1)
@@ -125,18 +127,6 @@ func programUpTo(ctx context.Context, limit int, name string, args ...string) (o
 		return "", fmt.Errorf("%w, and %s cannot be ended", ctx.Err(), name)
 	}
 	return strings.TrimSpace(out.String()), ctx.Err()
-}
-
-// limited keeps the begin of what is written to it.
-type limited struct {
-	strings.Builder
-	limit int
-}
-
-// Write implements io.Writer.
-func (l *limited) Write(p []byte) (int, error) {
-	l.Builder.Write(p[:min(len(p), l.limit-l.Len())])
-	return len(p), nil
 }
 
 // mountsAt counts the mounts at a path itself. Links in the path above it are

@@ -277,15 +277,7 @@ func TestRegistryMirror(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "node3")
-	}()
+	defer leave(t, agent, "node3")
 	certs := filepath.Join(agent.Dir, "certs.d")
 	writeFile(t, filepath.Join(certs, "ca.crt"), string(caPEM))
 	mirror := fmt.Sprintf(

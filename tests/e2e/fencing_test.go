@@ -110,15 +110,7 @@ func TestFencing(t *testing.T) {
 			t.Fatal(err)
 		}
 		agents[name] = agent
-		defer func() {
-			if t.Failed() {
-				t.Log(agent.Logs())
-			}
-			if err := agent.Stop(); err != nil {
-				t.Error(err)
-			}
-			cluster.Must(t, "delete", "node", name)
-		}()
+		defer leave(t, agent, name)
 		s.shows(name, "get", "nodes", "-o", "name")
 		s.k("wait", "node/"+name, "--for=condition=Ready", "--timeout=30s")
 		s.k("label", "node", name, "fencing=yes")

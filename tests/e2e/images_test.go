@@ -247,15 +247,7 @@ func TestCredentialProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", node)
-	}()
+	defer leave(t, agent, node)
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	err = harness.Inside(agent.NetNS, func() error {
 		l, err := net.Listen("tcp", address)

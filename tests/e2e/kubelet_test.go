@@ -31,15 +31,7 @@ func TestKubeletCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "signed")
-	}()
+	defer leave(t, agent, "signed")
 	s.shows("signed", "get", "nodes", "-o", "name")
 	s.k("wait", "node/signed", "--for=condition=Ready", "--timeout=60s")
 	ready := time.Now()

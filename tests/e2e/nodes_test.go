@@ -23,15 +23,7 @@ func TestTwoNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "node2")
-	}()
+	defer leave(t, agent, "node2")
 	s.shows("node2", "get", "nodes", "-o", "name")
 	s.k("wait", "node/node2", "--for=condition=Ready", "--timeout=30s")
 	t.Logf("node2 Ready %v after its start", time.Since(began).Round(10*time.Millisecond))

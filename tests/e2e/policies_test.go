@@ -94,15 +94,7 @@ func TestNetworkPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "node5")
-	}()
+	defer leave(t, agent, "node5")
 	s.shows("node5", "get", "nodes", "-o", "name")
 	s.k("wait", "node/node5", "--for=condition=Ready", "--timeout=60s")
 	nodes := []string{"node1", "node5"}

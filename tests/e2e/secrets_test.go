@@ -194,15 +194,7 @@ func TestNoSecretsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "forgetful")
-	}()
+	defer leave(t, agent, "forgetful")
 	s.shows("forgetful", "get", "nodes", "-o", "name")
 	s.k("wait", "node/forgetful", "--for=condition=Ready", "--timeout=30s")
 	s.apply(fmt.Sprintf(forgetful, "forgetful", seconds))
@@ -267,15 +259,7 @@ func TestLostKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(agent.Logs())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-		cluster.Must(t, "delete", "node", "keyless")
-	}()
+	defer leave(t, agent, "keyless")
 	s.shows("keyless", "get", "nodes", "-o", "name")
 	s.k("wait", "node/keyless", "--for=condition=Ready", "--timeout=30s")
 	kept, gone := time.Now().UnixNano()%1e9+1e9, time.Now().UnixNano()%1e9+2e9

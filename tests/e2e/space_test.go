@@ -128,3 +128,16 @@ func (s space) sleeper(name string) {
 	s.k("run", name, "--image=localhost/busybox:1", "--restart=Never", "--", "sleep", "3600")
 	s.ready(name)
 }
+
+// leave ends the agent of a node that a test made, and deletes its Node. What the agent of
+// a test that failed said is shown.
+func leave(t *testing.T, agent *harness.Agent, node string) {
+	t.Helper()
+	if t.Failed() {
+		t.Log(agent.Logs())
+	}
+	if err := agent.Stop(); err != nil {
+		t.Error(err)
+	}
+	cluster.Must(t, "delete", "node", node)
+}

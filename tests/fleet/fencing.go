@@ -64,9 +64,7 @@ type failure struct {
 
 func (r *rig) failures() []failure {
 	link := func(state string) func(context.Context, *container) error {
-		return func(ctx context.Context, m *container) error {
-			return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+nodeName(m), state)
-		}
+		return func(ctx context.Context, m *container) error { return setLink(ctx, nodeName(m), state) }
 	}
 	signal := func(script string) func(context.Context, *container) error {
 		return func(ctx context.Context, m *container) error {
@@ -86,6 +84,11 @@ func (r *rig) failures() []failure {
 			return errors.Join(err, killed)
 		}, link("up")},
 	}
+}
+
+// setLink plugs a machine in ("up"), or out ("down").
+func setLink(ctx context.Context, machine, state string) error {
+	return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+machine, state)
 }
 
 // runFencing: the machine of a database fails in several ways; another writes in its
@@ -289,10 +292,7 @@ func (f *fencing) quiteAlone(ctx context.Context) (string, error) {
 	}
 	time.Sleep(20 * time.Second)
 	failed := f.writes(run)
-	link := func(state string) error {
-		return command(ctx, "ip", "-n", lan, "link", "set", "vb-"+name, state)
-	}
-	failed = errors.Join(failed, link("down"))
+	failed = errors.Join(failed, setLink(ctx, name, "down"))
 	began := time.Now()
 	for failed == nil && f.writes(run) == nil {
 		if time.Since(began) > 20*time.Second {
@@ -300,7 +300,7 @@ func (f *fencing) quiteAlone(ctx context.Context) (string, error) {
 		}
 	}
 	took := time.Since(began)
-	if err := errors.Join(failed, link("up")); err != nil {
+	if err := errors.Join(failed, setLink(ctx, name, "up")); err != nil {
 		return "", err
 	}
 	_, err = f.first.sh(ctx, "systemctl start shoal-coordinator\n"+

@@ -12,6 +12,9 @@
 //	     └────────────── │ lifting │ ◄───────────────────┘ its pods are stopped
 //	                     └─────────┘
 //
+// Where other nodes may vouch for the fenced one, fence.Wait begins when enough of them have
+// refused it (fence.Refuse).
+//
 // The fence is an annotation of the node's Lease. A coordinator that leads no more may
 // still have a deletion under way: it names the version of the pod that it read before it
 // last saw the fence raised, and lifting writes each pod between "lifting" and "no fence".
