@@ -62,6 +62,7 @@ type Manager struct {
 	once    sync.Once
 	wake    chan struct{}
 	current atomic.Pointer[signed]
+	keeping sync.Mutex // what is shown is what is in the file
 
 	mu     sync.Mutex
 	wanted *x509.CertificateRequest

@@ -26,18 +26,29 @@ func (m *Manager) take(certPEM, keyPEM []byte) error {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
 	pair := bytes.Join([][]byte{certPEM, keyPEM}, nil)
-	m.keep(pair)
-	m.current.Store(newSigned(c, pair))
+	m.keep(newSigned(c, pair))
 	m.Log.Info("the cluster has signed this node's serving certificate", "names", c.Leaf.DNSNames,
 		"addresses", c.Leaf.IPAddresses,
 		"until", c.Leaf.NotAfter.Format(time.RFC3339))
 	return nil
 }
 
-func (m *Manager) keep(pair []byte) {
-	if err := writeFile(m.File, append(m.header(), pair...)); err != nil {
+// keep writes down the certificate that is shown; with now another is shown from now on.
+// Whoever comes last writes what is shown then, never one of before.
+func (m *Manager) keep(now *signed) {
+	m.keeping.Lock()
+	defer m.keeping.Unlock()
+	shown := m.current.Load()
+	if now != nil {
+		shown = now
+	}
+	if shown == nil {
+		return
+	}
+	if err := writeFile(m.File, append(m.header(), shown.pem...)); err != nil {
 		m.Log.Warn("the serving certificate is not kept for the next start", "err", err)
 	}
+	m.current.Store(shown)
 }
 
 // SetCluster takes the cluster's CAs of now. If another one signs, a certificate of it is
@@ -52,8 +63,8 @@ func (m *Manager) SetCluster(cas []byte, told bool) {
 	if !news {
 		return
 	}
-	if c := m.current.Load(); c != nil && !same {
-		m.keep(c.pem)
+	if !same {
+		m.keep(nil)
 	}
 	select {
 	case m.waker() <- struct{}{}:
