@@ -65,9 +65,40 @@ func diskOf(t *testing.T, c *harness.Cluster, dir string, mebibytes int64, mkfs 
 		// The kernel lets go of files on it a moment after the last container's end.
 		harness.Eventually(t, "the disk is free", func() (bool, string) {
 			out, err := exec.Command("umount", dir).CombinedOutput()
+			if err != nil {
+				out = append(out, holders(dir)...)
+			}
 			return err == nil, string(out)
 		})
 	})
+}
+
+// holders tells which processes have something below dir open, or are in it, what is
+// mounted there, and which loop devices have their file there.
+func holders(dir string) string {
+	var out strings.Builder
+	for _, pattern := range []string{"fd/*", "cwd", "root", "exe", "map_files/*"} {
+		links, _ := filepath.Glob("/proc/[0-9]*/" + pattern)
+		for _, link := range links {
+			if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, dir) {
+				said, _ := os.ReadFile(filepath.Join("/proc", strings.Split(link, "/")[2], "cmdline"))
+				fmt.Fprintf(&out, "%s -> %s of %q\n", link, to, said)
+			}
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir+"/") {
+			out.WriteString(line)
+		}
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if file, err := os.ReadFile(l); err == nil && strings.Contains(string(file), dir) {
+			fmt.Fprintf(&out, "%s: %s", l, file)
+		}
+	}
+	return out.String()
 }
 
 // fill takes all space below dir; the function that it returns gives it back.
