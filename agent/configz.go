@@ -40,8 +40,15 @@ type kubeletConfiguration struct {
 	CgroupDriver                 string            `json:"cgroupDriver,omitempty"`
 	SingleProcessOOMKill         bool              `json:"singleProcessOOMKill"`
 	CPUManagerPolicy             string            `json:"cpuManagerPolicy"`
+	CPUManagerPolicyOptions      map[string]string `json:"cpuManagerPolicyOptions,omitempty"`
+	ReservedSystemCPUs           string            `json:"reservedSystemCPUs,omitempty"`
 	MemoryManagerPolicy          string            `json:"memoryManagerPolicy"`
 	TopologyManagerPolicy        string            `json:"topologyManagerPolicy"`
+	TopologyManagerScope         string            `json:"topologyManagerScope"`
+	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions,omitempty"`
+	CPUCFSQuotaPeriod            metav1.Duration   `json:"cpuCFSQuotaPeriod"`
+	FailSwapOn                   bool              `json:"failSwapOn"`
+	MemorySwap                   config.MemorySwap `json:"memorySwap"`
 	MaxPods                      int               `json:"maxPods,omitempty"`
 	PodCIDR                      string            `json:"podCIDR,omitempty"`
 	PodPidsLimit                 *int64            `json:"podPidsLimit,omitempty"`
@@ -71,6 +78,7 @@ type kubeletConfiguration struct {
 	ShutdownGracePeriod              metav1.Duration   `json:"shutdownGracePeriod"`
 	ShutdownGracePeriodCriticalPods  metav1.Duration   `json:"shutdownGracePeriodCriticalPods"`
 
+	ReservedMemory                   []config.MemoryReservation   `json:"reservedMemory,omitempty"`
 	ShutdownGracePeriodByPodPriority []config.ShutdownGracePeriod `json:"shutdownGracePeriodByPodPriority,omitempty"`
 
 	CrashLoopBackOff         kubeletCrashLoopBackOff `json:"crashLoopBackOff"`
@@ -127,14 +135,22 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		CgroupsPerQOS:                          true,
 		CgroupDriver:                           c.CgroupDriver,
 		SingleProcessOOMKill:                   c.SingleProcessOOMKill,
-		CPUManagerPolicy:                       "none",
-		MemoryManagerPolicy:                    "None",
-		TopologyManagerPolicy:                  "none",
+		CPUManagerPolicy:                       c.CPUManagerPolicy,
+		CPUManagerPolicyOptions:                c.CPUManagerPolicyOptions,
+		ReservedSystemCPUs:                     c.ReservedSystemCPUs,
+		MemoryManagerPolicy:                    c.MemoryManagerPolicy,
+		ReservedMemory:                         c.ReservedMemory,
+		TopologyManagerPolicy:                  c.TopologyManagerPolicy,
+		TopologyManagerScope:                   c.TopologyManagerScope,
+		TopologyManagerPolicyOptions:           c.TopologyManagerPolicyOptions,
+		CPUCFSQuotaPeriod:                      c.CPUCFSQuotaPeriod,
+		FailSwapOn:                             c.FailSwapOn,
+		MemorySwap:                             c.MemorySwap,
 		MaxPods:                                c.MaxPods,
 		PodCIDR:                                c.PodCIDR,
 		PodPidsLimit:                           c.PodPidsLimit,
 		ResolverConfig:                         c.ResolvConf,
-		CPUCFSQuota:                            true,
+		CPUCFSQuota:                            c.CFSQuota(),
 		NodeStatusMaxImages:                    c.NodeStatusMaxImages,
 		SerializeImagePulls:                    c.MaxParallelImagePulls == 1,
 		MaxParallelImagePulls:                  c.MaxParallelImagePulls,

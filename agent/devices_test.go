@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/plugin"
+	"github.com/shoal-project/shoal/agent/device/topology"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/pod"
 )
@@ -48,6 +49,11 @@ func TestEnsurePlugged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	all, err := topology.New(topology.Manager{Machine: &topology.Machine{}, Providers: []topology.Provider{m}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &exact{all: all, plugged: m}
 	asks := func(name, n string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "has"}}
 		if name != "has" {
@@ -68,7 +74,7 @@ func TestEnsurePlugged(t *testing.T) {
 		{asks("has", "2"), true, "UnexpectedAdmissionError", false},
 		{asks("new", "1"), false, "DevicesNotReady", false},
 	} {
-		err := ensurePlugged(m)(t.Context(), &pod.Setting{Pod: tt.pod, Manifest: tt.manifest})
+		err := ensureExact(e)(t.Context(), &pod.Setting{Pod: tt.pod, Manifest: tt.manifest})
 		fault := new(pod.Fault)
 		if err != nil && !errors.As(err, &fault) {
 			t.Fatal(err)
@@ -77,11 +83,11 @@ func TestEnsurePlugged(t *testing.T) {
 			t.Errorf("%s, of a manifest %t: %+v", tt.pod.Name, tt.manifest, fault)
 		}
 	}
-	capacity, allocatable := counted(m)()
+	capacity, allocatable := counted(e)()
 	if c, a := capacity[dev], allocatable[dev]; len(capacity) != 1 || !c.IsZero() || !a.IsZero() {
 		t.Errorf("the node shows %v %v", capacity, allocatable)
 	}
-	if err := releasePlugged(m)(t.Context(), &pod.Setting{Pod: asks("has", "1")}); err != nil || len(m.Pods()) > 0 {
+	if err := releaseExact(e, nil)(t.Context(), &pod.Setting{Pod: asks("has", "1")}); err != nil || len(m.Pods()) > 0 {
 		t.Errorf("left: %v %v", m.Pods(), err)
 	}
 }

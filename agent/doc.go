@@ -7,7 +7,8 @@
 //	status.For(pod, record, observed) ─> PATCH pod.status         the only writer of it
 //	node ── Node object, Lease and CSINode                        the only writer of them
 //	plugins ─ sockets of drivers appear ─> csi: storage drivers by name ─> CSINode
-//	device/plugin ─ device plugins ─> Node's capacity, devices of pods ─> podresources (for monitoring agents)
+//	device/plugin ─ device plugins ─> Node's capacity, devices of pods ─┬> podresources (for monitoring agents)
+//	device/cpu, device/memory ─ what containers have for themselves ────┘  near to each other by device/topology
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	policyfeed what a coordinator tells of NetworkPolicies ─> policy (nftables)
 //	gossip ── who lives ─> network routes, service backends

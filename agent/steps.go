@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/device/dra"
-	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -20,26 +19,27 @@ import (
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
 // Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
-// nil where the runtime makes control groups, plugged where there are no device plugins,
+// nil where the runtime makes control groups, exact where pods are given nothing of the machine,
 // guard where no pod is stopped by time, policies where none are enforced.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
-	claims *dra.Manager, plugged *plugin.Manager, guard *fence.Guard, policies *policy.Engine,
+	claims *dra.Manager, exact *exact, guard *fence.Guard, policies *policy.Engine,
 ) []pod.Step {
 	var list []pod.Step
 	if guard != nil { // before anything of the pod is mounted
 		list = append(list, pod.Step{Name: "fence", Ensure: permit(guard), Release: unguard(guard)})
 	}
-	if plugged != nil { // before anything is made for a pod that cannot have its devices
-		list = append(list, pod.Step{Name: "device plugins", Ensure: ensurePlugged(plugged),
-			Release: releasePlugged(plugged)})
+	if exact != nil { // before anything is made for a pod that cannot have its share of the machine
+		list = append(list, pod.Step{Name: "CPUs, memory and devices", Ensure: ensureExact(exact),
+			Release: releaseExact(exact, pods)})
 	}
 	list = append(list, []pod.Step{
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
 		{Name: "volumes", Ensure: ensureVolumes(volumes), Release: releaseVolumes(volumes)},
 	}...)
 	if groups != nil {
-		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(groups), Release: releaseCgroup(groups)})
+		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(pods.Host, groups),
+			Release: releaseCgroup(groups)})
 	}
 	list = append(list, pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)})
 	if policies != nil {
@@ -99,9 +99,9 @@ func releaseDevices(m *dra.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return m.Release(ctx, s.Pod) }
 }
 
-func ensureCgroup(g *qos.Groups) step {
+func ensureCgroup(host *launch.Host, g *qos.Groups) step {
 	return func(_ context.Context, s *pod.Setting) error {
-		if err := g.Ensure(cgroupOf(g.Tree, s.Pod), qos.Limits(launch.PodLimits(s.Pod))); err != nil {
+		if err := g.Ensure(cgroupOf(g.Tree, s.Pod), qos.Limits(host.PodLimits(s.Pod))); err != nil {
 			return &pod.Fault{
 				Reason:  "FailedCreatePodContainer",
 				Message: "unable to ensure pod container exists: " + err.Error(),

@@ -190,6 +190,10 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	share, err := newExact(cfg, facts, kept, devices, runtime, counts, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	events := server.Recorder(ctx)
 	var leaving atomic.Bool
 	var self *node.Manager // the last, for it tells of the others
@@ -204,7 +208,7 @@ func build(
 		tokens:     tokens,
 		runtime:    runtime,
 		claims:     claims,
-		devices:    devices,
+		exact:      share,
 		guard:      guard,
 		services:   services,
 		counts:     counts,
@@ -280,6 +284,7 @@ func build(
 		return nil, nil, err
 	}
 	followDevices(devices, p.pods, func() { self.Poke() })
+	share.follow(p.pods)
 	eviction.Observe()
 	p.pods.Pressure = eviction.Conditions
 	if p.policies == nil {
@@ -378,7 +383,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"plugins", n.plugins.Run},
 		{"storage drivers", n.refresher.Run},
 		{"device drivers", n.claims.Drivers.Run},
-		{"device plugins", n.devices.Run},
+		{"device plugins", n.exact.plugged.Run},
 		{"pod resources", newPodResources(n.base, n.pods).Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
@@ -411,6 +416,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	}
 	if n.guard != nil {
 		list = append(list, task{"fence", n.guard.Run})
+	}
+	if n.exact.pool != nil {
+		list = append(list, task{"CPUs of containers", n.exact.run})
 	}
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers, n.volumes.TellHealth)...)

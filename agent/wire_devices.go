@@ -5,13 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
@@ -85,13 +84,13 @@ func followDevices(m *plugin.Manager, pods *pod.Manager, poke func()) {
 }
 
 // counted are the devices of the node in the form of the Node.
-func counted(m *plugin.Manager) func() (capacity, allocatable corev1.ResourceList) {
-	if m == nil {
+func counted(e *exact) func() (capacity, allocatable corev1.ResourceList) {
+	if e == nil {
 		return nil
 	}
 	return func() (capacity, allocatable corev1.ResourceList) {
 		capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
-		for name, f := range m.Figures() {
+		for name, f := range e.plugged.Figures() {
 			capacity[name] = *resource.NewQuantity(f.Capacity, resource.DecimalSI)
 			allocatable[name] = *resource.NewQuantity(f.Allocatable, resource.DecimalSI)
 		}
@@ -101,41 +100,12 @@ func counted(m *plugin.Manager) func() (capacity, allocatable corev1.ResourceLis
 
 // health is what is known of the devices of a container, by its claims and by plugins.
 func health(b base) func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
-	if b.devices == nil {
+	if b.exact == nil {
 		return b.claims.Health
 	}
 	return func(p *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
-		return append(b.devices.Health(p, c), b.claims.Health(p, c)...)
+		return append(b.exact.plugged.Health(p, c), b.claims.Health(p, c)...)
 	}
-}
-
-// noDevicesYet is the reason of events of pods that wait for the devices of a plugin.
-const noDevicesYet = "DevicesNotReady"
-
-// ensurePlugged has device plugins allocate what the pod asks for. One that cannot have
-// it is rejected as by the kubelet, unless its plugin may be on its way; a pod of a
-// manifest waits for ever.
-func ensurePlugged(m *plugin.Manager) step {
-	return func(ctx context.Context, s *pod.Setting) error {
-		err := m.Ensure(ctx, s.Pod)
-		var waiting *plugin.Waiting
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &waiting):
-			return &pod.Fault{Reason: noDevicesYet, Message: "Waiting for " + waiting.For + " until " +
-				waiting.Until.Format(time.RFC3339) + ": " + err.Error()}
-		}
-		return &pod.Fault{
-			Reason:  "UnexpectedAdmissionError",
-			Message: "Allocate failed due to " + strings.TrimSuffix(err.Error(), ".") + ", which is unexpected",
-			Rejects: !s.Manifest,
-		}
-	}
-}
-
-func releasePlugged(m *plugin.Manager) step {
-	return func(_ context.Context, s *pod.Setting) error { return m.Release(s.Pod.UID) }
 }
 
 // devicePlugins has device plugins taken that are found by their sockets.
@@ -149,7 +119,7 @@ func (d devicePlugins) Register(ctx context.Context, p plugins.Plugin) error {
 // Deregister implements plugins.Handler.
 func (d devicePlugins) Deregister(p plugins.Plugin) { d.m.Deregister(p.Name, p.Endpoint) }
 
-// newPodResources tells monitoring agents which devices containers have.
+// newPodResources tells monitoring agents which devices, CPUs and memory containers have.
 func newPodResources(b base, pods *pod.Manager) *podresources.Server {
 	return &podresources.Server{
 		Dir:  podResourcesDir(b.cfg),
@@ -158,9 +128,17 @@ func newPodResources(b base, pods *pod.Manager) *podresources.Server {
 			v, found := pods.Find(namespace, name)
 			return v.Pod, found
 		},
-		Devices:     b.devices.Devices,
-		Allocatable: b.devices.Allocatable,
-		Claims:      b.claims.Resources,
-		Requests:    b.counts.PodResources,
+		Devices: b.exact.plugged.Devices,
+		CPUs:    b.exact.podCPUs,
+		Memory:  b.exact.podMemory,
+		Allocatable: func() *podresourcesv1.AllocatableResourcesResponse {
+			return &podresourcesv1.AllocatableResourcesResponse{
+				Devices: b.exact.plugged.Allocatable(),
+				CpuIds:  b.exact.allocatableCPUs(),
+				Memory:  b.exact.allocatableMemory(),
+			}
+		},
+		Claims:   b.claims.Resources,
+		Requests: b.counts.PodResources,
 	}
 }

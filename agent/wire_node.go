@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
@@ -19,7 +20,11 @@ import (
 
 // reserved is what the system and the agent keep for themselves.
 func reserved(cfg *config.Config) corev1.ResourceList {
-	return node.Reserved(cfg.SystemReserved, cfg.KubeReserved)
+	out := node.Reserved(cfg.SystemReserved, cfg.KubeReserved)
+	if cpus, err := cpuset.Parse(cfg.ReservedSystemCPUs); err == nil && !cpus.IsEmpty() {
+		out[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Size()), resource.DecimalSI)
+	}
+	return out
 }
 
 // withheld is what pods may not ask for: what is reserved, and what is to be left
@@ -81,13 +86,13 @@ func newNode(b base, p nodeParts) *node.Manager {
 		Annotations: annotations,
 		Leaving:     b.leaving,
 		InUse:       p.inUse,
-		Devices:     counted(b.devices),
+		Devices:     counted(b.exact),
 	}
 	m := &node.Manager{
 		Client:       b.server.Client,
 		Name:         b.cfg.NodeName,
 		Input:        digested(describer.Describe, p),
-		Anew:         b.devices != nil && b.memory.Node() == nil,
+		Anew:         b.exact != nil && b.memory.Node() == nil,
 		LeaseSeconds: b.cfg.NodeLeaseDurationSeconds,
 		Report:       b.cfg.NodeStatusReportFrequency.Duration,
 		Seen: func(n *corev1.Node) {

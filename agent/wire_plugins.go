@@ -91,7 +91,7 @@ func newPlugins(b base, drivers *csi.Drivers) *plugins.Watcher {
 		Handlers: map[string]plugins.Handler{
 			registrationv1.CSIPlugin:    csiPlugins{drivers},
 			registrationv1.DRAPlugin:    draPlugins{b.claims.Drivers},
-			registrationv1.DevicePlugin: devicePlugins{b.devices},
+			registrationv1.DevicePlugin: devicePlugins{b.exact.plugged},
 		},
 		Log: b.log,
 	}

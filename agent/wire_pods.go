@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,7 +19,6 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
-	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -52,8 +52,8 @@ type base struct {
 	tokens  *volume.TokenCache
 	runtime containers
 	claims  *dra.Manager
-	devices *plugin.Manager // nil on a hollow node
-	guard   *fence.Guard    // nil where no pod is stopped by time
+	exact   *exact       // nil on a hollow node
+	guard   *fence.Guard // nil where no pod is stopped by time
 	// ownNetwork tells whether pods are connected by the node's own network now; nil
 	// where they never are.
 	ownNetwork func() bool
@@ -151,8 +151,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.spans != nil {
 		p.pods.Spans = b.spans
 	}
-	if b.devices != nil {
-		p.pods.Plugged, p.pods.HasPlugin = b.devices.Options, b.devices.Has
+	if b.exact != nil {
+		p.pods.Plugged, p.pods.HasPlugin = b.exact.plugged.Options, b.exact.plugged.Has
+		p.pods.Pinned, p.pods.Created, p.pods.Fixed = b.exact.pinned, b.exact.created, b.exact.fixed
+		host.Unthrottled = b.exact.unthrottled
 	}
 	p.probes = probes
 	if b.counts != nil {
@@ -165,7 +167,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 			return p.volumes.Refresh(ctx, obj)
 		}
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.devices, b.guard,
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groups, b.claims, b.exact, b.guard,
 		p.policies)
 	if b.guard != nil {
 		p.pods.Permit = b.guard.Permit
@@ -255,8 +257,8 @@ func (p *podParts) takeOver(ctx context.Context, b base) error {
 		return err
 	}
 	p.pods.Adopt(p.volumes.Pods())
-	if b.devices != nil {
-		p.pods.Adopt(b.devices.Pods())
+	if b.exact != nil {
+		p.pods.Adopt(b.exact.pods())
 	}
 	return nil
 }
@@ -267,6 +269,10 @@ func podHost(b base) (*launch.Host, error) {
 		return nil, err
 	}
 	_, allocatable := nodeCapacity(b.cfg, b.facts)
+	swap, err := podSwap(b)
+	if err != nil {
+		return nil, err
+	}
 	return &launch.Host{
 		NodeName:         b.cfg.NodeName,
 		Hostname:         hostname,
@@ -277,6 +283,8 @@ func podHost(b base) (*launch.Host, error) {
 		SELinux:          selinux.New() != nil,
 		SeccompDefault:   b.cfg.Seccomp(),
 		Unified:          b.runtime.tree.Unified(b.cfg.SingleProcessOOMKill),
+		SwapBytes:        swap,
+		CFS:              launch.CFS{Off: !b.cfg.CFSQuota(), Period: b.cfg.CPUCFSQuotaPeriod.Duration.Microseconds()},
 		RootDir:          b.cfg.RootDir,
 		PodLogsDir:       b.cfg.PodLogsDir,
 		ContainerLogsDir: b.cfg.ContainerLogsDir,
@@ -285,6 +293,21 @@ func podHost(b base) (*launch.Host, error) {
 		ResolvConf:       b.cfg.ResolvConf,
 		CgroupParent:     func(p *corev1.Pod) string { return cgroupOf(b.runtime.tree, p) },
 	}, nil
+}
+
+// podSwap is the swap that pods use together, in bytes.
+func podSwap(b base) (int64, error) {
+	switch {
+	case b.facts.SwapBytes == 0:
+		return 0, nil
+	case b.cfg.FailSwapOn:
+		return 0, errors.New("failSwapOn: the machine has swap: turn it off (swapoff -a), or set failSwapOn to false")
+	case b.cfg.MemorySwap.SwapBehavior != config.LimitedSwap:
+		return 0, nil
+	case len(b.runtime.tree.Unified(false)) == 0:
+		return 0, errors.New("memorySwap.swapBehavior: LimitedSwap is for machines whose control groups are v2: use NoSwap")
+	}
+	return b.facts.SwapBytes, nil
 }
 
 // nodeLogins are the node's own logins at registries: those of the kubelet's file

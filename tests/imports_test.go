@@ -21,7 +21,7 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/gossip",
+		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/topology", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/policyfeed", "agent/quota",
@@ -39,7 +39,7 @@ var layers = []struct {
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
-		"agent/container", "agent/device/dra", "agent/device/plugin",
+		"agent/container", "agent/device/cpu", "agent/device/dra", "agent/device/memory", "agent/device/plugin",
 		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/podresources", "agent/probe",
 		"agent/problem", "agent/qos",
 		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
@@ -67,6 +67,7 @@ var layers = []struct {
 var siblings = map[string][]string{
 	"agent/api":                    {"agent/trust"},
 	"agent/cgroup":                 {"agent/host"},
+	"agent/device/topology":        {"agent/metrics"},
 	"agent/fence":                  {"agent/fence/keeper"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/oci":                    {"agent/process", "agent/selinux"},

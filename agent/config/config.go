@@ -119,6 +119,35 @@ type Config struct {
 	NodeStatusMaxImages       int               `json:"nodeStatusMaxImages,omitempty"`
 	SystemReserved            map[string]string `json:"systemReserved,omitempty"`
 	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
+	// CPUManagerPolicy static gives containers of pods of the class Guaranteed that ask for
+	// whole CPUs these for themselves; none: nobody has CPUs for itself.
+	CPUManagerPolicy        string            `json:"cpuManagerPolicy,omitempty"`
+	CPUManagerPolicyOptions map[string]string `json:"cpuManagerPolicyOptions,omitempty"`
+	// ReservedSystemCPUs are those of the system, a list as 0-1,4; they count instead of the
+	// cpu of SystemReserved and KubeReserved.
+	ReservedSystemCPUs string `json:"reservedSystemCPUs,omitempty"`
+	// MemoryManagerPolicy Static keeps containers of pods of the class Guaranteed on NUMA
+	// nodes that have the memory for them; None: on none.
+	MemoryManagerPolicy string `json:"memoryManagerPolicy,omitempty"`
+	// ReservedMemory is what the system keeps of each NUMA node; without it what is reserved
+	// of memory is taken of all in proportion to their size.
+	ReservedMemory []MemoryReservation `json:"reservedMemory,omitempty"`
+	// TopologyManagerPolicy tells which containers run whose CPUs, memory and devices are on
+	// several NUMA nodes: none, best-effort, restricted or single-numa-node.
+	// TopologyManagerScope is what is to be on them together: container or pod.
+	TopologyManagerPolicy        string            `json:"topologyManagerPolicy,omitempty"`
+	TopologyManagerScope         string            `json:"topologyManagerScope,omitempty"`
+	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions,omitempty"`
+	// CPUCFSQuota enforces limits of CPU, on unless the file says false, by quotas of
+	// CPUCFSQuotaPeriod.
+	CPUCFSQuota       *bool           `json:"cpuCFSQuota,omitempty"`
+	CPUCFSQuotaPeriod metav1.Duration `json:"cpuCFSQuotaPeriod,omitempty"`
+
+	// FailSwapOn has the agent not start where the machine has swap; unlike the kubelet's it
+	// is off unless the file says true. MemorySwap tells whether pods use it.
+	FailSwapOn bool       `json:"failSwapOn,omitempty"`
+	MemorySwap MemorySwap `json:"memorySwap,omitzero"`
+
 	// EvictionHard and EvictionSoft have pods evicted when less than that is left of a
 	// signal, by its name. EvictionHard of a file stands for all of the defaults, unless
 	// MergeDefaultEvictionSettings keeps those that it does not name.
@@ -201,6 +230,19 @@ type Conntrack struct {
 	TCPCloseWaitTimeout   metav1.Duration `json:"tcpCloseWaitTimeout"`
 }
 
+// MemorySwap tells how much swap pods use (KEP-2400).
+type MemorySwap struct {
+	// SwapBehavior NoSwap keeps pods from it. With LimitedSwap a container of a Burstable pod
+	// may use as much of it in proportion as it asks for of the machine's memory.
+	SwapBehavior string `json:"swapBehavior,omitempty"`
+}
+
+// MemoryReservation is what the system keeps of a NUMA node, by memory and hugepages-SIZE.
+type MemoryReservation struct {
+	NumaNode int               `json:"numaNode"`
+	Limits   map[string]string `json:"limits"`
+}
+
 // Tracing says where spans go, and how many begin here.
 type Tracing struct {
 	// Endpoint of an OpenTelemetry collector; localhost:4317 when empty.
@@ -226,6 +268,20 @@ const (
 const (
 	BuiltinNetwork = "builtin"
 	NoNetwork      = "none"
+)
+
+// Values of CPUManagerPolicy, MemoryManagerPolicy and TopologyManagerPolicy.
+const (
+	ManagerNone       = "none"
+	CPUManagerStatic  = "static"
+	MemoryManagerNone = "None"
+	MemoryManagerOn   = "Static"
+)
+
+// Values of MemorySwap.SwapBehavior.
+const (
+	NoSwap      = "NoSwap"
+	LimitedSwap = "LimitedSwap"
 )
 
 // Default returns the configuration of an agent on a machine of its own.
@@ -270,6 +326,13 @@ func Default() Config {
 		NodeLeaseDurationSeconds:  40,
 		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},
 		NodeStatusMaxImages:       50,
+		MemorySwap:                MemorySwap{SwapBehavior: NoSwap},
+		CPUManagerPolicy:          ManagerNone,
+		MemoryManagerPolicy:       MemoryManagerNone,
+		TopologyManagerPolicy:     ManagerNone,
+		TopologyManagerScope:      "container",
+		CPUCFSQuota:               &yes,
+		CPUCFSQuotaPeriod:         metav1.Duration{Duration: 100 * time.Millisecond},
 		EvictionHard: map[string]string{
 			"memory.available": "100Mi", "nodefs.available": "10%",
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
@@ -369,6 +432,9 @@ func (c *Config) Policies() bool { return c.EnableNetworkPolicy == nil || *c.Ena
 
 // Seccomp tells whether containers without a profile get the default one.
 func (c *Config) Seccomp() bool { return c.SeccompDefault == nil || *c.SeccompDefault }
+
+// CFSQuota tells whether limits of CPU are enforced.
+func (c *Config) CFSQuota() bool { return c.CPUCFSQuota == nil || *c.CPUCFSQuota }
 
 // BootstrapsTLS tells whether the cluster is asked to sign the certificate of the
 // kubelet's API, where no file gives one.

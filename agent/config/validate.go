@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/cpuset"
 )
 
 // Validate checks the values alone; it reads no file. All faults are told at
@@ -111,6 +112,7 @@ func (c *Config) Validate() error {
 		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
 	}
 	c.validateReserved(bad)
+	c.validateManagers(bad)
 	c.validateReclaim(bad)
 	c.validateImages(bad)
 	if _, err := c.Level(); err != nil {
@@ -193,6 +195,54 @@ func (c *Config) validateReserved(bad func(field, format string, args ...any)) {
 			}
 		}
 	}
+}
+
+// validateManagers checks who gets CPUs, memory and swap; options are read by those who
+// act on them.
+func (c *Config) validateManagers(bad func(field, format string, args ...any)) {
+	for _, f := range []struct {
+		field, value string
+		known        []string
+	}{
+		{"cpuManagerPolicy", c.CPUManagerPolicy, []string{ManagerNone, CPUManagerStatic}},
+		{"memoryManagerPolicy", c.MemoryManagerPolicy, []string{MemoryManagerNone, MemoryManagerOn}},
+		{"topologyManagerPolicy", c.TopologyManagerPolicy,
+			[]string{ManagerNone, "best-effort", "restricted", "single-numa-node"}},
+		{"topologyManagerScope", c.TopologyManagerScope, []string{"container", "pod"}},
+		{"memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, []string{NoSwap, LimitedSwap}},
+	} {
+		if !slices.Contains(f.known, f.value) {
+			bad(f.field, "%q: use %s", f.value, strings.Join(f.known, ", "))
+		}
+	}
+	reserved, err := cpuset.Parse(c.ReservedSystemCPUs)
+	if err != nil {
+		bad("reservedSystemCPUs", "%q is not a list of CPUs, such as 0-1,4", c.ReservedSystemCPUs)
+	}
+	if c.CPUManagerPolicy == CPUManagerStatic && reserved.IsEmpty() &&
+		!reserves(c.SystemReserved) && !reserves(c.KubeReserved) {
+		bad("cpuManagerPolicy", "static keeps CPUs for the system: name them in reservedSystemCPUs, "+
+			"or give an amount of cpu in systemReserved or kubeReserved")
+	}
+	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
+		bad("cpuCFSQuotaPeriod", "%s: between 1ms and 1s", d)
+	}
+	for _, r := range c.ReservedMemory {
+		for kind, v := range r.Limits {
+			if q, err := resource.ParseQuantity(v); err != nil || q.Sign() < 0 {
+				bad("reservedMemory", "NUMA node %d: %s: %q is not a quantity", r.NumaNode, kind, v)
+			}
+			if kind != string(corev1.ResourceMemory) && !strings.HasPrefix(kind, corev1.ResourceHugePagesPrefix) {
+				bad("reservedMemory", "NUMA node %d: %q cannot be reserved of it: use memory or hugepages-SIZE",
+					r.NumaNode, kind)
+			}
+		}
+	}
+}
+
+func reserves(list map[string]string) bool {
+	q, err := resource.ParseQuantity(list[string(corev1.ResourceCPU)])
+	return err == nil && q.Sign() > 0
 }
 
 // Level is the slog level of LogLevel.

@@ -18,8 +18,13 @@ type Agent struct {
 	DevicePlugins     *Counts    // registrations, by resource
 	DeviceAllocations *Durations // by resource
 	PodResources      *Counts    // requests, by version of the API
-	Requests          *Counts    // by code, method and host
-	RequestDurations  *Durations
+	// What containers ask for of CPUs and memory for themselves, and what they do not get.
+	CPUPins, CPUPinErrors       *Counts
+	MemoryPins, MemoryPinErrors *Counts
+	// Pods that are looked at for what is to be near to each other, and those that are rejected.
+	Alignments, AlignmentErrors *Counts
+	Requests                    *Counts // by code, method and host
+	RequestDurations            *Durations
 	// Errors of the renewal of certificates, that of the client and that of the server.
 	ClientCertificateErrors *Counts
 	ServerCertificateErrors *Counts
@@ -72,6 +77,18 @@ func NewAgent() *Agent {
 		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
 			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
 			"server_api_version"),
+		CPUPins: NewCounts("kubelet_cpu_manager_pinning_requests_total",
+			"[ALPHA] The number of cpu core allocations which required pinning."),
+		CPUPinErrors: NewCounts("kubelet_cpu_manager_pinning_errors_total",
+			"[ALPHA] The number of cpu core allocations which required pinning failed."),
+		MemoryPins: NewCounts("kubelet_memory_manager_pinning_requests_total",
+			"[ALPHA] The number of memory pages allocations which required pinning."),
+		MemoryPinErrors: NewCounts("kubelet_memory_manager_pinning_errors_total",
+			"[ALPHA] The number of memory pages allocations which required pinning that failed."),
+		Alignments: NewCounts("kubelet_topology_manager_admission_requests_total",
+			"[ALPHA] The number of admission requests where resources have to be aligned."),
+		AlignmentErrors: NewCounts("kubelet_topology_manager_admission_errors_total",
+			"[ALPHA] The number of admission request failures where resources could not be aligned."),
 		Requests: NewCounts("rest_client_requests_total",
 			"[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host"),
 		RequestDurations: NewDurations("rest_client_request_duration_seconds",
@@ -108,6 +125,7 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
+		a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors, a.Alignments, a.AlignmentErrors,
 		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}

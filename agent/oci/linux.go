@@ -36,7 +36,7 @@ func Resources(r *criv1.LinuxContainerResources, host Host) *specs.LinuxResource
 	if v := uint64(r.GetCpuShares()); v > 0 {
 		cpu.Shares = &v
 	}
-	if v := r.GetCpuQuota(); v != 0 {
+	if v := r.GetCpuQuota(); v > 0 { // a new group has none; crun cannot say so on v1
 		cpu.Quota = &v
 	}
 	if v := uint64(r.GetCpuPeriod()); v > 0 {

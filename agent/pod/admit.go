@@ -174,7 +174,7 @@ func hostPorts(p *corev1.Pod) []hostPort {
 // pressed tells why a node under pressure does not take a pod: it takes the system's;
 // where memory alone is short, those too that ask for some or tolerate the lack.
 func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *record.Verdict {
-	if len(conditions) == 0 || p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority {
+	if len(conditions) == 0 || p.Spec.Priority != nil && *p.Spec.Priority >= launch.CriticalPriority {
 		return nil
 	}
 	if len(conditions) == 1 && conditions[corev1.NodeMemoryPressure] {
@@ -187,9 +187,6 @@ func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *recor
 	return &record.Verdict{Reason: "Evicted",
 		Message: fmt.Sprintf("The node had condition: %v. ", slices.Sorted(maps.Keys(conditions)))}
 }
-
-// criticalPriority is that of system-cluster-critical and above.
-const criticalPriority = 2000000000
 
 // admit decides once whether the node takes the pod.
 func (w *worker) admit(p *corev1.Pod, now time.Time) {

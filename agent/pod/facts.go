@@ -66,6 +66,9 @@ func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
 	if m.Plugged != nil {
 		s.Plugged = func(c *corev1.Container) (*criv1.ContainerConfig, error) { return m.Plugged(ctx, p, c) }
 	}
+	if m.Pinned != nil {
+		s.Pinned = func(c *corev1.Container) launch.Pinned { return m.Pinned(p, c) }
+	}
 	return s
 }
 

@@ -41,6 +41,10 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerError", err)
 	}
+	if w.m.Created != nil {
+		r := config.GetLinux().GetResources()
+		w.m.Created(ctx, f.Pod, f.Container, id, launch.Pinned{CPUs: r.GetCpusetCpus(), Mems: r.GetCpusetMems()})
+	}
 	w.m.event(f, corev1.EventTypeNormal, "Created", "Container created")
 	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {
 		return w.createFailed(ctx, f, "RunContainerError", err)

@@ -106,6 +106,13 @@ type Manager struct {
 	// Plugged is what a container gets with the devices that plugins have allocated to
 	// it, nil for nothing; it is asked before each start. nil itself: there are none.
 	Plugged func(ctx context.Context, p *corev1.Pod, c *corev1.Container) (*criv1.ContainerConfig, error)
+	// Pinned is what of the machine a container is kept on, Created hears of each that was
+	// made with it, before it starts; nil: nothing.
+	Pinned  func(p *corev1.Pod, c *corev1.Container) launch.Pinned
+	Created func(ctx context.Context, p *corev1.Pod, c *corev1.Container, id string, on launch.Pinned)
+	// Fixed tells why a pod's resources cannot change while it runs, empty if they can; nil:
+	// all can.
+	Fixed func(p *corev1.Pod) string
 	// HasPlugin tells whether plugins give the devices of a resource, and so who has
 	// how many; nil: no resource's.
 	HasPlugin func(corev1.ResourceName) bool

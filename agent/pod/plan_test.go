@@ -295,7 +295,7 @@ func TestPressed(t *testing.T) {
 	burstable.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("1Mi")}
 	tolerant.Spec.Tolerations = []corev1.Toleration{
 		{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists}}
-	critical.Spec.Priority = ptr.To[int32](criticalPriority)
+	critical.Spec.Priority = ptr.To[int32](launch.CriticalPriority)
 	short := func(list ...corev1.NodeConditionType) map[corev1.NodeConditionType]bool {
 		out := map[corev1.NodeConditionType]bool{}
 		for _, c := range list {

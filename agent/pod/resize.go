@@ -132,6 +132,11 @@ func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 // has, asks for now. Of pods that wait for room those that go first are counted
 // as if they had what they ask for, where it fits, beside what they have.
 func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
+	if static := w.m.Fixed; static != nil {
+		if why := static(p); why != "" {
+			return &record.Verdict{Reason: corev1.PodReasonInfeasible, Message: why}
+		}
+	}
 	others := w.m.others(p, false)
 	if grows(allocated, p) {
 		for _, q := range w.ahead(p) {
@@ -374,8 +379,8 @@ func (w *worker) resizing(p *corev1.Pod, o *record.Observed) *resizing {
 			z.containers = append(z.containers, resized{c, ob.ID, had})
 		}
 	})
-	z.from = launch.PodLimits(withResources(p, was))
-	z.limits = growth(z.from, launch.PodLimits(p))
+	z.from = w.m.Host.PodLimits(withResources(p, was))
+	z.limits = growth(z.from, w.m.Host.PodLimits(p))
 	return z
 }
 
@@ -429,7 +434,7 @@ func (m *Manager) viable(ctx context.Context, z *resizing) error {
 			less[c.id] = c
 		}
 	}
-	limit := launch.PodLimits(z.pod).MemoryBytes
+	limit := m.Host.PodLimits(z.pod).MemoryBytes
 	shrinks := limit > 0 && (z.from.MemoryBytes == 0 || limit < z.from.MemoryBytes)
 	if !shrinks && len(less) == 0 {
 		return nil
@@ -463,6 +468,7 @@ func (m *Manager) viable(ctx context.Context, z *resizing) error {
 func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
 	to := launch.Resources(m.Host, p, z.c)
 	linux := &criv1.LinuxContainerResources{
+		Unified:            m.Host.SwapFile(p, z.c),
 		CpuShares:          to.CpuShares,
 		CpuPeriod:          to.CpuPeriod,
 		CpuQuota:           to.CpuQuota,
@@ -507,7 +513,7 @@ func (w *worker) resizeDone(p *corev1.Pod, o *record.Observed, now time.Time) {
 	if !done {
 		return
 	}
-	if err := w.m.limit(p, launch.PodLimits(p)); err != nil {
+	if err := w.m.limit(p, w.m.Host.PodLimits(p)); err != nil {
 		w.resizeFailed(p, err)
 		return
 	}

@@ -39,11 +39,14 @@ type Server struct {
 	// Pods are those that have not ended, Find is a pod by its name.
 	Pods func() []*corev1.Pod
 	Find func(namespace, name string) (*corev1.Pod, bool)
-	// Devices are those of device plugins that a container has, Allocatable all that
-	// are healthy; Claims are what the claims have of which a container asks for some.
-	Devices     func(pod types.UID, container string) []*podresourcesv1.ContainerDevices
-	Allocatable func() []*podresourcesv1.ContainerDevices
-	Claims      func(p *corev1.Pod, c *corev1.Container) []*podresourcesv1.DynamicResource
+	// Devices, CPUs and Memory are what a container has for itself; Claims are what the claims
+	// have of which it asks for some.
+	Devices func(pod types.UID, container string) []*podresourcesv1.ContainerDevices
+	CPUs    func(pod types.UID, container string) []int64
+	Memory  func(pod types.UID, container string) []*podresourcesv1.ContainerMemory
+	Claims  func(p *corev1.Pod, c *corev1.Container) []*podresourcesv1.DynamicResource
+	// Allocatable is all that containers can have for themselves, devices that are healthy.
+	Allocatable func() *podresourcesv1.AllocatableResourcesResponse
 	// Requests counts by version; nil: nobody does.
 	Requests *metrics.Counts
 }
@@ -116,7 +119,7 @@ func (s *Server) Get(_ context.Context, r *podresourcesv1.GetPodResourcesRequest
 // GetAllocatableResources tells of what there is, whoever has it.
 func (s *Server) GetAllocatableResources(context.Context, *podresourcesv1.AllocatableResourcesRequest) (
 	*podresourcesv1.AllocatableResourcesResponse, error) {
-	return &podresourcesv1.AllocatableResourcesResponse{Devices: s.Allocatable()}, nil
+	return s.Allocatable(), nil
 }
 
 // of tells of the containers that run as long as their pod.
@@ -126,6 +129,8 @@ func (s *Server) of(p *corev1.Pod) *podresourcesv1.PodResources {
 		out.Containers = append(out.Containers, &podresourcesv1.ContainerResources{
 			Name:             c.Name,
 			Devices:          s.Devices(p.UID, c.Name),
+			CpuIds:           s.CPUs(p.UID, c.Name),
+			Memory:           s.Memory(p.UID, c.Name),
 			DynamicResources: s.Claims(p, c),
 		})
 	}

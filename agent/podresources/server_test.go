@@ -48,8 +48,22 @@ func served(t *testing.T) (*grpc.ClientConn, *Server) {
 		Devices: func(uid types.UID, container string) []*podresourcesv1.ContainerDevices {
 			return device(string(uid) + " " + container)
 		},
-		Requests:    metrics.NewAgent().PodResources,
-		Allocatable: func() []*podresourcesv1.ContainerDevices { return device("all") },
+		CPUs: func(_ types.UID, container string) []int64 {
+			if container == "sidecar" {
+				return nil
+			}
+			return []int64{2, 3}
+		},
+		Memory: func(_ types.UID, container string) []*podresourcesv1.ContainerMemory {
+			if container == "sidecar" {
+				return nil
+			}
+			return []*podresourcesv1.ContainerMemory{{MemoryType: "memory", Size: 4096}}
+		},
+		Requests: metrics.NewAgent().PodResources,
+		Allocatable: func() *podresourcesv1.AllocatableResourcesResponse {
+			return &podresourcesv1.AllocatableResourcesResponse{Devices: device("all"), CpuIds: []int64{1, 2, 3}}
+		},
 		Claims: func(_ *corev1.Pod, c *corev1.Container) []*podresourcesv1.DynamicResource {
 			if c.Name != "main" {
 				return nil
@@ -90,6 +104,8 @@ containers: {name: "sidecar" devices: {resource_name: "vendor.example/dev" devic
 containers: {
   name: "main"
   devices: {resource_name: "vendor.example/dev" device_ids: "u main"}
+  cpu_ids: 2 cpu_ids: 3
+  memory: {memory_type: "memory" size: 4096}
   dynamic_resources: {claim_name: "c" claim_namespace: "ns"}
 }`), want); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ type Groups struct {
 	pids    pidLimits
 }
 
-// Limits are what a pod may use; zero values limit nothing.
+// Limits are what a pod may use; zero values limit nothing, and a negative quota lifts one.
 type Limits struct {
 	CPUShares           int64
 	CPUQuota, CPUPeriod int64 // microseconds
@@ -101,7 +101,7 @@ func (g *Groups) took(operation string, begin time.Time) { g.Operations.Since(be
 func (g *Groups) resources(l Limits) cgroup.Resources {
 	shares := uint64(l.CPUShares)
 	r := cgroup.Resources{CPUShares: &shares, PidsLimit: g.pids.each}
-	if l.CPUQuota > 0 {
+	if l.CPUQuota != 0 {
 		period := uint64(l.CPUPeriod)
 		r.CPUQuota, r.CPUPeriod = &l.CPUQuota, &period
 	}

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/shoal-project/shoal/agent/device/topology"
 )
 
 // maxAnswer is the size of what a plugin answers for a container, in bytes: it is kept.
@@ -30,39 +33,43 @@ func (w *Waiting) Error() string { return w.err.Error() }
 
 func (w *Waiting) Unwrap() error { return w.err }
 
-// Ensure gives devices to the containers of a pod that ask for some and have none. Init
-// containers run one after the other: what they have is used again by those after them,
-// but what sidecars have, which run on. An error is that the pod cannot have them; it is
-// a Waiting where that may change.
-func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
-	reuse := map[string]sets.Set[string]{}
-	each := func(c *corev1.Container, ends bool) error {
-		for _, name := range m.asked(p, c) {
-			if err := m.ensure(ctx, p, c, name, reuse[name]); err != nil {
-				return err
-			}
-			has := sets.New(m.get(p.UID).of(c.Name, name).ids()...)
-			if ends {
-				reuse[name] = reuse[name].Union(has)
-			} else {
-				reuse[name] = reuse[name].Difference(has)
-			}
-		}
-		return nil
-	}
-	for i := range p.Spec.InitContainers {
-		c := &p.Spec.InitContainers[i]
-		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		if err := each(c, !sidecar); err != nil {
-			return err
-		}
-	}
-	for i := range p.Spec.Containers {
-		if err := each(&p.Spec.Containers[i], false); err != nil {
+// Allocate gives a container of a pod the devices that it asks for, if it has none, of the
+// NUMA nodes near first. Init containers run one after the other: what they have is used
+// again by those after them, but what sidecars have, which run on. An error is that the pod
+// cannot have them; it is a Waiting where that may change.
+func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container, near topology.Mask) error {
+	for _, name := range m.asked(p, c) {
+		if err := m.ensure(ctx, p, c, name, near); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// reusable are the devices of a resource that init containers before c have, which will have
+// ended when it runs, but for those that sidecars have, and main containers before it.
+func (m *Manager) reusable(p *corev1.Pod, c *corev1.Container, name string) sets.Set[string] {
+	out := sets.New[string]()
+	record := m.get(p.UID)
+	for i := range p.Spec.InitContainers {
+		before := &p.Spec.InitContainers[i]
+		if before.Name == c.Name {
+			return out
+		}
+		has := sets.New(record.of(before.Name, name).ids()...)
+		if before.RestartPolicy != nil && *before.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out = out.Difference(has)
+		} else {
+			out = out.Union(has)
+		}
+	}
+	for i := range p.Spec.Containers {
+		if p.Spec.Containers[i].Name == c.Name {
+			break
+		}
+		out = out.Difference(sets.New(record.of(p.Spec.Containers[i].Name, name).ids()...))
+	}
+	return out
 }
 
 // asked are the resources of plugins that a container asks for, in order. Those for which
@@ -86,7 +93,7 @@ func claimed(p *corev1.Pod, container, resource string) bool {
 
 // ensure gives a container its devices of one resource.
 func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container, name string,
-	reuse sets.Set[string]) error {
+	near topology.Mask) error {
 	q := c.Resources.Limits[corev1.ResourceName(name)]
 	want := int(q.Value())
 	had := m.get(p.UID).of(c.Name, name)
@@ -101,7 +108,8 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, c *corev1.Container
 	m.mu.Lock()
 	r := m.resources[name]
 	m.mu.Unlock()
-	e, chosen, err := m.choose(ctx, &request{r: r, pod: p.UID, want: want, had: had, reuse: reuse})
+	e, chosen, err := m.choose(ctx, &request{r: r, pod: p.UID, want: want, had: had,
+		reuse: m.reusable(p, c, name), near: near})
 	if err != nil {
 		return err
 	}
@@ -144,6 +152,8 @@ type request struct {
 	// what it is to get first.
 	had   *Allocation
 	reuse sets.Set[string]
+	// near are the NUMA nodes whose devices it is to get before others.
+	near topology.Mask
 }
 
 // choose reserves devices: those that the container had, or else those to be used again
@@ -170,6 +180,12 @@ func (m *Manager) choose(ctx context.Context, q *request) (*endpoint, []Device, 
 // is done without.
 func (m *Manager) prefer(ctx context.Context, q *request, e *endpoint, free []string) (*endpoint, []string, error) {
 	include := sets.List(q.reuse)
+	if near := m.near(q, free); len(include)+len(near) >= q.want {
+		free = near // the plugin chooses among these
+	} else {
+		include = append(include, near...)
+		free = slices.DeleteFunc(free, func(id string) bool { return slices.Contains(near, id) })
+	}
 	preferred, err := e.prefer(ctx, append(slices.Clone(include), free...), include, q.want)
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
@@ -206,6 +222,9 @@ func (m *Manager) look(q *request, preferred []string) (e *endpoint, ids, free [
 	}
 	if q.had == nil {
 		free = m.free(q.r, q.reuse)
+		slices.SortStableFunc(free, func(a, b string) int {
+			return -cmp.Compare(q.r.nearness(a, q.near), q.r.nearness(b, q.near))
+		})
 		return q.r.plugin, pick(q.want, sets.List(q.reuse), preferred, free), free, nil
 	}
 	for _, id := range q.had.ids() {

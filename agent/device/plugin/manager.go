@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/shoal-project/shoal/agent/device/topology"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
 
@@ -34,6 +35,8 @@ type Manager struct {
 	Known   KnownRecords
 	// Boot is this boot of the machine.
 	Boot string
+	// Nodes are the machine's NUMA nodes; none: what devices say of theirs is only told on.
+	Nodes topology.Mask
 	// Ending tells whether a pod ends, and whether it has ended with all its containers,
 	// though it may not be released yet; nil: no pod does.
 	Ending func(pod types.UID) (ending, idle bool)

@@ -207,17 +207,17 @@ func TestMachineStartsAgain(t *testing.T) {
 	w.start("next boot")
 	var waiting *Waiting
 	for _, pod := range []*corev1.Pod{p, fresh} {
-		if err := w.m.Ensure(t.Context(), pod); !errors.As(err, &waiting) {
+		if err := ensure(t.Context(), w.m, pod); !errors.As(err, &waiting) {
 			t.Fatalf("%s: %v", pod.Name, err)
 		}
 	}
 	d := w.plug(&program{}, dev, "c")
 	w.until("waiting pods are told", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.ready == 1 })
-	if err := w.m.Ensure(t.Context(), p); !errors.As(err, &waiting) { // the plugin looks for them yet
+	if err := ensure(t.Context(), w.m, p); !errors.As(err, &waiting) { // the plugin looks for them yet
 		t.Fatal(err)
 	}
 	w.list(d, dev, "a", "b!", "c")
-	if err := w.m.Ensure(t.Context(), p); !errors.As(err, &waiting) ||
+	if err := ensure(t.Context(), w.m, p); !errors.As(err, &waiting) ||
 		!strings.Contains(err.Error(), "previously allocated devices are no longer healthy") {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestMachineStartsAgain(t *testing.T) {
 	w.m.began = time.Now().Add(-comeback)
 	w.m.mu.Unlock()
 	for _, pod := range []*corev1.Pod{p, fresh} {
-		if err := w.m.Ensure(t.Context(), pod); err == nil || errors.As(err, &waiting) {
+		if err := ensure(t.Context(), w.m, pod); err == nil || errors.As(err, &waiting) {
 			t.Errorf("%s waits on: %v", pod.Name, err)
 		}
 	}
@@ -414,7 +414,7 @@ func TestFailuresLeaveDevicesFree(t *testing.T) {
 	d.set("it burns", false)
 	w.ensure(p, "it burns")
 	d.set(strings.Repeat("ä", 1<<12), false)
-	if err := w.m.Ensure(t.Context(), p); err == nil || len(err.Error()) > maxError+100 {
+	if err := ensure(t.Context(), w.m, p); err == nil || len(err.Error()) > maxError+100 {
 		t.Errorf("%v", err)
 	}
 	d.set("", false)
@@ -453,11 +453,11 @@ func TestWedgedPlugin(t *testing.T) {
 	d := w.plug(&program{}, dev, "a")
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.m.Ensure(ctx, podOf("stuck", "stuck.example/dev", "m=1")) }()
+	go func() { ended <- ensure(ctx, w.m, podOf("stuck", "stuck.example/dev", "m=1")) }()
 	w.until("it is asked", func() bool { return stuck.took() != "" })
 	w.ensure(pod("p", "m=1"), "")
 	w.called(d, "allocate a")
-	go func() { ended <- w.m.Ensure(ctx, podOf("next", "stuck.example/dev", "m=1")) }()
+	go func() { ended <- ensure(ctx, w.m, podOf("next", "stuck.example/dev", "m=1")) }()
 	w.until("the next pod of the same plugin is not held up either", func() bool { return stuck.took() == "allocate b" })
 	end()
 	for range 2 {
@@ -486,7 +486,7 @@ func TestOneOwner(t *testing.T) {
 	for i := range 12 {
 		wg.Go(func() {
 			p := pod(fmt.Sprint("p", i), "m=2")
-			if err := w.m.Ensure(t.Context(), p); err != nil {
+			if err := ensure(t.Context(), w.m, p); err != nil {
 				mu.Lock()
 				refused++
 				mu.Unlock()
@@ -520,7 +520,7 @@ func TestEndedPodLetsGo(t *testing.T) {
 	var waiting *Waiting
 	waits := func(want bool, p *corev1.Pod) {
 		t.Helper()
-		err := w.m.Ensure(t.Context(), p)
+		err := ensure(t.Context(), w.m, p)
 		if err == nil || !strings.Contains(err.Error(), "requested number of devices unavailable for ") ||
 			errors.As(err, &waiting) != want {
 			t.Errorf("%v", err)
@@ -633,7 +633,7 @@ func FuzzRecord(f *testing.F) {
 			m.Devices(p.UID, name)
 		}
 		m.Figures()
-		_ = m.Ensure(t.Context(), of)
+		_ = ensure(t.Context(), m, of)
 		if err := m.Release(p.UID); err != nil || len(m.Pods()) > 0 {
 			t.Errorf("left: %v %v", m.Pods(), err)
 		}

@@ -62,7 +62,7 @@ func (m *Manager) Options(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 		a := m.get(p.UID).of(c.Name, name)
 		if a == nil {
 			// The pod was here before the resource had a plugin.
-			if err := m.ensure(ctx, p, c, name, nil); err != nil {
+			if err := m.ensure(ctx, p, c, name, 0); err != nil {
 				return nil, err
 			}
 			if a = m.get(p.UID).of(c.Name, name); a == nil {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/device/topology"
 )
 
 const (
@@ -310,15 +311,17 @@ func (w *world) plug(p *program, resource string, devices ...string) *program {
 }
 
 // list has a plugin tell of devices: "a", or "a!" for one that is not healthy, or "a@1"
-// for one that is near to NUMA node 1.
+// for one that is near to NUMA node 1 (0 or 1).
 func (w *world) list(p *program, resource string, devices ...string) {
 	w.Helper()
 	list := []*pluginapi.Device{}
 	healthy := int64(0)
 	for _, s := range devices {
 		d := &pluginapi.Device{ID: s, Health: pluginapi.Healthy}
-		if id, near := strings.CutSuffix(s, "@1"); near {
-			d.ID, d.Topology = id, &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: 1}}}
+		for node := range int64(2) {
+			if id, near := strings.CutSuffix(s, fmt.Sprint("@", node)); near {
+				d.ID, d.Topology = id, &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: node}}}
+			}
 		}
 		if id, ill := strings.CutSuffix(s, "!"); ill {
 			d.ID, d.Health = id, pluginapi.Unhealthy
@@ -341,7 +344,7 @@ func (w *world) figures(resource string, capacity, allocatable int64) {
 
 func (w *world) ensure(p *corev1.Pod, want string) {
 	w.Helper()
-	err := w.m.Ensure(w.Context(), p)
+	err := ensure(w.Context(), w.m, p)
 	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 		w.Errorf("%v, want %q", err, want)
 	}
@@ -405,4 +408,13 @@ func open(t *testing.T, dir string) *beneath.Dir {
 	}
 	t.Cleanup(func() { _ = d.Close() })
 	return d
+}
+
+// ensure gives all containers of a pod their devices, without a policy of the topology.
+func ensure(ctx context.Context, m *Manager, p *corev1.Pod) error {
+	all, err := topology.New(topology.Manager{Machine: &topology.Machine{}, Providers: []topology.Provider{m}}, 0)
+	if err != nil {
+		return err
+	}
+	return all.Ensure(ctx, p)
 }

@@ -183,7 +183,7 @@ func unlessOptional(err error, optional *bool) error {
 // the API that would tell of them, so it does not wait.
 func (f *Facts) serviceLinks() (map[string]string, error) {
 	known, ok := f.Services()
-	if !ok && f.Pod.Annotations["kubernetes.io/config.source"] != "file" {
+	if !ok && !ofManifest(f.Pod) {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
 	}
 	return serviceEnv(known, f.Pod.Namespace, ptr.Deref(f.Pod.Spec.EnableServiceLinks, true)), nil

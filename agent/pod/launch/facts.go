@@ -54,8 +54,19 @@ type Sources struct {
 	// allocated to it: variables, mounts, devices, annotations, CDI devices; nil for
 	// nothing. It readies them for a start of the container.
 	Plugged func(c *corev1.Container) (*criv1.ContainerConfig, error)
+	// Pinned tells which CPUs and memory a container is kept on; nil: on none.
+	Pinned func(c *corev1.Container) Pinned
 	// NodeHosts is the node's own /etc/hosts.
 	NodeHosts func() ([]byte, error)
+}
+
+// Pinned is what of the machine a container is kept on, in lists as the kernel writes them;
+// an empty one keeps it on nothing.
+type Pinned struct {
+	// CPUs and Mems are for cpuset.cpus and cpuset.mems.
+	CPUs, Mems string
+	// Exclusive: nobody else is on these CPUs, so that no quota is needed.
+	Exclusive bool
 }
 
 // SandboxFacts is all that one sandbox is made of.
@@ -89,6 +100,11 @@ type Host struct {
 
 	// Unified are v2 control files of every container and their values.
 	Unified map[string]string
+	// SwapBytes is the swap that containers may use together; 0: they use none.
+	SwapBytes int64
+	CFS       CFS
+	// Unthrottled tells whether a pod has CPUs for itself; nil: none has.
+	Unthrottled func(*corev1.Pod) bool
 
 	RootDir, PodLogsDir, ContainerLogsDir string
 

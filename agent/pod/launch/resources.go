@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,8 +9,23 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cfsPeriod is the period of CPU quotas, in microseconds.
+// CFS is how CPU limits are enforced by the kernel's scheduler (CFS bandwidth control).
+type CFS struct {
+	// Off: they are not.
+	Off bool
+	// Period of quotas in microseconds; 0: cfsPeriod.
+	Period int64
+}
+
+// cfsPeriod is the kernel's own period of CPU quotas, in microseconds.
 const cfsPeriod = 100000
+
+func (c CFS) period() int64 {
+	if c.Period == 0 {
+		return cfsPeriod
+	}
+	return c.Period
+}
 
 // Shares converts milli CPUs to cgroup v1 shares; 2 is the kernel's least.
 func Shares(milli int64) int64 {
@@ -19,14 +35,17 @@ func Shares(milli int64) int64 {
 	return min(max(2, milli*1024/1000), 262144)
 }
 
-// cfsQuota converts milli CPUs to a CFS quota in microseconds, 0 for none; the
+// quota converts milli CPUs to a CFS quota in microseconds a period, 0 for none; the
 // kernel's least is 1 ms.
-func cfsQuota(milli int64) int64 {
-	if milli == 0 {
+func (c CFS) quota(milli int64) int64 {
+	if milli == 0 || c.Off {
 		return 0
 	}
-	return max(1000, milli*cfsPeriod/1000)
+	return max(1000, milli*c.period()/1000)
 }
+
+// unlimited is the quota of what is never throttled.
+const unlimited = -1
 
 // QoS is the pod's quality of service class.
 func QoS(p *corev1.Pod) corev1.PodQOSClass {
@@ -121,13 +140,21 @@ func sidecar(c *corev1.Container) bool {
 
 // containerResources limits the container.
 func containerResources(c *container) error {
-	c.config.Linux.Resources = Resources(c.Host, c.Pod, c.Container)
+	r := Resources(c.Host, c.Pod, c.Container)
+	if c.Pinned != nil {
+		pinned := c.Pinned(c.Container)
+		r.CpusetCpus, r.CpusetMems = pinned.CPUs, pinned.Mems
+		if pinned.Exclusive {
+			r.CpuQuota = unlimited
+		}
+	}
+	c.config.Linux.Resources = r
 	return nil
 }
 
 // sandboxResources limits the pod as a whole, in its own cgroup.
 func sandboxResources(s *sandbox) error {
-	limits := PodLimits(s.Pod)
+	limits := s.Host.PodLimits(s.Pod)
 	s.config.Linux.CgroupParent = s.Host.CgroupParent(s.Pod)
 	s.config.Linux.Resources = &criv1.LinuxContainerResources{
 		CpuShares:          limits.CPUShares,
@@ -147,14 +174,59 @@ func Resources(host *Host, p *corev1.Pod, c *corev1.Container) *criv1.LinuxConta
 	}
 	return &criv1.LinuxContainerResources{
 		CpuShares:          Shares(request.MilliValue()),
-		CpuPeriod:          cfsPeriod,
-		CpuQuota:           cfsQuota(limits.Cpu().MilliValue()),
+		CpuPeriod:          host.CFS.period(),
+		CpuQuota:           host.CFS.quota(limits.Cpu().MilliValue()),
 		MemoryLimitInBytes: limits.Memory().Value(),
 		OomScoreAdj:        oomScoreAdj(p, c, host.MemoryBytes),
-		Unified:            host.Unified,
+		Unified:            host.unified(p, c),
 		HugepageLimits:     hugepages(p, c, host.PageSizes),
 	}
 }
+
+// swapFile is the v2 control file of the swap that a group may use.
+const swapFile = "memory.swap.max"
+
+func (h *Host) unified(p *corev1.Pod, c *corev1.Container) map[string]string {
+	swap := h.swap(p, c)
+	if swap == 0 {
+		return h.Unified
+	}
+	out := map[string]string{swapFile: strconv.FormatInt(swap, 10)}
+	for file, value := range h.Unified {
+		if file != swapFile {
+			out[file] = value
+		}
+	}
+	return out
+}
+
+// SwapFile is the control file of a container's swap and its value, empty where the node's
+// containers have none.
+func (h *Host) SwapFile(p *corev1.Pod, c *corev1.Container) map[string]string {
+	if h.SwapBytes == 0 {
+		return nil
+	}
+	return map[string]string{swapFile: strconv.FormatInt(h.swap(p, c), 10)}
+}
+
+// swap is how many bytes of swap a container may use: as much in proportion as it asks for of
+// the machine's memory (KEP-2400, LimitedSwap). Those of pods that are critical or not of the
+// class Burstable use none, nor do those that may not have more memory than they ask for.
+func (h *Host) swap(p *corev1.Pod, c *corev1.Container) int64 {
+	asked, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
+	critical := p.Spec.Priority != nil && *p.Spec.Priority >= CriticalPriority
+	if h.SwapBytes == 0 || h.MemoryBytes == 0 || critical || ofManifest(p) || QoS(p) != corev1.PodQOSBurstable ||
+		asked.IsZero() || asked.Cmp(*limit) == 0 {
+		return 0
+	}
+	return int64(float64(asked.Value()) / float64(h.MemoryBytes) * float64(h.SwapBytes))
+}
+
+// CriticalPriority is that of system-cluster-critical and above.
+const CriticalPriority = 2000000000
+
+// ofManifest tells whether a pod is of a manifest on the node.
+func ofManifest(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/config.source"] == "file" }
 
 // ContainerLimits are the cpu and memory that a container is limited to: its own
 // limit, or where it has none, its pod's.
@@ -194,14 +266,14 @@ func hugepages(p *corev1.Pod, c *corev1.Container, sizes []string) []*criv1.Huge
 // Limits is what a pod as a whole is limited to.
 type Limits struct {
 	// CPUShares (v1 scale), CPUQuota (microseconds a CPUPeriod) and
-	// MemoryBytes; zero means none.
+	// MemoryBytes; zero means none. A quota of -1 lifts one that there was.
 	CPUShares, CPUQuota, CPUPeriod, MemoryBytes int64
 }
 
 // PodLimits sums what the pod's cgroup must allow: the sum of its containers
 // or the greatest init container, whichever is more; a limit only when every
-// container has one.
-func PodLimits(p *corev1.Pod) Limits {
+// container has one. A pod with CPUs of its own has no quota of CPU.
+func (h *Host) PodLimits(p *corev1.Pod) Limits {
 	var req, cpu, mem peak
 	cpuAll, memAll := true, true
 	add := func(c *corev1.Container, init, sidecar bool) {
@@ -222,16 +294,16 @@ func PodLimits(p *corev1.Pod) Limits {
 	for i := range p.Spec.Containers {
 		add(&p.Spec.Containers[i], false, false)
 	}
-	l := Limits{CPUShares: Shares(req.value() + p.Spec.Overhead.Cpu().MilliValue()), CPUPeriod: cfsPeriod}
+	l := Limits{CPUShares: Shares(req.value() + p.Spec.Overhead.Cpu().MilliValue()), CPUPeriod: h.CFS.period()}
 	if cpuAll {
-		l.CPUQuota = cfsQuota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
+		l.CPUQuota = h.CFS.quota(cpu.value() + p.Spec.Overhead.Cpu().MilliValue())
 	}
 	if memAll {
 		l.MemoryBytes = mem.value() + p.Spec.Overhead.Memory().Value()
 	}
 	if r := p.Spec.Resources; r != nil {
 		if !r.Limits.Cpu().IsZero() {
-			l.CPUQuota = cfsQuota(r.Limits.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
+			l.CPUQuota = h.CFS.quota(r.Limits.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
 		}
 		if !r.Limits.Memory().IsZero() {
 			l.MemoryBytes = r.Limits.Memory().Value() + p.Spec.Overhead.Memory().Value()
@@ -239,6 +311,9 @@ func PodLimits(p *corev1.Pod) Limits {
 		if !r.Requests.Cpu().IsZero() {
 			l.CPUShares = Shares(r.Requests.Cpu().MilliValue() + p.Spec.Overhead.Cpu().MilliValue())
 		}
+	}
+	if h.Unthrottled != nil && h.Unthrottled(p) {
+		l.CPUQuota = unlimited
 	}
 	return l
 }

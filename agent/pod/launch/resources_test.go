@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/quota"
 )
@@ -70,10 +71,55 @@ func TestStorageLimit(t *testing.T) {
 
 func TestPodLimits(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
-	if got := PodLimits(p); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
+	if got := new(Host).PodLimits(p); got.CPUShares != 2 || got.CPUQuota != 0 || got.MemoryBytes != 0 {
 		t.Errorf("best effort: %+v", got)
 	}
-	if Shares(500) != 512 || cfsQuota(500) != 50000 || cfsQuota(1) != 1000 {
+	if Shares(500) != 512 || (CFS{}).quota(500) != 50000 || (CFS{}).quota(1) != 1000 {
 		t.Error("conversion of CPU amounts")
+	}
+}
+
+// Containers use swap in proportion to what they ask for of the machine's memory, if their pod
+// is Burstable (KEP-2400).
+func TestSwap(t *testing.T) {
+	list := func(q string) corev1.ResourceList {
+		if q == "" {
+			return nil
+		}
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(q)}
+	}
+	for _, c := range []struct {
+		name           string
+		request, limit string
+		change         func(*corev1.Pod)
+		want           string
+	}{
+		{"a quarter of the memory", "1Gi", "2Gi", nil, "536870912"},
+		{"no limit", "1Gi", "", nil, "536870912"},
+		{"nothing asked for", "", "", nil, "0"},
+		{"as much as it may have", "1Gi", "1Gi", nil, "0"},
+		{"critical", "1Gi", "", func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](2000000000) }, "0"},
+		{"of a manifest", "1Gi", "",
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }, "0"},
+	} {
+		h := &Host{MemoryBytes: 4 << 30, SwapBytes: 2 << 30,
+			Unified: map[string]string{"memory.swap.max": "0", "memory.oom.group": "1"}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a",
+			Resources: corev1.ResourceRequirements{Requests: list(c.request), Limits: list(c.limit)}}}}}
+		if c.change != nil {
+			c.change(p)
+		}
+		r := Resources(h, p, &p.Spec.Containers[0])
+		if r.Unified["memory.swap.max"] != c.want || r.Unified["memory.oom.group"] != "1" {
+			t.Errorf("%s: %v, want %s", c.name, r.Unified, c.want)
+		}
+		if got := h.SwapFile(p, &p.Spec.Containers[0])["memory.swap.max"]; got != c.want {
+			t.Errorf("%s, resized: %s, want %s", c.name, got, c.want)
+		}
+		h.SwapBytes = 0
+		if r := Resources(h, p, &p.Spec.Containers[0]); r.Unified["memory.swap.max"] != "0" ||
+			h.SwapFile(p, &p.Spec.Containers[0]) != nil {
+			t.Errorf("%s, without swap: %v", c.name, r.Unified)
+		}
 	}
 }

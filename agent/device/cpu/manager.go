@@ -1,0 +1,422 @@
+package cpu
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
+
+	"github.com/shoal-project/shoal/agent/device/topology"
+	"github.com/shoal-project/shoal/agent/metrics"
+)
+
+// Manager gives containers CPUs. Its methods may be called at the same time.
+type Manager struct {
+	Machine *topology.Machine
+	Options Options
+	// Reserved are the CPUs of the system.
+	Reserved cpuset.CPUSet
+	Records  Records
+	// QoS is a pod's class.
+	QoS func(*corev1.Pod) corev1.PodQOSClass
+	// Ending tells whether a pod ends, and whether it has ended with all its containers,
+	// though it may not be released yet; nil: no pod does.
+	Ending func(pod types.UID) (ending, idle bool)
+	// Changed is called when the shared pool did, before a container with CPUs of its own
+	// starts; nil: nobody is told.
+	Changed func(context.Context)
+	// Requests and Errors count what containers ask for; nil: nobody does.
+	Requests, Errors *metrics.Counts
+	Log              *slog.Logger
+
+	// writing serializes who chooses and writes; it is taken before mu.
+	writing sync.Mutex
+
+	mu   sync.Mutex
+	pods map[types.UID]*Pod // replaced, never changed
+}
+
+// Reserve chooses n CPUs for the system, which are packed as those of a container are.
+func Reserve(m *topology.Machine, n int) (cpuset.CPUSet, error) {
+	return taker{machine: m}.take(m.All(), n)
+}
+
+// Load reads the records of an earlier agent, before the first pod is looked at. CPUs that
+// are not there any more, or are reserved now, or that two pods have, are nobody's: their
+// containers run in the shared pool until they start again.
+func (m *Manager) Load() error {
+	pods, err := m.Records.All()
+	if err != nil {
+		return fmt.Errorf("records of CPUs: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pods = map[types.UID]*Pod{}
+	left := m.Machine.All().Difference(m.Reserved)
+	for _, key := range slices.Sorted(maps.Keys(pods)) {
+		p := pods[key]
+		err := p.decode(key)
+		if has := p.all(); err == nil && !has.IsSubsetOf(left) {
+			err = fmt.Errorf("of the CPUs %s these are not to be had: %s", has, has.Difference(left))
+		}
+		if err != nil {
+			m.Log.Error("a pod has lost the CPUs that it had for itself", "pod", key, "err", err)
+			if err := m.Records.Delete(key); err != nil {
+				return fmt.Errorf("record of CPUs: %w", err)
+			}
+			continue
+		}
+		left = left.Difference(p.all())
+		m.pods[p.UID] = p
+	}
+	return nil
+}
+
+// Exclusive is how many CPUs a container has for itself, 0 for none: those of pods of the
+// class Guaranteed that ask for whole ones. Pods that ask for CPUs as a whole share them.
+func (m *Manager) Exclusive(p *corev1.Pod, c *corev1.Container) int {
+	if p.Spec.Resources != nil || m.QoS(p) != corev1.PodQOSGuaranteed {
+		return 0
+	}
+	q, asked := c.Resources.Requests[corev1.ResourceCPU]
+	if !asked {
+		q = c.Resources.Limits[corev1.ResourceCPU]
+	}
+	if q.MilliValue()%1000 != 0 {
+		return 0
+	}
+	return int(q.Value())
+}
+
+// Hints are those of a container.
+func (m *Manager) Hints(p *corev1.Pod, c *corev1.Container) topology.Hints {
+	if _, has := m.get(p.UID).of(c.Name); has {
+		return nil
+	}
+	return m.hints(m.Exclusive(p, c), m.reusable(p, c))
+}
+
+// PodHints are those of all containers of a pod together, none if one has its CPUs already.
+func (m *Manager) PodHints(p *corev1.Pod) topology.Hints {
+	if m.get(p.UID) != nil {
+		return nil
+	}
+	return m.hints(m.podExclusive(p), cpuset.New())
+}
+
+// podExclusive is how many CPUs a pod has at most at one time.
+func (m *Manager) podExclusive(p *corev1.Pod) int {
+	sidecars, most := 0, 0
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		n := m.Exclusive(p, c)
+		most = max(most, sidecars+n)
+		if restarts(c) {
+			sidecars += n
+		}
+	}
+	sum := sidecars
+	for i := range p.Spec.Containers {
+		sum += m.Exclusive(p, &p.Spec.Containers[i])
+	}
+	return max(most, sum)
+}
+
+func restarts(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+func (m *Manager) hints(n int, reuse cpuset.CPUSet) topology.Hints {
+	if n == 0 {
+		return nil
+	}
+	m.sweep()
+	free := m.usable(m.free().Union(reuse))
+	var out []topology.Hint
+	least := len(m.Machine.Nodes)
+	for nodes := range m.Machine.NodeMask().Subsets() {
+		on := m.Machine.On(nodes)
+		if on.Size() >= n {
+			least = min(least, nodes.Count())
+		}
+		if free.Intersection(on).Size() >= n && reuse.IsSubsetOf(on) {
+			out = append(out, topology.Hint{Nodes: nodes})
+		}
+	}
+	for i := range out {
+		out[i].Preferred = out[i].Nodes.Count() == least
+		if m.Options.AlignBySocket {
+			perSocket := max(1, len(m.Machine.Nodes)/max(1, m.Machine.Sockets(m.Machine.NodeMask())))
+			out[i].Preferred = m.Machine.Sockets(out[i].Nodes) == (least+perSocket-1)/perSocket
+		}
+	}
+	return topology.Hints{string(corev1.ResourceCPU): out}
+}
+
+// usable are the free CPUs that may be given away: with FullCores those of full cores.
+func (m *Manager) usable(free cpuset.CPUSet) cpuset.CPUSet {
+	if m.Options.FullCores {
+		return m.taker().fullCores(free)
+	}
+	return free
+}
+
+func (m *Manager) taker() taker { return taker{m.Machine, m.Options} }
+
+// Allocate gives a container of a pod its CPUs, of the nodes near first. An error is that it
+// cannot have them; it is a topology.Rejection where they do not make whole cores, and a
+// Waiting where pods that end have them.
+func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container, near topology.Mask) error {
+	n := m.Exclusive(p, c)
+	if n == 0 {
+		return nil
+	}
+	cpus, err := m.allocate(p, c, n, near)
+	if err != nil {
+		m.Errors.Inc()
+		return err
+	}
+	if cpus.IsEmpty() {
+		return nil
+	}
+	m.Log.Info("a container has CPUs for itself", "namespace", p.Namespace, "pod", p.Name, "container", c.Name,
+		"cpus", cpus.String())
+	m.changed(ctx)
+	return nil
+}
+
+// allocate returns the CPUs that a container has now, none if it had them before.
+func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, n int, near topology.Mask) (cpuset.CPUSet, error) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	record := m.get(p.UID)
+	if _, has := record.of(c.Name); has {
+		return cpuset.New(), nil
+	}
+	m.Requests.Inc()
+	cpus, err := m.choose(p, c, n, near)
+	if err != nil {
+		return cpus, err
+	}
+	if record == nil {
+		record = &Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+	}
+	record = record.with(c.Name, cpus)
+	if err := m.Records.PutNow(string(p.UID), record); err != nil {
+		return cpus, fmt.Errorf("record of CPUs: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pods[p.UID] = record
+	return cpus, nil
+}
+
+func (m *Manager) changed(ctx context.Context) {
+	if m.Changed != nil {
+		m.Changed(ctx)
+	}
+}
+
+// Waiting tells that a pod may get its CPUs soon: pods that end have them.
+type Waiting struct{ err error }
+
+func (w *Waiting) Error() string { return w.err.Error() }
+
+func (w *Waiting) Unwrap() error { return w.err }
+
+// choose chooses n CPUs: those that init containers before it had first, then near ones, then
+// the rest.
+func (m *Manager) choose(p *corev1.Pod, c *corev1.Container, n int, near topology.Mask) (cpuset.CPUSet, error) {
+	threads := m.Machine.ThreadsPerCore()
+	if m.Options.FullCores && n%threads != 0 {
+		return cpuset.CPUSet{}, &topology.Rejection{Reason: unalignedCores, Message: fmt.Sprintf(
+			"SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", n, threads)}
+	}
+	m.sweep()
+	reuse := m.reusable(p, c)
+	free := m.usable(m.free().Union(reuse))
+	if free.Size() < n {
+		err := error(&topology.Rejection{Reason: unalignedCores, Message: fmt.Sprintf("SMT Alignment Error: "+
+			"not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d",
+			free.Size(), n, threads)})
+		if !m.Options.FullCores {
+			_, err = m.taker().take(free, n)
+		}
+		if m.ending() >= n-free.Size() {
+			err = &Waiting{err}
+		}
+		return cpuset.CPUSet{}, err
+	}
+	out := cpuset.New()
+	on := m.Machine.On(near)
+	if near == 0 {
+		on = m.Machine.All()
+	}
+	for _, from := range []cpuset.CPUSet{reuse.Intersection(on), reuse, on, m.Machine.All()} {
+		from = from.Intersection(free)
+		some, err := m.taker().take(from, min(n-out.Size(), from.Size()))
+		if err != nil {
+			return cpuset.CPUSet{}, err
+		}
+		out, free = out.Union(some), free.Difference(some)
+	}
+	return out, nil
+}
+
+// unalignedCores is upstream's word for CPUs that do not make whole cores.
+const unalignedCores = "SMTAlignmentError"
+
+// reusable are the CPUs of init containers before c, which will have ended when it runs, but
+// for those that sidecars have.
+func (m *Manager) reusable(p *corev1.Pod, c *corev1.Container) cpuset.CPUSet {
+	out := cpuset.New()
+	record := m.get(p.UID)
+	if record == nil {
+		return out
+	}
+	for i := range p.Spec.InitContainers {
+		before := &p.Spec.InitContainers[i]
+		if before.Name == c.Name {
+			return out
+		}
+		has, _ := record.of(before.Name)
+		if restarts(before) {
+			out = out.Difference(has)
+		} else {
+			out = out.Union(has)
+		}
+	}
+	for i := range p.Spec.Containers {
+		if p.Spec.Containers[i].Name == c.Name {
+			break
+		}
+		has, _ := record.of(p.Spec.Containers[i].Name)
+		out = out.Difference(has)
+	}
+	return out
+}
+
+// of are the CPUs that a container has.
+func (p *Pod) of(container string) (cpuset.CPUSet, bool) {
+	if p == nil {
+		return cpuset.CPUSet{}, false
+	}
+	s, has := p.sets[container]
+	return s, has
+}
+
+// free are the CPUs that may be given away.
+func (m *Manager) free() cpuset.CPUSet {
+	return m.Machine.All().Difference(m.Reserved).Difference(m.taken())
+}
+
+// taken are those that were.
+func (m *Manager) taken() cpuset.CPUSet {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := cpuset.New()
+	for _, p := range m.pods {
+		out = out.Union(p.all())
+	}
+	return out
+}
+
+// ending is how many CPUs pods have that end.
+func (m *Manager) ending() (n int) {
+	if m.Ending == nil {
+		return 0
+	}
+	for _, p := range m.list() {
+		if ending, _ := m.Ending(p.UID); ending {
+			n += p.all().Size()
+		}
+	}
+	return n
+}
+
+// sweep frees the CPUs of pods that have ended and are not released yet: the scheduler does
+// not count them any more.
+func (m *Manager) sweep() {
+	if m.Ending == nil {
+		return
+	}
+	for _, p := range m.list() {
+		if _, idle := m.Ending(p.UID); !idle {
+			continue
+		}
+		if err := m.forget(p.UID); err != nil {
+			m.Log.Warn("CPUs of a pod that has ended are not free yet", "pod", p.UID, "err", err)
+		}
+	}
+}
+
+// Release frees the CPUs of a pod, whose containers have ended.
+func (m *Manager) Release(ctx context.Context, uid types.UID) error {
+	if m.get(uid) == nil {
+		return nil
+	}
+	if err := m.forget(uid); err != nil {
+		return err
+	}
+	m.changed(ctx)
+	return nil
+}
+
+func (m *Manager) forget(uid types.UID) error {
+	if err := m.Records.Delete(string(uid)); err != nil {
+		return fmt.Errorf("record of CPUs: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods, uid)
+	return nil
+}
+
+func (m *Manager) get(uid types.UID) *Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[uid]
+}
+
+func (m *Manager) list() []*Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.pods))
+}
+
+// Pods are those that have CPUs for themselves.
+func (m *Manager) Pods() (out []*corev1.Pod) {
+	for _, p := range m.list() {
+		out = append(out, p.object())
+	}
+	return out
+}
+
+// Has tells whether a pod has CPUs for itself.
+func (m *Manager) Has(pod types.UID) bool { return m.get(pod) != nil }
+
+// Of are the CPUs that a container runs on, and whether it has them for itself.
+func (m *Manager) Of(pod types.UID, container string) (cpus cpuset.CPUSet, exclusive bool) {
+	if s, has := m.get(pod).of(container); has {
+		return s, true
+	}
+	return m.Shared(), false
+}
+
+// Shared is the pool of the containers that have no CPUs for themselves.
+func (m *Manager) Shared() cpuset.CPUSet {
+	out := m.Machine.All().Difference(m.taken())
+	if m.Options.StrictReservation {
+		out = out.Difference(m.Reserved)
+	}
+	return out
+}
+
+// Allocatable are the CPUs that may be given to containers, whoever has them.
+func (m *Manager) Allocatable() cpuset.CPUSet { return m.Machine.All().Difference(m.Reserved) }
