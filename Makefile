@@ -148,7 +148,7 @@ bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance
 
 fleet: build bin/share test-images kubectl ## whole machines with systemd: nspawn, and cgroup v2 in QEMU; SCENARIO=
-	@hack/setup.sh machines
+	@hack/setup.sh machines $(if $(filter-out cgroup2 selinux quotas,$(SCENARIO)),,virtual)
 	$(GO) build -o bin/fleet-rig ./tests/fleet
 	bin/fleet-rig -go $(GO) -only '$(SCENARIO)' $(if $(FROM),-from $(FROM))
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what Shoal needs from the distribution; quick when all is there. With the
-# argument "machines" also what makes and runs whole machines, for tests.
+# argument "machines" also what makes and runs whole machines, for tests, with "virtual"
+# what runs those with a kernel of their own.
 set -eu
 need=""
 want() { command -v "$1" >/dev/null 2>&1 || need="$need $2"; }
@@ -17,10 +18,16 @@ want gcc "gcc libc6-dev" # for the tests' race detector
 want mkfs.ext4 e2fsprogs # for volumes
 want mkfs.xfs xfsprogs # for tests of volumes
 want mkfs.btrfs btrfs-progs
-if [ "${1:-}" = machines ]; then
-	want mmdebstrap mmdebstrap
-	want systemd-nspawn systemd-container
-fi
+for more; do
+	case $more in
+	machines)
+		want mmdebstrap mmdebstrap
+		want systemd-nspawn systemd-container
+		;;
+	virtual) want qemu-system-x86_64 qemu-system-x86 ;;
+	*) echo "setup: $more: use machines, virtual" >&2; exit 1 ;;
+	esac
+done
 if [ -n "$need" ]; then
 	[ "$(id -u)" = 0 ] || { echo "setup: as root, run: apt-get install$need" >&2; exit 1; }
 	command -v apt-get >/dev/null || { echo "setup: install these by hand:$need" >&2; exit 1; }

@@ -163,6 +163,28 @@ until_ 240 has pod/free .status.phase Succeeded; kubectl logs free | tr '\n' ' '
 until_ 240 has pod/missing '.status.containerStatuses[0].state.waiting.reason' CreateContainerError; field pod/missing '.status.containerStatuses[0].state.waiting.message'
 kubectl delete pod plain node missing free --wait >/dev/null`
 
+// ownAndSwap has one pod that asks for a whole CPU, and one that holds more memory than its
+// limit and uses less swap than its share, 64Mi of the machine's memory: of 512 MiB.
+const ownAndSwap = `kubectl delete pod limited --wait >/dev/null
+fallocate -l 512M /swap; chmod 600 /swap; mkswap /swap >/dev/null; swapon /swap
+printf 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\nmemorySwap: {swapBehavior: LimitedSwap}\n' >>/etc/shoal/agent.yaml
+systemctl restart shoal-agent
+swap() { [ "$(kubectl get node -o jsonpath='{.items[0].status.nodeInfo.swap.capacity}')" -gt 500000000 ]; }
+until_ 240 swap
+until_ 240 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/null
+pod() { printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 0\n  restartPolicy: Never\n  containers:\n  - {name: main, image: "localhost/busybox:1", command: [sh, -c, "%s"], resources: {%s}}\n---\n' "$1" "$2" "$3"; }
+{ pod swaps 'dd if=/dev/zero of=/dev/null bs=72M count=1 && echo held; sleep 9999' 'requests: {memory: 64Mi}, limits: {memory: 65Mi}'
+pod own 'sleep 9999' 'limits: {cpu: 1, memory: 32Mi}'; } | kubectl apply -f - >/dev/null
+until_ 240 kubectl wait pod/own pod/swaps --for=condition=Ready --timeout=10s >/dev/null
+holds() { g=/sys/fs/cgroup$(group own); s=/sys/fs/cgroup$(group swaps); now=$(echo $(cat $g/cpuset.cpus $g/cpu.max $(dirname $g)/cpu.max $s/cpuset.cpus $g/memory.swap.max))
+	[ "$now" = '1 max 100000 max 100000 0 0' ] || { echo "$now"; return 1; }; }
+until_ 60 holds; echo $now
+systemctl daemon-reload; holds
+held() { kubectl logs swaps | grep -q held; }
+until_ 240 held
+max=$(cat $s/memory.swap.max); awk -v max=$max '/^MemTotal/ {t = $2 * 1024} /^SwapTotal/ {w = $2 * 1024} END {share = 67108864 / t * w; exit !(max > share - 8192 && max <= share)}' /proc/meminfo
+echo "swap: $(cat $s/memory.swap.peak 2>/dev/null || cat $s/memory.swap.current) of $max"`
+
 // filesDriver is the default: the agent writes the groups itself.
 func (r *rig) filesDriver(ctx context.Context, m machine) {
 	if !r.script(ctx, m, "shoal up", "shoal up --detach >/tmp/up; cp /var/lib/shoal/kubeconfig /root/admin.kubeconfig; grep -i ready /tmp/up") {
@@ -203,7 +225,8 @@ until_ 240 kubectl logs limited
 [ "$(head -1 /sys/fs/cgroup$g/cgroup.procs)" = $pid ]; [ "$(group limited)" = $g ]; echo process $pid stays`)
 	}
 	r.script(ctx, m, "AppArmor confines containers, by default and by a profile of the node", apparmor)
-	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod limited greedy --wait >/dev/null
+	r.script(ctx, m, "a container has a CPU alone, another swaps", groupOf+ownAndSwap)
+	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod greedy own swaps --wait >/dev/null
 left() { systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope'; [ -z "$(systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope')" ]; }
 until_ 240 left`)
 }
