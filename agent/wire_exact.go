@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/cpu"
+	"github.com/shoal-project/shoal/agent/device/ledger"
 	"github.com/shoal-project/shoal/agent/device/memory"
 	"github.com/shoal-project/shoal/agent/device/plugin"
 	"github.com/shoal-project/shoal/agent/device/topology"
@@ -120,7 +121,7 @@ func (e *exact) addCPUs(cfg *config.Config, kept stores, machine *topology.Machi
 		Machine:  machine,
 		Options:  options,
 		Reserved: keep,
-		Records:  records,
+		Ledger:   &ledger.Ledger[cpu.Pod, *cpu.Pod]{What: "CPUs", Records: records, Log: log},
 		QoS:      launch.QoS,
 		Requests: counts.CPUPins,
 		Errors:   counts.CPUPinErrors,
@@ -176,11 +177,10 @@ func (e *exact) addMemory(cfg *config.Config, facts host.Facts, kept stores, mac
 	}
 	e.memory = &memory.Manager{
 		Allocatable: memory.Allocatable(machine, keep),
-		Records:     records,
+		Ledger:      &ledger.Ledger[memory.Pod, *memory.Pod]{What: "memory", Records: records, Log: log},
 		QoS:         launch.QoS,
 		Requests:    counts.MemoryPins,
 		Errors:      counts.MemoryPinErrors,
-		Log:         log,
 	}
 	return e.memory.Load()
 }
@@ -243,10 +243,10 @@ func newPool(runtime containers, of func(types.UID, string) string, log *slog.Lo
 // follow has what is given freed with the pods.
 func (e *exact) follow(pods *pod.Manager) {
 	if e.cpus != nil {
-		e.cpus.Ending = pods.Ending
+		e.cpus.Ledger.Ending = pods.Ending
 	}
 	if e.memory != nil {
-		e.memory.Ending = pods.Ending
+		e.memory.Ledger.Ending = pods.Ending
 	}
 }
 
@@ -254,10 +254,10 @@ func (e *exact) follow(pods *pod.Manager) {
 func (e *exact) pods() []*corev1.Pod {
 	out := e.plugged.Pods()
 	if e.cpus != nil {
-		out = append(out, e.cpus.Pods()...)
+		out = append(out, e.cpus.Ledger.Pods()...)
 	}
 	if e.memory != nil {
-		out = append(out, e.memory.Pods()...)
+		out = append(out, e.memory.Ledger.Pods()...)
 	}
 	return out
 }
@@ -324,8 +324,7 @@ func ensureExact(e *exact) step {
 		err := e.all.Ensure(ctx, s.Pod)
 		var (
 			devices  *plugin.Waiting
-			cpus     *cpu.Waiting
-			memory   *memory.Waiting
+			others   *ledger.Waiting
 			rejected *topology.Rejection
 		)
 		switch {
@@ -334,7 +333,7 @@ func ensureExact(e *exact) step {
 		case errors.As(err, &devices):
 			return &pod.Fault{Reason: noDevicesYet, Message: "Waiting for " + devices.For + " until " +
 				devices.Until.Format(time.RFC3339) + ": " + err.Error()}
-		case errors.As(err, &cpus), errors.As(err, &memory):
+		case errors.As(err, &others):
 			return &pod.Fault{Reason: noResourcesYet, Message: "Waiting for pods that end: " + err.Error()}
 		case errors.As(err, &rejected):
 			return &pod.Fault{Reason: rejected.Reason, Message: rejected.Message, Rejects: !s.Manifest}
@@ -352,7 +351,8 @@ func releaseExact(e *exact, pods *pod.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error {
 		errs := []error{e.plugged.Release(s.Pod.UID)}
 		if e.memory != nil {
-			errs = append(errs, e.memory.Release(s.Pod.UID))
+			_, err := e.memory.Ledger.Release(s.Pod.UID)
+		errs = append(errs, err)
 		}
 		if e.cpus != nil {
 			errs = append(errs, e.cpus.Release(ctx, s.Pod.UID))

@@ -21,7 +21,8 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/topology", "agent/gossip",
+		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
+		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins", "agent/policyfeed", "agent/quota",

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 
+	"github.com/shoal-project/shoal/agent/device/ledger"
 	"github.com/shoal-project/shoal/agent/device/topology"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -22,12 +21,10 @@ type Manager struct {
 	Options Options
 	// Reserved are the CPUs of the system.
 	Reserved cpuset.CPUSet
-	Records  Records
+	// Ledger has the records of pods.
+	Ledger *ledger.Ledger[Pod, *Pod]
 	// QoS is a pod's class.
 	QoS func(*corev1.Pod) corev1.PodQOSClass
-	// Ending tells whether a pod ends, and whether it has ended with all its containers,
-	// though it may not be released yet; nil: no pod does.
-	Ending func(pod types.UID) (ending, idle bool)
 	// Changed is called when the shared pool did, before a container with CPUs of its own
 	// starts; nil: nobody is told.
 	Changed func(context.Context)
@@ -35,11 +32,8 @@ type Manager struct {
 	Requests, Errors *metrics.Counts
 	Log              *slog.Logger
 
-	// writing serializes who chooses and writes; it is taken before mu.
-	writing sync.Mutex
-
-	mu   sync.Mutex
-	pods map[types.UID]*Pod // replaced, never changed
+	// choosing is held from the look at what is free until the choice is recorded.
+	choosing sync.Mutex
 }
 
 // Reserve chooses n CPUs for the system, which are packed as those of a container are.
@@ -51,31 +45,18 @@ func Reserve(m *topology.Machine, n int) (cpuset.CPUSet, error) {
 // are not there any more, or are reserved now, or that two pods have, are nobody's: their
 // containers run in the shared pool until they start again.
 func (m *Manager) Load() error {
-	pods, err := m.Records.All()
-	if err != nil {
-		return fmt.Errorf("records of CPUs: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pods = map[types.UID]*Pod{}
-	left := m.Machine.All().Difference(m.Reserved)
-	for _, key := range slices.Sorted(maps.Keys(pods)) {
-		p := pods[key]
-		err := p.decode(key)
-		if has := p.all(); err == nil && !has.IsSubsetOf(left) {
-			err = fmt.Errorf("of the CPUs %s these are not to be had: %s", has, has.Difference(left))
+	left := m.Allocatable()
+	return m.Ledger.Load(func(p *Pod) error {
+		if err := p.decode(); err != nil {
+			return err
 		}
-		if err != nil {
-			m.Log.Error("a pod has lost the CPUs that it had for itself", "pod", key, "err", err)
-			if err := m.Records.Delete(key); err != nil {
-				return fmt.Errorf("record of CPUs: %w", err)
-			}
-			continue
+		has := p.all()
+		if missing := has.Difference(left); !missing.IsEmpty() {
+			return fmt.Errorf("of the CPUs %s these are not to be had: %s", has, missing)
 		}
-		left = left.Difference(p.all())
-		m.pods[p.UID] = p
-	}
-	return nil
+		left = left.Difference(has)
+		return nil
+	})
 }
 
 // Exclusive is how many CPUs a container has for itself, 0 for none: those of pods of the
@@ -96,7 +77,7 @@ func (m *Manager) Exclusive(p *corev1.Pod, c *corev1.Container) int {
 
 // Hints are those of a container.
 func (m *Manager) Hints(p *corev1.Pod, c *corev1.Container) topology.Hints {
-	if _, has := m.get(p.UID).of(c.Name); has {
+	if _, has := m.Ledger.Get(p.UID).of(c.Name); has {
 		return nil
 	}
 	return m.hints(m.Exclusive(p, c), m.reusable(p, c))
@@ -104,7 +85,7 @@ func (m *Manager) Hints(p *corev1.Pod, c *corev1.Container) topology.Hints {
 
 // PodHints are those of all containers of a pod together, none if one has its CPUs already.
 func (m *Manager) PodHints(p *corev1.Pod) topology.Hints {
-	if m.get(p.UID) != nil {
+	if m.Ledger.Get(p.UID) != nil {
 		return nil
 	}
 	return m.hints(m.podExclusive(p), cpuset.New())
@@ -136,7 +117,7 @@ func (m *Manager) hints(n int, reuse cpuset.CPUSet) topology.Hints {
 	if n == 0 {
 		return nil
 	}
-	m.sweep()
+	m.Ledger.Sweep()
 	free := m.usable(m.free().Union(reuse))
 	var out []topology.Hint
 	least := len(m.Machine.Nodes)
@@ -171,7 +152,7 @@ func (m *Manager) taker() taker { return taker{m.Machine, m.Options} }
 
 // Allocate gives a container of a pod its CPUs, of the nodes near first. An error is that it
 // cannot have them; it is a topology.Rejection where they do not make whole cores, and a
-// Waiting where pods that end have them.
+// ledger.Waiting where pods that end have them.
 func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container, near topology.Mask) error {
 	n := m.Exclusive(p, c)
 	if n == 0 {
@@ -191,11 +172,11 @@ func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Contain
 	return nil
 }
 
-// allocate returns the CPUs that a container has now, none if it had them before.
+// allocate returns the CPUs that a container has now and had not before.
 func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, n int, near topology.Mask) (cpuset.CPUSet, error) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	record := m.get(p.UID)
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	record := m.Ledger.Get(p.UID)
 	if _, has := record.of(c.Name); has {
 		return cpuset.New(), nil
 	}
@@ -205,16 +186,9 @@ func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, n int, near topol
 		return cpus, err
 	}
 	if record == nil {
-		record = &Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+		record = &Pod{Pod: ledger.Of(p)}
 	}
-	record = record.with(c.Name, cpus)
-	if err := m.Records.PutNow(string(p.UID), record); err != nil {
-		return cpus, fmt.Errorf("record of CPUs: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pods[p.UID] = record
-	return cpus, nil
+	return cpus, m.Ledger.Put(record.with(c.Name, cpus))
 }
 
 func (m *Manager) changed(ctx context.Context) {
@@ -222,13 +196,6 @@ func (m *Manager) changed(ctx context.Context) {
 		m.Changed(ctx)
 	}
 }
-
-// Waiting tells that a pod may get its CPUs soon: pods that end have them.
-type Waiting struct{ err error }
-
-func (w *Waiting) Error() string { return w.err.Error() }
-
-func (w *Waiting) Unwrap() error { return w.err }
 
 // choose chooses n CPUs: those that init containers before it had first, then near ones, then
 // the rest.
@@ -238,7 +205,7 @@ func (m *Manager) choose(p *corev1.Pod, c *corev1.Container, n int, near topolog
 		return cpuset.CPUSet{}, &topology.Rejection{Reason: unalignedCores, Message: fmt.Sprintf(
 			"SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", n, threads)}
 	}
-	m.sweep()
+	m.Ledger.Sweep()
 	reuse := m.reusable(p, c)
 	free := m.usable(m.free().Union(reuse))
 	if free.Size() < n {
@@ -248,8 +215,12 @@ func (m *Manager) choose(p *corev1.Pod, c *corev1.Container, n int, near topolog
 		if !m.Options.FullCores {
 			_, err = m.taker().take(free, n)
 		}
-		if m.ending() >= n-free.Size() {
-			err = &Waiting{err}
+		soon := free.Size()
+		for _, ending := range m.Ledger.EndingShares() {
+			soon += ending.all().Size()
+		}
+		if soon >= n {
+			err = &ledger.Waiting{Err: err}
 		}
 		return cpuset.CPUSet{}, err
 	}
@@ -276,7 +247,7 @@ const unalignedCores = "SMTAlignmentError"
 // for those that sidecars have.
 func (m *Manager) reusable(p *corev1.Pod, c *corev1.Container) cpuset.CPUSet {
 	out := cpuset.New()
-	record := m.get(p.UID)
+	record := m.Ledger.Get(p.UID)
 	if record == nil {
 		return out
 	}
@@ -302,15 +273,6 @@ func (m *Manager) reusable(p *corev1.Pod, c *corev1.Container) cpuset.CPUSet {
 	return out
 }
 
-// of are the CPUs that a container has.
-func (p *Pod) of(container string) (cpuset.CPUSet, bool) {
-	if p == nil {
-		return cpuset.CPUSet{}, false
-	}
-	s, has := p.sets[container]
-	return s, has
-}
-
 // free are the CPUs that may be given away.
 func (m *Manager) free() cpuset.CPUSet {
 	return m.Machine.All().Difference(m.Reserved).Difference(m.taken())
@@ -318,92 +280,28 @@ func (m *Manager) free() cpuset.CPUSet {
 
 // taken are those that were.
 func (m *Manager) taken() cpuset.CPUSet {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	out := cpuset.New()
-	for _, p := range m.pods {
+	for _, p := range m.Ledger.Shares() {
 		out = out.Union(p.all())
 	}
 	return out
 }
 
-// ending is how many CPUs pods have that end.
-func (m *Manager) ending() (n int) {
-	if m.Ending == nil {
-		return 0
-	}
-	for _, p := range m.list() {
-		if ending, _ := m.Ending(p.UID); ending {
-			n += p.all().Size()
-		}
-	}
-	return n
-}
-
-// sweep frees the CPUs of pods that have ended and are not released yet: the scheduler does
-// not count them any more.
-func (m *Manager) sweep() {
-	if m.Ending == nil {
-		return
-	}
-	for _, p := range m.list() {
-		if _, idle := m.Ending(p.UID); !idle {
-			continue
-		}
-		if err := m.forget(p.UID); err != nil {
-			m.Log.Warn("CPUs of a pod that has ended are not free yet", "pod", p.UID, "err", err)
-		}
-	}
-}
-
 // Release frees the CPUs of a pod, whose containers have ended.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
-	if m.get(uid) == nil {
-		return nil
+	had, err := m.Ledger.Release(uid)
+	if had && err == nil {
+		m.changed(ctx)
 	}
-	if err := m.forget(uid); err != nil {
-		return err
-	}
-	m.changed(ctx)
-	return nil
-}
-
-func (m *Manager) forget(uid types.UID) error {
-	if err := m.Records.Delete(string(uid)); err != nil {
-		return fmt.Errorf("record of CPUs: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.pods, uid)
-	return nil
-}
-
-func (m *Manager) get(uid types.UID) *Pod {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pods[uid]
-}
-
-func (m *Manager) list() []*Pod {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.pods))
-}
-
-// Pods are those that have CPUs for themselves.
-func (m *Manager) Pods() (out []*corev1.Pod) {
-	for _, p := range m.list() {
-		out = append(out, p.object())
-	}
-	return out
+	return err
 }
 
 // Has tells whether a pod has CPUs for itself.
-func (m *Manager) Has(pod types.UID) bool { return m.get(pod) != nil }
+func (m *Manager) Has(pod types.UID) bool { return m.Ledger.Get(pod) != nil }
 
 // Of are the CPUs that a container runs on, and whether it has them for itself.
 func (m *Manager) Of(pod types.UID, container string) (cpus cpuset.CPUSet, exclusive bool) {
-	if s, has := m.get(pod).of(container); has {
+	if s, has := m.Ledger.Get(pod).of(container); has {
 		return s, true
 	}
 	return m.Shared(), false

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -19,29 +18,12 @@ import (
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/agent/device/ledger"
+	"github.com/shoal-project/shoal/agent/device/ledger/ledgertest"
 	"github.com/shoal-project/shoal/agent/device/topology"
 )
 
-// disk keeps records as the checkpoint does: what is read is another copy.
-type disk map[string]Pod
-
-func (d disk) All() (map[string]*Pod, error) {
-	out := map[string]*Pod{}
-	for key, p := range d {
-		out[key] = &Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Containers: maps.Clone(p.Containers)}
-	}
-	return out, nil
-}
-
-func (d disk) PutNow(key string, p *Pod) error {
-	d[key] = *p
-	return nil
-}
-
-func (d disk) Delete(key string) error {
-	delete(d, key)
-	return nil
-}
+type disk = ledgertest.Disk[Pod]
 
 // podOf reads "init:2 sidecar~1 main=4": init containers, sidecars and others, with their CPUs.
 // All of them have limits of memory, so that the pod is guaranteed.
@@ -67,8 +49,9 @@ func podOf(name, spec string) *corev1.Pod {
 
 func start(t *testing.T, m *topology.Machine, o Options, reserved string, d disk) *Manager {
 	t.Helper()
-	out := &Manager{Machine: m, Options: o, Reserved: parse(t, reserved), Records: d, Log: slog.New(slog.DiscardHandler),
-		QoS: func(p *corev1.Pod) corev1.PodQOSClass { return p.Status.QOSClass }}
+	out := &Manager{Machine: m, Options: o, Reserved: parse(t, reserved), Log: slog.New(slog.DiscardHandler),
+		Ledger: &ledger.Ledger[Pod, *Pod]{What: "test", Records: d, Log: slog.New(slog.DiscardHandler)},
+		QoS:    func(p *corev1.Pod) corev1.PodQOSClass { return p.Status.QOSClass }}
 	if err := out.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +160,15 @@ func TestRestart(t *testing.T) {
 	if shown(m, p) != "a=1-2!" || shown(m, q) != "a=3-4!" || m.Shared().String() != "0,5-7" {
 		t.Errorf("%s, %s, others on %s", shown(m, p), shown(m, q), m.Shared())
 	}
-	if n := len(m.Pods()); n != 2 {
+	if n := len(m.Ledger.Pods()); n != 2 {
 		t.Errorf("%d pods have CPUs", n)
 	}
-	d["r"] = Pod{UID: "r", Containers: map[string]string{"a": "4-5"}} // another's
-	d["s"] = Pod{UID: "s", Containers: map[string]string{"a": "x"}}
+	if err := errors.Join(
+		d.PutNow("r", &Pod{Pod: ledger.Pod{UID: "r"}, Containers: map[string]string{"a": "4-5"}}), // another's
+		d.PutNow("s", &Pod{Pod: ledger.Pod{UID: "s"}, Containers: map[string]string{"a": "x"}}),
+	); err != nil {
+		t.Fatal(err)
+	}
 	m = start(t, cpus, Options{}, "0-1", d) // 1 is reserved now
 	if len(d) != 1 || m.Has("p") || !m.Has("q") || m.Shared().String() != "0-2,5-7" {
 		t.Errorf("%v, others on %s", d, m.Shared())
@@ -202,8 +189,8 @@ func TestRelease(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	states := map[types.UID][2]bool{"p": {true, false}}
-	m.Ending = func(uid types.UID) (bool, bool) { return states[uid][0], states[uid][1] }
-	var waiting *Waiting
+	m.Ledger.Ending = func(uid types.UID) (bool, bool) { return states[uid][0], states[uid][1] }
+	var waiting *ledger.Waiting
 	if err := ensure(m, podOf("q", "a=1")); !errors.As(err, &waiting) {
 		t.Errorf("while the other one ends: %v", err)
 	}
@@ -318,7 +305,7 @@ type runtime struct {
 
 func (r *runtime) pool(of func(types.UID, string) string) *Pool {
 	return &Pool{
-		Of:   of,
+		Of: of,
 		List: func(context.Context) ([]Container, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

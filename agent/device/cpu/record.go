@@ -4,36 +4,23 @@ import (
 	"fmt"
 	"maps"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
+
+	"github.com/shoal-project/shoal/agent/device/ledger"
 )
 
 // Pod is the record of the CPUs that containers of a pod have for themselves. It is never
 // changed.
 type Pod struct {
-	UID             types.UID
-	Namespace, Name string
+	ledger.Pod
 	// Containers are lists of CPUs as the kernel writes them, by the containers' names.
 	Containers map[string]string
 
 	sets map[string]cpuset.CPUSet
 }
 
-// Records keeps the records of pods over restarts, by the pods' UIDs.
-type Records interface {
-	All() (map[string]*Pod, error)
-	// PutNow returns when the record is on the disk.
-	PutNow(key string, p *Pod) error
-	Delete(key string) error
-}
-
 // decode makes a record usable that was read, or tells what is wrong with it.
-func (p *Pod) decode(key string) error {
-	if p.UID == "" || string(p.UID) != key {
-		return fmt.Errorf("it is of pod %q", p.UID)
-	}
+func (p *Pod) decode() error {
 	p.sets = make(map[string]cpuset.CPUSet, len(p.Containers))
 	for name, list := range p.Containers {
 		set, err := cpuset.Parse(list)
@@ -65,7 +52,11 @@ func (p *Pod) all() cpuset.CPUSet {
 	return out
 }
 
-// object is what is known of the pod by its record.
-func (p *Pod) object() *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+// of are the CPUs that a container has.
+func (p *Pod) of(container string) (cpuset.CPUSet, bool) {
+	if p == nil {
+		return cpuset.CPUSet{}, false
+	}
+	s, has := p.sets[container]
+	return s, has
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/device/ledger"
 	"github.com/shoal-project/shoal/agent/device/topology"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -22,21 +22,15 @@ import (
 type Manager struct {
 	// Allocatable is what may be given of each node, by kind, in bytes.
 	Allocatable Amounts
-	Records     Records
+	// Ledger has the records of pods.
+	Ledger *ledger.Ledger[Pod, *Pod]
 	// QoS is a pod's class.
 	QoS func(*corev1.Pod) corev1.PodQOSClass
-	// Ending tells whether a pod ends, and whether it has ended with all its containers,
-	// though it may not be released yet; nil: no pod does.
-	Ending func(pod types.UID) (ending, idle bool)
 	// Requests and Errors count what containers ask for; nil: nobody does.
 	Requests, Errors *metrics.Counts
-	Log              *slog.Logger
 
-	// writing serializes who chooses and writes; it is taken before mu.
-	writing sync.Mutex
-
-	mu   sync.Mutex
-	pods map[types.UID]*Pod // replaced, never changed
+	// choosing is held from the look at what is free until the choice is recorded.
+	choosing sync.Mutex
 }
 
 // Amounts are bytes of NUMA nodes, by kind.
@@ -118,33 +112,17 @@ func Spread(m *topology.Machine, reserved corev1.ResourceList) Amounts {
 	return out
 }
 
-// Load reads the records of an earlier agent, before the first pod is looked at. A record
-// that is damaged, or of nodes that are not there any more, is dropped.
+// Load reads the records of an earlier agent, before the first pod is looked at. One that is
+// damaged, or of nodes that are not there any more, is dropped.
 func (m *Manager) Load() error {
-	pods, err := m.Records.All()
-	if err != nil {
-		return fmt.Errorf("records of memory: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pods = map[types.UID]*Pod{}
-	for _, key := range slices.Sorted(maps.Keys(pods)) {
-		err := pods[key].check(key)
-		for node := range pods[key].peak() {
-			if _, there := m.Allocatable[node]; err == nil && !there {
-				err = fmt.Errorf("the machine has no NUMA node %d", node)
+	return m.Ledger.Load(func(p *Pod) error {
+		for node := range p.peak() {
+			if _, there := m.Allocatable[node]; !there {
+				return fmt.Errorf("the machine has no NUMA node %d", node)
 			}
 		}
-		if err == nil {
-			m.pods[pods[key].UID] = pods[key]
-			continue
-		}
-		m.Log.Error("a pod has lost the memory that it was given of NUMA nodes", "pod", key, "err", err)
-		if err := m.Records.Delete(key); err != nil {
-			return fmt.Errorf("record of memory: %w", err)
-		}
-	}
-	return nil
+		return p.check()
+	})
 }
 
 // asked is what a container has to be given, in bytes by kind.
@@ -167,7 +145,7 @@ func (m *Manager) asked(p *corev1.Pod, c *corev1.Container) amounts {
 
 // Hints are those of a container.
 func (m *Manager) Hints(p *corev1.Pod, c *corev1.Container) topology.Hints {
-	record := m.get(p.UID)
+	record := m.Ledger.Get(p.UID)
 	want := m.asked(p, c)
 	if len(want) == 0 || record.of(c.Name) != nil {
 		return nil
@@ -177,7 +155,7 @@ func (m *Manager) Hints(p *corev1.Pod, c *corev1.Container) topology.Hints {
 
 // PodHints are those of all containers of a pod together.
 func (m *Manager) PodHints(p *corev1.Pod) topology.Hints {
-	if m.get(p.UID) != nil {
+	if m.Ledger.Get(p.UID) != nil {
 		return nil
 	}
 	most, beside := amounts{}, amounts{}
@@ -206,7 +184,7 @@ func restarts(c *corev1.Container) bool {
 
 // hints are the same for all kinds: a container has them of the same nodes.
 func (m *Manager) hints(want amounts, pod types.UID, beside Amounts) topology.Hints {
-	m.sweep()
+	m.Ledger.Sweep()
 	list := m.sets(want, pod, beside)
 	out := topology.Hints{}
 	for kind := range want {
@@ -246,7 +224,7 @@ func (m *Manager) sets(want amounts, pod types.UID, beside Amounts) []topology.H
 
 // mixes tells whether others are on some of the nodes, but not on the same ones.
 func (m *Manager) mixes(nodes topology.Mask) bool {
-	for _, p := range m.list() {
+	for _, p := range m.Ledger.Shares() {
 		for i := range p.Containers {
 			for j := range p.Containers[i].Blocks {
 				if b := p.Containers[i].Blocks[j].Nodes; b&nodes != 0 && b != nodes {
@@ -261,7 +239,7 @@ func (m *Manager) mixes(nodes topology.Mask) bool {
 // used is what pods but this one have of each node.
 func (m *Manager) used(but types.UID) Amounts {
 	out := Amounts{}
-	for _, p := range m.list() {
+	for _, p := range m.Ledger.Shares() {
 		if p.UID == but {
 			continue
 		}
@@ -270,23 +248,16 @@ func (m *Manager) used(but types.UID) Amounts {
 	return out
 }
 
-// Waiting tells that a pod may get its memory soon: pods that end have it.
-type Waiting struct{ err error }
-
-func (w *Waiting) Error() string { return w.err.Error() }
-
-func (w *Waiting) Unwrap() error { return w.err }
-
 // Allocate gives a container of a pod its memory, of the nodes near, and more if these have too
-// little. An error is that it cannot have it; it is a Waiting while pods end that have some.
+// little. An error is that it cannot have it; it is a ledger.Waiting while pods end that have some.
 func (m *Manager) Allocate(_ context.Context, p *corev1.Pod, c *corev1.Container, near topology.Mask) error {
 	want := m.asked(p, c)
 	if len(want) == 0 {
 		return nil
 	}
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	record := m.get(p.UID)
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	record := m.Ledger.Get(p.UID)
 	if record.of(c.Name) != nil {
 		return nil
 	}
@@ -299,27 +270,20 @@ func (m *Manager) Allocate(_ context.Context, p *corev1.Pod, c *corev1.Container
 }
 
 func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, record *Pod, want amounts, near topology.Mask) error {
-	m.sweep()
+	m.Ledger.Sweep()
 	nodes, err := m.choose(want, p.UID, record.beside(), near)
 	if err != nil {
-		if m.ending() {
-			return &Waiting{err}
+		if len(m.Ledger.EndingShares()) > 0 {
+			err = &ledger.Waiting{Err: err}
 		}
 		return err
 	}
 	if record == nil {
-		record = &Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+		record = &Pod{Pod: ledger.Of(p)}
 	}
 	init := slices.ContainsFunc(p.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
-	record = record.with(Container{Name: c.Name, Init: init, Sidecar: init && restarts(c),
-		Blocks: m.blocks(want, p.UID, record.beside(), nodes)})
-	if err := m.Records.PutNow(string(p.UID), record); err != nil {
-		return fmt.Errorf("record of memory: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pods[p.UID] = record
-	return nil
+	return m.Ledger.Put(record.with(Container{Name: c.Name, Init: init, Sidecar: init && restarts(c),
+		Blocks: m.blocks(want, p.UID, record.beside(), nodes)}))
 }
 
 // choose chooses the smallest set of nodes that can give what is wanted and has those near.
@@ -355,64 +319,6 @@ func (m *Manager) blocks(want amounts, pod types.UID, beside Amounts, nodes topo
 	return out
 }
 
-// ending tells whether a pod that ends has memory.
-func (m *Manager) ending() bool {
-	return m.Ending != nil && slices.ContainsFunc(m.list(), func(p *Pod) bool {
-		ending, _ := m.Ending(p.UID)
-		return ending
-	})
-}
-
-// sweep frees the memory of pods that have ended and are not released yet: the scheduler does
-// not count them any more.
-func (m *Manager) sweep() {
-	if m.Ending == nil {
-		return
-	}
-	for _, p := range m.list() {
-		if _, idle := m.Ending(p.UID); !idle {
-			continue
-		}
-		if err := m.Release(p.UID); err != nil {
-			m.Log.Warn("memory of a pod that has ended is not free yet", "pod", p.UID, "err", err)
-		}
-	}
-}
-
-// Release frees the memory of a pod, whose containers have ended.
-func (m *Manager) Release(uid types.UID) error {
-	if m.get(uid) == nil {
-		return nil
-	}
-	if err := m.Records.Delete(string(uid)); err != nil {
-		return fmt.Errorf("record of memory: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.pods, uid)
-	return nil
-}
-
-func (m *Manager) get(uid types.UID) *Pod {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pods[uid]
-}
-
-func (m *Manager) list() []*Pod {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.pods))
-}
-
-// Pods are those that have memory of NUMA nodes.
-func (m *Manager) Pods() (out []*corev1.Pod) {
-	for _, p := range m.list() {
-		out = append(out, p.object())
-	}
-	return out
-}
-
 // Nodes are those that a container has memory of, none if it may take it anywhere.
 func (m *Manager) Nodes(pod types.UID, container string) (out topology.Mask) {
 	for _, b := range m.Blocks(pod, container) {
@@ -423,7 +329,7 @@ func (m *Manager) Nodes(pod types.UID, container string) (out topology.Mask) {
 
 // Blocks are what a container has.
 func (m *Manager) Blocks(pod types.UID, container string) []Block {
-	c := m.get(pod).of(container)
+	c := m.Ledger.Get(pod).of(container)
 	if c == nil {
 		return nil
 	}

@@ -14,28 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/shoal-project/shoal/agent/device/ledger"
+	"github.com/shoal-project/shoal/agent/device/ledger/ledgertest"
 	"github.com/shoal-project/shoal/agent/device/topology"
 )
 
-type disk map[string]Pod
-
-func (d disk) All() (map[string]*Pod, error) {
-	out := map[string]*Pod{}
-	for key, p := range d {
-		out[key] = &p
-	}
-	return out, nil
-}
-
-func (d disk) PutNow(key string, p *Pod) error {
-	d[key] = *p
-	return nil
-}
-
-func (d disk) Delete(key string) error {
-	delete(d, key)
-	return nil
-}
+type disk = ledgertest.Disk[Pod]
 
 const gi = 1 << 30
 
@@ -68,8 +52,9 @@ func podOf(name, spec string) *corev1.Pod {
 // start has nodes with the Gi of memory each.
 func start(t *testing.T, d disk, nodes ...int64) *Manager {
 	t.Helper()
-	m := &Manager{Allocatable: Amounts{}, Records: d, Log: slog.New(slog.DiscardHandler),
-		QoS: func(p *corev1.Pod) corev1.PodQOSClass { return p.Status.QOSClass }}
+	m := &Manager{Allocatable: Amounts{},
+		Ledger: &ledger.Ledger[Pod, *Pod]{What: "test", Records: d, Log: slog.New(slog.DiscardHandler)},
+		QoS:    func(p *corev1.Pod) corev1.PodQOSClass { return p.Status.QOSClass }}
 	for i, n := range nodes {
 		m.Allocatable.Add(i, corev1.ResourceMemory, n*gi)
 		m.Allocatable.Add(i, "hugepages-2Mi", gi)
@@ -197,13 +182,13 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	m = start(t, d, 4, 4)
-	if shown(m, p) != "a=0:3" || len(m.Pods()) != 1 {
+	if shown(m, p) != "a=0:3" || len(m.Ledger.Pods()) != 1 {
 		t.Errorf("after a restart: %s", shown(m, p))
 	}
 	q := podOf("q", "a=8")
 	states := map[types.UID][2]bool{"p": {true, false}}
-	m.Ending = func(uid types.UID) (bool, bool) { return states[uid][0], states[uid][1] }
-	var waiting *Waiting
+	m.Ledger.Ending = func(uid types.UID) (bool, bool) { return states[uid][0], states[uid][1] }
+	var waiting *ledger.Waiting
 	if err := ensure(m, q, 0); !errors.As(err, &waiting) {
 		t.Errorf("while the other one ends: %v", err)
 	}
@@ -211,13 +196,17 @@ func TestRecords(t *testing.T) {
 	if err := ensure(m, q, 0); err != nil || shown(m, q) != "a=0:4,1:4" {
 		t.Errorf("it has ended: %s, %v", shown(m, q), err)
 	}
-	if err := m.Release("q"); err != nil || len(d) != 0 {
+	if _, err := m.Ledger.Release("q"); err != nil || len(d) != 0 {
 		t.Errorf("%v, %v", d, err)
 	}
-	d["r"] = Pod{UID: "r", Containers: []Container{{Name: "a", Blocks: []Block{
-		{Kind: "memory", Nodes: topology.MaskOf(2), On: map[int]int64{2: gi}}}}}}
-	d["s"] = Pod{UID: "other"}
-	if m = start(t, d, 4, 4); len(d) != 0 || len(m.Pods()) != 0 {
+	if err := errors.Join(
+		d.PutNow("r", &Pod{Pod: ledger.Pod{UID: "r"}, Containers: []Container{{Name: "a", Blocks: []Block{
+			{Kind: "memory", Nodes: topology.MaskOf(2), On: map[int]int64{2: gi}}}}}}),
+		d.PutNow("s", &Pod{Pod: ledger.Pod{UID: "other"}}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if m = start(t, d, 4, 4); len(d) != 0 || len(m.Ledger.Pods()) != 0 {
 		t.Errorf("records that cannot be true: %v", d)
 	}
 }

@@ -2,19 +2,16 @@ package memory
 
 import (
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/device/ledger"
 	"github.com/shoal-project/shoal/agent/device/topology"
 )
 
 // Pod is the record of the memory that a pod has. It is never changed.
 type Pod struct {
-	UID             types.UID
-	Namespace, Name string
+	ledger.Pod
 	// Containers are in the order in which they were given theirs; init containers come before
 	// others.
 	Containers []Container
@@ -45,19 +42,8 @@ func (b *Block) Size() (sum int64) {
 	return sum
 }
 
-// Records keeps the records of pods over restarts, by the pods' UIDs.
-type Records interface {
-	All() (map[string]*Pod, error)
-	// PutNow returns when the record is on the disk.
-	PutNow(key string, p *Pod) error
-	Delete(key string) error
-}
-
 // check tells what is wrong with a record that was read.
-func (p *Pod) check(key string) error {
-	if p.UID == "" || string(p.UID) != key {
-		return fmt.Errorf("it is of pod %q", p.UID)
-	}
+func (p *Pod) check() error {
 	for i := range p.Containers {
 		for j := range p.Containers[i].Blocks {
 			for node, n := range p.Containers[i].Blocks[j].On {
@@ -124,9 +110,4 @@ func (p *Pod) beside() Amounts {
 		}
 	}
 	return out
-}
-
-// object is what is known of the pod by its record.
-func (p *Pod) object() *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
