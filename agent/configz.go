@@ -47,6 +47,8 @@ type kubeletConfiguration struct {
 	TopologyManagerScope         string            `json:"topologyManagerScope"`
 	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions,omitempty"`
 	CPUCFSQuotaPeriod            metav1.Duration   `json:"cpuCFSQuotaPeriod"`
+	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
+	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor,omitempty"`
 	FailSwapOn                   bool              `json:"failSwapOn"`
 	MemorySwap                   config.MemorySwap `json:"memorySwap"`
 	MaxPods                      int               `json:"maxPods,omitempty"`
@@ -144,6 +146,8 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		TopologyManagerScope:                   c.TopologyManagerScope,
 		TopologyManagerPolicyOptions:           c.TopologyManagerPolicyOptions,
 		CPUCFSQuotaPeriod:                      c.CPUCFSQuotaPeriod,
+		MemoryReservationPolicy:                c.MemoryReservationPolicy,
+		MemoryThrottlingFactor:                 c.MemoryThrottlingFactor,
 		FailSwapOn:                             c.FailSwapOn,
 		MemorySwap:                             c.MemorySwap,
 		MaxPods:                                c.MaxPods,

@@ -352,7 +352,7 @@ func releaseExact(e *exact, pods *pod.Manager) step {
 		errs := []error{e.plugged.Release(s.Pod.UID)}
 		if e.memory != nil {
 			_, err := e.memory.Ledger.Release(s.Pod.UID)
-		errs = append(errs, err)
+			errs = append(errs, err)
 		}
 		if e.cpus != nil {
 			errs = append(errs, e.cpus.Release(ctx, s.Pod.UID))

@@ -273,6 +273,10 @@ func podHost(b base) (*launch.Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	throttle, err := podThrottle(b)
+	if err != nil {
+		return nil, err
+	}
 	return &launch.Host{
 		NodeName:         b.cfg.NodeName,
 		Hostname:         hostname,
@@ -284,6 +288,8 @@ func podHost(b base) (*launch.Host, error) {
 		SeccompDefault:   b.cfg.Seccomp(),
 		Unified:          b.runtime.tree.Unified(b.cfg.SingleProcessOOMKill),
 		SwapBytes:        swap,
+		Reserve:          b.cfg.MemoryReservationPolicy == config.ReserveTiered,
+		Throttle:         throttle,
 		CFS:              launch.CFS{Off: !b.cfg.CFSQuota(), Period: b.cfg.CPUCFSQuotaPeriod.Duration.Microseconds()},
 		RootDir:          b.cfg.RootDir,
 		PodLogsDir:       b.cfg.PodLogsDir,
@@ -308,6 +314,19 @@ func podSwap(b base) (int64, error) {
 		return 0, errors.New("memorySwap.swapBehavior: LimitedSwap is for machines whose control groups are v2: use NoSwap")
 	}
 	return b.facts.SwapBytes, nil
+}
+
+// podThrottle is the part of the way to its limit of memory at which a container is slowed
+// down, 0 for none.
+func podThrottle(b base) (float64, error) {
+	f := b.cfg.MemoryThrottlingFactor
+	if f == nil {
+		return 0, nil
+	}
+	if len(b.runtime.tree.Unified(false)) == 0 {
+		return 0, errors.New("memoryThrottlingFactor is for machines whose control groups are v2: leave it out")
+	}
+	return *f, nil
 }
 
 // nodeLogins are the node's own logins at registries: those of the kubelet's file

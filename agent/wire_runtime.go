@@ -126,6 +126,7 @@ func openRuntime(
 		Tasks:       tasks.Limit(),
 		Reserved:    reserved(cfg),
 		PodPids:     cfg.PodPidsLimit,
+		Reserve:     cfg.MemoryReservationPolicy == config.ReserveTiered,
 		Log:         log,
 	})
 	if err != nil {
@@ -163,6 +164,10 @@ func releaseNetwork(ctx context.Context, r *runtime.Runtime, n *network.Manager)
 func connectRuntime(
 	ctx context.Context, cfg *config.Config, memory *node.Memory, spans *tracing.Tracer, log *slog.Logger,
 ) (containers, error) {
+	if cfg.MemoryReservationPolicy == config.ReserveTiered {
+		return containers{}, errors.New("memoryReservationPolicy: TieredReservation is for the agent's own runtime, " +
+			"which makes the groups of pods: use None")
+	}
 	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, spans.Provider(), log)
 	if err != nil {
 		return containers{}, err

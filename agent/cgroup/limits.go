@@ -24,6 +24,8 @@ type Resources struct {
 	CPUQuota    *int64  // microseconds per period; negative = no limit
 	CPUPeriod   *uint64 // microseconds
 	MemoryLimit *int64  // bytes; negative = no limit
+	MemoryMin   *int64  // bytes, v2: never reclaimed; counts as far as the parents have it
+	MemoryLow   *int64  // bytes, v2: reclaimed after all that is not protected
 	PidsLimit   *int64  // negative = no limit
 	CpusetCpus  string
 	CpusetMems  string
@@ -97,7 +99,7 @@ func (res Resources) controllers() []string {
 		}
 	}
 	need("cpu", res.CPUShares != nil || res.CPUQuota != nil || res.CPUPeriod != nil)
-	need("memory", nonzero(res.MemoryLimit) != nil)
+	need("memory", nonzero(res.MemoryLimit) != nil || res.MemoryMin != nil || res.MemoryLow != nil)
 	need("pids", res.PidsLimit != nil)
 	need("cpuset", res.CpusetCpus != "" || res.CpusetMems != "")
 	return out
@@ -136,10 +138,13 @@ func (res Resources) v2(has func(controller string) bool) *cgroup2.Resources {
 	if has("cpuset") {
 		out.CPU.Cpus, out.CPU.Mems = res.CpusetCpus, res.CpusetMems
 	}
-	if limit := nonzero(res.MemoryLimit); limit != nil && has("memory") {
-		out.Memory = &cgroup2.Memory{Max: limit}
-		if *limit < 0 {
-			out.Memory.Max = ptr.To[int64](math.MaxInt64) // the kernel's own "max"
+	if has("memory") {
+		m := cgroup2.Memory{Min: res.MemoryMin, Low: res.MemoryLow, Max: nonzero(res.MemoryLimit)}
+		if m.Max != nil && *m.Max < 0 {
+			m.Max = ptr.To[int64](math.MaxInt64) // the kernel's own "max"
+		}
+		if m != (cgroup2.Memory{}) {
+			out.Memory = &m
 		}
 	}
 	if res.PidsLimit != nil && has("pids") {

@@ -3,9 +3,12 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -162,6 +165,21 @@ func (r *Root) HasFile(path, file string) bool {
 	}
 	_, err := os.Stat(filepath.Join(r.unified, path, file))
 	return err == nil
+}
+
+// Value is what a file of a v2 group says, in bytes: 0 where there is none, math.MaxInt64 for
+// no limit.
+func (r *Root) Value(path, file string) int64 {
+	if r.unified == "" {
+		return 0
+	}
+	data, err := os.ReadFile(filepath.Join(r.unified, path, file))
+	text := strings.TrimSpace(string(data))
+	if err != nil || text == noLimit {
+		return map[bool]int64{true: math.MaxInt64}[err == nil]
+	}
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 // List names the groups directly below path.

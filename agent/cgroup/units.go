@@ -12,6 +12,7 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+	"k8s.io/utils/cpuset"
 )
 
 // unitWait bounds one request to systemd; its jobs for slices and scopes take
@@ -167,8 +168,33 @@ func properties(res Resources) []systemd.Property {
 	if res.MemoryLimit != nil && *res.MemoryLimit != 0 {
 		out = append(out, property("MemoryMax", infinite(*res.MemoryLimit)))
 	}
+	for name, v := range map[string]*int64{"MemoryMin": res.MemoryMin, "MemoryLow": res.MemoryLow} {
+		if v != nil {
+			out = append(out, property(name, uint64(*v)))
+		}
+	}
 	if res.PidsLimit != nil {
 		out = append(out, property("TasksMax", infinite(*res.PidsLimit)))
+	}
+	for name, list := range map[string]string{"AllowedCPUs": res.CpusetCpus, "AllowedMemoryNodes": res.CpusetMems} {
+		if bits := mask(list); len(bits) > 0 {
+			out = append(out, property(name, bits))
+		}
+	}
+	return out
+}
+
+// mask is a list of numbers as systemd takes it: a bit for each, the lowest first.
+func mask(list string) (out []byte) {
+	set, err := cpuset.Parse(list)
+	if err != nil {
+		return nil // the kernel, which is told too, says what is wrong
+	}
+	for _, n := range set.List() {
+		for len(out) <= n/8 {
+			out = append(out, 0)
+		}
+		out[n/8] |= 1 << (n % 8)
 	}
 	return out
 }

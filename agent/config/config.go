@@ -119,6 +119,13 @@ type Config struct {
 	NodeStatusMaxImages       int               `json:"nodeStatusMaxImages,omitempty"`
 	SystemReserved            map[string]string `json:"systemReserved,omitempty"`
 	KubeReserved              map[string]string `json:"kubeReserved,omitempty"`
+	// MemoryReservationPolicy TieredReservation keeps what pods ask for of memory from being
+	// reclaimed by the kernel, on cgroup v2: of Guaranteed pods in any case, of Burstable ones
+	// as long as there is other memory; None: nothing is kept.
+	MemoryReservationPolicy string `json:"memoryReservationPolicy,omitempty"`
+	// MemoryThrottlingFactor slows a container down before its limit of memory, at this part
+	// of the way from what it asks for to the limit (0 to 1), on cgroup v2; nil: none is.
+	MemoryThrottlingFactor *float64 `json:"memoryThrottlingFactor,omitempty"`
 	// CPUManagerPolicy static gives containers of pods of the class Guaranteed that ask for
 	// whole CPUs these for themselves; none: nobody has CPUs for itself.
 	CPUManagerPolicy        string            `json:"cpuManagerPolicy,omitempty"`
@@ -230,6 +237,12 @@ type Conntrack struct {
 	TCPCloseWaitTimeout   metav1.Duration `json:"tcpCloseWaitTimeout"`
 }
 
+// Values of MemoryReservationPolicy.
+const (
+	ReserveNone   = "None"
+	ReserveTiered = "TieredReservation"
+)
+
 // MemorySwap tells how much swap pods use (KEP-2400).
 type MemorySwap struct {
 	// SwapBehavior NoSwap keeps pods from it. With LimitedSwap a container of a Burstable pod
@@ -328,6 +341,7 @@ func Default() Config {
 		NodeStatusMaxImages:       50,
 		MemorySwap:                MemorySwap{SwapBehavior: NoSwap},
 		CPUManagerPolicy:          ManagerNone,
+		MemoryReservationPolicy:   ReserveNone,
 		MemoryManagerPolicy:       MemoryManagerNone,
 		TopologyManagerPolicy:     ManagerNone,
 		TopologyManagerScope:      "container",

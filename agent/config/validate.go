@@ -209,6 +209,7 @@ func (c *Config) validateManagers(bad func(field, format string, args ...any)) {
 		{"topologyManagerPolicy", c.TopologyManagerPolicy,
 			[]string{ManagerNone, "best-effort", "restricted", "single-numa-node"}},
 		{"topologyManagerScope", c.TopologyManagerScope, []string{"container", "pod"}},
+		{"memoryReservationPolicy", c.MemoryReservationPolicy, []string{ReserveNone, ReserveTiered}},
 		{"memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, []string{NoSwap, LimitedSwap}},
 	} {
 		if !slices.Contains(f.known, f.value) {
@@ -223,6 +224,9 @@ func (c *Config) validateManagers(bad func(field, format string, args ...any)) {
 		!reserves(c.SystemReserved) && !reserves(c.KubeReserved) {
 		bad("cpuManagerPolicy", "static keeps CPUs for the system: name them in reservedSystemCPUs, "+
 			"or give an amount of cpu in systemReserved or kubeReserved")
+	}
+	if f := c.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
+		bad("memoryThrottlingFactor", "%v: above 0, and 1 at most", *f)
 	}
 	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
 		bad("cpuCFSQuotaPeriod", "%s: between 1ms and 1s", d)

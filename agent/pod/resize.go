@@ -468,7 +468,7 @@ func (m *Manager) viable(ctx context.Context, z *resizing) error {
 func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
 	to := launch.Resources(m.Host, p, z.c)
 	linux := &criv1.LinuxContainerResources{
-		Unified:            m.Host.SwapFile(p, z.c),
+		Unified:            m.Host.MemoryFiles(p, z.c),
 		CpuShares:          to.CpuShares,
 		CpuPeriod:          to.CpuPeriod,
 		CpuQuota:           to.CpuQuota,

@@ -23,7 +23,9 @@ type Config struct {
 	Tasks    int64
 	Reserved corev1.ResourceList
 	PodPids  *int64
-	Log      *slog.Logger
+	// Reserve keeps what pods ask for of memory from being reclaimed.
+	Reserve bool
+	Log     *slog.Logger
 }
 
 // Groups are the control groups of pods.
@@ -32,8 +34,9 @@ type Groups struct {
 	// Operations takes how long changes of groups took; nil: nobody asks.
 	Operations *metrics.Durations
 
-	cgroups *cgroup.Root
-	pids    pidLimits
+	cgroups  *cgroup.Root
+	pids     pidLimits
+	reserved reservations
 }
 
 // Limits are what a pod may use; zero values limit nothing, and a negative quota lifts one.
@@ -41,6 +44,8 @@ type Limits struct {
 	CPUShares           int64
 	CPUQuota, CPUPeriod int64 // microseconds
 	MemoryBytes         int64
+	// MemoryMin and MemoryLow are kept from being reclaimed, in bytes.
+	MemoryMin, MemoryLow int64
 }
 
 // leastShares are those of all pods that ask for nothing: the kernel's least.
@@ -63,27 +68,32 @@ func Open(cfg Config) (*Groups, error) {
 		return nil, fmt.Errorf("cgroup of all pods: %w", err)
 	}
 	least := uint64(leastShares)
-	return g, errors.Join(
+	err = errors.Join(
 		cgroups.Ensure(g.Class(corev1.PodQOSBurstable), cgroup.Resources{}),
 		cgroups.Ensure(g.Class(corev1.PodQOSBestEffort), cgroup.Resources{CPUShares: &least}))
+	if err != nil {
+		return nil, err
+	}
+	g.reserved = reservations{cgroups: cgroups, tree: g.Tree, on: cfg.Reserve}
+	return g, g.reserved.adopt()
 }
 
 // Ensure makes a pod's group with its limits.
 func (g *Groups) Ensure(path string, l Limits) error {
 	defer g.took("create", time.Now())
-	return g.cgroups.Ensure(path, g.resources(l))
+	return errors.Join(g.cgroups.Ensure(path, g.resources(l)), g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}))
 }
 
 // Set changes the limits of a group.
 func (g *Groups) Set(path string, l Limits) error {
 	defer g.took("update", time.Now())
-	return g.cgroups.Set(path, g.resources(l))
+	return errors.Join(g.cgroups.Set(path, g.resources(l)), g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}))
 }
 
 // Delete removes a group.
 func (g *Groups) Delete(path string) error {
 	defer g.took("destroy", time.Now())
-	return g.cgroups.Delete(path)
+	return errors.Join(g.cgroups.Delete(path), g.reserved.put(path, protected{}))
 }
 
 // Memory is what is left of the memory that pods may take together, and how much that
@@ -107,6 +117,9 @@ func (g *Groups) resources(l Limits) cgroup.Resources {
 	}
 	if l.MemoryBytes > 0 {
 		r.MemoryLimit = &l.MemoryBytes
+	}
+	if g.reserved.on {
+		r.MemoryMin, r.MemoryLow = &l.MemoryMin, &l.MemoryLow
 	}
 	return r
 }

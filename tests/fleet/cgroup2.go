@@ -12,7 +12,7 @@ import (
 
 // kernelTests are the packages whose tests work on kernel parts that differ
 // between cgroup v1 and v2.
-var kernelTests = []string{"agent/cgroup", "agent/oci", "agent/container", "agent/runtime", "agent/stats"}
+var kernelTests = []string{"agent/cgroup", "agent/oci", "agent/container", "agent/qos", "agent/runtime", "agent/stats"}
 
 // payload gathers what the virtual machine needs and returns the tests in it.
 func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
@@ -164,10 +164,11 @@ until_ 240 has pod/missing '.status.containerStatuses[0].state.waiting.reason' C
 kubectl delete pod plain node missing free --wait >/dev/null`
 
 // ownAndSwap has one pod that asks for a whole CPU, and one that holds more memory than its
-// limit and uses less swap than its share, 64Mi of the machine's memory: of 512 MiB.
+// limit and uses less swap than its share, 64Mi of the machine's memory: of 512 MiB. What
+// both ask for is kept from being reclaimed, as far up as the pods' parents go.
 const ownAndSwap = `kubectl delete pod limited --wait >/dev/null
 fallocate -l 512M /swap; chmod 600 /swap; mkswap /swap >/dev/null; swapon /swap
-printf 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\nmemorySwap: {swapBehavior: LimitedSwap}\n' >>/etc/shoal/agent.yaml
+printf 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\nmemorySwap: {swapBehavior: LimitedSwap}\nmemoryReservationPolicy: TieredReservation\nmemoryThrottlingFactor: 0.9\n' >>/etc/shoal/agent.yaml
 systemctl restart shoal-agent
 swap() { [ "$(kubectl get node -o jsonpath='{.items[0].status.nodeInfo.swap.capacity}')" -gt 500000000 ]; }
 until_ 240 swap
@@ -180,10 +181,17 @@ holds() { g=/sys/fs/cgroup$(group own); s=/sys/fs/cgroup$(group swaps); now=$(ec
 	[ "$now" = '1 max 100000 max 100000 0 0' ] || { echo "$now"; return 1; }; }
 until_ 60 holds; echo $now
 systemctl daemon-reload; holds
+kept() { p=$(dirname $g); b=$(dirname $(dirname $s)); k=$(dirname $p)
+	now=$(echo $(cat $g/memory.min $p/memory.min $k/memory.min) $(cat $s/memory.low $(dirname $s)/memory.low $b/memory.low $k/memory.low) $(cat $s/memory.high))
+	[ "$now" = '33554432 33554432 33554432 67108864 67108864 67108864 67108864 68050944' ] || { echo "$now"; return 1; }; }
+kept; systemctl restart shoal-agent
+until_ 240 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/null
+kept; holds
 held() { kubectl logs swaps | grep -q held; }
 until_ 240 held
 max=$(cat $s/memory.swap.max); awk -v max=$max '/^MemTotal/ {t = $2 * 1024} /^SwapTotal/ {w = $2 * 1024} END {share = 67108864 / t * w; exit !(max > share - 8192 && max <= share)}' /proc/meminfo
-echo "swap: $(cat $s/memory.swap.peak 2>/dev/null || cat $s/memory.swap.current) of $max"`
+echo "swap: $(cat $s/memory.swap.peak 2>/dev/null || cat $s/memory.swap.current) of $max"
+kubectl delete pod own --wait >/dev/null; [ "$(cat $k/memory.min)" = 0 ]`
 
 // filesDriver is the default: the agent writes the groups itself.
 func (r *rig) filesDriver(ctx context.Context, m machine) {
@@ -225,8 +233,8 @@ until_ 240 kubectl logs limited
 [ "$(head -1 /sys/fs/cgroup$g/cgroup.procs)" = $pid ]; [ "$(group limited)" = $g ]; echo process $pid stays`)
 	}
 	r.script(ctx, m, "AppArmor confines containers, by default and by a profile of the node", apparmor)
-	r.script(ctx, m, "a container has a CPU alone, another swaps", groupOf+ownAndSwap)
-	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod greedy own swaps --wait >/dev/null
+	r.script(ctx, m, "a container has a CPU alone, another swaps; memory is kept", groupOf+ownAndSwap)
+	r.script(ctx, m, "a deleted pod leaves no unit", `kubectl delete pod greedy swaps --wait >/dev/null
 left() { systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope'; [ -z "$(systemctl list-units --all --no-legend --plain 'kubepods-*pod*' 'shoal-*.scope')" ]; }
 until_ 240 left`)
 }

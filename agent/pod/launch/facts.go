@@ -100,6 +100,10 @@ type Host struct {
 
 	// Unified are v2 control files of every container and their values.
 	Unified map[string]string
+	// Reserve keeps what pods ask for of memory from being reclaimed, Throttle slows a container
+	// down at this part of the way from what it asks for to its limit (0: never); KEP-2570.
+	Reserve  bool
+	Throttle float64
 	// SwapBytes is the swap that containers may use together; 0: they use none.
 	SwapBytes int64
 	CFS       CFS

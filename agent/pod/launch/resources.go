@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -183,51 +182,6 @@ func Resources(host *Host, p *corev1.Pod, c *corev1.Container) *criv1.LinuxConta
 	}
 }
 
-// swapFile is the v2 control file of the swap that a group may use.
-const swapFile = "memory.swap.max"
-
-func (h *Host) unified(p *corev1.Pod, c *corev1.Container) map[string]string {
-	swap := h.swap(p, c)
-	if swap == 0 {
-		return h.Unified
-	}
-	out := map[string]string{swapFile: strconv.FormatInt(swap, 10)}
-	for file, value := range h.Unified {
-		if file != swapFile {
-			out[file] = value
-		}
-	}
-	return out
-}
-
-// SwapFile is the control file of a container's swap and its value, empty where the node's
-// containers have none.
-func (h *Host) SwapFile(p *corev1.Pod, c *corev1.Container) map[string]string {
-	if h.SwapBytes == 0 {
-		return nil
-	}
-	return map[string]string{swapFile: strconv.FormatInt(h.swap(p, c), 10)}
-}
-
-// swap is how many bytes of swap a container may use: as much in proportion as it asks for of
-// the machine's memory (KEP-2400, LimitedSwap). Those of pods that are critical or not of the
-// class Burstable use none, nor do those that may not have more memory than they ask for.
-func (h *Host) swap(p *corev1.Pod, c *corev1.Container) int64 {
-	asked, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
-	critical := p.Spec.Priority != nil && *p.Spec.Priority >= CriticalPriority
-	if h.SwapBytes == 0 || h.MemoryBytes == 0 || critical || ofManifest(p) || QoS(p) != corev1.PodQOSBurstable ||
-		asked.IsZero() || asked.Cmp(*limit) == 0 {
-		return 0
-	}
-	return int64(float64(asked.Value()) / float64(h.MemoryBytes) * float64(h.SwapBytes))
-}
-
-// CriticalPriority is that of system-cluster-critical and above.
-const CriticalPriority = 2000000000
-
-// ofManifest tells whether a pod is of a manifest on the node.
-func ofManifest(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/config.source"] == "file" }
-
 // ContainerLimits are the cpu and memory that a container is limited to: its own
 // limit, or where it has none, its pod's.
 func ContainerLimits(pod, own *corev1.ResourceRequirements) corev1.ResourceList {
@@ -268,6 +222,8 @@ type Limits struct {
 	// CPUShares (v1 scale), CPUQuota (microseconds a CPUPeriod) and
 	// MemoryBytes; zero means none. A quota of -1 lifts one that there was.
 	CPUShares, CPUQuota, CPUPeriod, MemoryBytes int64
+	// MemoryMin and MemoryLow are kept from being reclaimed, in bytes.
+	MemoryMin, MemoryLow int64
 }
 
 // PodLimits sums what the pod's cgroup must allow: the sum of its containers
@@ -314,6 +270,15 @@ func (h *Host) PodLimits(p *corev1.Pod) Limits {
 	}
 	if h.Unthrottled != nil && h.Unthrottled(p) {
 		l.CPUQuota = unlimited
+	}
+	if h.Reserve {
+		asked := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+		switch QoS(p) {
+		case corev1.PodQOSGuaranteed:
+			l.MemoryMin = asked.Memory().Value()
+		case corev1.PodQOSBurstable:
+			l.MemoryLow = asked.Memory().Value()
+		}
 	}
 	return l
 }

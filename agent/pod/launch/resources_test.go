@@ -113,13 +113,45 @@ func TestSwap(t *testing.T) {
 		if r.Unified["memory.swap.max"] != c.want || r.Unified["memory.oom.group"] != "1" {
 			t.Errorf("%s: %v, want %s", c.name, r.Unified, c.want)
 		}
-		if got := h.SwapFile(p, &p.Spec.Containers[0])["memory.swap.max"]; got != c.want {
+		if got := h.MemoryFiles(p, &p.Spec.Containers[0])["memory.swap.max"]; got != c.want {
 			t.Errorf("%s, resized: %s, want %s", c.name, got, c.want)
 		}
 		h.SwapBytes = 0
 		if r := Resources(h, p, &p.Spec.Containers[0]); r.Unified["memory.swap.max"] != "0" ||
-			h.SwapFile(p, &p.Spec.Containers[0]) != nil {
+			len(h.MemoryFiles(p, &p.Spec.Containers[0])) != 0 {
 			t.Errorf("%s, without swap: %v", c.name, r.Unified)
+		}
+	}
+}
+
+// What pods ask for is kept from being reclaimed by their class, and they are slowed down before
+// their limit (KEP-2570).
+func TestMemoryFiles(t *testing.T) {
+	list := func(q string) corev1.ResourceList {
+		if q == "" {
+			return nil
+		}
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(q), corev1.ResourceCPU: resource.MustParse("1")}
+	}
+	h := &Host{Reserve: true, Throttle: 0.9, Allocatable: list("1000Mi")}
+	for _, c := range []struct {
+		request, limit string
+		want           map[string]string
+		pod            Limits
+	}{
+		{"64Mi", "64Mi", map[string]string{"memory.min": "67108864"}, Limits{MemoryMin: 64 << 20}},
+		{"64Mi", "164Mi", map[string]string{"memory.low": "67108864", "memory.high": "161480704"}, Limits{MemoryLow: 64 << 20}},
+		{"100Mi", "", map[string]string{"memory.low": "104857600", "memory.high": "954204160"}, Limits{MemoryLow: 100 << 20}},
+		{"", "", map[string]string{"memory.low": "0", "memory.high": "943718400"}, Limits{}},
+		{"1Mi", "1025Ki", map[string]string{"memory.low": "1048576", "memory.high": "max"}, Limits{MemoryLow: 1 << 20}},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a",
+			Resources: corev1.ResourceRequirements{Requests: list(c.request), Limits: list(c.limit)}}}}}
+		if got := h.MemoryFiles(p, &p.Spec.Containers[0]); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s of %s: %v, want %v", c.request, c.limit, got, c.want)
+		}
+		if l := h.PodLimits(p); l.MemoryMin != c.pod.MemoryMin || l.MemoryLow != c.pod.MemoryLow {
+			t.Errorf("%s of %s: the pod has %+v", c.request, c.limit, l)
 		}
 	}
 }
