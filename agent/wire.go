@@ -310,7 +310,10 @@ func build(
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
 	})
-	return list, func() { closeAll(kept, runtime, links, spans, log) }, err
+	return list, func() {
+		share.close()
+		closeAll(kept, runtime, links, spans, log)
+	}, err
 }
 
 // newTracer is nil unless the configuration has something traced.

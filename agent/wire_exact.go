@@ -41,14 +41,24 @@ type exact struct {
 	// gave CPUs away: forget removes what that one kept once all run on all of them again.
 	pool   *cpu.Pool
 	forget func()
+	// stores are to be closed.
+	stores []interface{ Close() }
+}
+
+func (e *exact) close() {
+	for _, s := range e.stores {
+		s.Close()
+	}
 }
 
 // newExact has CPUs, memory and devices of plugins given to containers.
 func newExact(cfg *config.Config, facts host.Facts, kept stores, devices *plugin.Manager, runtime containers,
 	counts *metrics.Agent, log *slog.Logger) (*exact, error) {
 	machine, err := topology.Read(os.DirFS("/sys/devices/system"), facts.MemoryBytes)
-	if err != nil {
+	if err != nil && exactly(cfg) {
 		return nil, fmt.Errorf("how the processors of this machine lie to each other: %w", err)
+	} else if err != nil {
+		machine = &topology.Machine{} // nobody asks
 	}
 	e := &exact{plugged: devices}
 	if err := e.addCPUs(cfg, kept, machine, runtime, counts, log); err != nil {
@@ -80,6 +90,12 @@ func newExact(cfg *config.Config, facts host.Facts, kept stores, devices *plugin
 	return e, err
 }
 
+// exactly tells whether the configuration has something given that depends on the machine.
+func exactly(cfg *config.Config) bool {
+	return cfg.CPUManagerPolicy != config.ManagerNone || cfg.MemoryManagerPolicy != config.MemoryManagerNone ||
+		cfg.TopologyManagerPolicy != config.ManagerNone
+}
+
 // cpuRecords and memoryRecords are where the records of both lie.
 const (
 	cpuRecords    = "cpus"
@@ -90,10 +106,10 @@ func (e *exact) addCPUs(cfg *config.Config, kept stores, machine *topology.Machi
 	counts *metrics.Agent, log *slog.Logger) error {
 	dir := filepath.Join(cfg.CheckpointDir(), cpuRecords)
 	if cfg.CPUManagerPolicy != config.CPUManagerStatic {
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		all := machine.All().String()
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) || all == "" {
 			return nil
 		}
-		all := machine.All().String()
 		e.pool = newPool(runtime, func(types.UID, string) string { return all }, log)
 		e.forget = func() {
 			if err := os.RemoveAll(dir); err != nil {
@@ -117,6 +133,7 @@ func (e *exact) addCPUs(cfg *config.Config, kept stores, machine *topology.Machi
 	if err != nil {
 		return err
 	}
+	e.stores = append(e.stores, records)
 	e.cpus = &cpu.Manager{
 		Machine:  machine,
 		Options:  options,
@@ -175,6 +192,7 @@ func (e *exact) addMemory(cfg *config.Config, facts host.Facts, kept stores, mac
 	if err != nil {
 		return err
 	}
+	e.stores = append(e.stores, records)
 	e.memory = &memory.Manager{
 		Allocatable: memory.Allocatable(machine, keep),
 		Ledger:      &ledger.Ledger[memory.Pod, *memory.Pod]{What: "memory", Records: records, Log: log},

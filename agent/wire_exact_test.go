@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 )
 
-// exactly makes what gives containers CPUs and memory of this machine.
-func exactly(t *testing.T, change func(*config.Config)) (*exact, *config.Config, error) {
+// exactOf makes what gives containers CPUs and memory of this machine.
+func exactOf(t *testing.T, change func(*config.Config)) (*exact, *config.Config, error) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
@@ -59,7 +59,7 @@ func TestExactConfiguration(t *testing.T) {
 			c.ReservedMemory = []config.MemoryReservation{{NumaNode: 0, Limits: map[string]string{"memory": "1Mi"}}}
 		}},
 	} {
-		_, _, err := exactly(t, func(cfg *config.Config) {
+		_, _, err := exactOf(t, func(cfg *config.Config) {
 			cfg.CPUManagerPolicy, cfg.ReservedSystemCPUs = config.CPUManagerStatic, "0"
 			c.change(cfg)
 		})
@@ -70,7 +70,7 @@ func TestExactConfiguration(t *testing.T) {
 }
 
 func TestExactReservations(t *testing.T) {
-	e, cfg, err := exactly(t, func(c *config.Config) {
+	e, cfg, err := exactOf(t, func(c *config.Config) {
 		c.CPUManagerPolicy, c.SystemReserved = config.CPUManagerStatic, map[string]string{"cpu": "100m"}
 		c.MemoryManagerPolicy = config.MemoryManagerOn
 	})
@@ -94,12 +94,12 @@ func TestExactReservations(t *testing.T) {
 
 // With the policies none there is nothing, unless an earlier agent gave CPUs away.
 func TestNothingExact(t *testing.T) {
-	e, _, err := exactly(t, func(*config.Config) {})
+	e, _, err := exactOf(t, func(*config.Config) {})
 	if err != nil || e.pool != nil || e.cpus != nil || e.memory != nil {
 		t.Errorf("%+v, %v", e, err)
 	}
 	var dir string
-	e, _, err = exactly(t, func(c *config.Config) {
+	e, _, err = exactOf(t, func(c *config.Config) {
 		dir = filepath.Join(c.CheckpointDir(), cpuRecords)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)

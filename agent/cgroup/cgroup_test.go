@@ -123,12 +123,14 @@ func TestPropertiesOfUnits(t *testing.T) {
 	quota, period, memory, none := int64(15000), uint64(100000), int64(64<<20), int64(-1)
 	got := map[string]any{}
 	for _, p := range properties(Resources{CPUQuota: &quota, CPUPeriod: &period, MemoryLimit: &memory, MemoryMin: &memory,
-		PidsLimit: &none, CpusetCpus: "0-2,8", CpusetMems: "1"}) {
+		PidsLimit: &none, CpusetCpus: "0-2,8", CpusetMems: "1",
+		Unified: map[string]string{"memory.swap.max": "0", "memory.high": "max", "memory.oom.group": "1"}}) {
 		got[p.Name] = p.Value.Value()
 	}
 	want := map[string]any{"CPUQuotaPeriodUSec": uint64(100000), "CPUQuotaPerSecUSec": uint64(150000),
 		"MemoryMax": uint64(64 << 20), "MemoryMin": uint64(64 << 20), "TasksMax": uint64(1<<64 - 1),
-		"AllowedCPUs": []byte{7, 1}, "AllowedMemoryNodes": []byte{2}}
+		"AllowedCPUs": []byte{7, 1}, "AllowedMemoryNodes": []byte{2},
+		"MemorySwapMax": uint64(0), "MemoryHigh": uint64(1<<64 - 1)}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

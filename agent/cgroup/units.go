@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -176,12 +177,34 @@ func properties(res Resources) []systemd.Property {
 	if res.PidsLimit != nil {
 		out = append(out, property("TasksMax", infinite(*res.PidsLimit)))
 	}
+	for file, name := range unitFiles {
+		if value, set := res.Unified[file]; set {
+			out = append(out, property(name, bytesOf(value)))
+		}
+	}
 	for name, list := range map[string]string{"AllowedCPUs": res.CpusetCpus, "AllowedMemoryNodes": res.CpusetMems} {
 		if bits := mask(list); len(bits) > 0 {
 			out = append(out, property(name, bits))
 		}
 	}
 	return out
+}
+
+// unitFiles are control files that systemd writes for units, with what it was told of them:
+// what only the file says is gone after the next daemon-reload.
+var unitFiles = map[string]string{
+	"memory.high":     "MemoryHigh",
+	"memory.low":      "MemoryLow",
+	"memory.min":      "MemoryMin",
+	"memory.swap.max": "MemorySwapMax",
+}
+
+// bytesOf is what a control file's value is for systemd; no number is no limit.
+func bytesOf(value string) uint64 {
+	if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+		return n
+	}
+	return math.MaxUint64
 }
 
 // mask is a list of numbers as systemd takes it: a bit for each, the lowest first.
