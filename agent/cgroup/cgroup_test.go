@@ -122,8 +122,8 @@ func TestNamesOfGroups(t *testing.T) {
 func TestPropertiesOfUnits(t *testing.T) {
 	quota, period, memory, none := int64(15000), uint64(100000), int64(64<<20), int64(-1)
 	got := map[string]any{}
-	for _, p := range properties(Resources{CPUQuota: &quota, CPUPeriod: &period, MemoryLimit: &memory, MemoryMin: &memory,
-		PidsLimit: &none, CpusetCpus: "0-2,8", CpusetMems: "1",
+	for _, p := range properties(Resources{CPUQuota: &quota, CPUPeriod: &period,
+		MemoryLimit: &memory, MemoryMin: &memory, PidsLimit: &none, CpusetCpus: "0-2,8", CpusetMems: "1",
 		Unified: map[string]string{"memory.swap.max": "0", "memory.high": "max", "memory.oom.group": "1"}}) {
 		got[p.Name] = p.Value.Value()
 	}

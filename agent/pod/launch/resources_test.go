@@ -131,7 +131,8 @@ func TestMemoryFiles(t *testing.T) {
 		if q == "" {
 			return nil
 		}
-		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(q), corev1.ResourceCPU: resource.MustParse("1")}
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(q),
+			corev1.ResourceCPU: resource.MustParse("1")}
 	}
 	h := &Host{Reserve: true, Throttle: 0.9, Allocatable: list("1000Mi")}
 	for _, c := range []struct {
@@ -140,8 +141,10 @@ func TestMemoryFiles(t *testing.T) {
 		pod            Limits
 	}{
 		{"64Mi", "64Mi", map[string]string{"memory.min": "67108864"}, Limits{MemoryMin: 64 << 20}},
-		{"64Mi", "164Mi", map[string]string{"memory.low": "67108864", "memory.high": "161480704"}, Limits{MemoryLow: 64 << 20}},
-		{"100Mi", "", map[string]string{"memory.low": "104857600", "memory.high": "954204160"}, Limits{MemoryLow: 100 << 20}},
+		{"64Mi", "164Mi", map[string]string{"memory.low": "67108864", "memory.high": "161480704"},
+			Limits{MemoryLow: 64 << 20}},
+		{"100Mi", "", map[string]string{"memory.low": "104857600", "memory.high": "954204160"},
+			Limits{MemoryLow: 100 << 20}},
 		{"", "", map[string]string{"memory.low": "0", "memory.high": "943718400"}, Limits{}},
 		{"1Mi", "1025Ki", map[string]string{"memory.low": "1048576", "memory.high": "max"}, Limits{MemoryLow: 1 << 20}},
 	} {
