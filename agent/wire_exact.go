@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/cpuset"
@@ -226,8 +227,9 @@ func reservedMemory(cfg *config.Config, facts host.Facts, machine *topology.Mach
 			sums[corev1.ResourceName(kind)] = sum
 		}
 	}
-	for kind, q := range whole {
-		if sum := sums[kind]; memory.Kind(kind) && sum.Cmp(q) != 0 {
+	kinds := sets.KeySet(whole).Union(sets.KeySet(sums))
+	for _, kind := range sets.List(kinds) {
+		if q, sum := whole[kind], sums[kind]; memory.Kind(kind) && sum.Cmp(q) != 0 {
 			return nil, fmt.Errorf("reservedMemory: %s of all NUMA nodes is %s, and must be what systemReserved, kubeReserved "+
 				"and evictionHard keep, %s", kind, sum.String(), q.String())
 		}
@@ -373,7 +375,7 @@ func releaseExact(e *exact, pods *pod.Manager) step {
 			errs = append(errs, err)
 		}
 		if e.cpus != nil {
-			errs = append(errs, e.cpus.Release(ctx, s.Pod.UID))
+			errs = append(errs, e.cpus.Release(ctx, s.Pod))
 		}
 		if e.memory != nil || e.cpus != nil {
 			pods.RetrySetup(noResourcesYet)

@@ -71,9 +71,13 @@ func (r *reservations) apply() error {
 			burstable.min, burstable.low = burstable.min+p.min, burstable.low+p.low
 		}
 	}
-	errs := []error{r.set(class, burstable)}
-	for parent := r.tree.Kubepods(); len(parent) > 1; parent = path.Dir(parent) {
-		errs = append(errs, r.set(parent, all))
+	errs := []error{r.set(class, burstable), r.set(r.tree.Kubepods(), all)}
+	for above := r.tree.Top(); r.on && len(above) > 1; above = path.Dir(above) {
+		// Somebody else may protect more there: it is never lowered.
+		errs = append(errs, r.set(above, protected{
+			min: max(all.min, r.cgroups.Value(above, "memory.min")),
+			low: max(all.low, r.cgroups.Value(above, "memory.low")),
+		}))
 	}
 	return errors.Join(errs...)
 }

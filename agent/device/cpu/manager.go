@@ -119,6 +119,9 @@ func (m *Manager) hints(n int, reuse cpuset.CPUSet) topology.Hints {
 	}
 	m.Ledger.Sweep()
 	free := m.usable(m.free().Union(reuse))
+	if free.Size() < n && m.soon(free) >= n {
+		return nil // it is worth waiting, as Allocate tells
+	}
 	var out []topology.Hint
 	least := len(m.Machine.Nodes)
 	for nodes := range m.Machine.NodeMask().Subsets() {
@@ -215,11 +218,7 @@ func (m *Manager) choose(p *corev1.Pod, c *corev1.Container, n int, near topolog
 		if !m.Options.FullCores {
 			_, err = m.taker().take(free, n)
 		}
-		soon := free.Size()
-		for _, ending := range m.Ledger.EndingShares() {
-			soon += ending.all().Size()
-		}
-		if soon >= n {
+		if m.soon(free) >= n {
 			err = &ledger.Waiting{Err: err}
 		}
 		return cpuset.CPUSet{}, err
@@ -238,6 +237,15 @@ func (m *Manager) choose(p *corev1.Pod, c *corev1.Container, n int, near topolog
 		out, free = out.Union(some), free.Difference(some)
 	}
 	return out, nil
+}
+
+// soon is how many CPUs are free when the pods that end have ended.
+func (m *Manager) soon(free cpuset.CPUSet) int {
+	n := free.Size()
+	for _, p := range m.Ledger.EndingShares() {
+		n += p.all().Size()
+	}
+	return n
 }
 
 // unalignedCores is upstream's word for CPUs that do not make whole cores.
@@ -287,10 +295,11 @@ func (m *Manager) taken() cpuset.CPUSet {
 	return out
 }
 
-// Release frees the CPUs of a pod, whose containers have ended.
-func (m *Manager) Release(ctx context.Context, uid types.UID) error {
-	had, err := m.Ledger.Release(uid)
-	if had && err == nil {
+// Release frees the CPUs of a pod, whose containers have ended. Another pod that asked may have
+// freed them before (Sweep): what it did not take is the others' from now on.
+func (m *Manager) Release(ctx context.Context, p *corev1.Pod) error {
+	had, err := m.Ledger.Release(p.UID)
+	if err == nil && (had || m.podExclusive(p) > 0) {
 		m.changed(ctx)
 	}
 	return err

@@ -190,6 +190,10 @@ func TestRelease(t *testing.T) {
 	}
 	states := map[types.UID][2]bool{"p": {true, false}}
 	m.Ledger.Ending = func(uid types.UID) (bool, bool) { return states[uid][0], states[uid][1] }
+	q1 := podOf("q", "a=1")
+	if h := m.Hints(q1, &q1.Spec.Containers[0]); h != nil {
+		t.Errorf("a pod that waits is said to fit nowhere: %v", h)
+	}
 	var waiting *ledger.Waiting
 	if err := ensure(m, podOf("q", "a=1")); !errors.As(err, &waiting) {
 		t.Errorf("while the other one ends: %v", err)
@@ -198,8 +202,16 @@ func TestRelease(t *testing.T) {
 	if err := ensure(m, podOf("q", "a=1")); err != nil {
 		t.Errorf("it has ended: %v", err)
 	}
-	if err := m.Release(t.Context(), "q"); err != nil || len(d) != 0 || m.Shared().String() != "0-3" || changes != 3 {
+	q := podOf("q", "a=1")
+	if err := m.Release(t.Context(), q); err != nil || len(d) != 0 || m.Shared().String() != "0-3" || changes != 3 {
 		t.Errorf("%v, %v, others on %s, %d changes", err, d, m.Shared(), changes)
+	}
+	// p's were freed for q; when it is released the others get what q did not take.
+	if err := m.Release(t.Context(), p); err != nil || changes != 4 {
+		t.Errorf("%v, %d changes", err, changes)
+	}
+	if err := m.Release(t.Context(), podOf("shared", "a=100m")); err != nil || changes != 4 {
+		t.Errorf("a pod that had none: %v, %d changes", err, changes)
 	}
 }
 

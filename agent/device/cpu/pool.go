@@ -75,7 +75,7 @@ func (p *Pool) failed() chan struct{} {
 func (p *Pool) apply(ctx context.Context) bool {
 	list, err := p.List(ctx)
 	if err != nil {
-		p.Log.Warn("containers are not known: they may run on CPUs of others", "err", err)
+		p.Log.Debug("containers are not known: they may run on CPUs of others", "err", err)
 		return false
 	}
 	p.mu.Lock()

@@ -186,6 +186,9 @@ func restarts(c *corev1.Container) bool {
 func (m *Manager) hints(want amounts, pod types.UID, beside Amounts) topology.Hints {
 	m.Ledger.Sweep()
 	list := m.sets(want, pod, beside)
+	if len(list) == 0 && len(m.Ledger.EndingShares()) > 0 {
+		return nil // it is worth waiting, as Allocate tells
+	}
 	out := topology.Hints{}
 	for kind := range want {
 		out[string(kind)] = list

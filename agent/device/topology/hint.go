@@ -27,9 +27,6 @@ const (
 	SingleNode Policy = "single-numa-node"
 )
 
-// Policies are all of them.
-var Policies = []Policy{None, BestEffort, Restricted, SingleNode}
-
 // chooser chooses among sets of nodes.
 type chooser struct {
 	machine *Machine
