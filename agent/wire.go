@@ -367,11 +367,8 @@ type whole struct {
 
 // tasks is what runs as long as the agent.
 func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task, error) {
-	rotator, err := newRotator(n.base, n.pods)
-	if err != nil {
-		return nil, err
-	}
 	if n.cfg.Port != 0 {
+		var err error
 		if n.kubelet, err = newServer(n.base, n.podParts, n.group, n.show); err != nil {
 			return nil, err
 		}
@@ -390,7 +387,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"pod resources", newPodResources(n.base, n.pods).Run},
 		{"services", n.services.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
-		{"log rotation", rotator.Run},
+		{"log rotation", n.rotator.Run},
+		{"logs of pods that are gone", n.past.Run},
 		{"limits of local storage", newStorage(n.base, n.podParts).Run},
 		{"eviction", n.eviction.Run},
 		{"unused images", n.images.Run},

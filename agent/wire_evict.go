@@ -90,7 +90,8 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		Use: func(ctx context.Context, files bool) (func(*corev1.Pod) (evict.PodUse, bool), error) {
 			return podUses(ctx, b, p, files)
 		},
-		Free: images.DeleteUnused,
+		Free:     images.DeleteUnused,
+		FreeLogs: func(context.Context) error { return p.past.DeleteAll() },
 		Evict: func(obj *corev1.Pod, message string, grace time.Duration) {
 			b.events.Event(obj, "", corev1.EventTypeWarning, evict.Reason, message)
 			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message},

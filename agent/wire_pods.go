@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
@@ -78,6 +79,9 @@ type podParts struct {
 	status  *status.Manager
 	volumes *volume.Manager
 	offline *pod.Offline
+	rotator *logs.Rotator
+	// past are the logs of pods that are gone.
+	past *logs.Kept
 	// policies is nil where no network policy is enforced.
 	policies *policy.Engine
 	// changed holds a token when a pod's facts or desires changed.
@@ -147,6 +151,9 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Relabelled: p.volumes.Refresh,
 		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
 		Log:        b.log,
+	}
+	if err := p.keepLogs(b); err != nil {
+		return nil, err
 	}
 	if b.spans != nil {
 		p.pods.Spans = b.spans

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/api"
@@ -19,7 +18,6 @@ import (
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/node"
-	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/serving"
@@ -86,6 +84,9 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
 		LogsDir:     b.cfg.PodLogsDir,
+		PastLogs: func(l server.Past) (logs.File, bool) {
+			return p.past.Find(l.Namespace, l.Pod, l.UID, l.Container, l.Previous)
+		},
 		NodeLogsDir: nodeLogs(b.cfg),
 		Stats:       newStats(b, p, show),
 		Log:         b.log,
@@ -220,20 +221,4 @@ func lastShutdown(b base) func() (start, end time.Time) {
 		}
 		return t.Start, t.End
 	}
-}
-
-// newRotator keeps container logs small.
-func newRotator(b base, pods *pod.Manager) (*logs.Rotator, error) {
-	size, err := resource.ParseQuantity(b.cfg.ContainerLogMaxSize)
-	if err != nil {
-		return nil, err
-	}
-	return &logs.Rotator{
-		Logs:     pods.WrittenLogs,
-		Dir:      b.cfg.PodLogsDir,
-		Reopen:   b.runtime.ReopenContainerLog,
-		MaxBytes: size.Value(),
-		MaxFiles: b.cfg.ContainerLogMaxFiles,
-		Log:      b.log,
-	}, nil
 }

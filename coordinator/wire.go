@@ -33,6 +33,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/coordinator/policystream"
 	"github.com/shoal-project/shoal/coordinator/registry"
+	"github.com/shoal-project/shoal/coordinator/registry/connect"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 	"github.com/shoal-project/shoal/coordinator/rotation"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
@@ -254,6 +255,8 @@ func (s *parts) buildAPI(
 	if err != nil {
 		return nil, err
 	}
+	past := connect.NewPast()
+	env.PastPod = past.Pod
 	leads := func(ctx context.Context) error { return leader.Leads(ctx, s.api.Client()) }
 	env.Components = map[string]func(context.Context) error{
 		"scheduler": leads, "controller-manager": leads, "etcd-0": s.store.Ready,
@@ -292,6 +295,9 @@ func (s *parts) buildAPI(
 	}
 	s.auth = a
 	if err := a.Connect(api.Client(), api.Informers()); err != nil {
+		return nil, err
+	}
+	if _, err := api.Informers().Core().V1().Pods().Informer().AddEventHandler(past.Handler()); err != nil {
 		return nil, err
 	}
 	dynamic, err := api.Dynamic()

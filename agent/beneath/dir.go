@@ -121,6 +121,16 @@ func OpenBelow(dir, path string) (*os.File, error) {
 	return d.OpenFile(name, os.O_RDONLY, NoLinks)
 }
 
+// Sub opens a directory below for itself: what is named in it leads nowhere else.
+func (d *Dir) Sub(name string) (*Dir, error) {
+	dir, err := d.OpenDir(name, NoLinks)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return Open(self(int(dir.Fd())))
+}
+
 // ReadFile reads a regular file of at most limit bytes.
 func (d *Dir) ReadFile(name string, limit int64, links Links) ([]byte, error) {
 	f, err := d.OpenFile(name, os.O_RDONLY, links)

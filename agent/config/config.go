@@ -200,8 +200,15 @@ type Config struct {
 	// with their volumes.
 	VolumeHealth bool `json:"volumeHealth,omitempty"`
 
+	// ContainerLogMaxSize is what a container's log never passes: another is begun before;
+	// ContainerLogMaxFiles how many there are then.
 	ContainerLogMaxSize  string `json:"containerLogMaxSize,omitempty"`
 	ContainerLogMaxFiles int    `json:"containerLogMaxFiles,omitempty"`
+	// PodLogsMaxSize is what all logs of the node may take; empty: any. Those that
+	// containers write now stay.
+	PodLogsMaxSize string `json:"podLogsMaxSize,omitempty"`
+	// DeletedPodLogMaxAge is how long logs can be read when their pod is gone, 0: not at all.
+	DeletedPodLogMaxAge metav1.Duration `json:"deletedPodLogMaxAge"`
 
 	ShutdownGracePeriod             metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 	ShutdownGracePeriodCriticalPods metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
@@ -352,6 +359,7 @@ func Default() Config {
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
 		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
+		DeletedPodLogMaxAge:              metav1.Duration{Duration: 10 * time.Minute},
 		ImageGCHighThresholdPercent:      85,
 		ImageGCLowThresholdPercent:       80,
 		ImageMinimumGCAge:                metav1.Duration{Duration: 2 * time.Minute},

@@ -102,6 +102,12 @@ func (c *Config) Validate() error {
 	if q, err := resource.ParseQuantity(c.ContainerLogMaxSize); err != nil || q.Value() <= 0 {
 		bad("containerLogMaxSize", "%q is not a size", c.ContainerLogMaxSize)
 	}
+	if q, err := resource.ParseQuantity(c.PodLogsMaxSize); c.PodLogsMaxSize != "" && (err != nil || q.Value() <= 0) {
+		bad("podLogsMaxSize", "%q is not a size, as 2Gi; leave it out to have no limit", c.PodLogsMaxSize)
+	}
+	if d := c.DeletedPodLogMaxAge.Duration; d < 0 {
+		bad("deletedPodLogMaxAge", "%s: 0s removes logs with their pod, 10m keeps them for ten minutes", d)
+	}
 	if c.ContainerLogMaxFiles < 2 {
 		bad("containerLogMaxFiles", "%d: at least 2", c.ContainerLogMaxFiles)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoal-project/shoal/agent/cgroup"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/oci"
 )
 
@@ -203,6 +204,9 @@ func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {
 		args = append(args, "--runtime-arg", a)
 	}
 	args = append(args, "--log-path", m.monitorLog(c))
+	if most := c.Config.GetAnnotations()[logs.AnnotationMax]; most != "" {
+		args = append(args, "--log-size-max", most)
+	}
 	if c.Config.GetTty() {
 		args = append(args, "--terminal")
 	}

@@ -24,8 +24,10 @@ type Node struct {
 	Signals func() map[string]Signal
 	Pods    func() []*corev1.Pod
 	Use     func(ctx context.Context, files bool) (func(*corev1.Pod) (PodUse, bool), error)
-	// Free deletes what nobody uses on the disk of images.
-	Free func(ctx context.Context) error
+	// Free deletes what nobody uses on the disk of images, FreeLogs logs of pods that are
+	// gone.
+	Free     func(ctx context.Context) error
+	FreeLogs func(ctx context.Context) error
 	// Evict ends a pod within a grace period of at least a second, Gone tells whether
 	// it has ended.
 	Evict func(p *corev1.Pod, message string, grace time.Duration)
@@ -122,9 +124,9 @@ func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
 	}
 	short := string(signals[met.Threshold.Signal].resource)
 	n.Tell("EvictionThresholdMet", "Attempting to reclaim "+short)
-	if n.frees(met.Threshold.Signal) {
-		if err := n.Free(ctx); err != nil && ctx.Err() == nil {
-			n.Log.Warn("unused images are not deleted", "err", err)
+	for _, free := range n.frees(met.Threshold.Signal) {
+		if err := free(ctx); err != nil && ctx.Err() == nil {
+			n.Log.Warn("what nobody uses is not deleted", "resource", short, "err", err)
 		}
 		if n.Plan.Relieved(n.Signals()) {
 			n.Log.Info("enough is free again without an end of pods", "resource", short)
@@ -134,15 +136,18 @@ func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
 	return n.end(ctx, met)
 }
 
-// frees tells whether the deletion of images helps (NPE-22).
-func (n *Node) frees(signal string) bool {
-	switch signal {
-	case ImageFSAvailable, ImageFSInodesFree:
-		return true
-	case NodeFSAvailable, NodeFSInodesFree:
-		return !n.Layout.ImageFS
+// frees are what helps without an end of pods: what nobody can use again first (NPE-22).
+func (n *Node) frees(signal string) []func(context.Context) error {
+	images := signal == ImageFSAvailable || signal == ImageFSInodesFree
+	switch {
+	case !images && signal != NodeFSAvailable && signal != NodeFSInodesFree:
+		return nil
+	case !n.Layout.ImageFS:
+		return []func(context.Context) error{n.FreeLogs, n.Free}
+	case images:
+		return []func(context.Context) error{n.Free}
 	}
-	return false
+	return []func(context.Context) error{n.FreeLogs}
 }
 
 // end evicts the first pod by rank that may be, one a look.

@@ -134,7 +134,7 @@ func TestEachLogIsRotatedOnItsOwn(t *testing.T) {
 		go func() { ended <- r.Run(ctx) }()
 		time.Sleep(3*rotateEvery + time.Second)
 		synctest.Wait()
-		if stuck.Load() != 1 || fine.Load() != 3 {
+		if stuck.Load() != 1 || fine.Load() != 4 {
 			t.Errorf("asked %d and %d times", stuck.Load(), fine.Load())
 		}
 		cancel()

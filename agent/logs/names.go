@@ -31,13 +31,34 @@ func Link(links, pod, namespace, container, id string) string {
 	return filepath.Join(links, pod+"_"+namespace+"_"+container+"-"+id+".log")
 }
 
+// AnnotationMax is that of a container whose monitor begins its log anew by itself, before
+// the log has more bytes than it says.
+const AnnotationMax = "io.shoal-project.container.log-max-bytes"
+
 // rotatedName is the name that a log gets aside: it sorts by time.
 func rotatedName(name string, at time.Time) string {
-	return name + "." + at.Format("20060102-150405")
+	return name + "." + at.UTC().Format("20060102-150405.000000000")
 }
 
 // isRotated tells whether a file is what a log of the name was before.
-func isRotated(file, name string) bool { return strings.HasPrefix(file, name+".") }
+func isRotated(file, name string) bool {
+	rest, ok := strings.CutPrefix(file, name+".")
+	return ok && rest != "" && rest[0] >= '0' && rest[0] <= '9'
+}
+
+// heldName is the second name of a log that its monitor begins anew by itself. It fits no
+// pattern by which collectors look for logs.
+func heldName(name string) string { return "." + strings.TrimSuffix(name, ".log") + ".held" }
+
+// attemptOf is the run of a container whose log has the name, -1 when it is no log's.
+func attemptOf(name string) int64 {
+	number, ok := strings.CutSuffix(name, ".log")
+	n, err := strconv.ParseUint(number, 10, 32)
+	if !ok || err != nil || strconv.FormatUint(n, 10) != number {
+		return -1
+	}
+	return int64(n)
+}
 
 // MakeDir makes a directory below dir, that of all logs, and dir itself. Pods
 // that mount it lead nowhere by links.
@@ -88,7 +109,7 @@ func Remove(file File) error {
 	}
 	var errs []error
 	for _, n := range names {
-		if n == base || isRotated(n, base) {
+		if n == base || n == heldName(base) || isRotated(n, base) {
 			errs = append(errs, d.Root.Remove(filepath.Join(dir, n)))
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -131,7 +133,7 @@ func Read(ctx context.Context, file File, o Options, out *Output, ended func() b
 			r.Reset(f)
 			continue
 		}
-		if next = rotated(f, file); next != nil {
+		if next = successor(f, file); next != nil {
 			continue // read what came before the monitor opened the new one
 		}
 		if last {
@@ -146,19 +148,65 @@ func Read(ctx context.Context, file File, o Options, out *Output, ended func() b
 	}
 }
 
-// rotated returns the new file when the name no longer stands for the open one.
-func rotated(f *os.File, file File) *os.File {
-	next, err := file.open()
+// successor returns the log that was begun after the open one, nil as long as that is
+// written.
+func successor(f *os.File, file File) *os.File {
+	now, err := file.open()
 	if err != nil {
 		return nil
 	}
 	was, err1 := f.Stat()
-	is, err2 := next.Stat()
+	is, err2 := now.Stat()
 	if errors.Join(err1, err2) != nil || os.SameFile(was, is) {
-		next.Close()
+		now.Close()
 		return nil
 	}
-	return next
+	if older := between(was, is, file); older != nil {
+		now.Close()
+		return older
+	}
+	return now
+}
+
+// between returns the first that came between two logs, by when they were written last: a
+// log can be begun anew more often than it is read. nil: there is none.
+func between(was, is fs.FileInfo, file File) *os.File {
+	d, err := beneath.Open(file.Dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	name, err := filepath.Rel(file.Dir, file.Path)
+	if err != nil {
+		return nil
+	}
+	dir, base := filepath.Split(name)
+	names, err := d.Names(dir)
+	if err != nil {
+		return nil
+	}
+	var first *os.File
+	var at time.Time
+	for _, n := range names {
+		if n != heldName(base) && !isRotated(n, base) {
+			continue
+		}
+		f, err := d.OpenFile(filepath.Join(dir, n), os.O_RDONLY, beneath.NoLinks)
+		if err != nil {
+			continue
+		}
+		st, err := f.Stat()
+		if err != nil || os.SameFile(st, was) || os.SameFile(st, is) || !st.ModTime().After(was.ModTime()) ||
+			first != nil && !st.ModTime().Before(at) {
+			f.Close()
+			continue
+		}
+		if first != nil {
+			first.Close()
+		}
+		first, at = f, st.ModTime()
+	}
+	return first
 }
 
 // lineWriter writes of a log's lines what the options want.

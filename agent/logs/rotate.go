@@ -2,7 +2,10 @@ package logs
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -11,12 +14,16 @@ import (
 	"github.com/shoal-project/shoal/agent/beneath"
 )
 
-// rotateEvery is how often sizes of logs are looked at: the kernel tells of
-// every write, which would cost more.
+// rotateEvery is how often sizes of logs are looked at whose monitors write on for ever:
+// the kernel tells of every write, which would cost more.
 const rotateEvery = 10 * time.Second
 
 // Written is a log that a container writes now.
-type Written struct{ ID, Path string }
+type Written struct {
+	ID, Path string
+	// Bounded: its monitor begins it anew by itself (AnnotationMax).
+	Bounded bool
+}
 
 // Rotator keeps the logs of running containers below a size.
 type Rotator struct {
@@ -24,27 +31,37 @@ type Rotator struct {
 	Logs func() []Written
 	// Dir is the directory of all logs.
 	Dir string
-	// Reopen makes the container's monitor open its log anew.
-	Reopen   func(ctx context.Context, id string) error
+	// Reopen makes a container's monitor that does not bound its log open it anew.
+	Reopen func(ctx context.Context, id string) error
+	// Bounded: there are monitors that begin logs anew by themselves.
+	Bounded bool
+	// Rotated, if set, hears that a log was begun anew.
+	Rotated  func()
 	MaxBytes int64
 	MaxFiles int
 	Log      *slog.Logger
 
 	busy sync.Map // container IDs
+
+	start sync.Once
+	watch *watcher // nil when the kernel gives none
 }
 
-// Run rotates until ctx ends. Each log is rotated on its own: a monitor that
-// does not answer, as its pod leaves it no CPU time, holds up no other's.
+// Run rotates until ctx ends. Each log whose monitor has to be asked is rotated on its own:
+// a monitor that does not answer, as its pod leaves it no CPU time, holds up no other's.
 func (r *Rotator) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
+	if w := r.watcher(); w != nil {
+		defer context.AfterFunc(ctx, w.close)()
+		running.Go(func() { w.run(r.settle, r.settleAll) })
+	}
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(rotateEvery):
-		}
 		for _, w := range r.Logs() {
+			if w.Bounded {
+				r.follow(filepath.Dir(w.Path)) // known, but after the agent's start
+				continue
+			}
 			if _, rotated := r.busy.LoadOrStore(w.ID, true); rotated {
 				continue
 			}
@@ -53,20 +70,151 @@ func (r *Rotator) Run(ctx context.Context) error {
 				r.rotate(ctx, w)
 			})
 		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rotateEvery):
+		}
 	}
 }
 
-func (r *Rotator) rotate(ctx context.Context, w Written) {
-	name, err := filepath.Rel(r.Dir, w.Path)
-	if err != nil {
-		return
+// Watch hears of logs that are begun anew in a directory, which is there already: to be
+// called before anything is written there.
+func (r *Rotator) Watch(dir string) {
+	if w := r.watcher(); w != nil {
+		r.add(w, dir)
+		r.settleAll(dir)
 	}
-	d, err := beneath.Open(r.Dir)
+}
+
+func (r *Rotator) watcher() *watcher {
+	r.start.Do(func() {
+		if !r.Bounded {
+			return
+		}
+		w, err := newWatcher()
+		if err != nil {
+			r.Log.Warn("the kernel does not tell of logs that are begun anew: they are looked at each 10 s", "err", err)
+			return
+		}
+		r.watch = w
+	})
+	return r.watch
+}
+
+func (r *Rotator) add(w *watcher, dir string) {
+	d, err := r.open(dir)
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	if size(d, name) < r.MaxBytes {
+	if err := w.add(d, dir); err != nil {
+		r.Log.Debug("logs of a directory are looked at each 10 s", "dir", dir, "err", err)
+	}
+}
+
+// follow has a directory watched, if it is not, and looks at what came before.
+func (r *Rotator) follow(dir string) {
+	w := r.watcher()
+	if w != nil && w.has(dir) {
+		return
+	}
+	if w != nil {
+		r.add(w, dir)
+	}
+	r.settleAll(dir)
+}
+
+// open opens a directory of logs for itself.
+func (r *Rotator) open(dir string) (*beneath.Dir, error) {
+	name, err := filepath.Rel(r.Dir, dir)
+	if err != nil {
+		return nil, err
+	}
+	d, err := beneath.Open(r.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Sub(name)
+}
+
+// settleAll looks at all logs of a directory.
+func (r *Rotator) settleAll(dir string) {
+	d, err := r.open(dir)
+	if err != nil {
+		return
+	}
+	names, err := d.Names(".")
+	d.Close()
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		r.settle(dir, name)
+	}
+}
+
+// settle gives a log that its monitor has begun anew a name for what it was until then: the
+// monitor has put another file in its place, so that only the second name still stands
+// for it. Where the monitor was faster than this, what it wrote between is lost.
+func (r *Rotator) settle(dir, name string) {
+	if attemptOf(name) < 0 {
+		return
+	}
+	d, err := r.open(dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	now := regular(d, name)
+	if now == nil {
+		return
+	}
+	held := heldName(name)
+	if was := regular(d, held); was != nil {
+		if os.SameFile(was, now) {
+			return
+		}
+		r.dropOld(d, name)
+		if err := d.Root.Rename(held, rotatedName(name, time.Now())); err != nil {
+			r.Log.Warn("a container log cannot be kept", "log", filepath.Join(dir, name), "err", err)
+			return
+		}
+		if r.Rotated != nil {
+			r.Rotated()
+		}
+	} else if err := d.Root.Remove(held); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // not ours, and in the way
+	}
+	if err := d.Root.Link(name, held); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.Log.Warn("a container log cannot be held", "log", filepath.Join(dir, name), "err", err)
+	}
+}
+
+// regular is the state of a regular file, nil of anything else.
+func regular(d *beneath.Dir, name string) fs.FileInfo {
+	f, err := d.Hold(name, beneath.NoLinks)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	return st
+}
+
+// rotate renames a log that has become too large, and has its monitor begin another.
+func (r *Rotator) rotate(ctx context.Context, w Written) {
+	d, err := r.open(filepath.Dir(w.Path))
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	name := filepath.Base(w.Path)
+	if st := regular(d, name); st == nil || st.Size() < r.MaxBytes {
 		return
 	}
 	r.dropOld(d, name)
@@ -81,33 +229,21 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 		if err := d.Root.Rename(aside, name); err != nil {
 			r.Log.Warn("a container log has lost its name", "log", aside, "err", err)
 		}
+	} else if r.Rotated != nil {
+		r.Rotated()
 	}
-}
-
-// size is that of a log, -1 of anything else that has its name.
-func size(d *beneath.Dir, name string) int64 {
-	f, err := d.Hold(name, beneath.NoLinks)
-	if err != nil {
-		return -1
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() {
-		return -1
-	}
-	return st.Size()
 }
 
 // dropOld removes the oldest logs, so that another may be added.
 func (r *Rotator) dropOld(d *beneath.Dir, name string) {
-	names, err := d.Names(filepath.Dir(name))
+	names, err := d.Names(".")
 	if err != nil {
 		return
 	}
-	old := slices.DeleteFunc(names, func(n string) bool { return !isRotated(n, filepath.Base(name)) })
+	old := slices.DeleteFunc(names, func(n string) bool { return !isRotated(n, name) })
 	slices.Sort(old)
 	for ; len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
-		if err := d.Root.Remove(filepath.Join(filepath.Dir(name), old[0])); err != nil {
+		if err := d.Root.Remove(old[0]); err != nil {
 			r.Log.Warn("an old container log cannot be removed", "log", old[0], "err", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,6 +45,9 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 	if w.m.Created != nil {
 		r := config.GetLinux().GetResources()
 		w.m.Created(ctx, f.Pod, f.Container, id, launch.Pinned{CPUs: r.GetCpusetCpus(), Mems: r.GetCpusetMems()})
+	}
+	if w.m.LogsIn != nil {
+		w.m.LogsIn(filepath.Join(w.m.Host.LogDir(f.Pod), f.Container.Name))
 	}
 	w.m.event(f, corev1.EventTypeNormal, "Created", "Container created")
 	if err := w.m.Runtime.StartContainer(ctx, id); err != nil {

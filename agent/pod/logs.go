@@ -26,7 +26,7 @@ func (m *Manager) WrittenLogs() []logs.Written {
 		}
 		for i := range found.Observed.Containers {
 			if c := &found.Observed.Containers[i]; c.State == record.Running && c.LogPath != "" {
-				out = append(out, logs.Written{ID: c.ID, Path: c.LogPath})
+				out = append(out, logs.Written{ID: c.ID, Path: c.LogPath, Bounded: c.LogBounded})
 			}
 		}
 	}

@@ -110,6 +110,10 @@ type Manager struct {
 	// made with it, before it starts; nil: nothing.
 	Pinned  func(p *corev1.Pod, c *corev1.Container) launch.Pinned
 	Created func(ctx context.Context, p *corev1.Pod, c *corev1.Container, id string, on launch.Pinned)
+	// LogsIn hears of a directory before a container writes its first log there, KeepLogs
+	// gets that of a pod that is gone; nil: nobody cares, they are deleted.
+	LogsIn   func(dir string)
+	KeepLogs func(dir string) error
 	// Fixed tells why a pod's resources cannot change while it runs, empty if they can; nil:
 	// all can.
 	Fixed func(p *corev1.Pod) string

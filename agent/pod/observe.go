@@ -86,6 +86,7 @@ func observation(sandbox string, s *criv1.ContainerStatus) record.Observation {
 		Created: moment(s.CreatedAt), Started: moment(s.StartedAt), Finished: moment(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, ImageRef: s.ImageRef,
 		Hash: s.Annotations[launch.AnnotationHash], LogPath: s.LogPath,
+		LogBounded: s.Annotations[logs.AnnotationMax] != "",
 	}
 	if s.Image != nil {
 		o.Image = s.Image.UserSpecifiedImage

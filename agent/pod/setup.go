@@ -168,7 +168,11 @@ func (m *Manager) purge(ctx context.Context, p *corev1.Pod, o *record.Observed) 
 		return err
 	}
 	if p.Name != "" {
-		errs = append(errs, quota.RemoveTree(m.Host.LogDir(p)))
+		keep := m.KeepLogs
+		if keep == nil {
+			keep = quota.RemoveTree
+		}
+		errs = append(errs, keep(m.Host.LogDir(p)))
 	}
 	dir := m.Host.Dir(p)
 	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {

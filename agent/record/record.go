@@ -187,7 +187,9 @@ type Observation struct {
 	Hash                string
 	User                *corev1.ContainerUser
 	LogPath             string
-	StopSignal          string
+	// LogBounded: the container's monitor begins its log anew by itself.
+	LogBounded bool
+	StopSignal string
 }
 
 // Sandbox returns the newest sandbox, or nil.

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/shoal-project/shoal/agent/container"
 	"github.com/shoal-project/shoal/agent/image"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/oci"
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/sandbox"
@@ -65,6 +66,11 @@ func (r *Runtime) request(ctx context.Context, s *sandbox.Sandbox,
 	if limit := config.GetAnnotations()[quota.AnnotationLimit]; limit != "" {
 		if req.Limit, err = strconv.ParseInt(limit, 10, 64); err != nil {
 			return container.Request{}, badRequest("annotation %s: %v", quota.AnnotationLimit, err)
+		}
+	}
+	if most := config.GetAnnotations()[logs.AnnotationMax]; most != "" {
+		if n, err := strconv.ParseInt(most, 10, 64); err != nil || n <= 0 {
+			return container.Request{}, badRequest("annotation %s: %q is no number of bytes", logs.AnnotationMax, most)
 		}
 	}
 	userns, err := sandbox.UserNamespace(s.Config)

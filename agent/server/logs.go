@@ -76,6 +76,10 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	ns, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	p, ok := s.Pods.Find(ns, name)
+	if uid := r.URL.Query().Get("uid"); uid != "" && (!ok || string(p.Pod.UID) != uid) {
+		s.pastLogs(w, r, Past{ns, name, uid, container, opts.previous}, opts)
+		return
+	}
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q does not exist", ns+"/"+name), http.StatusNotFound)
 		return
@@ -85,11 +89,6 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, problem, http.StatusBadRequest)
 		return
 	}
-	out := &logs.Output{W: w, Flush: func() {}, Limit: opts.limit}
-	if f, ok := w.(http.Flusher); ok {
-		out.Flush = f.Flush
-	}
-	w.Header().Set("Content-Type", "text/plain")
 	ended := func() bool {
 		now, ok := s.Pods.Find(ns, name)
 		if !ok || now.Pod.UID != p.Pod.UID {
@@ -102,7 +101,35 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		}
 		return true
 	}
-	err = logs.Read(r.Context(), logs.File{Dir: s.LogsDir, Path: o.LogPath}, opts.Options, out, ended)
+	send(w, r, logs.File{Dir: s.LogsDir, Path: o.LogPath}, opts, ended)
+}
+
+// Past names the log of a pod that is gone.
+type Past struct {
+	Namespace, Pod, UID, Container string
+	Previous                       bool
+}
+
+// pastLogs shows the log of a pod that is gone, as long as it is kept.
+func (s *Server) pastLogs(w http.ResponseWriter, r *http.Request, what Past, o logOptions) {
+	if s.PastLogs != nil {
+		if file, ok := s.PastLogs(what); ok {
+			send(w, r, file, o, func() bool { return true })
+			return
+		}
+	}
+	http.Error(w, fmt.Sprintf("logs of container %q of the deleted pod %q (UID %s) are not kept, or no longer",
+		what.Container, what.Namespace+"/"+what.Pod, what.UID), http.StatusNotFound)
+}
+
+// send writes a log as a response.
+func send(w http.ResponseWriter, r *http.Request, file logs.File, o logOptions, ended func() bool) {
+	out := &logs.Output{W: w, Flush: func() {}, Limit: o.limit}
+	if f, ok := w.(http.Flusher); ok {
+		out.Flush = f.Flush
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	err := logs.Read(r.Context(), file, o.Options, out, ended)
 	if err != nil && !errors.Is(err, logs.ErrFull) && r.Context().Err() == nil {
 		fmt.Fprintf(out, "failed to read the log: %v\n", err)
 	}

@@ -18,6 +18,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/stats"
@@ -64,6 +65,8 @@ type Server struct {
 	Stats       Stats
 	// LogsDir is the directory of all pods' logs.
 	LogsDir string
+	// PastLogs finds a log of a pod that is gone; nil: none are kept.
+	PastLogs func(Past) (logs.File, bool)
 	// NodeLogsDir is the directory of the node's own logs; empty: they are not shown.
 	NodeLogsDir string
 	// Config is what /configz shows.

@@ -13,6 +13,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
 
 // chain wraps the API in the filters that each request passes, the last line
@@ -22,7 +23,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	timed := func(name string, inner http.Handler, wrap func(http.Handler) http.Handler) http.Handler {
 		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(inner)), c.TracerProvider, name)
 	}
-	api = withPatchErrors(api, c.Serializer)
+	api = kind.WithCommand(withPatchErrors(api, c.Serializer))
 	h := timed("authorization", api, func(h http.Handler) http.Handler {
 		return filters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
 	})

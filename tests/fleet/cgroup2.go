@@ -190,7 +190,9 @@ until_ 240 kubectl wait --for=condition=Ready node --all --timeout=10s >/dev/nul
 kept; holds
 max=$(cat $s/memory.swap.max); awk -v max=$max '/^MemTotal/ {t = $2 * 1024} /^SwapTotal/ {w = $2 * 1024} END {share = 67108864 / t * w; exit !(max > share - 8192 && max <= share)}' /proc/meminfo
 echo "swap: $max"
-kubectl delete pod own --wait >/dev/null; [ "$(cat $k/memory.min)" = 0 ]`
+kubectl delete pod own --wait >/dev/null
+free() { [ "$(cat $k/memory.min)" = 0 ]; }
+until_ 60 free # the pod is gone from the API a moment before its group`
 
 // filesDriver is the default: the agent writes the groups itself.
 func (r *rig) filesDriver(ctx context.Context, m machine) {

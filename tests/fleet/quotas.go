@@ -72,9 +72,10 @@ for f in emptydir layer; do grep 'Disk quota exceeded' /srv/$f; done
 journalctl -u shoal-agent | grep -c 'no hard limit' | grep -x 0`)
 	r.script(ctx, v, "one that writes what it may runs on", `
 kubectl wait pod/modest --for=condition=Ready --timeout=60s
+written() { [ "$(kubectl exec modest -- cat /v/f /f | wc -c)" = 62914560 ]; }
+until_ 120 written # the disk of an emulated machine is slow
 sleep 12 # longer than a round of measurements
-has pod/modest .status.phase Running; has pod/modest '.status.containerStatuses[0].restartCount' 0
-[ "$(kubectl exec modest -- cat /v/f /f | wc -c)" = 62914560 ]`)
+has pod/modest .status.phase Running; has pod/modest '.status.containerStatuses[0].restartCount' 0; written`)
 	r.script(ctx, v, "a restarted agent knows the limits", `
 systemctl restart shoal-agent
 until_ 240 kubectl exec modest -- true

@@ -111,6 +111,9 @@ type Host struct {
 	Unthrottled func(*corev1.Pod) bool
 
 	RootDir, PodLogsDir, ContainerLogsDir string
+	// LogMaxBytes is the size at which a container's monitor begins its log anew by itself;
+	// 0: the runtime's do not.
+	LogMaxBytes int64
 
 	ClusterDNS    []string
 	ClusterDomain string

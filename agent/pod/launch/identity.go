@@ -45,6 +45,9 @@ func containerIdentity(c *container) error {
 	if limit := c.Container.Resources.Limits.StorageEphemeral(); limit.Sign() > 0 {
 		c.config.Annotations[quota.AnnotationLimit] = strconv.FormatInt(limit.Value(), 10)
 	}
+	if c.Host.LogMaxBytes > 0 {
+		c.config.Annotations[logs.AnnotationMax] = strconv.FormatInt(c.Host.LogMaxBytes, 10)
+	}
 	if g := c.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		c.config.Annotations[AnnotationPodGrace] = strconv.FormatInt(*g, 10)
 	}

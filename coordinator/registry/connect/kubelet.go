@@ -22,9 +22,11 @@ import (
 
 // kubelets finds the server of the agent that runs a pod.
 type kubelets struct {
-	pods, nodes *genericregistry.Store
-	transport   func(node string) http.RoundTripper
-	authorizer  authorizer.Authorizer
+	pods, nodes, namespaces *genericregistry.Store
+	// past returns a pod that was deleted, or nil; nil itself: none is remembered.
+	past       func(namespace, name string) *corev1.Pod
+	transport  func(node string) http.RoundTripper
+	authorizer authorizer.Authorizer
 }
 
 // host returns host:port of a node's agent.

@@ -49,9 +49,14 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	if errs := validateLogOptions(o); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
 	}
+	params := logParams(o)
 	p, err := r.pod(ctx, name)
 	if err != nil {
-		return nil, err
+		if p, err = r.pastPod(ctx, name, err); err != nil {
+			return nil, err
+		}
+		params.Set("uid", string(p.UID))
+		warnPast(ctx, p)
 	}
 	container, err := chooseContainer(p, o.Container)
 	if err != nil {
@@ -59,7 +64,7 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 	}
 	var location *url.URL // stays nil for a pod without a node: an empty log
 	if p.Spec.NodeName != "" {
-		if location, err = r.location(ctx, p, "containerLogs", container, logParams(o)); err != nil {
+		if location, err = r.location(ctx, p, "containerLogs", container, params); err != nil {
 			return nil, err
 		}
 	}

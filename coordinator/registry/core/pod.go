@@ -56,6 +56,7 @@ func pod() kind.Kind {
 		Row:           podRow,
 		RowConditions: podRowConditions,
 		Graceful:      gracePod,
+		Main:          connect.PodReader,
 		Subresources: func(env *kind.Env, stores kind.Stores) map[string]rest.Storage {
 			store := stores["/pods"]
 			out := map[string]rest.Storage{

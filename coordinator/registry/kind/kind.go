@@ -202,6 +202,9 @@ type Env struct {
 	// KubeletTransport returns the transport to a node's kubelet: it shows the API
 	// server's client certificate, and verifies that the other side is that node.
 	KubeletTransport func(node string) http.RoundTripper
+	// PastPod returns what is remembered of the newest deleted pod of a name, or of
+	// NAME.UID; nil when nothing is. nil itself: nothing ever is.
+	PastPod func(namespace, name string) *corev1.Pod
 	// Tokens issues service account tokens (TokenRequest); nil: refused.
 	Tokens TokenIssuer
 	// Components tell whether they are well, by the names of their ComponentStatuses.
