@@ -50,7 +50,7 @@ func TestPluginsAreChosen(t *testing.T) {
 				ConfigFile: file("a.yaml", head+"- {name: EventRateLimit, path: limits.yaml}")}, has: "*admission.eventRateLimit"},
 		"no file": {config: Config{ConfigFile: dir + "/absent"}, want: "admissionControlConfigFile"},
 		"other plugin": {
-			config: Config{ConfigFile: file("b.yaml", head+"- {name: PodNodeSelector, configuration: {}}")}, want: `plugin "PodNodeSelector" is unknown`},
+			config: Config{ConfigFile: file("b.yaml", head+"- {name: NoSuchPlugin, configuration: {}}")}, want: `plugin "NoSuchPlugin" is unknown`},
 		"takes none": {config: Config{ConfigFile: file("c.yaml", head+"- {name: Priority, configuration: {}}")},
 			want: "plugin Priority takes no configuration"},
 		"twice": {
