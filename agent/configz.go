@@ -17,6 +17,8 @@ type kubeletConfiguration struct {
 
 	EnableServer       bool                  `json:"enableServer"`
 	StaticPodPath      string                `json:"staticPodPath,omitempty"`
+	StaticPodURL       string                `json:"staticPodURL,omitempty"`
+	HTTPCheckFrequency metav1.Duration       `json:"httpCheckFrequency"`
 	PodLogsDir         string                `json:"podLogsDir,omitempty"`
 	Address            string                `json:"address,omitempty"`
 	Port               int                   `json:"port,omitempty"`
@@ -119,6 +121,8 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		TypeMeta:                               kubeletType,
 		EnableServer:                           c.Port != 0,
 		StaticPodPath:                          c.StaticPodPath,
+		StaticPodURL:                           c.StaticPodURL,
+		HTTPCheckFrequency:                     c.HTTPCheckFrequency,
 		PodLogsDir:                             c.PodLogsDir,
 		Address:                                c.Address,
 		Port:                                   c.Port,

@@ -191,6 +191,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Changed: p.pods.Poke,
 		Log:     b.log,
 	}
+	if b.cfg.StaticPodURL != "" {
+		p.static.Remote = &source.Remote{URL: b.cfg.StaticPodURL, Header: b.cfg.StaticPodURLHeader,
+			Every: b.cfg.HTTPCheckFrequency.Duration}
+	}
 	if b.server.Configured() {
 		p.api = &source.API{
 			Client:  b.server.Client,

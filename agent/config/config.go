@@ -79,6 +79,11 @@ type Config struct {
 	ServerTLSBootstrap *bool  `json:"serverTLSBootstrap,omitempty"`
 	ClientCAFile       string `json:"clientCAFile,omitempty"`
 	StaticPodPath      string `json:"staticPodPath,omitempty"`
+	// StaticPodURL is a server that has manifests, StaticPodURLHeader what requests to it
+	// say, HTTPCheckFrequency the time between them.
+	StaticPodURL       string              `json:"staticPodURL,omitempty"`
+	StaticPodURLHeader map[string][]string `json:"staticPodURLHeader,omitempty"`
+	HTTPCheckFrequency metav1.Duration     `json:"httpCheckFrequency,omitzero"`
 	// EnableSystemLogHandler has the kubelet's API show the node's /var/log; on unless
 	// the file says false.
 	EnableSystemLogHandler *bool `json:"enableSystemLogHandler,omitempty"`
@@ -359,6 +364,7 @@ func Default() Config {
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
 		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
+		HTTPCheckFrequency:               metav1.Duration{Duration: 20 * time.Second},
 		DeletedPodLogMaxAge:              metav1.Duration{Duration: 10 * time.Minute},
 		ImageGCHighThresholdPercent:      85,
 		ImageGCLowThresholdPercent:       80,

@@ -102,6 +102,13 @@ func (c *Config) Validate() error {
 	if q, err := resource.ParseQuantity(c.ContainerLogMaxSize); err != nil || q.Value() <= 0 {
 		bad("containerLogMaxSize", "%q is not a size", c.ContainerLogMaxSize)
 	}
+	if u, err := url.Parse(c.StaticPodURL); c.StaticPodURL != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("staticPodURL", "%q is not the URL of a server, as https://manifests.example.com/node1.yaml", c.StaticPodURL)
+	}
+	if d := c.HTTPCheckFrequency.Duration; d < time.Second {
+		bad("httpCheckFrequency", "%s: at least 1s", d)
+	}
 	if q, err := resource.ParseQuantity(c.PodLogsMaxSize); c.PodLogsMaxSize != "" && (err != nil || q.Value() <= 0) {
 		bad("podLogsMaxSize", "%q is not a size, as 2Gi; leave it out to have no limit", c.PodLogsMaxSize)
 	}

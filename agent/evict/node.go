@@ -184,5 +184,11 @@ func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
 // Critical pods are never evicted: the system's by priority, and those of manifests.
 func Critical(p *corev1.Pod) bool {
 	return p.Spec.Priority != nil && *p.Spec.Priority >= criticalPriority ||
-		p.Annotations["kubernetes.io/config.source"] == "file"
+		ofManifest(p)
+}
+
+// ofManifest tells whether a pod is of a manifest on the node, or of one that a server has.
+func ofManifest(p *corev1.Pod) bool {
+	from := p.Annotations["kubernetes.io/config.source"]
+	return from == "file" || from == "http"
 }

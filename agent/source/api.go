@@ -29,9 +29,15 @@ type Handler interface {
 const (
 	nameAPI  = "api"
 	nameFile = "file"
+
+	// nameHTTP is a source in a pod's annotation alone: such pods are like those of files.
+	nameHTTP = "http"
 )
 
 const mirrorAnnotation = "kubernetes.io/config.mirror"
+
+// sourceAnnotation tells where a pod comes from.
+const sourceAnnotation = "kubernetes.io/config.source"
 
 // API watches the pods that are bound to a node.
 type API struct {
@@ -90,6 +96,9 @@ func (a *API) Update(obj any) error {
 		return nil
 	}
 	p.ManagedFields = nil
+	if from, ok := p.Annotations[sourceAnnotation]; ok && from != nameAPI {
+		p.Annotations[sourceAnnotation] = nameAPI // nobody but the node says that it is its own
+	}
 	if _, mirror := p.Annotations[mirrorAnnotation]; mirror {
 		if a.Mirrors != nil {
 			a.Mirrors.seen(p)

@@ -23,11 +23,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Static runs the manifests of a directory and shows each in the API by a
+// Static runs the manifests of a directory, and of a server, and shows each in the API by a
 // mirror pod.
 type Static struct {
 	// Dir holds the manifests; none when empty.
-	Dir     string
+	Dir string
+	// Remote is the server; nil: none.
+	Remote  *Remote
 	Node    string
 	Handler Handler
 	// Client writes mirror pods; nil without an API.
@@ -39,13 +41,15 @@ type Static struct {
 	Log     *slog.Logger
 
 	mu      sync.Mutex
-	pods    map[types.NamespacedName]*corev1.Pod // nil before the directory was read
+	pods    map[types.NamespacedName]*corev1.Pod // nil before any manifest was read
+	known   bool                                 // all manifests were read
 	mirrors map[types.NamespacedName]*corev1.Pod
 	wake    chan struct{}
 
 	// Of Run's goroutine alone.
-	files map[string]*corev1.Pod // by path: what each manifest last was
-	told  map[string]string
+	files  map[string]*corev1.Pod // by path: what each manifest last was; nil before the directory was read
+	remote []*corev1.Pod          // what the server had last; nil before it had anything
+	told   map[string]string
 }
 
 const (
@@ -59,7 +63,7 @@ const (
 // Mirror returns the mirror of a static pod, nil when there is none; false for
 // a pod that is not static.
 func (s *Static) Mirror(p *corev1.Pod) (*corev1.Pod, bool) {
-	if p.Annotations["kubernetes.io/config.source"] != nameFile {
+	if from := p.Annotations[sourceAnnotation]; from != nameFile && from != nameHTTP {
 		return nil, false
 	}
 	s.mu.Lock()
@@ -71,28 +75,42 @@ func nameOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// Run follows the directory until ctx ends.
+// Run follows the directory and the server until ctx ends.
 func (s *Static) Run(ctx context.Context) error {
-	if s.Dir == "" {
+	if s.Dir == "" && s.Remote == nil {
 		s.Handler.Prune(nameFile, nil)
 		<-ctx.Done()
 		return nil
 	}
-	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
-		return fmt.Errorf("static pods: %w", err)
-	}
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("static pods: %w", err)
-	}
-	defer w.Close()
-	wake := s.waker()
+	w := &fsnotify.Watcher{} // tells nothing
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	if s.Dir == "" {
+		timer.Stop()
+	} else {
+		if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+			return fmt.Errorf("static pods: %w", err)
+		}
+		var err error
+		if w, err = fsnotify.NewWatcher(); err != nil {
+			return fmt.Errorf("static pods: %w", err)
+		}
+		defer w.Close()
+	}
+	answers := make(chan answer)
+	if s.Remote != nil {
+		var following sync.WaitGroup
+		defer following.Wait()
+		following.Go(func() { s.Remote.follow(ctx, answers) })
+	}
+	wake := s.waker()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case a := <-answers:
+			s.take(a)
+			s.mirror(ctx)
 		case <-w.Events:
 			timer.Reset(quietFor)
 		case err := <-w.Errors:
@@ -140,7 +158,6 @@ func (s *Static) read() error {
 		return err
 	}
 	files := map[string]*corev1.Pod{}
-	pods := map[types.NamespacedName]*corev1.Pod{}
 	for _, e := range entries {
 		if e.IsDir() || strings.HasPrefix(e.Name(), ".") {
 			continue
@@ -156,13 +173,40 @@ func (s *Static) read() error {
 			p = s.files[path]
 		}
 		if p != nil {
-			files[path], pods[nameOf(p)] = p, p
+			files[path] = p
 		}
 	}
 	s.files = files
+	s.run()
+	return nil
+}
+
+// take takes what the server has. While it cannot be used, the pods stay as they are.
+func (s *Static) take(a answer) {
+	pods, err := []*corev1.Pod(nil), a.err
+	if err == nil {
+		pods, err = s.parse(a.data)
+	}
+	s.complain("static pods of a server cannot be used", "url", s.Remote.URL, err)
+	if err == nil {
+		s.remote = pods
+		s.run()
+	}
+}
+
+// run has the pods of all manifests run, and ends others once all are known.
+func (s *Static) run() {
+	pods := map[types.NamespacedName]*corev1.Pod{}
+	for _, p := range s.remote {
+		pods[nameOf(p)] = p
+	}
+	for _, p := range s.files { // a file is nearer
+		pods[nameOf(p)] = p
+	}
+	known := (s.Dir == "" || s.files != nil) && (s.Remote == nil || s.remote != nil)
 	s.mu.Lock()
 	old := s.pods
-	s.pods = pods
+	s.pods, s.known = pods, known
 	s.mu.Unlock()
 	desired := map[types.UID]bool{}
 	for name, p := range pods {
@@ -171,8 +215,9 @@ func (s *Static) read() error {
 			s.Handler.Update(p, nameFile)
 		}
 	}
-	s.Handler.Prune(nameFile, desired)
-	return nil
+	if known { // what ran before the agent's start may be of the other
+		s.Handler.Prune(nameFile, desired)
+	}
 }
 
 // complain tells of an error once, until it is over; key and of say what it is about.
@@ -192,12 +237,17 @@ func (s *Static) complain(what, key, of string, err error) {
 	s.Log.Error(what, key, of, "err", err)
 }
 
-// load reads one manifest and names the pod after the node.
+// load reads one manifest.
 func (s *Static) load(path string) (*corev1.Pod, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+	return s.pod(data, nameFile, path)
+}
+
+// pod reads a manifest that was found at a place, and names the pod after the node.
+func (s *Static) pod(data []byte, source, place string) (*corev1.Pod, error) {
 	p := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict(data, p); err != nil {
 		return nil, err
@@ -209,7 +259,7 @@ func (s *Static) load(path string) (*corev1.Pod, error) {
 		return nil, errors.New("a name and at least one container are required")
 	}
 	p.TypeMeta = metav1.TypeMeta{}
-	sum := sha256.Sum256(append([]byte(s.Node+"\x00"+path+"\x00"), data...))
+	sum := sha256.Sum256(append([]byte(s.Node+"\x00"+place+"\x00"), data...))
 	hash := hex.EncodeToString(sum[:16])
 	p.Name += "-" + s.Node
 	if p.Namespace == "" {
@@ -221,7 +271,7 @@ func (s *Static) load(path string) (*corev1.Pod, error) {
 		p.Annotations = map[string]string{}
 	}
 	p.Annotations["kubernetes.io/config.hash"] = hash
-	p.Annotations["kubernetes.io/config.source"] = nameFile
+	p.Annotations[sourceAnnotation] = source
 	defaults(p)
 	return p, nil
 }
@@ -334,7 +384,7 @@ func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 		}
 	}
 	for name, m := range s.mirrors {
-		if s.pods[name] == nil {
+		if s.pods[name] == nil && s.known {
 			remove = append(remove, m)
 		}
 	}

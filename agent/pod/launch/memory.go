@@ -78,5 +78,8 @@ func (h *Host) high(p *corev1.Pod, c *corev1.Container) int64 {
 // CriticalPriority is that of system-cluster-critical and above.
 const CriticalPriority = 2000000000
 
-// ofManifest tells whether a pod is of a manifest on the node.
-func ofManifest(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/config.source"] == "file" }
+// ofManifest tells whether a pod is of a manifest on the node, or of one that a server has.
+func ofManifest(p *corev1.Pod) bool {
+	from := p.Annotations["kubernetes.io/config.source"]
+	return from == "file" || from == "http"
+}
