@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,11 +27,22 @@ import (
 
 func main() {
 	runs := flag.Int("runs", 3, "repetitions of each measurement; medians are printed")
+	only := flag.Bool("hogs", false, "measure the service beside hogs alone")
 	toPage := flag.Bool("write", false, "write the tables into docs/performance.md as well")
+	ip := flag.String("requests", "", "of the bench itself: make requests to the service at this address")
+	group := flag.String("group", "", "of the bench itself: be in this control group")
+	netns := flag.String("netns", "", "of the bench itself: connect from this network namespace")
 	flag.Parse()
+	if *ip != "" {
+		if err := request(*ip, *group, *netns); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *runs, *toPage); err != nil {
+	if err := run(ctx, *runs, *only, *toPage); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -43,13 +55,15 @@ type row struct {
 	unit                   string
 }
 
-func run(ctx context.Context, runs int, toPage bool) error {
+func run(ctx context.Context, runs int, onlyHogs, toPage bool) error {
 	var rows []row
-	cold, err := coldStarts(max(runs, 5))
-	if err != nil {
-		return err
+	if !onlyHogs {
+		cold, err := coldStarts(max(runs, 5))
+		if err != nil {
+			return err
+		}
+		rows = append(rows, row{"cold start to a Ready node", "1.5", "3.8", cold, "s"})
 	}
-	rows = append(rows, row{"cold start to a Ready node", "1.5", "3.8", cold, "s"})
 	c, err := prepare("bench")
 	if err != nil {
 		return err
@@ -58,7 +72,14 @@ func run(ctx context.Context, runs int, toPage bool) error {
 		return err
 	}
 	b := &bench{cluster: c}
-	more, err := b.all(ctx, runs)
+	if err := b.connect(); err != nil {
+		return errors.Join(err, c.Stop())
+	}
+	measured := b.all
+	if onlyHogs {
+		measured = b.hog
+	}
+	more, err := measured(ctx, runs)
 	if err == nil {
 		rows = append(rows, more...)
 		show(rows, b.phases)
@@ -132,16 +153,17 @@ const (
 	afterEffects = 10 * time.Second
 )
 
-func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
+func (b *bench) connect() error {
 	config, err := b.cluster.RESTConfig()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
 	b.pods = &measure.Pods{Client: client, CgroupRoot: b.cluster.Name}
+	return err
+}
+
+func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 	time.Sleep(afterEffects)
 	var rows []row
 	idle, err := b.weigh(ctx, runs, idleWatch)
@@ -210,7 +232,9 @@ func (b *bench) all(ctx context.Context, runs int) ([]row, error) {
 		}
 		gone = append(gone, took.Seconds())
 	}
-	return append(rows, row{"40 pods deleted, off the node", "1.5", "5.7", gone, "s"}), nil
+	rows = append(rows, row{"40 pods deleted, off the node", "1.5", "5.7", gone, "s"})
+	hogs, err := b.hog(ctx, runs)
+	return append(rows, hogs...), err
 }
 
 // tables are what was measured, and where a pod's start goes.
@@ -225,6 +249,9 @@ func tables(rows []row, phases phases) [2][][]string {
 	start := [][]string{{"where a pod's start goes, one by one", "median", "min", "max", "unit"}}
 	for _, p := range phaseOrder {
 		start = append(start, append(append([]string{p}, figures(phases[p])...), "ms"))
+	}
+	if phases == nil { // no pod was started alone
+		start = nil
 	}
 	return [2][][]string{all, start}
 }
