@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"time"
@@ -50,8 +51,13 @@ const imagePeriod = 5 * time.Minute
 // hears of other conditions. It looks at nothing before newPods has made the pods.
 func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evict.Node, *evict.Images, error) {
 	cfg := b.cfg
+	stall, err := newStall(b)
+	if err != nil {
+		return nil, nil, err
+	}
 	thresholds, err := evict.Settings{Hard: cfg.EvictionHard, Soft: cfg.EvictionSoft,
-		SoftGrace: cfg.EvictionSoftGracePeriod, MinimumReclaim: cfg.EvictionMinimumReclaim}.Thresholds()
+		SoftGrace: cfg.EvictionSoftGracePeriod, MinimumReclaim: cfg.EvictionMinimumReclaim,
+		Stall: stall}.Thresholds()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,10 +109,37 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		},
 		Tell:    warn,
 		Changed: changed,
+		Waits:   memoryWaits,
+		Stall:   stall,
 		Period:  evictionPeriod,
 		Stalled: stalled,
 		Log:     b.log,
 	}, images, nil
+}
+
+// newStall is off where the kernel does not tell what it decides by.
+func newStall(b base) (evict.Stall, error) {
+	share, err := b.cfg.MemoryStallShare()
+	if err != nil {
+		return evict.Stall{}, fmt.Errorf("evictionMemoryStall: %w", err)
+	}
+	if share == 0 {
+		return evict.Stall{}, nil
+	}
+	if _, err := memoryWaits(); err != nil {
+		b.log.Info("no pod is evicted for the time that tasks wait for memory", "err", err)
+		return evict.Stall{}, nil
+	}
+	return evict.Stall{Share: share, Period: b.cfg.EvictionMemoryStallPeriod.Duration}, nil
+}
+
+func memoryWaits() (evict.Waits, error) {
+	p := host.Stall("memory")
+	if p == nil {
+		return evict.Waits{}, errors.New("the kernel does not measure it (/proc/pressure; psi=1 at its start)")
+	}
+	r, err := host.ReadReclaim()
+	return evict.Waits{Full: time.Duration(p.Full.Total) * time.Microsecond, Reclaim: r}, err
 }
 
 // podUses measures pods: all at once what the runtime tells, one by one the files of

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -172,6 +173,11 @@ type Config struct {
 	// in seconds.
 	EvictionMaxPodGracePeriod        int32           `json:"evictionMaxPodGracePeriod,omitempty"`
 	EvictionPressureTransitionPeriod metav1.Duration `json:"evictionPressureTransitionPeriod,omitempty"`
+	// EvictionMemoryStall has a pod evicted when all tasks of the machine that have work to
+	// do waited for memory for this share of EvictionMemoryStallPeriod, as 60%; "", 0% and
+	// 100%: never.
+	EvictionMemoryStall       string          `json:"evictionMemoryStall"`
+	EvictionMemoryStallPeriod metav1.Duration `json:"evictionMemoryStallPeriod,omitempty"`
 
 	// ImageGCHighThresholdPercent is how full the disk of images is when unused ones
 	// are deleted until it is ImageGCLowThresholdPercent full, the percentages of the
@@ -366,6 +372,8 @@ func Default() Config {
 		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
 		HTTPCheckFrequency:               metav1.Duration{Duration: 20 * time.Second},
 		DeletedPodLogMaxAge:              metav1.Duration{Duration: 10 * time.Minute},
+		EvictionMemoryStall:              "60%", // as systemd-oomd's defaults
+		EvictionMemoryStallPeriod:        metav1.Duration{Duration: 30 * time.Second},
 		ImageGCHighThresholdPercent:      85,
 		ImageGCLowThresholdPercent:       80,
 		ImageMinimumGCAge:                metav1.Duration{Duration: 2 * time.Minute},
@@ -460,6 +468,23 @@ func (c *Config) Policies() bool { return c.EnableNetworkPolicy == nil || *c.Ena
 
 // Seccomp tells whether containers without a profile get the default one.
 func (c *Config) Seccomp() bool { return c.SeccompDefault == nil || *c.SeccompDefault }
+
+// MemoryStallShare is EvictionMemoryStall from 0 to 1, 0 for never.
+func (c *Config) MemoryStallShare() (float64, error) {
+	if c.EvictionMemoryStall == "" {
+		return 0, nil
+	}
+	number, percent := strings.CutSuffix(c.EvictionMemoryStall, "%")
+	f, err := strconv.ParseFloat(number, 64)
+	if !percent || err != nil || !(f >= 0 && f <= 100) {
+		return 0, fmt.Errorf("%q is not a percentage, such as 60%%; empty: no pod is evicted for it",
+			c.EvictionMemoryStall)
+	}
+	if f == 100 {
+		return 0, nil
+	}
+	return f / 100, nil
+}
 
 // CFSQuota tells whether limits of CPU are enforced.
 func (c *Config) CFSQuota() bool { return c.CPUCFSQuota == nil || *c.CPUCFSQuota }

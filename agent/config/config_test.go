@@ -94,11 +94,52 @@ func TestEvictionSettings(t *testing.T) {
 	c.NodeName = "n"
 	c.EvictionMaxPodGracePeriod, c.ImageGCLowThresholdPercent, c.ImageMaximumGCAge.Duration = -1, 85, time.Minute
 	c.EvictionPressureTransitionPeriod.Duration = -1
+	c.EvictionMemoryStall, c.EvictionMemoryStallPeriod.Duration = "0.6", time.Second
 	err := c.Validate()
 	for _, field := range []string{"evictionMaxPodGracePeriod", "imageGCLowThresholdPercent", "imageMaximumGCAge",
-		"evictionPressureTransitionPeriod"} {
+		"evictionPressureTransitionPeriod", "evictionMemoryStall", "evictionMemoryStallPeriod"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}
+	}
+}
+
+// Eviction by stall time is on, can be switched off in each way that thresholds can, and
+// what is no percentage is refused with what to write.
+func TestMemoryStall(t *testing.T) {
+	c := Default()
+	share, err := c.MemoryStallShare()
+	if period := c.EvictionMemoryStallPeriod.Duration; err != nil || share != 0.6 || period != 30*time.Second {
+		t.Errorf("%v of %v by default, %v", share, period, err)
+	}
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	for text, want := range map[string]float64{
+		"{}": 0.6, "evictionMemoryStall: ''": 0, "evictionMemoryStall: 0%": 0, "evictionMemoryStall: 100%": 0,
+		"evictionMemoryStall: 62.5%": 0.625, "evictionMemoryStall: 60": -1, "evictionMemoryStall: 0.6": -1,
+		"evictionMemoryStall: NaN%": -1, "evictionMemoryStall: 101%": -1, "evictionMemoryStall: -1%": -1,
+		"evictionMemoryStall: '%'": -1, "evictionMemoryStallPeriod: 0s": -1, "evictionMemoryStallPeriod: 9s": -1,
+		"evictionMemoryStallPeriod: 11m": -1, "evictionMemoryStallPeriod: 10s": 0.6,
+	} {
+		if err := os.WriteFile(file, []byte(text+"\nnodeName: n\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse([]string{"--config", file})
+		if err == nil {
+			err = c.Validate()
+		}
+		if want < 0 {
+			if err == nil {
+				t.Errorf("%s is taken", text)
+			}
+			continue
+		}
+		if share, _ := c.MemoryStallShare(); err != nil || share != want {
+			t.Errorf("%s: %v, %v", text, share, err)
+		}
+	}
+	c.NodeName, c.EvictionMemoryStall = "n", "60"
+	const fault = `evictionMemoryStall: "60" is not a percentage, such as 60%; empty: no pod is evicted for it`
+	if err := c.Validate(); err == nil || err.Error() != fault {
+		t.Error(err)
 	}
 }

@@ -184,6 +184,13 @@ func (c *Config) validateReclaim(bad func(field, format string, args ...any)) {
 			bad(d.field, "%s must not be negative", d.Duration.Duration)
 		}
 	}
+	if _, err := c.MemoryStallShare(); err != nil {
+		bad("evictionMemoryStall", "%w", err)
+	}
+	// A shorter period would be one look of a machine at rest.
+	if d := c.EvictionMemoryStallPeriod.Duration; d < 10*time.Second || d > 10*time.Minute {
+		bad("evictionMemoryStallPeriod", "%s: between 10s and 10m", d)
+	}
 	if d := c.ImageMaximumGCAge.Duration; d > 0 && d <= c.ImageMinimumGCAge.Duration {
 		bad("imageMaximumGCAge", "%s must be more than imageMinimumGCAge, %s", d, c.ImageMinimumGCAge.Duration)
 	}

@@ -6,5 +6,8 @@
 //	(10 s, or the kernel  └─> a threshold to act on ─> Node.reclaim: images, then one pod
 //	 tells of a stall)                                  by Rank, then the signals again
 //
+// One signal is no amount: MemoryStall is the time that is left to work while tasks wait for
+// memory, measured by Stall.
+//
 // Besides, Storage ends pods that take more local storage than they are limited to.
 package evict

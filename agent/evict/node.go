@@ -35,6 +35,12 @@ type Node struct {
 	// Tell writes a warning event of the node; Changed hears of other conditions.
 	Tell    func(reason, message string)
 	Changed func()
+	// Waits are what Stall, if it has a share, decides by. It takes its looks at the times
+	// of all others: at rest each Period, and as Stalled tells of waits for memory, once a
+	// second at most. Other times are not needed: a wait that has Stall act makes Stalled
+	// tell each time that it may.
+	Waits func() (Waits, error)
+	Stall Stall
 	// Period is the time between two looks; Stalled has one made at once.
 	Period  time.Duration
 	Stalled <-chan struct{}
@@ -64,6 +70,7 @@ func (n *Node) Run(ctx context.Context) error {
 	for {
 		if p := n.look(ctx, time.Now()); p != nil {
 			n.wait(ctx, p)
+			n.Stall.Restart() // there is more memory than there was
 			if ctx.Err() == nil {
 				continue
 			}
@@ -105,12 +112,29 @@ func (n *Node) Observe() {
 // step takes a look at the signals, and returns what is to be acted on, and whether other
 // conditions hold than before.
 func (n *Node) step(now time.Time) (met *Met, changed bool) {
-	conditions, met := n.Plan.Step(now, n.Signals())
+	have := n.Signals()
+	n.stall(now, have)
+	conditions, met := n.Plan.Step(now, have)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	changed = n.conditions == nil || !maps.Equal(conditions, n.conditions)
 	n.conditions = conditions
 	return met, changed
+}
+
+// stall adds the signal MemoryStall, if there is one.
+func (n *Node) stall(now time.Time, have map[string]Signal) {
+	if n.Stall.Share == 0 {
+		return
+	}
+	w, err := n.Waits()
+	if err != nil {
+		n.Log.Debug("waits for memory are not measured", "err", err)
+		return
+	}
+	if s, ok := n.Stall.Step(now, w, have[MemoryAvailable]); ok {
+		have[MemoryStall] = s
+	}
 }
 
 // look takes a look at the signals, and returns the pod that it evicted, if any.
@@ -121,6 +145,9 @@ func (n *Node) look(ctx context.Context, now time.Time) *corev1.Pod {
 	}
 	if met == nil {
 		return nil
+	}
+	if met.Threshold.Signal == MemoryStall {
+		n.Stall.Restart() // what is done about it is done once a period, also if no pod can be ended
 	}
 	short := string(signals[met.Threshold.Signal].resource)
 	n.Tell("EvictionThresholdMet", "Attempting to reclaim "+short)
@@ -163,7 +190,7 @@ func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
 		if n.told == nil {
 			n.told = errors.New("no pod to evict")
 			n.Log.Warn("the node is short of a resource and has no pod that may be evicted",
-				"signal", met.Threshold.Signal, "available", met.Signal.Available)
+				"signal", met.Threshold.Signal, "why", met.shortage())
 		}
 		return nil
 	}
@@ -176,7 +203,8 @@ func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
 		grace = max(grace, n.MaxGrace)
 	}
 	message := met.Message(p, u)
-	n.Log.Info("a pod is evicted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "why", strings.TrimSpace(message))
+	n.Log.Info("a pod is evicted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "signal", met.Threshold.Signal,
+		"why", strings.TrimSpace(message))
 	n.Evict(p, message, grace)
 	return p
 }

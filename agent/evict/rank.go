@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -109,12 +110,7 @@ func (l Layout) Rank(signal string, pods []*corev1.Pod, use func(*corev1.Pod) (P
 func (m *Met) Message(p *corev1.Pod, u PodUse) string {
 	name := signals[m.Threshold.Signal].resource
 	var out strings.Builder
-	format := resource.BinarySI
-	if name == resourceInodes || name == resourcePids {
-		format = resource.DecimalSI
-	}
-	fmt.Fprintf(&out, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name,
-		m.Keep.text(m.Signal.Capacity), resource.NewQuantity(m.Signal.Available, format))
+	fmt.Fprintf(&out, "The node was low on resource: %s. %s. ", name, m.shortage())
 	if asked, ok := podRequest(p, name); ok && name == corev1.ResourceMemory && u.Memory > 0 {
 		fmt.Fprintf(&out, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Name,
 			resource.NewQuantity(u.Memory, resource.BinarySI), &asked, name)
@@ -139,6 +135,21 @@ func (m *Met) Message(p *corev1.Pod, u PodUse) string {
 		}
 	}
 	return out.String()
+}
+
+// shortage says how much there was, and how much there should be.
+func (m *Met) shortage() string {
+	if m.Threshold.Signal == MemoryStall {
+		waited := float64(m.Signal.Capacity-m.Signal.Available) / float64(m.Signal.Capacity)
+		return fmt.Sprintf("Tasks waited for memory %.0f%% of %s, threshold: %.4g%%", 100*waited,
+			time.Duration(m.Signal.Capacity).Round(time.Second), 100*(1-m.Keep.Share))
+	}
+	format := resource.BinarySI
+	if name := signals[m.Threshold.Signal].resource; name == resourceInodes || name == resourcePids {
+		format = resource.DecimalSI
+	}
+	return fmt.Sprintf("Threshold quantity: %s, available: %s", m.Keep.text(m.Signal.Capacity),
+		resource.NewQuantity(m.Signal.Available, format))
 }
 
 // podRequest is what the pod asks for as a whole.

@@ -23,6 +23,9 @@ const (
 	ImageFSAvailable     = "imagefs.available"
 	ImageFSInodesFree    = "imagefs.inodesFree"
 	PIDAvailable         = "pid.available"
+	// MemoryStall is the time in which tasks did not wait for memory. It has a setting of
+	// its own, and comes from Stall.
+	MemoryStall = "memory.stall"
 )
 
 // Names of what is short, in events and messages.
@@ -38,6 +41,7 @@ var signals = map[string]struct {
 }{
 	MemoryAvailable:      {corev1.ResourceMemory, corev1.NodeMemoryPressure},
 	AllocatableAvailable: {corev1.ResourceMemory, corev1.NodeMemoryPressure},
+	MemoryStall:          {corev1.ResourceMemory, corev1.NodeMemoryPressure},
 	NodeFSAvailable:      {corev1.ResourceEphemeralStorage, corev1.NodeDiskPressure},
 	NodeFSInodesFree:     {resourceInodes, corev1.NodeDiskPressure},
 	ImageFSAvailable:     {corev1.ResourceEphemeralStorage, corev1.NodeDiskPressure},
@@ -110,7 +114,11 @@ func (t *Threshold) met(s Signal, reclaimed bool) bool {
 }
 
 // Settings are those of a configuration, by signal.
-type Settings struct{ Hard, Soft, SoftGrace, MinimumReclaim map[string]string }
+type Settings struct {
+	Hard, Soft, SoftGrace, MinimumReclaim map[string]string
+	// Stall is acted on if it has a share.
+	Stall Stall
+}
 
 // Thresholds reads settings; the error names the fields. A hard threshold of the node's
 // memory is one of the memory that pods may take, too (upstream's enforcement of
@@ -165,24 +173,34 @@ func (s Settings) Thresholds() ([]Threshold, error) {
 			bad("evictionSoftGracePeriod", signal, errors.New("evictionSoft has no such threshold"))
 		}
 	}
+	if s.Stall.Share > 0 {
+		out = append(out, s.Stall.Threshold())
+	}
 	slices.SortFunc(out, func(a, b Threshold) int {
 		return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.Grace, b.Grace), cmp.Compare(a.Signal, b.Signal))
 	})
 	return out, errors.Join(errs...)
 }
 
-// order: memory first, for it is short the soonest (upstream's byEvictionPriority).
+// order: memory first, for it is short the soonest (upstream's byEvictionPriority); what is
+// left of it before the time that it costs, so that one pod ends for both.
 func (t *Threshold) order() int {
-	if signals[t.Signal].condition == corev1.NodeMemoryPressure {
+	switch {
+	case t.Signal == MemoryStall:
+		return 1
+	case signals[t.Signal].condition == corev1.NodeMemoryPressure:
 		return 0
 	}
-	return 1
+	return 2
 }
 
 func amountOf(signal, text string) (Amount, error) {
+	if signal == MemoryStall {
+		return Amount{}, errors.New("it has no threshold here: set evictionMemoryStall")
+	}
 	if _, known := signals[signal]; !known && !slices.Contains(containerFS, signal) {
-		return Amount{}, fmt.Errorf("no such signal; known are %s",
-			strings.Join(append(slices.Sorted(maps.Keys(signals)), containerFS...), ", "))
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(signals)), func(n string) bool { return n == MemoryStall })
+		return Amount{}, fmt.Errorf("no such signal; known are %s", strings.Join(append(names, containerFS...), ", "))
 	}
 	return ParseAmount(text)
 }

@@ -6,6 +6,7 @@
 //	Look              facts         /proc, /sys, /etc, uname(2), netlink
 //	MemoryAvailable   now           /proc/meminfo
 //	ReadPages         now           /proc/vmstat
+//	ReadReclaim       since boot    /proc/vmstat
 //	CPUTime           since boot    /proc/stat
 //	BootTime          boot          clock_gettime(2)
 //	ReadTasks         now           /proc/loadavg, /proc/sys/kernel

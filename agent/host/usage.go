@@ -55,19 +55,14 @@ func ReadPages() (Pages, error) { return pages(proc) }
 
 func pages(proc string) (p Pages, err error) {
 	fields := map[string]*uint64{"nr_anon_pages": &p.Anonymous, "pgfault": &p.Faults, "pgmajfault": &p.MajorFaults}
-	data, err := os.ReadFile(filepath.Join(proc, "vmstat"))
+	err = vmstat(proc, func(name string, n uint64) {
+		if fields[name] != nil {
+			*fields[name] = n
+			delete(fields, name)
+		}
+	})
 	if err != nil {
 		return p, err
-	}
-	for l := range bytes.Lines(data) {
-		f := bytes.Fields(l)
-		if len(f) != 2 || fields[string(f[0])] == nil {
-			continue
-		}
-		if *fields[string(f[0])], err = strconv.ParseUint(string(f[1]), 10, 64); err != nil {
-			return p, fmt.Errorf("%s: %w", l, err)
-		}
-		delete(fields, string(f[0]))
 	}
 	if len(fields) > 0 {
 		return p, fmt.Errorf("%s/vmstat lacks %d numbers", proc, len(fields))
