@@ -35,9 +35,18 @@ func newStorage(b base, p *podParts) *evict.Storage {
 			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message}
 			p.pods.Evict(obj.UID, v, nil, 1)
 		},
+		Count:  evictions(b),
 		Period: evictionPeriod,
 		Log:    b.log,
 	}
+}
+
+// evictions counts them by signal; nil where nothing is counted.
+func evictions(b base) func(signal string) {
+	if b.counts == nil {
+		return nil
+	}
+	return func(signal string) { b.counts.Evictions.Inc(signal) }
 }
 
 // Of memory, tasks that had to wait for so much of a second have the node looked at
@@ -103,6 +112,7 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message},
 				&podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: message}, int64(grace.Seconds()))
 		},
+		Count: evictions(b),
 		Gone: func(obj *corev1.Pod) bool {
 			v, ok := p.pods.View(obj.UID)
 			return !ok || v.Ended

@@ -57,13 +57,21 @@ func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	return v.EmptyDir.SizeLimit
 }
 
-// Exceeds tells which limit of its local storage a pod exceeds, "" for none: of an
-// emptyDir volume, of the pod, of a container.
-func Exceeds(p *corev1.Pod, u Use) string {
+// Signals of pods that exceed a limit of their own: that of an emptyDir volume, of the pod,
+// of a container.
+const (
+	EmptyDirLimit  = "emptydirfs.limit"
+	PodLimit       = "ephemeralpodfs.limit"
+	ContainerLimit = "ephemeralcontainerfs.limit"
+)
+
+// Exceeds tells which limit of its local storage a pod exceeds; "" for none.
+func Exceeds(p *corev1.Pod, u Use) (signal, message string) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		if limit := sizeLimit(v); !limit.IsZero() && u.Volumes[v.Name] > limit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
+			return EmptyDirLimit,
+				fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
 	}
 	sum := u.Disk
@@ -71,15 +79,17 @@ func Exceeds(p *corev1.Pod, u Use) string {
 		sum += bytes
 	}
 	if limit := storageLimit(p); !limit.IsZero() && sum > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+		return PodLimit,
+			fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		if limit := c.Resources.Limits.StorageEphemeral(); !limit.IsZero() && u.Containers[c.Name] > limit.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+			return ContainerLimit,
+				fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // Storage ends pods that take more local storage than they are limited to. While no
@@ -93,6 +103,8 @@ type Storage struct {
 	// systems count where they do, which costs little and is a little more.
 	Measure func(ctx context.Context, p *corev1.Pod, exactly bool) (Use, error)
 	Evict   func(p *corev1.Pod, message string)
+	// Count counts an eviction for a signal; nil: nobody does.
+	Count func(signal string)
 	// Period is the time between two looks at the pods that are limited; more where a
 	// look itself takes long.
 	Period time.Duration
@@ -154,17 +166,20 @@ func (s *Storage) wait(ctx context.Context, again bool, pause time.Duration) boo
 
 func (s *Storage) look(ctx context.Context, p *corev1.Pod) (evicted bool) {
 	use, err := s.Measure(ctx, p, false)
-	if err == nil && Exceeds(p, use) != "" {
+	if signal, _ := Exceeds(p, use); err == nil && signal != "" {
 		use, err = s.Measure(ctx, p, true) // no pod ends for what is not its own
 	}
 	if err != nil {
 		s.Log.Debug("local storage of a pod is not measured", "pod", p.Namespace+"/"+p.Name, "err", err)
 		return false
 	}
-	message := Exceeds(p, use)
-	if message == "" || ctx.Err() != nil {
+	signal, message := Exceeds(p, use)
+	if signal == "" || ctx.Err() != nil {
 		return false
 	}
 	s.Evict(p, message)
+	if s.Count != nil {
+		s.Count(signal)
+	}
 	return true
 }

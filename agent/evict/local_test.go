@@ -63,7 +63,7 @@ func TestExceeds(t *testing.T) {
 		}
 		use := Use{Containers: map[string]int64{"a": c.a << 20, "b": c.b << 20},
 			Volumes: map[string]int64{"v": c.v << 20}, Disk: c.disk << 20}
-		if got := Exceeds(c.pod, use); c.limited && got != c.want {
+		if _, got := Exceeds(c.pod, use); c.limited && got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

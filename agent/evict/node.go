@@ -30,7 +30,9 @@ type Node struct {
 	FreeLogs func(ctx context.Context) error
 	// Evict ends a pod within a grace period of at least a second, Gone tells whether
 	// it has ended.
+	// Count counts an eviction for a signal.
 	Evict func(p *corev1.Pod, message string, grace time.Duration)
+	Count func(signal string)
 	Gone  func(p *corev1.Pod) bool
 	// Tell writes a warning event of the node; Changed hears of other conditions.
 	Tell    func(reason, message string)
@@ -206,6 +208,9 @@ func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
 	n.Log.Info("a pod is evicted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "signal", met.Threshold.Signal,
 		"why", strings.TrimSpace(message))
 	n.Evict(p, message, grace)
+	if n.Count != nil {
+		n.Count(met.Threshold.Signal)
+	}
 	return p
 }
 

@@ -17,6 +17,7 @@ type Agent struct {
 	CSI               *Durations // by driver, method, code and migrated
 	DevicePlugins     *Counts    // registrations, by resource
 	DeviceAllocations *Durations // by resource
+	Evictions         *Counts    // by signal
 	PodResources      *Counts    // requests, by version of the API
 	// What containers ask for of CPUs and memory for themselves, and what they do not get.
 	CPUPins, CPUPinErrors       *Counts
@@ -74,6 +75,8 @@ func NewAgent() *Agent {
 		DeviceAllocations: NewDurations("kubelet_device_plugin_alloc_duration_seconds",
 			"[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
 			DefaultBuckets, "resource_name"),
+		Evictions: NewCounts("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal",
+			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
 		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
 			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
 			"server_api_version"),
@@ -125,7 +128,7 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors, a.Alignments, a.AlignmentErrors,
+		a.Evictions, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors, a.Alignments, a.AlignmentErrors,
 		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
