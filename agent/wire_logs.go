@@ -44,9 +44,14 @@ func (p *podParts) keepLogs(b base) error {
 		p.rotator.Rotated = p.past.Poke
 	}
 	p.pods.LogsIn, p.pods.KeepLogs = p.rotator.Watch, p.past.Keep
-	if b.runtime.builtin != nil {
-		p.rotator.Bounded, p.pods.Host.LogMaxBytes = true, size
+	if b.runtime.builtin == nil {
+		return nil
 	}
+	if err := logs.CanHold(b.cfg.PodLogsDir); err != nil {
+		b.log.Info("logs can pass containerLogMaxSize for 10 s", "podLogsDir", b.cfg.PodLogsDir, "because", err)
+		return nil
+	}
+	p.rotator.Bounded, p.pods.Host.LogMaxBytes = true, size
 	return nil
 }
 

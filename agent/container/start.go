@@ -204,7 +204,9 @@ func (m *Manager) monitorArgs(c *Container, rt oci.Runtime) []string {
 		args = append(args, "--runtime-arg", a)
 	}
 	args = append(args, "--log-path", m.monitorLog(c))
-	if most := c.Config.GetAnnotations()[logs.AnnotationMax]; most != "" {
+	// Not where the file system limits the logs: a monitor ends, and its container with
+	// it, when it is refused a new file.
+	if most := c.Config.GetAnnotations()[logs.AnnotationMax]; most != "" && c.HardLimit == 0 {
 		args = append(args, "--log-size-max", most)
 	}
 	if c.Config.GetTty() {

@@ -321,7 +321,8 @@ func oldOf(d *beneath.Dir, dir string) (out []file, total int64) {
 			bytes = raw.Blocks * 512
 		}
 		total += bytes
-		if log, _, _ := strings.Cut(n, ".log"); n != newest && attemptOf(log+".log") >= 0 {
+		log, _, _ := strings.Cut(n, ".log")
+		if log += ".log"; n != newest && n != nextName(log) && attemptOf(log) >= 0 {
 			out = append(out, file{name: filepath.Join(dir, n), bytes: bytes, at: st.ModTime()})
 		}
 	}

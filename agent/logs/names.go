@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shoal-project/shoal/agent/beneath"
 )
 
@@ -46,9 +48,45 @@ func isRotated(file, name string) bool {
 	return ok && rest != "" && rest[0] >= '0' && rest[0] <= '9'
 }
 
+// nextName is that of the file by which a monitor begins a log anew.
+func nextName(name string) string { return name + ".tmp" }
+
 // heldName is the second name of a log that its monitor begins anew by itself. It fits no
 // pattern by which collectors look for logs.
 func heldName(name string) string { return "." + strings.TrimSuffix(name, ".log") + ".held" }
+
+// errFull: a monitor ends, and its container with it, when it cannot begin a log anew.
+var errFull = errors.New("btrfs may refuse to rename a file when it is full")
+
+// CanHold tells whether monitors may begin logs of a directory anew by themselves: files there
+// have to have second names, and to be renamed also when the disk is full. The directory is
+// made if it is missing.
+func CanHold(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	if st.Type == unix.BTRFS_SUPER_MAGIC {
+		return errFull
+	}
+	d, err := beneath.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	const file = ".link-try"
+	undo := func() { _, _ = d.Root.Remove(file), d.Root.Remove(heldName(file)) }
+	undo() // of an agent that was killed here
+	defer undo()
+	f, err := d.Root.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), d.Root.Link(file, heldName(file)))
+}
 
 // attemptOf is the run of a container whose log has the name, -1 when it is no log's.
 func attemptOf(name string) int64 {
@@ -109,7 +147,7 @@ func Remove(file File) error {
 	}
 	var errs []error
 	for _, n := range names {
-		if n == base || n == heldName(base) || isRotated(n, base) {
+		if n == base || n == heldName(base) || n == nextName(base) || isRotated(n, base) {
 			errs = append(errs, d.Root.Remove(filepath.Join(dir, n)))
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-project/shoal/agent/beneath"
 )
 
-// rotateEvery is how often sizes of logs are looked at whose monitors write on for ever:
-// the kernel tells of every write, which would cost more.
+// rotateEvery is how often sizes of logs are looked at, for there are monitors that write on
+// for ever: the kernel tells of every write, which would cost more.
 const rotateEvery = 10 * time.Second
 
 // Written is a log that a container writes now.
@@ -60,7 +60,6 @@ func (r *Rotator) Run(ctx context.Context) error {
 		for _, w := range r.Logs() {
 			if w.Bounded {
 				r.follow(filepath.Dir(w.Path)) // known, but after the agent's start
-				continue
 			}
 			if _, rotated := r.busy.LoadOrStore(w.ID, true); rotated {
 				continue
@@ -187,8 +186,32 @@ func (r *Rotator) settle(dir, name string) {
 	} else if err := d.Root.Remove(held); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return // not ours, and in the way
 	}
+	prepare(d, name)
 	if err := d.Root.Link(name, held); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.Log.Warn("a container log cannot be held", "log", filepath.Join(dir, name), "err", err)
+		r.Log.Debug("a container log is lost when it is begun anew", "log", filepath.Join(dir, name), "err", err)
+	}
+}
+
+// prepare has the file there by which the monitor begins a log anew: a full disk refuses to
+// make one, which would be the monitor's end, but lets it be opened and renamed. Where there
+// is no room for it the oldest log becomes it, which the monitor empties.
+func prepare(d *beneath.Dir, name string) {
+	next := nextName(name)
+	try := func() error {
+		f, err := d.Root.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	if err := try(); err == nil || errors.Is(err, fs.ErrExist) {
+		return
+	}
+	// What fails is tried again with the next look.
+	if old := rotated(d, name); len(old) > 0 {
+		_ = d.Root.Rename(old[0], next)
+	} else if d.Root.Remove(heldName(name)) == nil { // which takes room, too, on some file systems
+		_ = try()
 	}
 }
 
@@ -214,10 +237,19 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 	}
 	defer d.Close()
 	name := filepath.Base(w.Path)
-	if st := regular(d, name); st == nil || st.Size() < r.MaxBytes {
+	if w.Bounded {
+		prepare(d, name) // there may be room again
+	}
+	// A bounded one is no larger, unless its file system bounds it.
+	if st := regular(d, name); st == nil || st.Size() <= r.MaxBytes {
 		return
 	}
 	r.dropOld(d, name)
+	if w.Bounded { // its second name is of no use
+		if err := d.Root.Remove(heldName(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+	}
 	aside := rotatedName(name, time.Now())
 	if err := d.Root.Rename(name, aside); err != nil {
 		r.Log.Warn("a container log cannot be rotated", "log", w.Path, "err", err)
@@ -236,15 +268,20 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 
 // dropOld removes the oldest logs, so that another may be added.
 func (r *Rotator) dropOld(d *beneath.Dir, name string) {
-	names, err := d.Names(".")
-	if err != nil {
-		return
-	}
-	old := slices.DeleteFunc(names, func(n string) bool { return !isRotated(n, name) })
-	slices.Sort(old)
-	for ; len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
+	for old := rotated(d, name); len(old) > max(r.MaxFiles-2, 0); old = old[1:] {
 		if err := d.Root.Remove(old[0]); err != nil {
 			r.Log.Warn("an old container log cannot be removed", "log", old[0], "err", err)
 		}
 	}
+}
+
+// rotated are what a log was before, the oldest first.
+func rotated(d *beneath.Dir, name string) []string {
+	names, err := d.Names(".")
+	if err != nil {
+		return nil
+	}
+	old := slices.DeleteFunc(names, func(n string) bool { return !isRotated(n, name) })
+	slices.Sort(old)
+	return old
 }

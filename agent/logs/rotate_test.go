@@ -29,7 +29,7 @@ func texts(t *testing.T, path string) []string {
 		t.Fatal(err)
 	}
 	slices.Sort(names)
-	names = append(slices.DeleteFunc(names, func(n string) bool { return n == path }), path)
+	names = append(slices.DeleteFunc(names, func(n string) bool { return n == path || n == nextName(path) }), path)
 	var out []string
 	for _, n := range names {
 		data, err := os.ReadFile(n)
@@ -50,7 +50,7 @@ func TestBoundedLogsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	rotator := func() (*Rotator, func()) {
-		r := &Rotator{Dir: dir, MaxFiles: 3, Bounded: true, Log: slog.New(slog.DiscardHandler),
+		r := &Rotator{Dir: dir, MaxBytes: 100, MaxFiles: 3, Bounded: true, Log: slog.New(slog.DiscardHandler),
 			Logs: func() []Written { return []Written{{ID: "c", Path: path, Bounded: true}} }}
 		r.Watch(filepath.Dir(path))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -102,6 +102,21 @@ func TestBoundedLogsAreKept(t *testing.T) {
 	}
 }
 
+func TestCanHold(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	for range 2 {
+		if err := CanHold(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if err := CanHold("/proc/self"); err == nil { // which takes no files at all
+		t.Error("files are made in proc")
+	}
+}
+
 // TestHeldFollowsNothing: what a pod puts in the place of a log's second name leads nowhere,
 // and what is not a log's name is left alone.
 func TestHeldFollowsNothing(t *testing.T) {
@@ -133,7 +148,8 @@ func TestHeldFollowsNothing(t *testing.T) {
 	for _, n := range names {
 		got = append(got, n.Name())
 	}
-	if want := ".0.held .1.held 0.log 00.log 1.log 2.log x.log"; err != nil || strings.Join(got, " ") != want {
+	want := ".0.held .1.held 0.log 0.log.tmp 00.log 1.log 1.log.tmp 2.log x.log"
+	if err != nil || strings.Join(got, " ") != want {
 		t.Errorf("%v, %v", got, err)
 	}
 	if data, _ := os.ReadFile(out); string(data) != "secret" {

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/csi/btrfs"
 	"github.com/shoal-project/shoal/csi/btrfs/btrfstest"
@@ -53,7 +57,10 @@ func TestContainerLimit(t *testing.T) {
 	pod := g.podConfig()
 	pod.LogDirectory = filepath.Join(at, "logs", "pod")
 	config := shell("c", flood)
-	config.Annotations = map[string]string{quota.AnnotationLimit: fmt.Sprint(8 * mib)}
+	// It must not begin its log anew by itself: that a full file system refuses it would be
+	// its end.
+	config.Annotations = map[string]string{quota.AnnotationLimit: fmt.Sprint(8 * mib),
+		logs.AnnotationMax: fmt.Sprint(mib)}
 	id := g.start(g.run(pod), config)
 	do := func(command ...string) (stderr string, err error) {
 		_, said, err := g.r.ExecSync(t.Context(), id, command, time.Minute)
@@ -93,5 +100,48 @@ func TestContainerLimit(t *testing.T) {
 	})
 	if s := g.exited(id); s.ExitCode != 7 {
 		t.Errorf("it ended with %d: %s", s.ExitCode, s.Message)
+	}
+}
+
+// TestLogOnFullDisk has a monitor begin its log anew, again and again, on a file system that
+// takes no other file: it and its container live on, and what is written last is there.
+func TestLogOnFullDisk(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "logs")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=16m,nr_inodes=24"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(at, 0) })
+	g := newRig(t)
+	g.importImage()
+	pod := g.podConfig()
+	pod.LogDirectory = filepath.Join(at, "pod")
+	config := shell("c", `while [ ! -e /data/go ]; do sleep 0.05; done
+for i in 1 2 3 4 5 6 7 8 9 10; do busybox yes a-line-of-a-log | head -c 60000; sleep 0.2; done
+echo end; exit 7`)
+	config.Annotations = map[string]string{logs.AnnotationMax: fmt.Sprint(100_000)}
+	file := filepath.Join(pod.LogDirectory, config.LogPath)
+	rotator := &logs.Rotator{Dir: at, MaxBytes: 100_000, MaxFiles: 3, Bounded: true, Log: g.cfg.Log,
+		Logs: func() []logs.Written { return []logs.Written{{Path: file, Bounded: true}} }}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- rotator.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	id := g.start(g.run(pod), config)
+	rotator.Watch(filepath.Dir(file))
+	full := false
+	for i := 0; !full; i++ {
+		full = os.WriteFile(filepath.Join(at, fmt.Sprint(i)), nil, 0o600) != nil
+	}
+	if _, _, err := g.r.ExecSync(t.Context(), id, []string{"touch", "/data/go"}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.exited(id); s.ExitCode != 7 {
+		t.Errorf("it ended with %d: %s", s.ExitCode, s.Message)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "stdout F end\n") {
+		t.Errorf("the log of %d bytes lacks its end, %v", len(text), err)
 	}
 }

@@ -45,6 +45,9 @@ func logFiles(t *testing.T, agent *harness.Agent) (names []string, largest, all 
 		t.Fatal(err)
 	}
 	for _, name := range found {
+		if strings.HasSuffix(name, ".tmp") {
+			continue // of the next
+		}
 		st, err := os.Stat(name)
 		if err != nil || strings.HasPrefix(filepath.Base(name), ".") && slices.ContainsFunc(found, func(o string) bool {
 			other, err := os.Stat(o)
