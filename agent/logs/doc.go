@@ -8,6 +8,8 @@
 //	      0.log                              Name: of its first run
 //	      0.log.20260101-120000.000000000    rotated: what 0.log was until then
 //	      .0.held                            a second name of 0.log
+//	      0.log.tmp                          what conmon begins it anew with: made before
+//	                                         the disk is full
 //	      1.log                              of its second run
 //	/var/log/containers/                     containerLogsDir
 //	  POD_NAMESPACE_CONTAINER-ID.log         Link: to the log of a run

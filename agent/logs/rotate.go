@@ -53,7 +53,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if w := r.watcher(); w != nil {
-		defer context.AfterFunc(ctx, w.close)()
+		defer w.close()
 		running.Go(func() { w.run(r.settle, r.settleAll) })
 	}
 	for {
@@ -237,11 +237,12 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 	}
 	defer d.Close()
 	name := filepath.Base(w.Path)
-	if w.Bounded {
+	st := regular(d, name)
+	if st != nil && w.Bounded {
 		prepare(d, name) // there may be room again
 	}
 	// A bounded one is no larger, unless its file system bounds it.
-	if st := regular(d, name); st == nil || st.Size() <= r.MaxBytes {
+	if st == nil || st.Size() <= r.MaxBytes {
 		return
 	}
 	r.dropOld(d, name)

@@ -92,8 +92,8 @@ func TestBoundedLogsAreKept(t *testing.T) {
 		t.Errorf("without an agent: %q", got)
 	}
 	_, stop = rotator()
-	defer stop()
 	wait("c", "d", "e")
+	stop()
 	if err := Remove(File{Dir: dir, Path: path}); err != nil {
 		t.Error(err)
 	}

@@ -98,19 +98,32 @@ func (f *follower) watch() {
 	if f.cfg.ConfDir == "" {
 		return
 	}
+	// What is made between the look for it and the watch of its parent is no event.
+	for dir := f.nearest(); ; {
+		if f.watched != "" && f.watched != dir {
+			_ = f.watcher.Remove(f.watched) // it may be gone
+		}
+		f.watched = dir
+		err := f.watcher.Add(dir) // the same again is no error
+		now := f.nearest()
+		if now == dir {
+			if err != nil {
+				f.complain("network configurations are not followed", err)
+			}
+			return
+		}
+		dir = now
+	}
+}
+
+// nearest is the directory of configurations, or the nearest to it that is there.
+func (f *follower) nearest() string {
 	dir := f.cfg.ConfDir
 	for {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-			break
+			return dir
 		}
 		dir = filepath.Dir(dir)
-	}
-	if f.watched != "" && f.watched != dir {
-		_ = f.watcher.Remove(f.watched) // it may be gone
-	}
-	f.watched = dir
-	if err := f.watcher.Add(dir); err != nil { // the same again is no error
-		f.complain("network configurations are not followed", err)
 	}
 }
 
