@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/image/peer"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/plugins"
@@ -172,10 +173,16 @@ func build(
 	}
 	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
-	group, err := newGossip(cfg, facts, server, memory, fence.NewVoter(), log)
+	said := &answers{votes: fence.NewVoter()}
+	group, err := newGossip(cfg, facts, server, memory, said, log)
 	if err != nil {
 		return nil, nil, err
 	}
+	layers, err := newPeers(cfg, server, group, runtime.builtin, counts, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	said.layers.Store(layers)
 	vouchBy(guard, cfg.NodeName, group)
 	services := newServices(cfg, facts, server, log)
 	objects, tokens := newObjects(kept, server, log)
@@ -303,8 +310,8 @@ func build(
 	if err := p.takeOver(ctx, b); err != nil {
 		return nil, nil, err
 	}
-	n := whole{base: b, podParts: p, links: links, group: group, node: self, certificate: show, csiNode: shown,
-		eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
+	n := whole{base: b, podParts: p, links: links, group: group, layers: layers, node: self, certificate: show,
+		csiNode: shown, eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -348,6 +355,7 @@ type whole struct {
 	links
 	certificate
 	group   *gossip.Group // nil without a port for it
+	layers  *peer.Peers   // nil: layers of images are not shared
 	node    *node.Manager
 	kubelet *server.Server // nil without a port for it
 	// csiNode is nil without an API.
@@ -374,6 +382,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		}
 		if n.server.Configured() {
 			n.kubelet.Authorities = n.authorities
+		}
+		if n.layers != nil {
+			n.kubelet.Layers = n.layers
 		}
 	}
 	list := []task{
@@ -426,6 +437,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	}
 	if n.group != nil {
 		list = append(list, n.gossipTasks()...)
+	}
+	if n.layers != nil {
+		list = append(list, task{"layers of images", n.layers.Run})
 	}
 	if n.cfg.Proxy() {
 		list = append(list, n.serviceTasks()...)

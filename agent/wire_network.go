@@ -11,7 +11,6 @@ import (
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/dns"
-	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -75,7 +74,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 // without a port. The grant that it last had lets its neighbours know it while the
 // API is away.
 func newGossip(
-	cfg *config.Config, facts host.Facts, server *api.Server, memory *node.Memory, voter *fence.Voter,
+	cfg *config.Config, facts host.Facts, server *api.Server, memory *node.Memory, answers *answers,
 	log *slog.Logger,
 ) (*gossip.Group, error) {
 	if cfg.GossipPort == 0 {
@@ -107,9 +106,7 @@ func newGossip(
 		return nil, err
 	}
 	c.Meta.Votes = c.Trust != nil
-	c.Answer = func(member string, role gossip.Role, question []byte) []byte {
-		return voter.Answer(member, role == gossip.RoleCoordinator, question)
-	}
+	c.Answer = answers.answer
 	return gossip.New(c)
 }
 

@@ -197,6 +197,11 @@ type Config struct {
 	// MaxParallelImagePulls is how many images are pulled at one time. Others
 	// wait for their turn.
 	MaxParallelImagePulls int `json:"maxParallelImagePulls,omitempty"`
+	// P2PImages has layers fetched from nodes that have them, and given to others; on unless
+	// the file says false. P2PImagesUploadRate is how many bytes a second all others together
+	// get from here, 0: no limit.
+	P2PImages           *bool  `json:"p2pImages,omitempty"`
+	P2PImagesUploadRate string `json:"p2pImagesUploadRate,omitempty"`
 
 	// WatchdogDevice is written to while pods that must be stopped in time are as they
 	// should be (docs/fencing.md); empty: none. ResetUnstoppable resets the machine when
@@ -381,6 +386,7 @@ func Default() Config {
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
 		MaxParallelImagePulls:     10,
+		P2PImagesUploadRate:       "100Mi",
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 const allowlisted = "NeverVerifyAllowlistedImages"
@@ -12,6 +13,9 @@ const allowlisted = "NeverVerifyAllowlistedImages"
 func (c *Config) validateImages(bad func(field, format string, args ...any)) {
 	if c.MaxParallelImagePulls < 1 {
 		bad("maxParallelImagePulls", "%d: at least 1", c.MaxParallelImagePulls)
+	}
+	if q, err := resource.ParseQuantity(c.P2PImagesUploadRate); err != nil || q.Value() < 0 {
+		bad("p2pImagesUploadRate", "%q is no number of bytes a second, as 100Mi; 0: no limit", c.P2PImagesUploadRate)
 	}
 	if (c.ImageCredentialProviderConfig == "") != (c.ImageCredentialProviderBinDir == "") {
 		bad("imageCredentialProviderConfig", "give it and imageCredentialProviderBinDir, or neither")

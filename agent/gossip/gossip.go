@@ -125,6 +125,9 @@ func New(cfg Config) (*Group, error) {
 // Keys are what members share; nil without.
 func (g *Group) Keys() *Keyring { return g.cfg.Keys }
 
+// Verified tells whether members prove who they are.
+func (g *Group) Verified() bool { return g.book.verified() }
+
 // Addr is the address that other members use, for a Join of theirs.
 func (g *Group) Addr() string { return g.list.LocalNode().Address() }
 

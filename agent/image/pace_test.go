@@ -31,7 +31,7 @@ func TestSlowTransferEnds(t *testing.T) {
 				f := paced(
 					remotes.FetcherFunc(func(context.Context, ocispec.Descriptor) (io.ReadCloser, error) {
 						return pr, nil
-					}))
+					}), nil)
 				body, err := f.Fetch(t.Context(),
 					ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Size: 1 << 30,
 						Digest: digest.FromString("x")})

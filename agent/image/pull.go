@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/containerd/v2/core/unpack"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
@@ -79,7 +80,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 		return "", fmt.Errorf("failed to get fetcher for %q: %w", name, err)
 	}
 	names := []string{named.Name() + "@" + desc.Digest.String()}
-	if err := s.fetch(ctx, paced(fetcher), desc, s.has(names[0])); err != nil {
+	if err := s.fetch(ctx, paced(fetcher, s.received.Load()), desc, s.has(names[0])); err != nil {
 		return "", err
 	}
 	if _, byDigest := named.(reference.Digested); !byDigest {
@@ -111,11 +112,15 @@ func (s *Store) has(name string) bool {
 // digest of another's private image would get it by a registry of his own
 // that names it (KEP-2535).
 func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor, known bool) error {
-	get := remotes.FetchHandler(s.content, fetcher)
+	get, parts := remotes.FetchHandler(s.content, fetcher), images.Handler(s.children(desc))
+	if near := s.peers.Load(); near != nil {
+		p := &parents{Handler: parts, of: map[digest.Digest]ocispec.Descriptor{}}
+		get, parts = s.fetchNear(near, fetcher, p), p
+	}
 	if !known {
 		get = s.fetchAnew(fetcher, get)
 	}
-	return s.unpack(ctx, images.Handlers(get, s.children(desc)), desc)
+	return s.unpack(ctx, images.Handlers(get, parts), desc)
 }
 
 // fetchAnew has the registry send manifests, indexes and configurations also

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -26,6 +27,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/image/peer"
 )
 
 // Config says where images are kept and where they come from.
@@ -56,6 +59,9 @@ type Store struct {
 	bolt     *bolt.DB
 	db       *metadata.DB
 	content  content.Store
+	transit  *transit // below content
+	peers    atomic.Pointer[peer.Peers]
+	received atomic.Pointer[func(n int)]
 	snaps    snapshots.Snapshotter
 	layers   snapshots.Snapshotter // below snaps; has a database of its own
 	images   images.Store
@@ -141,11 +147,12 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("open content: %w", err)
 	}
+	s.transit = newTransit(blobs, filepath.Join(cfg.Dir, "content"))
 	s.layers, err = overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
 	if err != nil {
 		return s, fmt.Errorf("open snapshots: %w", err)
 	}
-	s.db = metadata.NewDB(s.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: s.layers})
+	s.db = metadata.NewDB(s.bolt, s.transit, map[string]snapshots.Snapshotter{snapshotter: s.layers})
 	if err := s.db.Init(ctx); err != nil {
 		return s, fmt.Errorf("open metadata: %w", err)
 	}

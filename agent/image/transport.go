@@ -134,7 +134,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 // paced is a fetcher whose bodies have the size that their descriptor says at
 // most, and keep coming. Addresses that an image gives for its blobs are not
 // asked, as by Docker on Linux: they would have the node ask anything anywhere.
-func paced(next remotes.Fetcher) remotes.Fetcher {
+func paced(next remotes.Fetcher, received *func(int)) remotes.Fetcher {
 	return remotes.FetcherFunc(func(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 		if err := checkSize(desc); err != nil {
 			return nil, err
@@ -146,7 +146,7 @@ func paced(next remotes.Fetcher) remotes.Fetcher {
 			cancel(nil)
 			return nil, err
 		}
-		return newPacedBody(ctx, body, cancel), nil
+		return newPacedBody(ctx, body, cancel, received), nil
 	})
 }
 
@@ -157,12 +157,16 @@ type pacedBody struct {
 	cancel context.CancelCauseFunc
 	got    atomic.Int64
 	timer  *time.Timer
+	// received is told how many bytes came; nil: nobody asks.
+	received *func(int)
 }
 
 var errTooSlow = errors.New("the registry sends too slowly")
 
-func newPacedBody(ctx context.Context, body io.ReadCloser, cancel context.CancelCauseFunc) *pacedBody {
-	b := &pacedBody{body: body, ctx: ctx, cancel: cancel}
+func newPacedBody(
+	ctx context.Context, body io.ReadCloser, cancel context.CancelCauseFunc, received *func(int),
+) *pacedBody {
+	b := &pacedBody{body: body, ctx: ctx, cancel: cancel, received: received}
 	b.timer = time.AfterFunc(paceTime, b.check)
 	return b
 }
@@ -179,6 +183,9 @@ func (b *pacedBody) check() {
 func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	b.got.Add(int64(n))
+	if b.received != nil {
+		(*b.received)(n)
+	}
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(b.ctx), errTooSlow) {
 		err = context.Cause(b.ctx)
 	}

@@ -18,6 +18,8 @@ type Agent struct {
 	DevicePlugins     *Counts    // registrations, by resource
 	DeviceAllocations *Durations // by resource
 	Evictions         *Counts    // by signal
+	ImageBytes        *Counts    // of layers and manifests, by where they came from
+	ImageBytesSent    *Counts    // to other nodes
 	PodResources      *Counts    // requests, by version of the API
 	// What containers ask for of CPUs and memory for themselves, and what they do not get.
 	CPUPins, CPUPinErrors       *Counts
@@ -77,6 +79,10 @@ func NewAgent() *Agent {
 			DefaultBuckets, "resource_name"),
 		Evictions: NewCounts("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal",
 			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
+		ImageBytes: NewCounts("shoal_image_received_bytes_total",
+			"Bytes of images that were pulled, by where they came from: the registry, or another node.",
+			"source").Preset("registry", "node"),
+		ImageBytesSent: NewCounts("shoal_image_sent_bytes_total", "Bytes of images that other nodes got from this one."),
 		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
 			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
 			"server_api_version"),
@@ -128,8 +134,8 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.Evictions, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors, a.Alignments, a.AlignmentErrors,
-		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
+		a.Evictions, a.ImageBytes, a.ImageBytesSent, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
+		a.Alignments, a.AlignmentErrors, a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,

@@ -86,6 +86,9 @@ func (c *Counts) Inc(values ...string) { c.add(1, values...) }
 // Increment adds one to a counter without labels.
 func (c *Counts) Increment() { c.add(1) }
 
+// Add adds to the counter of labels' values.
+func (c *Counts) Add(n uint64, values ...string) { c.add(n, values...) }
+
 func (c *Counts) add(n uint64, values ...string) {
 	if c != nil {
 		c.of(values, func() *atomic.Uint64 { return new(atomic.Uint64) }).Add(n)

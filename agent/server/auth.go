@@ -67,6 +67,7 @@ type Auth struct {
 type user struct {
 	name, uid string
 	groups    []string
+	certified bool // by a certificate
 	extra     map[string][]string
 }
 
@@ -132,6 +133,19 @@ func (a *Auth) check(next http.HandlerFunc, verbOf func(*http.Request) string, s
 	})
 }
 
+// allowNodes lets pass only who shows a certificate of a node. Nobody is asked: nodes get
+// on with each other without the API.
+func (a *Auth) allowNodes(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, ok := r.Context().Value(userKey{}).(*user)
+		if !ok || !u.certified || !strings.HasPrefix(u.name, "system:node:") || !slices.Contains(u.groups, "system:nodes") {
+			refuse(w, r, "Forbidden: this is for nodes", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // refuse answers who may not go on.
 func refuse(w http.ResponseWriter, r *http.Request, why string, code int) {
 	process.Hurry(w, r, refusalWait)
@@ -173,7 +187,8 @@ func (a *Auth) certified(r *http.Request) *user {
 	if err != nil || certs[0].Subject.CommonName == "" {
 		return nil
 	}
-	return &user{name: certs[0].Subject.CommonName, groups: append(slices.Clone(certs[0].Subject.Organization), "system:authenticated")}
+	return &user{name: certs[0].Subject.CommonName, certified: true,
+		groups: append(slices.Clone(certs[0].Subject.Organization), "system:authenticated")}
 }
 
 // ask waits for its turn to ask the API server something.

@@ -18,6 +18,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/image/peer"
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/record"
@@ -77,6 +78,8 @@ type Server struct {
 	Authorities Authorities
 	// GossipView is how the node sees the members of the gossip; nil without one.
 	GossipView func() []gossip.View
+	// Layers gives layers of images to other nodes; nil: they get none.
+	Layers http.Handler
 	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
 	Traced func(http.Handler) http.Handler
 	// Healthy is nil while the node works.
@@ -179,6 +182,9 @@ func (s *Server) handler() http.Handler {
 	}
 	mux.Handle("/portForward/{namespace}/{pod}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/portForward/{namespace}/{pod}/{uid}", s.Auth.allowEntry(s.portForward))
+	if s.Layers != nil {
+		mux.Handle("GET "+peer.Path, s.Auth.allowNodes(s.Layers))
+	}
 	mux.Handle("/", s.Auth.allow(http.NotFound, "proxy"))
 	known := http.Handler(mux)
 	if s.Traced != nil {

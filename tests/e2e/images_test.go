@@ -92,11 +92,16 @@ func serveInside(t *testing.T, c *harness.Cluster, handler http.HandlerFunc) (ad
 
 func load(t *testing.T, image string) v1.Image {
 	t.Helper()
-	img, err := tarball.ImageFromPath(filepath.Join(cluster.Bin, "test-images", image+".tar"), nil)
+	img, err := imageOf(image)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return img
+}
+
+// imageOf is one that the tests have packed.
+func imageOf(name string) (v1.Image, error) {
+	return tarball.ImageFromPath(filepath.Join(cluster.Bin, "test-images", name+".tar"), nil)
 }
 
 func push(t *testing.T, c *harness.Cluster, reference string, img v1.Image) {

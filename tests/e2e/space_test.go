@@ -131,7 +131,7 @@ func (s space) sleeper(name string) {
 
 // leave ends the agent of a node that a test made, and deletes its Node. What the agent of
 // a test that failed said is shown.
-func leave(t *testing.T, agent *harness.Agent, node string) {
+func leave(t testing.TB, agent *harness.Agent, node string) {
 	t.Helper()
 	if t.Failed() {
 		t.Log(agent.Logs())

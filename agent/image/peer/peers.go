@@ -1,0 +1,334 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/time/rate"
+)
+
+// Least is the size in bytes of the smallest layer that is looked for at other nodes:
+// below it, asking costs as much as getting it.
+const Least = 64 << 10
+
+// Member is another node of the gossip, or this one.
+type Member struct {
+	Name  string
+	Addr  netip.Addr
+	Since time.Time // since when it lives; a keeper of keys that came back knows nothing
+}
+
+// Store is what the node has of images.
+type Store interface {
+	// Manifest is one of an image that the node has, or is getting.
+	Manifest(ctx context.Context, d digest.Digest) ([]byte, error)
+	// Layer opens a layer of which the node has all, or the beginning.
+	Layer(ctx context.Context, desc ocispec.Descriptor) (Layer, error)
+	// Manifests are those of the images that the node has all of.
+	Manifests(ctx context.Context) ([][]byte, error)
+}
+
+// Layer is what is there of a layer.
+type Layer interface {
+	io.ReaderAt
+	io.Closer
+	// Grown waits until more than n bytes are there, and returns how many there are. Errors:
+	// no more will come; ctx has ended.
+	Grown(ctx context.Context, n int64) (int64, error)
+}
+
+// Config of Peers.
+type Config struct {
+	Name string // of this node
+	Port uint16 // where this node gives layers: the kubelet's
+	// Members are the nodes that live, this one included.
+	Members func() []Member
+	// Changed has a token when Members may have changed.
+	Changed <-chan struct{}
+	// Ask asks a member, and returns its answer (gossip.Group.Ask).
+	Ask func(ctx context.Context, member string, question []byte) ([]byte, error)
+	// Credentials are this node's certificate as a client, and the CAs of other nodes'.
+	Credentials func() (*tls.Certificate, *x509.CertPool, error)
+	Store       Store
+	// Rate is how many bytes a second all others get from here; 0: no limit.
+	Rate int64
+	// Received and Sent are told how many bytes came from other nodes, and went to them.
+	Received, Sent func(n int)
+	Log            *slog.Logger
+}
+
+// Peers are the nodes that this one gets layers from, and gives them to.
+type Peers struct {
+	cfg       Config
+	book      *Book
+	transport *http.Transport
+	slots     chan struct{} // of takers
+	limiter   *rate.Limiter // nil: no limit
+
+	mu     sync.Mutex
+	banned map[string]time.Time // until when
+	told   map[Key]keeper       // who was told that this node has a layer
+}
+
+// keeper is a member that keeps a key, in one of its lives.
+type keeper struct {
+	name  string
+	since time.Time
+}
+
+// chunk is how many bytes are sent, and counted against the rate, at a time.
+const chunk = 128 << 10
+
+// New returns Peers. Run has them known to others.
+func New(cfg Config) *Peers {
+	p := &Peers{
+		cfg: cfg, book: NewBook(), slots: make(chan struct{}, maxGiving),
+		banned: map[string]time.Time{}, told: map[Key]keeper{},
+	}
+	p.transport = p.newTransport()
+	if cfg.Rate > 0 {
+		p.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(chunk, int(cfg.Rate/8)))
+	}
+	return p
+}
+
+// Close ends connections that nobody uses.
+func (p *Peers) Close() { p.transport.CloseIdleConnections() }
+
+// keepers are who knows about a key, best first: two, for the first may be gone.
+func keepers(key Key, members []Member) []Member {
+	type scored struct {
+		Member
+		score uint64
+	}
+	var list []scored
+	for _, m := range members {
+		h := fnv.New64a()
+		_, _ = io.WriteString(h, m.Name)
+		_, _ = h.Write(key[:])
+		list = append(list, scored{m, h.Sum64()})
+	}
+	slices.SortFunc(list, func(a, b scored) int {
+		switch {
+		case a.score > b.score:
+			return -1
+		case a.score < b.score:
+			return 1
+		}
+		return 0
+	})
+	var out []Member
+	for _, s := range list[:min(len(list), 2)] {
+		out = append(out, s.Member)
+	}
+	return out
+}
+
+// askTime is for an answer; the next keeper, or the registry, is asked after it.
+const askTime = 2 * time.Second
+
+var errAlone = errors.New("there is no other node")
+
+// ask asks the keeper of a key.
+func (p *Peers) ask(ctx context.Context, key Key, q question) (a answer, err error) {
+	members := p.cfg.Members()
+	if len(members) < 2 {
+		return a, errAlone
+	}
+	q.Port = p.cfg.Port
+	for _, k := range keepers(key, members) {
+		if k.Name == p.cfg.Name {
+			return p.hear(p.cfg.Name, q), nil
+		}
+		if a, err = p.tell(ctx, k.Name, q); err == nil || ctx.Err() != nil {
+			return a, err
+		}
+	}
+	return a, err
+}
+
+func (p *Peers) tell(ctx context.Context, member string, q question) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	q.Port = p.cfg.Port
+	said, err := p.cfg.Ask(ctx, member, q.encode())
+	if err != nil {
+		return answer{}, err
+	}
+	return decodeAnswer(said)
+}
+
+// Answer answers what another member asks; nil: it is no question about layers.
+func (p *Peers) Answer(from string, asked []byte) []byte {
+	q, _, err := decodeQuestion(asked)
+	if err != nil {
+		return nil
+	}
+	said, err := json.Marshal(p.hear(from, q))
+	if err != nil {
+		return nil
+	}
+	return said
+}
+
+// hear does what a decoded question says.
+func (p *Peers) hear(from string, q question) (a answer) {
+	now := time.Now()
+	var keys []Key
+	for _, k := range q.Keys {
+		keys = append(keys, Key(k))
+	}
+	who := Source{from, q.Port}
+	switch q.Verb {
+	case find:
+		alive := p.living()
+		a.Sources = p.book.Find(keys[0], Wish{Source: who, Lost: q.Lost, Busy: q.Busy, Stalled: q.Stalled}, now, alive)
+	case still:
+		p.book.Still(from, keys, now)
+	case have:
+		p.book.Have(who, keys, now)
+	case gone:
+		p.book.Gone(from, keys)
+	}
+	return a
+}
+
+func (p *Peers) living() func(string) bool {
+	names := map[string]bool{}
+	for _, m := range p.cfg.Members() {
+		names[m.Name] = true
+	}
+	return func(node string) bool { return names[node] }
+}
+
+// Ban has a node not asked for a time, for what it sent was wrong.
+func (p *Peers) ban(nodes []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range nodes {
+		p.banned[n] = time.Now().Add(banTime)
+	}
+}
+
+const banTime = 10 * time.Minute
+
+func (p *Peers) isBanned(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until, ok := p.banned[node]
+	if ok && time.Now().After(until) {
+		delete(p.banned, node)
+		return false
+	}
+	return ok
+}
+
+// How long after a change of members keepers are told what this node has: members come
+// and go in crowds, and not all should tell the same one at once.
+const (
+	settleTime   = 5 * time.Second
+	settleSpread = 5 * time.Second
+)
+
+// Run tells keepers what this node has, at its start and when others keep the keys, until
+// ctx ends.
+func (p *Peers) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settleTime + rand.N(settleSpread)):
+		}
+		p.book.Sweep(time.Now(), p.living())
+		p.announce(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.cfg.Changed:
+		}
+	}
+}
+
+// announce tells each keeper which of its keys this node has. One that does not hear it
+// is told with the next change.
+func (p *Peers) announce(ctx context.Context) {
+	members := p.cfg.Members()
+	if len(members) < 2 {
+		return
+	}
+	manifests, err := p.cfg.Store.Manifests(ctx)
+	if err != nil {
+		p.cfg.Log.Debug("other nodes are not told which images are here", "err", err)
+		return
+	}
+	news, all := map[keeper][]Key{}, map[Key]bool{}
+	for _, m := range manifests {
+		for _, desc := range layersOf(m) {
+			key := KeyOf(m, desc.Digest)
+			first := keepers(key, members)[0]
+			k := keeper{first.Name, first.Since}
+			p.mu.Lock()
+			known := p.told[key] == k
+			p.mu.Unlock()
+			if !known && !all[key] {
+				news[k] = append(news[k], key)
+			}
+			all[key] = true
+		}
+	}
+	for k, keys := range news {
+		for some := range slices.Chunk(keys, maxKeys) {
+			p.tellHave(ctx, k, some)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key := range p.told {
+		if !all[key] {
+			delete(p.told, key)
+		}
+	}
+}
+
+func (p *Peers) tellHave(ctx context.Context, k keeper, keys []Key) {
+	q := question{Verb: have, Keys: raw(keys), Port: p.cfg.Port}
+	if k.name == p.cfg.Name {
+		p.hear(p.cfg.Name, q)
+	} else if _, err := p.tell(ctx, k.name, q); err != nil {
+		p.cfg.Log.Debug("a node is not told which layers are here", "node", k.name, "err", err)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, key := range keys {
+		p.told[key] = k
+	}
+}
+
+// layersOf are the layers of a manifest that are worth asking for.
+func layersOf(manifest []byte) (out []ocispec.Descriptor) {
+	var m ocispec.Manifest
+	if json.Unmarshal(manifest, &m) != nil {
+		return nil
+	}
+	for _, l := range m.Layers {
+		if l.Size >= Least {
+			out = append(out, l)
+		}
+	}
+	return out
+}

@@ -1,0 +1,445 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Transfer gets one layer, from other nodes or from the registry. It is a fetcher for
+// that layer alone.
+type Transfer struct {
+	peers    *Peers
+	registry remotes.Fetcher
+	desc     ocispec.Descriptor
+	name     digest.Digest // of the manifest
+	manifest []byte
+	key      Key
+
+	mu    sync.Mutex
+	asked bool
+	from  map[string]bool // nodes that sent bytes
+}
+
+// Transfer is that of a layer that a manifest names.
+func (p *Peers) Transfer(
+	manifest []byte, name digest.Digest, desc ocispec.Descriptor, registry remotes.Fetcher,
+) *Transfer {
+	return &Transfer{
+		peers: p, registry: registry, desc: desc, name: name, manifest: manifest, key: KeyOf(manifest, desc.Digest),
+		from: map[string]bool{},
+	}
+}
+
+func (t *Transfer) count(node string, n int) {
+	t.mu.Lock()
+	t.from[node] = true
+	t.mu.Unlock()
+	t.peers.cfg.Received(n)
+}
+
+// Fetch implements remotes.Fetcher.
+func (t *Transfer) Fetch(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	if desc.Digest != t.desc.Digest {
+		return t.registry.Fetch(ctx, desc)
+	}
+	t.mu.Lock()
+	t.asked = true
+	t.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	b := &body{t: t, ctx: ctx, cancel: cancel, news: make(chan struct{}, 1), marked: time.Now(), said: time.Now()}
+	sources, err := t.sources(ctx, question{Verb: find})
+	if err != nil || len(sources) == 0 {
+		if err := b.toRegistry(); err != nil {
+			cancel()
+			return nil, err
+		}
+		return b, nil
+	}
+	b.givers = sources
+	return b, nil
+}
+
+// End tells what came of it. It is true when nodes sent other bytes than the digest says:
+// the layer has to be fetched once more, from the registry.
+func (t *Transfer) End(ctx context.Context, err error) (wrong bool) {
+	t.mu.Lock()
+	asked, from := t.asked, slices.Sorted(maps.Keys(t.from))
+	t.mu.Unlock()
+	wrong = errdefs.IsFailedPrecondition(err) && len(from) > 0
+	if wrong {
+		t.peers.ban(from)
+		t.peers.cfg.Log.Warn("a layer that other nodes sent is not what its digest says; it is fetched from the registry",
+			"layer", t.desc.Digest, "nodes", from, "err", err)
+	}
+	if !asked {
+		return wrong
+	}
+	said := question{Verb: have, Keys: raw([]Key{t.key})}
+	if err != nil {
+		said.Verb = gone
+	}
+	go func() { // nobody waits for it
+		_, _ = t.peers.ask(context.WithoutCancel(ctx), t.key, said)
+	}()
+	return wrong
+}
+
+// sources asks for nodes that give the layer; none: it is to come from the registry.
+func (t *Transfer) sources(ctx context.Context, q question) (out []*giver, err error) {
+	q.Keys = raw([]Key{t.key})
+	t.peers.mu.Lock()
+	for node := range t.peers.banned {
+		if len(q.Busy) < maxNames {
+			q.Busy = append(q.Busy, node)
+		}
+	}
+	t.peers.mu.Unlock()
+	a, err := t.peers.ask(ctx, t.key, q)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range a.Sources {
+		if s.Node != t.peers.cfg.Name && !t.peers.isBanned(s.Node) {
+			out = append(out, &giver{Source: s})
+		}
+	}
+	return out, nil
+}
+
+// Limits of what is asked for at one time, and of how long nothing may come.
+const (
+	pieceSize = 1 << 20
+	ahead     = 4 // pieces
+	// A node that gets less than stallBytes in stallTime asks for others, or for leave to
+	// go to the registry.
+	stallTime  = 15 * time.Second
+	stallBytes = 64 << 10
+	// lagTime is how long the next piece may keep others waiting that are there.
+	lagTime = 2 * time.Second
+	tick    = time.Second
+)
+
+// body is a layer's bytes in their order. Pieces come from several nodes at a time, or
+// everything from the registry.
+type body struct {
+	t      *Transfer
+	ctx    context.Context
+	cancel context.CancelFunc
+	news   chan struct{}
+	tasks  sync.WaitGroup
+
+	offset   int64 // of the next byte that is read
+	registry io.ReadCloser
+	givers   []*giver
+	pieces   []*piece // in order; the first has the next byte
+	free     [][]byte
+	finds    int       // times that others were asked for
+	marked   time.Time // when moved was that
+	moved    int64
+	lag      time.Time // since when pieces wait for the first, zero: they do not
+	said     time.Time // that the layer is still coming in
+
+	mu  sync.Mutex // also that of the pieces
+	got int64      // bytes from nodes
+}
+
+// Seek continues a transfer that was cut off.
+func (b *body) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekStart || offset < 0 || offset > b.t.desc.Size {
+		return 0, errors.ErrUnsupported
+	}
+	b.abandon()
+	b.offset = offset
+	if b.registry != nil {
+		return b.offset, b.seekRegistry()
+	}
+	return b.offset, nil
+}
+
+func (b *body) seekRegistry() error {
+	s, ok := b.registry.(io.Seeker)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	_, err := s.Seek(b.offset, io.SeekStart)
+	return err
+}
+
+// Close ends what is under way.
+func (b *body) Close() error {
+	b.cancel()
+	b.abandon()
+	b.tasks.Wait()
+	if b.registry != nil {
+		return b.registry.Close()
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	for {
+		if b.offset >= b.t.desc.Size {
+			return 0, io.EOF
+		}
+		b.stillAtIt()
+		if b.registry != nil {
+			n, err := b.registry.Read(p)
+			b.offset += int64(n)
+			return n, err
+		}
+		if n := b.take(p); n > 0 {
+			b.offset += int64(n)
+			return n, nil
+		}
+		if err := b.proceed(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// stillAtIt tells the key's keeper that this node goes on, so that others wait for it.
+func (b *body) stillAtIt() {
+	if time.Since(b.said) < stillEvery {
+		return
+	}
+	b.said = time.Now()
+	go func() { // it ends by itself, within seconds
+		_, _ = b.t.peers.ask(context.WithoutCancel(b.ctx), b.t.key, question{Verb: still, Keys: raw([]Key{b.t.key})})
+	}()
+}
+
+// take hands on what has come of the first piece.
+func (b *body) take(p []byte) int {
+	if len(b.pieces) == 0 {
+		return 0
+	}
+	c := b.pieces[0]
+	b.mu.Lock()
+	n := copy(p, c.buf[c.taken:c.n])
+	c.taken += n
+	done := c.taken == len(c.buf)
+	b.mu.Unlock()
+	if done {
+		b.pieces = b.pieces[1:]
+		b.free = append(b.free, c.buf)
+		b.lag = time.Time{}
+	}
+	return n
+}
+
+// proceed asks for more, and waits until something has come.
+func (b *body) proceed() error {
+	b.mend()
+	if stalled := b.stalled(); stalled || len(b.usable()) == 0 {
+		return b.another(stalled)
+	}
+	b.order()
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
+	select {
+	case <-b.news:
+	case <-timer.C:
+	case <-b.ctx.Done():
+		return context.Cause(b.ctx)
+	}
+	return nil
+}
+
+// mend asks again for what did not come, or does not come though later pieces have.
+func (b *body) mend() {
+	waiting := 0
+	for i, c := range b.pieces {
+		b.mu.Lock()
+		ended, whole, err := c.ended, c.n == len(c.buf), c.err
+		b.mu.Unlock()
+		switch {
+		case ended && whole:
+			if i > 0 {
+				waiting++
+			}
+		case ended:
+			c.src.blame(err)
+			if next := b.next(); next != nil {
+				b.ask(c, next)
+			}
+		}
+	}
+	b.hurry(waiting)
+}
+
+// hurry has another node send the first piece, when all later ones wait for it.
+func (b *body) hurry(waiting int) {
+	if len(b.pieces) < 2 || waiting < len(b.pieces)-1 {
+		b.lag = time.Time{}
+		return
+	}
+	if b.lag.IsZero() {
+		b.lag = time.Now()
+	}
+	first := b.pieces[0]
+	if time.Since(b.lag) < lagTime || len(b.usable()) < 2 {
+		return
+	}
+	b.lag = time.Time{}
+	first.cancel()
+	first.src.busy = true
+}
+
+// usable are the nodes that give the layer.
+func (b *body) usable() (out []*giver) {
+	for _, g := range b.givers {
+		if !g.lost && !g.busy {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// next is the node that is asked for the next piece: one that is asked for least now.
+func (b *body) next() *giver {
+	list := b.usable()
+	if len(list) == 0 {
+		return nil
+	}
+	return slices.MinFunc(list, func(x, y *giver) int { return b.asked(x) - b.asked(y) })
+}
+
+// asked is how many pieces a node is sending now.
+func (b *body) asked(g *giver) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.pieces {
+		if c.src == g && !c.ended {
+			n++
+		}
+	}
+	return n
+}
+
+// order asks for pieces as far ahead as it may.
+func (b *body) order() {
+	at := b.offset
+	if n := len(b.pieces); n > 0 {
+		at = b.pieces[n-1].to
+	}
+	for len(b.pieces) < ahead && at < b.t.desc.Size {
+		g := b.next()
+		if g == nil {
+			return
+		}
+		c := &piece{from: at, to: min(at+pieceSize, b.t.desc.Size)}
+		c.buf = b.buffer(int(c.to - c.from))
+		b.pieces = append(b.pieces, c)
+		b.ask(c, g)
+		at = c.to
+	}
+}
+
+func (b *body) buffer(n int) []byte {
+	if last := len(b.free) - 1; last >= 0 {
+		buf := b.free[last]
+		b.free = b.free[:last]
+		if cap(buf) >= n {
+			return buf[:n]
+		}
+	}
+	return make([]byte, n)
+}
+
+// ask has a node send what is missing of a piece.
+func (b *body) ask(c *piece, g *giver) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	b.mu.Lock()
+	c.src, c.cancel, c.ended, c.err = g, cancel, false, nil
+	from := c.from + int64(c.n)
+	b.mu.Unlock()
+	b.tasks.Go(func() {
+		err := b.get(ctx, c, from)
+		cancel()
+		b.mu.Lock()
+		c.ended, c.err = true, err
+		b.mu.Unlock()
+		poke(b.news)
+	})
+}
+
+// stalled tells whether hardly anything has come for long.
+func (b *body) stalled() bool {
+	if time.Since(b.marked) < stallTime {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.got-b.moved < stallBytes
+}
+
+// another finds other nodes, or goes on at the registry.
+func (b *body) another(stalled bool) error {
+	q := question{Verb: find, Stalled: stalled}
+	for _, g := range b.givers {
+		switch {
+		case g.lost && len(q.Lost) < maxNames:
+			q.Lost = append(q.Lost, g.Node)
+		case g.busy && len(q.Busy) < maxNames:
+			q.Busy = append(q.Busy, g.Node)
+		}
+	}
+	b.mark()
+	sources, err := b.t.sources(b.ctx, q)
+	if err := b.ctx.Err(); err != nil {
+		return err
+	}
+	b.finds++
+	if err != nil || len(sources) == 0 || b.finds > maxFinds {
+		return b.toRegistry()
+	}
+	for _, s := range sources {
+		i := slices.IndexFunc(b.givers, func(g *giver) bool { return g.Node == s.Node })
+		if i < 0 {
+			b.givers = append(b.givers, s)
+		} else if b.givers[i].lost {
+			return b.toRegistry() // the keeper of the key does not listen
+		}
+	}
+	return nil
+}
+
+// maxFinds is how often others are asked for: who changes so often is no help.
+const maxFinds = 16
+
+func (b *body) mark() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.marked, b.moved = time.Now(), b.got
+}
+
+// toRegistry goes on there, at the next byte that is to be read.
+func (b *body) toRegistry() (err error) {
+	b.abandon()
+	if b.registry, err = b.t.registry.Fetch(b.ctx, b.t.desc); err != nil {
+		return err
+	}
+	if b.offset > 0 {
+		return b.seekRegistry()
+	}
+	return nil
+}
+
+// abandon ends all requests to nodes.
+func (b *body) abandon() {
+	for _, c := range b.pieces {
+		c.cancel()
+	}
+	b.pieces = nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/fence"
+	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/image/peer"
+	"github.com/shoal-project/shoal/agent/metrics"
+	"github.com/shoal-project/shoal/agent/runtime"
+)
+
+// answers are to what other members of the gossip ask.
+type answers struct {
+	votes  *fence.Voter
+	layers atomic.Pointer[peer.Peers] // nil: layers are not shared
+}
+
+func (a *answers) answer(member string, role gossip.Role, question []byte) []byte {
+	if len(question) > 0 && question[0] == peer.Magic {
+		layers := a.layers.Load()
+		if layers == nil || role != gossip.RoleAgent {
+			return nil
+		}
+		return layers.Answer(member, question)
+	}
+	return a.votes.Answer(member, role == gossip.RoleCoordinator, question)
+}
+
+// newPeers has images' layers shared with other nodes. Nil where they are not: the file
+// says so, another runtime has the images, nodes do not prove who they are, or there is no
+// port to get them at.
+func newPeers(
+	cfg *config.Config, server *api.Server, group *gossip.Group, r *runtime.Runtime, counts *metrics.Agent,
+	log *slog.Logger,
+) (*peer.Peers, error) {
+	if r == nil {
+		return nil, nil
+	}
+	r.Images().SetReceived(func(n int) { counts.ImageBytes.Add(uint64(n), "registry") })
+	off := cfg.P2PImages != nil && !*cfg.P2PImages
+	if off || group == nil || !group.Verified() || !server.Configured() || cfg.Port == 0 {
+		return nil, nil
+	}
+	rate, err := resource.ParseQuantity(cfg.P2PImagesUploadRate)
+	if err != nil {
+		return nil, err
+	}
+	p := peer.New(peer.Config{
+		Name:    cfg.NodeName,
+		Port:    uint16(cfg.Port),
+		Members: func() []peer.Member { return nodesOf(group.Members()) },
+		Changed: group.Changed(),
+		Ask:     group.Ask,
+		Credentials: func() (*tls.Certificate, *x509.CertPool, error) {
+			own, err := server.Credentials()
+			if err != nil {
+				return nil, nil, err
+			}
+			pair, err := tls.X509KeyPair(own.Cert, own.Key)
+			if err != nil {
+				return nil, nil, err
+			}
+			roots := x509.NewCertPool()
+			if !roots.AppendCertsFromPEM(own.CA) {
+				return nil, nil, errors.New("the kubeconfig has no CA")
+			}
+			return &pair, roots, nil
+		},
+		Store:    r.Images().ForPeers(),
+		Rate:     rate.Value(),
+		Received: func(n int) { counts.ImageBytes.Add(uint64(n), "node") },
+		Sent:     func(n int) { counts.ImageBytesSent.Add(uint64(n)) },
+		Log:      log,
+	})
+	r.Images().SetPeers(p)
+	return p, nil
+}
+
+// nodesOf are the members that may have images.
+func nodesOf(members []gossip.Member) (out []peer.Member) {
+	for _, m := range members {
+		if m.Role == gossip.RoleAgent && (m.Local || m.State == gossip.StateAlive) && m.Addr.IsValid() {
+			out = append(out, peer.Member{Name: m.Name, Addr: m.Addr.Addr(), Since: m.Since})
+		}
+	}
+	return out
+}
