@@ -118,8 +118,9 @@ func TestLogOnFullDisk(t *testing.T) {
 	g.importImage()
 	pod := g.podConfig()
 	pod.LogDirectory = filepath.Join(at, "pod")
-	config := shell("c", `while [ ! -e /data/go ]; do sleep 0.05; done
-for i in 1 2 3 4 5 6 7 8 9 10; do busybox yes a-line-of-a-log | head -c 60000; sleep 0.2; done
+	config := shell("c", `for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+while [ ! -e /data/$i ]; do sleep 0.05; done
+busybox yes a-line-of-a-log | head -c 20000; echo part $i; done
 echo end; exit 7`)
 	config.Annotations = map[string]string{logs.AnnotationMax: fmt.Sprint(100_000)}
 	file := filepath.Join(pod.LogDirectory, config.LogPath)
@@ -135,8 +136,18 @@ echo end; exit 7`)
 	for i := 0; !full; i++ {
 		full = os.WriteFile(filepath.Join(at, fmt.Sprint(i)), nil, 0o600) != nil
 	}
-	if _, _, err := g.r.ExecSync(t.Context(), id, []string{"touch", "/data/go"}, time.Minute); err != nil {
-		t.Fatal(err)
+	for i := 1; i <= 12; i++ { // a part of 76 kB with what the monitor adds: at most one new file each
+		eventually(t, "the next file is there", func() bool {
+			_, err := os.Stat(file + ".tmp")
+			return err == nil
+		})
+		if _, _, err := g.r.ExecSync(t.Context(), id, []string{"touch", fmt.Sprint("/data/", i)}, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the part is written", func() bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), fmt.Sprintf("stdout F part %d\n", i))
+		})
 	}
 	if s := g.exited(id); s.ExitCode != 7 {
 		t.Errorf("it ended with %d: %s", s.ExitCode, s.Message)

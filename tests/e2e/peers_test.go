@@ -105,7 +105,9 @@ func (d *distant) push(t testing.TB, name string, layers ...int64) (size int64) 
 	return size
 }
 
-func parse(reference string) (name.Reference, error) { return name.ParseReference(reference, name.Insecure) }
+func parse(reference string) (name.Reference, error) {
+	return name.ParseReference(reference, name.Insecure)
+}
 
 func busyboxWith(layers []int64) (v1.Image, error) {
 	image, err := imageOf("busybox")
