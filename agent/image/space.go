@@ -15,6 +15,11 @@ import (
 // a fast disk takes some ten megabytes in this time. Looking costs microseconds.
 const spaceEvery = 10 * time.Millisecond
 
+// maxSpare is how many bytes more than eviction keeps are kept from images at most. Between
+// two looks, and until what was written is removed, less is left than at the look: without
+// something to spare, a neighbour would be evicted for an image that does not fit.
+const maxSpare = 64 << 20
+
 // withSpace runs work, and ends it when less space is left on the store's
 // file system than is kept for others: what a layer unpacks to is not known
 // before. The error is Full.
@@ -59,17 +64,17 @@ func (s *Store) space() error {
 	if err != nil {
 		return err
 	}
-	free, keep := has.Available, s.cfg.KeepFree(has.Bytes)
-	if free < keep {
-		return fmt.Errorf("the image does not fit: %d MiB are left on the image file system, and evictionHard keeps %d MiB (imagefs.available): %w",
-			free>>20, keep>>20, unix.ENOSPC)
+	free, keep, spare := has.Available, s.cfg.KeepFree(has.Bytes), min(has.Bytes/32, maxSpare)
+	if free < keep+spare {
+		return fmt.Errorf("the image does not fit: %d MiB are left on the image file system, and evictionHard keeps %d MiB (imagefs.available), with %d MiB to spare: %w",
+			free>>20, keep>>20, spare>>20, unix.ENOSPC)
 	}
 	if s.cfg.KeepInodes == nil || has.Inodes == 0 { // some file systems have no number of them
 		return nil
 	}
-	if keep := s.cfg.KeepInodes(has.Inodes); has.InodesFree < keep {
-		return fmt.Errorf("the image does not fit: %d inodes are left on the image file system, and evictionHard keeps %d (imagefs.inodesFree): %w",
-			has.InodesFree, keep, unix.ENOSPC)
+	if keep, spare := s.cfg.KeepInodes(has.Inodes), has.Inodes/64; has.InodesFree < keep+spare {
+		return fmt.Errorf("the image does not fit: %d inodes are left on the image file system, and evictionHard keeps %d (imagefs.inodesFree), with %d to spare: %w",
+			has.InodesFree, keep, spare, unix.ENOSPC)
 	}
 	return nil
 }
