@@ -136,12 +136,14 @@ echo end; exit 7`)
 	for i := 0; !full; i++ {
 		full = os.WriteFile(filepath.Join(at, fmt.Sprint(i)), nil, 0o600) != nil
 	}
-	for i := 1; i <= 12; i++ { // a part of 76 kB with what the monitor adds: at most one new file each
+	// A part is 76 kB with what the monitor adds: it begins the log anew once, or not at all.
+	for i := 1; i <= 12; i++ {
 		eventually(t, "the next file is there", func() bool {
 			_, err := os.Stat(file + ".tmp")
 			return err == nil
 		})
-		if _, _, err := g.r.ExecSync(t.Context(), id, []string{"touch", fmt.Sprint("/data/", i)}, time.Minute); err != nil {
+		touch := []string{"touch", fmt.Sprint("/data/", i)}
+		if _, _, err := g.r.ExecSync(t.Context(), id, touch, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the part is written", func() bool {
