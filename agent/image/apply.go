@@ -4,8 +4,11 @@ import (
 	"archive/tar"
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -132,7 +135,8 @@ func (c *counter) Read(p []byte) (int, error) {
 // unpackTo writes an archive to the mounts of a snapshot: to the upper
 // directory of an overlay itself, whose whiteouts are devices.
 func unpackTo(ctx context.Context, mounts []mount.Mount, r io.Reader) error {
-	limit := archive.WithFilter(new(tally).take)
+	t := new(tally)
+	limit := archive.WithFilter(t.take)
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		upper, lower := "", []string(nil)
 		for _, o := range mounts[0].Options {
@@ -145,8 +149,14 @@ func unpackTo(ctx context.Context, mounts []mount.Mount, r io.Reader) error {
 		if upper == "" {
 			return fmt.Errorf("unpack to a read-only overlay %v: %w", mounts[0].Options, errdefs.ErrInvalidArgument)
 		}
+		if lower == nil {
+			t.dirs = map[string]bool{".": true}
+		}
 		_, err := archive.Apply(ctx, upper, r, limit, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
 			archive.WithParents(lower))
+		if lower == nil && errors.Is(err, fs.ErrNotExist) {
+			err = errors.Join(errNeedsLower, err) // a link to a file below
+		}
 		return err
 	}
 	return mount.WithTempMount(ctx, mounts, func(root string) error {
@@ -159,8 +169,31 @@ func unpackTo(ctx context.Context, mounts []mount.Mount, r io.Reader) error {
 // records, the only ones that the unpacker reads.
 const xattrRecords = "SCHILY.xattr."
 
+// errNeedsLower is of a layer that is unpacked before those below it, and does not say all
+// that they do: the directory of an entry, whose mode and owner are theirs, or the file that
+// an entry is a link to.
+var errNeedsLower = errors.New("the layer needs those below it")
+
 // tally adds up what the unpacker keeps of a layer's entries.
-type tally struct{ n int }
+type tally struct {
+	n    int
+	dirs map[string]bool // of the layer, when it is unpacked without those below it
+}
+
+// alone tells whether the layer itself has the directory of an entry.
+func (t *tally) alone(h *tar.Header) bool {
+	if t.dirs == nil {
+		return true
+	}
+	name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+	if name == "" {
+		return true
+	}
+	if h.Typeflag == tar.TypeDir {
+		t.dirs[name] = true
+	}
+	return t.dirs[path.Dir(name)]
+}
 
 // take cuts a header down to what the unpacker reads. What it leaves is copied:
 // the reader's strings are parts of a block of up to 1 MiB that holds all the
@@ -170,6 +203,9 @@ func (t *tally) take(h *tar.Header) (bool, error) {
 		return false, fmt.Errorf("layer: a name has more than %d bytes: %w", maxPath-1, errdefs.ErrFailedPrecondition)
 	}
 	h.Name, h.Linkname, h.Uname, h.Gname = strings.Clone(h.Name), strings.Clone(h.Linkname), "", ""
+	if !t.alone(h) {
+		return false, errNeedsLower
+	}
 	t.n += entryCost + len(h.Name) + len(h.Linkname)
 	if h.Typeflag == tar.TypeDir {
 		t.n += headerCost

@@ -238,3 +238,91 @@ func TestLayerForms(t *testing.T) {
 		})
 	}
 }
+
+// TestLayersAtOnce: layers that are unpacked at the same time make the same tree as one after
+// the other, also those that do not say all that the ones below them do.
+func TestLayersAtOnce(t *testing.T) {
+	dir := func(name string, mode int64) *tar.Header {
+		return &tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode, Uid: 7}
+	}
+	file := func(name string, size int64) *tar.Header { return &tar.Header{Name: name, Size: size} }
+	for name, layers := range map[string][][]byte{
+		"each has its directories": {
+			layer(t, dir("a/", 0o700), file("a/gone", 1), file("a/old", 1)),
+			layer(t, dir("a/", 0o700), file("a/old", 2), file("a/.wh.gone", 0)),
+			layer(t, dir("a/", 0o700), file("a/new", 3)),
+		},
+		"a directory is only below": {
+			layer(t, dir("a/", 0o700), file("a/gone", 1), file("a/old", 1)),
+			layer(t, file("a/old", 2)),
+			layer(t, file("a/.wh.gone", 0), file("a/new", 3)),
+		},
+		"a link to what is below": {
+			layer(t, dir("a/", 0o700), file("a/gone", 1), file("a/old", 2), file("a/new", 3)),
+			layer(t, dir("a/", 0o700), file("a/.wh.gone", 0)),
+			layer(t, dir("a/", 0o700), file("a/x", 1), &tar.Header{Name: "a/y", Typeflag: tar.TypeLink, Linkname: "a/x"}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, r := newStore(t, t.TempDir(), 0), newRogue(t)
+			r.image(t, nil, layers...)
+			id, err := s.Pull(t.Context(), r.name(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := s.Find(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lower, err := s.Lower(t.Context(), img.ChainID)
+			if err != nil || len(lower) != len(layers) {
+				t.Fatalf("%v, %v", lower, err)
+			}
+			at := t.TempDir()
+			if err := unix.Mount("overlay", at, "overlay", 0, "lowerdir="+strings.Join(lower, ":")); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Unmount(at, 0) }()
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(at, "a"), &st); err != nil || st.Mode&0o777 != 0o700 || st.Uid != 7 {
+				t.Errorf("a has the mode %o and the owner %d, %v", st.Mode&0o777, st.Uid, err)
+			}
+			for f, size := range map[string]int64{"old": 2, "new": 3, "gone": -1} {
+				st := unix.Stat_t{Size: -1}
+				if _ = unix.Stat(filepath.Join(at, "a", f), &st); st.Size != size {
+					t.Errorf("%s has %d bytes, want %d", f, st.Size, size)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkUnpack pulls an image of eight layers from a registry on this machine, and prints
+// how that compares to a pull whose layers are unpacked one after the other.
+func BenchmarkUnpack(b *testing.B) {
+	r := newRogue(b)
+	var layers [][]byte
+	for i := range 8 {
+		headers := []*tar.Header{{Name: fmt.Sprint(i, "/"), Typeflag: tar.TypeDir, Mode: 0o755}}
+		for j := range 200 {
+			headers = append(headers, &tar.Header{Name: fmt.Sprint(i, "/", j), Size: 100_000})
+		}
+		layers = append(layers, layer(b, headers...))
+	}
+	r.image(b, nil, layers...)
+	pull := func(at int) time.Duration {
+		s := newStore(b, b.TempDir(), 0)
+		s.unpackers = at
+		begin := time.Now()
+		if _, err := s.Pull(b.Context(), r.name(), nil); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(begin)
+	}
+	var together, apart time.Duration
+	for b.Loop() {
+		apart += pull(0)
+		together += pull(unpackers)
+	}
+	b.ReportMetric(together.Seconds()/apart.Seconds(), "of-one-by-one")
+}

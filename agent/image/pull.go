@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/unpack"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -155,17 +156,34 @@ func (s *Store) fetchAnew(fetcher remotes.Fetcher, layers images.HandlerFunc) im
 	}
 }
 
-// unpack walks an image with handler and makes snapshots of its layers.
+// unpack walks an image with handler and makes snapshots of its layers, several at a time.
+// An image with a layer that needs those below it is unpacked in their order.
 func (s *Store) unpack(ctx context.Context, handler images.Handler, desc ocispec.Descriptor) error {
-	u, err := unpack.NewUnpacker(ctx, s.content, unpack.WithUnpackPlatform(unpack.Platform{
+	if s.unpackers < 2 {
+		return s.unpackLayers(ctx, handler, desc)
+	}
+	err := s.unpackLayers(ctx, handler, desc, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(s.unpackers))))
+	if errors.Is(err, errNeedsLower) {
+		err = s.unpackLayers(ctx, handler, desc)
+	}
+	return err
+}
+
+func (s *Store) unpackLayers(ctx context.Context, handler images.Handler, desc ocispec.Descriptor,
+	opts ...unpack.UnpackerOpt) error {
+	u, err := unpack.NewUnpacker(ctx, s.content, append(opts, unpack.WithUnpackPlatform(unpack.Platform{
 		Platform: s.platform, SnapshotterKey: snapshotter, Snapshotter: s.snaps,
-		Applier: applier{s.content, s.unpacking, s.capacity},
-	}), unpack.WithLimiter(semaphore.NewWeighted(parallelLayers)))
+		SnapshotterCapabilities: []string{snapshots.RebaseCap},
+		Applier:                 applier{s.content, s.unpacking, s.capacity},
+	}), unpack.WithLimiter(semaphore.NewWeighted(parallelLayers)))...)
 	if err != nil {
 		return err
 	}
 	err = images.Dispatch(ctx, u.Unpack(handler), nil, desc)
 	result, waitErr := u.Wait()
+	if errors.Is(waitErr, errNeedsLower) {
+		return waitErr
+	}
 	if err != nil {
 		return err
 	}

@@ -71,6 +71,7 @@ type Store struct {
 	pulls     keyed
 	pulling   *semaphore.Weighted // the images of Config.Pulls
 	unpacking chan struct{}       // places of unpackers
+	unpackers int                 // layers of one image that are unpacked at one time
 	gc        sync.Mutex
 
 	loading sync.Mutex // one reload at a time: the list that was read last is the index
@@ -133,7 +134,7 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 		pulls = math.MaxInt64
 	}
 	s = &Store{cfg: cfg, platform: platforms.Default(), pulling: semaphore.NewWeighted(pulls),
-		unpacking: make(chan struct{}, unpackers), lower: map[string][]string{}}
+		unpacking: make(chan struct{}, unpackers), unpackers: unpackers, lower: map[string][]string{}}
 	// The lock comes first: everything below it belongs to one process.
 	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600,
 		&bolt.Options{Timeout: lockWait, NoFreelistSync: true})
