@@ -267,7 +267,7 @@ func TestCredentialProvider(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := remote.Write(ref, load(t, "busybox"), remote.WithTransport(inMemory{images})); err != nil {
+			if err := remote.Write(ref, load(t, "busybox"), remote.WithTransport(harness.InMemory{Handler: images})); err != nil {
 				return err
 			}
 		}
@@ -290,20 +290,6 @@ func TestCredentialProvider(t *testing.T) {
 		t.Errorf("asked %s, %v", asked, err)
 	}
 	s.k("delete", "pods", "--all")
-}
-
-// inMemory has a handler answer requests.
-type inMemory struct{ http.Handler }
-
-func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	m.ServeHTTP(w, r)
-	answer := w.Result()
-	answer.Request = r
-	return answer, nil
 }
 
 func command(image string) string {

@@ -94,7 +94,7 @@ func (d *distant) push(t testing.TB, name string, layers ...int64) (size int64) 
 	}
 	ref, err := parse(d.address + "/" + name)
 	if err == nil {
-		err = remote.Write(ref, image, remote.WithTransport(inMemory{d.images}))
+		err = remote.Write(ref, image, remote.WithTransport(harness.InMemory{Handler: d.images}))
 	}
 	if err != nil {
 		t.Fatal(err)

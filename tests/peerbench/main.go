@@ -149,6 +149,7 @@ func steps() []step {
 		{"cold", unshared, (*bench).cold},
 		{"idle", oneNode, (*bench).idle},
 		{"pods", oneNode, (*bench).pods},
+		{"pull", oneNode, (*bench).pull},
 		{"services", unshared, (*bench).services},
 		{"fail", twoNodes, (*bench).fail},
 		{"api", plane, (*bench).api},
