@@ -267,7 +267,8 @@ func TestCredentialProvider(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := remote.Write(ref, load(t, "busybox"), remote.WithTransport(harness.InMemory{Handler: images})); err != nil {
+			transport := remote.WithTransport(harness.InMemory{Handler: images})
+			if err := remote.Write(ref, load(t, "busybox"), transport); err != nil {
 				return err
 			}
 		}

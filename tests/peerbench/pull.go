@@ -49,7 +49,8 @@ var big = sync.OnceValues(func() (http.Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+		l, err := tarball.LayerFromOpener(open)
 		if err != nil {
 			return nil, err
 		}
