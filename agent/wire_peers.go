@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/image/peer"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/runtime"
@@ -83,6 +84,25 @@ func newPeers(
 	})
 	r.Images().SetPeers(p)
 	return p, nil
+}
+
+// pullProgress tells people how far a pull is; nil with another runtime.
+func pullProgress(r *runtime.Runtime) func(name string) string {
+	if r == nil {
+		return nil
+	}
+	return func(name string) string {
+		full, err := image.Normalize(name)
+		if err != nil {
+			return ""
+		}
+		for _, p := range r.Images().Pulling() {
+			if p.Image == full {
+				return p.Progress
+			}
+		}
+		return ""
+	}
 }
 
 // nodesOf are the members that may have images.

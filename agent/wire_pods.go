@@ -128,10 +128,13 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Report: func(r probe.Result) { p.pods.Probed(r) },
 	}
 	p.pods = &pod.Manager{
-		Host:       host,
-		Runtime:    b.runtime.brief,
-		Images:     b.runtime.images,
-		Access:     access,
+		Host:    host,
+		Runtime: b.runtime.brief,
+		Images:  b.runtime.images,
+		Access:  access,
+
+		PullProgress: pullProgress(b.runtime.builtin),
+
 		NodeLogins: logins,
 		Volumes:    p.volumes,
 		Devices:    b.claims.Devices,

@@ -26,6 +26,9 @@ func (s *Store) SetReceived(f func(n int)) { s.received.Store(&f) }
 // parents remembers which manifest names a layer, as a pull finds out.
 type parents struct {
 	images.Handler
+	blobs    content.Store
+	progress *progress
+
 	mu sync.Mutex
 	of map[digest.Digest]ocispec.Descriptor
 }
@@ -34,6 +37,7 @@ type parents struct {
 func (p *parents) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	list, err := p.Handler.Handle(ctx, desc)
 	if images.IsManifestType(desc.MediaType) {
+		p.progress.named(ctx, p.blobs, list)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, c := range list {
@@ -64,6 +68,7 @@ func (s *Store) fetchNear(peers *peer.Peers, fetcher remotes.Fetcher, p *parents
 			return nil, err
 		}
 		t := peers.Transfer(manifest, of.Digest, desc, fetcher)
+		t.Received = func(n int) { p.progress.near.Add(int64(n)) }
 		_, err = remotes.FetchHandler(s.content, t)(ctx, desc)
 		if !t.End(ctx, err) {
 			return nil, err

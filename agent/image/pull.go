@@ -48,15 +48,18 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	if err != nil {
 		return "", fmt.Errorf("failed to parse image reference %q: %w: %w", ref, err, errdefs.ErrInvalidArgument)
 	}
+	p, end := s.beginPull(named.String())
+	defer end()
 	unlock := s.pulls.lock(named.String())
 	defer unlock()
 	if err := s.pulling.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("failed to pull image %q: waiting for other pulls: %w", named, err)
 	}
 	defer s.pulling.Release(1)
+	p.run()
 	var id string
 	err = s.withSpace(ctx, func(ctx context.Context) (err error) {
-		id, err = s.pull(ctx, named, auth)
+		id, err = s.pull(ctx, named, auth, p)
 		return err
 	})
 	if err = s.giveBack(ctx, err); err != nil {
@@ -65,7 +68,7 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	return id, nil
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (string, error) {
+func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth, p *progress) (string, error) {
 	ctx, done, err := s.leased(ctx)
 	if err != nil {
 		return "", err
@@ -81,7 +84,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth *Auth) (st
 		return "", fmt.Errorf("failed to get fetcher for %q: %w", name, err)
 	}
 	names := []string{named.Name() + "@" + desc.Digest.String()}
-	if err := s.fetch(ctx, paced(fetcher, s.received.Load()), desc, s.has(names[0])); err != nil {
+	if err := s.fetch(ctx, paced(fetcher, s.received.Load()), desc, s.has(names[0]), p); err != nil {
 		return "", err
 	}
 	if _, byDigest := named.(reference.Digested); !byDigest {
@@ -112,16 +115,20 @@ func (s *Store) has(name string) bool {
 // has not brought before is not taken from the node: else whoever knows the
 // digest of another's private image would get it by a registry of his own
 // that names it (KEP-2535).
-func (s *Store) fetch(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor, known bool) error {
-	get, parts := remotes.FetchHandler(s.content, fetcher), images.Handler(s.children(desc))
+func (s *Store) fetch(
+	ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor, known bool, p *progress,
+) error {
+	get := remotes.FetchHandler(s.content, fetcher)
+	parts := &parents{
+		Handler: s.children(desc), blobs: s.content, progress: p, of: map[digest.Digest]ocispec.Descriptor{},
+	}
 	if near := s.peers.Load(); near != nil {
-		p := &parents{Handler: parts, of: map[digest.Digest]ocispec.Descriptor{}}
-		get, parts = s.fetchNear(near, fetcher, p), p
+		get = s.fetchNear(near, fetcher, parts)
 	}
 	if !known {
 		get = s.fetchAnew(fetcher, get)
 	}
-	return s.unpack(ctx, images.Handlers(get, parts), desc)
+	return s.unpack(ctx, images.Handlers(p.watch(get), parts), desc)
 }
 
 // fetchAnew has the registry send manifests, indexes and configurations also

@@ -1,14 +1,18 @@
 package image
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 )
 
 // TestPullsAtOneTime: what all pulls hold together is bounded, because some wait;
@@ -52,5 +56,55 @@ func TestPullsAtOneTime(t *testing.T) {
 	wg.Wait()
 	if err := pull(t.Context(), "c"); err == nil || strings.Contains(err.Error(), "waiting") {
 		t.Errorf("a pull after the others: %v", err)
+	}
+}
+
+// TestProgress: how far a pull is can be seen while it goes on, and not after it.
+func TestProgress(t *testing.T) {
+	s, r := newStore(t, t.TempDir(), 0), newRogue(t)
+	body := layer(t, &tar.Header{Name: "f", Size: 1000})
+	r.image(t, nil, body, noise(t, 3<<20))
+	half, on := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(on) })
+	t.Cleanup(goOn) // before the registry ends
+	r.instead["/blobs/"] = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, name, _ := strings.Cut(q.URL.Path, "/blobs/")
+		blob := r.blobs[digest.Digest(name)]
+		w.Header().Set("Content-Length", fmt.Sprint(len(blob)))
+		if len(blob) > 1<<20 {
+			_, _ = w.Write(blob[:5<<19])
+			_ = http.NewResponseController(w).Flush()
+			close(half)
+			<-on
+			blob = blob[5<<19:]
+		}
+		_, _ = w.Write(blob)
+	})
+	ended := make(chan error)
+	go func() {
+		_, err := s.Pull(t.Context(), r.name(), nil)
+		ended <- err
+	}()
+	<-half
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		list := s.Pulling()
+		if len(list) == 1 && list[0].Done > 2<<20 && list[0].Done < list[0].Total {
+			if p := list[0].Progress; p != "2.1 of 3.1 MB" || !strings.HasSuffix(list[0].Image, "/lib/x:1") {
+				t.Errorf("%s: %s", list[0].Image, p)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", list)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	goOn()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if list := s.Pulling(); len(list) > 0 {
+		t.Errorf("it goes on: %+v", list)
 	}
 }

@@ -74,6 +74,9 @@ type Store struct {
 	unpackers int                 // layers of one image that are unpacked at one time
 	gc        sync.Mutex
 
+	under    sync.Mutex
+	underway []*progress // of pulls
+
 	loading sync.Mutex // one reload at a time: the list that was read last is the index
 
 	mu    sync.RWMutex

@@ -93,6 +93,19 @@ func (t *transit) forget(name digest.Digest, c *coming) {
 	}
 }
 
+// size is how many bytes of a blob that is being written are there.
+func (t *transit) size(name digest.Digest) int64 {
+	t.mu.Lock()
+	c := t.coming[name]
+	t.mu.Unlock()
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
 // open opens what is there of a blob that is being written; nil: it is not.
 func (t *transit) open(name digest.Digest) *part {
 	t.mu.Lock()

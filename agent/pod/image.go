@@ -155,11 +155,30 @@ func (m *Manager) sharedPull(
 		})
 	}
 	m.pulls.mu.Unlock()
-	select {
-	case <-p.done:
-		return p.ref, p.err
-	case <-ctx.Done():
-		return "", ctx.Err()
+	wait := progressAfter
+	for {
+		select {
+		case <-p.done:
+			return p.ref, p.err
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(wait):
+			m.tellProgress(f)
+			wait *= 2
+		}
+	}
+}
+
+// progressAfter is when an event first tells how far a pull is; each next one comes after
+// twice the time.
+const progressAfter = 10 * time.Second
+
+func (m *Manager) tellProgress(f *launch.Facts) {
+	if m.PullProgress == nil {
+		return
+	}
+	if far := m.PullProgress(f.Container.Image); far != "" {
+		m.event(f, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q: %s", f.Container.Image, far))
 	}
 }
 

@@ -92,6 +92,8 @@ type Manager struct {
 	Host    *launch.Host
 	Runtime criapi.RuntimeService
 	Images  criapi.ImageManagerService
+	// PullProgress tells how far the pull of an image is, "" when it is not known; nil: never.
+	PullProgress func(image string) string
 	// Access tells which pods may use an image that is there; nil: all.
 	Access *Access
 	// NodeLogins are the node's own logins at an image's registry; nil: there are none. An

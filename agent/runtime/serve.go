@@ -43,7 +43,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	criv1.RegisterRuntimeServiceServer(server, &service{r: r})
 	criv1.RegisterImageServiceServer(server, &imageService{r: r})
-	web := &http.Server{Handler: http.HandlerFunc(r.serveImport), ReadHeaderTimeout: 10 * time.Second,
+	web := &http.Server{Handler: r.serveImages(), ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes: 16 << 10}
 	var wg sync.WaitGroup
 	errs := make(chan error, 2)
@@ -126,12 +126,19 @@ func (r *Runtime) awaitImports(ctx context.Context) bool {
 	return true
 }
 
-// serveImport answers POST /import?path=FILE with the names of the images.
+// serveImages answers POST /import?path=FILE with the names of the images, and GET /pulls
+// with how far pulls are.
+func (r *Runtime) serveImages() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /import", r.serveImport)
+	mux.HandleFunc("GET /pulls", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(r.images.Pulling())
+	})
+	return mux
+}
+
 func (r *Runtime) serveImport(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodPost || req.URL.Path != "/import" {
-		http.Error(w, "POST /import?path=FILE is all there is", http.StatusNotFound)
-		return
-	}
 	names, err := r.ImportImages(req.Context(), req.URL.Query().Get("path"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -35,9 +36,12 @@ func imagesCommand() *cobra.Command {
 			RunE: func(cmd *cobra.Command, files []string) error { return importImages(cmd.Context(), w, files) },
 		},
 		&cobra.Command{
-			Use: "list", Short: "List images with their size", Args: cobra.NoArgs,
+			Use: "list", Short: "List images with their size, and those that are pulled now", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				return withImages(cmd.Context(), w, listImages)
+				if err := withImages(cmd.Context(), w, listImages); err != nil {
+					return err
+				}
+				return listPulls(cmd.Context(), w)
 			},
 		},
 		&cobra.Command{
@@ -85,11 +89,7 @@ func importImages(ctx context.Context, w where, files []string) error {
 	if err != nil {
 		return err
 	}
-	socket := filepath.Join(dir, "images.sock")
-	client := &http.Client{
-		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		}}}
+	client := overSocket(dir)
 	for _, file := range files {
 		path, err := filepath.Abs(file)
 		if err != nil {
@@ -100,6 +100,49 @@ func importImages(ctx context.Context, w where, files []string) error {
 		}
 	}
 	return nil
+}
+
+// overSocket asks the agent about images.
+func overSocket(runDir string) *http.Client {
+	socket := filepath.Join(runDir, "images.sock")
+	return &http.Client{
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
+}
+
+// listPulls shows how far pulls are, if there are any.
+func listPulls(ctx context.Context, w where) error {
+	dir, err := w.runDir()
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/pulls", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := overSocket(dir).Do(req)
+	if err != nil {
+		return fmt.Errorf("list pulls: %w", err)
+	}
+	defer resp.Body.Close()
+	var list []struct {
+		Image    string    `json:"image"`
+		Since    time.Time `json:"since"`
+		Progress string    `json:"progress"`
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil // an agent of before does not tell
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil || len(list) == 0 {
+		return err
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "\nPULLED NOW\tFOR\tPROGRESS")
+	for _, p := range list {
+		fmt.Fprintf(t, "%s\t%v\t%s\n", p.Image, time.Since(p.Since).Round(time.Second), p.Progress)
+	}
+	return t.Flush()
 }
 
 func importImage(ctx context.Context, client *http.Client, path string) error {

@@ -250,3 +250,26 @@ func BenchmarkFleetPull(b *testing.B) {
 		b.ReportMetric(float64(d.sent.Load())/float64(size), "images-sent")
 	}
 }
+
+// TestPullProgress: how far a slow pull is can be seen in the pod's events, and on the node.
+func TestPullProgress(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	d := &distant{images: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		line: rate.NewLimiter(200<<10, 64<<10)}
+	d.address = serveInside(t, cluster, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			w = lineWriter{w, d, r}
+		}
+		d.images.ServeHTTP(w, r)
+	})
+	d.push(t, "slow:1", 3<<20)
+	s.apply(fmt.Sprintf(puller, "slow", "node1", "", d.address+"/slow:1"))
+	harness.Eventually(t, "the node shows the pull", func() (bool, string) {
+		out, err := cluster.Command("shoal", "images", "list", "--data-dir", cluster.Dir).CombinedOutput()
+		return err == nil && strings.Contains(string(out), "PULLED NOW") &&
+			strings.Contains(string(out), d.address+"/slow:1"), fmt.Sprint(string(out), err)
+	})
+	s.shows(" of 9.", "get", "events", "--field-selector=involvedObject.name=slow,reason=Pulling")
+	s.ready("slow")
+}

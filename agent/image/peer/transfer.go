@@ -18,6 +18,9 @@ import (
 // Transfer gets one layer, from other nodes or from the registry. It is a fetcher for
 // that layer alone.
 type Transfer struct {
+	// Received is told how many bytes other nodes sent; nil: nobody asks.
+	Received func(n int)
+
 	peers    *Peers
 	registry remotes.Fetcher
 	desc     ocispec.Descriptor
@@ -45,6 +48,9 @@ func (t *Transfer) count(node string, n int) {
 	t.from[node] = true
 	t.mu.Unlock()
 	t.peers.cfg.Received(n)
+	if t.Received != nil {
+		t.Received(n)
+	}
 }
 
 // Fetch implements remotes.Fetcher.
