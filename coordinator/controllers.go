@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,8 +86,8 @@ type controllerDeps struct {
 	Metadata       metadata.Interface
 	// Config is that of Client, for clients of APIs that others may serve.
 	Config *rest.Config
-	// ClusterCIDRs are the ranges of pods, the primary family's first.
-	ClusterCIDRs []netip.Prefix
+	// PodRanges are the ranges of pods, the primary family's first.
+	PodRanges []nodeipam.Range
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
 	// ClusterDNS is the address that the agents answer names at; "": nobody keeps it.
@@ -173,7 +172,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
 	add(loadbalancer.New(env))
-	add(nodeipam.New(env, d.ClusterCIDRs))
+	add(nodeipam.New(env, d.PodRanges))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
 	if d.ClusterDNS != "" {

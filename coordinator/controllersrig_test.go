@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/apiserver/apitest"
+	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/registry"
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -49,7 +50,8 @@ func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []a
 	c := &rig{client: server.Kubernetes(t), config: server.Config, members: &fakeMembers{changed: make(chan struct{}, 1)}}
 	c.deps = controllerDeps{
 		Client: server.Client(), Informers: server.Informers(),
-		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
+		PodRanges: podRanges(config.Default(),
+			[]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")}),
 		ServiceCIDRs: []string{"10.96.0.0/16"},
 		Config:       server.Loopback(),
 		Token:        func(sa *corev1.ServiceAccount, _ *corev1.Secret) (string, error) { return sa.Name + "'s", nil },

@@ -147,6 +147,14 @@ func agree(cfg config.Config, file string, b members.Bundle) error {
 			want[field] = values[1]
 		}
 	}
+	for field, values := range map[string][2]int{
+		"nodeCIDRMaskSizeIPv4": {cfg.NodeCIDRMaskSizeIPv4, b.Settings.NodeCIDRMaskSizeIPv4},
+		"nodeCIDRMaskSizeIPv6": {cfg.NodeCIDRMaskSizeIPv6, b.Settings.NodeCIDRMaskSizeIPv6},
+	} {
+		if values[0] != values[1] && values[1] != 0 {
+			want[field] = values[1]
+		}
+	}
 	if len(cfg.GossipJoin) == 0 && len(b.Gossip) > 0 {
 		want["gossipJoin"] = b.Gossip
 	}

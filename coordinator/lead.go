@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 )
 
@@ -55,6 +57,18 @@ func (s parts) leadOnce(ctx, process context.Context) error {
 	return g.Wait()
 }
 
+// podRanges are the cluster's for pods, with the size of each node's part.
+func podRanges(cfg config.Config, cluster []netip.Prefix) (out []nodeipam.Range) {
+	for _, p := range cluster {
+		bits := cfg.NodeCIDRMaskSizeIPv4
+		if p.Addr().Is6() {
+			bits = cfg.NodeCIDRMaskSizeIPv6
+		}
+		out = append(out, nodeipam.Range{Prefix: p, NodeBits: bits})
+	}
+	return out
+}
+
 func (s parts) leaders(process context.Context) ([]runner, error) {
 	clusterCIDRs, err := config.Prefixes(s.cfg.ClusterCIDR)
 	if err != nil {
@@ -77,7 +91,8 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		return nil, err
 	}
 	list, err := controllers(controllerDeps{
-		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata, ClusterCIDRs: clusterCIDRs,
+		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata,
+		PodRanges:    podRanges(s.cfg, clusterCIDRs),
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,

@@ -25,14 +25,18 @@ const (
 // options are what `shoal up` was told. They are kept in DataDir/up.yaml, so
 // that down and status need only the data directory.
 type options struct {
-	DataDir          string `json:"dataDir"`
-	NodeName         string `json:"nodeName,omitempty"`
-	NodeIP           string `json:"nodeIP,omitempty"`
-	Port             int    `json:"port"`
-	KubeletPort      int    `json:"kubeletPort"`
-	GossipPort       int    `json:"gossipPort"`
-	ServiceCIDR      string `json:"serviceCIDR"`
-	ClusterCIDR      string `json:"clusterCIDR"`
+	DataDir     string `json:"dataDir"`
+	NodeName    string `json:"nodeName,omitempty"`
+	NodeIP      string `json:"nodeIP,omitempty"`
+	Port        int    `json:"port"`
+	KubeletPort int    `json:"kubeletPort"`
+	GossipPort  int    `json:"gossipPort"`
+	ServiceCIDR string `json:"serviceCIDR"`
+	ClusterCIDR string `json:"clusterCIDR"`
+	// NodeCIDRMaskSize is the prefix length of the node's part of it, MaxPods how many pods the
+	// node takes; 0: the daemons' defaults.
+	NodeCIDRMaskSize int    `json:"nodeCIDRMaskSize,omitempty"`
+	MaxPods          int    `json:"maxPods,omitempty"`
 	ClusterDNS       string `json:"clusterDNS"`
 	ClusterDomain    string `json:"clusterDomain"`
 	NodePortRange    string `json:"nodePortRange"`
@@ -76,6 +80,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.GossipPort, "gossip-port", o.GossipPort, "port of the agent's gossip; the coordinator takes the next")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", o.ServiceCIDR, "range of Service addresses")
 	f.StringVar(&o.ClusterCIDR, "cluster-cidr", o.ClusterCIDR, "range of pod addresses")
+	f.IntVar(&o.NodeCIDRMaskSize, "node-cidr-mask-size", o.NodeCIDRMaskSize, "prefix length of a node's range of pod addresses (default 24, which is 254 pods; 23: 510)")
+	f.IntVar(&o.MaxPods, "max-pods", o.MaxPods, "pods that this node takes (default 110)")
 	f.StringVar(&o.ClusterDNS, "cluster-dns", o.ClusterDNS, "address of the cluster's DNS, within the service range")
 	f.StringVar(&o.ClusterDomain, "cluster-domain", o.ClusterDomain, "DNS domain of the cluster")
 	f.StringVar(&o.NodePortRange, "node-port-range", o.NodePortRange, "ports for Services of type NodePort")
@@ -180,11 +186,14 @@ func (o *options) coordinatorConfig() coordinatorconfig.Config {
 		AdvertiseAddress: o.NodeIP,
 		ServiceCIDR:      o.ServiceCIDR,
 		ClusterCIDR:      o.ClusterCIDR,
-		ClusterDNS:       o.ClusterDNS,
-		ClusterDomain:    o.ClusterDomain,
-		NodePortRange:    o.NodePortRange,
-		GossipPort:       o.GossipPort + 1,
-		NodeName:         o.NodeName,
+
+		NodeCIDRMaskSizeIPv4: o.NodeCIDRMaskSize,
+
+		ClusterDNS:    o.ClusterDNS,
+		ClusterDomain: o.ClusterDomain,
+		NodePortRange: o.NodePortRange,
+		GossipPort:    o.GossipPort + 1,
+		NodeName:      o.NodeName,
 	}
 }
 
@@ -199,6 +208,9 @@ func (o *options) agentConfig() agentconfig.Config {
 		c.RegistryConfigDir = o.RegistryConfigDir
 	}
 	c.PodNetwork = o.PodNetwork
+	if o.MaxPods != 0 {
+		c.MaxPods = o.MaxPods
+	}
 	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = o.keys().Path(pki.CAFile)

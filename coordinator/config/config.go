@@ -31,8 +31,13 @@ type Config struct {
 	ExtraNames []string `json:"extraNames,omitempty"`
 	// ServiceCIDR is the range of ClusterIPs, ClusterCIDR that of pods; a second
 	// range of the other family may follow a comma.
-	ServiceCIDR   string `json:"serviceCIDR,omitempty"`
-	ClusterCIDR   string `json:"clusterCIDR,omitempty"`
+	ServiceCIDR string `json:"serviceCIDR,omitempty"`
+	ClusterCIDR string `json:"clusterCIDR,omitempty"`
+	// NodeCIDRMaskSizeIPv4 and NodeCIDRMaskSizeIPv6 are the prefix lengths of each Node's part
+	// of the ClusterCIDR.
+	NodeCIDRMaskSizeIPv4 int `json:"nodeCIDRMaskSizeIPv4,omitempty"`
+	NodeCIDRMaskSizeIPv6 int `json:"nodeCIDRMaskSizeIPv6,omitempty"`
+
 	ClusterDNS    string `json:"clusterDNS,omitempty"`
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 	// NodePortRange is "first-last".
@@ -124,12 +129,16 @@ func (c Config) SnapshotsDir() string {
 // KeysDir is the directory of the cluster's keys and certificates (pki.Dir).
 func (c Config) KeysDir() string { return filepath.Join(c.StateDir(), "pki") }
 
+// maxNodeBits is how many bits the number of a Node's part of the ClusterCIDR may have.
+const maxNodeBits = 16
+
 // Default returns the configuration of a coordinator without a file.
 func Default() Config {
 	return Config{
 		DataDir:     "/var/lib/shoal",
 		BindAddress: "0.0.0.0", Port: 6443,
 		ServiceCIDR: "10.96.0.0/16", ClusterCIDR: "10.244.0.0/16", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
+		NodeCIDRMaskSizeIPv4: 24, NodeCIDRMaskSizeIPv6: 64,
 		NodePortRange: "30000-32767",
 		GossipBind:    "0.0.0.0", GossipPort: 7946,
 		PeerPort:               2380,
@@ -156,6 +165,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.ExtraNames, "extra-names", c.ExtraNames, "further names and addresses in the serving certificate")
 	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "range of pod addresses")
+	fs.IntVar(&c.NodeCIDRMaskSizeIPv4, "node-cidr-mask-size-ipv4", c.NodeCIDRMaskSizeIPv4, "prefix length of each node's range of pod addresses: 24 has 254 of them, 23 has 510")
+	fs.IntVar(&c.NodeCIDRMaskSizeIPv6, "node-cidr-mask-size-ipv6", c.NodeCIDRMaskSizeIPv6, "prefix length of each node's IPv6 range of pod addresses")
 	fs.StringVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS, in the service range")
 	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	fs.StringVar(&c.NodePortRange, "node-port-range", c.NodePortRange, "ports for Services of type NodePort")
@@ -291,8 +302,14 @@ func (c Config) Validate() error {
 		bad("clusterCIDR", c.ClusterCIDR, "give a range such as 10.244.0.0/16")
 	}
 	for _, p := range pods {
-		if p.Addr().Is6() && (p.Bits() < 48 || p.Bits() > 64) {
-			bad("clusterCIDR", c.ClusterCIDR, "give an IPv6 range from /48 to /64: each node takes a /64 of it")
+		field, size, most := "nodeCIDRMaskSizeIPv4", c.NodeCIDRMaskSizeIPv4, 30
+		if p.Addr().Is6() {
+			field, size, most = "nodeCIDRMaskSizeIPv6", c.NodeCIDRMaskSizeIPv6, 120
+		}
+		// Upstream has the same limit: at most 65536 nodes.
+		if least := p.Bits(); size < least || size > min(most, least+maxNodeBits) {
+			bad(field, strconv.Itoa(size), fmt.Sprintf("give one from %d to %d: each node takes such a part of clusterCIDR %s",
+				least, min(most, least+maxNodeBits), p))
 		}
 	}
 	if dns, err := netip.ParseAddr(c.ClusterDNS); err != nil || !contains(services, dns) {

@@ -32,6 +32,9 @@ type Settings struct {
 	ClusterDNS    string `json:"clusterDNS"`
 	ClusterDomain string `json:"clusterDomain"`
 	NodePortRange string `json:"nodePortRange"`
+	// 0 is of a coordinator of before, which has the default.
+	NodeCIDRMaskSizeIPv4 int `json:"nodeCIDRMaskSizeIPv4,omitempty"`
+	NodeCIDRMaskSizeIPv6 int `json:"nodeCIDRMaskSizeIPv6,omitempty"`
 }
 
 // Sealed is a Bundle under a key that is made of a token's secret (HKDF with SHA-256,

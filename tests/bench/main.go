@@ -28,6 +28,7 @@ import (
 func main() {
 	runs := flag.Int("runs", 3, "repetitions of each measurement; medians are printed")
 	only := flag.Bool("hogs", false, "measure the service beside hogs alone")
+	many := flag.Int("crowd", 0, "measure a node with so many pods, alone")
 	toPage := flag.Bool("write", false, "write the tables into docs/performance.md as well")
 	ip := flag.String("requests", "", "of the bench itself: make requests to the service at this address")
 	group := flag.String("group", "", "of the bench itself: be in this control group")
@@ -42,6 +43,15 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *many > 0 {
+		rows, err := crowded(ctx, *many, *runs)
+		show(rows, nil)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, *runs, *only, *toPage); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

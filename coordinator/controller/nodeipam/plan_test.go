@@ -32,9 +32,9 @@ func TestGive(t *testing.T) { // NODE-36
 		{"fd00::/65", nil, ""},
 		{"fd00::/8", []netip.Prefix{p("fd00::/64")}, ""},
 	} {
-		bits := nodeBits4
+		bits := 24
 		if p(tt.cluster).Addr().Is6() {
-			bits = nodeBits6
+			bits = 64
 		}
 		b := newBlocks(p(tt.cluster), bits)
 		for i, u := range tt.used {

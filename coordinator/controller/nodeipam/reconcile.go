@@ -19,12 +19,13 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-const (
-	// A node's block has 254 IPv4 addresses of pods, or an IPv6 subnet.
-	nodeBits4 = 24
-	nodeBits6 = 64
-	workers   = 8
-)
+const workers = 8
+
+// Range is one of the cluster's for pods, of which each node gets a part.
+type Range struct {
+	netip.Prefix
+	NodeBits int // prefix length of a part
+}
 
 type reconciler struct {
 	client kubernetes.Interface
@@ -36,15 +37,11 @@ type reconciler struct {
 }
 
 // New builds the controller for a cluster's pod ranges, one or one of each family.
-func New(env controller.Env, cluster []netip.Prefix) (*controller.Loop, error) {
+func New(env controller.Env, cluster []Range) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
 	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister()}
 	for _, p := range cluster {
-		bits := nodeBits4
-		if p.Addr().Is6() {
-			bits = nodeBits6
-		}
-		r.blocks = append(r.blocks, newBlocks(p, bits))
+		r.blocks = append(r.blocks, newBlocks(p.Prefix, p.NodeBits))
 	}
 	loop := controller.New("nodeipam", workers, env.Log)
 	loop.Reconciler = r

@@ -2,6 +2,8 @@ package nodeipam_test
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/shoal-project/shoal/coordinator/controller"
@@ -15,15 +17,20 @@ func TestMain(m *testing.M) { leak.Check(m) }
 func play(t *testing.T, dir string, ranges ...string) {
 	t.Helper()
 	controllertest.PlayDir(t, "testdata/"+dir, func(env controller.Env) (*controller.Loop, error) {
-		var list []netip.Prefix
+		var list []nodeipam.Range
 		for _, r := range ranges {
-			list = append(list, netip.MustParsePrefix(r))
+			cidr, bits, _ := strings.Cut(r, " ")
+			n, err := strconv.Atoi(bits)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, nodeipam.Range{Prefix: netip.MustParsePrefix(cidr), NodeBits: n})
 		}
 		return nodeipam.New(env, list)
 	})
 }
 
-func TestOneRange(t *testing.T) { play(t, "one", "10.244.0.0/23") }
+func TestOneRange(t *testing.T) { play(t, "one", "10.244.0.0/23 24") }
 
 // The second range is the smaller one.
-func TestTwoRanges(t *testing.T) { play(t, "two", "10.244.0.0/16", "fd00:0:0:10::/63") }
+func TestTwoRanges(t *testing.T) { play(t, "two", "10.244.0.0/16 24", "fd00:0:0:10::/63 64") }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -30,6 +31,8 @@ type Pods struct {
 	Client kubernetes.Interface
 	// CgroupRoot is the cgroup that the node keeps its pods' cgroups in.
 	CgroupRoot string
+	// Probe has each pod's readiness probed over HTTP, once a second.
+	Probe bool
 
 	made atomic.Int64 // pods and groups so far
 }
@@ -37,12 +40,17 @@ type Pods struct {
 // pod is a pod of a group; names are never used twice, so that no late event of
 // an earlier step is taken for one of this.
 func (p *Pods) pod(group string) *corev1.Pod {
+	c := corev1.Container{Name: "c", Image: "localhost/hello:1"}
+	if p.Probe {
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}}}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, p.made.Add(1)), Namespace: Namespace,
 			Labels: map[string]string{"group": group}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](0),
-			Containers:                    []corev1.Container{{Name: "c", Image: "localhost/hello:1"}},
+			Containers:                    []corev1.Container{c},
 		},
 	}
 }
