@@ -187,6 +187,13 @@ type Config struct {
 	ImageMinimumGCAge           metav1.Duration `json:"imageMinimumGCAge,omitempty"`
 	ImageMaximumGCAge           metav1.Duration `json:"imageMaximumGCAge,omitempty"`
 
+	// MaximumDeadContainersPerContainer is how many ended runs of a container are kept while
+	// its pod is there, MaximumDeadContainers how many of the whole node; negative: any
+	// number. They do not count before they are MinimumContainerTTLDuration old.
+	MinimumContainerTTLDuration       metav1.Duration `json:"minimumContainerTTLDuration,omitempty"`
+	MaximumDeadContainersPerContainer int             `json:"maximumDeadContainersPerContainer"`
+	MaximumDeadContainers             int             `json:"maximumDeadContainers"`
+
 	// SeccompDefault gives containers that name no seccomp profile the runtime's
 	// default one. It is on unless the file says false.
 	SeccompDefault *bool `json:"seccompDefault,omitempty"`
@@ -382,6 +389,9 @@ func Default() Config {
 		ImageGCHighThresholdPercent:      85,
 		ImageGCLowThresholdPercent:       80,
 		ImageMinimumGCAge:                metav1.Duration{Duration: 2 * time.Minute},
+
+		MaximumDeadContainersPerContainer: 1,
+		MaximumDeadContainers:             -1,
 
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,

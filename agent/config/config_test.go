@@ -93,11 +93,11 @@ func TestEvictionSettings(t *testing.T) {
 	c := Default()
 	c.NodeName = "n"
 	c.EvictionMaxPodGracePeriod, c.ImageGCLowThresholdPercent, c.ImageMaximumGCAge.Duration = -1, 85, time.Minute
-	c.EvictionPressureTransitionPeriod.Duration = -1
+	c.EvictionPressureTransitionPeriod.Duration, c.MinimumContainerTTLDuration.Duration = -1, -1
 	c.EvictionMemoryStall, c.EvictionMemoryStallPeriod.Duration = "0.6", time.Second
 	err := c.Validate()
 	for _, field := range []string{"evictionMaxPodGracePeriod", "imageGCLowThresholdPercent", "imageMaximumGCAge",
-		"evictionPressureTransitionPeriod", "evictionMemoryStall", "evictionMemoryStallPeriod"} {
+		"evictionPressureTransitionPeriod", "minimumContainerTTLDuration", "evictionMemoryStall", "evictionMemoryStallPeriod"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}

@@ -179,6 +179,7 @@ func (c *Config) validateReclaim(bad func(field, format string, args ...any)) {
 	}{
 		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod},
 		{"imageMinimumGCAge", c.ImageMinimumGCAge}, {"imageMaximumGCAge", c.ImageMaximumGCAge},
+		{"minimumContainerTTLDuration", c.MinimumContainerTTLDuration},
 	} {
 		if d.Duration.Duration < 0 {
 			bad(d.field, "%s must not be negative", d.Duration.Duration)
