@@ -17,11 +17,14 @@ import (
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// NodeName is the Node object's name; the host's name when empty.
+	// NodeName is the name of the Node and its address of the type Hostname, as the kubelet's
+	// --hostname-override; the host's name when empty.
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeIP is the address that the node is reached at; that of the default
 	// route when empty.
 	NodeIP string `json:"nodeIP,omitempty"`
+	// NodeExternalIPs reach the node from outside; the Node shows them.
+	NodeExternalIPs []string `json:"nodeExternalIPs,omitempty"`
 	// Kubeconfig names the API server and the node's credential. Without it
 	// the agent runs static pods only.
 	Kubeconfig string `json:"kubeconfig,omitempty"`

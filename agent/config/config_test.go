@@ -48,6 +48,36 @@ func TestValidateTellsAll(t *testing.T) {
 	}
 }
 
+// NODE-10, NODE-20: which addresses a node can have, and the kubelet's flag of its name.
+func TestNodeAddresses(t *testing.T) {
+	for _, c := range []struct {
+		ip       string
+		external []string
+		want     string
+	}{
+		{ip: "192.0.2.1", external: []string{"198.51.100.1", "2001:db8::1"}},
+		{ip: "0.0.0.0"},
+		{ip: "::", want: "nodeIP:"},
+		{ip: "224.0.0.1", want: "nodeIP:"},
+		{external: []string{"node.example"}, want: "nodeExternalIPs:"},
+		{external: []string{"127.0.0.1"}, want: "nodeExternalIPs:"},
+		{external: []string{"169.254.0.1"}, want: "nodeExternalIPs:"},
+		{external: []string{"fe80::1%eth0"}, want: "nodeExternalIPs:"},
+		{external: []string{"198.51.100.1", "198.51.100.1"}, want: "nodeExternalIPs:"},
+	} {
+		cfg := Default()
+		cfg.NodeName, cfg.NodeIP, cfg.NodeExternalIPs = "n", c.ip, c.external
+		err := cfg.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	c, err := Parse([]string{"--hostname-override", "Rack1", "--node-external-ip", "198.51.100.1,198.51.100.2"})
+	if err != nil || c.NodeName != "rack1" || len(c.NodeExternalIPs) != 2 {
+		t.Errorf("%s, %q, %v", c.NodeName, c.NodeExternalIPs, err)
+	}
+}
+
 // F PID-1, PID-2, SEC: the kubelet's fields, with defaults that are on.
 func TestProcessLimits(t *testing.T) {
 	c := Default()

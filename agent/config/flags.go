@@ -9,6 +9,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CheckpointKeyFile, "checkpoint-key-file", c.CheckpointKeyFile, "key that the agent's records are sealed with, made when missing (default: checkpoint.key in the data directory)")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "API server and credential of this node")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object (default: the host's name)")
+	fs.StringVar(&c.NodeName, "hostname-override", c.NodeName, "the same as --node-name, as the kubelet calls it")
+	fs.StringSliceVar(&c.NodeExternalIPs, "node-external-ip", c.NodeExternalIPs,
+		"addresses that reach this node from outside, which the Node shows as ExternalIP")
 	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")
 	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "directory of volumes and plugin sockets")
 	fs.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "directory of pod logs")

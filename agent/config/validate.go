@@ -34,9 +34,7 @@ func (c *Config) Validate() error {
 	if msgs := validation.IsDNS1123Subdomain(c.NodeName); len(msgs) > 0 {
 		bad("nodeName", "%q: %s", c.NodeName, msgs[0])
 	}
-	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
-		bad("nodeIP", "%q is not an IP address", c.NodeIP)
-	}
+	c.validateAddresses(bad)
 	c.validateDirs(bad)
 	for _, p := range []struct {
 		field string
@@ -76,11 +74,6 @@ func (c *Config) Validate() error {
 	}
 	if c.Tracing != nil {
 		c.Tracing.validate(bad)
-	}
-	for _, a := range c.ClusterDNS {
-		if net.ParseIP(a) == nil {
-			bad("clusterDNS", "%q is not an IP address", a)
-		}
 	}
 	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
 		bad("cgroupDriver", "%q: use cgroupfs or systemd", c.CgroupDriver)
@@ -132,6 +125,28 @@ func (c *Config) Validate() error {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}
 	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
+}
+
+func (c *Config) validateAddresses(bad func(field, format string, args ...any)) {
+	if ip := net.ParseIP(c.NodeIP); c.NodeIP != "" && (ip == nil || ip.Equal(net.IPv6unspecified) || ip.IsMulticast()) {
+		bad("nodeIP", "%q is not the IP address of a machine", c.NodeIP)
+	}
+	for i, text := range c.NodeExternalIPs {
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil || a.Zone() != "":
+			bad("nodeExternalIPs", "%q is not an IP address", text)
+		case !a.IsGlobalUnicast():
+			bad("nodeExternalIPs", "nobody reaches a node at %s from outside", text)
+		case slices.Contains(c.NodeExternalIPs[:i], text):
+			bad("nodeExternalIPs", "%s is there twice", text)
+		}
+	}
+	for _, a := range c.ClusterDNS {
+		if net.ParseIP(a) == nil {
+			bad("clusterDNS", "%q is not an IP address", a)
+		}
+	}
 }
 
 // ValidateDirs checks what a cleanup must be able to rely on. It leaves all else

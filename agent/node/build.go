@@ -21,9 +21,11 @@ var Version = "v1.36.3+shoal"
 
 // Input is all that Build looks at.
 type Input struct {
-	Name   string
-	Facts  host.Facts
-	Labels map[string]string
+	Name  string
+	Facts host.Facts
+	// ExternalIPs are addresses that reach the node from outside.
+	ExternalIPs []string
+	Labels      map[string]string
 	// Annotations are set beside those that others wrote.
 	Annotations map[string]string
 	Taints      []corev1.Taint
@@ -128,6 +130,9 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 	s.Addresses = nil
 	for _, ip := range in.Facts.IPs {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	for _, ip := range in.ExternalIPs {
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: ip})
 	}
 	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: in.Name})
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(in.Port)
