@@ -97,6 +97,7 @@ type Config struct {
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
+	Controllers
 	Recycler
 	S3
 	Audit
@@ -136,6 +137,7 @@ func Default() Config {
 		SnapshotInterval:       Duration(12 * time.Hour),
 		SnapshotKeep:           5,
 		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
+		Controllers:            defaultControllers(),
 		Recycler:               defaultRecycler(),
 		S3:                     defaultS3(),
 		Audit:                  defaultAudit(),
@@ -190,6 +192,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
 		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
+	c.Controllers.addFlags(fs)
 	c.Recycler.addFlags(fs)
 	c.S3.addFlags(fs)
 	c.Audit.addFlags(fs)
@@ -304,6 +307,7 @@ func (c Config) Validate() error {
 	if _, _, err := c.NodePorts(); err != nil {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
+	c.Controllers.validate(bad)
 	c.Recycler.validate(bad)
 	c.S3.validate(bad)
 	c.Audit.validate(bad)
