@@ -71,6 +71,9 @@ type Config struct {
 	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
 	// runtime in process.
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"`
+	// ImageServiceEndpoint is a CRI socket for images where it is not that of the outside
+	// runtime.
+	ImageServiceEndpoint string `json:"imageServiceEndpoint,omitempty"`
 	// RuntimeHandlers are programs that run containers as runc does, by the
 	// name that a RuntimeClass's handler gives. runc and crun are there if they
 	// are installed; the name "" makes another one the default.

@@ -36,11 +36,11 @@ func TestValidateTellsAll(t *testing.T) {
 	c := Default()
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
-	c.Conntrack.TCPCloseWaitTimeout.Duration = -1
+	c.Conntrack.TCPCloseWaitTimeout.Duration, c.ImageServiceEndpoint = -1, "/run/images.sock"
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	err := c.Validate()
 	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
-		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout",
+		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)

@@ -30,6 +30,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"directory of these programs")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
 	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
+	fs.StringVar(&c.ContainerRuntimeEndpoint, "container-runtime-endpoint", c.ContainerRuntimeEndpoint,
+		"the same as --runtime-endpoint, as the kubelet calls it")
+	fs.StringVar(&c.ImageServiceEndpoint, "image-service-endpoint", c.ImageServiceEndpoint,
+		"CRI socket of the images of that runtime (default: the same)")
 	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")
 	fs.IntVar(&c.Port, "port", c.Port, "port of the kubelet API, 0 for none")
 	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "serving certificate (default: one that the cluster signs)")

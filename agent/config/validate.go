@@ -89,6 +89,10 @@ func (c *Config) Validate() error {
 			bad("runtimeHandlers", "%q has no program", name)
 		}
 	}
+	if c.ImageServiceEndpoint != "" && c.ContainerRuntimeEndpoint == "" {
+		bad("imageServiceEndpoint", "%q is of a runtime that containerRuntimeEndpoint names; the built-in one has its own",
+			c.ImageServiceEndpoint)
+	}
 	if c.MaxPods < 1 {
 		bad("maxPods", "%d must be positive", c.MaxPods)
 	}
