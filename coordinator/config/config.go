@@ -97,6 +97,7 @@ type Config struct {
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
+	Metrics
 	Controllers
 	Recycler
 	S3
@@ -192,6 +193,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
 		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
+	c.Metrics.addFlags(fs)
 	c.Controllers.addFlags(fs)
 	c.Recycler.addFlags(fs)
 	c.S3.addFlags(fs)
