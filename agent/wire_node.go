@@ -86,6 +86,7 @@ func newNode(b base, p nodeParts) *node.Manager {
 		Problems:    p.problems,
 		Annotations: annotations,
 		Leaving:     b.leaving,
+		OwnNetwork:  b.ownNetwork,
 		InUse:       p.inUse,
 		Devices:     counted(b.exact),
 	}

@@ -40,6 +40,10 @@ type Input struct {
 	Features []string
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
+	// OwnNetwork: the agent's own network connects pods. Network is what is said of it; while
+	// it is nil, nobody knows, and what the Node said before stays.
+	OwnNetwork bool
+	Network    *corev1.NodeCondition
 	// InUse are volumes that must not be detached.
 	InUse []corev1.UniqueVolumeName
 	// Devices are those of device plugins, by resource, HealthyDevices the healthy ones.
@@ -161,12 +165,18 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	mine := map[corev1.NodeConditionType]bool{corev1.NodeMemoryPressure: true, corev1.NodeDiskPressure: true,
 		corev1.NodePIDPressure: true, corev1.NodeReady: true}
+	if in.OwnNetwork && in.Network != nil {
+		mine[corev1.NodeNetworkUnavailable] = true
+	}
 	problems := problemsOf(old, in.Problems)
 	for _, c := range problems {
 		mine[c.Type] = true
 	}
 	for _, c := range old {
-		if !mine[c.Type] {
+		// Another network has the condition to itself.
+		left := !in.OwnNetwork && c.Type == corev1.NodeNetworkUnavailable &&
+			(c.Reason == networkUp || c.Reason == networkDown)
+		if !mine[c.Type] && !left {
 			out = append(out, c)
 		}
 	}
@@ -178,6 +188,9 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 			}
 		}
 		out = append(out, c)
+	}
+	if in.OwnNetwork && in.Network != nil {
+		add(*in.Network)
 	}
 	for _, p := range []struct {
 		t                        corev1.NodeConditionType

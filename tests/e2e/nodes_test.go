@@ -100,6 +100,7 @@ func TestNodeAddresses(t *testing.T) {
 	s.k("wait", "node/public", "--for=condition=Ready", "--timeout=60s")
 	s.says("InternalIP="+agent.Address+" ExternalIP=198.51.100.7 ExternalIP=198.51.100.8 Hostname=public",
 		"get", "node/public", "-o", `jsonpath={range .status.addresses[*]}{.type}={.address} {end}`)
+	s.field("node/public", `.status.conditions[?(@.type=="NetworkUnavailable")].reason`, "ShoalNetworkIsUp")
 	wide := strings.Fields(s.k("get", "node/public", "-o", "wide", "--no-headers"))
 	if !slices.Contains(wide, "198.51.100.7") {
 		t.Errorf("kubectl get -o wide: %q", wide)
