@@ -261,6 +261,8 @@ type Config struct {
 	ImageCredentialProviderBinDir string `json:"imageCredentialProviderBinDir,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// LoggingFormat is text, or json: an object a line as upstream's components write it.
+	LoggingFormat string `json:"loggingFormat,omitempty"`
 	// Tracing is the kubelet's field of that name; nil: nothing is traced.
 	Tracing *Tracing `json:"tracing,omitempty"`
 
@@ -407,6 +409,7 @@ func Default() Config {
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},
 		LogLevel:                  "info",
+		LoggingFormat:             "text",
 		Hollow:                    defaultHollow(),
 	}
 }

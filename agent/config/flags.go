@@ -54,6 +54,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Join, "join", c.Join, "addresses of other gossip members")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of the Node object")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.StringVar(&c.LoggingFormat, "logging-format", c.LoggingFormat, "text, or json")
 	c.Hollow.flags(fs)
 }
 

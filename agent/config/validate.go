@@ -128,6 +128,9 @@ func (c *Config) Validate() error {
 	if _, err := c.Level(); err != nil {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}
+	if c.LoggingFormat != "" && c.LoggingFormat != "text" && c.LoggingFormat != "json" {
+		bad("loggingFormat", "%q: use text or json", c.LoggingFormat)
+	}
 	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
 }
 

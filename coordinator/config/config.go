@@ -107,6 +107,8 @@ type Config struct {
 	Authorization
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// LoggingFormat is text, or json: an object a line as upstream's components write it.
+	LoggingFormat string `json:"loggingFormat,omitempty"`
 }
 
 // minSigning leaves nodes the time to ask for their next certificate.
@@ -145,6 +147,7 @@ func Default() Config {
 		Authentication:         defaultAuthentication(),
 		Authorization:          defaultAuthorization(),
 		LogLevel:               "info",
+		LoggingFormat:          "text",
 	}
 }
 
@@ -202,6 +205,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Authentication.addFlags(fs)
 	c.Authorization.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.StringVar(&c.LoggingFormat, "logging-format", c.LoggingFormat, "text, or json")
 }
 
 // KubeletsUnverified, as KubeletCertificateAuthority, is for kubelets that serve
@@ -319,6 +323,9 @@ func (c Config) Validate() error {
 	case "debug", "info", "warn", "error":
 	default:
 		bad("logLevel", c.LogLevel, "give debug, info, warn or error")
+	}
+	if c.LoggingFormat != "text" && c.LoggingFormat != "json" {
+		bad("loggingFormat", c.LoggingFormat, "give text or json")
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -87,6 +88,7 @@ func TestNodeAddresses(t *testing.T) {
 	s := newSpace(t)
 	agent, err := cluster.Host("public", func(a *harness.Agent, c *agentconfig.Config) {
 		c.NodeExternalIPs = []string{"198.51.100.7", "198.51.100.8"}
+		c.LoggingFormat = "json"
 		c.RegisterWithTaints = []string{"only=this:NoSchedule"}
 	})
 	if err != nil {
@@ -119,4 +121,17 @@ func TestNodeAddresses(t *testing.T) {
 		got := fmt.Sprint(certs[0].IPAddresses)
 		return got == "["+agent.Address+" 198.51.100.7 198.51.100.8]", got
 	})
+	log, err := os.ReadFile(filepath.Join(agent.Dir, "agent.log"))
+	if err != nil || len(log) == 0 {
+		t.Errorf("there is no log: %v", err)
+	}
+	for line := range strings.Lines(string(log)) { // SLG-7
+		var record struct {
+			TS  float64 `json:"ts"`
+			Msg string  `json:"msg"`
+		}
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record.TS == 0 || record.Msg == "" {
+			t.Errorf("no record in JSON: %s", line)
+		}
+	}
 }
