@@ -90,6 +90,7 @@ type kubeletConfiguration struct {
 	RegisterWithTaints       []corev1.Taint          `json:"registerWithTaints,omitempty"`
 	RegisterNode             bool                    `json:"registerNode"`
 	ContainerRuntimeEndpoint string                  `json:"containerRuntimeEndpoint"`
+	ImageServiceEndpoint     string                  `json:"imageServiceEndpoint,omitempty"`
 	Tracing                  *config.Tracing         `json:"tracing,omitempty"`
 }
 
@@ -187,6 +188,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		RegisterWithTaints:                     node.Taints(c.RegisterWithTaints),
 		RegisterNode:                           c.Kubeconfig != "",
 		ContainerRuntimeEndpoint:               c.ContainerRuntimeEndpoint,
+		ImageServiceEndpoint:                   c.ImageServiceEndpoint,
 		Tracing:                                c.Tracing,
 	}
 	k.Authentication.X509.ClientCAFile = c.ClientCAFile

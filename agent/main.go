@@ -36,5 +36,8 @@ func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 		level = slog.LevelInfo // validated before
 	}
 	_ = containerdlog.SetLevel("error") // a constant that it knows
-	return process.NewLogger(w, level, process.Libraries{Level: slog.LevelError, Usual: triedAgain})
+	if cfg.LoggingFormat == process.JSON {
+		_ = containerdlog.SetFormat(containerdlog.JSONFormat) // one too
+	}
+	return process.NewLogger(w, cfg.LoggingFormat, level, process.Libraries{Level: slog.LevelError, Usual: triedAgain})
 }

@@ -68,15 +68,16 @@ func newNode(b base, p nodeParts) *node.Manager {
 	}
 	describer := &node.Describer{
 		Static: node.Input{
-			Name:     b.cfg.NodeName,
-			Facts:    b.facts,
-			Labels:   b.cfg.NodeLabels,
-			Taints:   node.Taints(b.cfg.RegisterWithTaints),
-			MaxPods:  b.cfg.MaxPods,
-			Port:     b.cfg.Port,
-			Reserved: withheld(b.cfg, b.facts),
-			Runtime:  b.runtime.version,
-			Features: pod.DeclaredFeatures(),
+			Name:        b.cfg.NodeName,
+			Facts:       b.facts,
+			ExternalIPs: b.cfg.NodeExternalIPs,
+			Labels:      b.cfg.NodeLabels,
+			Taints:      node.Taints(b.cfg.RegisterWithTaints),
+			MaxPods:     b.cfg.MaxPods,
+			Port:        b.cfg.Port,
+			Reserved:    withheld(b.cfg, b.facts),
+			Runtime:     b.runtime.version,
+			Features:    pod.DeclaredFeatures(),
 		},
 		Runtime:     b.runtime,
 		Images:      b.runtime.images,
@@ -85,6 +86,7 @@ func newNode(b base, p nodeParts) *node.Manager {
 		Problems:    p.problems,
 		Annotations: annotations,
 		Leaving:     b.leaving,
+		OwnNetwork:  b.ownNetwork,
 		InUse:       p.inUse,
 		Devices:     counted(b.exact),
 	}

@@ -153,7 +153,12 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Changed:    p.tell,
 		Relabelled: p.volumes.Refresh,
 		MaxBackoff: b.cfg.MaxContainerRestartPeriod.Duration,
-		Log:        b.log,
+		Dead: pod.DeadLimits{
+			MinAge:       b.cfg.MinimumContainerTTLDuration.Duration,
+			PerContainer: b.cfg.MaximumDeadContainersPerContainer,
+			Node:         b.cfg.MaximumDeadContainers,
+		},
+		Log: b.log,
 	}
 	if err := p.keepLogs(b); err != nil {
 		return nil, err

@@ -108,6 +108,9 @@ type controllerDeps struct {
 	// KeepMounted: volumes stay at nodes that are not ready, until they are out of
 	// service.
 	KeepMounted bool
+	// EndpointsPerSlice is how many endpoints a slice has at most, FinishedPods how many
+	// finished pods stay, 0 and less: all.
+	EndpointsPerSlice, FinishedPods int
 	// Recyclers are the pods that empty volumes.
 	Recyclers persistentvolume.Recyclers
 	// Grants signs what nodes are given in the gossip; nil: nobody does.
@@ -163,7 +166,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(job.New(env))
 	add(cronjob.New(env))
 	add(ttlafterfinished.New(env))
-	add(endpointslice.New(env))
+	add(endpointslice.New(env, d.EndpointsPerSlice))
 	add(endpoints.New(env))
 	add(endpointslicemirroring.New(env))
 	add(bootstraptoken.NewSigner(env))
@@ -185,7 +188,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 		add(gossipgrant.New(env, *d.Grants))
 	}
 	add(flowcontrol.New(env))
-	add(podgc.New(env))
+	add(podgc.New(env, d.FinishedPods))
 	add(persistentvolume.New(env, d.Recyclers))
 	add(attachdetach.New(env, attachdetach.Deps{KeepMounted: d.KeepMounted}))
 	add(ephemeral.New(env))

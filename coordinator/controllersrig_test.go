@@ -57,6 +57,7 @@ func newRigWith(t *testing.T, overHTTP bool, plugins func(*apiserver.Server) []a
 		Token:        func(sa *corev1.ServiceAccount, _ *corev1.Secret) (string, error) { return sa.Name + "'s", nil },
 		RootCA:       []byte("CA"), Members: c.members, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
+	c.deps.EndpointsPerSlice, c.deps.FinishedPods = 100, 12500
 	var err error
 	if c.deps.Metadata, err = server.Metadata(); err != nil {
 		t.Fatal(err)

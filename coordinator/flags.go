@@ -26,7 +26,7 @@ func loadConfig(cmd *cobra.Command, file string) (config.Config, error) {
 			errs = append(errs, override(fs, f))
 		}
 	})
-	return cfg, errors.Join(append(errs, cfg.Validate())...)
+	return cfg, errors.Join(append(errs, cfg.Validate(), checkMetrics(cfg.Metrics))...)
 }
 
 type flag = pflag.Flag

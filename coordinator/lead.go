@@ -96,6 +96,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.ClusterDNS, RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,
+		EndpointsPerSlice: s.cfg.MaxEndpointsPerSlice, FinishedPods: s.cfg.TerminatedPodGCThreshold,
 		Token:   s.auth.Issuer.IssueLegacy,
 		Dropped: s.auth.Issuer.Dropped,
 		Grants:  s.grants(ca, trusted, clusterCIDRs),

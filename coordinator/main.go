@@ -47,7 +47,7 @@ func command() *cobra.Command {
 		if os.Getenv("GOGC") == "" {
 			debug.SetGCPercent(gcPercent)
 		}
-		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LogLevel))
+		return run(cmd.Context(), cfg, newLogger(os.Stderr, cfg.LoggingFormat, cfg.LogLevel))
 	}
 	cmd.AddCommand(kubeconfigCommand(load), credentialsCommand(load), secretsCommand(load), gossipCommand(load),
 		keysCommand(load), joinCommand(load), coordinatorsCommand(load), snapshotCommand(load), checkCommand(load))
@@ -69,10 +69,10 @@ func checkCommand(load func(*cobra.Command) (config.Config, error)) *cobra.Comma
 
 // newLogger makes the one log of the process; what the libraries say comes into
 // it from warnings up.
-func newLogger(w io.Writer, level string) *slog.Logger {
+func newLogger(w io.Writer, format, level string) *slog.Logger {
 	var l slog.Level
 	_ = l.UnmarshalText([]byte(level)) // validated with the configuration
-	return process.NewLogger(w, l, process.Libraries{Level: slog.LevelWarn, Usual: usual})
+	return process.NewLogger(w, format, l, process.Libraries{Level: slog.LevelWarn, Usual: usual})
 }
 
 // usual begins what the API server's library says when all is well: a client ends

@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/tests/dashboards"
 )
 
@@ -73,6 +76,65 @@ func TestMetrics(t *testing.T) {
 	slis := metricsPage(t, c, "/metrics/slis")
 	if !strings.Contains(slis, `kubernetes_healthcheck{name="ping",type="readyz"} 1`) {
 		t.Errorf("/metrics/slis is\n%s", slis)
+	}
+}
+
+// TestMetricSettings: MET-14, MET-15. A family that is disabled is on no page, whoever makes
+// it, and labels have no values but those that are allowed.
+func TestMetricSettings(t *testing.T) {
+	dir, port, scheduler := t.TempDir(), freePort(t), freePort(t)
+	p := coordinator(t, dir, port, "--scheduler-port", fmt.Sprint(scheduler),
+		"--disabled-metrics", "apiserver_request_total,workqueue_depth,scheduler_pending_pods,go_goroutines",
+		"--allow-metric-labels", "apiserver_response_sizes,verb=GET,PUT")
+	c := client(t, p, dir, port)
+	if _, err := c.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	page := metricsPage(t, c, "/metrics")
+	const sizes = `apiserver_response_sizes_count{component="apiserver",group="",resource="namespaces",` +
+		`scope="cluster",subresource="",verb=`
+	for _, want := range []string{
+		"\nworkqueue_adds_total{", "\ngo_threads ", "\ndisabled_metrics_total 4\n", sizes + `"unexpected"`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("/metrics lacks %q", want)
+		}
+	}
+	for _, none := range []string{
+		"\napiserver_request_total", "\nworkqueue_depth", "\nscheduler_pending_pods", "\ngo_goroutines", sizes + `"LIST"`,
+	} {
+		if i := strings.Index(page, none); i >= 0 {
+			t.Errorf("/metrics has %q: %.200s", none, page[i:])
+		}
+	}
+}
+
+// TestMetricSettingsAreChecked: MET-6. What cannot be is told with its field.
+func TestMetricSettingsAreChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "labels.yaml")
+	if err := os.WriteFile(file, []byte("'a_total,verb': 'GET,PUT'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{"a_total,verb": "GET"}
+	for _, c := range []struct {
+		config.Metrics
+		want string
+	}{
+		{config.Metrics{ShowHiddenMetricsForVersion: "1.35", DisabledMetrics: []string{"a_total"}}, ""},
+		{config.Metrics{AllowMetricLabelsManifest: file}, ""},
+		{config.Metrics{AllowMetricLabels: labels}, ""},
+		{config.Metrics{ShowHiddenMetricsForVersion: "1.36"}, "showHiddenMetricsForVersion \"1.36\": give 1.35"},
+		{config.Metrics{ShowHiddenMetricsForVersion: "1.34"}, "showHiddenMetricsForVersion"},
+		{config.Metrics{ShowHiddenMetricsForVersion: "1.35.1"}, "showHiddenMetricsForVersion"},
+		{config.Metrics{DisabledMetrics: []string{"a-total"}}, "disabledMetrics: "},
+		{config.Metrics{AllowMetricLabels: map[string]string{"a_total": "GET"}}, "allowMetricLabels: "},
+		{config.Metrics{AllowMetricLabelsManifest: file + "x"}, "allowMetricLabelsManifest: "},
+		{config.Metrics{AllowMetricLabels: labels, AllowMetricLabelsManifest: file}, "not both"},
+	} {
+		err := checkMetrics(c.Metrics)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.Metrics, err, c.want)
+		}
 	}
 }
 

@@ -73,6 +73,7 @@ type parts struct {
 // a part fails.
 func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	begin := time.Now()
+	applyMetrics(cfg.Metrics)
 	manager, err := process.TakeServiceManager()
 	if err != nil {
 		return err
@@ -279,6 +280,7 @@ func (s *parts) buildAPI(
 		RuntimeConfig:     s.cfg.RuntimeConfig,
 		TracingConfigFile: s.cfg.TracingConfigFile,
 		Profiling:         s.cfg.Profiling,
+		DisabledMetrics:   s.cfg.DisabledMetrics,
 	})
 	if err != nil {
 		return nil, err

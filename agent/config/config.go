@@ -17,11 +17,14 @@ import (
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// NodeName is the Node object's name; the host's name when empty.
+	// NodeName is the name of the Node and its address of the type Hostname, as the kubelet's
+	// --hostname-override; the host's name when empty.
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeIP is the address that the node is reached at; that of the default
 	// route when empty.
 	NodeIP string `json:"nodeIP,omitempty"`
+	// NodeExternalIPs reach the node from outside; the Node shows them.
+	NodeExternalIPs []string `json:"nodeExternalIPs,omitempty"`
 	// Kubeconfig names the API server and the node's credential. Without it
 	// the agent runs static pods only.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
@@ -68,6 +71,9 @@ type Config struct {
 	// ContainerRuntimeEndpoint is a CRI socket that takes the place of the
 	// runtime in process.
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"`
+	// ImageServiceEndpoint is a CRI socket for images where it is not that of the outside
+	// runtime.
+	ImageServiceEndpoint string `json:"imageServiceEndpoint,omitempty"`
 	// RuntimeHandlers are programs that run containers as runc does, by the
 	// name that a RuntimeClass's handler gives. runc and crun are there if they
 	// are installed; the name "" makes another one the default.
@@ -187,6 +193,13 @@ type Config struct {
 	ImageMinimumGCAge           metav1.Duration `json:"imageMinimumGCAge,omitempty"`
 	ImageMaximumGCAge           metav1.Duration `json:"imageMaximumGCAge,omitempty"`
 
+	// MaximumDeadContainersPerContainer is how many ended runs of a container are kept while
+	// its pod is there, MaximumDeadContainers how many of the whole node; negative: any
+	// number. They do not count before they are MinimumContainerTTLDuration old.
+	MinimumContainerTTLDuration       metav1.Duration `json:"minimumContainerTTLDuration,omitempty"`
+	MaximumDeadContainersPerContainer int             `json:"maximumDeadContainersPerContainer"`
+	MaximumDeadContainers             int             `json:"maximumDeadContainers"`
+
 	// SeccompDefault gives containers that name no seccomp profile the runtime's
 	// default one. It is on unless the file says false.
 	SeccompDefault *bool `json:"seccompDefault,omitempty"`
@@ -248,6 +261,8 @@ type Config struct {
 	ImageCredentialProviderBinDir string `json:"imageCredentialProviderBinDir,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// LoggingFormat is text, or json: an object a line as upstream's components write it.
+	LoggingFormat string `json:"loggingFormat,omitempty"`
 	// Tracing is the kubelet's field of that name; nil: nothing is traced.
 	Tracing *Tracing `json:"tracing,omitempty"`
 
@@ -383,6 +398,9 @@ func Default() Config {
 		ImageGCLowThresholdPercent:       80,
 		ImageMinimumGCAge:                metav1.Duration{Duration: 2 * time.Minute},
 
+		MaximumDeadContainersPerContainer: 1,
+		MaximumDeadContainers:             -1,
+
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
 		MaxParallelImagePulls:     10,
@@ -391,6 +409,7 @@ func Default() Config {
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},
 		LogLevel:                  "info",
+		LoggingFormat:             "text",
 		Hollow:                    defaultHollow(),
 	}
 }

@@ -36,15 +36,45 @@ func TestValidateTellsAll(t *testing.T) {
 	c := Default()
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
-	c.Conntrack.TCPCloseWaitTimeout.Duration = -1
+	c.Conntrack.TCPCloseWaitTimeout.Duration, c.ImageServiceEndpoint = -1, "/run/images.sock"
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	err := c.Validate()
 	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
-		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout",
+		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}
+	}
+}
+
+// NODE-10, NODE-20: which addresses a node can have, and the kubelet's flag of its name.
+func TestNodeAddresses(t *testing.T) {
+	for _, c := range []struct {
+		ip       string
+		external []string
+		want     string
+	}{
+		{ip: "192.0.2.1", external: []string{"198.51.100.1", "2001:db8::1"}},
+		{ip: "0.0.0.0"},
+		{ip: "::", want: "nodeIP:"},
+		{ip: "224.0.0.1", want: "nodeIP:"},
+		{external: []string{"node.example"}, want: "nodeExternalIPs:"},
+		{external: []string{"127.0.0.1"}, want: "nodeExternalIPs:"},
+		{external: []string{"169.254.0.1"}, want: "nodeExternalIPs:"},
+		{external: []string{"fe80::1%eth0"}, want: "nodeExternalIPs:"},
+		{external: []string{"198.51.100.1", "198.51.100.1"}, want: "nodeExternalIPs:"},
+	} {
+		cfg := Default()
+		cfg.NodeName, cfg.NodeIP, cfg.NodeExternalIPs = "n", c.ip, c.external
+		err := cfg.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	c, err := Parse([]string{"--hostname-override", "Rack1", "--node-external-ip", "198.51.100.1,198.51.100.2"})
+	if err != nil || c.NodeName != "rack1" || len(c.NodeExternalIPs) != 2 {
+		t.Errorf("%s, %q, %v", c.NodeName, c.NodeExternalIPs, err)
 	}
 }
 
@@ -93,11 +123,11 @@ func TestEvictionSettings(t *testing.T) {
 	c := Default()
 	c.NodeName = "n"
 	c.EvictionMaxPodGracePeriod, c.ImageGCLowThresholdPercent, c.ImageMaximumGCAge.Duration = -1, 85, time.Minute
-	c.EvictionPressureTransitionPeriod.Duration = -1
+	c.EvictionPressureTransitionPeriod.Duration, c.MinimumContainerTTLDuration.Duration = -1, -1
 	c.EvictionMemoryStall, c.EvictionMemoryStallPeriod.Duration = "0.6", time.Second
 	err := c.Validate()
 	for _, field := range []string{"evictionMaxPodGracePeriod", "imageGCLowThresholdPercent", "imageMaximumGCAge",
-		"evictionPressureTransitionPeriod", "evictionMemoryStall", "evictionMemoryStallPeriod"} {
+		"evictionPressureTransitionPeriod", "minimumContainerTTLDuration", "evictionMemoryStall", "evictionMemoryStallPeriod"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}

@@ -9,6 +9,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CheckpointKeyFile, "checkpoint-key-file", c.CheckpointKeyFile, "key that the agent's records are sealed with, made when missing (default: checkpoint.key in the data directory)")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "API server and credential of this node")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object (default: the host's name)")
+	fs.StringVar(&c.NodeName, "hostname-override", c.NodeName, "the same as --node-name, as the kubelet calls it")
+	fs.StringSliceVar(&c.NodeExternalIPs, "node-external-ip", c.NodeExternalIPs,
+		"addresses that reach this node from outside, which the Node shows as ExternalIP")
 	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")
 	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "directory of volumes and plugin sockets")
 	fs.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "directory of pod logs")
@@ -27,6 +30,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"directory of these programs")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "parent of the kubepods cgroup")
 	fs.StringVar(&c.ContainerRuntimeEndpoint, "runtime-endpoint", c.ContainerRuntimeEndpoint, "CRI socket of a runtime that takes the place of the built-in one")
+	fs.StringVar(&c.ContainerRuntimeEndpoint, "container-runtime-endpoint", c.ContainerRuntimeEndpoint,
+		"the same as --runtime-endpoint, as the kubelet calls it")
+	fs.StringVar(&c.ImageServiceEndpoint, "image-service-endpoint", c.ImageServiceEndpoint,
+		"CRI socket of the images of that runtime (default: the same)")
 	fs.StringVar(&c.Address, "address", c.Address, "address that the kubelet API listens at")
 	fs.IntVar(&c.Port, "port", c.Port, "port of the kubelet API, 0 for none")
 	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "serving certificate (default: one that the cluster signs)")
@@ -47,6 +54,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Join, "join", c.Join, "addresses of other gossip members")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of the Node object")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.StringVar(&c.LoggingFormat, "logging-format", c.LoggingFormat, "text, or json")
 	c.Hollow.flags(fs)
 }
 

@@ -34,9 +34,7 @@ func (c *Config) Validate() error {
 	if msgs := validation.IsDNS1123Subdomain(c.NodeName); len(msgs) > 0 {
 		bad("nodeName", "%q: %s", c.NodeName, msgs[0])
 	}
-	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
-		bad("nodeIP", "%q is not an IP address", c.NodeIP)
-	}
+	c.validateAddresses(bad)
 	c.validateDirs(bad)
 	for _, p := range []struct {
 		field string
@@ -77,11 +75,6 @@ func (c *Config) Validate() error {
 	if c.Tracing != nil {
 		c.Tracing.validate(bad)
 	}
-	for _, a := range c.ClusterDNS {
-		if net.ParseIP(a) == nil {
-			bad("clusterDNS", "%q is not an IP address", a)
-		}
-	}
 	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
 		bad("cgroupDriver", "%q: use cgroupfs or systemd", c.CgroupDriver)
 	}
@@ -95,6 +88,10 @@ func (c *Config) Validate() error {
 		if program == "" {
 			bad("runtimeHandlers", "%q has no program", name)
 		}
+	}
+	if c.ImageServiceEndpoint != "" && c.ContainerRuntimeEndpoint == "" {
+		bad("imageServiceEndpoint", "%q is of a runtime that containerRuntimeEndpoint names; the built-in one has its own",
+			c.ImageServiceEndpoint)
 	}
 	if c.MaxPods < 1 {
 		bad("maxPods", "%d must be positive", c.MaxPods)
@@ -131,7 +128,32 @@ func (c *Config) Validate() error {
 	if _, err := c.Level(); err != nil {
 		bad("logLevel", "%q: use debug, info, warn or error", c.LogLevel)
 	}
+	if c.LoggingFormat != "" && c.LoggingFormat != "text" && c.LoggingFormat != "json" {
+		bad("loggingFormat", "%q: use text or json", c.LoggingFormat)
+	}
 	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
+}
+
+func (c *Config) validateAddresses(bad func(field, format string, args ...any)) {
+	if ip := net.ParseIP(c.NodeIP); c.NodeIP != "" && (ip == nil || ip.Equal(net.IPv6unspecified) || ip.IsMulticast()) {
+		bad("nodeIP", "%q is not the IP address of a machine", c.NodeIP)
+	}
+	for i, text := range c.NodeExternalIPs {
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil || a.Zone() != "":
+			bad("nodeExternalIPs", "%q is not an IP address", text)
+		case !a.IsGlobalUnicast():
+			bad("nodeExternalIPs", "nobody reaches a node at %s from outside", text)
+		case slices.Contains(c.NodeExternalIPs[:i], text):
+			bad("nodeExternalIPs", "%s is there twice", text)
+		}
+	}
+	for _, a := range c.ClusterDNS {
+		if net.ParseIP(a) == nil {
+			bad("clusterDNS", "%q is not an IP address", a)
+		}
+	}
 }
 
 // ValidateDirs checks what a cleanup must be able to rely on. It leaves all else
@@ -179,6 +201,7 @@ func (c *Config) validateReclaim(bad func(field, format string, args ...any)) {
 	}{
 		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod},
 		{"imageMinimumGCAge", c.ImageMinimumGCAge}, {"imageMaximumGCAge", c.ImageMaximumGCAge},
+		{"minimumContainerTTLDuration", c.MinimumContainerTTLDuration},
 	} {
 		if d.Duration.Duration < 0 {
 			bad(d.field, "%s must not be negative", d.Duration.Duration)

@@ -57,7 +57,7 @@ func Look(disk, ip string) (Facts, error) {
 		f.SystemUUID = f.MachineID
 	}
 	f.OSImage = osImage()
-	if ip != "" {
+	if ip != "" && ip != "0.0.0.0" { // which is the default route's, too
 		f.IPs = []string{ip}
 		return f, nil
 	}

@@ -21,9 +21,11 @@ var Version = "v1.36.3+shoal"
 
 // Input is all that Build looks at.
 type Input struct {
-	Name   string
-	Facts  host.Facts
-	Labels map[string]string
+	Name  string
+	Facts host.Facts
+	// ExternalIPs are addresses that reach the node from outside.
+	ExternalIPs []string
+	Labels      map[string]string
 	// Annotations are set beside those that others wrote.
 	Annotations map[string]string
 	Taints      []corev1.Taint
@@ -38,6 +40,10 @@ type Input struct {
 	Features []string
 	// NotReady is why pods cannot run, "" when they can.
 	NotReady string
+	// OwnNetwork: the agent's own network connects pods. Network is what is said of it; while
+	// it is nil, nobody knows, and what the Node said before stays.
+	OwnNetwork bool
+	Network    *corev1.NodeCondition
 	// InUse are volumes that must not be detached.
 	InUse []corev1.UniqueVolumeName
 	// Devices are those of device plugins, by resource, HealthyDevices the healthy ones.
@@ -129,6 +135,9 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 	for _, ip := range in.Facts.IPs {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
 	}
+	for _, ip := range in.ExternalIPs {
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: ip})
+	}
 	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: in.Name})
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(in.Port)
 	s.NodeInfo = corev1.NodeSystemInfo{
@@ -156,12 +165,18 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	mine := map[corev1.NodeConditionType]bool{corev1.NodeMemoryPressure: true, corev1.NodeDiskPressure: true,
 		corev1.NodePIDPressure: true, corev1.NodeReady: true}
+	if in.OwnNetwork && in.Network != nil {
+		mine[corev1.NodeNetworkUnavailable] = true
+	}
 	problems := problemsOf(old, in.Problems)
 	for _, c := range problems {
 		mine[c.Type] = true
 	}
 	for _, c := range old {
-		if !mine[c.Type] {
+		// Another network has the condition to itself.
+		left := !in.OwnNetwork && c.Type == corev1.NodeNetworkUnavailable &&
+			(c.Reason == networkUp || c.Reason == networkDown)
+		if !mine[c.Type] && !left {
 			out = append(out, c)
 		}
 	}
@@ -173,6 +188,9 @@ func conditions(old []corev1.NodeCondition, in Input) []corev1.NodeCondition {
 			}
 		}
 		out = append(out, c)
+	}
+	if in.OwnNetwork && in.Network != nil {
+		add(*in.Network)
 	}
 	for _, p := range []struct {
 		t                        corev1.NodeConditionType

@@ -1,12 +1,14 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/problem"
@@ -126,4 +128,61 @@ func problemOf(n *corev1.Node) string {
 		}
 	}
 	return " 0"
+}
+
+// NODE-23: a Node says whether its network is missing where that is the agent's own. Another
+// network says so itself, and finds nothing of the agent's.
+func TestNetworkUnavailable(t *testing.T) {
+	up := []*criv1.RuntimeCondition{{Type: criv1.NetworkReady, Status: true}}
+	down := []*criv1.RuntimeCondition{{Type: criv1.NetworkReady, Reason: "NetworkPluginNotReady", Message: "no range"}}
+	theirs := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
+		Reason: "FlannelIsUp"}
+	runtime := &fakeRuntime{}
+	own := true
+	d := &Describer{
+		Static:      Input{Name: "n"},
+		Runtime:     runtime,
+		Images:      runtime,
+		Pressure:    func() map[corev1.NodeConditionType]bool { return nil },
+		Annotations: func() map[string]string { return nil },
+		Leaving:     func() bool { return false },
+		OwnNetwork:  func() bool { return own },
+	}
+	var n *corev1.Node
+	for i, step := range []struct {
+		what    string
+		runtime []*criv1.RuntimeCondition
+		err     error
+		own     bool
+		theirs  bool
+		want    string // status, reason, message, and the step of the last change
+	}{
+		{"no range yet", down, nil, true, false, "True ShoalNetworkIsDown no range 0"},
+		{"set up", up, nil, true, false, "False ShoalNetworkIsUp the agent's own pod network is set up on this node 1"},
+		{"set up", up, nil, true, false, "False ShoalNetworkIsUp the agent's own pod network is set up on this node 1"},
+		{"no answer", nil, errors.New("gone"), true, false,
+			"False ShoalNetworkIsUp the agent's own pod network is set up on this node 1"},
+		{"another network", up, nil, false, false, ""},
+		{"which says so", up, nil, false, true, "False FlannelIsUp  0"},
+		{"is not ready", down, nil, false, false, "False FlannelIsUp  0"},
+		{"its own again", up, nil, true, false,
+			"False ShoalNetworkIsUp the agent's own pod network is set up on this node 0"},
+	} {
+		runtime.conditions, runtime.err, own = step.runtime, step.err, step.own
+		if step.theirs {
+			n.Status.Conditions = append(n.Status.Conditions, theirs)
+		}
+		in := d.Describe(t.Context())
+		in.Now = metav1.Unix(int64(i), 0)
+		n = Build(n, in)
+		got := ""
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				got += fmt.Sprintf("%s %s %s %d", c.Status, c.Reason, c.Message, max(0, c.LastTransitionTime.Unix()))
+			}
+		}
+		if got != step.want {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
 }

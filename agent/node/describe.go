@@ -38,6 +38,9 @@ type Describer struct {
 	// Devices are how many there are of the resources of device plugins, and how many of
 	// them are healthy; nil: nobody looks after any.
 	Devices func() (capacity, allocatable corev1.ResourceList)
+	// OwnNetwork tells whether the agent's own network connects pods now; nil: it never
+	// does.
+	OwnNetwork func() bool
 	// InUse names the volumes that must not be detached; nil: there are none.
 	InUse func() []corev1.UniqueVolumeName
 }
@@ -55,6 +58,7 @@ func (d *Describer) Describe(ctx context.Context) Input {
 	if d.InUse != nil {
 		in.InUse = d.InUse()
 	}
+	in.OwnNetwork = d.OwnNetwork != nil && d.OwnNetwork()
 	if d.Leaving() {
 		in.NotReady = "node is shutting down"
 		return in
@@ -65,6 +69,9 @@ func (d *Describer) Describe(ctx context.Context) Input {
 		return in
 	}
 	in.NotReady = notReady(st.GetStatus().GetConditions())
+	if in.OwnNetwork {
+		in.Network = networkUnavailable(st.GetStatus().GetConditions())
+	}
 	in.Handlers = Handlers(st.GetRuntimeHandlers())
 	if list, err := d.Images.ListImages(ctx, nil); err == nil {
 		in.Images = Images(list, d.MaxImages)
@@ -88,6 +95,25 @@ func notReady(conditions []*criv1.RuntimeCondition) (why string) {
 		why = fmt.Sprintf("%s: %s=false reason:%s message:%s", what, c.Type, c.Reason, c.Message)
 	}
 	return why
+}
+
+// Reasons of the condition NetworkUnavailable where the network is the agent's own.
+const (
+	networkUp   = "ShoalNetworkIsUp"
+	networkDown = "ShoalNetworkIsDown"
+)
+
+// networkUnavailable is what a Node says of the agent's own network; of another one its
+// owner says it.
+func networkUnavailable(conditions []*criv1.RuntimeCondition) *corev1.NodeCondition {
+	for _, c := range conditions {
+		if c.Type == criv1.NetworkReady && !c.Status {
+			return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue,
+				Reason: networkDown, Message: c.Message}
+		}
+	}
+	return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
+		Reason: networkUp, Message: "the agent's own pod network is set up on this node"}
 }
 
 // Reserved adds up what the configuration keeps for the system and its daemons;

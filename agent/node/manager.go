@@ -268,7 +268,16 @@ func (m *Manager) tell(old, now *corev1.Node) {
 	}
 }
 
+// patch is the change from old to want. Addresses would be merged by their type, of which
+// there may be several: they are replaced as a whole.
 func patch(old, want *corev1.Node) ([]byte, error) {
+	addresses := want.Status.Addresses
+	moved := !equality.Semantic.DeepEqual(old.Status.Addresses, addresses)
+	if moved {
+		same := *want
+		same.Status.Addresses = old.Status.Addresses
+		want = &same
+	}
 	a, err := json.Marshal(old)
 	if err != nil {
 		return nil, err
@@ -277,8 +286,30 @@ func patch(old, want *corev1.Node) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Addresses are keyed by type alone in a merge; replacing them is exact.
-	return strategicpatch.CreateTwoWayMergePatch(a, b, corev1.Node{})
+	body, err := strategicpatch.CreateTwoWayMergePatch(a, b, corev1.Node{})
+	if err != nil || !moved {
+		return body, err
+	}
+	return replaceAddresses(body, addresses)
+}
+
+// replaceAddresses adds to a patch that these are all addresses.
+func replaceAddresses(body []byte, addresses []corev1.NodeAddress) ([]byte, error) {
+	var change map[string]any
+	if err := json.Unmarshal(body, &change); err != nil {
+		return nil, err
+	}
+	list := []any{map[string]any{"$patch": "replace"}}
+	for _, a := range addresses {
+		list = append(list, a)
+	}
+	status, _ := change["status"].(map[string]any)
+	if status == nil {
+		status = map[string]any{}
+		change["status"] = status
+	}
+	status["addresses"] = list
+	return json.Marshal(change)
 }
 
 // follow watches the own Node: its pod network, labels and taints.

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/problem"
 )
 
@@ -147,5 +149,46 @@ func TestNodeMadeAnew(t *testing.T) {
 		}
 		m.set(n)
 		shows("5")
+	}
+}
+
+// NODE-20: addresses are replaced as a whole. A merge by their type, as the API's types have
+// it, would lose one of two of a type.
+func TestAddressesOfNode(t *testing.T) {
+	m := &Manager{
+		Client: fake.NewClientset(),
+		Name:   "n",
+		Seen:   func(*corev1.Node) {},
+		Event:  func(string, string, string) {},
+	}
+	for i, c := range []struct{ internal, external, want string }{
+		{"192.0.2.1", "", "InternalIP=192.0.2.1 Hostname=n"},
+		{"192.0.2.1", "198.51.100.1 198.51.100.2",
+			"InternalIP=192.0.2.1 ExternalIP=198.51.100.1 ExternalIP=198.51.100.2 Hostname=n"},
+		{"192.0.2.1", "198.51.100.2 198.51.100.3",
+			"InternalIP=192.0.2.1 ExternalIP=198.51.100.2 ExternalIP=198.51.100.3 Hostname=n"},
+		{"192.0.2.7", "198.51.100.3", "InternalIP=192.0.2.7 ExternalIP=198.51.100.3 Hostname=n"},
+		{"192.0.2.7", "", "InternalIP=192.0.2.7 Hostname=n"},
+	} {
+		m.Input = func(context.Context) Input {
+			return Input{Name: "n", Facts: host.Facts{IPs: strings.Fields(c.internal)},
+				ExternalIPs: strings.Fields(c.external)}
+		}
+		var err error
+		if i == 0 {
+			err = m.register(t.Context())
+		} else {
+			_, err = m.update(t.Context(), false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range m.Node().Status.Addresses {
+			got = append(got, string(a.Type)+"="+a.Address)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

@@ -4,7 +4,6 @@ package outside
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -33,38 +32,55 @@ type Runtime struct {
 	log    *slog.Logger
 }
 
-// Connect waits for the runtime behind endpoint, a path or unix://PATH. Requests
-// have spans of tracer, if there is one, and tell the runtime of them.
-func Connect(ctx context.Context, endpoint string, tracer trace.TracerProvider, log *slog.Logger) (*Runtime, error) {
-	if !strings.Contains(endpoint, "://") {
-		endpoint = "unix://" + endpoint
+// Connect waits for the runtime behind endpoint, a path or unix://PATH, and for the
+// images' one behind another endpoint if images is not empty. Requests have spans of tracer,
+// if there is one, and tell the runtime of them.
+func Connect(
+	ctx context.Context, endpoint, images string, tracer trace.TracerProvider, log *slog.Logger,
+) (*Runtime, error) {
+	if images == "" {
+		images = endpoint
 	}
-	service, err := await(ctx, endpoint, tracer, log)
+	endpoint, images = address(endpoint), address(images)
+	r := &Runtime{log: log}
+	err := await(ctx, "the container runtime", endpoint, log, func() (err error) {
+		r.RuntimeService, err = criclient.NewRemoteRuntimeService(ctx, endpoint, patience, tracer, false)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	images, err := criclient.NewRemoteImageService(ctx, endpoint, imagePatience, tracer, false)
+	err = await(ctx, "the image service", images, log, func() (err error) {
+		r.Images, err = criclient.NewRemoteImageService(ctx, images, imagePatience, tracer, false)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("images of the container runtime at %s: %w", endpoint, err)
+		return nil, err
 	}
-	return &Runtime{RuntimeService: service, Images: images, log: log}, nil
+	return r, nil
 }
 
-func await(
-	ctx context.Context, endpoint string, tracer trace.TracerProvider, log *slog.Logger,
-) (criapi.RuntimeService, error) {
+func address(endpoint string) string {
+	if strings.Contains(endpoint, "://") {
+		return endpoint
+	}
+	return "unix://" + endpoint
+}
+
+// await connects until something answers.
+func await(ctx context.Context, what, endpoint string, log *slog.Logger, connect func() error) error {
 	for told := false; ; told = true {
-		service, err := criclient.NewRemoteRuntimeService(ctx, endpoint, patience, tracer, false)
+		err := connect()
 		if err == nil {
-			return service, nil
+			return nil
 		}
 		if !told {
-			log.Warn("the container runtime does not answer; trying on (is it running, with its CRI plugin?)",
+			log.Warn(what+" does not answer; trying on (is it running, with its CRI plugin?)",
 				"endpoint", endpoint, "err", err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-time.After(again):
 		}
 	}

@@ -359,6 +359,7 @@ func startWith(t *testing.T, dir string, f *fakeCRI, e *edges, reporter Reporter
 		Runtime: f, Images: f, Volumes: e, Objects: e, Probes: e, Reporter: reporter, Records: e, Events: e,
 		Services: noServices,
 		Host:     &launch.Host{RootDir: dir, PodLogsDir: dir, CgroupParent: func(*corev1.Pod) string { return "/x" }},
+		Dead:     DeadLimits{PerContainer: 1, Node: -1},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	m.Steps = []Step{{Name: "sandbox", Ensure: m.EnsureSandbox, Release: m.ReleaseSandbox}}

@@ -159,6 +159,8 @@ type Manager struct {
 	// annotations changed, may be nil.
 	Relabelled func(ctx context.Context, p *corev1.Pod) error
 	MaxBackoff time.Duration
+	// Dead bounds the ended containers that stay.
+	Dead DeadLimits
 	// Spans tells of what workers do, nil: nobody listens.
 	Spans Spans
 	// Passes takes how long looks at pods took, Starts how long pods took to run.
@@ -168,6 +170,7 @@ type Manager struct {
 	pulls   pulls
 	users   sync.Mutex // one allocation of users at a time
 	growing sync.Mutex // one allocation of resources at a time
+	dead    deadOfNode
 	ctx     context.Context
 	wg      sync.WaitGroup
 	mu      sync.Mutex
@@ -581,6 +584,7 @@ func (m *Manager) drop(w *worker) {
 		m.forgotten[w.uid] = true
 	}
 	m.mu.Unlock()
+	m.dead.forget(w.uid)
 	if claimant != "" && p.DeletionTimestamp == nil {
 		m.Update(p, claimant)
 	}

@@ -41,7 +41,7 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	w.stopping(p, at.unwanted(), now)
 	w.restartAll(p, o)
 	w.resizeDone(p, o, now)
-	plan := Decide(Input{
+	in := Input{
 		Pod:        p,
 		Record:     w.rec,
 		Observed:   o,
@@ -50,7 +50,13 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 		Busy:       busy,
 		MaxBackoff: w.m.MaxBackoff,
 		Now:        now,
-	})
+	}
+	surplus, next := w.m.surplus(w.uid, in)
+	in.Surplus = surplus
+	plan := Decide(in)
+	if !next.IsZero() {
+		plan.wake(next)
+	}
 	again := false
 	for _, a := range plan.Actions {
 		again = w.act(ctx, p, o, a) || again
@@ -149,6 +155,10 @@ func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Pl
 		}
 		w.probes(p, o)
 	}
+	if !w.retry.IsZero() { // an action failed
+		plan.wake(w.retry)
+		w.retry = time.Time{}
+	}
 	w.wake(plan.Wake)
 	if w.m.Changed != nil {
 		w.m.Changed()
@@ -198,7 +208,8 @@ func (w *worker) retryLater(ctx context.Context, what string, err error) {
 		w.failure = err.Error()
 		w.m.Log.Warn("cannot "+what+", trying again", "pod", w.uid, "err", err)
 	}
-	w.wake(time.Now().Add(time.Second))
+	w.retry = time.Now().Add(time.Second)
+	w.wake(w.retry)
 }
 
 // stopping begins or hastens the pod's end.
@@ -265,6 +276,9 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 		}
 		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
 	case Remove:
+		if newest := o.Latest(a.Name); newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) {
+			return false // only the runtime knows for sure how it ended
+		}
 		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {
 			w.retryLater(ctx, "remove a container", err)
 			return false

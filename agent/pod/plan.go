@@ -65,6 +65,8 @@ type Input struct {
 	// started, a container's ID while it is stopped, and the empty string
 	// for the pod as a whole.
 	Busy map[string]bool
+	// Surplus are the IDs of ended containers that are more than the node keeps.
+	Surplus map[string]bool
 	// MaxBackoff caps the crash loop's pauses.
 	MaxBackoff time.Duration
 	Now        time.Time
@@ -97,8 +99,10 @@ func Decide(in Input) Plan {
 	switch {
 	case in.Busy[""]:
 	case in.Record.Stopping != nil:
+		d.removeSurplus()
 		d.end()
 	default:
+		d.removeSurplus()
 		d.live()
 	}
 	return d.plan
@@ -241,22 +245,19 @@ func (d *decision) sandbox(old *record.Sandbox) {
 	d.plan.add(a)
 }
 
-// clean removes containers and sandboxes that later ones have replaced. The
-// newest ended run of a name stays: it is the last state and has the log.
+// clean removes what an agent left that died between create and start, and sandboxes that
+// later ones have replaced and that have no container any more.
 func (d *decision) clean(sb *record.Sandbox) {
-	kept := map[string]int{}
+	seen := map[string]bool{}
 	holds := map[string]bool{}
 	for i := range d.Observed.Containers {
 		o := &d.Observed.Containers[i]
-		kept[o.Name]++
-		newest := kept[o.Name] == 1
+		newest := !seen[o.Name]
+		seen[o.Name] = true
 		switch {
 		case o.State == record.Created && newest && !d.Busy[o.Name]:
-			// The agent died between create and start.
 			d.plan.add(Action{Kind: Remove, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
-		case kept[o.Name] > 2 && o.State == record.Exited:
-			d.plan.add(Action{Kind: Remove, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
-		default:
+		case !d.Surplus[o.ID]:
 			holds[o.SandboxID] = true
 		}
 	}

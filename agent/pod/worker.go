@@ -35,8 +35,9 @@ type worker struct {
 	specified   *corev1.Pod // what shown.allocated was made of
 	busy        map[string]*job
 	timer       *time.Timer
-	failure     string // the last that was told
-	keepFailing bool   // the record could not be written, which was told
+	retry       time.Time // when to look again for what failed; zero: it did not
+	failure     string    // the last that was told
+	keepFailing bool      // the record could not be written, which was told
 	targets     map[string]string
 	// starting since it was admitted by this agent, until it runs.
 	starting bool

@@ -122,9 +122,9 @@ func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
 		f.end("a", 1)
 		expect(t, f, "a#0=exit1 a#1=run b#0=run i#0=exit0")
 		f.end("a", 1)
-		expect(t, f, "a#0=exit1 a#1=exit1 b#0=run i#0=exit0")
+		expect(t, f, "a#1=exit1 b#0=run i#0=exit0")
 		time.Sleep(9 * time.Second)
-		expect(t, f, "a#0=exit1 a#1=exit1 b#0=run i#0=exit0")
+		expect(t, f, "a#1=exit1 b#0=run i#0=exit0")
 		time.Sleep(2 * time.Second)
 		expect(t, f, "a#1=exit1 a#2=run b#0=run i#0=exit0")
 

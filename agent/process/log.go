@@ -20,12 +20,49 @@ type Libraries struct {
 	Usual []string
 }
 
-// NewLogger makes the one log of the process. It sets klog's logger, which is the
-// process's.
-func NewLogger(w io.Writer, level slog.Level, libraries Libraries) *slog.Logger {
-	handler := slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+// Formats of the log.
+const (
+	Text = "text"
+	JSON = "json"
+)
+
+// NewLogger makes the one log of the process, in a format. It sets klog's logger, which is
+// the process's.
+func NewLogger(w io.Writer, format string, level slog.Level, libraries Libraries) *slog.Logger {
+	var handler slog.Handler = slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+	if format == JSON {
+		handler = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: asUpstream})
+	}
 	klog.SetSlogLogger(slog.New(quiet{handler, libraries}))
 	return slog.New(handler)
+}
+
+// verbosity is what upstream's components call the level of what only developers read.
+const verbosity = 4
+
+// asUpstream has a record in JSON look as those of upstream's components: ts in milliseconds
+// since 1970, v, msg, err; durations as text. The level is there beside v, which does not
+// tell a warning.
+func asUpstream(groups []string, a slog.Attr) slog.Attr {
+	switch {
+	case len(groups) > 0:
+	case a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime:
+		return slog.Float64("ts", float64(a.Value.Time().UnixMicro())/1000)
+	case a.Key == slog.LevelKey:
+		level, ok := a.Value.Any().(slog.Level)
+		if !ok {
+			break
+		}
+		v := 0
+		if level < slog.LevelInfo {
+			v = verbosity
+		}
+		return slog.Attr{Value: slog.GroupValue(slog.Int("v", v), slog.String("level", strings.ToLower(level.String())))}
+	}
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // quiet passes what Libraries says.

@@ -6,7 +6,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/record"
@@ -147,11 +150,13 @@ func chosen(p *Pod, container string, previous bool) (*record.Observation, strin
 	}
 	pod := p.Pod.Name
 	if previous {
-		// The run before the one that runs or ended last.
-		if len(runs) < 2 {
-			return nil, fmt.Sprintf("previous terminated container %q in pod %q not found", container, pod)
+		switch {
+		case len(runs) > 0 && endedBeforeNext(p.Pod, runs[0], len(runs) == 1):
+			return runs[0], ""
+		case len(runs) > 1:
+			return runs[1], ""
 		}
-		return runs[1], ""
+		return nil, fmt.Sprintf("previous terminated container %q in pod %q not found", container, pod)
 	}
 	if len(runs) > 0 {
 		return runs[0], ""
@@ -167,4 +172,26 @@ func chosen(p *Pod, container string, previous bool) (*record.Observation, strin
 		}
 	}
 	return nil, fmt.Sprintf("container %q in pod %q is not available", container, pod)
+}
+
+// endedBeforeNext tells whether a container's newest run is the one before a run that is
+// still to come, as the pod's status has it: the last state of a container that waits. The
+// status may be from a moment before, when it ran; that is said of an only run.
+func endedBeforeNext(p *corev1.Pod, o *record.Observation, only bool) bool {
+	if o.State != record.Exited {
+		return false
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses,
+		p.Status.EphemeralContainerStatuses} {
+		for i := range list {
+			st := &list[i]
+			if st.Name != o.Name {
+				continue
+			}
+			last := st.LastTerminationState.Terminated
+			return st.State.Waiting != nil && last != nil && strings.HasSuffix(last.ContainerID, "://"+o.ID) ||
+				only && st.State.Running != nil && o.Attempt > 0
+		}
+	}
+	return false
 }

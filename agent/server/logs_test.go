@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/shoal-project/shoal/agent/logs"
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // TestPastLogs: the log of a pod that is gone is shown as long as it is kept, to who names
@@ -35,5 +38,47 @@ func TestPastLogs(t *testing.T) {
 		if ok := w.Code == http.StatusOK; !strings.Contains(w.Body.String(), want) || ok != strings.HasSuffix(want, "\n") {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
+	}
+}
+
+// TestPreviousRun: of a container that waits for its next run, the previous one is that
+// which ended last, as its status says.
+func TestPreviousRun(t *testing.T) {
+	waiting := corev1.ContainerStatus{Name: "c",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ContainerID: "shoal://2"}}}
+	running := corev1.ContainerStatus{Name: "c",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	ended := corev1.ContainerStatus{Name: "c",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "shoal://2"}}}
+	run := func(id string, attempt uint32, state record.State) record.Observation {
+		return record.Observation{ID: id, Name: "c", Attempt: attempt, State: state}
+	}
+	for name, c := range map[string]struct {
+		status corev1.ContainerStatus
+		runs   []record.Observation
+		want   string
+	}{
+		"runs":            {running, []record.Observation{run("2", 1, record.Running), run("1", 0, record.Exited)}, "1"},
+		"runs_first_time": {running, []record.Observation{run("1", 0, record.Running)}, ""},
+		"waits":           {waiting, []record.Observation{run("2", 1, record.Exited), run("1", 0, record.Exited)}, "2"},
+		"waits_with_one":  {waiting, []record.Observation{run("2", 1, record.Exited)}, "2"},
+		"status_is_late":  {running, []record.Observation{run("2", 1, record.Exited)}, "2"},
+		"status_is_late_with_two": {running,
+			[]record.Observation{run("2", 1, record.Exited), run("1", 0, record.Exited)}, "1"},
+		"is_over":       {ended, []record.Observation{run("2", 1, record.Exited)}, ""},
+		"was_removed":   {ended, nil, ""},
+		"over_with_two": {ended, []record.Observation{run("2", 1, record.Exited), run("1", 0, record.Exited)}, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Pod{Pod: &corev1.Pod{}, Observed: &record.Observed{Containers: c.runs}}
+			p.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{c.status}
+			o, problem := chosen(p, "c", true)
+			switch {
+			case o == nil && (c.want != "" || problem == ""), o != nil && o.ID != c.want:
+				t.Errorf("%+v, %q, want %q", o, problem, c.want)
+			}
+		})
 	}
 }

@@ -3,10 +3,13 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/util/sets"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -38,13 +41,34 @@ var registerBuildInfo = sync.OnceFunc(func() {
 		v.Compiler, v.Platform).Set(1)
 })
 
+// metricsPage shows what this process measures, but families of these names: of the
+// libraries' some are made, and counted, before a configuration is read.
+func metricsPage(disabled []string) http.Handler {
+	if len(disabled) == 0 {
+		return legacyregistry.Handler()
+	}
+	return metrics.HandlerFor(without{legacyregistry.DefaultGatherer, sets.New(disabled...)},
+		metrics.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
+}
+
+// without is what is gathered but some families.
+type without struct {
+	metrics.Gatherer
+	names sets.Set[string]
+}
+
+func (g without) Gather() ([]*dto.MetricFamily, error) {
+	all, err := g.Gatherer.Gather()
+	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return g.names.Has(f.GetName()) }), err
+}
+
 // countPatience is how long the store may take to count, for one page of metrics.
 const countPatience = 2 * time.Second
 
 // serveMetrics has the metrics page tell how many objects are stored. They are
 // counted when it is asked for: upstream counts each minute.
 func (s *Server) serveMetrics(g *genericapiserver.GenericAPIServer) {
-	page := legacyregistry.Handler()
+	page := metricsPage(s.cfg.DisabledMetrics)
 	mux := g.Handler.NonGoRestfulMux
 	mux.Unregister("/metrics")
 	mux.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

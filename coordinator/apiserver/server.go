@@ -66,6 +66,8 @@ type Config struct {
 	RuntimeConfig map[string]string
 	// Profiling serves /debug/pprof.
 	Profiling bool
+	// DisabledMetrics are the names of metrics that the page does not show.
+	DisabledMetrics []string
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string

@@ -102,6 +102,8 @@ type Config struct {
 	// TracingConfigFile is a TracingConfiguration of apiserver.config.k8s.io; empty:
 	// nothing is traced.
 	TracingConfigFile string `json:"tracingConfigFile,omitempty"`
+	Metrics
+	Controllers
 	Recycler
 	S3
 	Audit
@@ -110,6 +112,8 @@ type Config struct {
 	Authorization
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// LoggingFormat is text, or json: an object a line as upstream's components write it.
+	LoggingFormat string `json:"loggingFormat,omitempty"`
 }
 
 // minSigning leaves nodes the time to ask for their next certificate.
@@ -145,12 +149,14 @@ func Default() Config {
 		SnapshotInterval:       Duration(12 * time.Hour),
 		SnapshotKeep:           5,
 		ClusterSigningDuration: Duration(365 * 24 * time.Hour),
+		Controllers:            defaultControllers(),
 		Recycler:               defaultRecycler(),
 		S3:                     defaultS3(),
 		Audit:                  defaultAudit(),
 		Authentication:         defaultAuthentication(),
 		Authorization:          defaultAuthorization(),
 		LogLevel:               "info",
+		LoggingFormat:          "text",
 	}
 }
 
@@ -201,6 +207,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling,
 		"serve profiles at /debug/pprof, to who may get that path; they may hold secrets")
 	fs.StringVar(&c.TracingConfigFile, "tracing-config-file", c.TracingConfigFile, "TracingConfiguration file: where spans of requests are sent (default: none are made)")
+	c.Metrics.addFlags(fs)
+	c.Controllers.addFlags(fs)
 	c.Recycler.addFlags(fs)
 	c.S3.addFlags(fs)
 	c.Audit.addFlags(fs)
@@ -208,6 +216,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Authentication.addFlags(fs)
 	c.Authorization.addFlags(fs)
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.StringVar(&c.LoggingFormat, "logging-format", c.LoggingFormat, "text, or json")
 }
 
 // KubeletsUnverified, as KubeletCertificateAuthority, is for kubelets that serve
@@ -321,6 +330,7 @@ func (c Config) Validate() error {
 	if _, _, err := c.NodePorts(); err != nil {
 		bad("nodePortRange", c.NodePortRange, "give first-last, for example 30000-32767")
 	}
+	c.Controllers.validate(bad)
 	c.Recycler.validate(bad)
 	c.S3.validate(bad)
 	c.Audit.validate(bad)
@@ -330,6 +340,9 @@ func (c Config) Validate() error {
 	case "debug", "info", "warn", "error":
 	default:
 		bad("logLevel", c.LogLevel, "give debug, info, warn or error")
+	}
+	if c.LoggingFormat != "text" && c.LoggingFormat != "json" {
+		bad("loggingFormat", c.LoggingFormat, "give text or json")
 	}
 	return errors.Join(errs...)
 }

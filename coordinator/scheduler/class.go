@@ -31,7 +31,11 @@ type class struct {
 	// marked counts the raw scores other than 0; a column of zeros ranks nothing.
 	marked []int
 
-	filled int // lanes below have been judged at least once
+	// walk is the order in which slots are judged the first time, from walk[start] on and
+	// around; lanes beyond it follow. Without it lanes are judged in their own order.
+	walk   []int32
+	start  int
+	filled int // so many lanes of the walk have been judged at least once
 	good   int // lanes that pass the local filters
 	dirty  []int32
 	seq    uint64
@@ -88,6 +92,21 @@ func newClass(p *Profile, pod *framework.PodInfo, snap *framework.Snapshot) *cla
 	}
 	c.resize(snap)
 	return c
+}
+
+// walkFrom has the class look at nodes in the snapshot's order, from a place in it on.
+func (c *class) walkFrom(walk []int32, start int) {
+	if c.lanes == nil && len(walk) == len(c.node) && len(walk) > 0 {
+		c.walk, c.start = walk, start%len(walk)
+	}
+}
+
+// step is the lane that is the i-th to be judged.
+func (c *class) step(i int) int32 {
+	if i < len(c.walk) {
+		return c.walk[(c.start+i)%len(c.walk)]
+	}
+	return int32(i)
 }
 
 func (c *class) preFilter(pod *framework.PodInfo, snap *framework.Snapshot) {
@@ -231,7 +250,7 @@ func (c *class) slot(lane int32) int32 {
 
 // judge brings the verdicts up to date: of all nodes that were judged before,
 // and of so many more that want pass, and extra beyond.
-func (c *class) judge(snap *framework.Snapshot, want, extra int) {
+func (c *class) judge(snap *framework.Snapshot, want, extra int) (filled int) {
 	nodes := snap.Slots()
 	for _, lane := range c.dirty {
 		c.judgeLane(lane, nodes[c.slot(lane)])
@@ -241,9 +260,11 @@ func (c *class) judge(snap *framework.Snapshot, want, extra int) {
 		if c.good >= want {
 			extra--
 		}
-		c.judgeLane(int32(c.filled), nodes[c.slot(int32(c.filled))])
+		lane := c.step(c.filled)
+		c.judgeLane(lane, nodes[c.slot(lane)])
 		c.filled++
 	}
+	return c.filled
 }
 
 func (c *class) judgeLane(lane int32, n *framework.NodeInfo) {

@@ -30,7 +30,10 @@ type placer struct {
 	extenders *extenders // nil: none
 	classes   map[string]*class
 	tick      uint64
-	rng       *rand.Rand
+	// next is where in the snapshot's order of nodes the next class begins to look: where
+	// the last look at new nodes ended.
+	next int
+	rng  *rand.Rand
 
 	// reused from cycle to cycle
 	key    []byte
@@ -116,11 +119,14 @@ func (p *placer) classOf(profile *Profile, pod *framework.PodInfo) *class {
 	key, ok := profile.sign(append(p.key[:0], profile.Name...), pod, p.snap)
 	p.key = key
 	if !ok {
-		return newClass(profile, pod, p.snap)
+		c := newClass(profile, pod, p.snap)
+		c.walkFrom(p.snap.Walk(), p.next)
+		return c
 	}
 	c := p.classes[string(key)]
 	if c == nil || c.epoch != p.snap.Epoch() {
 		c = newClass(profile, pod, p.snap)
+		c.walkFrom(p.snap.Walk(), p.next)
 		if c.refused != nil || c.only != nil {
 			return c // not worth keeping: cheap, or good for one node only
 		}
@@ -162,7 +168,9 @@ func (p *placer) wanted(profile *Profile) int {
 func (p *placer) collect(c *cycle, want int) {
 	step := fillStep
 	for {
-		c.class.judge(p.snap, want, step)
+		if before := c.class.filled; c.class.judge(p.snap, want, step) > before {
+			p.next = c.class.start + c.class.filled
+		}
 		p.feasible(c)
 		if len(p.slots) > 0 || c.class.filled >= len(c.class.node) {
 			return

@@ -115,6 +115,8 @@ spec:
 	conf := filepath.Join(c.Dir, "cni-conf")
 	installNetwork(t, c, c.Dir, conf, filepath.Join(c.Dir, "cni-bin"))
 	connected(t, c, "10.88.0.", 1)
+	saysOfNetwork(t, c, "node1", "")
+	saysOfNetwork(t, c, "node2", "")
 	if out, err := c.Run("ip", "link", "show", "shoal0"); err == nil {
 		t.Errorf("the bridge is left: %s", out)
 	}
@@ -132,11 +134,23 @@ spec:
 		t.Fatal(err)
 	}
 	connected(t, c, "10.244.", 2)
+	saysOfNetwork(t, c, "node1", "ShoalNetworkIsUp")
 	uninstallNetwork(t, c.NetNS)
 	if err := os.RemoveAll(filepath.Join(waits.Dir, "cni-conf")); err != nil {
 		t.Fatal(err)
 	}
 	c.Must(t, "wait", "node/node2", "--for=condition=Ready=False", "--timeout=60s")
+}
+
+// saysOfNetwork waits for the reason of the condition NetworkUnavailable of a node, which is
+// the agent's where the network is (NODE-23).
+func saysOfNetwork(t *testing.T, c *harness.Cluster, node, want string) {
+	t.Helper()
+	harness.Eventually(t, node+" says of its network "+want, func() (bool, string) {
+		out, err := c.Kubectl("", "get", "node", node, "-o",
+			`jsonpath={.status.conditions[?(@.type=="NetworkUnavailable")].reason}`)
+		return err == nil && out == want, fmt.Sprint(out, err)
+	})
 }
 
 // connected waits until both pods answer on addresses that begin so, after so many

@@ -1,11 +1,18 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/util/cert"
+
+	agentconfig "github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -72,4 +79,59 @@ func TestTwoNodes(t *testing.T) {
 		t.Errorf("the pod restarted: %s then %s", start, now)
 	}
 	s.field("pod/guest", ".status.containerStatuses[0].restartCount", "0")
+}
+
+// TestNodeAddresses: NODE-20. A Node shows the addresses that reach it from outside, its
+// certificate is for them too, and kubectl reads its pods' logs.
+func TestNodeAddresses(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	agent, err := cluster.Host("public", func(a *harness.Agent, c *agentconfig.Config) {
+		c.NodeExternalIPs = []string{"198.51.100.7", "198.51.100.8"}
+		c.LoggingFormat = "json"
+		c.RegisterWithTaints = []string{"only=this:NoSchedule"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave(t, agent, "public")
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.k("wait", "node/public", "--for=create", "--timeout=60s")
+	s.k("wait", "node/public", "--for=condition=Ready", "--timeout=60s")
+	s.says("InternalIP="+agent.Address+" ExternalIP=198.51.100.7 ExternalIP=198.51.100.8 Hostname=public",
+		"get", "node/public", "-o", `jsonpath={range .status.addresses[*]}{.type}={.address} {end}`)
+	s.field("node/public", `.status.conditions[?(@.type=="NetworkUnavailable")].reason`, "ShoalNetworkIsUp")
+	wide := strings.Fields(s.k("get", "node/public", "-o", "wide", "--no-headers"))
+	if !slices.Contains(wide, "198.51.100.7") {
+		t.Errorf("kubectl get -o wide: %q", wide)
+	}
+	s.apply(strings.ReplaceAll(fmt.Sprintf(done, "said"), "few", "public"))
+	s.shows("I am said", "logs", "said")
+	harness.Eventually(t, "the certificate has all addresses", func() (bool, string) {
+		data, err := os.ReadFile(filepath.Join(agent.Dir, "agent", "kubelet-serving.pem"))
+		if err != nil {
+			return false, err.Error()
+		}
+		certs, err := cert.ParseCertsPEM(data)
+		if err != nil {
+			return false, err.Error()
+		}
+		got := fmt.Sprint(certs[0].IPAddresses)
+		return got == "["+agent.Address+" 198.51.100.7 198.51.100.8]", got
+	})
+	log, err := os.ReadFile(filepath.Join(agent.Dir, "agent.log"))
+	if err != nil || len(log) == 0 {
+		t.Errorf("there is no log: %v", err)
+	}
+	for line := range strings.Lines(string(log)) { // SLG-7
+		var record struct {
+			TS  float64 `json:"ts"`
+			Msg string  `json:"msg"`
+		}
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record.TS == 0 || record.Msg == "" {
+			t.Errorf("no record in JSON: %s", line)
+		}
+	}
 }

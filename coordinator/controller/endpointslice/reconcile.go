@@ -22,10 +22,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-const (
-	managedBy         = "endpointslice-controller.k8s.io"
-	endpointsPerSlice = 100
-)
+const managedBy = "endpointslice-controller.k8s.io"
 
 // errStale ends a reconcile whose own last write the cache does not show yet;
 // the slice's event, or the retry, brings the key back.
@@ -44,8 +41,8 @@ type reconciler struct {
 	loop     *controller.Loop
 }
 
-// New builds the controller; its keys are Services.
-func New(env controller.Env) (*controller.Loop, error) {
+// New builds the controller; its keys are Services. A slice has at most perSlice endpoints.
+func New(env controller.Env, perSlice int) (*controller.Loop, error) {
 	core, endpointSlices := env.Informers.Core().V1(), env.Informers.Discovery().V1().EndpointSlices()
 	slicesOf, err := controller.SlicesOf(endpointSlices.Informer(), managedBy)
 	if err != nil {
@@ -58,7 +55,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		topology: topologycache.NewTopologyCache(),
 		loop:     controller.New("endpointslice", 5, env.Log),
 	}
-	r.library = library.NewReconciler(env.Client, r.nodes, endpointsPerSlice, r.tracker, r.topology, r.events, managedBy,
+	r.library = library.NewReconciler(env.Client, r.nodes, int32(perSlice), r.tracker, r.topology, r.events, managedBy,
 		library.WithPreferSameTrafficDistributionEnabled(true))
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(core.Services().Informer())

@@ -10,12 +10,8 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
-const (
-	// finishedLimit is upstream's default of finished pods in the cluster.
-	finishedLimit = 12500
-	// quarantine is how long a node must be gone before its pods go.
-	quarantine = 40 * time.Second
-)
+// quarantine is how long a node must be gone before its pods go.
+const quarantine = 40 * time.Second
 
 type doomed struct {
 	pod *corev1.Pod
@@ -58,11 +54,12 @@ func outOfService(node *corev1.Node) bool {
 		func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// surplus are the finished pods beyond limit, evicted ones and the oldest first.
+// surplus are the finished pods beyond limit, evicted ones and the oldest first; a limit of
+// 0 or less is none.
 func surplus(pods []*corev1.Pod, limit int) []*corev1.Pod {
 	finished := slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !controller.PodTerminal(p) })
 	over := len(finished) - limit
-	if over <= 0 {
+	if over <= 0 || limit <= 0 {
 		return nil
 	}
 	slices.SortFunc(finished, func(a, b *corev1.Pod) int {

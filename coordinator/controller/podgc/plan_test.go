@@ -58,4 +58,9 @@ func TestSurplus(t *testing.T) {
 	if got := surplus(pods, 1); len(got) != 2 || got[0].Name != "3" || got[1].Name != "0" {
 		t.Errorf("surplus %v", got)
 	}
+	for _, none := range []int{0, -1} {
+		if got := surplus(pods, none); len(got) != 0 {
+			t.Errorf("without a limit %v", got)
+		}
+	}
 }

@@ -28,13 +28,15 @@ type reconciler struct {
 	podsIx   cache.Indexer
 	nodes    corelisters.NodeLister
 	loop     *controller.Loop
+	limit    int // of finished pods; 0 and less: none
 	finished atomic.Int64
 	mu       sync.Mutex
 	missing  map[string]time.Time // node -> since when it is known to be gone
 }
 
-// New builds the controller; its keys are pods.
-func New(env controller.Env) (*controller.Loop, error) {
+// New builds the controller; its keys are pods. Of finished pods limit stay, all if it is 0
+// or less.
+func New(env controller.Env, limit int) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
 	if err := controller.IndexPodsByNode(core.Pods().Informer()); err != nil {
 		return nil, err
@@ -42,7 +44,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 	r := &reconciler{
 		client: env.Client, pods: core.Pods().Lister(), podsIx: core.Pods().Informer().GetIndexer(),
 		nodes: core.Nodes().Lister(),
-		loop:  controller.New("podgc", 2, env.Log), missing: map[string]time.Time{},
+		loop:  controller.New("podgc", 2, env.Log), limit: limit, missing: map[string]time.Time{},
 	}
 	r.loop.Reconciler = r
 	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
@@ -65,7 +67,7 @@ func (r *reconciler) countFinished(old, pod *corev1.Pod) {
 	was, is := old != nil && controller.PodTerminal(old), pod != nil && controller.PodTerminal(pod)
 	switch {
 	case is && !was:
-		if r.finished.Add(1) > finishedLimit {
+		if n := r.finished.Add(1); r.limit > 0 && n > int64(r.limit) {
 			r.loop.Add(finishedKey)
 		}
 	case was && !is:
@@ -178,7 +180,7 @@ func (r *reconciler) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range surplus(pods, finishedLimit) {
+	for _, p := range surplus(pods, r.limit) {
 		if err := r.kill(ctx, &doomed{pod: p}); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/node/topology"
 )
 
 // Snapshot is the scheduling loop's picture of the cluster. Each node has a
@@ -18,6 +19,8 @@ type Snapshot struct {
 	withAffinity int            // pods with any inter-pod term
 	topologies   map[string]*Topology
 	namespaces   map[string]labels.Set
+
+	walk []int32 // all slots in the order in which nodes are looked at; nil: to be made
 
 	log   []int32 // slots in the order of their changes
 	first uint64  // sequence number of log[0]
@@ -88,6 +91,9 @@ func (s *Snapshot) Put(n *NodeInfo) {
 		s.slots[n.Name()] = slot
 	}
 	old := s.nodes[slot]
+	if old == nil || old.Node != n.Node && topology.GetZoneKey(old.Node) != topology.GetZoneKey(n.Node) {
+		s.walk = nil
+	}
 	n.Slot = slot
 	s.nodes[slot] = n
 	s.recount(old, n)
@@ -109,11 +115,48 @@ func (s *Snapshot) Remove(name string) {
 	s.recount(s.nodes[slot], nil)
 	delete(s.slots, name)
 	s.nodes[slot] = nil
+	s.walk = nil
 	s.free = append(s.free, slot)
 	for _, t := range s.topologies {
 		t.Of[slot] = -1
 	}
 	s.note(slot)
+}
+
+// Walk returns all slots in the order in which nodes are looked at: one of each zone after
+// the other, zones without any left out, so that what is looked at first is of all zones.
+// Free slots come last. The slice is never changed; another one takes its place.
+func (s *Snapshot) Walk() []int32 {
+	if s.walk != nil || len(s.nodes) == 0 {
+		return s.walk
+	}
+	var zones [][]int32
+	index := map[string]int{}
+	var free []int32
+	for slot, n := range s.nodes {
+		if n == nil {
+			free = append(free, int32(slot))
+			continue
+		}
+		key := topology.GetZoneKey(n.Node)
+		i, ok := index[key]
+		if !ok {
+			i = len(zones)
+			index[key] = i
+			zones = append(zones, nil)
+		}
+		zones[i] = append(zones[i], int32(slot))
+	}
+	walk := make([]int32, 0, len(s.nodes))
+	for round := 0; len(walk) < s.Len(); round++ {
+		for _, zone := range zones {
+			if round < len(zone) {
+				walk = append(walk, zone[round])
+			}
+		}
+	}
+	s.walk = append(walk, free...)
+	return s.walk
 }
 
 // Topology returns the nodes' domains by a label; it is kept up to date from now on.

@@ -189,3 +189,54 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("%d domains of one node, which is in %d", topology.Domains(), topology.Of[0])
 	}
 }
+
+// SPT-6: nodes of different zones take turns, whatever the cluster was before.
+func TestWalkTakesTurnsOfZones(t *testing.T) {
+	s := NewSnapshot()
+	put := func(name, region, zone string) {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+		if region != "" {
+			n.Labels[corev1.LabelTopologyRegion] = region
+		}
+		if zone != "" {
+			n.Labels[corev1.LabelTopologyZone] = zone
+		}
+		s.Put(NewNodeInfo(n))
+	}
+	walks := func(want string) {
+		t.Helper()
+		var names []string
+		seen := map[int32]bool{}
+		for _, slot := range s.Walk() {
+			seen[slot] = true
+			if n := s.Slots()[slot]; n != nil {
+				names = append(names, n.Name())
+			} else {
+				names = append(names, "-")
+			}
+		}
+		if got := strings.Join(names, " "); got != want || len(seen) != len(s.Slots()) {
+			t.Errorf("walks %q, want %q", got, want)
+		}
+	}
+	walks("")
+	for _, n := range []string{"1", "2", "3", "4"} {
+		put(n, "", "zone1")
+	}
+	put("5", "", "zone2")
+	put("6", "", "zone2")
+	walks("1 5 2 6 3 4")
+	before := s.Walk()
+	put("2", "", "zone1") // nothing new of its zone
+	if after := s.Walk(); &before[0] != &after[0] {
+		t.Error("the order was made again for nothing")
+	}
+	put("2", "", "zone2")
+	walks("1 2 3 5 4 6")
+	put("5", "east", "zone2") // a zone of its own
+	walks("1 2 5 3 6 4")
+	s.Remove("2")
+	walks("1 5 6 3 4 -")
+	put("7", "", "")
+	walks("1 7 5 6 3 4")
+}
