@@ -43,6 +43,7 @@ type fleet struct {
 	nodes   map[string]*fleetNode
 	sent    atomic.Int64 // bytes of layers by the registry
 	spoiled atomic.Pointer[string]
+	refused atomic.Int32  // so many questions are not answered, as when too many are asked
 	line    *rate.Limiter // of the registry; nil: no limit
 }
 
@@ -163,7 +164,7 @@ func (f *fleet) join(t *testing.T, name, dir string) *fleetNode {
 			f.mu.Lock()
 			other := f.nodes[member]
 			f.mu.Unlock()
-			if other == nil || other.down.Load() || n.down.Load() {
+			if other == nil || other.down.Load() || n.down.Load() || f.refused.Add(-1) >= 0 {
 				return nil, errDown
 			}
 			said := other.peers.Answer(name, question)
@@ -307,6 +308,20 @@ func TestLayersOfOneThatHasThem(t *testing.T) {
 	f.pullAll(t)
 	if f.sent.Load() > 5<<19 {
 		t.Errorf("the registry sent %d bytes though a node had the layer", f.sent.Load())
+	}
+}
+
+// TestKeeperIsBusy: nodes that get no answer at first do not go to the registry.
+func TestKeeperIsBusy(t *testing.T) {
+	f := newFleet(t, 3)
+	f.image(t, nil, noise(t, 1<<20))
+	f.pullAll(t, "node01 node02")
+	time.Sleep(100 * time.Millisecond) // the keeper is told
+	f.sent.Store(0)
+	f.refused.Store(1)
+	f.pullAll(t)
+	if f.sent.Load() > 64<<10 {
+		t.Errorf("the registry sent %d bytes", f.sent.Load())
 	}
 }
 

@@ -71,6 +71,9 @@ func (b *body) get(ctx context.Context, c *piece, from int64) error {
 	}})
 	resp, err := t.peers.transport.RoundTrip(r.WithContext(ctx))
 	if err != nil {
+		if ctx.Err() == nil {
+			t.peers.ban(c.src.Node, unreachableTime)
+		}
 		return errors.Join(err, failed)
 	}
 	defer resp.Body.Close()

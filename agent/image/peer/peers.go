@@ -138,8 +138,14 @@ func keepers(key Key, members []Member) []Member {
 	return out
 }
 
-// askTime is for an answer; the next keeper, or the registry, is asked after it.
-const askTime = 2 * time.Second
+// askTime is for an answer. Who looks for a layer asks the first keeper twice, as others may
+// ask it too many questions just then, and then the second, with pauses of about askAgain
+// and more: to go to the registry instead costs more.
+const (
+	askTime  = 2 * time.Second
+	asks     = 4
+	askAgain = 250 * time.Millisecond
+)
 
 var errAlone = errors.New("there is no other node")
 
@@ -150,7 +156,19 @@ func (p *Peers) ask(ctx context.Context, key Key, q question) (a answer, err err
 		return a, errAlone
 	}
 	q.Port = p.cfg.Port
-	for _, k := range keepers(key, members) {
+	list, times := keepers(key, members), 1
+	if q.Verb == find {
+		times = asks
+	}
+	for i := range times {
+		if i > 0 {
+			select {
+			case <-time.After(rand.N(askAgain << i)):
+			case <-ctx.Done():
+				return a, ctx.Err()
+			}
+		}
+		k := list[i*len(list)/asks]
 		if k.Name == p.cfg.Name {
 			return p.hear(p.cfg.Name, q), nil
 		}
@@ -215,16 +233,19 @@ func (p *Peers) living() func(string) bool {
 	return func(node string) bool { return names[node] }
 }
 
-// Ban has a node not asked for a time, for what it sent was wrong.
-func (p *Peers) ban(nodes []string) {
+// ban has a node not asked for a time.
+func (p *Peers) ban(node string, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, n := range nodes {
-		p.banned[n] = time.Now().Add(banTime)
-	}
+	p.banned[node] = time.Now().Add(pause)
 }
 
-const banTime = 10 * time.Minute
+// How long a node is not asked: after what it sent was wrong, and when it is not reached,
+// as a firewall may be before its port.
+const (
+	wrongTime       = 10 * time.Minute
+	unreachableTime = time.Minute
+)
 
 func (p *Peers) isBanned(node string) bool {
 	p.mu.Lock()
@@ -247,14 +268,18 @@ const (
 // Run tells keepers what this node has, at its start and when others keep the keys, until
 // ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
+	var known []Member
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(settleTime + rand.N(settleSpread)):
 		}
-		p.book.Sweep(time.Now(), p.living())
-		p.announce(ctx)
+		if now := p.cfg.Members(); !slices.Equal(now, known) { // other news of them come, too
+			known = now
+			p.book.Sweep(time.Now(), p.living())
+			p.announce(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return nil

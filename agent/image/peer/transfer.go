@@ -83,7 +83,9 @@ func (t *Transfer) End(ctx context.Context, err error) (wrong bool) {
 	t.mu.Unlock()
 	wrong = errdefs.IsFailedPrecondition(err) && len(from) > 0
 	if wrong {
-		t.peers.ban(from)
+		for _, node := range from {
+			t.peers.ban(node, wrongTime)
+		}
 		t.peers.cfg.Log.Warn("a layer that other nodes sent is not what its digest says; it is fetched from the registry",
 			"layer", t.desc.Digest, "nodes", from, "err", err)
 	}
