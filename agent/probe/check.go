@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -180,19 +179,10 @@ func request(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, 
 	return req, nil
 }
 
-// transport makes a connection a request, as probes must see how the
-// container is now, and trusts any certificate (the pod's own).
-var transport = &http.Transport{
-	TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
-	DisableKeepAlives:  true,
-	DisableCompression: true,
-	Proxy:              nil,
-}
-
 // client follows redirects only within a host: another host's health is not
 // the container's.
 func client(host string) *http.Client {
-	return &http.Client{Transport: transport, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	return &http.Client{Transport: once{}, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if req.URL.Hostname() != host {
 			return http.ErrUseLastResponse
 		}

@@ -145,7 +145,24 @@ func (b *bench) pods(ctx context.Context, c *cluster) error {
 			b.record.cost(fmt.Sprintf("%d pods deleted, until off the node", n), "s", gone.Median())
 		}
 	}
-	return nil
+	return b.probed(ctx, c, pods)
+}
+
+// probed measures pods whose readiness is asked for over HTTP, each second.
+func (b *bench) probed(ctx context.Context, c *cluster, pods *measure.Pods) error {
+	pods.Probe = true
+	defer func() { pods.Probe = false }()
+	if _, _, err := pods.Together(ctx, crowd); err != nil {
+		return err
+	}
+	if err := sleep(ctx, afterEffects); err != nil {
+		return err
+	}
+	if err := b.idleCPU(ctx, c, fmt.Sprintf("%d pods with HTTP probes each second", crowd)); err != nil {
+		return err
+	}
+	_, err := pods.DeleteAll(ctx)
+	return err
 }
 
 // onePod starts pods one after the other.
