@@ -18,6 +18,10 @@ import (
 // for ever: the kernel tells of every write, which would cost more.
 const rotateEvery = 10 * time.Second
 
+// rarely is how many looks apart logs are looked at of which the kernel tells: only what
+// somebody else did to their directory is found then.
+const rarely = 6
+
 // Written is a log that a container writes now.
 type Written struct {
 	ID, Path string
@@ -42,6 +46,8 @@ type Rotator struct {
 	Log      *slog.Logger
 
 	busy sync.Map // container IDs
+	// lacking are the paths of logs that have no file to be begun anew with.
+	lacking sync.Map
 
 	start sync.Once
 	watch *watcher // nil when the kernel gives none
@@ -56,10 +62,15 @@ func (r *Rotator) Run(ctx context.Context) error {
 		defer w.close()
 		running.Go(func() { w.run(r.settle, r.settleAll) })
 	}
-	for {
-		for _, w := range r.Logs() {
+	for look := 0; ; look++ {
+		list := r.Logs()
+		r.forget(list)
+		for _, w := range list {
 			if w.Bounded {
 				r.follow(filepath.Dir(w.Path)) // known, but after the agent's start
+				if look%rarely != 0 && r.told(w.Path) {
+					continue
+				}
 			}
 			if _, rotated := r.busy.LoadOrStore(w.ID, true); rotated {
 				continue
@@ -75,6 +86,23 @@ func (r *Rotator) Run(ctx context.Context) error {
 		case <-time.After(rotateEvery):
 		}
 	}
+}
+
+// forget drops what is known of logs that nobody writes any more.
+func (r *Rotator) forget(written []Written) {
+	r.lacking.Range(func(path, _ any) bool {
+		if !slices.ContainsFunc(written, func(w Written) bool { return w.Path == path }) {
+			r.lacking.Delete(path)
+		}
+		return true
+	})
+}
+
+// told tells whether the kernel tells of a log when there is something to do.
+func (r *Rotator) told(path string) bool {
+	_, lacks := r.lacking.Load(path)
+	w := r.watcher()
+	return !lacks && w != nil && w.has(filepath.Dir(path))
 }
 
 // Watch hears of logs that are begun anew in a directory, which is there already: to be
@@ -186,7 +214,7 @@ func (r *Rotator) settle(dir, name string) {
 	} else if err := d.Root.Remove(held); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return // not ours, and in the way
 	}
-	prepare(d, name)
+	r.prepare(d, filepath.Join(dir, name))
 	if err := d.Root.Link(name, held); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.Log.Debug("a container log is lost when it is begun anew", "log", filepath.Join(dir, name), "err", err)
 	}
@@ -195,7 +223,8 @@ func (r *Rotator) settle(dir, name string) {
 // prepare has the file there by which the monitor begins a log anew: a full disk refuses to
 // make one, which would be the monitor's end, but lets it be opened and renamed. Where there
 // is no room for it the oldest log becomes it, which the monitor empties.
-func prepare(d *beneath.Dir, name string) {
+func (r *Rotator) prepare(d *beneath.Dir, path string) {
+	name := filepath.Base(path)
 	next := nextName(name)
 	try := func() error {
 		f, err := d.Root.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -205,9 +234,10 @@ func prepare(d *beneath.Dir, name string) {
 		return err
 	}
 	if err := try(); err == nil || errors.Is(err, fs.ErrExist) {
+		r.lacking.Delete(path)
 		return
 	}
-	// What fails is tried again with the next look.
+	r.lacking.Store(path, true) // tried again with the next look
 	if old := rotated(d, name); len(old) > 0 {
 		_ = d.Root.Rename(old[0], next)
 	} else if d.Root.Remove(heldName(name)) == nil { // which takes room, too, on some file systems
@@ -239,7 +269,7 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 	name := filepath.Base(w.Path)
 	st := regular(d, name)
 	if st != nil && w.Bounded {
-		prepare(d, name) // there may be room again
+		r.prepare(d, w.Path) // there may be room again
 	}
 	// A bounded one is no larger, unless its file system bounds it.
 	if st == nil || st.Size() <= r.MaxBytes {
