@@ -162,7 +162,7 @@ func (w *worker) stop(ctx context.Context, p *corev1.Pod, o *record.Observed, a 
 		if err != nil && ctx.Err() == nil {
 			w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 		}
-		grace = max(grace-int64(time.Since(began)/time.Second), 2)
+		grace = max(grace-int64(time.Since(began)/time.Second), leastGrace)
 	}
 	err := w.m.Runtime.StopContainer(ctx, a.ID, grace)
 	if err == nil || ctx.Err() != nil {

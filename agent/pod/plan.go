@@ -209,7 +209,7 @@ func (d *decision) exit(name string) *corev1.ContainerStateTerminated {
 
 // endSidecars ends what still runs beside a pod that is done, then releases.
 func (d *decision) endSidecars() {
-	if !d.stopAll(defaultGrace(d.Pod)) && !d.Record.Released && len(d.Busy) == 0 {
+	if !d.stopAll(defaultGrace(d.Pod), true) && !d.Record.Released && len(d.Busy) == 0 {
 		d.plan.add(Action{Kind: Release})
 	}
 }

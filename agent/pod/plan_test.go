@@ -196,6 +196,14 @@ func TestDecide(t *testing.T) {
 		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"),
 			see:    []string{"a=exit0", "s=run", "r=run"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "stop:r/7"},
+		{name: "stopping_sidecars_without_time", pod: testPod(always, "side:s", "side:r", "a"),
+			see:    []string{"a=exit0", "s=run", "r=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 7, want: "stop:r/2 stop:s/2"},
+		{name: "stopping_time_is_over", pod: testPod(always, "side:s", "a"),
+			see: []string{"a=run", "s=run"}, busy: []string{"a0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 7, want: "stop:s/2"},
+		{name: "stopping_without_grace", pod: testPod(always, "side:s", "a"), see: []string{"a=run", "s=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "stop:a/0 stop:s/0"},
 		{name: "stopped_releases", pod: testPod(always, "a"), see: []string{"a=exit0"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "release"},
 		{name: "pull_failed", pod: testPod(always, "a"), at: 1, record: func(r *record.Pod) {
@@ -264,6 +272,18 @@ func TestDeadline(t *testing.T) {
 	in.Now = t0.Add(5 * time.Second)
 	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
 		t.Errorf("after: %s", got)
+	}
+}
+
+// Sidecars that wait for other containers are asked to end when the pod's time is over,
+// whether anything happens then or not.
+func TestSidecarsWaitForTheGracePeriodAtMost(t *testing.T) {
+	p := testPod(corev1.RestartPolicyAlways, "side:s", "a")
+	r := &record.Pod{Admitted: metav1.NewTime(t0), Stopping: &record.Stopping{Since: t0, Grace: 7}}
+	plan := Decide(Input{Pod: p, Record: r, Observed: observed(p, "a=run", "s=run"), Busy: map[string]bool{"a0": true},
+		Now: t0.Add(2 * time.Second)})
+	if len(plan.Actions) != 0 || !plan.Wake.Equal(t0.Add(7*time.Second)) {
+		t.Errorf("%s, wake %s", words(plan), plan.Wake)
 	}
 }
 
