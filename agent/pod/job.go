@@ -60,7 +60,7 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 		cr := w.rec.Of(f.Container.Name)
 		cr.ID, cr.Fault, cr.Delay, cr.Retry = id, nil, 0, time.Time{}
 		cr.Started, cr.Ready, cr.Hooked, cr.Unhealthy, cr.ProbeGrace = false, false, hooked, "", nil
-		cr.Again = false
+		cr.Again, cr.Failed = false, false
 		give(cr, f.Pod, f.Container)
 	}
 	if hooked {

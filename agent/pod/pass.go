@@ -263,6 +263,9 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			cr := w.rec.Of(a.Name)
 			cr.Again, cr.Backoff = true, 0 // no failure: it starts again at once
 		}
+		if a.Failed {
+			w.rec.Of(a.Name).Failed = true
+		}
 		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
 	case Remove:
 		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {

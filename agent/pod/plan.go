@@ -47,6 +47,8 @@ type Action struct {
 	// Again: the container is stopped only to start as its spec now wants it (Stop),
 	// or removed to begin anew (Remove).
 	Again bool
+	// Failed: the container is stopped because a probe failed (Stop).
+	Failed bool
 	// Backoff is the pause after the next failure (Start).
 	Backoff time.Duration
 	Verdict record.Verdict

@@ -191,6 +191,10 @@ func TestDecide(t *testing.T) {
 			record: func(r *record.Pod) { r.Released = true }, want: ""},
 		{name: "unhealthy", pod: testPod(always, "a"), see: []string{"a=run"},
 			record: func(r *record.Pod) { c := r.Of("a"); c.ID, c.Hooked, c.Unhealthy = "a0", true, "x" }, want: "stop:a/30"},
+		{name: "unhealthy_ends_well", pod: testPod(onFailure, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, want: "start:a#1"},
+		{name: "unhealthy_of_never", pod: testPod(never, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, want: "release"},
 		{name: "stopping", pod: testPod(always, "side:s", "a", "b"), see: []string{"a=run", "b=run", "s=run"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2, want: "stop:a/5 stop:b/5"},
 		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"),
@@ -284,6 +288,18 @@ func TestSidecarsWaitForTheGracePeriodAtMost(t *testing.T) {
 		Now: t0.Add(2 * time.Second)})
 	if len(plan.Actions) != 0 || !plan.Wake.Equal(t0.Add(7*time.Second)) {
 		t.Errorf("%s, wake %s", words(plan), plan.Wake)
+	}
+}
+
+// That a probe failed is known when the container has ended.
+func TestFailedProbe(t *testing.T) {
+	p := testPod(corev1.RestartPolicyOnFailure, "a")
+	r := &record.Pod{Admitted: metav1.NewTime(t0)}
+	c := r.Of("a")
+	c.ID, c.Hooked, c.Unhealthy = "a0", true, "Container a failed liveness probe"
+	plan := Decide(Input{Pod: p, Record: r, Observed: observed(p, "a=run"), Now: t0})
+	if words(plan) != "stop:a/30" || !plan.Actions[0].Failed {
+		t.Errorf("%+v", plan.Actions)
 	}
 }
 

@@ -32,7 +32,8 @@ type Facts struct {
 func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodStatus {
 	restarts := f.Restarts
 	f.Restarts = func(p *corev1.Pod, c *corev1.Container, code int32) bool {
-		return r.RestartingAll || r.Get(c.Name).Again || restarts(p, c, code)
+		own := r.Get(c.Name)
+		return r.RestartingAll || own.Again || restarts(p, c, code) || own.Failed && restarts(p, c, 137)
 	}
 	s := corev1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
 	if !r.Admitted.IsZero() {

@@ -63,6 +63,8 @@ func TestOf(t *testing.T) {
 			"PodCompleted", "Completed"},
 		{"failed", corev1.RestartPolicyNever, false, []record.Observation{exited("a", 2)}, nil,
 			corev1.PodFailed, "PodFailed", "Error"},
+		{"probe_failed", corev1.RestartPolicyOnFailure, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Of("a").Failed = true }, corev1.PodRunning, "ContainersNotReady", "Completed"},
 		{"crash_loop", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 2)},
 			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "CrashLoopBackOff"} }, corev1.PodRunning,
 			"ContainersNotReady", "CrashLoopBackOff"},
