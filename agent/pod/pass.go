@@ -48,6 +48,7 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 		Removed:    at.unwanted(),
 		Claimed:    w.claimant() != "",
 		Busy:       busy,
+		Waiting:    w.waiting(),
 		MaxBackoff: w.m.MaxBackoff,
 		Now:        now,
 	})
@@ -236,6 +237,21 @@ func (w *worker) busyNames() map[string]bool {
 	return out
 }
 
+// waiting are the IDs of containers that wait for their turn to be stopped.
+func (w *worker) waiting() map[string]bool {
+	var out map[string]bool
+	for id, j := range w.busy {
+		if j.turn == nil {
+			continue
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		out[id] = true
+	}
+	return out
+}
+
 // act carries out one action; true asks for another pass at once.
 func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a Action) bool {
 	switch a.Kind {
@@ -266,7 +282,19 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 		if a.Failed {
 			w.rec.Of(a.Name).Failed = true
 		}
-		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
+		var turn chan struct{}
+		if a.Wait {
+			turn = make(chan struct{})
+		}
+		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, a, turn) })
+		if j := w.busy[a.ID]; a.Wait && j.kind == Stop {
+			j.turn = turn
+		}
+	case Proceed:
+		if j := w.busy[a.ID]; j != nil && j.turn != nil {
+			close(j.turn)
+			j.turn = nil
+		}
 	case Remove:
 		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {
 			w.retryLater(ctx, "remove a container", err)

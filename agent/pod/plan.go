@@ -19,6 +19,7 @@ const (
 	Hook                      // (job) run the postStart hook of a running container again
 	Resize                    // (job) give running containers what is allocated to them
 	Stop                      // (job) end container ID with Grace
+	Proceed                   // let the job that stops container ID go on: it is its turn
 	Remove                    // remove the ended container ID
 	RemoveSandbox             // remove the ended sandbox ID
 	Hold                      // record why container Name waits, until Until
@@ -29,7 +30,7 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"setup", "start", "hook", "resize", "stop", "remove", "remove-sandbox",
+	return [...]string{"setup", "start", "hook", "resize", "stop", "proceed", "remove", "remove-sandbox",
 		"hold", "end", "release", "finish", "forget"}[k]
 }
 
@@ -47,6 +48,9 @@ type Action struct {
 	// Again: the container is stopped only to start as its spec now wants it (Stop),
 	// or removed to begin anew (Remove).
 	Again bool
+	// Wait: the container's preStop hook is run now, and it is stopped when it is its turn
+	// or the grace period is over (Stop).
+	Wait bool
 	// Failed: the container is stopped because a probe failed (Stop).
 	Failed bool
 	// Backoff is the pause after the next failure (Start).
@@ -67,6 +71,8 @@ type Input struct {
 	// started, a container's ID while it is stopped, and the empty string
 	// for the pod as a whole.
 	Busy map[string]bool
+	// Waiting holds the IDs of containers that wait for their turn to be stopped.
+	Waiting map[string]bool
 	// MaxBackoff caps the crash loop's pauses.
 	MaxBackoff time.Duration
 	Now        time.Time

@@ -19,9 +19,6 @@ func (d *decision) end() {
 	s := d.Record.Stopping
 	left := max(0, s.Grace-int64(d.Now.Sub(s.Since)/time.Second))
 	if d.stopAll(left, s.Grace > 0) || len(d.Busy) > 0 {
-		if left > 0 {
-			d.plan.wake(s.Since.Add(time.Duration(s.Grace) * time.Second)) // for sidecars that wait
-		}
 		return
 	}
 	switch {
@@ -39,8 +36,8 @@ func (d *decision) end() {
 }
 
 // stopAll stops what runs, and tells whether anything still does: sidecars after the
-// others and last first, as long as there is time for that; then all that are left, each
-// with leastGrace if the pod had any grace.
+// others and last first, as long as there is time for that; then all that are left. The
+// preStop hooks of all run at once. Each has leastGrace at least, if the pod had any grace.
 func (d *decision) stopAll(grace int64, graceful bool) bool {
 	sidecars := map[string]int{}
 	for i := range d.Pod.Spec.InitContainers {
@@ -70,13 +67,16 @@ func (d *decision) stopAll(grace int64, graceful bool) bool {
 			continue
 		}
 		others = true
-		d.stop(o, least(grace, graceful))
+		d.stop(o, least(grace, graceful), false)
 	}
 	slices.SortFunc(waiting, func(a, b *record.Observation) int { return cmp.Compare(sidecars[b.Name], sidecars[a.Name]) })
 	for i, o := range waiting {
-		if grace == 0 || !others && i == 0 {
-			d.stop(o, least(grace, graceful))
+		turn := grace == 0 || !others && i == 0
+		if turn && d.Waiting[o.ID] {
+			d.plan.add(Action{Kind: Proceed, Name: o.Name, ID: o.ID})
+			continue
 		}
+		d.stop(o, least(grace, graceful), !turn)
 	}
 	return running
 }
@@ -88,9 +88,10 @@ func least(grace int64, graceful bool) int64 {
 	return max(grace, leastGrace)
 }
 
-func (d *decision) stop(o *record.Observation, grace int64) {
+func (d *decision) stop(o *record.Observation, grace int64, wait bool) {
 	if !d.Busy[o.ID] {
-		d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: grace, Message: "Stopping container " + o.Name})
+		d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: grace, Wait: wait,
+			Message: "Stopping container " + o.Name})
 	}
 }
 

@@ -95,6 +95,9 @@ func words(p Plan) string {
 			w += fmt.Sprintf("#%d", a.Attempt)
 		case Stop:
 			w += fmt.Sprintf("/%d", a.Grace)
+			if a.Wait {
+				w += "+wait"
+			}
 		case Hold, End:
 			w += "(" + a.Verdict.Reason + ")"
 		}
@@ -159,8 +162,8 @@ func TestDecide(t *testing.T) {
 		see    []string
 		none   bool // nothing in the runtime yet
 		record func(r *record.Pod)
-		at     int // seconds after t0
-		busy   []string
+		at     int      // seconds after t0
+		busy   []string // with "waits:" in front: for its turn to be stopped
 		want   string
 	}{
 		{name: "new", pod: testPod(always, "a"), none: true, want: "setup"},
@@ -196,10 +199,18 @@ func TestDecide(t *testing.T) {
 		{name: "unhealthy_of_never", pod: testPod(never, "a"), see: []string{"a=exit0"},
 			record: func(r *record.Pod) { r.Of("a").Failed = true }, want: "release"},
 		{name: "stopping", pod: testPod(always, "side:s", "a", "b"), see: []string{"a=run", "b=run", "s=run"},
-			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2, want: "stop:a/5 stop:b/5"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2,
+			want: "stop:a/5 stop:b/5 stop:s/5+wait"},
 		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"),
 			see:    []string{"a=exit0", "s=run", "r=run"},
-			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "stop:r/7"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} },
+			want:   "stop:r/7 stop:s/7+wait"},
+		{name: "stopping_sidecars_waited", pod: testPod(always, "side:s", "side:r", "a"),
+			see: []string{"a=exit0", "s=run", "r=run"}, busy: []string{"waits:r0", "waits:s0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "proceed:r"},
+		{name: "stopping_sidecars_wait_on", pod: testPod(always, "side:s", "side:r", "a"),
+			see: []string{"a=exit0", "s=run", "r=run"}, busy: []string{"r0", "waits:s0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: ""},
 		{name: "stopping_sidecars_without_time", pod: testPod(always, "side:s", "side:r", "a"),
 			see:    []string{"a=exit0", "s=run", "r=run"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 7, want: "stop:r/2 stop:s/2"},
@@ -236,11 +247,13 @@ func TestDecide(t *testing.T) {
 				o = &record.Observed{}
 			}
 			busy := map[string]bool{}
+			waiting := map[string]bool{}
 			for _, b := range c.busy {
-				busy[b] = true
+				id, waits := strings.CutPrefix(b, "waits:")
+				busy[id], waiting[id] = true, waits
 			}
 			got := words(
-				Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy,
+				Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy, Waiting: waiting,
 					Now: t0.Add(time.Duration(c.at) * time.Second)}))
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -276,18 +289,6 @@ func TestDeadline(t *testing.T) {
 	in.Now = t0.Add(5 * time.Second)
 	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
 		t.Errorf("after: %s", got)
-	}
-}
-
-// Sidecars that wait for other containers are asked to end when the pod's time is over,
-// whether anything happens then or not.
-func TestSidecarsWaitForTheGracePeriodAtMost(t *testing.T) {
-	p := testPod(corev1.RestartPolicyAlways, "side:s", "a")
-	r := &record.Pod{Admitted: metav1.NewTime(t0), Stopping: &record.Stopping{Since: t0, Grace: 7}}
-	plan := Decide(Input{Pod: p, Record: r, Observed: observed(p, "a=run", "s=run"), Busy: map[string]bool{"a0": true},
-		Now: t0.Add(2 * time.Second)})
-	if len(plan.Actions) != 0 || !plan.Wake.Equal(t0.Add(7*time.Second)) {
-		t.Errorf("%s, wake %s", words(plan), plan.Wake)
 	}
 }
 
