@@ -182,9 +182,12 @@ func beingReplaced(r *record.Pod) bool {
 	return again && r.Stopping == nil
 }
 
-// merge is the status to compare with: what this node last computed, with
-// the conditions of others as the API has them now.
+// merge is the status to compare with: what this node last computed, with the conditions
+// of others as the API has them now, and the end if others have told one.
 func merge(api, own corev1.PodStatus) corev1.PodStatus {
+	if over(api.Phase) {
+		own.Phase, own.Reason, own.Message = api.Phase, api.Reason, api.Message
+	}
 	var cs []corev1.PodCondition
 	for _, c := range api.Conditions {
 		if !owned[c.Type] {

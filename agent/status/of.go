@@ -65,14 +65,24 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 	if r.Ended != nil {
 		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
 	}
-	if old := p.Status.Phase; old == corev1.PodFailed || old == corev1.PodSucceeded {
+	if old := p.Status.Phase; over(old) {
 		s.Phase = old // terminal phases are final
 		if s.Reason == "" {
 			s.Reason, s.Message = p.Status.Reason, p.Status.Message
 		}
 	}
 	s.Conditions = conditions(p, &s, r, o, f)
+	if over(s.Phase) && !over(p.Status.Phase) && o.Running() {
+		s.Phase = cmp.Or(p.Status.Phase, corev1.PodPending)
+		s.Reason, s.Message = p.Status.Reason, p.Status.Message
+	}
 	return s
+}
+
+// over tells whether a phase is the last of a pod: what it had may be given to another. So
+// none is told while a container runs.
+func over(phase corev1.PodPhase) bool {
+	return phase == corev1.PodFailed || phase == corev1.PodSucceeded
 }
 
 func endedPhase(v *record.Verdict) corev1.PodPhase {
@@ -243,7 +253,7 @@ func (b *builder) restartable(c *corev1.Container, s *corev1.ContainerStatus) bo
 // runtime does not have: nothing can change in it. A container that ran when it was
 // last heard of is not over before somebody says so.
 func (b *builder) final(name string) *corev1.ContainerStatus {
-	if p := b.pod.Status.Phase; p != corev1.PodFailed && p != corev1.PodSucceeded || b.obs.Latest(name) != nil {
+	if !over(b.pod.Status.Phase) || b.obs.Latest(name) != nil {
 		return nil
 	}
 	old := b.last(name)
@@ -515,7 +525,7 @@ func conditions(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Obs
 		}
 		out = append(out, c)
 	}
-	if d := r.Disrupted; d != nil {
+	if d := r.Disrupted; d != nil && !o.Running() { // as the phase
 		add(corev1.DisruptionTarget, true, d.Reason, d.Message)
 	}
 	if z := r.Resize; z.Pending != nil {

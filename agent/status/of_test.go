@@ -77,7 +77,10 @@ func TestOf(t *testing.T) {
 			func(r *record.Pod) {
 				r.Ended, r.Of("a").ID = &record.Verdict{Reason: "DeadlineExceeded"}, "a0"
 			},
-			corev1.PodFailed, "PodFailed", "running"},
+			corev1.PodPending, "PodFailed", "running"},
+		{"deadline_ended", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} },
+			corev1.PodFailed, "PodFailed", "Completed"},
 		{"deleted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, corev1.PodSucceeded, "PodCompleted", "Completed"},
 		{"lost", corev1.RestartPolicyNever, false, nil, func(r *record.Pod) {
