@@ -105,7 +105,7 @@ func newProvider(r *measured) *Provider {
 // summary is the pods' part.
 func summary(t *testing.T, p *Provider) []byte {
 	t.Helper()
-	s, err := p.Summary(t.Context())
+	s, err := p.Summary(t.Context(), false)
 	if err != nil {
 		return []byte("error: " + err.Error() + "\n")
 	}
@@ -137,7 +137,7 @@ func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
 func TestNode(t *testing.T) {
 	p := newProvider(&measured{})
 	p.NodeDir = t.TempDir()
-	s, err := p.Summary(t.Context())
+	s, err := p.Summary(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("processes: %+v", n.Rlimit)
 	}
 	p.Available = func() int64 { return 1500 }
-	if s, err = p.Summary(t.Context()); err != nil || *s.Node.Memory.WorkingSetBytes != 0 {
+	if s, err = p.Summary(t.Context(), false); err != nil || *s.Node.Memory.WorkingSetBytes != 0 {
 		t.Errorf("in use of memory that came later: %d, %v", *s.Node.Memory.WorkingSetBytes, err)
 	}
 }
