@@ -189,8 +189,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Client:  b.server.Client,
 		NodeUID: b.nodeUID,
 		Changed: p.pods.Poke,
+		Ending:  p.pods.Manifest,
 		Log:     b.log,
 	}
+	p.pods.ManifestGone = p.static.Poke
 	if b.cfg.StaticPodURL != "" {
 		p.static.Remote = &source.Remote{URL: b.cfg.StaticPodURL, Header: b.cfg.StaticPodURLHeader,
 			Every: b.cfg.HTTPCheckFrequency.Duration}
