@@ -146,6 +146,8 @@ type Manager struct {
 	Pressure func() map[corev1.NodeConditionType]bool
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *launch.Sysctls
+	// WithoutAppArmor: the node cannot enforce its profiles, and takes no pods with one.
+	WithoutAppArmor bool
 	// Handler is the runtime's name of what a RuntimeClass stands for.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Mirror returns what the API has of a pod of a manifest, nil for nothing; false
@@ -516,7 +518,10 @@ func (m *Manager) Manifest(name types.NamespacedName, other types.UID) bool {
 	m.mu.Unlock()
 	for _, w := range workers {
 		p := w.desired()
-		if p != nil && w.uid != other && w.source() == SourceFile && p.Namespace == name.Namespace && p.Name == name.Name {
+		if p == nil || w.uid == other || w.source() != SourceFile {
+			continue
+		}
+		if p.Namespace == name.Namespace && p.Name == name.Name {
 			return true
 		}
 	}
