@@ -18,7 +18,9 @@ type Agent struct {
 	DevicePlugins     *Counts    // registrations, by resource
 	DeviceAllocations *Durations // by resource
 	Evictions         *Counts    // by signal
-	PodResources      *Counts    // requests, by version of the API
+	// Pods with a user namespace that were begun, and that were not made.
+	UserNamespaces, UserNamespaceErrors *Counts
+	PodResources                        *Counts // requests, by version of the API
 	// What containers ask for of CPUs and memory for themselves, and what they do not get.
 	CPUPins, CPUPinErrors       *Counts
 	MemoryPins, MemoryPinErrors *Counts
@@ -77,6 +79,11 @@ func NewAgent() *Agent {
 			DefaultBuckets, "resource_name"),
 		Evictions: NewCounts("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal",
 			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
+		UserNamespaces: NewCounts("kubelet_started_user_namespaced_pods_total",
+			"[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux."),
+		UserNamespaceErrors: NewCounts("kubelet_started_user_namespaced_pods_errors_total",
+			"[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be "+
+				"collected on Linux."),
 		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
 			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
 			"server_api_version"),
@@ -128,8 +135,8 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.Evictions, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors, a.Alignments, a.AlignmentErrors,
-		a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
+		a.Evictions, a.UserNamespaces, a.UserNamespaceErrors, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
+		a.Alignments, a.AlignmentErrors, a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
 	}
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
