@@ -96,7 +96,10 @@ func (m *Manager) Told(ctx context.Context) {
 func (m *Manager) Report(p *corev1.Pod, r *record.Pod, o *record.Observed) corev1.PodStatus {
 	base := p
 	if mirror, static := m.Mirror(p); static {
-		base = mirror // nil until the API has it; then it is told
+		base = nil // until the API has it; then it is told
+		if mirror != nil && mirror.Annotations[corev1.MirrorPodAnnotationKey] == string(p.UID) {
+			base = mirror // not that of an earlier manifest
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
