@@ -47,11 +47,11 @@ func MemoryAvailable() int64 {
 	return m.available
 }
 
-// Swap is what is free and what is used of the machine's swap, in bytes; false where it
-// has none.
+// Swap is what is free and what is used of the machine's swap, in bytes; false where that
+// is not told.
 func Swap() (free, used uint64, ok bool) {
 	m, err := memory(proc)
-	if err != nil || m.swap <= 0 {
+	if err != nil {
 		return 0, 0, false
 	}
 	return uint64(m.swapFree), uint64(m.swap - m.swapFree), true

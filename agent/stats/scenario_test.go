@@ -98,6 +98,7 @@ func newProvider(r *measured) *Provider {
 		ImageDir:    "/nowhere",
 		MemoryBytes: 1000,
 		Available:   func() int64 { return 300 },
+		Began:       func(context.Context) map[string]time.Time { return map[string]time.Time{"c1": time.Unix(5, 0)} },
 		Shutdown:    func() (start, end time.Time) { return time.UnixMilli(1500), time.Time{} },
 	}
 }
@@ -117,7 +118,7 @@ func summary(t *testing.T, p *Provider) []byte {
 }
 
 // machines are the families whose values are the machine's or the process's.
-var machines = regexp.MustCompile(`(?m)^((?:node_cpu|go|process)_\w+) \S+$`)
+var machines = regexp.MustCompile(`(?m)^((?:node_cpu|node_swap|go|process)_\w+) \S+$`)
 
 func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
 	t.Helper()
