@@ -38,6 +38,9 @@ const registryPort = "5001"
 func serveRegistry(c *harness.Cluster, archive string, o options) (string, error) {
 	handler := memory.New(memory.Logger(log.New(io.Discard, "", 0)))
 	refs := alwaysPulled
+	if o.node {
+		refs = append(slices.Clone(refs), registry+"busybox:1.37.0-1")
+	}
 	if o.storage() {
 		refs = slices.Concat(refs, alwaysPulledByDrivers)
 	}
