@@ -177,8 +177,8 @@ func (d *decision) verdict() *record.Verdict {
 		Message: "Pod was active on the node longer than the specified deadline"}
 }
 
-// done tells whether every main container ended for good, or an init
-// container failed for good.
+// done tells whether every main container ended for good, or is stopped for good because a
+// probe failed, or an init container failed for good.
 func (d *decision) done() bool {
 	for i := range d.Pod.Spec.InitContainers {
 		c := &d.Pod.Spec.InitContainers[i]
@@ -192,11 +192,21 @@ func (d *decision) done() bool {
 	for i := range d.Pod.Spec.Containers {
 		c := &d.Pod.Spec.Containers[i]
 		e := d.exit(c.Name)
+		if e == nil && d.stopsForGood(c) {
+			continue
+		}
 		if e == nil || d.restarts(c, e.ExitCode) {
 			return false
 		}
 	}
 	return true
+}
+
+// stopsForGood tells whether a container that runs is stopped because a probe failed, and
+// does not run again.
+func (d *decision) stopsForGood(c *corev1.Container) bool {
+	o := d.Observed.Latest(c.Name)
+	return o != nil && o.State == record.Running && d.Record.Get(c.Name).Failed && !d.restarts(c, killed)
 }
 
 // exit returns how the container's last run ended, nil while it runs or never
