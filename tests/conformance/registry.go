@@ -38,8 +38,11 @@ const registryPort = "5001"
 func serveRegistry(c *harness.Cluster, archive string, o options) (string, error) {
 	handler := memory.New(memory.Logger(log.New(io.Discard, "", 0)))
 	refs := alwaysPulled
-	if o.node {
-		refs = append(slices.Clone(refs), registry+"busybox:1.37.0-1")
+	if o.node { // the node deletes unused ones when it is short of disk
+		refs = nil
+		for _, i := range append(images(filepath.Dir(archive), o.bin), nodeImages(filepath.Dir(archive))...) {
+			refs = append(refs, i.ref)
+		}
 	}
 	if o.storage() {
 		refs = slices.Concat(refs, alwaysPulledByDrivers)
