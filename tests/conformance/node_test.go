@@ -1,7 +1,11 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/url"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -23,5 +27,24 @@ func TestAgentConfiguration(t *testing.T) {
 	}
 	if got := agentConfiguration(base, kubelet); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestHidePressure: what says that the node is short of something is kept from the suite.
+func TestHidePressure(t *testing.T) {
+	const taints = `"spec":{"taints":[{"key":"node.kubernetes.io/memory-pressure"},{"key":"a"}]}`
+	for path, body := range map[string]string{
+		"/api/v1/nodes":       `{"items":[{` + taints + `}]}`,
+		"/api/v1/nodes/node1": `{` + taints + `}`,
+	} {
+		r := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)),
+			Request: &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}}
+		if err := hidePressure(r); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		if err != nil || strings.Contains(string(got), "pressure") || !strings.Contains(string(got), `{"key":"a"}`) {
+			t.Errorf("%s: %s, %v", path, got, err)
+		}
 	}
 }
