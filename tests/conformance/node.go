@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -180,10 +181,29 @@ func (n *nodeMachine) unit(verb string) error {
 		if err := n.takeConfiguration(); err != nil {
 			return err
 		}
-		return n.agent.Start()
+		if err := n.agent.Start(); err != nil {
+			return err
+		}
+		return n.ready()
 	}
 	return fmt.Errorf("%q is not what this systemctl does", verb)
 }
+
+// ready returns when the agent's runtime answers, as systemctl does when the agent says that
+// it is ready. A socket that is not there yet has no event here.
+func (n *nodeMachine) ready() error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("unix", n.runtime())
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the agent does not come up: %w: %s", err, n.agent.Logs())
+		}
+	}
+}
+
+func (n *nodeMachine) runtime() string { return filepath.Join(n.agent.Dir, "run", "cri.sock") }
 
 // takeConfiguration writes the agent's configuration of the kubelet's that the suite wrote.
 func (n *nodeMachine) takeConfiguration() error {
@@ -274,7 +294,7 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	args := append([]string{"PATH=" + n.programs() + ":" + os.Getenv("PATH"),
 		filepath.Join(s.cache, "ginkgo")}, s.ginkgoArgs()...)
 	args = append(args, filepath.Join(s.cache, "e2e_node.test"), "--")
-	runtime := "unix://" + filepath.Join(n.agent.Dir, "run", "cri.sock")
+	runtime := "unix://" + n.runtime()
 	args = append(args, "--host=http://127.0.0.1:8080", "--bearer-token="+n.token, "--node-name=node1",
 		"--start-services=false", "--stop-services=false", "--prepull-images=false",
 		"--container-runtime-endpoint="+runtime, "--image-service-endpoint="+runtime,
