@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -246,6 +247,9 @@ func removeEmpty(dir string) error {
 	err := os.Remove(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || err == nil {
 		return nil
+	}
+	if errors.Is(err, syscall.EBUSY) {
+		return nil // a mount point is somebody else's
 	}
 	if entries, readErr := os.ReadDir(dir); readErr == nil && len(entries) > 0 {
 		return nil // somebody else's files

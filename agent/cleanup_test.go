@@ -196,3 +196,26 @@ func TestPodGrace(t *testing.T) {
 		t.Errorf("without one: %s", got)
 	}
 }
+
+// TestCleanupOfMountedRoot: a disk of its own for pods' directories is left, empty.
+func TestCleanupOfMountedRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root cleans up")
+	}
+	cfg := cleanupConfig(t)
+	if err := os.MkdirAll(cfg.RootDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("disk", cfg.RootDir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(cfg.RootDir, unix.MNT_DETACH) })
+	if err := nstest.In(nstest.New(t), func() error {
+		return cleanup(t.Context(), &cfg, cleanupOptions{purge: true}, slog.New(slog.DiscardHandler))
+	}); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(cfg.RootDir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}

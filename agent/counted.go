@@ -58,7 +58,15 @@ func (r countedRuntime) RunPodSandbox(
 ) (id string, err error) {
 	ctx, end := r.begin(ctx, "run_podsandbox", "RunPodSandbox")
 	defer end(&err)
-	return r.RuntimeService.RunPodSandbox(ctx, config, handler)
+	own := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if own == nil || own.Mode != criv1.NamespaceMode_POD {
+		return r.RuntimeService.RunPodSandbox(ctx, config, handler)
+	}
+	r.counts.UserNamespaces.Inc()
+	if id, err = r.RuntimeService.RunPodSandbox(ctx, config, handler); err != nil {
+		r.counts.UserNamespaceErrors.Inc()
+	}
+	return id, err
 }
 
 func (r countedRuntime) StopPodSandbox(ctx context.Context, id string) (err error) {

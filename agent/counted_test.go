@@ -9,6 +9,7 @@ import (
 	"time"
 
 	criapi "k8s.io/cri-api/pkg/apis"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -18,6 +19,9 @@ type failing struct{ criapi.RuntimeService }
 
 func (failing) StopContainer(context.Context, string, int64) error {
 	return errors.New("it does not end")
+}
+func (failing) RunPodSandbox(context.Context, *criv1.PodSandboxConfig, string) (string, error) {
+	return "", errors.New("it does not begin")
 }
 func (failing) StartContainer(context.Context, string) error { return nil }
 
@@ -30,6 +34,14 @@ func TestOperationsAreCounted(t *testing.T) {
 	}
 	if err := r.StopContainer(t.Context(), "c", 1); err == nil {
 		t.Fatal("the error is lost")
+	}
+	for _, mode := range []criv1.NamespaceMode{criv1.NamespaceMode_POD, criv1.NamespaceMode_NODE} {
+		_, err := r.RunPodSandbox(t.Context(), &criv1.PodSandboxConfig{Linux: &criv1.LinuxPodSandboxConfig{
+			SecurityContext: &criv1.LinuxSandboxSecurityContext{NamespaceOptions: &criv1.NamespaceOption{
+				UsernsOptions: &criv1.UserNamespace{Mode: mode}}}}}, "")
+		if err == nil {
+			t.Fatal("the error is lost")
+		}
 	}
 	requests{counts}.Increment(t.Context(), "200", "GET", "h:6443")
 	requests{counts}.Observe(t.Context(), "GET", url.URL{Host: "h:6443", Path: "/secret"}, time.Second)
@@ -44,6 +56,8 @@ func TestOperationsAreCounted(t *testing.T) {
 		`kubelet_runtime_operations_total{operation_type="stop_container"} 1`,
 		`kubelet_runtime_operations_errors_total{operation_type="stop_container"} 1`,
 		`kubelet_runtime_operations_duration_seconds_count{operation_type="stop_container"} 1`,
+		`kubelet_started_user_namespaced_pods_total 1`,
+		`kubelet_started_user_namespaced_pods_errors_total 1`,
 		`rest_client_requests_total{code="200",method="GET",host="h:6443"} 1`,
 		`rest_client_request_duration_seconds_sum{verb="GET",host="h:6443"} 1`,
 	} {

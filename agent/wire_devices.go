@@ -140,5 +140,6 @@ func newPodResources(b base, pods *pod.Manager) *podresources.Server {
 		},
 		Claims:   b.claims.Resources,
 		Requests: b.counts.PodResources,
+		Calls:    b.counts.PodResourceCalls,
 	}
 }

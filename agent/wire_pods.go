@@ -97,7 +97,7 @@ func newObjects(kept stores, server *api.Server, log *slog.Logger) (*source.Obje
 
 // newPods makes what runs pods, and takes over those of an earlier agent.
 func newPods(ctx context.Context, b base) (*podParts, error) {
-	host, err := podHost(b)
+	self, err := podHost(b)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +118,8 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	p.offline = &pod.Offline{Log: b.log}
 	b.objects.Silent, b.tokens.Silent = p.offline.Silent, p.offline.Silent
 	p.volumes = b.makeVolumes(func(obj *corev1.Pod) volume.Facts {
-		return volume.Facts{NodeName: host.NodeName, HostIPs: host.IPs, PodIPs: p.pods.IPs(obj),
-			Allocatable: host.Allocatable}
+		return volume.Facts{NodeName: self.NodeName, HostIPs: self.IPs, PodIPs: p.pods.IPs(obj),
+			Allocatable: self.Allocatable}
 	})
 	p.status = newStatus(b, func(obj *corev1.Pod) (*corev1.Pod, bool) { return p.static.Mirror(obj) })
 	probes := &probe.Manager{
@@ -128,7 +128,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Report: func(r probe.Result) { p.pods.Probed(r) },
 	}
 	p.pods = &pod.Manager{
-		Host:    host,
+		Host:    self,
 		Runtime: b.runtime.brief,
 		Images:  b.runtime.images,
 		Access:  access,
@@ -148,6 +148,9 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Limit:      limit(b.runtime.groups),
 		Refuse:     refuse(b.leaving),
 		Sysctls:    sysctls,
+
+		WithoutAppArmor: !host.AppArmor(),
+
 		Handler:    handlerOf(b.objects),
 		Mirror:     p.mirror,
 		Changed:    p.tell,
@@ -169,7 +172,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	if b.exact != nil {
 		p.pods.Plugged, p.pods.HasPlugin = b.exact.plugged.Options, b.exact.plugged.Has
 		p.pods.Pinned, p.pods.Created, p.pods.Fixed = b.exact.pinned, b.exact.created, b.exact.fixed
-		host.Unthrottled = b.exact.unthrottled
+		self.Unthrottled = b.exact.unthrottled
 	}
 	p.probes = probes
 	if b.counts != nil {
@@ -197,8 +200,10 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Client:  b.server.Client,
 		NodeUID: b.nodeUID,
 		Changed: p.pods.Poke,
+		Ending:  p.pods.Manifest,
 		Log:     b.log,
 	}
+	p.pods.ManifestGone = p.static.Poke
 	if b.cfg.StaticPodURL != "" {
 		p.static.Remote = &source.Remote{URL: b.cfg.StaticPodURL, Header: b.cfg.StaticPodURLHeader,
 			Every: b.cfg.HTTPCheckFrequency.Duration}

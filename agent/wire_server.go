@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/api"
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
@@ -123,6 +125,15 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		Available:   host.MemoryAvailable,
 		Shutdown:    lastShutdown(b),
 
+		Began: began(b.runtime),
+		LogUse: func(ctx context.Context, pod statsapi.PodReference, container string) (bytes, inodes uint64) {
+			dir := logs.PodDir(b.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
+			f := filesBelow(ctx, filepath.Join(dir, container))
+			return uint64(f.Bytes), uint64(f.Inodes)
+		},
+		AllPods: useOfAllPods(b.runtime),
+		Network: nodeNetwork,
+
 		Build:  stats.Build{Version: node.Version, Commit: commit()},
 		CPUs:   b.facts.CPUs,
 		Groups: groupsOf(b.runtime.builtin),
@@ -140,6 +151,9 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 					Use:       v.Use,
 					Abnormal:  v.Abnormal,
 					At:        v.At,
+
+					Ephemeral:  v.Ephemeral,
+					InodesUsed: v.InodesUsed,
 				})
 			}
 			return list
@@ -159,6 +173,48 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 			return c.Leaf.NotAfter
 		},
 	}
+}
+
+// began asks a runtime when its pods and containers did. What cannot be asked is left out.
+func began(r containers) func(context.Context) map[string]time.Time {
+	return func(ctx context.Context) map[string]time.Time {
+		out := map[string]time.Time{}
+		pods, err := r.ListPodSandbox(ctx, nil)
+		if err == nil {
+			for _, p := range pods {
+				out[p.Id] = time.Unix(0, p.CreatedAt)
+			}
+		}
+		list, err := r.ListContainers(ctx, nil)
+		if err == nil {
+			for _, c := range list {
+				out[c.Id] = time.Unix(0, c.CreatedAt)
+			}
+		}
+		return out
+	}
+}
+
+// useOfAllPods is nil where the runtime makes the groups.
+func useOfAllPods(r containers) func() (cgroup.Stats, error) {
+	if r.groups == nil {
+		return nil
+	}
+	return r.groups.Use
+}
+
+// nodeNetwork are the interfaces of the node that are no pod's.
+func nodeNetwork() (list []stats.Interface, main string) {
+	for _, i := range runtime.HostInterfaces() {
+		if !strings.HasPrefix(i.Name, "veth") {
+			list = append(list, stats.Interface{
+				Name:     i.Name,
+				Received: stats.Traffic(i.Received),
+				Sent:     stats.Traffic(i.Sent),
+			})
+		}
+	}
+	return list, host.DefaultInterface()
 }
 
 // commit is the one that this program was built of, "" if that is not known.

@@ -33,6 +33,19 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+func TestDefaultInterface(t *testing.T) {
+	const head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+	for want, routes := range map[string]string{
+		"": "eth1\t0063630A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
+		"eth0": "eth1\t00000000\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n" +
+			"eth0\t00000000\tFE63630A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n",
+	} {
+		if got := defaultInterface(fakeProc(t, map[string]string{"self/net/route": head + routes})); got != want {
+			t.Errorf("%q: %q, want %q", routes, got, want)
+		}
+	}
+}
+
 func TestPages(t *testing.T) {
 	const text = "nr_free_pages 7\nnr_anon_pages 3\npgfault 200\npgmajfault 4\n"
 	p, err := pages(fakeProc(t, map[string]string{"vmstat": text}))

@@ -15,7 +15,7 @@ import (
 const proc = "/proc"
 
 // meminfo is what is taken from /proc/meminfo, in bytes.
-type meminfo struct{ total, available, swap int64 }
+type meminfo struct{ total, available, swap, swapFree int64 }
 
 func memory(proc string) (meminfo, error) {
 	data, err := os.ReadFile(filepath.Join(proc, "meminfo"))
@@ -23,7 +23,8 @@ func memory(proc string) (meminfo, error) {
 		return meminfo{}, err
 	}
 	var m meminfo
-	fields := map[string]*int64{"MemTotal:": &m.total, "MemAvailable:": &m.available, "SwapTotal:": &m.swap}
+	fields := map[string]*int64{"MemTotal:": &m.total, "MemAvailable:": &m.available, "SwapTotal:": &m.swap,
+		"SwapFree:": &m.swapFree}
 	for l := range bytes.Lines(data) {
 		f := bytes.Fields(l)
 		if len(f) < 2 || fields[string(f[0])] == nil {
@@ -44,6 +45,34 @@ func MemoryAvailable() int64 {
 		return 0
 	}
 	return m.available
+}
+
+// Swap is what is free and what is used of the machine's swap, in bytes; false where that
+// is not told.
+func Swap() (free, used uint64, ok bool) {
+	m, err := memory(proc)
+	if err != nil {
+		return 0, 0, false
+	}
+	return uint64(m.swapFree), uint64(m.swap - m.swapFree), true
+}
+
+// DefaultInterface is the name of the interface that the default route of IPv4 goes by, ""
+// where there is none (/proc/net/route).
+func DefaultInterface() string { return defaultInterface(proc) }
+
+func defaultInterface(proc string) string {
+	data, err := os.ReadFile(filepath.Join(proc, "self", "net", "route"))
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(data) {
+		// Interface, destination, gateway, flags, uses, metric, mask.
+		if f := bytes.Fields(line); len(f) > 7 && string(f[1]) == "00000000" && string(f[7]) == "00000000" {
+			return string(f[0])
+		}
+	}
+	return ""
 }
 
 // Pages are the machine's pages of memory: what processes have that is no file's,

@@ -1,6 +1,10 @@
 package metrics
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Agent are the families that the agent's parts count in while they work. Names,
 // texts and buckets are the kubelet's and kube-proxy's, for the rules and
@@ -20,7 +24,11 @@ type Agent struct {
 	Evictions         *Counts    // by signal
 	ImageBytes        *Counts    // of layers and manifests, by where they came from
 	ImageBytesSent    *Counts    // to other nodes
-	PodResources      *Counts    // requests, by version of the API
+	// Pods with a user namespace that were begun, and that were not made.
+	UserNamespaces, UserNamespaceErrors *Counts
+	PodResources                        *Counts // requests, by version of the API
+	// PodResourceCalls are the same by the method that is called.
+	PodResourceCalls map[string]Calls
 	// What containers ask for of CPUs and memory for themselves, and what they do not get.
 	CPUPins, CPUPinErrors       *Counts
 	MemoryPins, MemoryPinErrors *Counts
@@ -33,6 +41,27 @@ type Agent struct {
 	ServerCertificateErrors *Counts
 	ProxySync               *Durations
 	NetworkProgramming      *Durations
+}
+
+// Calls counts calls of a method, and those that failed, by version of the API.
+type Calls struct{ Requests, Errors *Counts }
+
+// podResourceCalls are the methods of the kubelet's API of pods' resources.
+func podResourceCalls() map[string]Calls {
+	const version = "server_api_version"
+	out := map[string]Calls{}
+	for method, name := range map[string]string{
+		"List": "list", "GetAllocatableResources": "get_allocatable", "Get": "get",
+	} {
+		to := "[ALPHA] Number of requests to the PodResource " + method + " endpoint"
+		out[method] = Calls{
+			NewCounts("kubelet_pod_resources_endpoint_requests_"+name,
+				to+". Broken down by server api version.", version),
+			NewCounts("kubelet_pod_resources_endpoint_errors_"+name,
+				to+" which returned error. Broken down by server api version.", version),
+		}
+	}
+	return out
 }
 
 // startBuckets are those of a pod's start, in seconds.
@@ -83,9 +112,15 @@ func NewAgent() *Agent {
 			"Bytes of images that were pulled, by where they came from: the registry, or another node.",
 			"source").Preset("registry", "node"),
 		ImageBytesSent: NewCounts("shoal_image_sent_bytes_total", "Bytes of images that other nodes got from this one."),
+		UserNamespaces: NewCounts("kubelet_started_user_namespaced_pods_total",
+			"[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux."),
+		UserNamespaceErrors: NewCounts("kubelet_started_user_namespaced_pods_errors_total",
+			"[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be "+
+				"collected on Linux."),
 		PodResources: NewCounts("kubelet_pod_resources_endpoint_requests_total",
 			"[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
 			"server_api_version"),
+		PodResourceCalls: podResourceCalls(),
 		CPUPins: NewCounts("kubelet_cpu_manager_pinning_requests_total",
 			"[ALPHA] The number of cpu core allocations which required pinning."),
 		CPUPinErrors: NewCounts("kubelet_cpu_manager_pinning_errors_total",
@@ -134,9 +169,14 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.Evictions, a.ImageBytes, a.ImageBytesSent, a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
+		a.Evictions, a.ImageBytes, a.ImageBytesSent, a.UserNamespaces, a.UserNamespaceErrors,
+		a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
 		a.Alignments, a.AlignmentErrors, a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)
+	}
+	for _, method := range slices.Sorted(maps.Keys(a.PodResourceCalls)) {
+		a.PodResourceCalls[method].Requests.Show(p)
+		a.PodResourceCalls[method].Errors.Show(p)
 	}
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
 		a.DeviceAllocations, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {

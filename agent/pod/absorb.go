@@ -51,7 +51,7 @@ func absorb(p *corev1.Pod, c *corev1.Container, r *record.Pod, o *record.Observa
 // adopt begins the record of a container that runs and was not known.
 func adopt(c *corev1.Container, cr *record.Container, o *record.Observation) {
 	cr.ID, cr.Started, cr.Ready, cr.Unhealthy, cr.ProbeGrace, cr.Fault = o.ID, false, false, "", nil, nil
-	cr.Actuated, cr.Limits, cr.Again = nil, nil, false
+	cr.Actuated, cr.Limits, cr.Again, cr.Failed = nil, nil, false, false
 	cr.Hooked = c.Lifecycle == nil || c.Lifecycle.PostStart == nil
 }
 

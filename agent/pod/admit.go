@@ -199,6 +199,9 @@ func (w *worker) admit(p *corev1.Pod, now time.Time) {
 		node = w.m.Node()
 	}
 	v := w.m.Sysctls.Admit(p)
+	if v == nil && w.m.WithoutAppArmor && launch.AsksForAppArmor(p) {
+		v = &record.Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
+	}
 	if v == nil && w.m.Refuse != nil {
 		v = w.m.Refuse()
 	}

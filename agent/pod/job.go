@@ -60,7 +60,7 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 		cr := w.rec.Of(f.Container.Name)
 		cr.ID, cr.Fault, cr.Delay, cr.Retry = id, nil, 0, time.Time{}
 		cr.Started, cr.Ready, cr.Hooked, cr.Unhealthy, cr.ProbeGrace = false, false, hooked, "", nil
-		cr.Again = false
+		cr.Again, cr.Failed = false, false
 		give(cr, f.Pod, f.Container)
 	}
 	if hooked {
@@ -148,21 +148,33 @@ func (w *worker) postStart(ctx context.Context, p *corev1.Pod, a Action) func() 
 	}
 }
 
-// stop ends one container: its preStop hook and then the signal share the
-// grace period.
-func (w *worker) stop(ctx context.Context, p *corev1.Pod, o *record.Observed, a Action) func() {
+// stop ends one container: its preStop hook, the wait for its turn, if it is to wait, and
+// then the signal share the grace period.
+func (w *worker) stop(ctx context.Context, p *corev1.Pod, a Action, turn <-chan struct{}) func() {
 	w.m.Events.Event(p, a.Name, corev1.EventTypeNormal, "Killing", a.Message)
-	grace := a.Grace
-	c := record.FindContainer(p, a.Name)
-	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
-		began := time.Now()
-		hctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second)
-		err := w.m.hook(hctx, p, c, a.ID, c.Lifecycle.PreStop)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+	grace, began := a.Grace, time.Now()
+	over := time.NewTimer(time.Duration(grace) * time.Second)
+	defer over.Stop()
+	var before []<-chan struct{}
+	if c := record.FindContainer(p, a.Name); c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
+		hooked, end := w.preStop(ctx, p, c, a.ID)
+		defer end()
+		before = append(before, hooked)
+	}
+	if turn != nil {
+		before = append(before, turn)
+	}
+	for _, done := range before {
+		select {
+		case <-done:
+			continue
+		case <-over.C:
+		case <-ctx.Done():
 		}
-		grace = max(grace-int64(time.Since(began)/time.Second), 2)
+		break
+	}
+	if before != nil {
+		grace = max(grace-int64(time.Since(began)/time.Second), leastGrace)
 	}
 	err := w.m.Runtime.StopContainer(ctx, a.ID, grace)
 	if err == nil || ctx.Err() != nil {
@@ -173,6 +185,25 @@ func (w *worker) stop(ctx context.Context, p *corev1.Pod, o *record.Observed, a 
 	case <-time.After(firstRetry):
 	}
 	return func() { w.retryLater(w.m.ctx, "stop a container", err) }
+}
+
+// preStop runs a container's hook, until end is called: one that takes longer than the
+// grace period goes on as long as the container does.
+func (w *worker) preStop(
+	ctx context.Context, p *corev1.Pod, c *corev1.Container, id string,
+) (done <-chan struct{}, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	hooked := make(chan struct{})
+	go func() {
+		defer close(hooked)
+		if err := w.m.hook(ctx, p, c, id, c.Lifecycle.PreStop); err != nil && ctx.Err() == nil {
+			w.m.Events.Event(p, c.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+		}
+	}()
+	return hooked, func() {
+		cancel()
+		<-hooked
+	}
 }
 
 // hook runs one lifecycle handler.

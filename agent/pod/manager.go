@@ -148,11 +148,15 @@ type Manager struct {
 	Pressure func() map[corev1.NodeConditionType]bool
 	// Sysctls are those that pods may set; nil does not look at them.
 	Sysctls *launch.Sysctls
+	// WithoutAppArmor: the node cannot enforce its profiles, and takes no pods with one.
+	WithoutAppArmor bool
 	// Handler is the runtime's name of what a RuntimeClass stands for.
 	Handler func(ctx context.Context, class string) (string, error)
 	// Mirror returns what the API has of a pod of a manifest, nil for nothing; false
 	// while the API may still be heard. nil itself: there is no API.
 	Mirror func(p *corev1.Pod) (*corev1.Pod, bool)
+	// ManifestGone is called when nothing of a pod of a manifest is left; nil: nobody asks.
+	ManifestGone func()
 	// Changed is told when a pod's facts or desires changed, may be nil.
 	Changed func()
 	// Relabelled brings the volumes of a pod up to date after its labels or
@@ -511,6 +515,24 @@ func (m *Manager) View(uid types.UID) (View, bool) {
 	return w.view(), true
 }
 
+// Manifest tells whether there is a pod of a manifest of that name, other than the one of
+// the UID.
+func (m *Manager) Manifest(name types.NamespacedName, other types.UID) bool {
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		p := w.desired()
+		if p == nil || w.uid == other || w.source() != SourceFile {
+			continue
+		}
+		if p.Namespace == name.Namespace && p.Name == name.Name {
+			return true
+		}
+	}
+	return false
+}
+
 // Find returns the pod of a namespace and name, the newest when a pod was
 // replaced.
 func (m *Manager) Find(namespace, name string) (View, bool) {
@@ -587,6 +609,9 @@ func (m *Manager) drop(w *worker) {
 	m.dead.forget(w.uid)
 	if claimant != "" && p.DeletionTimestamp == nil {
 		m.Update(p, claimant)
+	}
+	if w.rec.Source == SourceFile && m.ManifestGone != nil {
+		m.ManifestGone()
 	}
 	m.retryResizes()
 }

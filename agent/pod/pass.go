@@ -48,6 +48,7 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 		Removed:    at.unwanted(),
 		Claimed:    w.claimant() != "",
 		Busy:       busy,
+		Waiting:    w.waiting(),
 		MaxBackoff: w.m.MaxBackoff,
 		Now:        now,
 	}
@@ -247,6 +248,21 @@ func (w *worker) busyNames() map[string]bool {
 	return out
 }
 
+// waiting are the IDs of containers that wait for their turn to be stopped.
+func (w *worker) waiting() map[string]bool {
+	var out map[string]bool
+	for id, j := range w.busy {
+		if j.turn == nil {
+			continue
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		out[id] = true
+	}
+	return out
+}
+
 // act carries out one action; true asks for another pass at once.
 func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a Action) bool {
 	switch a.Kind {
@@ -274,7 +290,22 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			cr := w.rec.Of(a.Name)
 			cr.Again, cr.Backoff = true, 0 // no failure: it starts again at once
 		}
-		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, o, a) })
+		if a.Failed {
+			w.rec.Of(a.Name).Failed = true
+		}
+		var turn chan struct{}
+		if a.Wait {
+			turn = make(chan struct{})
+		}
+		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, a, turn) })
+		if j := w.busy[a.ID]; a.Wait && j.kind == Stop {
+			j.turn = turn
+		}
+	case Proceed:
+		if j := w.busy[a.ID]; j != nil && j.turn != nil {
+			close(j.turn)
+			j.turn = nil
+		}
 	case Remove:
 		if newest := o.Latest(a.Name); newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) {
 			return false // only the runtime knows for sure how it ended

@@ -19,6 +19,7 @@ const (
 	Hook                      // (job) run the postStart hook of a running container again
 	Resize                    // (job) give running containers what is allocated to them
 	Stop                      // (job) end container ID with Grace
+	Proceed                   // let the job that stops container ID go on: it is its turn
 	Remove                    // remove the ended container ID
 	RemoveSandbox             // remove the ended sandbox ID
 	Hold                      // record why container Name waits, until Until
@@ -29,7 +30,7 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"setup", "start", "hook", "resize", "stop", "remove", "remove-sandbox",
+	return [...]string{"setup", "start", "hook", "resize", "stop", "proceed", "remove", "remove-sandbox",
 		"hold", "end", "release", "finish", "forget"}[k]
 }
 
@@ -47,6 +48,11 @@ type Action struct {
 	// Again: the container is stopped only to start as its spec now wants it (Stop),
 	// or removed to begin anew (Remove).
 	Again bool
+	// Wait: the container's preStop hook is run now, and it is stopped when it is its turn
+	// or the grace period is over (Stop).
+	Wait bool
+	// Failed: the container is stopped because a probe failed (Stop).
+	Failed bool
 	// Backoff is the pause after the next failure (Start).
 	Backoff time.Duration
 	Verdict record.Verdict
@@ -67,6 +73,8 @@ type Input struct {
 	Busy map[string]bool
 	// Surplus are the IDs of ended containers that are more than the node keeps.
 	Surplus map[string]bool
+	// Waiting holds the IDs of containers that wait for their turn to be stopped.
+	Waiting map[string]bool
 	// MaxBackoff caps the crash loop's pauses.
 	MaxBackoff time.Duration
 	Now        time.Time
@@ -173,8 +181,8 @@ func (d *decision) verdict() *record.Verdict {
 		Message: "Pod was active on the node longer than the specified deadline"}
 }
 
-// done tells whether every main container ended for good, or an init
-// container failed for good.
+// done tells whether every main container ended for good, or is stopped for good because a
+// probe failed, or an init container failed for good.
 func (d *decision) done() bool {
 	for i := range d.Pod.Spec.InitContainers {
 		c := &d.Pod.Spec.InitContainers[i]
@@ -188,11 +196,21 @@ func (d *decision) done() bool {
 	for i := range d.Pod.Spec.Containers {
 		c := &d.Pod.Spec.Containers[i]
 		e := d.exit(c.Name)
+		if e == nil && d.stopsForGood(c) {
+			continue
+		}
 		if e == nil || d.restarts(c, e.ExitCode) {
 			return false
 		}
 	}
 	return true
+}
+
+// stopsForGood tells whether a container that runs is stopped because a probe failed, and
+// does not run again.
+func (d *decision) stopsForGood(c *corev1.Container) bool {
+	o := d.Observed.Latest(c.Name)
+	return o != nil && o.State == record.Running && d.Record.Get(c.Name).Failed && !d.restarts(c, killed)
 }
 
 // exit returns how the container's last run ended, nil while it runs or never
@@ -213,7 +231,7 @@ func (d *decision) exit(name string) *corev1.ContainerStateTerminated {
 
 // endSidecars ends what still runs beside a pod that is done, then releases.
 func (d *decision) endSidecars() {
-	if !d.stopAll(defaultGrace(d.Pod)) && !d.Record.Released && len(d.Busy) == 0 {
+	if !d.stopAll(defaultGrace(d.Pod), true) && !d.Record.Released && len(d.Busy) == 0 {
 		d.plan.add(Action{Kind: Release})
 	}
 }

@@ -136,10 +136,10 @@ func (d *decision) running(c *corev1.Container, o *record.Observation) {
 			grace = *r.ProbeGrace
 		}
 		msg := r.Unhealthy
-		if r.Hooked && Restarts(d.Pod, c, 137) { // a failed hook is told without
+		if r.Hooked && Restarts(d.Pod, c, killed) { // a failed hook is told without
 			msg += ", will be restarted"
 		}
-		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: grace, Message: msg})
+		d.plan.add(Action{Kind: Stop, Name: c.Name, ID: o.ID, Grace: grace, Message: msg, Failed: r.Hooked})
 	case !r.Hooked && c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
 		d.plan.add(Action{Kind: Hook, Name: c.Name, ID: o.ID})
 	}
@@ -154,9 +154,13 @@ func (d *decision) outgrown(c *corev1.Container, o *record.Observation) bool {
 	return had != nil && needsRestart(d.Pod, c, had)
 }
 
+// killed is the exit code of a container that was killed.
+const killed = 137
+
 // restarts tells whether a container that ended runs again.
 func (d *decision) restarts(c *corev1.Container, code int32) bool {
-	return d.Record.Get(c.Name).Again || Restarts(d.Pod, c, code)
+	r := d.Record.Get(c.Name)
+	return r.Again || Restarts(d.Pod, c, code) || r.Failed && Restarts(d.Pod, c, killed)
 }
 
 // restart starts an ended container again, after its pause.

@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,10 +10,15 @@ import (
 	"github.com/shoal-project/shoal/agent/record"
 )
 
+// leastGrace is what a container has to end, in seconds, when its pod's grace period has
+// been used up by what had to end before it.
+const leastGrace = 2
+
 // end decides for a pod that is being stopped.
 func (d *decision) end() {
-	elapsed := int64(d.Now.Sub(d.Record.Stopping.Since) / time.Second)
-	if d.stopAll(max(0, d.Record.Stopping.Grace-elapsed)) || len(d.Busy) > 0 {
+	s := d.Record.Stopping
+	left := max(0, s.Grace-int64(d.Now.Sub(s.Since)/time.Second))
+	if d.stopAll(left, s.Grace > 0) || len(d.Busy) > 0 {
 		return
 	}
 	switch {
@@ -28,16 +35,17 @@ func (d *decision) end() {
 	}
 }
 
-// stopAll stops what runs, sidecars after the others and last first, and
-// tells whether anything still runs.
-func (d *decision) stopAll(grace int64) bool {
+// stopAll stops what runs, and tells whether anything still does: sidecars after the
+// others and last first, as long as there is time for that; then all that are left. The
+// preStop hooks of all run at once. Each has leastGrace at least, if the pod had any grace.
+func (d *decision) stopAll(grace int64, graceful bool) bool {
 	sidecars := map[string]int{}
 	for i := range d.Pod.Spec.InitContainers {
 		if record.Sidecar(&d.Pod.Spec.InitContainers[i]) {
 			sidecars[d.Pod.Spec.InitContainers[i].Name] = i
 		}
 	}
-	var last *record.Observation
+	var waiting []*record.Observation
 	others := false
 	running := false
 	for i := range d.Observed.Containers {
@@ -54,24 +62,36 @@ func (d *decision) stopAll(grace int64) bool {
 			continue
 		}
 		running = true
-		if n, ok := sidecars[o.Name]; ok {
-			if last == nil || n > sidecars[last.Name] {
-				last = o
-			}
+		if _, ok := sidecars[o.Name]; ok {
+			waiting = append(waiting, o)
 			continue
 		}
 		others = true
-		d.stop(o, grace)
+		d.stop(o, least(grace, graceful), false)
 	}
-	if !others && last != nil {
-		d.stop(last, grace)
+	slices.SortFunc(waiting, func(a, b *record.Observation) int { return cmp.Compare(sidecars[b.Name], sidecars[a.Name]) })
+	for i, o := range waiting {
+		turn := grace == 0 || !others && i == 0
+		if turn && d.Waiting[o.ID] {
+			d.plan.add(Action{Kind: Proceed, Name: o.Name, ID: o.ID})
+			continue
+		}
+		d.stop(o, least(grace, graceful), !turn)
 	}
 	return running
 }
 
-func (d *decision) stop(o *record.Observation, grace int64) {
+func least(grace int64, graceful bool) int64 {
+	if !graceful {
+		return grace
+	}
+	return max(grace, leastGrace)
+}
+
+func (d *decision) stop(o *record.Observation, grace int64, wait bool) {
 	if !d.Busy[o.ID] {
-		d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: grace, Message: "Stopping container " + o.Name})
+		d.plan.add(Action{Kind: Stop, Name: o.Name, ID: o.ID, Grace: grace, Wait: wait,
+			Message: "Stopping container " + o.Name})
 	}
 }
 

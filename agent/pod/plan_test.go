@@ -95,6 +95,9 @@ func words(p Plan) string {
 			w += fmt.Sprintf("#%d", a.Attempt)
 		case Stop:
 			w += fmt.Sprintf("/%d", a.Grace)
+			if a.Wait {
+				w += "+wait"
+			}
 		case Hold, End:
 			w += "(" + a.Verdict.Reason + ")"
 		}
@@ -159,8 +162,8 @@ func TestDecide(t *testing.T) {
 		see    []string
 		none   bool // nothing in the runtime yet
 		record func(r *record.Pod)
-		at     int // seconds after t0
-		busy   []string
+		at     int      // seconds after t0
+		busy   []string // with "waits:" in front: for its turn to be stopped
 		want   string
 	}{
 		{name: "new", pod: testPod(always, "a"), none: true, want: "setup"},
@@ -191,11 +194,36 @@ func TestDecide(t *testing.T) {
 			record: func(r *record.Pod) { r.Released = true }, want: ""},
 		{name: "unhealthy", pod: testPod(always, "a"), see: []string{"a=run"},
 			record: func(r *record.Pod) { c := r.Of("a"); c.ID, c.Hooked, c.Unhealthy = "a0", true, "x" }, want: "stop:a/30"},
+		{name: "unhealthy_ends_well", pod: testPod(onFailure, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, want: "start:a#1"},
+		{name: "unhealthy_of_never", pod: testPod(never, "a"), see: []string{"a=exit0"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, want: "release"},
+		{name: "unhealthy_for_good_ends_sidecars", pod: testPod(never, "side:s", "a"), see: []string{"a=run", "s=run"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, busy: []string{"a0"}, want: "stop:s/30+wait"},
+		{name: "unhealthy_for_good_restarts_no_sidecar", pod: testPod(never, "side:s", "a"),
+			see:    []string{"a=run", "s=exit1"},
+			record: func(r *record.Pod) { r.Of("a").Failed = true }, busy: []string{"a0"}, want: ""},
 		{name: "stopping", pod: testPod(always, "side:s", "a", "b"), see: []string{"a=run", "b=run", "s=run"},
-			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2, want: "stop:a/5 stop:b/5"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 2,
+			want: "stop:a/5 stop:b/5 stop:s/5+wait"},
 		{name: "stopping_sidecars_last", pod: testPod(always, "side:s", "side:r", "a"),
 			see:    []string{"a=exit0", "s=run", "r=run"},
-			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "stop:r/7"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} },
+			want:   "stop:r/7 stop:s/7+wait"},
+		{name: "stopping_sidecars_waited", pod: testPod(always, "side:s", "side:r", "a"),
+			see: []string{"a=exit0", "s=run", "r=run"}, busy: []string{"waits:r0", "waits:s0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: "proceed:r"},
+		{name: "stopping_sidecars_wait_on", pod: testPod(always, "side:s", "side:r", "a"),
+			see: []string{"a=exit0", "s=run", "r=run"}, busy: []string{"r0", "waits:s0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, want: ""},
+		{name: "stopping_sidecars_without_time", pod: testPod(always, "side:s", "side:r", "a"),
+			see:    []string{"a=exit0", "s=run", "r=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 7, want: "stop:r/2 stop:s/2"},
+		{name: "stopping_time_is_over", pod: testPod(always, "side:s", "a"),
+			see: []string{"a=run", "s=run"}, busy: []string{"a0"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0, Grace: 7} }, at: 7, want: "stop:s/2"},
+		{name: "stopping_without_grace", pod: testPod(always, "side:s", "a"), see: []string{"a=run", "s=run"},
+			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "stop:a/0 stop:s/0"},
 		{name: "stopped_releases", pod: testPod(always, "a"), see: []string{"a=exit0"},
 			record: func(r *record.Pod) { r.Stopping = &record.Stopping{Since: t0} }, want: "release"},
 		{name: "pull_failed", pod: testPod(always, "a"), at: 1, record: func(r *record.Pod) {
@@ -224,11 +252,13 @@ func TestDecide(t *testing.T) {
 				o = &record.Observed{}
 			}
 			busy := map[string]bool{}
+			waiting := map[string]bool{}
 			for _, b := range c.busy {
-				busy[b] = true
+				id, waits := strings.CutPrefix(b, "waits:")
+				busy[id], waiting[id] = true, waits
 			}
 			got := words(
-				Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy,
+				Decide(Input{Pod: c.pod, Record: r, Observed: o, Busy: busy, Waiting: waiting,
 					Now: t0.Add(time.Duration(c.at) * time.Second)}))
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -264,6 +294,18 @@ func TestDeadline(t *testing.T) {
 	in.Now = t0.Add(5 * time.Second)
 	if got := words(Decide(in)); got != "end(DeadlineExceeded)" {
 		t.Errorf("after: %s", got)
+	}
+}
+
+// That a probe failed is known when the container has ended.
+func TestFailedProbe(t *testing.T) {
+	p := testPod(corev1.RestartPolicyOnFailure, "a")
+	r := &record.Pod{Admitted: metav1.NewTime(t0)}
+	c := r.Of("a")
+	c.ID, c.Hooked, c.Unhealthy = "a0", true, "Container a failed liveness probe"
+	plan := Decide(Input{Pod: p, Record: r, Observed: observed(p, "a=run"), Now: t0})
+	if words(plan) != "stop:a/30" || !plan.Actions[0].Failed {
+		t.Errorf("%+v", plan.Actions)
 	}
 }
 

@@ -46,3 +46,43 @@ func TestRejectedInSetup(t *testing.T) {
 		}
 	})
 }
+
+// A pod that is to be confined does not run unconfined.
+func TestWithoutAppArmor(t *testing.T) {
+	profile := func(kind corev1.AppArmorProfileType) *corev1.AppArmorProfile {
+		return &corev1.AppArmorProfile{Type: kind}
+	}
+	for name, c := range map[string]struct {
+		pod, container *corev1.AppArmorProfile
+		without        bool
+		reason         string
+	}{
+		"pod":        {pod: profile(corev1.AppArmorProfileTypeRuntimeDefault), without: true, reason: "AppArmor"},
+		"container":  {container: profile(corev1.AppArmorProfileTypeLocalhost), without: true, reason: "AppArmor"},
+		"unconfined": {container: profile(corev1.AppArmorProfileTypeUnconfined), without: true},
+		"none":       {without: true},
+		"enforced":   {pod: profile(corev1.AppArmorProfileTypeRuntimeDefault)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+				m, stop := start(t, dir, f, e)
+				defer stop()
+				m.WithoutAppArmor = c.without
+				p := testPod(corev1.RestartPolicyAlways, "a")
+				p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.pod}
+				p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: c.container}
+				m.Update(p, SourceAPI)
+				synctest.Wait()
+				reason := ""
+				if ended := e.records[string(p.UID)].Ended; ended != nil {
+					reason = ended.Reason
+				}
+				if reason != c.reason {
+					t.Errorf("refused for %q, want %q", reason, c.reason)
+				}
+			})
+		})
+	}
+}

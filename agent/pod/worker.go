@@ -62,6 +62,9 @@ type job struct {
 	kind   Kind
 	grace  int64
 	cancel context.CancelFunc
+	// turn is closed when a container that is to be stopped need not wait for others;
+	// nil: it does not.
+	turn chan struct{}
 }
 
 // update takes the pod as its source has it; false when nothing is left of the

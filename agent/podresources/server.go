@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path"
 	"strings"
 	"time"
 
@@ -49,6 +50,8 @@ type Server struct {
 	Allocatable func() *podresourcesv1.AllocatableResourcesResponse
 	// Requests counts by version; nil: nobody does.
 	Requests *metrics.Counts
+	// Calls are the same by method.
+	Calls map[string]metrics.Calls
 }
 
 // Run serves until ctx ends.
@@ -66,7 +69,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(handshake),
-		grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited(rate.NewLimiter(perSecond, burst), s.Requests)))
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(limited(rate.NewLimiter(perSecond, burst), s.Requests, s.Calls)))
 	podresourcesv1.RegisterPodResourcesListerServer(g, s)
 	podresourcesv1alpha1.RegisterPodResourcesListerServer(g, &alpha{s: s})
 	ended := make(chan error, 1)
@@ -85,14 +89,22 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // limited refuses what is more than the limiter allows, and counts the rest.
-func limited(l *rate.Limiter, counts *metrics.Counts) grpc.UnaryServerInterceptor {
+func limited(
+	l *rate.Limiter, counts *metrics.Counts, calls map[string]metrics.Calls,
+) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if !l.Allow() {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
 		version, _, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), ".")
 		counts.Inc(version)
-		return handle(ctx, request)
+		of := calls[path.Base(info.FullMethod)]
+		of.Requests.Inc(version)
+		out, err := handle(ctx, request)
+		if err != nil {
+			of.Errors.Inc(version)
+		}
+		return out, err
 	}
 }
 

@@ -61,6 +61,7 @@ func served(t *testing.T) (*grpc.ClientConn, *Server) {
 			return []*podresourcesv1.ContainerMemory{{MemoryType: "memory", Size: 4096}}
 		},
 		Requests: metrics.NewAgent().PodResources,
+		Calls:    metrics.NewAgent().PodResourceCalls,
 		Allocatable: func() *podresourcesv1.AllocatableResourcesResponse {
 			return &podresourcesv1.AllocatableResourcesResponse{Devices: device("all"), CpuIds: []int64{1, 2, 3}}
 		},
@@ -135,10 +136,16 @@ containers: {
 	var counted strings.Builder
 	page := metrics.NewPage(&counted)
 	s.Requests.Show(page)
+	for _, method := range []string{"List", "Get", "GetAllocatableResources"} {
+		s.Calls[method].Requests.Show(page)
+		s.Calls[method].Errors.Show(page)
+	}
 	if err := page.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`{server_api_version="v1"} 4`, `{server_api_version="v1alpha1"} 1`} {
+	for _, want := range []string{`{server_api_version="v1"} 4`, `{server_api_version="v1alpha1"} 1`,
+		`requests_list{server_api_version="v1"} 1`, `requests_get_allocatable{server_api_version="v1"} 1`,
+		`requests_get{server_api_version="v1"} 2`, `errors_get{server_api_version="v1"} 1`} {
 		if got := counted.String(); !strings.Contains(got, want) {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -154,7 +161,7 @@ containers: {
 
 // Who asks too often is refused.
 func TestLimit(t *testing.T) {
-	intercept := limited(rate.NewLimiter(0, 2), nil)
+	intercept := limited(rate.NewLimiter(0, 2), nil, nil)
 	answer := func(context.Context, any) (any, error) { return "answer", nil }
 	for i := range 4 {
 		got, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/v1.PodResourcesLister/List"}, answer)

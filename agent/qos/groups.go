@@ -96,6 +96,9 @@ func (g *Groups) Delete(path string) error {
 	return errors.Join(g.cgroups.Delete(path), g.reserved.put(path, protected{}))
 }
 
+// Use is what all pods use together.
+func (g *Groups) Use() (cgroup.Stats, error) { return g.cgroups.Stat(g.Kubepods()) }
+
 // Memory is what is left of the memory that pods may take together, and how much that
 // is in all, in bytes; zeros where they are not limited, or nothing tells.
 func (g *Groups) Memory() (available, limit int64) {

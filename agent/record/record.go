@@ -101,6 +101,9 @@ type Container struct {
 	// Again: it was stopped only to start with another image or other resources, or
 	// with all others of its pod, whatever its restart policy.
 	Again bool `json:"again,omitempty"`
+	// Failed: it was stopped because a probe failed, which counts as a failure whatever
+	// its exit code.
+	Failed bool `json:"failed,omitempty"`
 	// Unhealthy is why ID must be restarted: a failed liveness or startup
 	// probe or hook.
 	Unhealthy string `json:"unhealthy,omitempty"`

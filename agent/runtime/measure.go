@@ -126,6 +126,15 @@ func (r *Runtime) processes(group string) int {
 	return len(pids)
 }
 
+// HostInterfaces are those of the node's own network.
+func HostInterfaces() []Interface {
+	text, err := os.ReadFile("/proc/self/net/dev")
+	if err != nil {
+		return nil
+	}
+	return parseNetDev(text)
+}
+
 // interfaces reads those of a network namespace, none if it is gone.
 func interfaces(ns string) []Interface {
 	var text []byte

@@ -183,9 +183,14 @@ func (r *Runtime) ImageFsInfo(ctx context.Context) (*criv1.ImageFsInfoResponse, 
 			layerBytes, layerInodes = layerBytes+u.Bytes, layerInodes+max(u.Inodes, 0)
 		}
 	}
+	// One directory for both, unless they are on two disks: clients tell by it.
+	images, layers := r.images.Dir(), filepath.Join(r.cfg.DataDir, "containers")
+	if host.SameDisk(images, layers) {
+		images, layers = r.cfg.DataDir, r.cfg.DataDir
+	}
 	return &criv1.ImageFsInfoResponse{
-		ImageFilesystems:     fs(r.images.Dir(), size, inodes),
-		ContainerFilesystems: fs(filepath.Join(r.cfg.DataDir, "containers"), layerBytes, layerInodes),
+		ImageFilesystems:     fs(images, size, inodes),
+		ContainerFilesystems: fs(layers, layerBytes, layerInodes),
 	}, nil
 }
 

@@ -153,15 +153,13 @@ func (s *shell) PortForward(_ context.Context, r *criv1.PortForwardRequest) (*cr
 }
 
 // Summary and the others implement Stats.
-func (n *node) Summary(context.Context) (*statsapi.Summary, error) {
+func (n *node) Summary(_ context.Context, brief bool) (*statsapi.Summary, error) {
 	used := uint64(7)
-	return &statsapi.Summary{
-		Node: statsapi.NodeStats{NodeName: "n1"},
-		Pods: []statsapi.PodStats{{
-			PodRef:           statsapi.PodReference{Name: "web", Namespace: "ns", UID: "u"},
-			EphemeralStorage: &statsapi.FsStats{UsedBytes: &used},
-		}},
-	}, n.broken
+	pod := statsapi.PodStats{PodRef: statsapi.PodReference{Name: "web", Namespace: "ns", UID: "u"}}
+	if !brief {
+		pod.EphemeralStorage = &statsapi.FsStats{UsedBytes: &used}
+	}
+	return &statsapi.Summary{Node: statsapi.NodeStats{NodeName: "n1"}, Pods: []statsapi.PodStats{pod}}, n.broken
 }
 
 func (n *node) write(w io.Writer, what string) error {

@@ -40,7 +40,8 @@ type Pods interface {
 
 // Stats measures the node and its pods.
 type Stats interface {
-	Summary(ctx context.Context) (*statsapi.Summary, error)
+	// Summary tells of CPU and memory alone if it is to be brief.
+	Summary(ctx context.Context, brief bool) (*statsapi.Summary, error)
 	Metrics(ctx context.Context, w io.Writer) error
 	Resource(ctx context.Context, w io.Writer) error
 	Containers(ctx context.Context, w io.Writer) error
@@ -252,15 +253,11 @@ func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
-	sum, err := s.Stats.Summary(r.Context())
+	only, err := strconv.ParseBool(r.URL.Query().Get("only_cpu_and_memory"))
+	sum, err := s.Stats.Summary(r.Context(), err == nil && only)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
-	}
-	if only, err := strconv.ParseBool(r.URL.Query().Get("only_cpu_and_memory")); err == nil && only {
-		for i := range sum.Pods {
-			sum.Pods[i].Network, sum.Pods[i].EphemeralStorage, sum.Pods[i].VolumeStats = nil, nil, nil
-		}
 	}
 	reply(w, sum)
 }

@@ -36,6 +36,9 @@ type Static struct {
 	Client kubernetes.Interface
 	// NodeUID owns mirror pods, empty while it is not known.
 	NodeUID func() types.UID
+	// Ending tells whether the node has a pod of a manifest of that name yet, other than
+	// the one of the UID; nil: none ever. Poke is to be called when one is gone.
+	Ending func(name types.NamespacedName, other types.UID) bool
 	// Changed is called when a static pod's mirror appeared.
 	Changed func(uid types.UID)
 	Log     *slog.Logger
@@ -47,9 +50,11 @@ type Static struct {
 	wake    chan struct{}
 
 	// Of Run's goroutine alone.
-	files  map[string]*corev1.Pod // by path: what each manifest last was; nil before the directory was read
-	remote []*corev1.Pod          // what the server had last; nil before it had anything
-	told   map[string]string
+	// waiting are the pods that wait for the end of another of their name.
+	waiting map[types.NamespacedName]*corev1.Pod
+	files   map[string]*corev1.Pod // by path: what each manifest last was; nil before the directory was read
+	remote  []*corev1.Pod          // what the server had last; nil before it had anything
+	told    map[string]string
 }
 
 const (
@@ -117,6 +122,7 @@ func (s *Static) Run(ctx context.Context) error {
 			s.Log.Warn("static pod directory is read again", "err", err)
 			timer.Reset(quietFor)
 		case <-wake:
+			s.begin()
 			s.mirror(ctx)
 		case <-timer.C:
 			if err := s.look(w); err != nil {
@@ -143,7 +149,7 @@ func (s *Static) waker() chan struct{} {
 	return s.wake
 }
 
-// Poke makes mirrors be looked at again.
+// Poke makes mirrors, and pods that wait, be looked at again.
 func (s *Static) Poke() {
 	select {
 	case s.waker() <- struct{}{}:
@@ -196,6 +202,9 @@ func (s *Static) take(a answer) {
 
 // run has the pods of all manifests run, and ends others once all are known.
 func (s *Static) run() {
+	if s.waiting == nil {
+		s.waiting = map[types.NamespacedName]*corev1.Pod{}
+	}
 	pods := map[types.NamespacedName]*corev1.Pod{}
 	for _, p := range s.remote {
 		pods[nameOf(p)] = p
@@ -212,12 +221,33 @@ func (s *Static) run() {
 	for name, p := range pods {
 		desired[p.UID] = true
 		if q := old[name]; q == nil || q.UID != p.UID {
-			s.Handler.Update(p, nameFile)
+			s.waiting[name] = p
+		}
+	}
+	for name := range s.waiting {
+		if pods[name] == nil {
+			delete(s.waiting, name)
 		}
 	}
 	if known { // what ran before the agent's start may be of the other
 		s.Handler.Prune(nameFile, desired)
 	}
+	s.begin()
+}
+
+// begin has those pods run that wait for no other of their name any more: two would have
+// the same ports and files.
+func (s *Static) begin() {
+	for name, p := range s.waiting {
+		if !s.ending(name, p.UID) {
+			delete(s.waiting, name)
+			s.Handler.Update(p, nameFile)
+		}
+	}
+}
+
+func (s *Static) ending(name types.NamespacedName, other types.UID) bool {
+	return s.Ending != nil && s.Ending(name, other)
 }
 
 // complain tells of an error once, until it is over; key and of say what it is about.
@@ -368,7 +398,8 @@ func (s *Static) mirror(ctx context.Context) {
 	}
 }
 
-// mirrorPlan is the pods that lack a mirror, and the mirrors that are none.
+// mirrorPlan is the pods that lack a mirror, and the mirrors that are none. One that shows a
+// pod that ends stays as long as that.
 func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -377,6 +408,9 @@ func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 	}
 	for name, p := range s.pods {
 		m := s.mirrors[name]
+		if s.ending(name, p.UID) && (m == nil || m.DeletionTimestamp == nil) {
+			continue
+		}
 		if m == nil {
 			create = append(create, p)
 		} else if m.Annotations[mirrorAnnotation] != string(p.UID) || m.DeletionTimestamp != nil {
@@ -384,7 +418,7 @@ func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 		}
 	}
 	for name, m := range s.mirrors {
-		if s.pods[name] == nil && s.known {
+		if s.pods[name] == nil && s.known && (m.DeletionTimestamp != nil || !s.ending(name, "")) {
 			remove = append(remove, m)
 		}
 	}

@@ -130,6 +130,8 @@ func (h *handler) await(t *testing.T, what string) {
 //	api has POD             somebody else has made a mirror pod
 //	api deletes POD         somebody deletes one
 //	agent restarts
+//	slow POD                it takes its time to end
+//	ended POD               it has ended
 func TestStaticPods(t *testing.T) {
 	transcript.Files(t, "testdata/static/*.txt", func(t *testing.T, text string) string {
 		m := newManifests(t)
@@ -152,6 +154,7 @@ type manifests struct {
 	log     bytes.Buffer
 	created int
 	mirrors map[types.UID]string // that were shown: their names
+	ending  map[string]types.UID // pods that end slowly, by name
 }
 
 func newManifests(t *testing.T) *manifests {
@@ -161,6 +164,7 @@ func newManifests(t *testing.T) *manifests {
 		handler: newHandler(),
 		client:  fake.NewClientset(),
 		mirrors: map[types.UID]string{},
+		ending:  map[string]types.UID{},
 	}
 	if err := os.Mkdir(m.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -188,7 +192,10 @@ func (m *manifests) begin() {
 		Handler: m.handler,
 		Client:  m.client,
 		NodeUID: func() types.UID { return m.node },
-		Log:     slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{ReplaceAttr: plain})),
+		Ending: func(name types.NamespacedName, other types.UID) bool {
+			return m.ending[name.Name] != "" && m.ending[name.Name] != other
+		},
+		Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{ReplaceAttr: plain})),
 	}
 	m.api = &API{Client: m.client, Node: "n1", Handler: m.handler, Mirrors: m.static, Log: m.static.Log}
 	m.api.Synced()
@@ -220,6 +227,17 @@ func (m *manifests) do(command []string) {
 		} else {
 			check(os.Mkdir(m.dir, 0o755))
 		}
+	case "slow": // the pod of this name takes its time to end
+		for _, p := range m.static.pods {
+			if p.Name == command[1]+"-n1" {
+				m.ending[p.Name] = p.UID
+			}
+		}
+	case "ended":
+		delete(m.ending, command[1]+"-n1")
+		m.static.begin()
+		m.static.mirror(m.t.Context())
+		return
 	case "node":
 		m.node = "node-uid"
 	case "api":

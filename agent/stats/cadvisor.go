@@ -288,7 +288,19 @@ var memoryFamilies = []groupFamily{
 		"Total time duration no tasks in the container could make progress due to memory congestion.",
 		stalled(func(s *cgroup.Stats) *host.Pressure { return s.MemoryStall }, full)},
 	{"container_spec_memory_limit_bytes", metrics.Gauge, KnowsAll, "Memory limit for the container.",
-		limit(func(l *criv1.LinuxContainerResources) (int64, bool) { return max(0, l.MemoryLimitInBytes), true })},
+		func(g *Group, put put) {
+			if g.Limits == nil {
+				return
+			}
+			if in := g.Use.MemoryLimit; in > 0 { // what the kernel made of it
+				put(float64(in))
+			} else {
+				put(float64(max(0, g.Limits.MemoryLimitInBytes)))
+			}
+		}},
+	{"container_spec_memory_reservation_limit_bytes", metrics.Gauge, KnowsAll,
+		"Memory reservation limit for the container.",
+		limit(func(*criv1.LinuxContainerResources) (int64, bool) { return 0, true })},
 	{"container_spec_memory_swap_limit_bytes", metrics.Gauge, KnowsAll, "Memory swap limit for the container.",
 		limit(func(l *criv1.LinuxContainerResources) (int64, bool) { return max(0, l.MemorySwapLimitInBytes), true })},
 }

@@ -80,7 +80,7 @@ func groups(disk cgroup.Disk) []Group {
 		Path: "/kubepods/podU/c1", Created: time.Unix(101, 0), Known: KnowsAll, Processes: 2, LayerBytes: 4096,
 		Use: cgroup.Stats{
 			Time: time.Unix(200, 0), CPUNanos: 1_500_000_000, Periods: 10, Throttled: 4, ThrottledNanos: 250_000_000,
-			Memory: 250, MemoryLimit: 1 << 20, WorkingSet: 200, RSS: 150, Cache: 50, MappedFile: 10, Swap: 7,
+			Memory: 250, MemoryLimit: 1<<20 - 4096, WorkingSet: 200, RSS: 150, Cache: 50, MappedFile: 10, Swap: 7,
 			MaxMemory: 260, MemoryFailures: 1, PageFaults: 9, MajorPageFaults: 1, OOMKills: 1, Pids: 2,
 			CPUStall: stall, MemoryStall: stall, IOStall: stall,
 		},

@@ -27,6 +27,17 @@ type Volume struct {
 	Use      *host.FileSystem
 	Abnormal *bool
 	At       time.Time
+	// Ephemeral: it lies on the node's disk and ends with its pod. InodesUsed is how many
+	// files there are of one that shares its file system, 0: all of the file system's.
+	Ephemeral  bool
+	InodesUsed uint64
+}
+
+func (v Volume) inodesUsed() uint64 {
+	if v.InodesUsed > 0 {
+		return v.InodesUsed
+	}
+	return v.Use.Inodes - v.Use.InodesFree
 }
 
 // Build says which version this is.

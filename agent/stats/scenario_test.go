@@ -98,6 +98,7 @@ func newProvider(r *measured) *Provider {
 		ImageDir:    "/nowhere",
 		MemoryBytes: 1000,
 		Available:   func() int64 { return 300 },
+		Began:       func(context.Context) map[string]time.Time { return map[string]time.Time{"c1": time.Unix(5, 0)} },
 		Shutdown:    func() (start, end time.Time) { return time.UnixMilli(1500), time.Time{} },
 	}
 }
@@ -105,7 +106,7 @@ func newProvider(r *measured) *Provider {
 // summary is the pods' part.
 func summary(t *testing.T, p *Provider) []byte {
 	t.Helper()
-	s, err := p.Summary(t.Context())
+	s, err := p.Summary(t.Context(), false)
 	if err != nil {
 		return []byte("error: " + err.Error() + "\n")
 	}
@@ -117,7 +118,7 @@ func summary(t *testing.T, p *Provider) []byte {
 }
 
 // machines are the families whose values are the machine's or the process's.
-var machines = regexp.MustCompile(`(?m)^((?:node_cpu|go|process)_\w+) \S+$`)
+var machines = regexp.MustCompile(`(?m)^((?:node_cpu|node_swap|go|process)_\w+) \S+$`)
 
 func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
 	t.Helper()
@@ -137,7 +138,7 @@ func text(t *testing.T, write func(context.Context, io.Writer) error) []byte {
 func TestNode(t *testing.T) {
 	p := newProvider(&measured{})
 	p.NodeDir = t.TempDir()
-	s, err := p.Summary(t.Context())
+	s, err := p.Summary(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("processes: %+v", n.Rlimit)
 	}
 	p.Available = func() int64 { return 1500 }
-	if s, err = p.Summary(t.Context()); err != nil || *s.Node.Memory.WorkingSetBytes != 0 {
+	if s, err = p.Summary(t.Context(), false); err != nil || *s.Node.Memory.WorkingSetBytes != 0 {
 		t.Errorf("in use of memory that came later: %d, %v", *s.Node.Memory.WorkingSetBytes, err)
 	}
 }

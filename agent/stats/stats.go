@@ -10,6 +10,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -38,6 +39,20 @@ type Provider struct {
 	// if never.
 	Shutdown func() (start, end time.Time)
 
+	// What follows may be missing.
+
+	// Began is when pods and containers did, by the runtime's IDs of them.
+	Began func(ctx context.Context) map[string]time.Time
+	// LogUse is what the logs of a pod's container take.
+	LogUse func(ctx context.Context, pod statsapi.PodReference, container string) (bytes, inodes uint64)
+	// AllPods is what the group of all pods uses.
+	AllPods func() (cgroup.Stats, error)
+	// Network are the interfaces of the node's network, and which of them has the
+	// default route.
+	Network func() (list []Interface, main string)
+
+	rates rates
+
 	// What follows is for metrics alone, and may be missing.
 
 	// Build is this program's version.
@@ -60,106 +75,33 @@ type Provider struct {
 	ClientCertificateEnd, ServerCertificateEnd func() time.Time
 }
 
-// Summary is the kubelet's /stats/summary.
-func (p *Provider) Summary(ctx context.Context) (*statsapi.Summary, error) {
+// Summary is the kubelet's /stats/summary; brief, without what volumes, logs and networks
+// hold.
+func (p *Provider) Summary(ctx context.Context, brief bool) (*statsapi.Summary, error) {
 	pods, err := p.Runtime.ListPodSandboxStats(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("measure pods: %w", err)
 	}
-	out := &statsapi.Summary{Node: p.node(), Pods: []statsapi.PodStats{}}
-	volumes := p.volumesByPod(ctx)
-	for _, s := range pods {
-		if a := s.GetAttributes().GetMetadata(); a != nil && s.Linux != nil {
-			of := podStats(s)
-			of.VolumeStats = volumes[of.PodRef]
-			out.Pods = append(out.Pods, of)
+	s := &answer{Provider: p, ctx: ctx, brief: brief, known: map[string]bool{}, began: map[string]time.Time{}}
+	if p.Began != nil {
+		s.began = p.Began(ctx)
+	}
+	out := &statsapi.Summary{Node: s.node(), Pods: []statsapi.PodStats{}}
+	var volumes volumesByPod
+	if !brief {
+		volumes = p.volumesByPod(ctx)
+	}
+	for _, one := range pods {
+		if one.GetAttributes().GetMetadata() != nil && one.Linux != nil {
+			out.Pods = append(out.Pods, s.pod(one, volumes))
 		}
 	}
+	p.rates.keep(s.known)
 	sort.Slice(out.Pods, func(i, j int) bool {
 		a, b := &out.Pods[i].PodRef, &out.Pods[j].PodRef
 		return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 	})
 	return out, nil
-}
-
-// volumesByPod are the volumes of pods, those behind claims and others.
-func (p *Provider) volumesByPod(ctx context.Context) map[statsapi.PodReference][]statsapi.VolumeStats {
-	out := map[statsapi.PodReference][]statsapi.VolumeStats{}
-	if p.Volumes == nil {
-		return out
-	}
-	for _, v := range p.Volumes(ctx) {
-		one := statsapi.VolumeStats{
-			Name: v.Name,
-		}
-		if v.Claim != "" {
-			one.PVCRef = &statsapi.PVCReference{Name: v.Claim, Namespace: v.Namespace}
-		}
-		if has := v.Use; has != nil {
-			inodesUsed := has.Inodes - has.InodesFree
-			one.FsStats = statsapi.FsStats{Time: metav1.NewTime(v.At), AvailableBytes: &has.Available,
-				CapacityBytes: &has.Bytes, UsedBytes: &has.Used, Inodes: &has.Inodes, InodesFree: &has.InodesFree,
-				InodesUsed: &inodesUsed}
-		}
-		if v.Abnormal != nil {
-			one.VolumeHealthStats = &statsapi.VolumeHealthStats{Abnormal: *v.Abnormal}
-		}
-		out[v.Pod] = append(out[v.Pod], one)
-	}
-	for _, list := range out {
-		sort.Slice(list, func(i, j int) bool { return list[i].Name < list[j].Name })
-	}
-	return out
-}
-
-func (p *Provider) node() statsapi.NodeStats {
-	now := metav1.Now()
-	n := statsapi.NodeStats{NodeName: p.NodeName, StartTime: metav1.NewTime(host.BootTime())}
-	if ns, err := host.CPUTime(); err == nil {
-		n.CPU = &statsapi.CPUStats{Time: now, UsageCoreNanoSeconds: &ns, PSI: hostPSI("cpu")}
-	}
-	available := p.Available()
-	avail, used := uint64(available), uint64(p.used(available))
-	n.Memory = &statsapi.MemoryStats{Time: now, AvailableBytes: &avail, WorkingSetBytes: &used,
-		UsageBytes: &used, PSI: hostPSI("memory")}
-	if pages, err := host.ReadPages(); err == nil {
-		m := n.Memory
-		m.RSSBytes, m.PageFaults, m.MajorPageFaults = &pages.Anonymous, &pages.Faults, &pages.MajorFaults
-	}
-	if stall := hostPSI("io"); stall != nil {
-		n.IO = &statsapi.IOStats{Time: now, PSI: stall}
-	}
-	n.Fs = filesystem(p.NodeDir, now)
-	n.Runtime = &statsapi.RuntimeStats{ImageFs: filesystem(p.ImageDir, now), ContainerFs: filesystem(p.ImageDir, now)}
-	n.Rlimit = processes(now)
-	return n
-}
-
-// used is the memory that is in use, in bytes. Memory that came to the machine since
-// the agent's start is available, too.
-func (p *Provider) used(available int64) int64 { return max(0, p.MemoryBytes-available) }
-
-func podStats(s *criv1.PodSandboxStats) statsapi.PodStats {
-	m := s.Attributes.Metadata
-	out := statsapi.PodStats{PodRef: statsapi.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
-		CPU: cpu(s.Linux.Cpu), Memory: memory(s.Linux.Memory), IO: ioStats(s.Linux.Io),
-		Network: network(s.Linux.Network), Containers: []statsapi.ContainerStats{}}
-	if n := s.Linux.GetProcess().GetProcessCount(); n != nil {
-		out.ProcessStats = &statsapi.ProcessStats{ProcessCount: &n.Value}
-	}
-	for _, c := range s.Linux.Containers {
-		cs := statsapi.ContainerStats{Name: c.GetAttributes().GetLabels()[labelContainer], CPU: cpu(c.Cpu),
-			Memory: memory(c.Memory), IO: ioStats(c.Io)}
-		if cs.Name == "" {
-			cs.Name = c.GetAttributes().GetMetadata().GetName()
-		}
-		if w := c.WritableLayer; w != nil {
-			cs.Rootfs = &statsapi.FsStats{Time: timeOf(w.Timestamp), UsedBytes: value(w.UsedBytes),
-				InodesUsed: value(w.InodesUsed)}
-		}
-		out.Containers = append(out.Containers, cs)
-	}
-	return out
 }
 
 func value(v *criv1.UInt64Value) *uint64 {
@@ -197,8 +139,9 @@ func psi(p *criv1.PsiStats) *statsapi.PSIStats {
 	return &statsapi.PSIStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
-func hostPSI(resource string) *statsapi.PSIStats {
-	p := host.Stall(resource)
+func hostPSI(resource string) *statsapi.PSIStats { return pressure(host.Stall(resource)) }
+
+func pressure(p *host.Pressure) *statsapi.PSIStats {
 	if p == nil {
 		return nil
 	}
@@ -218,6 +161,28 @@ func memory(m *criv1.MemoryUsage) *statsapi.MemoryStats {
 		MajorPageFaults: value(m.MajorPageFaults), PSI: psi(m.Psi)}
 }
 
+func swap(s *criv1.SwapUsage) *statsapi.SwapStats {
+	if s == nil {
+		return nil
+	}
+	return &statsapi.SwapStats{Time: timeOf(s.Timestamp), SwapAvailableBytes: value(s.SwapAvailableBytes),
+		SwapUsageBytes: value(s.SwapUsageBytes)}
+}
+
+// sumOfSwap is what containers use of it together; nil where nothing is known.
+func sumOfSwap(containers []statsapi.ContainerStats) (sum *statsapi.SwapStats) {
+	for _, c := range containers {
+		if c.Swap == nil || c.Swap.SwapUsageBytes == nil {
+			continue
+		}
+		if sum == nil {
+			sum = &statsapi.SwapStats{Time: c.Swap.Time, SwapUsageBytes: new(uint64)}
+		}
+		*sum.SwapUsageBytes += *c.Swap.SwapUsageBytes
+	}
+	return sum
+}
+
 func network(n *criv1.NetworkUsage) *statsapi.NetworkStats {
 	if n == nil {
 		return nil
@@ -235,22 +200,4 @@ func network(n *criv1.NetworkUsage) *statsapi.NetworkStats {
 		out.Interfaces = append(out.Interfaces, one(i))
 	}
 	return out
-}
-
-func filesystem(dir string, now metav1.Time) *statsapi.FsStats {
-	has, err := host.Space(dir)
-	if err != nil {
-		return nil
-	}
-	inodesUsed := has.Inodes - has.InodesFree
-	return &statsapi.FsStats{Time: now, AvailableBytes: &has.Available, CapacityBytes: &has.Bytes, UsedBytes: &has.Used,
-		InodesFree: &has.InodesFree, Inodes: &has.Inodes, InodesUsed: &inodesUsed}
-}
-
-func processes(now metav1.Time) *statsapi.RlimitStats {
-	t, err := host.ReadTasks()
-	if err != nil {
-		return nil
-	}
-	return &statsapi.RlimitStats{Time: now, MaxPID: &t.MaxPID, NumOfRunningProcesses: &t.Count}
 }

@@ -19,6 +19,10 @@ func (p *Provider) Resource(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		failed = 1
 	}
+	var began map[string]time.Time
+	if p.Began != nil {
+		began = p.Began(ctx)
+	}
 	f := page.Family("container_cpu_usage_seconds_total", metrics.Counter,
 		"[STABLE] Cumulative cpu time consumed by the container in core-seconds")
 	eachContainer(pods, func(s *criv1.ContainerStats, labels ...string) {
@@ -33,12 +37,30 @@ func (p *Provider) Resource(ctx context.Context, out io.Writer) error {
 			f.PutAt(float64(u.Value), at(s.Memory.Timestamp), labels...)
 		}
 	})
+	f = page.Family("container_start_time_seconds", metrics.Gauge,
+		"[STABLE] Start time of the container since unix epoch in seconds")
+	eachContainer(pods, func(s *criv1.ContainerStats, labels ...string) {
+		if t := began[s.GetAttributes().GetId()]; !t.IsZero() {
+			f.Put(seconds(t), labels...)
+		}
+	})
+	f = page.Family("container_swap_usage_bytes", metrics.Gauge,
+		"[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems")
+	eachContainer(pods, func(s *criv1.ContainerStats, labels ...string) {
+		if u := s.GetSwap().GetSwapUsageBytes(); u != nil {
+			f.PutAt(float64(u.Value), at(s.Swap.Timestamp), labels...)
+		}
+	})
 	if ns, err := host.CPUTime(); err == nil {
 		page.Family("node_cpu_usage_seconds_total", metrics.Counter,
 			"[STABLE] Cumulative cpu time consumed by the node in core-seconds").Put(float64(ns) / perSecond)
 	}
 	page.Family("node_memory_working_set_bytes", metrics.Gauge,
 		"[STABLE] Current working set of the node in bytes").Put(float64(p.used(p.Available())))
+	if _, used, ok := host.Swap(); ok {
+		page.Family("node_swap_usage_bytes", metrics.Gauge,
+			"[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems").Put(float64(used))
+	}
 	f = page.Family("pod_cpu_usage_seconds_total", metrics.Counter,
 		"[STABLE] Cumulative cpu time consumed by the pod in core-seconds")
 	eachPod(pods, func(s *criv1.PodSandboxStats, labels ...string) {
@@ -51,6 +73,20 @@ func (p *Provider) Resource(ctx context.Context, out io.Writer) error {
 	eachPod(pods, func(s *criv1.PodSandboxStats, labels ...string) {
 		if u := s.GetLinux().GetMemory().GetWorkingSetBytes(); u != nil {
 			f.PutAt(float64(u.Value), at(s.Linux.Memory.Timestamp), labels...)
+		}
+	})
+	f = page.Family("pod_swap_usage_bytes", metrics.Gauge,
+		"[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems")
+	eachPod(pods, func(s *criv1.PodSandboxStats, labels ...string) {
+		var sum uint64
+		known := false
+		for _, c := range s.GetLinux().GetContainers() {
+			if u := c.GetSwap().GetSwapUsageBytes(); u != nil {
+				sum, known = sum+u.Value, true
+			}
+		}
+		if known {
+			f.Put(float64(sum), labels...)
 		}
 	})
 	page.Family("resource_scrape_error", metrics.Gauge,

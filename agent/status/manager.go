@@ -96,7 +96,10 @@ func (m *Manager) Told(ctx context.Context) {
 func (m *Manager) Report(p *corev1.Pod, r *record.Pod, o *record.Observed) corev1.PodStatus {
 	base := p
 	if mirror, static := m.Mirror(p); static {
-		base = mirror // nil until the API has it; then it is told
+		base = nil // until the API has it; then it is told
+		if mirror != nil && mirror.Annotations[corev1.MirrorPodAnnotationKey] == string(p.UID) {
+			base = mirror // not that of an earlier manifest
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,9 +185,12 @@ func beingReplaced(r *record.Pod) bool {
 	return again && r.Stopping == nil
 }
 
-// merge is the status to compare with: what this node last computed, with
-// the conditions of others as the API has them now.
+// merge is the status to compare with: what this node last computed, with the conditions
+// of others as the API has them now, and the end if others have told one.
 func merge(api, own corev1.PodStatus) corev1.PodStatus {
+	if over(api.Phase) {
+		own.Phase, own.Reason, own.Message = api.Phase, api.Reason, api.Message
+	}
 	var cs []corev1.PodCondition
 	for _, c := range api.Conditions {
 		if !owned[c.Type] {

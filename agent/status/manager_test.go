@@ -104,3 +104,22 @@ func TestReplacedContainer(t *testing.T) {
 		})
 	}
 }
+
+// A pod of a manifest takes nothing over from the mirror of an earlier one of its name,
+// which has ended.
+func TestMirrorOfAnEarlierManifest(t *testing.T) {
+	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "m1", ResourceVersion: "1",
+		Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "old"}}}
+	mirror.Status.Phase = corev1.PodFailed
+	m := &Manager{Facts: func(*corev1.Pod) Facts { return facts() },
+		Mirror: func(*corev1.Pod) (*corev1.Pod, bool) { return mirror, true }, Log: slog.New(slog.DiscardHandler)}
+	m.Start(t.Context())
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "new"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
+	r := &record.Pod{Admitted: now}
+	*r.Of("a") = record.Container{ID: "a0", Started: true, Ready: true}
+	s := m.Report(p, r, &record.Observed{Containers: []record.Observation{running("a")}})
+	if s.Phase != corev1.PodRunning {
+		t.Errorf("phase %s", s.Phase)
+	}
+}

@@ -31,8 +31,12 @@ type Facts struct {
 // (their conditions) is kept, transition times move only with transitions.
 func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodStatus {
 	restarts := f.Restarts
+	failed := func(c *corev1.Container, code int32) bool {
+		return r.Get(c.Name).Failed && r.Stopping == nil && !restarts(p, c, code) && restarts(p, c, killed)
+	}
 	f.Restarts = func(p *corev1.Pod, c *corev1.Container, code int32) bool {
-		return r.RestartingAll || r.Get(c.Name).Again || restarts(p, c, code)
+		own := r.Get(c.Name)
+		return r.RestartingAll || own.Again || restarts(p, c, code) || own.Failed && restarts(p, c, killed)
 	}
 	s := corev1.PodStatus{QOSClass: f.QOS, ObservedGeneration: p.Generation}
 	if !r.Admitted.IsZero() {
@@ -55,23 +59,37 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 		s.Conditions = conditions(p, &s, r, o, f)
 		return s
 	}
-	b := &builder{pod: p, rec: r, obs: o, f: f}
+	b := &builder{pod: p, rec: r, obs: o, f: f, failed: failed}
 	s.InitContainerStatuses = b.list(p.Spec.InitContainers, true)
 	s.ContainerStatuses = b.list(p.Spec.Containers, false)
 	s.EphemeralContainerStatuses = b.ephemeral()
 	resources(&s, p, r, o)
 	s.Phase = phase(p, &s, r, o, f)
+	if r.Stopping != nil && r.Released && !over(s.Phase) && !fromManifest(p) {
+		s.Phase = corev1.PodFailed // it never began
+		neverBegan(&s)
+	}
 	if r.Ended != nil {
 		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
 	}
-	if old := p.Status.Phase; old == corev1.PodFailed || old == corev1.PodSucceeded {
+	if old := p.Status.Phase; over(old) {
 		s.Phase = old // terminal phases are final
 		if s.Reason == "" {
 			s.Reason, s.Message = p.Status.Reason, p.Status.Message
 		}
 	}
 	s.Conditions = conditions(p, &s, r, o, f)
+	if over(s.Phase) && !over(p.Status.Phase) && o.Running() {
+		s.Phase = cmp.Or(p.Status.Phase, corev1.PodPending)
+		s.Reason, s.Message = p.Status.Reason, p.Status.Message
+	}
 	return s
+}
+
+// over tells whether a phase is the last of a pod: what it had may be given to another. So
+// none is told while a container runs.
+func over(phase corev1.PodPhase) bool {
+	return phase == corev1.PodFailed || phase == corev1.PodSucceeded
 }
 
 func endedPhase(v *record.Verdict) corev1.PodPhase {
@@ -137,6 +155,36 @@ type builder struct {
 	rec *record.Pod
 	obs *record.Observed
 	f   Facts
+	// failed tells whether a container runs again because it failed, although it ended so.
+	failed func(c *corev1.Container, code int32) bool
+}
+
+// killed is the exit code of a container that was killed.
+const killed = 137
+
+// fromManifest tells whether a pod is not the API's.
+func fromManifest(p *corev1.Pod) bool {
+	from, ok := p.Annotations["kubernetes.io/config.source"]
+	return ok && from != "api"
+}
+
+// neverBegan gives the containers an end that cannot run any more: whoever waits for it,
+// such as the Job of a pod with a finalizer, must not wait for ever. Those that wait for an
+// init container stay as they are.
+func neverBegan(s *corev1.PodStatus) {
+	for i := range s.InitContainerStatuses {
+		t := s.InitContainerStatuses[i].State.Terminated
+		if t == nil || t.ExitCode != 0 {
+			return
+		}
+	}
+	for i := range s.ContainerStatuses {
+		if c := &s.ContainerStatuses[i]; c.State.Terminated == nil {
+			c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				Reason: "ContainerStatusUnknown", ExitCode: killed,
+				Message: "The container could not be located when the pod was terminated"}}
+		}
+	}
 }
 
 func (b *builder) list(specs []corev1.Container, init bool) []corev1.ContainerStatus {
@@ -205,6 +253,11 @@ func (b *builder) one(c *corev1.Container, init bool) corev1.ContainerStatus {
 	} else {
 		b.unseen(&s, cr)
 	}
+	if t := s.State.Terminated; t != nil && b.failed(c, t.ExitCode) {
+		// The API takes this end for the last one.
+		s.LastTerminationState = corev1.ContainerState{Terminated: t}
+		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: b.defaultReason(init)}}
+	}
 	if cr.Fault != nil && s.State.Running == nil && b.rec.Stopping == nil {
 		b.waiting(&s, c, cr)
 	}
@@ -242,7 +295,7 @@ func (b *builder) restartable(c *corev1.Container, s *corev1.ContainerStatus) bo
 // runtime does not have: nothing can change in it. A container that ran when it was
 // last heard of is not over before somebody says so.
 func (b *builder) final(name string) *corev1.ContainerStatus {
-	if p := b.pod.Status.Phase; p != corev1.PodFailed && p != corev1.PodSucceeded || b.obs.Latest(name) != nil {
+	if !over(b.pod.Status.Phase) || b.obs.Latest(name) != nil {
 		return nil
 	}
 	old := b.last(name)
@@ -514,7 +567,7 @@ func conditions(p *corev1.Pod, s *corev1.PodStatus, r *record.Pod, o *record.Obs
 		}
 		out = append(out, c)
 	}
-	if d := r.Disrupted; d != nil {
+	if d := r.Disrupted; d != nil && !o.Running() { // as the phase
 		add(corev1.DisruptionTarget, true, d.Reason, d.Message)
 	}
 	if z := r.Resize; z.Pending != nil {

@@ -63,6 +63,16 @@ func TestOf(t *testing.T) {
 			"PodCompleted", "Completed"},
 		{"failed", corev1.RestartPolicyNever, false, []record.Observation{exited("a", 2)}, nil,
 			corev1.PodFailed, "PodFailed", "Error"},
+		{"probe_failed", corev1.RestartPolicyOnFailure, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Of("a").Failed = true }, corev1.PodRunning, "ContainersNotReady", "ContainerCreating"},
+		{"probe_failed_for_good", corev1.RestartPolicyNever, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Of("a").Failed = true }, corev1.PodSucceeded, "PodCompleted", "Completed"},
+		{"deleted_before_it_began", corev1.RestartPolicyAlways, false, nil,
+			func(r *record.Pod) { r.Stopping, r.Released = &record.Stopping{}, true }, corev1.PodFailed, "PodFailed",
+			"ContainerStatusUnknown"},
+		{"deleted_before_init", corev1.RestartPolicyAlways, true, nil,
+			func(r *record.Pod) { r.Stopping, r.Released = &record.Stopping{}, true }, corev1.PodFailed, "PodFailed",
+			"PodInitializing"},
 		{"crash_loop", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 2)},
 			func(r *record.Pod) { r.Of("a").Fault = &record.Verdict{Reason: "CrashLoopBackOff"} }, corev1.PodRunning,
 			"ContainersNotReady", "CrashLoopBackOff"},
@@ -75,7 +85,10 @@ func TestOf(t *testing.T) {
 			func(r *record.Pod) {
 				r.Ended, r.Of("a").ID = &record.Verdict{Reason: "DeadlineExceeded"}, "a0"
 			},
-			corev1.PodFailed, "PodFailed", "running"},
+			corev1.PodPending, "PodFailed", "running"},
+		{"deadline_ended", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} },
+			corev1.PodFailed, "PodFailed", "Completed"},
 		{"deleted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, corev1.PodSucceeded, "PodCompleted", "Completed"},
 		{"lost", corev1.RestartPolicyNever, false, nil, func(r *record.Pod) {

@@ -56,6 +56,13 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 		}
 		return time.Time{}, tmpfsAt(d.mounts, v.Path, o)
 	}
+	if hugePages(src.Medium) {
+		size, err := pageSize(p, src.Medium)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return time.Time{}, tmpfsAt(d.mounts, v.Path, tmpfsOptions{mode: mode, group: group, pages: size})
+	}
 	return time.Time{}, fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/csi"
 )
@@ -17,6 +18,10 @@ type Measured struct {
 	Pod Owner
 	// Name is the pod's for the volume.
 	Name string
+	// Ephemeral: it lies on the node's disk and ends with its pod; then InodesUsed is the
+	// number of its files.
+	Ephemeral  bool
+	InodesUsed uint64
 	// Use is nil where nobody tells it; of a device its size alone is known.
 	Use *host.FileSystem
 	// Abnormal is whether the driver says that something is wrong, nil where it
@@ -40,7 +45,8 @@ type sample struct {
 }
 
 // Measure measures volumes: file systems by the kernel, those of storage drivers by
-// these. Drivers and servers may be away, and are not waited for long.
+// these, those that share the node's disk or memory by their files. Drivers and servers may
+// be away, and a walk may take long: they are not waited for long.
 func (m *Manager) Measure(ctx context.Context) []Measured {
 	var out []Measured
 	var drivers []*Volume
@@ -49,7 +55,7 @@ func (m *Manager) Measure(ctx context.Context) []Measured {
 		for _, v := range e.volumes {
 			switch {
 			case v.Path == "":
-			case v.ofStorageDriver(), v.Driver == nfsRow:
+			case v.ofStorageDriver(), v.Driver == nfsRow, v.walked():
 				drivers = append(drivers, v)
 			case v.Persistent != nil && v.Persistent.Spec.ClaimRef != nil && !v.block():
 				out = append(out, v.measured())
@@ -67,7 +73,8 @@ func (m *Manager) Measure(ctx context.Context) []Measured {
 
 // measured names a volume, before anything is measured.
 func (v *Volume) measured() Measured {
-	out := Measured{Claimed: Claimed{Path: v.Path}, Pod: v.Pod, Name: v.Volume.Name, At: time.Now()}
+	out := Measured{Claimed: Claimed{Path: v.Path}, Pod: v.Pod, Name: v.Volume.Name, At: time.Now(),
+		Ephemeral: v.Driver == emptyDirRow && !v.inMemory()}
 	if v.Persistent != nil && v.Persistent.Spec.ClaimRef != nil {
 		out.Namespace, out.Claim = v.Persistent.Spec.ClaimRef.Namespace, v.Persistent.Spec.ClaimRef.Name
 	}
@@ -122,6 +129,9 @@ func (m *Manager) sample(v *Volume) *sample {
 		ask = func() (csi.Stats, error) { return m.statsOf(driver, handle, path) }
 	}
 	pod := m.pods[v.Pod.UID].pod
+	if v.walked() {
+		ask = func() (csi.Stats, error) { return m.filesOf(pod, v) }
+	}
 	m.asking.Go(func() {
 		defer close(s.busy)
 		stats, err := ask()
@@ -139,6 +149,33 @@ func (m *Manager) sample(v *Volume) *sample {
 		s.take(stats)
 	})
 	return s
+}
+
+// walked tells whether a volume is measured by its files.
+func (v *Volume) walked() bool { return v.Driver == emptyDirRow || v.Driver == projectedRow }
+
+// inMemory tells whether an emptyDir takes memory, or huge pages, not disk.
+func (v *Volume) inMemory() bool {
+	return v.Volume.EmptyDir != nil && v.Volume.EmptyDir.Medium != corev1.StorageMediumDefault
+}
+
+// filesOf measures what a volume has of a file system.
+func (m *Manager) filesOf(pod *corev1.Pod, v *Volume) (csi.Stats, error) {
+	out, err := spaceOf(v.Path)
+	if err != nil {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), measuredFor)
+	defer cancel()
+	bytes, inodes, err := beneath.Usage(ctx, v.Path)
+	if err != nil {
+		return out, err
+	}
+	if counted, ok := m.Used(pod, v.Volume.Name); ok {
+		bytes = counted
+	}
+	out.Bytes.Used, out.Inodes.Used = bytes, inodes
+	return out, nil
 }
 
 // spaceOf asks the kernel, which asks a server: that may take for ever.
@@ -223,7 +260,7 @@ func (s *sample) take(stats csi.Stats) {
 	if b := stats.Bytes; b != nil {
 		s.Use = &host.FileSystem{Bytes: natural(b.Total), Used: natural(b.Used), Available: natural(b.Available)}
 		if i := stats.Inodes; i != nil {
-			s.Use.Inodes, s.Use.InodesFree = natural(i.Total), natural(i.Available)
+			s.Use.Inodes, s.Use.InodesFree, s.InodesUsed = natural(i.Total), natural(i.Available), natural(i.Used)
 		}
 	}
 	if c := stats.Condition; c != nil {

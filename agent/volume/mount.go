@@ -97,6 +97,8 @@ type tmpfsOptions struct {
 	// leaves the group.
 	mode  fs.FileMode
 	group *int64
+	// pages is the size of the huge pages that it consists of, in bytes; 0: of none.
+	pages int64
 }
 
 func (o tmpfsOptions) String() string {
@@ -114,6 +116,9 @@ func (o tmpfsOptions) String() string {
 	if o.size > 0 {
 		s += fmt.Sprintf(",size=%d", o.size)
 	}
+	if o.pages > 0 {
+		s += fmt.Sprintf(",pagesize=%d", o.pages)
+	}
 	return s
 }
 
@@ -123,6 +128,12 @@ func tmpfs(path string, o tmpfsOptions) error {
 	ok, err := mounted(path)
 	if err != nil || ok {
 		return err
+	}
+	if o.pages > 0 {
+		if err := unix.Mount("hugetlbfs", path, "hugetlbfs", 0, o.String()); err != nil {
+			return fmt.Errorf("mount hugetlbfs at %s: %w", path, err)
+		}
+		return nil
 	}
 	err = unix.Mount("tmpfs", path, "tmpfs", 0, o.String()+",noswap")
 	if errors.Is(err, unix.EINVAL) {

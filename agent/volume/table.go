@@ -21,6 +21,13 @@ const (
 	csiBlockRow = "csiBlock"
 )
 
+// emptyDirRow and projectedRow are the lines of what the node makes of its own disk and
+// memory: directories, and what the API and the node tell.
+const (
+	emptyDirRow  = "emptyDir"
+	projectedRow = "projected"
+)
+
 // nfsRow is the line of what servers have.
 const nfsRow = "nfs"
 
@@ -38,11 +45,12 @@ func (m *Manager) table() []row {
 		tokens: m.Tokens, mounts: mounts}
 	iscsi := diskDriver{plugin: "iscsi", users: m, mounts: mounts,
 		finder: iscsiFinder{diskNode: m.diskNode(), users: m, objects: m.Objects}}
+	projected := projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}
 	fc := diskDriver{plugin: "fc", users: m, mounts: mounts, finder: fcFinder{m.diskNode()}}
 	return []row{
-		{name: "emptyDir", driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, log: m.Log}},
+		{name: emptyDirRow, driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, log: m.Log}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
-		{name: "projected", driver: projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}},
+		{name: projectedRow, driver: projected},
 		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},
 		{name: nfsRow, driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "iscsi", driver: iscsi, claims: true},

@@ -125,6 +125,30 @@ func TestLifeOfVolumes(t *testing.T) {
 		t.Errorf("emptyDir: %v %v", st.Mode(), err)
 	}
 
+	// What is measured is each volume's part of the file system that it lies on.
+	for _, name := range []string{"disk", "mem"} {
+		if err := os.WriteFile(filepath.Join(path(name), "f"), make([]byte, 5000), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Measure(ctx)
+	m.asking.Wait()
+	measured := map[string]Measured{}
+	for _, one := range m.Measure(ctx) {
+		measured[one.Name] = one
+	}
+	for _, name := range []string{"disk", "mem", "cm", "sec", "all"} {
+		got := measured[name]
+		if got.Use == nil || got.Use.Used == 0 || got.InodesUsed == 0 || got.Ephemeral != (name == "disk") {
+			t.Errorf("%s is measured as %+v", name, got)
+			continue
+		}
+		written := name == "disk" || name == "mem"
+		if written && (got.Use.Used < 5000 || got.Use.Used > 1<<16 || got.InodesUsed != 2) {
+			t.Errorf("%s holds %d bytes, %d files", name, got.Use.Used, got.InodesUsed)
+		}
+	}
+
 	// A change shows in one moment: through the same link.
 	objs.configMaps["cm"].Data = map[string]string{"a": "one"}
 	if err := m.Refresh(ctx, p); err != nil {

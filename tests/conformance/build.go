@@ -21,6 +21,12 @@ var programs = []upstream.Program{
 	{Name: "e2e.test", Package: "./test/e2e", Test: true},
 }
 
+// nodePrograms are further ones of the suite of nodes.
+var nodePrograms = []upstream.Program{
+	{Name: "sampledeviceplugin", Package: "./test/images/sample-device-plugin"},
+	{Name: "e2e_node.test", Package: "./test/e2e_node", Test: true},
+}
+
 // coreDNS is part of agnhost's image. Of its plugins only those are built that the
 // specs' configurations name: the others need the libraries of several clouds.
 const (
@@ -46,6 +52,10 @@ func build(ctx context.Context, cache string, o options) error {
 		return err
 	}
 	switch {
+	case o.node:
+		if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, nodePrograms); err != nil {
+			return err
+		}
 	case o.storage():
 		if err := upstream.BuildSidecars(ctx, cache, o.archives); err != nil {
 			return err

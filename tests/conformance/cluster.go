@@ -127,15 +127,31 @@ type suite struct {
 	cache, report string
 	names         []string // of the specs, where not all
 	options       options
+	node          *nodeMachine // of the suite of nodes
+}
+
+// start starts what the specs run on. After an error the cluster, if there is one, has to be
+// stopped as well.
+func (s *suite) start(ctx context.Context, archive string) (c *harness.Cluster, err error) {
+	if err := os.RemoveAll(s.report); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.report, 0o755); err != nil {
+		return nil, err
+	}
+	if s.options.node {
+		s.node, c, err = startNode(ctx, s.options, archive)
+	} else {
+		c, err = startCluster(ctx, s.options, archive)
+	}
+	s.cluster = c
+	return c, err
 }
 
 // run runs the specs on the first machine. That some fail is no error.
 func (s suite) run(ctx context.Context) error {
-	if err := os.RemoveAll(s.report); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.report, 0o755); err != nil {
-		return err
+	if s.node != nil {
+		return s.node.run(ctx, s)
 	}
 	args := append([]string{"--net=/run/netns/" + s.cluster.NetNS, "--", filepath.Join(s.cache, "ginkgo")},
 		s.ginkgoArgs()...)

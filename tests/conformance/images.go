@@ -99,10 +99,22 @@ func wideImages(cache string) []image {
 	}
 }
 
+// nodeImages lists what only the suite of nodes runs.
+func nodeImages(cache string) []image {
+	in := func(name string) string { return filepath.Join(cache, name) }
+	return []image{
+		{registry + "sample-device-plugin:1.7", in("rootfs.tar"),
+			[]file{{"sampledeviceplugin", in("sampledeviceplugin"), 0o755}},
+			v1.Config{Entrypoint: []string{"/sampledeviceplugin", "-alsologtostderr"}}},
+	}
+}
+
 // pack writes all images into one archive, in which layers are kept once.
 func pack(cache, bin string, o options) (string, error) {
 	out, list := filepath.Join(cache, "suite.tar"), images(cache, bin)
 	switch {
+	case o.node:
+		out, list = filepath.Join(cache, "suite-node.tar"), append(list, nodeImages(cache)...)
 	case o.storage():
 		out, list = filepath.Join(cache, "suite-storage.tar"), append(list, sidecarImages(cache)...)
 	case o.labels != "":

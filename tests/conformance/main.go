@@ -26,6 +26,7 @@ type options struct {
 	bin, report       string
 	focus, skip, list string
 	labels            string
+	node              bool
 	archives          string
 	failed, missing   bool
 	keep, build       bool
@@ -35,6 +36,9 @@ type options struct {
 }
 
 func main() {
+	if code, ok := called(filepath.Base(os.Args[0]), os.Args[1:]); ok {
+		os.Exit(code)
+	}
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the product's programs; the suite is built into bin/conformance")
 	flag.StringVar(&o.report, "report", "bin/conformance/report", "directory of the log, the reports and the failures' messages")
@@ -43,6 +47,8 @@ func main() {
 	flag.StringVar(&o.labels, "labels", os.Getenv("LABELS"), "ginkgo's label filter of the specs to run in place of the "+
 		"conformance specs, \"default\", \"serial\", \"slow\" or \"storage\"; results are recorded in "+wideResults+
 		", those of serial and storage in "+serialResults+" and "+storageResults+"; default LABELS")
+	flag.BoolVar(&o.node, "node", false, "run upstream's suite of nodes, e2e_node, on one node; results are recorded in "+
+		nodeResults)
 	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
 		"storage need and the module proxy lacks; default ARCHIVES")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
@@ -88,18 +94,16 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	c, err := startCluster(ctx, o, archive)
+	report, err := filepath.Abs(o.report)
 	if err != nil {
-		if c != nil && !o.keep {
-			err = errors.Join(err, c.Stop())
-		}
 		return err
 	}
-	report, err := filepath.Abs(o.report)
+	s := suite{cache: cache, report: report, names: names, options: o}
+	c, err := s.start(ctx, archive)
 	if err == nil {
-		err = suite{cluster: c, cache: cache, report: report, names: names, options: o}.run(ctx)
+		err = s.run(ctx)
 	}
-	if !o.keep {
+	if c != nil && !o.keep {
 		if serr := c.Stop(); serr != nil {
 			fmt.Fprintln(os.Stderr, "conformance: stop the cluster:", serr)
 		}
@@ -113,7 +117,7 @@ func run(ctx context.Context, o options) error {
 // specs are all specs of the record that the run's results belong to, and the
 // record.
 func (o options) specs(ctx context.Context, cache string) ([]spec, record, error) {
-	if o.labels == "" {
+	if o.labels == "" && !o.node {
 		specs, err := conformanceSpecs(cache)
 		if err != nil {
 			return nil, nil, err
@@ -172,7 +176,7 @@ func (o options) record(specs []spec, names []string, report string) error {
 	if o.list != "" {
 		return allPassed(names, ran)
 	}
-	if o.labels != "" {
+	if o.labels != "" || o.node {
 		return o.recordWide(specs, ran)
 	}
 	old, err := readRecord(results) // again: another run may have ended meanwhile

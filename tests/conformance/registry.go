@@ -38,6 +38,12 @@ const registryPort = "5001"
 func serveRegistry(c *harness.Cluster, archive string, o options) (string, error) {
 	handler := memory.New(memory.Logger(log.New(io.Discard, "", 0)))
 	refs := alwaysPulled
+	if o.node { // the node deletes unused ones when it is short of disk
+		refs = nil
+		for _, i := range append(images(filepath.Dir(archive), o.bin), nodeImages(filepath.Dir(archive))...) {
+			refs = append(refs, i.ref)
+		}
+	}
 	if o.storage() {
 		refs = slices.Concat(refs, alwaysPulledByDrivers)
 	}

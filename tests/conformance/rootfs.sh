@@ -27,6 +27,9 @@ ln -sf nc.openbsd "$root/bin/nc"
 ln -sf busybox "$root/bin/sh"
 ln -sf /bin/bash "$root/usr/bin/sh"
 ln -s /agnhost "$root/agnhost-2"
+# Debian's busybox lacks nmeter, which specs ask for the time in milliseconds.
+printf '#!/bin/sh\nexec date -u +%%T.%%3N\n' >"$root/bin/nmeter"
+chmod 755 "$root/bin/nmeter"
 # Debian's busybox dies of "wget -T", so GNU's comes first in PATH; as the other,
 # it is not to try again and again.
 echo 'tries = 1' >"$root/etc/wgetrc"

@@ -63,6 +63,9 @@ func (o options) machines() bool { return o.storage() || o.labels == "devices" }
 // wideRecord is the record of the specs that -labels chooses, and what comes before
 // its totals in the documentation.
 func (o options) wideRecord() (file, begin string) {
+	if o.node {
+		return nodeResults, beginNode
+	}
 	switch o.labels {
 	case "serial":
 		return serialResults, beginSerial
@@ -76,6 +79,9 @@ func (o options) wideRecord() (file, begin string) {
 
 // labelFilter is the filter that -labels means; without it, conformance.
 func (o options) labelFilter() string {
+	if o.labels == "" && o.node {
+		return nodeSpecs
+	}
 	if o.labels == "" {
 		return "Conformance"
 	}
@@ -99,10 +105,14 @@ func wideSpecs(ctx context.Context, cache string, o options) ([]spec, error) {
 	}
 	defer os.RemoveAll(dir)
 	report := filepath.Join(dir, "specs.json")
-	cmd := exec.CommandContext(ctx, filepath.Join(cache, "e2e.test"), "--ginkgo.dry-run", "--ginkgo.no-color",
+	program, args := "e2e.test", append(o.externalDriver(), "--provider=local")
+	if o.node {
+		program, args = "e2e_node.test", nil
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(cache, program), "--ginkgo.dry-run", "--ginkgo.no-color",
 		"--ginkgo.silence-skips", "--ginkgo.succinct", "--ginkgo.label-filter="+o.labelFilter(),
-		"--ginkgo.skip="+o.skip, "--ginkgo.json-report="+report, "--provider=local", "--report-dir="+dir)
-	cmd.Args = append(cmd.Args, o.externalDriver()...)
+		"--ginkgo.skip="+o.skip, "--ginkgo.json-report="+report, "--report-dir="+dir)
+	cmd.Args = append(cmd.Args, args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {

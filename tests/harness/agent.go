@@ -21,6 +21,8 @@ type Agent struct {
 	cluster *Cluster
 	host    int // its number on the lan
 	machine bool
+	service bool // of a machine that outlives it
+	init    *exec.Cmd
 	config  string
 	disk    string // of a machine's volumes, "" for none
 	cmd     *exec.Cmd
@@ -94,6 +96,9 @@ func (a *Agent) Start() error {
 		return err
 	}
 	defer logs.Close()
+	if a.service {
+		return a.startService(logs)
+	}
 	if a.machine {
 		return a.startMachine(logs)
 	}
@@ -121,6 +126,9 @@ func (a *Agent) Signal(s syscall.Signal) error { return a.cmd.Process.Signal(s) 
 // Stop ends the agent and removes all that it made.
 func (a *Agent) Stop() error {
 	a.cluster.agents = slices.DeleteFunc(a.cluster.agents, func(other *Agent) bool { return other == a })
+	if a.init != nil {
+		return a.stopService()
+	}
 	if a.machine && a.cmd != nil {
 		return a.stopMachine()
 	}

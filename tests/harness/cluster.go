@@ -26,8 +26,9 @@ type Cluster struct {
 	// sets something which they inherit.
 	Prefix []string
 
-	lan    *lan
-	agents []*Agent
+	lan         *lan
+	agents      []*Agent
+	coordinator *exec.Cmd // of a cluster whose first machine is no node
 }
 
 // Start starts a cluster with `shoal up --detach`. Call Stop in the end.
@@ -170,15 +171,20 @@ func (c *Cluster) Stop() error {
 	for _, a := range slices.Clone(c.agents) {
 		errs = append(errs, a.Stop())
 	}
-	errs = append(errs, c.Down("--purge"), c.leftovers(c.NetNS), c.lan.close())
-	if _, err := os.Stat(c.Dir); err == nil {
+	if c.coordinator != nil {
+		errs = append(errs, c.stopCoordinator())
+	} else {
+		errs = append(errs, c.Down("--purge"))
+	}
+	errs = append(errs, c.leftovers(c.NetNS), c.lan.close())
+	if _, err := os.Stat(c.Dir); err == nil && c.coordinator == nil {
 		var left []string
 		_ = filepath.WalkDir(c.Dir, func(p string, _ os.DirEntry, _ error) error { left = append(left, p); return nil })
 		if len(left) > 1 {
 			errs = append(errs, fmt.Errorf("files left: %v", left[:min(len(left), 10)]))
 		}
-		errs = append(errs, os.RemoveAll(c.Dir))
 	}
+	errs = append(errs, os.RemoveAll(c.Dir))
 	return errors.Join(errs...)
 }
 

@@ -76,10 +76,14 @@ func (a *Agent) stopMachine() error {
 // Command returns a command that runs on the node: on a machine, among its
 // processes and mounts.
 func (a *Agent) Command(name string, args ...string) *exec.Cmd {
-	if !a.machine || a.cmd == nil {
+	first := a.cmd
+	if a.init != nil {
+		first = a.init
+	}
+	if !a.machine || first == nil {
 		return in(a.NetNS, name, args...)
 	}
 	return exec.Command("nsenter", append([]string{
-		fmt.Sprintf("--target=%d", a.cmd.Process.Pid), "--net", "--mount", "--pid", "--uts", "--", name,
+		fmt.Sprintf("--target=%d", first.Process.Pid), "--net", "--mount", "--pid", "--uts", "--", name,
 	}, args...)...)
 }

@@ -185,6 +185,21 @@ func (h *Host) seccomp(p *corev1.SeccompProfile) *criv1.SecurityProfile {
 	return &criv1.SecurityProfile{ProfileType: criv1.SecurityProfile_Unconfined}
 }
 
+// AsksForAppArmor tells whether a pod is to be confined by a profile of AppArmor.
+func AsksForAppArmor(p *corev1.Pod) bool {
+	asks := func(profile *corev1.AppArmorProfile) bool {
+		return profile != nil && profile.Type != corev1.AppArmorProfileTypeUnconfined
+	}
+	if s := p.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
+		return true
+	}
+	found := false
+	record.EachContainer(p, func(c *corev1.Container) {
+		found = found || c.SecurityContext != nil && asks(c.SecurityContext.AppArmorProfile)
+	})
+	return found
+}
+
 func apparmor(p *corev1.AppArmorProfile) *criv1.SecurityProfile {
 	switch {
 	case p == nil:

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestAgentConfiguration: what the suite writes for a kubelet becomes the agent's, but for
+// where the node is; what it leaves out has the default again.
+func TestAgentConfiguration(t *testing.T) {
+	base := map[string]any{"nodeName": "node1", "rootDir": "/var/lib/kubelet", "maxPods": 5, "clientCAFile": "ca.crt",
+		"systemReserved": map[string]any{"cpu": "100m"}}
+	kubelet := map[string]any{
+		"kind": "KubeletConfiguration", "podCIDR": "10.0.0.0/8", "cpuManagerPolicy": "static",
+		"serializeImagePulls": true,
+		"crashLoopBackOff":    map[string]any{"maxContainerRestartPeriod": "1m0s"},
+		"registerWithTaints":  []any{map[string]any{"key": "a", "effect": "NoSchedule"}},
+		"authentication":      map[string]any{"x509": map[string]any{"clientCAFile": "another.crt"}},
+	}
+	want := map[string]any{
+		"nodeName": "node1", "rootDir": "/var/lib/kubelet", "cpuManagerPolicy": "static", "maxParallelImagePulls": 1,
+		"maxContainerRestartPeriod": "1m0s", "registerWithTaints": []string{"a=:NoSchedule"}, "clientCAFile": "another.crt",
+	}
+	if got := agentConfiguration(base, kubelet); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestHidePressure: what says that the node is short of something is kept from the suite.
+func TestHidePressure(t *testing.T) {
+	const taints = `"spec":{"taints":[{"key":"node.kubernetes.io/memory-pressure"},{"key":"a"}]}`
+	for path, body := range map[string]string{
+		"/api/v1/nodes":       `{"items":[{` + taints + `}]}`,
+		"/api/v1/nodes/node1": `{` + taints + `}`,
+	} {
+		r := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)),
+			Request: &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}}
+		if err := hidePressure(r); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		if err != nil || strings.Contains(string(got), "pressure") || !strings.Contains(string(got), `{"key":"a"}`) {
+			t.Errorf("%s: %s, %v", path, got, err)
+		}
+	}
+}
