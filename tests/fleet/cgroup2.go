@@ -195,12 +195,12 @@ free() { [ "$(cat $k/memory.min)" = 0 ]; }
 until_ 60 free # the pod is gone from the API a moment before its group
 # One that takes more than it may have, four MiB a second: the rest is on the disk, and it
 # lives. Who takes it all at once is ended: the kernel does not wait for the disk.
-pod taker 'for i in $(seq 24); do dd if=/dev/zero bs=4M count=3 2>/dev/null | sleep 9999 & sleep 1; done; wait' 'requests: {memory: 64Mi}, limits: {memory: 96Mi}' | kubectl apply -f - >/dev/null
+pod taker 'for i in $(seq 21); do dd if=/dev/zero bs=4M count=3 2>/dev/null | sleep 9999 & sleep 1; done; wait' 'requests: {memory: 64Mi}, limits: {memory: 96Mi}' | kubectl apply -f - >/dev/null
 until_ 240 kubectl wait pod/taker --for=condition=Ready --timeout=10s >/dev/null
 t=/sys/fs/cgroup$(group taker)
-out() { [ "$(cat $t/memory.swap.current)" -gt 5000000 ]; }
+out() { [ "$(cat $t/memory.swap.current)" -gt 1000000 ]; }
 until_ 120 out || { cat $t/memory.current $t/memory.swap.current $t/memory.events; exit 1; }
-sleep 5; [ "$(kubectl get pod taker -o jsonpath='{.status.phase} {.status.containerStatuses[0].restartCount}')" = 'Running 0' ]
+sleep 15; [ "$(kubectl get pod taker -o jsonpath='{.status.phase} {.status.containerStatuses[0].restartCount}')" = 'Running 0' ]
 echo "on the disk: $(cat $t/memory.swap.current) of $(cat $t/memory.current)"
 kubectl delete pod taker --wait >/dev/null`
 
