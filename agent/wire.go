@@ -173,7 +173,7 @@ func build(
 	}
 	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
-	said := &answers{votes: fence.NewVoter()}
+	said := &answers{votes: fence.NewVoter(), shares: sharesLayers(cfg, server, runtime.builtin)}
 	group, err := newGossip(cfg, facts, server, memory, said, log)
 	if err != nil {
 		return nil, nil, err

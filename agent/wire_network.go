@@ -106,6 +106,7 @@ func newGossip(
 		return nil, err
 	}
 	c.Meta.Votes = c.Trust != nil
+	c.Meta.Layers = c.Trust != nil && answers.shares
 	c.Answer = answers.answer
 	return gossip.New(c)
 }

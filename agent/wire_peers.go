@@ -22,6 +22,7 @@ import (
 // answers are to what other members of the gossip ask.
 type answers struct {
 	votes  *fence.Voter
+	shares bool                       // layers will be shared, where members are verified
 	layers atomic.Pointer[peer.Peers] // nil: layers are not shared
 }
 
@@ -36,19 +37,22 @@ func (a *answers) answer(member string, role gossip.Role, question []byte) []byt
 	return a.votes.Answer(member, role == gossip.RoleCoordinator, question)
 }
 
-// newPeers has images' layers shared with other nodes. Nil where they are not: the file
-// says so, another runtime has the images, nodes do not prove who they are, or there is no
-// port to get them at.
+// sharesLayers tells whether this node is to share layers of images: not where the file says
+// so, where another runtime has them, and without a port to get them at.
+func sharesLayers(cfg *config.Config, server *api.Server, r *runtime.Runtime) bool {
+	on := cfg.P2PImages == nil || *cfg.P2PImages
+	return on && r != nil && server.Configured() && cfg.Port != 0
+}
+
+// newPeers has images' layers shared with other nodes; nil where they are not.
 func newPeers(
 	cfg *config.Config, server *api.Server, group *gossip.Group, r *runtime.Runtime, counts *metrics.Agent,
 	log *slog.Logger,
 ) (*peer.Peers, error) {
-	if r == nil {
-		return nil, nil
+	if r != nil {
+		r.Images().SetReceived(func(n int) { counts.ImageBytes.Add(uint64(n), "registry") })
 	}
-	r.Images().SetReceived(func(n int) { counts.ImageBytes.Add(uint64(n), "registry") })
-	off := cfg.P2PImages != nil && !*cfg.P2PImages
-	if off || group == nil || !group.Verified() || !server.Configured() || cfg.Port == 0 {
+	if group == nil || !group.Verified() || !sharesLayers(cfg, server, r) {
 		return nil, nil
 	}
 	rate, err := resource.ParseQuantity(cfg.P2PImagesUploadRate)
@@ -105,10 +109,10 @@ func pullProgress(r *runtime.Runtime) func(name string) string {
 	}
 }
 
-// nodesOf are the members that may have images.
+// nodesOf are the members that share layers.
 func nodesOf(members []gossip.Member) (out []peer.Member) {
 	for _, m := range members {
-		if m.Role == gossip.RoleAgent && (m.Local || m.State == gossip.StateAlive) && m.Addr.IsValid() {
+		if m.Role == gossip.RoleAgent && m.Layers && (m.Local || m.State == gossip.StateAlive) && m.Addr.IsValid() {
 			out = append(out, peer.Member{Name: m.Name, Addr: m.Addr.Addr(), Since: m.Since})
 		}
 	}

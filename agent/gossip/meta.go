@@ -26,6 +26,7 @@ type Meta struct {
 	MAC     string // 6 raw bytes of the tunnel device's address; empty: no tunnel
 	Leaving bool   // a planned end has begun: send no new traffic
 	Votes   bool   // it knows how nodes vouch for each other (agent/fence)
+	Layers  bool   // it shares layers of images (agent/image/peer)
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -60,6 +61,7 @@ const (
 	tagSignature = 9
 	tagNode      = 10
 	tagVotes     = 11
+	tagLayers    = 12
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -89,6 +91,9 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	}
 	if s.Votes {
 		b = appendField(b, tagVotes, []byte{1})
+	}
+	if s.Layers {
+		b = appendField(b, tagLayers, []byte{1})
 	}
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
@@ -195,6 +200,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Leaving = len(v) == 1 && v[0] == 1
 	case tagVotes:
 		s.Votes = len(v) == 1 && v[0] == 1
+	case tagLayers:
+		s.Layers = len(v) == 1 && v[0] == 1
 	}
 	return nil
 }
