@@ -13,6 +13,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -181,7 +182,7 @@ func podUses(ctx context.Context, b base, p *podParts, files bool) (func(*corev1
 		}
 		walked[obj.UID] = true
 		for name, c := range u.Containers {
-			c.Logs = filesBelow(ctx, filepath.Join(p.pods.Host.LogDir(obj), name))
+			c.Logs = logFiles(ctx, b.cfg, filepath.Join(p.pods.Host.LogDir(obj), name))
 			u.Containers[name] = c
 		}
 		for i := range obj.Spec.Volumes {
@@ -198,6 +199,16 @@ func podUses(ctx context.Context, b base, p *podParts, files bool) (func(*corev1
 		told[string(obj.UID)] = u
 		return u, true
 	}, nil
+}
+
+// logFiles are those of a directory of logs, which pods may have mounted: no links are
+// followed to it. One that cannot be read counts nothing.
+func logFiles(ctx context.Context, cfg *config.Config, dir string) evict.Files {
+	bytes, inodes, err := beneath.UsageBelow(ctx, cfg.PodLogsDir, dir)
+	if err != nil {
+		return evict.Files{}
+	}
+	return evict.Files{Bytes: bytes, Inodes: inodes}
 }
 
 // filesBelow counts as far as it can: one that cannot be read counts nothing.
@@ -229,9 +240,9 @@ func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod, exactly
 		use.Containers[name] += bytes
 	}
 	podrecord.EachContainer(obj, func(c *corev1.Container) {
-		bytes, e := usage(ctx, filepath.Join(p.pods.Host.LogDir(obj), c.Name))
+		bytes, _, e := beneath.UsageBelow(ctx, b.cfg.PodLogsDir, filepath.Join(p.pods.Host.LogDir(obj), c.Name))
 		use.Containers[c.Name] += bytes
-		err = errors.Join(err, e)
+		err = errors.Join(err, ifThere(e))
 	})
 	for i := range obj.Spec.Volumes {
 		v := &obj.Spec.Volumes[i]
@@ -261,8 +272,12 @@ func localUse(ctx context.Context, b base, p *podParts, obj *corev1.Pod, exactly
 // usage is what lies below a directory, nothing where there is none.
 func usage(ctx context.Context, dir string) (int64, error) {
 	bytes, _, err := beneath.Usage(ctx, dir)
+	return bytes, ifThere(err)
+}
+
+func ifThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return nil
 	}
-	return bytes, err
+	return err
 }

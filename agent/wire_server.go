@@ -128,7 +128,7 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		Began: began(b.runtime),
 		LogUse: func(ctx context.Context, pod statsapi.PodReference, container string) (bytes, inodes uint64) {
 			dir := logs.PodDir(b.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
-			f := filesBelow(ctx, filepath.Join(dir, container))
+			f := logFiles(ctx, b.cfg, filepath.Join(dir, container))
 			return uint64(f.Bytes), uint64(f.Inodes)
 		},
 		AllPods: useOfAllPods(b.runtime),

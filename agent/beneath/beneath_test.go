@@ -295,8 +295,36 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d bytes, %d inodes, %v", bytes, inodes, err)
 	}
 	// Beyond what is told apart, each link counts its part.
-	if shared, _, err := usage(t.Context(), dir, 0); err != nil || shared < bytes-1024 || shared > bytes {
+	d, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if shared, _, err := d.usage(t.Context(), 0); err != nil || shared < bytes-1024 || shared > bytes {
 		t.Errorf("%d bytes by parts, %d at once, %v", shared, bytes, err)
+	}
+}
+
+// TestUsageBelow: what somebody put in the place of a directory leads nowhere else.
+func TestUsageBelow(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "pod", "c"), 0o700),
+		os.WriteFile(filepath.Join(dir, "pod", "c", "f"), make([]byte, 1<<20), 0o600),
+		os.WriteFile(filepath.Join(other, "g"), make([]byte, 1<<20), 0o600),
+		os.Symlink(other, filepath.Join(dir, "link")), os.Symlink("..", filepath.Join(dir, "pod", "up"))); err != nil {
+		t.Fatal(err)
+	}
+	if bytes, inodes, err := UsageBelow(t.Context(), dir, filepath.Join(dir, "pod", "c")); err != nil || inodes != 2 ||
+		bytes < 1<<20 {
+		t.Errorf("%d bytes, %d inodes, %v", bytes, inodes, err)
+	}
+	for _, path := range []string{"link", "pod/up", "pod/up/pod/c", "../" + filepath.Base(other)} {
+		if bytes, _, err := UsageBelow(t.Context(), dir, filepath.Join(dir, path)); err == nil {
+			t.Errorf("%s has %d bytes", path, bytes)
+		}
+	}
+	if _, _, err := UsageBelow(t.Context(), dir, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -158,15 +158,35 @@ const maxLinked = 1 << 18
 // included; a file with several links counts once. Beyond maxLinked such files
 // each of their links counts its part.
 func Usage(ctx context.Context, path string) (bytes, inodes int64, err error) {
-	return usage(ctx, path, maxLinked)
-}
-
-func usage(ctx context.Context, path string, apart int) (bytes, inodes int64, err error) {
 	d, err := Open(path)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer d.Close()
+	return d.usage(ctx, maxLinked)
+}
+
+// UsageBelow is Usage of a directory by its path in the file system, which begins with
+// dir's; below dir it leads through no links.
+func UsageBelow(ctx context.Context, dir, path string) (bytes, inodes int64, err error) {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return 0, 0, err
+	}
+	d, err := Open(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer d.Close()
+	sub, err := d.Sub(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer sub.Close()
+	return sub.usage(ctx, maxLinked)
+}
+
+func (d *Dir) usage(ctx context.Context, apart int) (bytes, inodes int64, err error) {
 	type inode struct{ dev, ino uint64 }
 	linked := map[inode]bool{}
 	add := func(e *Entry) error {

@@ -55,6 +55,7 @@ type fleetNode struct {
 	port     uint16
 	cert     *tls.Certificate
 	down     atomic.Bool
+	frozen   atomic.Int64 // it sends so many bytes more, and then nothing; 0: as many as there are
 	received atomic.Int64
 }
 
@@ -188,6 +189,9 @@ func (f *fleet) join(t *testing.T, name, dir string) *fleetNode {
 		if bad := f.spoiled.Load(); bad != nil && *bad == name {
 			w = spoiling{w}
 		}
+		if n.frozen.Load() != 0 {
+			w = freezing{w, n, r}
+		}
 		n.peers.ServeHTTP(w, r)
 	}))
 	n.server = &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
@@ -226,6 +230,24 @@ func (s spoiling) Write(p []byte) (int, error) {
 }
 
 func (s spoiling) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// freezing sends some bytes, and then nothing any more, as a machine that has no power.
+type freezing struct {
+	http.ResponseWriter
+	n *fleetNode
+	r *http.Request
+}
+
+func (f freezing) Write(p []byte) (int, error) {
+	if f.n.frozen.Add(-int64(len(p))) < 1 {
+		f.n.frozen.Store(1)
+		<-f.r.Context().Done()
+		return 0, errDown
+	}
+	return f.ResponseWriter.Write(p)
+}
+
+func (f freezing) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 // noise is a layer of a file of that size that does not compress.
 func noise(t *testing.T, size int) []byte {
@@ -343,6 +365,22 @@ func TestSourceDies(t *testing.T) {
 	f.pullAll(t)
 	if sent := f.sent.Load(); sent > 8<<20*5/2 {
 		t.Errorf("the registry sent %d bytes", sent)
+	}
+}
+
+// TestSourceFreezes: the only node that has a layer sends the half of it, and then nothing,
+// without an end of its connections. The rest comes from the registry.
+func TestSourceFreezes(t *testing.T) {
+	f := newFleet(t, 2)
+	f.image(t, nil, noise(t, 12<<20))
+	f.pullAll(t, "node01")
+	f.sent.Store(0)
+	f.nodes["node00"].frozen.Store(6 << 20)
+	if took := f.pullAll(t); took > time.Minute {
+		t.Errorf("the pull took %v", took)
+	}
+	if got := f.nodes["node01"].received.Load(); got < 4<<20 || f.sent.Load() > 9<<20 {
+		t.Errorf("%d bytes came from the node, %d from the registry", got, f.sent.Load())
 	}
 }
 

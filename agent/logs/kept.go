@@ -239,7 +239,7 @@ func (k *Kept) bound(ctx context.Context, gone []file) {
 	defer d.Close()
 	total := int64(0)
 	for i := range gone {
-		gone[i].bytes, _, _ = beneath.Usage(ctx, filepath.Join(k.Dir, gone[i].name))
+		gone[i].bytes, _, _ = beneath.UsageBelow(ctx, k.Dir, filepath.Join(k.Dir, gone[i].name))
 		total += gone[i].bytes
 	}
 	old, bytes := k.old(d, gone)

@@ -12,13 +12,15 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // piece is a range of a layer that one node is asked for.
 type piece struct {
 	from, to int64 // to is the first byte after it
 	src      *giver
-	cancel   context.CancelFunc
+	cancel   func()
+	silence  *time.Timer // ends a request of which nothing comes
 
 	// The rest is guarded by the body's mu.
 	buf   []byte // of to-from bytes, n of them are there
@@ -49,7 +51,11 @@ func (g *giver) blame(err error) {
 var (
 	errBusy    = errors.New("the node gives layers to many others")
 	errMissing = errors.New("the node does not give the layer")
+	errSilent  = errors.New("the node says nothing any more")
 )
+
+// silentTime is how long nothing may come of a request that has its connection.
+const silentTime = 2 * growTime
 
 // get fills a piece; it ends early, without an error, when the node has no more for now.
 func (b *body) get(ctx context.Context, c *piece, from int64) error {
@@ -67,6 +73,8 @@ func (b *body) get(ctx context.Context, c *piece, from int64) error {
 	// The proof is about the connection that the request goes over.
 	var failed error
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		// A node that lives says so each growTime, if only by ending its answer.
+		c.silence.Reset(silentTime)
 		failed = proveOver(i.Conn, r, t)
 	}})
 	resp, err := t.peers.transport.RoundTrip(r.WithContext(ctx))
@@ -85,7 +93,16 @@ func (b *body) get(ctx context.Context, c *piece, from int64) error {
 	case !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", from)):
 		return fmt.Errorf("%w: it sends another range", errMissing)
 	}
-	return b.fill(c, resp.Body)
+	began := time.Now()
+	if err := b.fill(c, resp.Body); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.from+int64(c.n) == from && time.Since(began) < growTime/2 {
+		return fmt.Errorf("%w: its answer is empty", errMissing) // one that has no more yet waits for it
+	}
+	return nil
 }
 
 // proveOver adds to a request what shows the other end of its connection that this node
@@ -118,6 +135,7 @@ func (b *body) fill(c *piece, from io.Reader) error {
 		b.got += int64(n)
 		b.mu.Unlock()
 		if n > 0 {
+			c.silence.Reset(silentTime)
 			b.t.count(c.src.Node, n)
 			poke(b.news)
 		}

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -247,15 +248,13 @@ const (
 	unreachableTime = time.Minute
 )
 
-func (p *Peers) isBanned(node string) bool {
+// bans are the nodes that are not asked now.
+func (p *Peers) bans() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	until, ok := p.banned[node]
-	if ok && time.Now().After(until) {
-		delete(p.banned, node)
-		return false
-	}
-	return ok
+	now := time.Now()
+	maps.DeleteFunc(p.banned, func(_ string, until time.Time) bool { return now.After(until) })
+	return slices.Collect(maps.Keys(p.banned))
 }
 
 // How long after a change of members keepers are told what this node has: members come

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -105,19 +106,18 @@ func (t *Transfer) End(ctx context.Context, err error) (wrong bool) {
 // sources asks for nodes that give the layer; none: it is to come from the registry.
 func (t *Transfer) sources(ctx context.Context, q question) (out []*giver, err error) {
 	q.Keys = raw([]Key{t.key})
-	t.peers.mu.Lock()
-	for node := range t.peers.banned {
+	for _, node := range t.peers.bans() {
 		if len(q.Busy) < maxNames {
 			q.Busy = append(q.Busy, node)
 		}
 	}
-	t.peers.mu.Unlock()
 	a, err := t.peers.ask(ctx, t.key, q)
 	if err != nil {
 		return nil, err
 	}
+	bans := t.peers.bans() // of which the question may not have named all
 	for _, s := range a.Sources {
-		if s.Node != t.peers.cfg.Name && !t.peers.isBanned(s.Node) {
+		if s.Node != t.peers.cfg.Name && !slices.Contains(bans, s.Node) {
 			out = append(out, &giver{Source: s})
 		}
 	}
@@ -367,14 +367,19 @@ func (b *body) buffer(n int) []byte {
 
 // ask has a node send what is missing of a piece.
 func (b *body) ask(c *piece, g *giver) {
-	ctx, cancel := context.WithCancel(b.ctx)
+	ctx, cancel := context.WithCancelCause(b.ctx)
 	b.mu.Lock()
-	c.src, c.cancel, c.ended, c.err = g, cancel, false, nil
+	c.src, c.cancel, c.ended, c.err = g, func() { cancel(nil) }, false, nil
 	from := c.from + int64(c.n)
 	b.mu.Unlock()
 	b.tasks.Go(func() {
+		c.silence = time.AfterFunc(math.MaxInt64, func() { cancel(errSilent) })
 		err := b.get(ctx, c, from)
-		cancel()
+		c.silence.Stop()
+		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+			err = cause
+		}
+		cancel(nil)
 		b.mu.Lock()
 		c.ended, c.err = true, err
 		b.mu.Unlock()
@@ -387,9 +392,9 @@ func (b *body) stalled() bool {
 	if time.Since(b.marked) < stallTime {
 		return false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.got-b.moved < stallBytes
+	before := b.moved
+	b.mark()
+	return b.moved-before < stallBytes
 }
 
 // another finds other nodes, or goes on at the registry.
@@ -403,7 +408,6 @@ func (b *body) another(stalled bool) error {
 			q.Busy = append(q.Busy, g.Node)
 		}
 	}
-	b.mark()
 	sources, err := b.t.sources(b.ctx, q)
 	if err := b.ctx.Err(); err != nil {
 		return err
