@@ -433,7 +433,15 @@ func TestWhoGetsLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	layer := m.Layers[0].Digest
-	right := func(s *tls.ConnectionState) string { return peer.Proof(s, manifest, layer) }
+	proves := func(s *tls.ConnectionState, manifest []byte) string {
+		t.Helper()
+		proof, err := peer.Proof(s, manifest, layer)
+		if err != nil {
+			t.Error(err)
+		}
+		return proof
+	}
+	right := func(s *tls.ConnectionState) string { return proves(s, manifest) }
 	old := ""
 	for _, x := range []struct {
 		what  string
@@ -445,7 +453,7 @@ func TestWhoGetsLayers(t *testing.T) {
 		{"no proof", layer.String(), func(*tls.ConnectionState) string { return "" }, 404},
 		{"another connection's proof", layer.String(), func(*tls.ConnectionState) string { return old }, 404},
 		{"another manifest", layer.String(), func(s *tls.ConnectionState) string {
-			return peer.Proof(s, append(bytes.Clone(manifest), ' '), layer)
+			return proves(s, append(bytes.Clone(manifest), ' '))
 		}, 404},
 		{"not a layer of it", of.String(), right, 404},
 	} {

@@ -75,21 +75,19 @@ type Counts struct{ vec[atomic.Uint64] }
 func NewCounts(name, help string, labels ...string) *Counts {
 	c := &Counts{vec[atomic.Uint64]{name: name, help: help, labels: labels}}
 	if len(labels) == 0 {
-		c.add(0)
+		c.Add(0)
 	}
 	return c
 }
 
 // Inc adds one to the counter of labels' values.
-func (c *Counts) Inc(values ...string) { c.add(1, values...) }
+func (c *Counts) Inc(values ...string) { c.Add(1, values...) }
 
 // Increment adds one to a counter without labels.
-func (c *Counts) Increment() { c.add(1) }
+func (c *Counts) Increment() { c.Add(1) }
 
 // Add adds to the counter of labels' values.
-func (c *Counts) Add(n uint64, values ...string) { c.add(n, values...) }
-
-func (c *Counts) add(n uint64, values ...string) {
+func (c *Counts) Add(n uint64, values ...string) {
 	if c != nil {
 		c.of(values, func() *atomic.Uint64 { return new(atomic.Uint64) }).Add(n)
 	}
@@ -98,7 +96,7 @@ func (c *Counts) add(n uint64, values ...string) {
 // Preset has the counters of these values of the one label, 0 until they count.
 func (c *Counts) Preset(values ...string) *Counts {
 	for _, v := range values {
-		c.add(0, v)
+		c.Add(0, v)
 	}
 	return c
 }

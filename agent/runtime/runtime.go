@@ -67,6 +67,9 @@ type Runtime struct {
 	once       sync.Once
 }
 
+// Images is the store of images.
+func (r *Runtime) Images() *image.Store { return r.images }
+
 var (
 	_ criapi.RuntimeService      = (*Runtime)(nil)
 	_ criapi.ImageManagerService = (*Runtime)(nil)

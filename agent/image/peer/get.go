@@ -82,10 +82,12 @@ func (b *body) get(ctx context.Context, c *piece, from int64) error {
 		if ctx.Err() == nil {
 			t.peers.ban(c.src.Node, unreachableTime)
 		}
-		return errors.Join(err, failed)
+		return err
 	}
 	defer resp.Body.Close()
 	switch {
+	case failed != nil:
+		return failed
 	case resp.StatusCode == http.StatusServiceUnavailable:
 		return errBusy
 	case resp.StatusCode != http.StatusPartialContent:
@@ -113,8 +115,9 @@ func proveOver(c net.Conn, r *http.Request, t *Transfer) error {
 		return errors.New("the connection is not TLS")
 	}
 	state := secured.ConnectionState()
-	r.Header.Set(proofHeader, Proof(&state, t.manifest, t.desc.Digest))
-	return nil
+	proof, err := Proof(&state, t.manifest, t.desc.Digest)
+	r.Header.Set(proofHeader, proof)
+	return err
 }
 
 // fill reads what a node sends into the piece.

@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"crypto/hmac"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -80,16 +79,12 @@ func (p *Peers) open(r *http.Request) (Layer, ocispec.Descriptor) {
 	if err != nil {
 		return nil, none
 	}
-	proof, err := base64.RawURLEncoding.DecodeString(r.Header.Get(proofHeader))
-	if err != nil {
-		return nil, none
-	}
 	manifest, err := p.cfg.Store.Manifest(r.Context(), of)
 	if err != nil {
 		return nil, none
 	}
-	right, err := prove(r.TLS, manifest, name)
-	if err != nil || !hmac.Equal(right, proof) {
+	right, err := Proof(r.TLS, manifest, name)
+	if err != nil || !hmac.Equal([]byte(right), []byte(r.Header.Get(proofHeader))) {
 		return nil, none
 	}
 	for _, desc := range layersOf(manifest) {

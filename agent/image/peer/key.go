@@ -25,22 +25,15 @@ func KeyOf(manifest []byte, layer digest.Digest) (k Key) {
 	return k
 }
 
-// prove shows the other end of a TLS connection that this one has the manifest.
-func prove(state *tls.ConnectionState, manifest []byte, layer digest.Digest) ([]byte, error) {
+// Proof shows the other end of a TLS connection that this one has the manifest: it is what a
+// request for a layer holds in its header. An error is of a session whose key cannot be
+// exported: TLS 1.3 is needed.
+func Proof(state *tls.ConnectionState, manifest []byte, layer digest.Digest) (string, error) {
 	session, err := state.ExportKeyingMaterial(exporter, nil, sha256.Size)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return authenticated(manifest, proofContext, session, []byte(layer)), nil
-}
-
-// Proof is what a request for a layer holds in its header.
-func Proof(state *tls.ConnectionState, manifest []byte, layer digest.Digest) string {
-	proof, err := prove(state, manifest, layer)
-	if err != nil {
-		return ""
-	}
-	return base64.RawURLEncoding.EncodeToString(proof)
+	return base64.RawURLEncoding.EncodeToString(authenticated(manifest, proofContext, session, []byte(layer))), nil
 }
 
 func authenticated(manifest []byte, context string, parts ...[]byte) []byte {
