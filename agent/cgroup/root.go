@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -36,6 +37,7 @@ type Root struct {
 	unified     string              // mount point of cgroup2, "" if none
 	controllers []string            // what cgroup2 controls
 	units       *units              // nil unless systemd makes the groups
+	expecting   atomic.Bool         // an ExpectMove is under way
 }
 
 // Open finds the host's hierarchies and makes groups by driver, "" being

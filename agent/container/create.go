@@ -64,6 +64,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 		State: Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
+	m.cfg.Cgroups.ExpectMove() // by the start that follows
 	m.takeProject(&c, req.Limit)
 	s := &slot{c: &c, exited: make(chan struct{})}
 	// Known before anything is made, so that a crash leaves nothing unknown.

@@ -230,6 +230,7 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 			return err
 		}
 	}
+	m.cfg.Cgroups.ExpectMove() // by the first container's start; no group can be made meanwhile
 	if err := writeFiles(s); err != nil {
 		return err
 	}
