@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	stats1 "github.com/containerd/cgroups/v3/cgroup1/stats"
 	"k8s.io/utils/ptr"
@@ -334,5 +337,33 @@ func TestMonitorsPayToThePod(t *testing.T) {
 	}
 	if err := errors.Join(r.Kill(pod), r.Delete(pod)); err != nil || r.Exists(pod) {
 		t.Error(err)
+	}
+}
+
+// TestExpectMove: nothing moves, and it ends.
+func TestExpectMove(t *testing.T) {
+	r := open(t)
+	here, err := os.ReadFile(filepath.Join(r.home(), "cgroup.procs"))
+	if err != nil || !slices.Contains(strings.Fields(string(here)), strconv.Itoa(os.Getpid())) {
+		t.Errorf("this process is not in %q: %v", r.home(), err)
+	}
+	before, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r.ExpectMove()
+	}
+	for range 1000 {
+		if r.expected.Load() == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if r.expected.Load() != 0 {
+		t.Error("a move is expected for ever")
+	}
+	if after, err := os.ReadFile("/proc/self/cgroup"); err != nil || string(after) != string(before) {
+		t.Errorf("the process is in\n%swas in\n%s(%v)", after, before, err)
 	}
 }

@@ -1,29 +1,43 @@
 package cgroup
 
 import (
-	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 )
 
-// ExpectMove tells the kernel that a process will be moved into a group within some
-// milliseconds, and does not wait. The first move after a pause waits for a grace
-// period of RCU (7 to 15 ms on a machine that has little to do), as no process of the
-// machine may begin or end meanwhile (cgroup_threadgroup_rwsem, Linux
-// Documentation/RCU); those that follow at once do not. What passes now passes beside
-// the work that comes before the move.
+// How long a move is expected for, and how often the kernel is reminded of it
+// meanwhile: what it has just waited for holds for another grace period, no longer.
+const (
+	expected = 20 * time.Millisecond
+	reminded = 3 * time.Millisecond
+)
+
+// ExpectMove tells the kernel that a process will be moved into a group within the next
+// 20 ms, and does not wait. The first move after a pause waits for a grace period of RCU
+// (7 to 15 ms on a machine that has little to do), since no process of the machine may
+// begin or end meanwhile (cgroup_threadgroup_rwsem); those that follow at once do not.
+// So it passes beside the work that comes before the move. No group can be made while
+// it does.
 //
-// It asks to move this process where it is: nothing moves.
+// It asks to move this process to where it is: nothing moves.
 func (r *Root) ExpectMove() {
-	if !r.expecting.CompareAndSwap(false, true) {
+	dir := r.home()
+	if dir == "" {
 		return
 	}
+	if r.expected.Swap(time.Now().Add(expected).UnixNano()) != 0 {
+		return // who reminds sees the new time
+	}
 	go func() {
-		defer r.expecting.Store(false)
-		if dir := r.home(); dir != "" {
+		for {
 			// An error costs the time that this is to save, and no more.
-			_ = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0)
+			_ = write(dir, "cgroup.procs", "0")
+			time.Sleep(reminded)
+			if until := r.expected.Load(); time.Now().UnixNano() > until && r.expected.CompareAndSwap(until, 0) {
+				return
+			}
 		}
 	}()
 }

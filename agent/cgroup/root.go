@@ -37,7 +37,7 @@ type Root struct {
 	unified     string              // mount point of cgroup2, "" if none
 	controllers []string            // what cgroup2 controls
 	units       *units              // nil unless systemd makes the groups
-	expecting   atomic.Bool         // an ExpectMove is under way
+	expected    atomic.Int64        // until when a move is, in ns since 1970; 0: none is
 }
 
 // Open finds the host's hierarchies and makes groups by driver, "" being

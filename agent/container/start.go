@@ -142,6 +142,7 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 		syncW.Close()
 		return 0, fmt.Errorf("start conmon: %w", err)
 	}
+	m.cfg.Cgroups.ExpectMove()
 	cmd := exec.Command(m.cfg.Conmon, m.monitorArgs(c, rt)...)
 	cmd.Dir = m.bundle(c.ID)
 	cmd.ExtraFiles = []*os.File{syncW, startR} // descriptors 3 and 4
