@@ -69,7 +69,7 @@ func runtimeConfig(
 		MayRun:     mayRun(guard),
 		KeepFree:   evict.Keep(cfg.EvictionHard, "imagefs.available"),
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
-		Pulls:      cfg.MaxParallelImagePulls,
+		Pulls:      cfg.ParallelImagePulls(),
 		Log:        log,
 	}
 }

@@ -207,9 +207,10 @@ type Config struct {
 	// as the node.
 	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
 
-	// MaxParallelImagePulls is how many images are pulled at one time. Others
-	// wait for their turn.
-	MaxParallelImagePulls int `json:"maxParallelImagePulls,omitempty"`
+	// SerializeImagePulls has one image pulled at one time. MaxParallelImagePulls is how
+	// many else: 10 unless the file says. Others wait for their turn (ParallelImagePulls).
+	SerializeImagePulls   bool `json:"serializeImagePulls,omitempty"`
+	MaxParallelImagePulls int  `json:"maxParallelImagePulls,omitempty"`
 	// P2PImages has layers fetched from nodes that have them, and given to others; on unless
 	// the file says false. P2PImagesUploadRate is how many bytes a second all others together
 	// get from here, 0: no limit.
@@ -403,7 +404,6 @@ func Default() Config {
 
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
-		MaxParallelImagePulls:     10,
 		P2PImagesUploadRate:       "100Mi",
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,

@@ -173,3 +173,27 @@ func TestMemoryStall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestParallelImagePulls: ten at one time, or what the file says; one after the other on
+// demand, which does not go with another number.
+func TestParallelImagePulls(t *testing.T) {
+	for _, tc := range []struct {
+		serialize  bool
+		most, want int
+		refused    bool
+	}{
+		{want: 10}, {most: 3, want: 3}, {serialize: true, want: 1}, {serialize: true, most: 1, want: 1},
+		{serialize: true, most: 2, refused: true}, {most: -1, refused: true},
+	} {
+		c := Default()
+		c.SerializeImagePulls, c.MaxParallelImagePulls = tc.serialize, tc.most
+		var told []string
+		c.validateImages(func(field, _ string, _ ...any) { told = append(told, field) })
+		if refused := len(told) > 0; refused != tc.refused {
+			t.Errorf("%+v: refused: %v", tc, told)
+		}
+		if got := c.ParallelImagePulls(); !tc.refused && got != tc.want {
+			t.Errorf("%+v: %d at one time", tc, got)
+		}
+	}
+}

@@ -9,10 +9,27 @@ import (
 
 const allowlisted = "NeverVerifyAllowlistedImages"
 
+// parallelImagePulls are made at one time where the file says nothing.
+const parallelImagePulls = 10
+
+// ParallelImagePulls is how many images are pulled at one time.
+func (c *Config) ParallelImagePulls() int {
+	switch {
+	case c.SerializeImagePulls:
+		return 1
+	case c.MaxParallelImagePulls == 0:
+		return parallelImagePulls
+	}
+	return c.MaxParallelImagePulls
+}
+
 // validateImages checks who may use images that are on the node.
 func (c *Config) validateImages(bad func(field, format string, args ...any)) {
-	if c.MaxParallelImagePulls < 1 {
+	if c.MaxParallelImagePulls < 0 {
 		bad("maxParallelImagePulls", "%d: at least 1", c.MaxParallelImagePulls)
+	}
+	if c.MaxParallelImagePulls > 1 && c.SerializeImagePulls {
+		bad("maxParallelImagePulls", "%d and serializeImagePulls: true: give one of them", c.MaxParallelImagePulls)
 	}
 	if q, err := resource.ParseQuantity(c.P2PImagesUploadRate); err != nil || q.Value() < 0 {
 		bad("p2pImagesUploadRate", "%q is no number of bytes a second, as 100Mi; 0: no limit", c.P2PImagesUploadRate)

@@ -235,7 +235,7 @@ var taken = []string{
 	"failSwapOn", "memorySwap", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim",
 	"mergeDefaultEvictionSettings", "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMinimumGCAge", "imageMaximumGCAge",
-	"seccompDefault", "podPidsLimit", "maxParallelImagePulls", "singleProcessOOMKill", "containerLogMaxSize",
+	"seccompDefault", "podPidsLimit", "maxParallelImagePulls", "serializeImagePulls", "singleProcessOOMKill", "containerLogMaxSize",
 	"containerLogMaxFiles", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority",
 	"allowedUnsafeSysctls", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist",
 	"enableSystemLogHandler",
@@ -262,9 +262,6 @@ func agentConfiguration(base, kubelet map[string]any) map[string]any {
 		if x509, ok := auth["x509"].(map[string]any); ok && x509["clientCAFile"] != nil {
 			out["clientCAFile"] = x509["clientCAFile"]
 		}
-	}
-	if kubelet["serializeImagePulls"] == true {
-		out["maxParallelImagePulls"] = 1
 	}
 	if taints, ok := kubelet["registerWithTaints"].([]any); ok {
 		var list []string

@@ -22,7 +22,7 @@ func TestAgentConfiguration(t *testing.T) {
 		"authentication":      map[string]any{"x509": map[string]any{"clientCAFile": "another.crt"}},
 	}
 	want := map[string]any{
-		"nodeName": "node1", "rootDir": "/var/lib/kubelet", "cpuManagerPolicy": "static", "maxParallelImagePulls": 1,
+		"nodeName": "node1", "rootDir": "/var/lib/kubelet", "cpuManagerPolicy": "static", "serializeImagePulls": true,
 		"maxContainerRestartPeriod": "1m0s", "registerWithTaints": []string{"a=:NoSchedule"}, "clientCAFile": "another.crt",
 	}
 	if got := agentConfiguration(base, kubelet); !reflect.DeepEqual(got, want) {
