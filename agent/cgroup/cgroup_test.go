@@ -367,3 +367,44 @@ func TestExpectMove(t *testing.T) {
 		t.Errorf("the process is in\n%swas in\n%s(%v)", after, before, err)
 	}
 }
+
+// TestIOWeight: where the host shares out a disk by weight, the group has its own.
+func TestIOWeight(t *testing.T) {
+	r := open(t)
+	group := fmt.Sprintf("/shoal-io-%d", os.Getpid())
+	t.Cleanup(func() { _ = r.Delete(group) })
+	if err := r.Ensure(group, Resources{IOWeight: ptr.To[uint64](10)}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(want string) {
+		t.Helper()
+		found := 0
+		for _, dir := range r.dirs(group) {
+			for _, file := range []string{"io.weight", "io.bfq.weight", "blkio.bfq.weight"} {
+				got, err := os.ReadFile(filepath.Join(dir, file))
+				if err != nil {
+					continue // the host has no such thing
+				}
+				found++
+				if f := strings.Fields(string(got)); f[len(f)-1] != want { // "default 10" in some
+					t.Errorf("%s says %q, want %s", file, got, want)
+				}
+			}
+		}
+		if found == 0 {
+			t.Skip("the kernel shares out no disk by weight")
+		}
+	}
+	check("10")
+	if err := r.Set(group, Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	check("10")
+	if err := r.Set(group, Resources{IOWeight: ptr.To[uint64](200)}); err != nil {
+		t.Fatal(err)
+	}
+	check("200")
+	if err := r.Set(group, Resources{IOWeight: ptr.To[uint64](0)}); err == nil {
+		t.Error("a weight of 0 was taken")
+	}
+}

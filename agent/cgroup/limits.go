@@ -27,6 +27,7 @@ type Resources struct {
 	MemoryMin   *int64  // bytes, v2: never reclaimed; counts as far as the parents have it
 	MemoryLow   *int64  // bytes, v2: reclaimed after all that is not protected
 	PidsLimit   *int64  // negative = no limit
+	IOWeight    *uint64 // 1..1000, 100 is the kernel's: of a disk's time, where the kernel shares it out
 	CpusetCpus  string
 	CpusetMems  string
 	Unified     map[string]string // v2 files, written as they are
@@ -39,7 +40,7 @@ func (r *Root) Set(path string, res Resources) error {
 			return fmt.Errorf("limit cgroup %s: %w", path, err)
 		}
 	}
-	if err := errors.Join(r.serves(res), r.limit1(path, res), r.limit2(path, res)); err != nil {
+	if err := errors.Join(r.serves(res), r.limit1(path, res), r.limit2(path, res), r.weighIO(path, res)); err != nil {
 		return fmt.Errorf("limit cgroup %s: %w", path, err)
 	}
 	return nil
@@ -88,6 +89,29 @@ func (r *Root) limit2(path string, res Resources) error {
 		}
 	}
 	return nil
+}
+
+// weighIO writes the files of the two that share out a disk's time by weight: the
+// scheduler BFQ and io.cost (Linux Documentation/admin-guide/cgroup-v2.rst, IO; bfq-iosched).
+// A host that has neither has no file, which is no error: its disks serve all alike.
+func (r *Root) weighIO(path string, res Resources) error {
+	if res.IOWeight == nil {
+		return nil
+	}
+	var errs []error
+	set := func(dir, file string) {
+		if err := write(dir, file, strconv.FormatUint(*res.IOWeight, 10)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	for _, h := range r.pick(cgroup1.Blkio) {
+		set(h.(hierarchy).Path(clean(path)), "blkio.bfq.weight")
+	}
+	if r.on2("io") {
+		set(filepath.Join(r.unified, path), "io.weight")
+		set(filepath.Join(r.unified, path), "io.bfq.weight")
+	}
+	return errors.Join(errs...)
 }
 
 // controllers are those that the limits need.

@@ -195,7 +195,7 @@ func (r *Root) Ensure(path string, res Resources) error {
 			return fmt.Errorf("create cgroup %s: %w", path, err)
 		}
 	}
-	if err := errors.Join(r.serves(res), r.ensure1(path, res), r.ensure2(path, res)); err != nil {
+	if err := errors.Join(r.serves(res), r.ensure1(path, res), r.ensure2(path, res), r.weighIO(path, res)); err != nil {
 		return fmt.Errorf("create cgroup %s: %w", path, err)
 	}
 	return nil

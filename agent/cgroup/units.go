@@ -177,6 +177,9 @@ func properties(res Resources) []systemd.Property {
 	if res.PidsLimit != nil {
 		out = append(out, property("TasksMax", infinite(*res.PidsLimit)))
 	}
+	if res.IOWeight != nil {
+		out = append(out, property("IOWeight", *res.IOWeight))
+	}
 	for file, name := range unitFiles {
 		if value, set := res.Unified[file]; set {
 			out = append(out, property(name, bytesOf(value)))

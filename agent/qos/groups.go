@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -51,6 +52,10 @@ type Limits struct {
 // leastShares are those of all pods that ask for nothing: the kernel's least.
 const leastShares = 2
 
+// leastIOWeight is that class's share of a busy disk's time, beside 100 of pods that ask for
+// something, where the kernel shares it out.
+const leastIOWeight = 10
+
 // Open makes the groups that pods lie in.
 func Open(cfg Config) (*Groups, error) {
 	cgroups, err := cgroup.Open(cfg.Driver)
@@ -67,10 +72,10 @@ func Open(cfg Config) (*Groups, error) {
 	if err := cgroups.Ensure(g.Kubepods(), all); err != nil {
 		return nil, fmt.Errorf("cgroup of all pods: %w", err)
 	}
-	least := uint64(leastShares)
+	least := cgroup.Resources{CPUShares: ptr.To[uint64](leastShares), IOWeight: ptr.To[uint64](leastIOWeight)}
 	err = errors.Join(
 		cgroups.Ensure(g.Class(corev1.PodQOSBurstable), cgroup.Resources{}),
-		cgroups.Ensure(g.Class(corev1.PodQOSBestEffort), cgroup.Resources{CPUShares: &least}))
+		cgroups.Ensure(g.Class(corev1.PodQOSBestEffort), least))
 	if err != nil {
 		return nil, err
 	}

@@ -236,6 +236,7 @@ for d in /sys/fs/cgroup$g /sys/fs/cgroup$(dirname $g); do # what a scope's prope
 	[ "$now" = '67108864 25000 100000 17' ] || { echo "$d: $now"; exit 1; }
 done
 [ "$(cat /sys/fs/cgroup$g/memory.swap.max)" = 0 ]
+[ "$(systemctl show -P IOWeight kubepods-besteffort.slice) $(cat /sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/io.weight)" = '10 default 10' ]
 systemctl list-units --no-legend --plain 'kubepods*' 'shoal-*' | cut -d' ' -f1`)
 		r.script(ctx, m, "a restarted agent changes nothing", groupOf+`
 g=$(group limited); pid=$(head -1 /sys/fs/cgroup$g/cgroup.procs)
