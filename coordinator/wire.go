@@ -339,7 +339,7 @@ func (s *parts) buildAPI(
 		Dir: filepath.Join(s.cfg.StateDir(), "packages"), Max: packages.MaxSize, Log: s.log,
 	}
 	maps.Copy(handlers, joining.Handlers(s.joining(dir, api.Client())))
-	if s.policies, err = policystream.New(api.Informers(), s.log); err != nil {
+	if s.policies, err = policystream.New(api.Informers(), dynamic, s.log); err != nil {
 		return nil, err
 	}
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/cni/nft"
@@ -24,6 +25,7 @@ type compiler struct {
 	// byNamespace are the world's pods.
 	byNamespace map[string]map[PodID]bool
 	inNamespace map[string]map[Key]*parsed
+	cluster     map[string]*clusterParsed
 	selectors   map[string]*selector // by id; those that a chain uses
 	generation  uint64
 	tables      [2]*table // by family
@@ -95,6 +97,7 @@ type chain struct {
 	names   [directions]string
 	refs    int
 	recipes []string
+	next    *chain // where it leads to, if anywhere
 	// What it uses.
 	selectors []*selector
 	named     []*named
@@ -118,6 +121,7 @@ func newCompiler(name string, log *slog.Logger) *compiler {
 		local:       map[PodID][]holding{},
 		byNamespace: map[string]map[PodID]bool{},
 		inNamespace: map[string]map[Key]*parsed{},
+		cluster:     map[string]*clusterParsed{},
 		selectors:   map[string]*selector{},
 	}
 	for i, f := range families {
@@ -141,6 +145,14 @@ func (c *compiler) change(d delta) {
 		c.changePod(id, p)
 	}
 	again := c.changePolicies(d.policies)
+	if len(c.cluster) > 0 { // their subjects go by namespaces' labels
+		for id := range c.local {
+			if _, relabelled := d.namespaces[id.Namespace]; relabelled {
+				again[id] = true
+			}
+		}
+	}
+	maps.Copy(again, c.changeCluster(d.cluster))
 	for id := range d.pods {
 		if id.UID != "" {
 			again[id] = true
@@ -312,6 +324,9 @@ func (c *compiler) isolate(id PodID, p *policyfeed.Pod) {
 		key := nft.Data{}.Addr(a)
 		for side := range sideNames {
 			x := c.chainOf(t, side, list, p)
+			if x != nil {
+				x.refs++
+			}
 			h.chains[side] = x
 			for d, set := range t.words.pods[side] {
 				if x != nil {
@@ -354,9 +369,22 @@ func (c *compiler) release(id PodID) {
 	delete(c.local, id)
 }
 
-// chainOf is the chain of a pod's side, with one more reference; nil where no policy
-// isolates it.
+// chainOf is the chain of a pod's side; nil where no policy is for it.
 func (c *compiler) chainOf(t *table, side int, list []*parsed, p *policyfeed.Pod) *chain {
+	next := c.isolating(t, side, list, p)
+	for _, tier := range []networkpolicy.Tier{networkpolicy.BaselineTier, networkpolicy.AdminTier} {
+		if tier == networkpolicy.BaselineTier && next != nil {
+			continue // NetworkPolicies decide
+		}
+		if over := c.over(p, tier, side); len(over) > 0 {
+			next = c.tierChain(t, side, over, p, next)
+		}
+	}
+	return next
+}
+
+// isolating is the chain of the NetworkPolicies of a pod's side; nil where none isolates it.
+func (c *compiler) isolating(t *table, side int, list []*parsed, p *policyfeed.Pod) *chain {
 	recipe := sideNames[side]
 	var policies []*parsed
 	for _, policy := range list {
@@ -372,39 +400,49 @@ func (c *compiler) chainOf(t *table, side int, list []*parsed, p *policyfeed.Pod
 	if len(policies) == 0 {
 		return nil
 	}
+	return c.remembered(t, recipe, func() *chain {
+		b := builder{compiler: c, table: t, chain: &chain{side: side}, family: familyIndexOf(t.Family), verdict: letPass}
+		names := make([]string, len(policies))
+		for i, policy := range policies {
+			names[i] = policy.key.Name
+			for _, r := range policy.rules[side] {
+				b.rule(&r, p)
+			}
+		}
+		return b.finish(p.Namespace, names, keepOut)
+	})
+}
+
+// remembered is the chain that a recipe led to before, or that build makes.
+func (c *compiler) remembered(t *table, recipe string, build func() *chain) *chain {
 	if x := t.recipes[recipe]; x != nil {
-		x.refs++
 		return x
 	}
-	x := c.build(t, side, policies, p)
-	x.refs++
+	x := build()
 	x.recipes = append(x.recipes, recipe)
 	t.recipes[recipe] = x
 	return x
 }
 
-// build makes a chain, or finds one that says the same.
-func (c *compiler) build(t *table, side int, policies []*parsed, p *policyfeed.Pod) *chain {
-	b := builder{compiler: c, table: t, chain: &chain{side: side}, family: familyIndexOf(t.Family)}
-	for _, policy := range policies {
-		for _, r := range policy.rules[side] {
-			b.rule(&r, p)
-		}
-	}
-	name := p.Namespace
+// finish makes the chain, or finds one that says the same. Its name begins with where its
+// policies are; last is what becomes of what no rule matches.
+func (b *builder) finish(where string, policies []string, last func(direction) nft.Rule) *chain {
+	t, name := b.table, where
 	for i, policy := range policies {
-		if name += "/" + policy.key.Name; len(name) > maxChainName && i < len(policies)-1 {
+		if name += "/" + policy; len(name) > maxChainName && i < len(policies)-1 {
 			name = name[:maxChainName] + fmt.Sprintf("/and-%d-more", len(policies)-1-i)
 			break
 		}
+	}
+	for d := range directions {
+		b.rules[d] = append(b.rules[d], last(d))
 	}
 	texts := make([]string, len(b.rules[forth]))
 	for i, r := range b.rules[forth] {
 		texts[i] = r.String()
 	}
 	for d, suffix := range []string{"", "-replies"} {
-		b.chain.names[d] = fmt.Sprintf("%s%s/%s/%s", sideNames[side], suffix, name, hash(texts...))
-		b.rules[d] = append(b.rules[d], nft.Rule{nft.Goto(chainDenied)})
+		b.chain.names[d] = fmt.Sprintf("%s%s/%s/%s", sideNames[b.chain.side], suffix, name, hash(texts...))
 	}
 	if x := t.chains[b.chain.names[forth]]; x != nil {
 		return x
@@ -413,6 +451,9 @@ func (c *compiler) build(t *table, side int, policies []*parsed, p *policyfeed.P
 	t.chains[x.names[forth]] = x
 	for d := range directions {
 		t.setChain(x.names[d], &nft.Chain{Rules: b.rules[d]})
+	}
+	if x.next != nil {
+		x.next.refs++
 	}
 	for _, s := range x.selectors {
 		s.refs++
@@ -439,12 +480,19 @@ type builder struct {
 	chain  *chain
 	family int
 	rules  [directions][]nft.Rule
+	// verdict is what becomes of what a rule matches.
+	verdict func(direction) nft.Rule
 }
 
-// allow adds a rule for each direction.
-func (b *builder) allow(of func(d direction) nft.Rule) {
+// What becomes of a packet: it passes as far as this side is asked, or it does not.
+func letPass(direction) nft.Rule { return nft.Rule{nft.Return()} }
+
+func keepOut(direction) nft.Rule { return nft.Rule{nft.Goto(chainDenied)} }
+
+// match adds a rule for each direction.
+func (b *builder) match(of func(d direction) nft.Rule) {
 	for d := range directions {
-		b.rules[d] = append(b.rules[d], append(of(d), nft.Return()))
+		b.rules[d] = append(b.rules[d], append(of(d), b.verdict(d)...))
 	}
 }
 
@@ -458,7 +506,7 @@ func (b *builder) rule(r *rule, p *policyfeed.Pod) {
 		matches := b.portMatches(r, all, some)
 		for _, m := range b.peerMatches(r, blocks) {
 			for _, port := range matches {
-				b.allow(func(d direction) nft.Rule {
+				b.match(func(d direction) nft.Rule {
 					var out nft.Rule
 					if m != nil {
 						out = append(out, m(d))
@@ -551,7 +599,7 @@ func (b *builder) portMatches(r *rule, all map[uint8]bool, some map[uint8][][2]u
 	return out
 }
 
-// namedRules let pass what goes to a port of the destination's own name for it.
+// namedRules match what goes to a port of the destination's own name for it.
 func (b *builder) namedRules(r *rule) {
 	to := r.peers
 	if r.anyPeer {
@@ -565,7 +613,7 @@ func (b *builder) namedRules(r *rule) {
 			s := b.selector(p)
 			n := b.namedOf(s, namedPort{port.name, port.proto})
 			b.chain.selectors, b.chain.named = append(b.chain.selectors, s), append(b.chain.named, n)
-			b.allow(func(d direction) nft.Rule { return nft.Rule{b.table.isAt(n.sets[b.family].Set, d)} })
+			b.match(func(d direction) nft.Rule { return nft.Rule{b.table.isAt(n.sets[b.family].Set, d)} })
 		}
 	}
 }
@@ -652,9 +700,13 @@ func (b *builder) fixed(kind string, key nft.Type, elems []nft.Data) *nft.Set {
 // again is still there.
 func (c *compiler) collect() {
 	for _, t := range c.tables {
-		for name, x := range t.chains {
-			if x.refs == 0 {
-				t.discard(name, x)
+		for again := true; again; { // one may have been all that led to another
+			again = false
+			for name, x := range t.chains {
+				if x.refs == 0 {
+					t.discard(name, x)
+					again = again || x.next != nil
+				}
 			}
 		}
 	}
@@ -691,6 +743,9 @@ func (t *table) discard(name string, x *chain) {
 	}
 	for d := range directions {
 		t.setChain(x.names[d], nil)
+	}
+	if x.next != nil {
+		x.next.refs--
 	}
 	for _, s := range x.selectors {
 		s.refs--

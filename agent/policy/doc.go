@@ -1,4 +1,5 @@
-// Package policy enforces NetworkPolicies on the pods of this node. It is told of its
+// Package policy enforces NetworkPolicies and ClusterNetworkPolicies on the pods of this
+// node. It is told of its
 // own pods by the agent, before their containers run, and of all else by a coordinator
 // (package policyfeed); the last that was told is in a file, for a start without one.
 //
@@ -23,6 +24,9 @@
 //	 ├ ip daddr @blocks-… return                       peers by blocks of addresses
 //	 ├ ip daddr . meta l4proto . th dport @named-… return   ports by each peer's own name
 //	 └ goto denied
+//	egress/Admin/POLICIES/HASH, before that chain, of ClusterNetworkPolicies (cluster.go)
+//	 ├ …  accepted: return   denied: goto denied   passed on: goto what follows
+//	 └ goto egress/NAMESPACE/…, or where no NetworkPolicy isolates the pod egress/Baseline/…
 //	denied ─ a pod to itself: return ─ errors about a flow that passes: return ─ drop
 //
 // Both ends' policies look at each packet, of both directions of a flow: each chain has

@@ -123,7 +123,8 @@ func (e *Engine) Admit(ctx context.Context, uid types.UID, p *policyfeed.Pod) er
 		e.mu.Lock()
 		now, in, next, noFeed := e.phase, e.done >= mine, e.progress, e.noFeed
 		// Where there are no policies, nothing is waited for.
-		if now == heard && len(e.compiler.world.Policies)+len(e.pending.policies) == 0 {
+		if now == heard && len(e.compiler.world.Policies)+len(e.compiler.world.Cluster)+
+			len(e.pending.policies)+len(e.pending.cluster) == 0 {
 			in = true
 		}
 		e.mu.Unlock()

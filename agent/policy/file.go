@@ -114,8 +114,7 @@ func (e *Engine) save() {
 	list, count, anew := r.unsaved, 0, !r.whole
 	r.unsaved = nil
 	for _, u := range list {
-		count += len(u.Policies) + len(u.Namespaces) + len(u.Pods) +
-			len(u.GonePolicies) + len(u.GoneNamespaces) + len(u.GonePods)
+		count += u.Count()
 		anew = anew || u.Reset
 	}
 	world := e.compiler.world
@@ -159,6 +158,11 @@ func snapshot(w *World, pending delta) []*policyfeed.Update {
 			merged.Policies[k] = p
 		}
 	}
+	for name, p := range pending.cluster {
+		if delete(merged.Cluster, name); p != nil {
+			merged.Cluster[name] = p
+		}
+	}
 	for k, p := range pending.namespaces {
 		if delete(merged.Namespaces, k); p != nil {
 			merged.Namespaces[k] = p.Labels
@@ -172,6 +176,10 @@ func snapshot(w *World, pending delta) []*policyfeed.Update {
 	for _, p := range merged.Policies {
 		u := line()
 		u.Policies = append(u.Policies, *p)
+	}
+	for _, p := range merged.Cluster {
+		u := line()
+		u.ClusterPolicies = append(u.ClusterPolicies, *p)
 	}
 	for name, labels := range merged.Namespaces {
 		u := line()

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/cni/nft"
@@ -40,10 +42,28 @@ type Side struct {
 	// By is the policy that allows, Rule the place of its rule.
 	By   string `json:"by,omitempty"`
 	Rule int    `json:"rule,omitempty"`
+	// Cluster is the ClusterNetworkPolicy that decides, if one does: Isolating and By are
+	// empty then.
+	Cluster *ClusterDecision `json:"cluster,omitempty"`
+}
+
+// ClusterDecision is by a ClusterNetworkPolicy.
+type ClusterDecision struct {
+	Policy string             `json:"policy"`
+	Tier   networkpolicy.Tier `json:"tier"`
+	// Rule is the place of the rule, RuleName what it calls itself.
+	Rule     int    `json:"rule"`
+	RuleName string `json:"ruleName,omitempty"`
+	Accepted bool   `json:"accepted"`
 }
 
 // Allows tells whether the end lets the packet pass.
-func (s *Side) Allows() bool { return len(s.Isolating) == 0 || s.By != "" }
+func (s *Side) Allows() bool {
+	if s.Cluster != nil {
+		return s.Cluster.Accepted
+	}
+	return len(s.Isolating) == 0 || s.By != ""
+}
 
 // Verdict is the plain reading of the API's documentation, object by object; that
 // the kernel says the same is tested with packets. own is the address of the node
@@ -77,6 +97,9 @@ func (w *World) side(pod *policyfeed.Pod, egress bool, p Packet) Side {
 	if pod.Key == clusterDNS {
 		return s
 	}
+	if s.Cluster = w.clusterDecision(pod, networkpolicy.AdminTier, egress, p); s.Cluster != nil {
+		return s
+	}
 	list := slices.SortedFunc(w.selecting(pod, egress), func(a, b *policyfeed.Policy) int {
 		return cmp.Compare(a.Name, b.Name)
 	})
@@ -89,7 +112,99 @@ func (w *World) side(pod *policyfeed.Pod, egress bool, p Packet) Side {
 			s.By, s.Rule = policy.Key.String(), rule
 		}
 	}
+	if len(list) == 0 {
+		s.Cluster = w.clusterDecision(pod, networkpolicy.BaselineTier, egress, p)
+	}
 	return s
+}
+
+// clusterDecision is that of a tier's ClusterNetworkPolicies; nil: none decides.
+func (w *World) clusterDecision(pod *policyfeed.Pod, tier networkpolicy.Tier, egress bool, p Packet) *ClusterDecision {
+	list := slices.SortedFunc(maps.Values(w.Cluster), func(a, b *policyfeed.ClusterPolicy) int {
+		return cmp.Or(cmp.Compare(a.Spec.Priority, b.Spec.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	for _, policy := range list {
+		spec := &policy.Spec
+		if spec.Tier != tier || !w.clusterSelects(spec.Subject.Namespaces, spec.Subject.Pods, pod) {
+			continue
+		}
+		for i, r := range w.clusterRules(spec, egress, p) {
+			if !r.matches {
+				continue
+			}
+			if r.action == networkpolicy.ClusterNetworkPolicyRuleActionPass {
+				return nil
+			}
+			return &ClusterDecision{Policy: policy.Name, Tier: tier, Rule: i, RuleName: r.name,
+				Accepted: r.action == networkpolicy.ClusterNetworkPolicyRuleActionAccept}
+		}
+	}
+	return nil
+}
+
+// clusterMatch is a rule of a direction, and whether it matches a packet.
+type clusterMatch struct {
+	name    string
+	action  networkpolicy.ClusterNetworkPolicyRuleAction
+	matches bool
+}
+
+func (w *World) clusterRules(
+	spec *networkpolicy.ClusterNetworkPolicySpec, egress bool, p Packet,
+) (out []clusterMatch) {
+	if !egress {
+		from := w.podAt(p.From)
+		for _, r := range spec.Ingress {
+			isPeer := slices.ContainsFunc(r.From, func(peer networkpolicy.ClusterNetworkPolicyIngressPeer) bool {
+				return from != nil && w.clusterSelects(peer.Namespaces, peer.Pods, from)
+			})
+			out = append(out, clusterMatch{r.Name, r.Action, isPeer && w.clusterPorts(r.Protocols, p, true)})
+		}
+		return out
+	}
+	to := w.podAt(p.To)
+	for _, r := range spec.Egress {
+		asPod, asAddress := false, false
+		for _, peer := range r.To {
+			asPod = asPod || to != nil && w.clusterSelects(peer.Namespaces, peer.Pods, to)
+			asAddress = asAddress || slices.ContainsFunc(peer.Networks, func(n networkpolicy.CIDR) bool {
+				prefix, err := netip.ParsePrefix(string(n))
+				return err == nil && prefix.Contains(p.To)
+			})
+		}
+		out = append(out, clusterMatch{r.Name, r.Action, (asPod || asAddress) && w.clusterPorts(r.Protocols, p, asPod)})
+	}
+	return out
+}
+
+func (w *World) clusterSelects(
+	namespaces *metav1.LabelSelector, pods *networkpolicy.NamespacedPod, pod *policyfeed.Pod,
+) bool {
+	if pods != nil {
+		return selects(&pods.NamespaceSelector, w.Namespaces[pod.Namespace]) && selects(&pods.PodSelector, pod.Labels)
+	}
+	return namespaces != nil && selects(namespaces, w.Namespaces[pod.Namespace])
+}
+
+// clusterPorts tells whether a packet is of one of the list; no list is every packet.
+// Ports have names where the destination is meant as a pod.
+func (w *World) clusterPorts(list []networkpolicy.ClusterNetworkPolicyProtocol, p Packet, asPod bool) bool {
+	is := func(proto string, port *networkpolicy.Port) bool {
+		if nft.Proto(proto) != p.Protocol {
+			return false
+		}
+		if port != nil && port.Range != nil {
+			return port.Range.Start <= int32(p.Port) && int32(p.Port) <= port.Range.End
+		}
+		return port == nil || port.Number == int32(p.Port)
+	}
+	return len(list) == 0 || slices.ContainsFunc(list, func(x networkpolicy.ClusterNetworkPolicyProtocol) bool {
+		to := w.podAt(p.To)
+		return x.TCP != nil && is("TCP", x.TCP.DestinationPort) || x.UDP != nil && is("UDP", x.UDP.DestinationPort) ||
+			x.SCTP != nil && is("SCTP", x.SCTP.DestinationPort) ||
+			x.DestinationNamedPort != "" && asPod && to != nil &&
+				slices.Contains(numbersOf(to, x.DestinationNamedPort, p.Protocol), p.Port)
+	})
 }
 
 // selecting are the policies that isolate a pod in a direction.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	corev1 "k8s.io/api/core/v1"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
 )
@@ -139,6 +141,82 @@ func (w *walker) policy(key Key) policyfeed.Policy {
 	return p
 }
 
+func (w *walker) namespacedPod() *networkpolicy.NamespacedPod {
+	return &networkpolicy.NamespacedPod{NamespaceSelector: *w.spaceSelector(), PodSelector: *w.selector()}
+}
+
+func (w *walker) clusterPolicy(name string) policyfeed.ClusterPolicy {
+	p := policyfeed.ClusterPolicy{Name: name}
+	p.Spec.Tier = pick(w, networkpolicy.AdminTier, networkpolicy.BaselineTier)
+	p.Spec.Priority = int32(w.IntN(3))
+	if w.IntN(2) == 0 {
+		p.Spec.Subject.Namespaces = w.spaceSelector()
+	} else {
+		p.Spec.Subject.Pods = w.namespacedPod()
+	}
+	action := func() networkpolicy.ClusterNetworkPolicyRuleAction {
+		return pick[networkpolicy.ClusterNetworkPolicyRuleAction](w, "Accept", "Deny", "Pass")
+	}
+	for range w.IntN(3) {
+		r := networkpolicy.ClusterNetworkPolicyIngressRule{Action: action(), Protocols: w.protocols(true)}
+		for range 1 + w.IntN(2) {
+			var peer networkpolicy.ClusterNetworkPolicyIngressPeer
+			if w.IntN(2) == 0 {
+				peer.Namespaces = w.spaceSelector()
+			} else {
+				peer.Pods = w.namespacedPod()
+			}
+			r.From = append(r.From, peer)
+		}
+		p.Spec.Ingress = append(p.Spec.Ingress, r)
+	}
+	for range w.IntN(3) {
+		r := networkpolicy.ClusterNetworkPolicyEgressRule{Action: action()}
+		blocks := false
+		for range 1 + w.IntN(2) {
+			var peer networkpolicy.ClusterNetworkPolicyEgressPeer
+			switch w.IntN(3) {
+			case 0:
+				peer.Namespaces = w.spaceSelector()
+			case 1:
+				peer.Pods = w.namespacedPod()
+			default:
+				blocks = true
+				for range 1 + w.IntN(2) {
+					peer.Networks = append(peer.Networks, networkpolicy.CIDR(w.block().CIDR))
+				}
+			}
+			r.To = append(r.To, peer)
+		}
+		r.Protocols = w.protocols(!blocks)
+		p.Spec.Egress = append(p.Spec.Egress, r)
+	}
+	return p
+}
+
+func (w *walker) protocols(named bool) (out []networkpolicy.ClusterNetworkPolicyProtocol) {
+	for range w.IntN(3) {
+		var p networkpolicy.ClusterNetworkPolicyProtocol
+		some := &networkpolicy.PortRange{Start: 79 + w.Int32N(2), End: 81 + w.Int32N(3)}
+		port := pick(w, nil, &networkpolicy.Port{Number: 80 + w.Int32N(2)}, &networkpolicy.Port{Range: some})
+		switch w.IntN(4) {
+		case 0:
+			p.TCP = &networkpolicy.ClusterNetworkPolicyProtocolTCP{DestinationPort: port}
+		case 1:
+			p.UDP = &networkpolicy.ClusterNetworkPolicyProtocolUDP{DestinationPort: port}
+		case 2:
+			p.SCTP = &networkpolicy.ClusterNetworkPolicyProtocolSCTP{DestinationPort: port}
+		default:
+			if !named {
+				continue
+			}
+			p.DestinationNamedPort = pick(w, "http", "dns")
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
 func (w *walker) namedPorts() (out []policyfeed.Port) {
 	for _, proto := range []string{"", "UDP"} {
 		if w.IntN(3) > 0 {
@@ -164,7 +242,11 @@ func (w *walker) remote(i int) policyfeed.Pod {
 // step changes one thing, or several.
 func (w *walker) step(world *World, d delta) {
 	var u policyfeed.Update
-	switch w.IntN(6) {
+	switch w.IntN(8) {
+	case 6:
+		u.GoneClusterPolicies = append(u.GoneClusterPolicies, fmt.Sprintf("c%d", w.IntN(4)))
+	case 7:
+		u.ClusterPolicies = append(u.ClusterPolicies, w.clusterPolicy(fmt.Sprintf("c%d", w.IntN(4))))
 	case 0:
 		key := Key{Namespace: pick(w, spaces...), Name: fmt.Sprintf("p%d", w.IntN(3))}
 		u.GonePolicies = append(u.GonePolicies, key)
@@ -214,6 +296,9 @@ func all(w *World) delta {
 	for k, p := range w.Policies {
 		d.policies[k] = p
 	}
+	for name, p := range w.Cluster {
+		d.cluster[name] = p
+	}
 	for k, labels := range w.Namespaces {
 		d.namespaces[k] = &policyfeed.Namespace{Name: k, Labels: labels}
 	}
@@ -243,6 +328,9 @@ func TestRandomWalkConverges(t *testing.T) {
 			for k, p := range c.world.Policies {
 				d.policies[k] = p
 			}
+			for name, p := range c.world.Cluster {
+				d.cluster[name] = p
+			}
 		case 1: // pods end
 			for id := range w.own {
 				d.pods[id] = nil
@@ -267,6 +355,31 @@ func TestRandomWalkConverges(t *testing.T) {
 	if got := len(c.selectors) + len(c.tables[0].fixed) + len(c.tables[0].chains) + len(c.tables[0].recipes) +
 		len(c.tables[0].owners) + len(c.byNamespace) + len(c.local); got > 0 {
 		t.Errorf("%d things are left: %+v", got, c)
+	}
+}
+
+// The last policy takes the namespaces' labels with it, by which its subject was chosen.
+func TestLastClusterPolicyGoes(t *testing.T) {
+	c := newCompiler("walk", slog.New(slog.DiscardHandler))
+	id := PodID{Key{Namespace: "a", Name: "own"}, "uid"}
+	var u policyfeed.Update
+	line := `{"namespaces":[{"name":"a","labels":{"env":"dev"}}],"clusterPolicies":[{"name":"c","spec":{"tier":"Admin",
+"subject":{"namespaces":{"matchLabels":{"env":"dev"}}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}]}`
+	if err := json.Unmarshal([]byte(line), &u); err != nil {
+		t.Fatal(err)
+	}
+	d := newDelta()
+	d.add(c.world, &u, "here")
+	d.pods[id] = &policyfeed.Pod{Key: id.Key, Addrs: ownAddrs(1), Node: "here"}
+	c.change(d)
+	if c.tables[0].idle() {
+		t.Error("the policy isolates nothing")
+	}
+	d = newDelta()
+	d.add(c.world, &policyfeed.Update{Reset: true}, "here")
+	c.change(d)
+	if !c.tables[0].idle() {
+		t.Errorf("without a policy there is\n%s", described(c))
 	}
 }
 
@@ -336,6 +449,10 @@ func TestKernelIsTheModel(t *testing.T) {
 			var policies []string
 			for _, p := range c.world.Policies {
 				policies = append(policies, fmt.Sprintf("%+v", *p))
+			}
+			for _, p := range c.world.Cluster {
+				text, _ := json.Marshal(p)
+				policies = append(policies, string(text))
 			}
 			slices.Sort(policies)
 			t.Fatalf("policies:\n%s\n%s", strings.Join(policies, "\n"), described(c))

@@ -23,6 +23,7 @@ type PodID struct {
 // World is what policies are about. Values in it are not changed, but replaced.
 type World struct {
 	Policies   map[Key]*policyfeed.Policy
+	Cluster    map[string]*policyfeed.ClusterPolicy
 	Namespaces map[string]map[string]string // labels
 	Pods       map[PodID]*policyfeed.Pod
 }
@@ -31,6 +32,7 @@ type World struct {
 func NewWorld() *World {
 	return &World{
 		Policies:   map[Key]*policyfeed.Policy{},
+		Cluster:    map[string]*policyfeed.ClusterPolicy{},
 		Namespaces: map[string]map[string]string{},
 		Pods:       map[PodID]*policyfeed.Pod{},
 	}
@@ -38,21 +40,23 @@ func NewWorld() *World {
 
 // Clone is a world that changes apart from this one.
 func (w *World) Clone() *World {
-	return &World{maps.Clone(w.Policies), maps.Clone(w.Namespaces), maps.Clone(w.Pods)}
+	return &World{maps.Clone(w.Policies), maps.Clone(w.Cluster), maps.Clone(w.Namespaces), maps.Clone(w.Pods)}
 }
 
 // delta is what changes in a world: the new values, nil for what goes.
 type delta struct {
 	policies   map[Key]*policyfeed.Policy
+	cluster    map[string]*policyfeed.ClusterPolicy
 	namespaces map[string]*policyfeed.Namespace
 	pods       map[PodID]*policyfeed.Pod
 }
 
 func newDelta() delta {
-	return delta{map[Key]*policyfeed.Policy{}, map[string]*policyfeed.Namespace{}, map[PodID]*policyfeed.Pod{}}
+	return delta{map[Key]*policyfeed.Policy{}, map[string]*policyfeed.ClusterPolicy{}, map[string]*policyfeed.Namespace{},
+		map[PodID]*policyfeed.Pod{}}
 }
 
-func (d delta) empty() bool { return len(d.policies)+len(d.namespaces)+len(d.pods) == 0 }
+func (d delta) empty() bool { return len(d.policies)+len(d.cluster)+len(d.namespaces)+len(d.pods) == 0 }
 
 // add takes what a coordinator told after what the delta holds. w is the world before
 // all of it. What the coordinator says of pods of this node is passed over: the node
@@ -64,6 +68,9 @@ func (d delta) add(w *World, u *policyfeed.Update, node string) {
 	for _, k := range u.GonePolicies {
 		d.policies[k] = nil
 	}
+	for _, name := range u.GoneClusterPolicies {
+		d.cluster[name] = nil
+	}
 	for _, k := range u.GoneNamespaces {
 		d.namespaces[k] = nil
 	}
@@ -72,6 +79,9 @@ func (d delta) add(w *World, u *policyfeed.Update, node string) {
 	}
 	for i := range u.Policies {
 		d.policies[u.Policies[i].Key] = &u.Policies[i]
+	}
+	for i := range u.ClusterPolicies {
+		d.cluster[u.ClusterPolicies[i].Name] = &u.ClusterPolicies[i]
 	}
 	for i := range u.Namespaces {
 		d.namespaces[u.Namespaces[i].Name] = &u.Namespaces[i]
@@ -89,10 +99,14 @@ func (d delta) add(w *World, u *policyfeed.Update, node string) {
 // goneAll takes away all that a coordinator told.
 func (d delta) goneAll(w *World) {
 	clear(d.policies)
+	clear(d.cluster)
 	clear(d.namespaces)
 	maps.DeleteFunc(d.pods, func(id PodID, _ *policyfeed.Pod) bool { return id.UID == "" })
 	for k := range w.Policies {
 		d.policies[k] = nil
+	}
+	for name := range w.Cluster {
+		d.cluster[name] = nil
 	}
 	for k := range w.Namespaces {
 		d.namespaces[k] = nil
@@ -110,6 +124,12 @@ func (d delta) reduce(w *World) {
 		old := w.Policies[k]
 		if old == nil && p == nil || old != nil && p != nil && reflect.DeepEqual(old.Spec, p.Spec) {
 			delete(d.policies, k)
+		}
+	}
+	for name, p := range d.cluster {
+		old := w.Cluster[name]
+		if old == nil && p == nil || old != nil && p != nil && reflect.DeepEqual(old.Spec, p.Spec) {
+			delete(d.cluster, name)
 		}
 	}
 	for k, n := range d.namespaces {

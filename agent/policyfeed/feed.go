@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // Path is where a coordinator serves the stream.
@@ -42,6 +43,12 @@ func (k Key) Compare(other Key) int {
 type Policy struct {
 	Key
 	Spec networkingv1.NetworkPolicySpec `json:"spec"`
+}
+
+// ClusterPolicy is a ClusterNetworkPolicy.
+type ClusterPolicy struct {
+	Name string                                 `json:"name"`
+	Spec networkpolicy.ClusterNetworkPolicySpec `json:"spec"`
 }
 
 // Namespace is what selectors see of one.
@@ -115,18 +122,25 @@ type Update struct {
 	// More: the line counts together with those after it, up to one without More.
 	More bool `json:"more,omitempty"`
 
-	Policies       []Policy    `json:"policies,omitempty"`
-	Namespaces     []Namespace `json:"namespaces,omitempty"`
-	Pods           []Pod       `json:"pods,omitempty"`
-	GonePolicies   []Key       `json:"gonePolicies,omitempty"`
-	GoneNamespaces []string    `json:"goneNamespaces,omitempty"`
-	GonePods       []Key       `json:"gonePods,omitempty"`
+	Policies            []Policy        `json:"policies,omitempty"`
+	ClusterPolicies     []ClusterPolicy `json:"clusterPolicies,omitempty"`
+	Namespaces          []Namespace     `json:"namespaces,omitempty"`
+	Pods                []Pod           `json:"pods,omitempty"`
+	GonePolicies        []Key           `json:"gonePolicies,omitempty"`
+	GoneClusterPolicies []string        `json:"goneClusterPolicies,omitempty"`
+	GoneNamespaces      []string        `json:"goneNamespaces,omitempty"`
+	GonePods            []Key           `json:"gonePods,omitempty"`
+}
+
+// Count is how many objects the line names.
+func (u *Update) Count() int {
+	return len(u.Policies) + len(u.ClusterPolicies) + len(u.Namespaces) + len(u.Pods) +
+		len(u.GonePolicies) + len(u.GoneClusterPolicies) + len(u.GoneNamespaces) + len(u.GonePods)
 }
 
 // Empty tells whether the line says nothing.
 func (u *Update) Empty() bool {
-	return !u.Reset && len(u.Policies)+len(u.Namespaces)+len(u.Pods)+
-		len(u.GonePolicies)+len(u.GoneNamespaces)+len(u.GonePods) == 0
+	return !u.Reset && u.Count() == 0
 }
 
 // maxLine bounds a line: an object is at most what the store takes, 1.5 MiB, of
@@ -168,6 +182,11 @@ func Decode(line []byte) (*Update, error) {
 	for i := range u.Policies {
 		if p := &u.Policies[i]; p.Namespace == "" || p.Name == "" {
 			return nil, errors.New("policies: one has no name")
+		}
+	}
+	for i := range u.ClusterPolicies {
+		if u.ClusterPolicies[i].Name == "" {
+			return nil, errors.New("clusterPolicies: one has no name")
 		}
 	}
 	for i := range u.Namespaces {

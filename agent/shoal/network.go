@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/shoal-project/shoal/agent/policy"
 	"github.com/shoal-project/shoal/agent/policyfeed"
@@ -49,7 +52,7 @@ asked. Without a port only rules count that allow every port. It reads what the 
 	f := why.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "the namespace of pods that are named without one")
 	f.StringVar(&o.protocol, "protocol", "TCP", "TCP, UDP or SCTP")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig that may list pods, namespaces and network policies "+
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig that may list pods, namespaces and policies "+
 		"(default: the keys on this machine)")
 	f.StringVar(&o.cluster.DataDir, "data-dir", o.cluster.DataDir, "the cluster's data directory")
 	c.AddCommand(why)
@@ -118,6 +121,7 @@ func splitPort(peer string) (host string, port uint16, err error) {
 func readWhyWorld(ctx context.Context, client *api) (*whyWorld, error) {
 	w := &whyWorld{World: policy.NewWorld()}
 	var policies networkingv1.NetworkPolicyList
+	var cluster networkpolicy.ClusterNetworkPolicyList
 	var namespaces corev1.NamespaceList
 	var pods corev1.PodList
 	for path, into := range map[string]any{
@@ -128,6 +132,14 @@ func readWhyWorld(ctx context.Context, client *api) (*whyWorld, error) {
 		if err := client.read(ctx, path, into); err != nil {
 			return nil, fmt.Errorf("ask the API: %w", explainDial(err))
 		}
+	}
+	refused := new(statusError)
+	err := client.read(ctx, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &cluster)
+	if err != nil && (!errors.As(err, &refused) || refused.code != http.StatusNotFound) { // an API may serve none
+		return nil, fmt.Errorf("ask the API: %w", explainDial(err))
+	}
+	for _, p := range cluster.Items {
+		w.Cluster[p.Name] = &policyfeed.ClusterPolicy{Name: p.Name, Spec: p.Spec}
 	}
 	for _, p := range policies.Items {
 		k := policyfeed.Key{Namespace: p.Namespace, Name: p.Name}
@@ -232,6 +244,14 @@ func explainSide(out io.Writer, direction string, s policy.Side) {
 	}
 	fmt.Fprintf(out, "  %s of %s: ", direction, s.Pod)
 	switch {
+	case s.Cluster != nil:
+		name := ""
+		if s.Cluster.RuleName != "" {
+			name = fmt.Sprintf(" (%q)", s.Cluster.RuleName)
+		}
+		fmt.Fprintf(out, "rule %d%s of the %s of ClusterNetworkPolicy %s, tier %s, %s this\n", s.Cluster.Rule+1, name,
+			direction, s.Cluster.Policy, s.Cluster.Tier,
+			map[bool]string{true: "accepts", false: "denies"}[s.Cluster.Accepted])
 	case len(s.Isolating) == 0:
 		fmt.Fprintln(out, "no policy isolates it")
 	case s.By == "":

@@ -29,6 +29,12 @@ var whyAPI = map[string]string{
 {"metadata":{"namespace":"a","name":"deny"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}},
 {"metadata":{"namespace":"b","name":"names"},"spec":{"podSelector":{"matchLabels":{"app":"quiet"}},
   "policyTypes":["Egress"],"egress":[{"ports":[{"port":53,"protocol":"UDP"}]}]}}]}`,
+	"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies": `{"items":[
+{"metadata":{"name":"guard"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[
+  {"name":"no telnet","action":"Deny","from":[{"namespaces":{}}],"protocols":[{"tcp":{"destinationPort":{"number":23}}}]}]}},
+{"metadata":{"name":"rest"},"spec":{"tier":"Baseline","priority":1,
+  "subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"friend":"yes"}}}},
+  "egress":[{"action":"Deny","to":[{"networks":["203.0.113.0/24"]}]}]}}]}`,
 }
 
 func TestWhy(t *testing.T) {
@@ -58,6 +64,13 @@ func TestWhy(t *testing.T) {
 `},
 		{"b/host", "a/web:8080", "TCP", `192.0.2.2 (a node's: blocks of addresses count, selectors do not) -> a/web (10.244.0.2) TCP 8080: not allowed
   ingress of a/web: isolated by a/deny, a/friends; none of their rules allows this
+`},
+		{"friend", "web:23", "TCP", `a/friend (10.244.1.3) -> a/web (10.244.0.2) TCP 23: not allowed
+  egress of a/friend: no policy isolates it
+  ingress of a/web: rule 1 ("no telnet") of the ingress of ClusterNetworkPolicy guard, tier Admin, denies this
+`},
+		{"friend", "203.0.113.9:80", "TCP", `a/friend (10.244.1.3) -> 203.0.113.9 (no pod's: blocks of addresses count; of a Service ask for an endpoint) TCP 80: not allowed
+  egress of a/friend: rule 1 of the egress of ClusterNetworkPolicy rest, tier Baseline, denies this
 `},
 		{"192.0.2.1", "a/web:1", "TCP", `192.0.2.1 (no pod's: blocks of addresses count; of a Service ask for an endpoint) -> a/web (10.244.0.2) TCP 1: allowed
   a pod and its own node may always talk to each other

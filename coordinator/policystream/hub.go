@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
@@ -29,6 +30,7 @@ const lineMost = 256
 // Hub has what agents are told, and who listens. Its zero value is not ready; use New.
 type Hub struct {
 	log        *slog.Logger
+	definition *definition
 	policyList networkinglisters.NetworkPolicyLister
 	spaceList  corelisters.NamespaceLister
 	podList    corelisters.PodLister
@@ -39,6 +41,7 @@ type Hub struct {
 
 	mu         sync.Mutex
 	policies   map[policyfeed.Key]*policyfeed.Policy
+	cluster    map[policyfeed.Key]*policyfeed.ClusterPolicy
 	namespaces map[string]*policyfeed.Namespace
 	pods       map[policyfeed.Key]*policyfeed.Pod
 	// whole are the lines that tell all there is; nil: to be encoded when one asks.
@@ -46,18 +49,21 @@ type Hub struct {
 	streams map[*stream]bool
 }
 
-// New takes informers from the factory; call it before they start.
-func New(f informers.SharedInformerFactory, log *slog.Logger) (*Hub, error) {
+// New takes informers from the factory; call it before they start. ClusterNetworkPolicies
+// are read by custom.
+func New(f informers.SharedInformerFactory, custom dynamic.Interface, log *slog.Logger) (*Hub, error) {
 	policies := f.Networking().V1().NetworkPolicies()
 	namespaces, pods := f.Core().V1().Namespaces(), f.Core().V1().Pods()
 	h := &Hub{
 		log:        log,
+		definition: newDefinition(custom, log),
 		policyList: policies.Lister(),
 		spaceList:  namespaces.Lister(),
 		podList:    pods.Lister(),
 		ready:      make(chan struct{}),
 		ended:      make(chan struct{}),
 		policies:   map[policyfeed.Key]*policyfeed.Policy{},
+		cluster:    map[policyfeed.Key]*policyfeed.ClusterPolicy{},
 		namespaces: map[string]*policyfeed.Namespace{},
 		pods:       map[policyfeed.Key]*policyfeed.Pod{},
 		streams:    map[*stream]bool{},
@@ -75,6 +81,9 @@ func New(f informers.SharedInformerFactory, log *slog.Logger) (*Hub, error) {
 			return nil, fmt.Errorf("follow objects of network policies: %w", err)
 		}
 		h.synced = append(h.synced, r.HasSynced)
+	}
+	if err := h.definition.follow(h.clusterPolicyChanged); err != nil {
+		return nil, fmt.Errorf("follow objects of network policies: %w", err)
 	}
 	return h, nil
 }
@@ -97,11 +106,43 @@ func handler(changed func(policyfeed.Key)) cache.ResourceEventHandler {
 
 // Run lets agents listen once all objects are known, until ctx ends.
 func (h *Hub) Run(ctx context.Context) {
-	if cache.WaitForCacheSync(ctx.Done(), h.synced...) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	synced, follow := h.synced, h.definition.informer.RunWithContext
+	switch h.definition.await(ctx, made, served) {
+	case served:
+		wg.Go(func() { follow(ctx) })
+		synced = append(slices.Clone(synced), h.definition.registration.HasSynced)
+	case made: // nobody waits for policies that cannot be
+		wg.Go(func() {
+			if h.definition.await(ctx, served) == served {
+				follow(ctx)
+			}
+		})
+	}
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
 		close(h.ready)
 	}
 	<-ctx.Done()
 	close(h.ended)
+}
+
+// count is how many policies there are; h.mu is held.
+func (h *Hub) count() int { return len(h.policies) + len(h.cluster) }
+
+// settle tells of a policy that came, changed or went. before is how many there were.
+func (h *Hub) settle(before int, u *policyfeed.Update) {
+	h.whole = nil
+	switch {
+	case h.count() == 0:
+		h.forgetRest()
+		h.tellAll()
+	case before == 0:
+		h.learnRest()
+		h.tellAll()
+	default:
+		h.tell(u)
+	}
 }
 
 func (h *Hub) policyChanged(k policyfeed.Key) {
@@ -111,33 +152,38 @@ func (h *Hub) policyChanged(k policyfeed.Key) {
 	if !h.answered(err) {
 		return
 	}
-	before := len(h.policies)
+	before, old := h.count(), h.policies[k]
 	if err != nil {
-		if h.policies[k] == nil {
-			return
+		if old != nil {
+			delete(h.policies, k)
+			h.settle(before, &policyfeed.Update{GonePolicies: []policyfeed.Key{k}})
 		}
-		delete(h.policies, k)
-		h.whole = nil
-		if len(h.policies) == 0 {
-			h.forgetRest()
-			h.tellAll()
-			return
-		}
-		h.tell(&policyfeed.Update{GonePolicies: []policyfeed.Key{k}})
 		return
 	}
 	p := policyOf(obj)
-	if old := h.policies[k]; old != nil && reflect.DeepEqual(old.Spec, p.Spec) {
+	if old != nil && reflect.DeepEqual(old.Spec, p.Spec) {
 		return
 	}
 	h.policies[k] = p
-	h.whole = nil
-	if before == 0 {
-		h.learnRest()
-		h.tellAll()
+	h.settle(before, &policyfeed.Update{Policies: []policyfeed.Policy{*p}})
+}
+
+func (h *Hub) clusterPolicyChanged(k policyfeed.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before, old, p := h.count(), h.cluster[k], h.definition.policy(k.Name)
+	if p == nil {
+		if old != nil {
+			delete(h.cluster, k)
+			h.settle(before, &policyfeed.Update{GoneClusterPolicies: []string{k.Name}})
+		}
 		return
 	}
-	h.tell(&policyfeed.Update{Policies: []policyfeed.Policy{*p}})
+	if old != nil && reflect.DeepEqual(old.Spec, p.Spec) {
+		return
+	}
+	h.cluster[k] = p
+	h.settle(before, &policyfeed.Update{ClusterPolicies: []policyfeed.ClusterPolicy{*p}})
 }
 
 // answered is false where a lister failed, which one of an index never does.
@@ -177,7 +223,7 @@ func (h *Hub) forgetRest() {
 func (h *Hub) namespaceChanged(k policyfeed.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.policies) == 0 {
+	if h.count() == 0 {
 		return
 	}
 	obj, err := h.spaceList.Get(k.Name)
@@ -205,7 +251,7 @@ func (h *Hub) namespaceChanged(k policyfeed.Key) {
 func (h *Hub) podChanged(k policyfeed.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.policies) == 0 {
+	if h.count() == 0 {
 		return
 	}
 	obj, err := h.podList.Pods(k.Namespace).Get(k.Name)
@@ -278,6 +324,10 @@ func (h *Hub) lines() [][]byte {
 	for _, p := range sorted(h.policies) {
 		u := line()
 		u.Policies = append(u.Policies, *p)
+	}
+	for _, p := range sorted(h.cluster) {
+		u := line()
+		u.ClusterPolicies = append(u.ClusterPolicies, *p)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.namespaces)) {
 		u := line()

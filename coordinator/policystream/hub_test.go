@@ -8,6 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,10 +20,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/tests/leak"
@@ -31,21 +41,55 @@ func TestMain(m *testing.M) { leak.Check(m) }
 type world struct {
 	t      *testing.T
 	client *fake.Clientset
+	custom *dynamicfake.FakeDynamicClient
 	hub    *Hub
 	url    string
 }
 
-func newWorld(t *testing.T) *world {
+// established is the definition of ClusterNetworkPolicies as an API has it that serves them.
+func established(t *testing.T, version string) *unstructured.Unstructured {
+	var d unstructured.Unstructured
+	if err := yaml.Unmarshal(clusterPolicyYAML, &d.Object); err != nil {
+		t.Fatal(err)
+	}
+	set := func(value any, path ...string) {
+		if err := unstructured.SetNestedField(d.Object, value, path...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set([]any{map[string]any{"name": version, "served": true}}, "spec", "versions")
+	set([]any{map[string]any{"type": "Established", "status": "True"}}, "status", "conditions")
+	return &d
+}
+
+func newWorld(t *testing.T) *world { return newWorldWith(t, established(t, "v1alpha2")) }
+
+// newWorldWith has a definition of ClusterNetworkPolicies; nil: none.
+func newWorldWith(t *testing.T, definition *unstructured.Unstructured) *world {
 	w := &world{t: t, client: fake.NewClientset()}
+	w.custom = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{
+			definitions: "CustomResourceDefinitionList", clusterPolicies: "ClusterNetworkPolicyList",
+		})
+	served := definition != nil && len(list(definition, "status", "conditions")) > 0 &&
+		list(definition, "spec", "versions")[0]["name"] == "v1alpha2"
+	if definition != nil {
+		w.must(w.custom.Resource(definitions).Create(t.Context(), definition, create))
+	}
 	f := informers.NewSharedInformerFactory(w.client, 0)
 	var err error
-	if w.hub, err = New(f, slog.New(slog.NewTextHandler(t.Output(), nil))); err != nil {
+	if w.hub, err = New(f, w.custom, slog.New(slog.NewTextHandler(t.Output(), nil))); err != nil {
 		t.Fatal(err)
 	}
 	// What is made between an informer's list and its watch would be lost in the fake.
-	watching := make(chan struct{}, 3)
+	watching := make(chan struct{}, 10)
 	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		i, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		watching <- struct{}{}
+		return true, i, err
+	})
+	w.custom.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		i, err := w.custom.Tracker().Watch(a.GetResource(), a.GetNamespace())
 		watching <- struct{}{}
 		return true, i, err
 	})
@@ -56,7 +100,7 @@ func newWorld(t *testing.T) *world {
 		w.hub.Run(ctx)
 	}()
 	f.StartWithContext(ctx)
-	for range cap(watching) {
+	for range map[bool]int{true: 4, false: 3}[served] {
 		<-watching
 	}
 	server := httptest.NewServer(w.hub)
@@ -83,6 +127,7 @@ type listener struct {
 	reader     *policyfeed.Reader
 	group      []*policyfeed.Update
 	policies   map[string]networkingv1.NetworkPolicySpec
+	cluster    map[string]networkpolicy.ClusterNetworkPolicySpec
 	namespaces map[string]map[string]string
 	pods       map[string]policyfeed.Pod
 }
@@ -99,6 +144,7 @@ func (w *world) listen() *listener {
 	return &listener{
 		t: w.t, reader: policyfeed.NewReader(resp.Body),
 		policies:   map[string]networkingv1.NetworkPolicySpec{},
+		cluster:    map[string]networkpolicy.ClusterNetworkPolicySpec{},
 		namespaces: map[string]map[string]string{},
 		pods:       map[string]policyfeed.Pod{},
 	}
@@ -120,11 +166,18 @@ func (l *listener) next() {
 	for _, u := range l.group {
 		if u.Reset {
 			clear(l.policies)
+			clear(l.cluster)
 			clear(l.namespaces)
 			clear(l.pods)
 		}
 		for _, p := range u.Policies {
 			l.policies[p.String()] = p.Spec
+		}
+		for _, p := range u.ClusterPolicies {
+			l.cluster[p.Name] = p.Spec
+		}
+		for _, name := range u.GoneClusterPolicies {
+			delete(l.cluster, name)
 		}
 		for _, n := range u.Namespaces {
 			l.namespaces[n.Name] = n.Labels
@@ -158,6 +211,9 @@ func (l *listener) String() string {
 	var names []string
 	for k := range l.policies {
 		names = append(names, "policy "+k)
+	}
+	for k, p := range l.cluster {
+		names = append(names, fmt.Sprintf("cluster policy %s %d", k, p.Priority))
 	}
 	for k := range l.namespaces {
 		names = append(names, fmt.Sprintf("namespace %s %v", k, l.namespaces[k]))
@@ -229,6 +285,85 @@ func TestStream(t *testing.T) {
 	w.must(nil, policies.Delete(ctx, "deny", metav1.DeleteOptions{}))
 	l.until("the last policy takes all with it", func() bool { return len(l.policies)+len(l.namespaces) == 0 })
 	late.until("for all", func() bool { return len(late.policies)+len(late.namespaces) == 0 })
+}
+
+func clusterPolicy(name string, priority int64) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+		"metadata": map[string]any{"name": name},
+		"spec": map[string]any{"tier": "Admin", "priority": priority,
+			"subject": map[string]any{"namespaces": map[string]any{}}},
+	}}
+}
+
+// ClusterNetworkPolicies are told as others are; the last policy of both kinds takes all
+// with it.
+func TestStreamOfClusterPolicies(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.must(w.client.CoreV1().Pods("a").Create(ctx, pod("web", nil), create))
+	policies := w.custom.Resource(clusterPolicies)
+	l := w.listen()
+	l.next()
+	w.must(policies.Create(ctx, clusterPolicy("c", 1), create))
+	l.until("the first policy brings all", func() bool { return len(l.cluster) == 1 && len(l.pods) == 1 })
+	w.must(policies.Update(ctx, clusterPolicy("c", 2), update))
+	l.until("a change", func() bool { return l.cluster["c"].Priority == 2 })
+	w.must(w.client.NetworkingV1().NetworkPolicies("a").Create(ctx, denyAll("deny"), create))
+	l.until("the other kind", func() bool { return len(l.policies) == 1 })
+	late := w.listen()
+	late.next()
+	if late.String() != l.String() {
+		t.Errorf("who comes later is told %s, not %s", late, l)
+	}
+	w.must(nil, policies.Delete(ctx, "c", metav1.DeleteOptions{}))
+	l.until("one kind is left", func() bool { return len(l.cluster) == 0 && len(l.pods) == 1 })
+	w.must(nil, w.client.NetworkingV1().NetworkPolicies("a").Delete(ctx, "deny", metav1.DeleteOptions{}))
+	l.until("the last policy takes all with it", func() bool { return l.String() == "" })
+}
+
+// Where the API has no definition of ClusterNetworkPolicies it gets one, and nobody waits
+// for that; another's is left alone.
+func TestDefinition(t *testing.T) {
+	t.Run("none", func(t *testing.T) {
+		w := newWorldWith(t, nil)
+		l := w.listen()
+		l.next()
+		d := established(t, "v1alpha2")
+		w.must(w.custom.Resource(definitions).Get(t.Context(), d.GetName(), metav1.GetOptions{}))
+		w.must(w.custom.Resource(clusterPolicies).Create(t.Context(), clusterPolicy("c", 1), create))
+		w.must(w.custom.Resource(definitions).Update(t.Context(), d, update))
+		l.until("served later", func() bool { return len(l.cluster) == 1 })
+	})
+	t.Run("another's", func(t *testing.T) {
+		d := established(t, "v9")
+		w := newWorldWith(t, d)
+		l := w.listen()
+		l.next()
+		got, err := w.custom.Resource(definitions).Get(t.Context(), d.GetName(), metav1.GetOptions{})
+		w.must(nil, err)
+		if !reflect.DeepEqual(got, d) {
+			t.Errorf("the definition became %v", got)
+		}
+		w.must(w.client.NetworkingV1().NetworkPolicies("a").Create(t.Context(), denyAll("deny"), create))
+		l.until("NetworkPolicies are told", func() bool { return len(l.policies) == 1 })
+	})
+}
+
+// The definition is the one that network-policy-api publishes.
+func TestDefinitionIsUpstreams(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
+	if err != nil {
+		t.Skip("no module cache: ", err)
+	}
+	want, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)),
+		"config/crd/standard/policy.networking.k8s.io_clusternetworkpolicies.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(want, clusterPolicyYAML) {
+		t.Error("the module has another: copy it")
+	}
 }
 
 // Whatever happens, who listened from the beginning knows what who comes last does.

@@ -42,6 +42,34 @@ spec:
     ports: [{port: 53, protocol: UDP}]
 `
 
+// clusterPolicies let friends in and out whatever others say, and keep out who nobody speaks of.
+const clusterPolicies = `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: e2e-guard}
+spec:
+  tier: Admin
+  priority: 7
+  subject: {namespaces: {matchLabels: {kubernetes.io/metadata.name: %[1]s}}}
+  ingress:
+  - action: Accept
+    from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {friend: "yes"}}}}]
+    protocols: [{destinationNamedPort: http}]
+  egress:
+  - action: Accept
+    to: [{networks: [0.0.0.0/0]}]
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: e2e-rest}
+spec:
+  tier: Baseline
+  priority: 7
+  subject: {pods: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[1]s}}, podSelector: {matchLabels: {app: web}}}}
+  ingress:
+  - {name: the rest, action: Deny, from: [{namespaces: {}}]}
+`
+
 // policyPods are a server and clients on two nodes.
 const policyPods = `
 apiVersion: v1
@@ -170,6 +198,19 @@ spec:
 
 	s.k("delete", "networkpolicy", "--all")
 	each(func(client, server string) { s.gets("stranger-"+client, page[server], "Hello") })
+
+	// What the cluster's own say comes before these, and after them.
+	s.apply(fmt.Sprintf(clusterPolicies, s.ns))
+	t.Cleanup(func() { s.k("delete", "clusternetworkpolicy", "e2e-guard", "e2e-rest", "--ignore-not-found") })
+	each(func(client, server string) { s.blocked("stranger-"+client, page[server]) }) // Baseline
+	each(func(client, server string) { s.gets("friend-"+client, page[server], "Hello") })
+	s.apply(denyAll)
+	each(func(client, server string) { s.gets("friend-"+client, page[server], "Hello") }) // Admin
+	each(func(client, server string) { s.blocked("stranger-"+client, page[server]) })
+	s.k("delete", "networkpolicy", "--all")
+	s.k("delete", "clusternetworkpolicy", "e2e-rest")
+	each(func(client, server string) { s.gets("stranger-"+client, page[server], "Hello") })
+	s.k("delete", "clusternetworkpolicy", "e2e-guard")
 	harness.Eventually(t, "no table is left", func() (bool, string) {
 		out, err := harness.Command(agent.NetNS, "nft", "list", "tables").CombinedOutput()
 		return err == nil && !strings.Contains(string(out), "policy"), string(out)
