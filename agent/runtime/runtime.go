@@ -84,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := errors.Join(sweepSealed(groups, cfg), sweepUnknown(groups, cfg)); err != nil {
 		return nil, err
 	}
-	if cfg, err = complete(cfg, groups.Mode()); err != nil {
+	if cfg, err = complete(ctx, cfg, groups.Mode()); err != nil {
 		return nil, err
 	}
 	r := &Runtime{cfg: cfg, cgroups: groups, imported: make(chan struct{})}
@@ -141,7 +141,7 @@ func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sa
 func (r *Runtime) containerRun() string { return filepath.Join(r.cfg.RunDir, "containers") }
 
 // complete finds programs and makes directories.
-func complete(cfg Config, mode cgroup.Mode) (Config, error) {
+func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, error) {
 	if os.Geteuid() != 0 {
 		return cfg, errors.New("the container runtime needs root: run shoal-agent as root")
 	}
@@ -174,7 +174,7 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 			rt.Root = filepath.Join(cfg.RunDir, filepath.Base(rt.Path))
 		}
 		rt.Name, rt.Systemd = name, cfg.Driver == cgroup.Systemd
-		runtimes[name] = rt
+		runtimes[name] = rt.Probe(ctx)
 	}
 	cfg.Runtimes = runtimes
 	if cfg.CgroupRoot == "" {
