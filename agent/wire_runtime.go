@@ -71,6 +71,8 @@ func runtimeConfig(
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
 		Pulls:      cfg.MaxParallelImagePulls,
 		Log:        log,
+
+		KeepCheckpoints: evict.Keep(cfg.EvictionHard, "nodefs.available"),
 	}
 }
 

@@ -56,6 +56,19 @@ func (r Runtime) Probe(ctx context.Context) Runtime {
 	return r
 }
 
+// Checkpoints tells whether the program can have CRIU write down a container that goes on:
+// crun can only if it was built with it. Runtimes with a kernel of their own write down
+// something else.
+func (r Runtime) Checkpoints(ctx context.Context) bool {
+	if r.InnerPIDs {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	help, _ := exec.CommandContext(ctx, r.Path, append(slices.Clone(r.Args), "checkpoint", "--help")...).CombinedOutput()
+	return bytes.Contains(help, []byte("-leave-running"))
+}
+
 // GlobalArgs come before the runtime's command. Errors go to logFile as JSON
 // lines.
 func (r Runtime) GlobalArgs(logFile string) []string {

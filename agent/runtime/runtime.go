@@ -45,6 +45,9 @@ type Config struct {
 	// KeepFree is how much of their file system images leave free, by its
 	// size, KeepInodes how many inodes; nil = nothing.
 	KeepFree, KeepInodes func(total uint64) uint64
+	// KeepCheckpoints is how much of their file system checkpoints leave free, by its size;
+	// nil = nothing.
+	KeepCheckpoints func(total uint64) uint64
 	// Quotas limit what containers write; nil = nothing does.
 	Quotas container.Quotas
 	// MayRun is asked, with the UID of the pod, when a container's process exists and is
