@@ -132,6 +132,25 @@ func sized(height, width uint16) <-chan container.Size {
 	return ch
 }
 
+// What the kernels of containers do not share is refused rather than left out.
+func TestGVisorRefuses(t *testing.T) {
+	g := gvisorRig(t)
+	shared := g.podConfig()
+	shared.Linux.SecurityContext.NamespaceOptions.Pid = criv1.NamespaceMode_POD
+	if _, err := g.r.RunPodSandbox(t.Context(), shared, "gvisor"); err == nil ||
+		!strings.Contains(err.Error(), "shareProcessNamespace") {
+		t.Errorf("a shared process namespace: %v", err)
+	}
+	pod := g.runIn("gvisor", g.podConfig())
+	looks := shell("looks", "sleep 9999")
+	looks.Linux.SecurityContext.NamespaceOptions = &criv1.NamespaceOption{Pid: criv1.NamespaceMode_TARGET,
+		TargetId: g.start(pod, shell("main", "sleep 9999"))}
+	if _, err := g.r.CreateContainer(t.Context(), pod, looks, nil); err == nil ||
+		!strings.Contains(err.Error(), "processes of another") {
+		t.Errorf("the processes of another container: %v", err)
+	}
+}
+
 // What it may take is limited by the pod's and the container's control groups.
 func TestGVisorLimits(t *testing.T) {
 	g := gvisorRig(t)
